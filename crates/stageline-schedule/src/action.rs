@@ -1,0 +1,129 @@
+//! What one stage does to one micro-batch.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// The kinds of computation that a stage does on a micro-batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Compute {
+    /// `F`: the forward pass.
+    Forward,
+    /// `B`: the whole backward pass, input gradient and weight gradient.
+    Backward,
+    /// `I`: the input-gradient half of the backward pass.
+    InputGradient,
+    /// `W`: the weight-gradient half of the backward pass.
+    WeightGradient,
+}
+
+impl Compute {
+    /// Every kind, in the order in which they can happen to a micro-batch.
+    pub const ALL: [Self; 4] = [Self::Forward, Self::Backward, Self::InputGradient, Self::WeightGradient];
+
+    /// The letter that stands for this kind in text.
+    pub const fn letter(self) -> char {
+        match self {
+            Self::Forward => 'F',
+            Self::Backward => 'B',
+            Self::InputGradient => 'I',
+            Self::WeightGradient => 'W',
+        }
+    }
+}
+
+/// One computation of one stage on one micro-batch, written `2F0`: stage 2, forward, micro-batch 0.
+///
+/// The text form is the one of PyTorch's `torch.distributed.pipelining`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Action {
+    /// The stage, counted over the whole model from 0.
+    pub stage: usize,
+    /// What it computes.
+    pub compute: Compute,
+    /// The micro-batch, from 0.
+    pub micro_batch: usize,
+}
+
+impl Action {
+    /// `stage` forwards `micro_batch`.
+    pub const fn forward(stage: usize, micro_batch: usize) -> Self {
+        Self { stage, compute: Compute::Forward, micro_batch }
+    }
+
+    /// `stage` backwards `micro_batch`, whole.
+    pub const fn backward(stage: usize, micro_batch: usize) -> Self {
+        Self { stage, compute: Compute::Backward, micro_batch }
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}{}", self.stage, self.compute.letter(), self.micro_batch)
+    }
+}
+
+/// A text that is not an action.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParseActionError {
+    text: String,
+}
+
+impl fmt::Display for ParseActionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` is not an action; write stage, one of F B I W, and micro-batch, as in `2F0`", self.text)
+    }
+}
+
+impl std::error::Error for ParseActionError {}
+
+impl FromStr for Action {
+    type Err = ParseActionError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let number = |digits: &str| {
+            let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
+            if plain { digits.parse().ok() } else { None }
+        };
+        Compute::ALL
+            .into_iter()
+            .find_map(|compute| {
+                let (stage, micro_batch) = text.split_once(compute.letter())?;
+                Some(Self { stage: number(stage)?, compute, micro_batch: number(micro_batch)? })
+            })
+            .ok_or_else(|| ParseActionError { text: text.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn reads_pytorchs_text_form() {
+        assert_eq!("2F0".parse(), Ok(Action::forward(2, 0)));
+        assert_eq!("10B31".parse(), Ok(Action::backward(10, 31)));
+        let input_gradient = Action { stage: 0, compute: Compute::InputGradient, micro_batch: 7 };
+        assert_eq!("0I7".parse(), Ok(input_gradient));
+    }
+
+    #[test]
+    fn refuses_what_is_not_an_action() {
+        for text in ["", "F", "2F", "F0", "2X0", "2F0 ", "-1F0", "+1F0", "2FB0", "99999999999999999999F0", "é"] {
+            assert!(text.parse::<Action>().is_err(), "{text:?} was accepted");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn text_form_round_trips(stage: usize, kind in 0..4_usize, micro_batch: usize) {
+            let action = Action { stage, compute: Compute::ALL[kind], micro_batch };
+            prop_assert_eq!(action.to_string().parse(), Ok(action));
+        }
+
+        #[test]
+        fn no_text_panics(text: String) {
+            let _ = text.parse::<Action>();
+        }
+    }
+}

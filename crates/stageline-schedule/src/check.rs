@@ -1,0 +1,228 @@
+//! Refuses a plan that is incomplete, out of order, or can deadlock.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::action::Compute;
+use crate::lower::{Lowered, Transfer, lower};
+use crate::plan::Plan;
+use crate::simulate::{Costs, Deadlock, simulate};
+
+/// A plan that is proved to complete at a channel capacity, ready to be interpreted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checked {
+    plan: Plan,
+    lowered: Lowered,
+    capacity: usize,
+    transfers: Vec<Transfer>,
+}
+
+impl Checked {
+    /// The plan.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The plan with its transfers.
+    pub fn lowered(&self) -> &Lowered {
+        &self.lowered
+    }
+
+    /// The channel capacity at which it completes, in micro-batches; 0 is a rendezvous.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// One global order of all transfers: a linear extension of every worker's list.
+    ///
+    /// Workers that take turns by this order never wait for a transfer that stands later in it.
+    pub fn transfers(&self) -> &[Transfer] {
+        &self.transfers
+    }
+}
+
+/// Checks a plan for training: every stage forwards and then backwards every micro-batch, exactly once, on one worker,
+/// and the plan completes with channels that hold `capacity` micro-batches.
+///
+/// # Errors
+/// [`CheckError`], which names the stage, the action and what it waits for.
+pub fn check(plan: &Plan, capacity: usize) -> Result<Checked, CheckError> {
+    every_stage_has_one_worker(plan)?;
+    every_micro_batch_is_trained_once(plan)?;
+    runs(plan.clone(), capacity)
+}
+
+/// Checks a plan for evaluation, made by [`Plan::forward_only`] from one that [`check`] accepted.
+///
+/// # Errors
+/// [`CheckError::Deadlock`] where the forwards wait for each other.
+pub fn check_forward(plan: Plan, capacity: usize) -> Result<Checked, CheckError> {
+    runs(plan, capacity)
+}
+
+fn every_stage_has_one_worker(plan: &Plan) -> Result<(), CheckError> {
+    let mut owners = BTreeMap::new();
+    for (worker, row) in plan.rows().iter().enumerate() {
+        if row.is_empty() {
+            return Err(CheckError::IdleWorker { worker });
+        }
+        for action in row {
+            let owner = *owners.entry(action.stage).or_insert(worker);
+            if owner != worker {
+                return Err(CheckError::TwoWorkers { stage: action.stage, workers: (owner, worker) });
+            }
+        }
+    }
+    Ok(())
+}
+
+fn every_micro_batch_is_trained_once(plan: &Plan) -> Result<(), CheckError> {
+    let mut computes: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for action in plan.rows().iter().flatten() {
+        computes.entry((action.stage, action.micro_batch)).or_default().push(action.compute);
+    }
+    // A plan that names few of its stages and micro-batches ends this loop at the first one it lacks.
+    for stage in 0..plan.stages() {
+        for micro_batch in 0..plan.micro_batches() {
+            let found = computes.remove(&(stage, micro_batch)).unwrap_or_default();
+            match found[..] {
+                [Compute::Forward, Compute::Backward]
+                | [Compute::Forward, Compute::InputGradient, Compute::WeightGradient] => {}
+                _ => return Err(CheckError::Sequence { stage, micro_batch, found }),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn runs(plan: Plan, capacity: usize) -> Result<Checked, CheckError> {
+    let lowered = lower(&plan);
+    let costs = Costs::uniform(plan.stages(), 1.0, 2.0);
+    match simulate(&lowered, capacity, &costs) {
+        Ok(timeline) => Ok(Checked { plan, lowered, capacity, transfers: timeline.transfers().to_vec() }),
+        Err(deadlock) => {
+            // A channel that holds every micro-batch is never full: no larger one would help.
+            let mut larger = capacity + 1..=plan.micro_batches();
+            let least_capacity = larger.find(|&capacity| simulate(&lowered, capacity, &costs).is_ok());
+            Err(CheckError::Deadlock { capacity, deadlock, least_capacity })
+        }
+    }
+}
+
+/// Why a plan is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CheckError {
+    /// A worker has nothing to do.
+    IdleWorker {
+        /// The worker.
+        worker: usize,
+    },
+    /// A stage stands on two workers.
+    TwoWorkers {
+        /// The stage.
+        stage: usize,
+        /// The workers that have actions of it.
+        workers: (usize, usize),
+    },
+    /// A stage does not do exactly F B, or F I W, to a micro-batch.
+    Sequence {
+        /// The stage.
+        stage: usize,
+        /// The micro-batch.
+        micro_batch: usize,
+        /// What it does instead, in order.
+        found: Vec<Compute>,
+    },
+    /// The workers would wait for each other.
+    Deadlock {
+        /// The channel capacity, in micro-batches.
+        capacity: usize,
+        /// Who waits for what.
+        deadlock: Deadlock,
+        /// The least capacity at which the plan completes, if any does.
+        least_capacity: Option<usize>,
+    },
+}
+
+impl fmt::Display for CheckError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::IdleWorker { worker } => {
+                write!(f, "worker {worker} has no actions; give every worker at least one stage")
+            }
+            Self::TwoWorkers { stage, workers: (a, b) } => write!(
+                f,
+                "stage {stage} has actions on worker {a} and on worker {b}; keep all actions of a stage on one worker"
+            ),
+            Self::Sequence { stage, micro_batch, found } => {
+                let found: Vec<_> = found.iter().map(|compute| compute.letter().to_string()).collect();
+                let found = if found.is_empty() { "nothing".to_owned() } else { format!("`{}`", found.join(" ")) };
+                write!(f, "stage {stage} does {found} to micro-batch {micro_batch}; it must do `F B` or `F I W`")
+            }
+            Self::Deadlock { capacity, deadlock, least_capacity } => {
+                write!(f, "the plan deadlocks at channel capacity {capacity}: {deadlock}; ")?;
+                match least_capacity {
+                    Some(least) => write!(f, "raise the channel capacity to {least}"),
+                    None => write!(f, "it does at any capacity, so put its actions into another order"),
+                }
+            }
+        }
+    }
+}
+
+impl std::error::Error for CheckError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(csv: &str, capacity: usize) -> String {
+        check(&Plan::from_csv(csv).unwrap(), capacity).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn incomplete_doubled_and_early_actions_are_named() {
+        let rule = "it must do `F B` or `F I W`";
+        assert_eq!(refused("0F0\n1F0,1B0\n", 1), format!("stage 0 does `F` to micro-batch 0; {rule}"));
+        assert_eq!(refused("0F0,0B0\n1B0,1F0\n", 1), format!("stage 1 does `B F` to micro-batch 0; {rule}"));
+        assert_eq!(refused("0F0,0F0,0B0\n", 1), format!("stage 0 does `F F B` to micro-batch 0; {rule}"));
+        assert_eq!(refused("0F1,0B1\n", 1), format!("stage 0 does nothing to micro-batch 0; {rule}"));
+        assert_eq!(refused("0F0,0I0,0W0,0B0\n", 1), format!("stage 0 does `F I W B` to micro-batch 0; {rule}"));
+    }
+
+    #[test]
+    fn a_plan_with_absurd_numbers_is_refused_at_once() {
+        assert!(refused("18446744073709551615F18446744073709551614\n", 1).starts_with("stage 0 does nothing"));
+    }
+
+    #[test]
+    fn stages_and_workers_must_match() {
+        assert!(refused("0F0\n0B0\n", 1).starts_with("stage 0 has actions on worker 0 and on worker 1"));
+        assert!(refused("0F0,0B0\n\n", 1).starts_with("worker 1 has no actions"));
+    }
+
+    #[test]
+    fn a_deadlock_names_who_waits_for_what_and_the_least_safe_capacity() {
+        // Stage 0 wants both forwards out before it takes a gradient; stage 1 returns a gradient in between.
+        let message = refused("0F0,0F1,0F2,0B0,0B1,0B2\n1F0,1B0,1F1,1B1,1F2,1B2\n", 0);
+        assert!(message.contains("worker 0 at 0SEND_F1 waits for room in the channel to stage 1"), "{message}");
+        assert!(message.contains("worker 1 at 1SEND_B0 waits for room in the channel to stage 0"), "{message}");
+        assert!(message.ends_with("raise the channel capacity to 1"), "{message}");
+    }
+
+    #[test]
+    fn an_order_that_no_capacity_saves_is_said_to_be_one() {
+        let message = refused("0F0,0F1,0B0,0B1\n1F1,1F0,1B0,1B1\n", 2);
+        assert!(message.contains("worker 1 at 1RECV_F1 waits for stage 0 to send it"), "{message}");
+        assert!(message.contains("but micro-batch 0 came first"), "{message}");
+        assert!(message.ends_with("put its actions into another order"), "{message}");
+    }
+
+    #[test]
+    fn chunks_of_one_worker_may_exchange_with_each_other() {
+        // Two workers with two chunks each: stage 1's output goes to stage 2 on worker 0 again.
+        let plan = Plan::from_csv("0F0,2F0,2B0,0B0\n1F0,3F0,3B0,1B0\n").unwrap();
+        assert_eq!(check(&plan, 1).unwrap().transfers().len(), 6);
+    }
+}

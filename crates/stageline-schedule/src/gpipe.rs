@@ -1,0 +1,55 @@
+//! GPipe: all forwards, then all backwards.
+
+use crate::action::Action;
+use crate::plan::Plan;
+use crate::schedule::{Schedule, ScheduleError, one_worker_a_stage};
+
+/// All forwards, then all backwards (Huang et al., 2019, [arXiv:1811.06965](https://arxiv.org/abs/1811.06965)).
+///
+/// Backwards run in ascending micro-batch order, so that gradients can be added as they come.
+///
+/// P = 4, M = 4, a backward taking twice a forward:
+///
+/// ```text
+/// stage 0 F0 F1 F2 F3 .. .. .. .. .. .. .. .. .. B0 B0 B1 B1 B2 B2 B3 B3
+/// stage 1 .. F0 F1 F2 F3 .. .. .. .. .. .. B0 B0 B1 B1 B2 B2 B3 B3 .. ..
+/// stage 2 .. .. F0 F1 F2 F3 .. .. .. B0 B0 B1 B1 B2 B2 B3 B3 .. .. .. ..
+/// stage 3 .. .. .. F0 F1 F2 F3 B0 B0 B1 B1 B2 B2 B3 B3 .. .. .. .. .. ..
+/// ```
+///
+/// Bubble, as a share of the total: (P-1)/(M+P-1). Live micro-batches: M on every stage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GPipe;
+
+impl Schedule for GPipe {
+    fn name(&self) -> &'static str {
+        "gpipe"
+    }
+
+    fn plan(&self, stages: usize, micro_batches: usize) -> Result<Plan, ScheduleError> {
+        one_worker_a_stage(stages, micro_batches, |stage| {
+            let forwards = (0..micro_batches).map(|micro_batch| Action::forward(stage, micro_batch));
+            let backwards = (0..micro_batches).map(|micro_batch| Action::backward(stage, micro_batch));
+            forwards.chain(backwards).collect()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Costs, check, simulate};
+
+    #[test]
+    fn the_picture_in_the_docs_is_the_plan() {
+        let checked = check(&GPipe.plan(4, 4).unwrap(), 4).unwrap();
+        let timeline = simulate(checked.lowered(), 4, &Costs::uniform(4, 1.0, 2.0)).unwrap();
+        let picture = "\
+stage 0 F0 F1 F2 F3 .. .. .. .. .. .. .. .. .. B0 B0 B1 B1 B2 B2 B3 B3
+stage 1 .. F0 F1 F2 F3 .. .. .. .. .. .. B0 B0 B1 B1 B2 B2 B3 B3 .. ..
+stage 2 .. .. F0 F1 F2 F3 .. .. .. B0 B0 B1 B1 B2 B2 B3 B3 .. .. .. ..
+stage 3 .. .. .. F0 F1 F2 F3 B0 B0 B1 B1 B2 B2 B3 B3 .. .. .. .. .. ..
+";
+        assert_eq!(timeline.grid(1.0), picture);
+    }
+}

@@ -1,0 +1,45 @@
+//! Pipeline schedules as data.
+//!
+//! A schedule is not code that runs but a [`Plan`] that is read: for every worker, the list of [`Action`]s it takes.
+//! Generators write plans, [`check`] refuses those that cannot run, [`simulate`] says what they would cost, and one
+//! interpreter elsewhere runs any of them. This crate is pure: no tensors, no threads, no clock.
+//!
+//! # Layout
+//!
+//! In the order in which data flows:
+//!
+//! - [`action`]: what one stage does to one micro-batch, `2F0` in text.
+//! - [`plan`]: each worker's list of actions; CSV out and in.
+//! - [`schedule`]: the trait of generators, with one generator a file: [`GPipe`] and [`OneFOneB`].
+//! - [`lower`](mod@lower): computes, with the sends and receives between them put in.
+//! - [`simulate`](mod@simulate): a lowered plan and its costs become a timeline, or a deadlock with its reason.
+//! - [`check`](mod@check): complete, in order, and free of deadlock at a channel capacity; and the order of transfers.
+//!
+//! ```
+//! use stageline_schedule::{Costs, OneFOneB, Schedule, check, simulate};
+//!
+//! let plan = OneFOneB.plan(4, 8)?;
+//! let checked = check(&plan, 1)?;
+//! let timeline = simulate(checked.lowered(), 1, &Costs::uniform(4, 1.0, 2.0)).expect("checked");
+//! assert_eq!(timeline.bubble(), 3.0 / 11.0); // (P-1)/(M+P-1)
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+pub mod action;
+pub mod check;
+pub mod lower;
+pub mod plan;
+pub mod schedule;
+pub mod simulate;
+
+mod gpipe;
+mod one_f_one_b;
+
+pub use action::{Action, Compute, ParseActionError};
+pub use check::{CheckError, Checked, check, check_forward};
+pub use gpipe::GPipe;
+pub use lower::{Carried, Instruction, Lowered, Transfer, lower};
+pub use one_f_one_b::OneFOneB;
+pub use plan::{ParsePlanError, Plan};
+pub use schedule::{Schedule, ScheduleError};
+pub use simulate::{Blocked, Costs, Deadlock, Span, StageCost, Timeline, simulate};

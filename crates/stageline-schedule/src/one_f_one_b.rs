@@ -1,0 +1,63 @@
+//! 1F1B: one forward, one backward.
+
+use crate::action::Action;
+use crate::plan::Plan;
+use crate::schedule::{Schedule, ScheduleError, one_worker_a_stage};
+
+/// One forward, one backward: PipeDream-Flush (Narayanan et al., 2021,
+/// [arXiv:2006.09503](https://arxiv.org/abs/2006.09503)), the non-interleaved schedule of Megatron-LM
+/// ([arXiv:2104.04473](https://arxiv.org/abs/2104.04473)).
+///
+/// Stage s warms up with P-s-1 forwards, then alternates one forward and one backward, then drains.
+///
+/// P = 4, M = 8, a backward taking twice a forward:
+///
+/// ```text
+/// stage 0 F0 F1 F2 F3 .. .. .. .. .. .. B0 B0 F4 B1 B1 F5 B2 B2 F6 B3 B3 F7 B4 B4 .. B5 B5 .. B6 B6 .. B7 B7
+/// stage 1 .. F0 F1 F2 .. .. .. .. B0 B0 F3 B1 B1 F4 B2 B2 F5 B3 B3 F6 B4 B4 F7 B5 B5 .. B6 B6 .. B7 B7 .. ..
+/// stage 2 .. .. F0 F1 .. .. B0 B0 F2 B1 B1 F3 B2 B2 F4 B3 B3 F5 B4 B4 F6 B5 B5 F7 B6 B6 .. B7 B7 .. .. .. ..
+/// stage 3 .. .. .. F0 B0 B0 F1 B1 B1 F2 B2 B2 F3 B3 B3 F4 B4 B4 F5 B5 B5 F6 B6 B6 F7 B7 B7 .. .. .. .. .. ..
+/// ```
+///
+/// Bubble, as a share of the total: (P-1)/(M+P-1). Live micro-batches: min(M, P-s) on stage s.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OneFOneB;
+
+impl Schedule for OneFOneB {
+    fn name(&self) -> &'static str {
+        "1f1b"
+    }
+
+    fn plan(&self, stages: usize, micro_batches: usize) -> Result<Plan, ScheduleError> {
+        one_worker_a_stage(stages, micro_batches, |stage| {
+            let warm_up = micro_batches.min(stages - stage - 1);
+            let mut row: Vec<_> = (0..warm_up).map(|micro_batch| Action::forward(stage, micro_batch)).collect();
+            for micro_batch in 0..micro_batches {
+                if warm_up + micro_batch < micro_batches {
+                    row.push(Action::forward(stage, warm_up + micro_batch));
+                }
+                row.push(Action::backward(stage, micro_batch));
+            }
+            row
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Costs, check, simulate};
+
+    #[test]
+    fn the_picture_in_the_docs_is_the_plan() {
+        let checked = check(&OneFOneB.plan(4, 8).unwrap(), 4).unwrap();
+        let timeline = simulate(checked.lowered(), 4, &Costs::uniform(4, 1.0, 2.0)).unwrap();
+        let picture = "\
+stage 0 F0 F1 F2 F3 .. .. .. .. .. .. B0 B0 F4 B1 B1 F5 B2 B2 F6 B3 B3 F7 B4 B4 .. B5 B5 .. B6 B6 .. B7 B7
+stage 1 .. F0 F1 F2 .. .. .. .. B0 B0 F3 B1 B1 F4 B2 B2 F5 B3 B3 F6 B4 B4 F7 B5 B5 .. B6 B6 .. B7 B7 .. ..
+stage 2 .. .. F0 F1 .. .. B0 B0 F2 B1 B1 F3 B2 B2 F4 B3 B3 F5 B4 B4 F6 B5 B5 F7 B6 B6 .. B7 B7 .. .. .. ..
+stage 3 .. .. .. F0 B0 B0 F1 B1 B1 F2 B2 B2 F3 B3 B3 F4 B4 B4 F5 B5 B5 F6 B6 B6 F7 B7 B7 .. .. .. .. .. ..
+";
+        assert_eq!(timeline.grid(1.0), picture);
+    }
+}

@@ -1,0 +1,209 @@
+//! What must hold for every schedule, over P, M and channel capacity.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use proptest::prelude::*;
+use stageline_schedule::{
+    Action, Carried, CheckError, Checked, Compute, Costs, GPipe, Instruction, OneFOneB, Plan, Schedule, StageCost,
+    Transfer, check, simulate,
+};
+
+fn schedules() -> [&'static dyn Schedule; 2] {
+    [&GPipe, &OneFOneB]
+}
+
+/// The list of PipeDream-Flush, figure 2 of arXiv:2104.04473, P = 4 and M = 8, as PyTorch prints it.
+#[test]
+fn one_f_one_b_is_the_papers() {
+    let expected = "\
+0F0,0F1,0F2,0F3,0B0,0F4,0B1,0F5,0B2,0F6,0B3,0F7,0B4,0B5,0B6,0B7
+1F0,1F1,1F2,1B0,1F3,1B1,1F4,1B2,1F5,1B3,1F6,1B4,1F7,1B5,1B6,1B7
+2F0,2F1,2B0,2F2,2B1,2F3,2B2,2F4,2B3,2F5,2B4,2F6,2B5,2F7,2B6,2B7
+3F0,3B0,3F1,3B1,3F2,3B2,3F3,3B3,3F4,3B4,3F5,3B5,3F6,3B6,3F7,3B7
+";
+    assert_eq!(OneFOneB.plan(4, 8).unwrap().to_csv(), expected);
+}
+
+#[test]
+fn no_stages_and_no_micro_batches_are_errors() {
+    for schedule in schedules() {
+        assert!(schedule.plan(0, 1).unwrap_err().to_string().contains("0 stages"));
+        assert!(schedule.plan(1, 0).unwrap_err().to_string().contains("0 micro-batches"));
+    }
+}
+
+#[test]
+fn a_plan_is_the_schedule_of_its_own_shape_only() {
+    let plan = OneFOneB.plan(2, 3).unwrap();
+    assert_eq!(plan.plan(2, 3).as_ref(), Ok(&plan));
+    let message = plan.plan(4, 3).unwrap_err().to_string();
+    assert!(message.contains("2 stages") && message.contains("4 stages"), "{message}");
+}
+
+/// (M+P-1)(F+B) and (P-1)/(M+P-1): GPipe section 2.3 and Megatron-LM section 2.2.1.
+#[test]
+fn makespan_and_bubble_are_the_papers() {
+    for schedule in schedules() {
+        for (stages, micro_batches) in (1..=8).flat_map(|stages| (1..=20).map(move |m| (stages, m))) {
+            let checked = check(&schedule.plan(stages, micro_batches).unwrap(), micro_batches).unwrap();
+            let costs = Costs::uniform(stages, 1.0, 2.0);
+            let timeline = simulate(checked.lowered(), micro_batches, &costs).unwrap();
+            let (p, m) = (stages as f64, micro_batches as f64);
+            let case = format!("{} P={stages} M={micro_batches}", schedule.name());
+            assert_eq!(timeline.makespan(), (m + p - 1.0) * 3.0, "{case}");
+            assert!((timeline.bubble() - (p - 1.0) / (m + p - 1.0)).abs() < 1e-12, "{case}");
+        }
+    }
+}
+
+#[test]
+fn live_micro_batches_are_the_papers() {
+    for (stages, micro_batches) in (1..=6).flat_map(|stages| (1..=10).map(move |m| (stages, m))) {
+        let peak = |schedule: &dyn Schedule| {
+            let checked = check(&schedule.plan(stages, micro_batches).unwrap(), micro_batches).unwrap();
+            simulate(checked.lowered(), micro_batches, &Costs::uniform(stages, 1.0, 2.0)).unwrap().peak_live()
+        };
+        assert_eq!(peak(&GPipe), vec![micro_batches; stages]);
+        let expected: Vec<_> = (0..stages).map(|stage| micro_batches.min(stages - stage)).collect();
+        assert_eq!(peak(&OneFOneB), expected);
+    }
+}
+
+#[test]
+fn latency_delays_every_boundary_once_each_way() {
+    let checked = check(&OneFOneB.plan(3, 1).unwrap(), 1).unwrap();
+    let costs = Costs { latency: 0.5, ..Costs::uniform(3, 1.0, 2.0) };
+    assert_eq!(simulate(checked.lowered(), 1, &costs).unwrap().makespan(), 9.0 + 4.0 * 0.5);
+}
+
+/// Every stage does every micro-batch in a random but complete order, and each stage stands on some worker.
+fn random_plan() -> impl Strategy<Value = Plan> {
+    let shape = (1..4_usize, 1..5_usize, 1..4_usize);
+    shape.prop_flat_map(|(stages, micro_batches, workers)| {
+        let actions: Vec<Action> = (0..stages)
+            .flat_map(|stage| (0..micro_batches).map(move |micro_batch| (stage, micro_batch)))
+            .flat_map(|(stage, m)| [Action::forward(stage, m), Action::backward(stage, m)])
+            .collect();
+        let keys = prop::collection::vec(0..1000_u32, actions.len());
+        (Just(actions), keys, 1..=workers.min(stages)).prop_map(|(actions, keys, workers)| {
+            let mut rows: BTreeMap<usize, Vec<(bool, u32, Action)>> = BTreeMap::new();
+            for (&action, key) in actions.iter().zip(keys) {
+                let late = action.compute == Compute::Backward && key % 4 != 0;
+                rows.entry(action.stage % workers).or_default().push((late, key, action));
+            }
+            let sorted = rows.into_values().map(|mut row| {
+                row.sort();
+                row.into_iter().map(|(_, _, action)| action).collect()
+            });
+            Plan::new(sorted.collect())
+        })
+    })
+}
+
+/// Runs a checked plan with workers that take turns at transfers, choosing the next worker by `choices`.
+fn run_in_turns(checked: &Checked, mut choices: impl FnMut(usize) -> usize) {
+    let rows = checked.lowered().rows();
+    let mut next = vec![0; rows.len()];
+    let mut turn = 0;
+    let mut channels: HashMap<(usize, Carried), VecDeque<Transfer>> = HashMap::new();
+    loop {
+        let ready: Vec<_> = (0..rows.len())
+            .filter(|&worker| match rows[worker].get(next[worker]) {
+                None => false,
+                Some(Instruction::Compute(_)) => true,
+                Some(Instruction::Receive(transfer)) => {
+                    channels.get(&(transfer.from, transfer.carried)).and_then(VecDeque::front) == Some(transfer)
+                }
+                Some(Instruction::Send(transfer)) => {
+                    let held = channels.get(&(transfer.from, transfer.carried)).map_or(0, VecDeque::len);
+                    checked.transfers().get(turn) == Some(transfer) && held < checked.capacity()
+                }
+            })
+            .collect();
+        if ready.is_empty() {
+            break;
+        }
+        let worker = ready[choices(ready.len())];
+        match rows[worker][next[worker]] {
+            Instruction::Compute(_) => {}
+            Instruction::Send(transfer) => {
+                channels.entry((transfer.from, transfer.carried)).or_default().push_back(transfer);
+                turn += 1;
+            }
+            Instruction::Receive(transfer) => {
+                channels.get_mut(&(transfer.from, transfer.carried)).unwrap().pop_front();
+            }
+        }
+        next[worker] += 1;
+    }
+    for (row, next) in rows.iter().zip(next) {
+        assert_eq!(next, row.len(), "stuck at {}", row[next]);
+    }
+    assert_eq!(turn, checked.transfers().len());
+}
+
+proptest! {
+    #[test]
+    fn every_schedule_completes_at_capacity_one(stages in 1..9_usize, micro_batches in 1..20_usize) {
+        for schedule in schedules() {
+            let plan = schedule.plan(stages, micro_batches).unwrap();
+            prop_assert_eq!(plan.stages(), stages);
+            prop_assert_eq!(plan.micro_batches(), micro_batches);
+            // GPipe's first stage sends all it has before it takes anything, but its neighbour takes meanwhile.
+            prop_assert!(check(&plan, 1).is_ok());
+        }
+    }
+
+    /// The order of transfers is safe under any interleaving: an accepted plan whose workers take turns completes.
+    #[test]
+    fn taking_turns_never_waits_for_a_later_transfer(
+        plan in random_plan(), capacity in 1..4_usize, seed in prop::collection::vec(0..1000_usize, 64),
+    ) {
+        if let Ok(checked) = check(&plan, capacity) {
+            let mut seed = seed.into_iter().cycle();
+            run_in_turns(&checked, |ready| seed.next().unwrap() % ready);
+        }
+    }
+
+    /// Whether a plan completes does not depend on what anything costs.
+    #[test]
+    fn completion_does_not_depend_on_costs(
+        plan in random_plan(), capacity in 0..4_usize,
+        costs in prop::collection::vec((0.1..9.0_f64, 0.1..9.0_f64, 0.1..9.0_f64), 4), latency in 0.0..5.0_f64,
+    ) {
+        let stages = costs.into_iter().map(|(forward, input_gradient, weight_gradient)| {
+            StageCost { forward, input_gradient, weight_gradient }
+        });
+        let costs = Costs { stages: stages.collect(), latency };
+        match check(&plan, capacity) {
+            Ok(checked) => prop_assert!(simulate(checked.lowered(), capacity, &costs).is_ok()),
+            Err(CheckError::Deadlock { deadlock, .. }) => {
+                let lowered = stageline_schedule::lower(&plan);
+                let again = simulate(&lowered, capacity, &costs).unwrap_err();
+                prop_assert_eq!(again, deadlock);
+            }
+            Err(CheckError::Sequence { .. }) => {}
+            Err(other) => prop_assert!(false, "{}", other),
+        }
+    }
+
+    /// Dropping, doubling or moving to the front any backward of a good plan makes it a refused one.
+    #[test]
+    fn mutated_plans_are_refused(
+        stages in 1..5_usize, micro_batches in 1..6_usize, schedule in 0..2_usize, pick: prop::sample::Index, kind in 0..3,
+    ) {
+        let plan = schedules()[schedule].plan(stages, micro_batches).unwrap();
+        let mut rows = plan.rows().to_vec();
+        let backwards: Vec<_> = (0..stages)
+            .flat_map(|stage| rows[stage].iter().enumerate().map(move |(at, action)| (stage, at, *action)))
+            .filter(|(_, _, action)| action.compute == Compute::Backward)
+            .collect();
+        let (stage, at, action) = backwards[pick.index(backwards.len())];
+        match kind {
+            0 => { rows[stage].remove(at); }
+            1 => rows[stage].insert(at, action),
+            _ => { let action = rows[stage].remove(at); rows[stage].insert(0, action); }
+        }
+        prop_assert!(check(&Plan::new(rows), micro_batches).is_err());
+    }
+}
