@@ -1,1 +1,52 @@
-//! stageline
+//! Pipeline-parallel training on [burn](https://burn.dev): a model cut into stages, each on its own device and thread.
+//!
+//! A batch is cut into M micro-batches that flow through P stages on a schedule, most often 1F1B. M is also the
+//! gradient accumulation count: every stage adds its gradients over the micro-batches, and after the flush steps its
+//! own optimizer. The result is the same bits as accumulation on one device, for every P, M and schedule.
+//!
+//! # Layout
+//!
+//! In the order in which a batch goes through:
+//!
+//! - [`stage`], [`payload`]: what a user writes: parts of a model, and what crosses between them.
+//! - [`builder`]: stages joined by their types, with a device, an optimizer and a schedule.
+//! - [`pipeline`]: [`Pipeline::step`] and [`Pipeline::eval`].
+//! - [`batch`]: a batch, cut into micro-batches with their loss weights.
+//! - `worker`: one thread, which interprets its list of instructions; `stop` ends its waits.
+//! - `runner`: what a stage does at each instruction; `link` is the boundary to its neighbour, `tape` what a forward
+//!   leaves for its backward.
+//! - `gradients`: the running sum over micro-batches.
+//! - [`flush`]: the ledger that all stages must agree on, and the optimizer step.
+//! - [`report`], [`error`], [`modules`]: what comes out.
+//!
+//! [`seeded`] makes parameters that do not depend on the cut, and [`DeviceName`] names devices.
+
+pub mod batch;
+pub mod builder;
+pub mod device;
+pub mod error;
+pub mod flush;
+mod gradients;
+mod link;
+pub mod modules;
+pub mod payload;
+pub mod pipeline;
+pub mod report;
+mod runner;
+mod seed;
+pub mod stage;
+mod stop;
+mod tape;
+mod worker;
+
+pub use batch::{Batch, BatchError};
+pub use builder::{Chain, PipelineBuilder, StageConfig};
+pub use device::{DeviceError, DeviceName};
+pub use error::{Activity, BuildError, Failure, StageFailure, StepError};
+pub use modules::{ModuleError, Modules};
+pub use payload::{Payload, PayloadMapper};
+pub use pipeline::Pipeline;
+pub use report::{EvalReport, StageReport, StepReport};
+pub use seed::seeded;
+pub use stage::{BoxError, LossStage, Stage};
+pub use stageline_schedule as schedule;

@@ -1,0 +1,52 @@
+//! Text on disk to training windows for a byte-level language model.
+//!
+//! A [`Corpus`] is memory-mapped, not loaded: opening a folder costs a walk over its names, and bytes come off the disk
+//! when a window is read. Part of it is held out for validation. A [`Sampler`] says where the windows of a training
+//! step start, as a pure function of a seed and the step, so a run resumes at any step with nothing saved.
+//!
+//! # Layout
+//!
+//! In the order in which data flows:
+//!
+//! - `walk`: a folder becomes the paths of its files.
+//! - `hash`: a seed and a path become two random draws, a rank and a share.
+//! - `take`: files in order of rank, up to the caps on files and bytes.
+//! - `split`: files by their share, or the bytes of a single file, become training and validation.
+//! - [`text`]: one side, as one stream of bytes over memory maps; counts and entropy.
+//! - [`corpus`]: all of the above behind [`Corpus::open`].
+//! - [`sampler`]: where the windows of a step start.
+//! - [`error`](mod@error): what can go wrong, and the way out.
+//!
+//! ```
+//! use std::path::Path;
+//!
+//! use stageline_data::{Corpus, CorpusOptions, Sampler};
+//!
+//! let options = CorpusOptions { extensions: Some(vec!["rs".into()]), ..CorpusOptions::default() };
+//! let corpus = Corpus::open(Path::new("src"), &options)?;
+//! let text = corpus.train();
+//!
+//! let window = 64 + 1; // 64 bytes of context, and one more: the target is the input moved by one byte
+//! let sampler = Sampler::new(text.len(), window, 7)?;
+//! let mut batch = vec![0; 4 * window]; // shape [4, window], row by row
+//! for (row, offset) in batch.chunks_exact_mut(window).zip(sampler.offsets(0, 4)) {
+//!     text.read(offset, row);
+//! }
+//! # assert!(batch.iter().all(|&byte| byte != 0));
+//! # Ok::<(), stageline_data::CorpusError>(())
+//! ```
+
+pub mod corpus;
+pub mod error;
+pub mod sampler;
+pub mod text;
+
+mod hash;
+mod split;
+mod take;
+mod walk;
+
+pub use corpus::{Corpus, CorpusOptions};
+pub use error::CorpusError;
+pub use sampler::Sampler;
+pub use text::Text;

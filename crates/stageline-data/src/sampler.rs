@@ -1,0 +1,160 @@
+//! Where the windows of a step start.
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+use crate::error::CorpusError;
+
+/// Chooses windows of a text, as a pure function of a seed and a step.
+///
+/// It holds no state that a step changes: any step can be asked for, in any order, in any process, and a resumed run
+/// sees the windows that an uninterrupted one would have seen.
+///
+/// A model that predicts the next byte from a context of C bytes trains on windows of C + 1: the input is all but the
+/// last byte, and the target all but the first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sampler {
+    text_len: u64,
+    window: usize,
+    seed: u64,
+}
+
+impl Sampler {
+    /// A sampler of windows of `window` bytes from a text of `text_len` bytes, [`Text::len`](crate::Text::len).
+    ///
+    /// # Errors
+    /// [`CorpusError::TextTooShort`] if not one window fits, and [`CorpusError::OutOfRange`] if `window` is 0.
+    pub fn new(text_len: u64, window: usize, seed: u64) -> Result<Self, CorpusError> {
+        if window == 0 {
+            let (value, allowed) = (window.to_string(), "at least 1 byte");
+            return Err(CorpusError::OutOfRange { name: "window", value, allowed });
+        }
+        if text_len < window as u64 {
+            return Err(CorpusError::TextTooShort { text_len, window });
+        }
+        Ok(Self { text_len, window, seed })
+    }
+
+    /// The starts of the `count` windows of `step`: uniform over `0..=text_len - window`, drawn with replacement.
+    ///
+    /// A larger `count` only adds windows at the end: `offsets(step, 8)[..4]` is `offsets(step, 4)`.
+    pub fn offsets(&self, step: u64, count: usize) -> Vec<u64> {
+        let mut rng = ChaCha8Rng::from_seed(self.key());
+        rng.set_stream(step);
+        let starts = self.text_len - self.window as u64 + 1;
+        (0..count).map(|_| scale(rng.next_u64(), starts)).collect()
+    }
+
+    /// The starts of `count` windows spread evenly over the text, in ascending order and without overlap.
+    ///
+    /// They are fewer where fewer fit: `text_len / window`, rounded down. They are the same for every seed, so that
+    /// validation losses can be compared.
+    pub fn evenly(&self, count: usize) -> Vec<u64> {
+        let count = (count as u64).min(self.text_len / self.window as u64);
+        // Neighbours are text_len / count apart, rounded up or down, which is at least a window.
+        let start = |i| u128::from(i) * u128::from(self.text_len) / u128::from(count);
+        (0..count).map(|i| start(i) as u64).collect()
+    }
+
+    /// The seed as a ChaCha key, little endian; spelled out so that it stays the same in every release.
+    fn key(&self) -> [u8; 32] {
+        let mut key = [0; 32];
+        key[..8].copy_from_slice(&self.seed.to_le_bytes());
+        key
+    }
+}
+
+/// Uniform `bits` to uniform over `0..n`, by the upper half of the product: off by less than `n` in 2^64.
+fn scale(bits: u64, n: u64) -> u64 {
+    ((u128::from(bits) * u128::from(n)) >> 64) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets_are_chacha8_of_the_seed_and_the_step() {
+        // The published key stream of ChaCha8 for a key and a stream of zeros begins 3e00ef2f895f40d6 7f5bb8e81f09a5a1.
+        let sampler = Sampler::new(1 << 63, 1, 0).unwrap();
+        assert_eq!(sampler.offsets(0, 2), [0xd640_5f89_2fef_003e >> 1, 0xa1a5_091f_e8b8_5b7f >> 1]);
+    }
+
+    #[test]
+    fn a_step_is_a_pure_function_of_seed_and_step() {
+        let sampler = Sampler::new(1_000_000, 65, 5).unwrap();
+        let in_order: Vec<_> = (0..4).map(|step| sampler.offsets(step, 8)).collect();
+        let resumed = Sampler::new(1_000_000, 65, 5).unwrap();
+        for step in [3, 1, 0, 2] {
+            assert_eq!(resumed.offsets(step as u64, 8), in_order[step]);
+        }
+        assert_eq!(sampler.offsets(2, 5), in_order[2][..5]);
+    }
+
+    #[test]
+    fn steps_and_seeds_differ() {
+        let sampler = Sampler::new(1 << 40, 65, 5).unwrap();
+        let other = Sampler::new(1 << 40, 65, 6).unwrap();
+        assert_ne!(sampler.offsets(0, 8), sampler.offsets(1, 8));
+        assert_ne!(sampler.offsets(0, 8), other.offsets(0, 8));
+        let mut all: Vec<u64> = (0..100).flat_map(|step| sampler.offsets(step, 8)).collect();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), 800, "no two windows of 100 steps are the same");
+    }
+
+    #[test]
+    fn offsets_are_uniform_up_to_the_last_window() {
+        let sampler = Sampler::new(13, 4, 1).unwrap(); // 10 starts
+        let mut counts = [0_usize; 10];
+        for start in sampler.offsets(0, 10_000) {
+            counts[start as usize] += 1; // panics past the last window
+        }
+        // Five standard deviations around a tenth.
+        assert!(counts.iter().all(|count| count.abs_diff(1_000) < 150), "{counts:?}");
+    }
+
+    #[test]
+    fn a_window_as_long_as_the_text_starts_at_0() {
+        let sampler = Sampler::new(65, 65, 1).unwrap();
+        assert_eq!(sampler.offsets(9, 3), [0, 0, 0]);
+        assert_eq!(sampler.evenly(3), [0]);
+    }
+
+    #[test]
+    fn even_windows_are_disjoint_spread_and_inside() {
+        for (text_len, window, count) in [(100, 10, 10), (109, 10, 10), (1_003, 7, 13), (u64::MAX, 65, 9)] {
+            let starts = Sampler::new(text_len, window, 0).unwrap().evenly(count);
+            assert_eq!(starts.len(), count);
+            let ends = starts[1..].iter().copied().chain([text_len]);
+            for (&start, end) in starts.iter().zip(ends) {
+                let (gap, share) = (end - start, text_len / count as u64);
+                assert!(gap >= window as u64, "{gap} bytes from {start} on hold no window of {window}");
+                assert!(gap == share || gap == share + 1, "{gap} bytes from {start} on, not {share}");
+            }
+        }
+    }
+
+    #[test]
+    fn even_windows_are_as_many_as_fit() {
+        let sampler = Sampler::new(39, 10, 0).unwrap();
+        assert_eq!(sampler.evenly(100), [0, 13, 26]);
+        assert_eq!(sampler.evenly(0), []);
+    }
+
+    #[test]
+    fn a_text_shorter_than_a_window_is_refused_with_both_and_the_way_out() {
+        let error = Sampler::new(64, 65, 0).unwrap_err();
+        assert!(matches!(error, CorpusError::TextTooShort { text_len: 64, window: 65 }));
+        let message = error.to_string();
+        for part in ["64 bytes", "65", "shorten the window", "max_bytes"] {
+            assert!(message.contains(part), "{message}");
+        }
+    }
+
+    #[test]
+    fn an_empty_window_is_refused() {
+        let error = Sampler::new(64, 0, 0).unwrap_err();
+        assert_eq!(error.to_string(), "window is 0; it must be at least 1 byte");
+    }
+}

@@ -1,0 +1,231 @@
+//! A batch, and its cut into micro-batches with their loss weights.
+
+use std::ops::Range;
+
+use burn::tensor::{Bool, Int, Tensor};
+
+use crate::payload::{Payload, PayloadMapper};
+
+/// The input and the targets of one step.
+#[derive(Clone, Debug)]
+pub struct Batch<I, T>(Content<I, T>);
+
+#[derive(Clone, Debug)]
+enum Content<I, T> {
+    Whole(I, T),
+    Cut(Vec<(I, T)>),
+}
+
+impl<I: Payload, T: Payload> Batch<I, T> {
+    /// A whole batch: every tensor in it has one row a sample, along dimension 0.
+    ///
+    /// It is cut into M micro-batches of rows in order, as evenly as possible, the larger ones first.
+    pub fn new(input: I, target: T) -> Self {
+        Self(Content::Whole(input, target))
+    }
+
+    /// A batch that was cut by hand, for tensors of other layouts or of other lengths a micro-batch.
+    pub fn from_micro_batches(micro_batches: Vec<(I, T)>) -> Self {
+        Self(Content::Cut(micro_batches))
+    }
+
+    /// Cuts for training: exactly `micro_batches` pieces.
+    pub(crate) fn cut(self, micro_batches: usize, weight: fn(&T) -> f64) -> Result<MicroBatches<I, T>, BatchError> {
+        let pieces = match self.0 {
+            Content::Whole(input, target) => {
+                let rows = rows(&input, &target)?;
+                if rows < micro_batches {
+                    return Err(BatchError::TooSmall { rows, micro_batches });
+                }
+                slice(&input, &target, rows, micro_batches)
+            }
+            Content::Cut(pieces) if pieces.len() == micro_batches => pieces,
+            Content::Cut(pieces) => return Err(BatchError::Count { given: pieces.len(), micro_batches }),
+        };
+        MicroBatches::weigh(pieces, weight)
+    }
+
+    /// Cuts for evaluation: at most `micro_batches` pieces of a whole batch, and as many as there are of a cut one.
+    pub(crate) fn cut_up_to(
+        self,
+        micro_batches: usize,
+        weight: fn(&T) -> f64,
+    ) -> Result<MicroBatches<I, T>, BatchError> {
+        match self.0 {
+            Content::Whole(input, target) => {
+                let pieces = rows(&input, &target)?.min(micro_batches);
+                Self::new(input, target).cut(pieces, weight)
+            }
+            Content::Cut(pieces) if (1..=micro_batches).contains(&pieces.len()) => MicroBatches::weigh(pieces, weight),
+            Content::Cut(pieces) => Err(BatchError::Count { given: pieces.len(), micro_batches }),
+        }
+    }
+}
+
+/// A batch, cut, with what each piece weighs.
+pub(crate) struct MicroBatches<I, T> {
+    pub(crate) inputs: Vec<I>,
+    pub(crate) targets: Vec<T>,
+    pub(crate) weights: Weights,
+}
+
+/// The loss weight of every micro-batch, and their total, which is positive.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Weights {
+    pub(crate) each: Vec<f64>,
+    pub(crate) total: f64,
+}
+
+impl<I, T> MicroBatches<I, T> {
+    fn weigh(pieces: Vec<(I, T)>, weight: fn(&T) -> f64) -> Result<Self, BatchError> {
+        let each: Vec<f64> = pieces.iter().map(|(_, target)| weight(target)).collect();
+        if let Some((micro_batch, &weight)) = each.iter().enumerate().find(|(_, w)| !w.is_finite() || **w < 0.0) {
+            return Err(BatchError::Weight { micro_batch, weight });
+        }
+        let total: f64 = each.iter().sum();
+        if total == 0.0 {
+            return Err(BatchError::NoWeight);
+        }
+        let (inputs, targets) = pieces.into_iter().unzip();
+        Ok(Self { inputs, targets, weights: Weights { each, total } })
+    }
+}
+
+/// The number of rows that every tensor of the batch agrees on.
+fn rows<I: Payload, T: Payload>(input: &I, target: &T) -> Result<usize, BatchError> {
+    let mut count = CountRows::default();
+    input.clone().map(&mut count);
+    target.clone().map(&mut count);
+    let rows = *count.0.first().ok_or(BatchError::NoTensors)?;
+    match count.0.iter().position(|&found| found != rows) {
+        Some(tensor) => Err(BatchError::Uneven { rows, tensor, found: count.0[tensor] }),
+        None => Ok(rows),
+    }
+}
+
+fn slice<I: Payload, T: Payload>(input: &I, target: &T, rows: usize, pieces: usize) -> Vec<(I, T)> {
+    even_ranges(rows, pieces)
+        .map(|range| {
+            let mut cut = SliceRows(range);
+            (input.clone().map(&mut cut), target.clone().map(&mut cut))
+        })
+        .collect()
+}
+
+/// `rows` in `pieces` ranges whose lengths differ by at most one, the longer ones first.
+fn even_ranges(rows: usize, pieces: usize) -> impl Iterator<Item = Range<usize>> {
+    let (length, longer) = (rows.checked_div(pieces).unwrap_or(0), rows.checked_rem(pieces).unwrap_or(0));
+    (0..pieces).map(move |piece| {
+        let start = piece * length + piece.min(longer);
+        start..start + length + usize::from(piece < longer)
+    })
+}
+
+#[derive(Default)]
+struct CountRows(Vec<usize>);
+
+impl CountRows {
+    fn note(&mut self, dims: &[usize]) {
+        self.0.push(dims.first().copied().unwrap_or(0));
+    }
+}
+
+impl PayloadMapper for CountRows {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+        self.note(&tensor.dims());
+        tensor
+    }
+    fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
+        self.note(&tensor.dims());
+        tensor
+    }
+    fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
+        self.note(&tensor.dims());
+        tensor
+    }
+}
+
+struct SliceRows(Range<usize>);
+
+impl PayloadMapper for SliceRows {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+        tensor.slice_dim(0, self.0.clone())
+    }
+    fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
+        tensor.slice_dim(0, self.0.clone())
+    }
+    fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
+        tensor.slice_dim(0, self.0.clone())
+    }
+}
+
+/// Why a batch cannot be cut. The pipeline is as it was, and takes the next batch.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BatchError {
+    /// Fewer rows than micro-batches.
+    #[error(
+        "a batch of {rows} rows cannot be cut into {micro_batches} micro-batches; \
+         give at least {micro_batches} rows, or lower the number of micro-batches to {rows} or fewer"
+    )]
+    TooSmall {
+        /// Rows in the batch.
+        rows: usize,
+        /// Micro-batches asked for.
+        micro_batches: usize,
+    },
+    /// A batch cut by hand has another number of pieces than the pipeline has micro-batches.
+    #[error(
+        "the batch was cut into {given} micro-batches, but the pipeline runs {micro_batches}; \
+         cut it into {micro_batches}, or build the pipeline with {given}"
+    )]
+    Count {
+        /// Pieces given.
+        given: usize,
+        /// Micro-batches of the pipeline.
+        micro_batches: usize,
+    },
+    /// The tensors of the batch do not have the same number of rows.
+    #[error(
+        "tensor {tensor} of the batch has {found} rows, but tensor 0 has {rows}; \
+         give every tensor one row a sample along dimension 0, or cut by hand with `Batch::from_micro_batches`"
+    )]
+    Uneven {
+        /// Rows of the first tensor.
+        rows: usize,
+        /// The tensor that differs, counted through input and target.
+        tensor: usize,
+        /// Its rows.
+        found: usize,
+    },
+    /// The batch has no tensors.
+    #[error("the batch holds no tensor, so it has no rows to cut; cut it by hand with `Batch::from_micro_batches`")]
+    NoTensors,
+    /// A weight is negative or not finite.
+    #[error("micro-batch {micro_batch} has loss weight {weight}; `LossStage::weight` must be finite and not negative")]
+    Weight {
+        /// The micro-batch.
+        micro_batch: usize,
+        /// What `weight` returned.
+        weight: f64,
+    },
+    /// No target counts.
+    #[error(
+        "the total loss weight of the batch is 0: every target is masked; leave such a batch out, or unmask a target"
+    )]
+    NoWeight,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_even_and_cover_the_rows() {
+        let ranges = |rows, pieces| even_ranges(rows, pieces).collect::<Vec<_>>();
+        assert_eq!(ranges(8, 2), [0..4, 4..8]);
+        assert_eq!(ranges(7, 3), [0..3, 3..5, 5..7]);
+        assert_eq!(ranges(3, 3), [0..1, 1..2, 2..3]);
+        assert_eq!(ranges(5, 1), [0..5]);
+    }
+}

@@ -1,0 +1,207 @@
+//! Stages in order, joined by their types, become a pipeline.
+
+use std::num::NonZero;
+use std::sync::Arc;
+use std::thread::available_parallelism;
+
+use burn::lr_scheduler::DynLrScheduler;
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::optim::ModuleOptimizer;
+use burn::tensor::{Bool, Device, Int, Tensor};
+use crossbeam_channel::{Sender, bounded};
+use stageline_schedule::{Checked, OneFOneB, Schedule, check};
+
+use crate::error::BuildError;
+use crate::flush::Trained;
+use crate::link::link;
+use crate::payload::Payload;
+use crate::pipeline::Pipeline;
+use crate::runner::{Runner, Source, StageRunner, ToLoss, ToNext};
+use crate::stage::{LossStage, Stage};
+
+/// What a stage needs besides its module: a device, an optimizer, and a learning rate.
+#[derive(Clone)]
+pub struct StageConfig {
+    device: Device,
+    optimizer: ModuleOptimizer,
+    learning_rate: DynLrScheduler,
+}
+
+impl StageConfig {
+    /// A stage on `device` that steps `optimizer` at `learning_rate`: a burn scheduler, which counts optimizer steps,
+    /// or a number.
+    pub fn new(
+        device: Device,
+        optimizer: impl Into<ModuleOptimizer>,
+        learning_rate: impl Into<DynLrScheduler>,
+    ) -> Self {
+        Self { device, optimizer: optimizer.into(), learning_rate: learning_rate.into() }
+    }
+
+    /// The same, on another device.
+    #[must_use]
+    pub fn on(self, device: Device) -> Self {
+        Self { device, ..self }
+    }
+
+    /// Places a module: its parameters exist, on this stage's device, before any thread starts.
+    fn place<M: Module>(self, module: M) -> (Device, Trained<M>) {
+        let device = self.device.inner();
+        module.visit(&mut Touch);
+        let module = module.train().fork(&device);
+        (device, Trained::new(module, self.optimizer, self.learning_rate))
+    }
+}
+
+/// Makes lazy parameters exist: burn draws them from one random number generator at their first use.
+pub(crate) struct Touch;
+
+impl ModuleVisitor for Touch {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        param.val();
+    }
+    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+        param.val();
+    }
+    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
+        param.val();
+    }
+}
+
+/// Where the stages joined so far are put up.
+struct Site {
+    capacity: usize,
+    devices: Vec<Device>,
+    runners: Vec<Box<dyn Runner>>,
+}
+
+/// Puts up the stages joined so far, and gives the input of the next one.
+type Wire<Out> = Box<dyn FnOnce(&mut Site) -> Source<Out>>;
+
+/// The stages joined so far, from a batch's input to the last one's output.
+#[must_use = "end the chain with `loss` and `build` it"]
+pub struct Chain<In: Payload, Out: Payload> {
+    feed: Sender<Vec<In>>,
+    devices: Vec<Device>,
+    wire: Wire<Out>,
+}
+
+impl<In: Payload> Chain<In, In> {
+    pub(crate) fn new() -> Self {
+        let (feed, source) = bounded(1);
+        Self { feed, devices: Vec::new(), wire: Box::new(|_| Source::Batch(source)) }
+    }
+}
+
+impl<In: Payload, Out: Payload> Chain<In, Out> {
+    /// Appends a stage that takes what the chain gives.
+    pub fn stage<S: Stage<Input = Out>>(mut self, module: S, config: StageConfig) -> Chain<In, S::Output> {
+        let (device, trained) = config.place(module);
+        let (stage, before) = (self.devices.len(), self.wire);
+        self.devices.push(device.clone());
+        let wire = move |site: &mut Site| {
+            let source = before(site);
+            let (downstream, upstream) = link(site.capacity, device.clone(), site.devices[stage + 1].clone());
+            site.runners.push(Box::new(StageRunner::new(stage, device, trained, source, ToNext::new(downstream))));
+            Source::Link(upstream)
+        };
+        Chain { feed: self.feed, devices: self.devices, wire: Box::new(wire) }
+    }
+
+    /// Ends the chain with the stage that makes the loss.
+    pub fn loss<L: LossStage<Input = Out>>(mut self, module: L, config: StageConfig) -> PipelineBuilder<In, L::Target> {
+        let (device, trained) = config.place(module);
+        let (stage, before) = (self.devices.len(), self.wire);
+        self.devices.push(device.clone());
+        let (targets, target_feed) = bounded(1);
+        let wire = move |site: &mut Site| {
+            let source = before(site);
+            let head = ToLoss::new(target_feed, device.clone());
+            site.runners.push(Box::new(StageRunner::new(stage, device, trained, source, head)));
+        };
+        PipelineBuilder {
+            inputs: self.feed,
+            targets,
+            devices: self.devices,
+            wire: Box::new(wire),
+            weight: L::weight,
+            schedule: Box::new(OneFOneB),
+            micro_batches: 1,
+            channel_capacity: None,
+            cores_per_stage: None,
+        }
+    }
+}
+
+/// A complete chain of stages, and how to run it.
+#[must_use = "`build` it"]
+pub struct PipelineBuilder<In: Payload, Target: Payload> {
+    inputs: Sender<Vec<In>>,
+    targets: Sender<Vec<Target>>,
+    devices: Vec<Device>,
+    wire: Box<dyn FnOnce(&mut Site)>,
+    weight: fn(&Target) -> f64,
+    schedule: Box<dyn Schedule>,
+    micro_batches: usize,
+    channel_capacity: Option<usize>,
+    cores_per_stage: Option<usize>,
+}
+
+impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
+    /// The schedule; [`OneFOneB`] if not set.
+    pub fn schedule(mut self, schedule: impl Schedule + 'static) -> Self {
+        self.schedule = Box::new(schedule);
+        self
+    }
+
+    /// M: into how many micro-batches a batch is cut, which is also how many gradients are accumulated before the
+    /// optimizers step; 1 if not set.
+    pub fn micro_batches(mut self, micro_batches: usize) -> Self {
+        self.micro_batches = micro_batches;
+        self
+    }
+
+    /// How many micro-batches a channel between two stages holds; M if not set, which never holds a sender up. 0 is
+    /// a rendezvous.
+    pub fn channel_capacity(mut self, capacity: usize) -> Self {
+        self.channel_capacity = Some(capacity);
+        self
+    }
+
+    /// How many cores the kernels of one worker may use; if not set, the machine's cores divided among the workers.
+    pub fn cores_per_stage(mut self, cores: usize) -> Self {
+        self.cores_per_stage = Some(cores);
+        self
+    }
+
+    /// Writes the plan, checks it, and starts one thread a worker.
+    ///
+    /// # Errors
+    /// [`BuildError`]; unless it is [`BuildError::Spawn`], no thread has started.
+    pub fn build(self) -> Result<Pipeline<In, Target>, BuildError> {
+        let plan = self.checked_plan()?;
+        let workers = plan.plan().workers();
+        let cores = match self.cores_per_stage {
+            Some(0) => return Err(BuildError::NoCores),
+            Some(cores) => cores,
+            None => (available_parallelism().map_or(1, NonZero::get) / workers).max(1),
+        };
+        let mut site = Site { capacity: plan.capacity(), devices: self.devices, runners: Vec::new() };
+        (self.wire)(&mut site);
+        Pipeline::start(Arc::new(plan), site.runners, cores, (self.inputs, self.targets), self.weight)
+    }
+
+    fn checked_plan(&self) -> Result<Checked, BuildError> {
+        let (stages, schedule) = (self.devices.len(), self.schedule.name());
+        let plan = self.schedule.plan(stages, self.micro_batches);
+        let plan = plan.map_err(|cause| BuildError::Schedule { schedule, cause })?;
+        let (written, asked) = ((plan.stages(), plan.micro_batches()), (stages, self.micro_batches));
+        if written != asked {
+            return Err(BuildError::Shape { schedule, written, asked });
+        }
+        if let Some(error) = BuildError::unsupported(plan.rows()) {
+            return Err(error);
+        }
+        Ok(check(&plan, self.channel_capacity.unwrap_or(self.micro_batches))?)
+    }
+}

@@ -1,0 +1,74 @@
+//! The running sum of a stage's gradients over the micro-batches of a step.
+
+use std::collections::BTreeMap;
+
+use burn::module::Module;
+use burn::optim::{GradientsAccumulator, GradientsParams};
+
+use crate::flush::Ledger;
+
+/// Adds the gradients of every micro-batch in ascending order, in whichever order they come.
+///
+/// The order of the additions is part of the result: it makes the sum the same bits under every schedule.
+pub(crate) struct GradientSum<M> {
+    sum: GradientsAccumulator<M>,
+    early: BTreeMap<usize, GradientsParams>,
+    ledger: Ledger,
+}
+
+impl<M: Module> GradientSum<M> {
+    pub(crate) fn new() -> Self {
+        Self { sum: GradientsAccumulator::new(), early: BTreeMap::new(), ledger: Ledger::default() }
+    }
+
+    /// Takes the gradients of one micro-batch; `weights` holds every micro-batch's loss weight.
+    pub(crate) fn add(&mut self, module: &M, micro_batch: usize, gradients: GradientsParams, weights: &[f64]) {
+        self.early.insert(micro_batch, gradients);
+        while let Some(gradients) = self.early.remove(&self.ledger.backwards) {
+            self.sum.accumulate(module, gradients);
+            self.ledger.weight += weights[self.ledger.backwards];
+            self.ledger.backwards += 1;
+        }
+    }
+
+    /// How many micro-batches are in the sum, and their weight.
+    pub(crate) fn ledger(&self) -> Ledger {
+        self.ledger
+    }
+
+    /// The sum, leaving an empty one.
+    pub(crate) fn take(&mut self) -> GradientsParams {
+        std::mem::replace(self, Self::new()).sum.grads()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::module::Param;
+    use burn::tensor::{Device, Tensor};
+
+    /// (a + b) + c and (c + b) + a differ in f32 for these, so the order of additions shows.
+    #[test]
+    fn the_sum_does_not_depend_on_the_order_of_arrival() {
+        let device = Device::flex().autodiff();
+        let parameter = Param::from_tensor(Tensor::<1>::zeros([1], &device));
+        let values = [1.0e8_f32, 1.0, -1.0e8];
+        let total = |order: [usize; 3]| {
+            let mut sum = GradientSum::new();
+            for micro_batch in order {
+                let mut gradients = GradientsParams::new();
+                let value = Tensor::<1>::from_floats([values[micro_batch]], &device).inner();
+                gradients.register(parameter.id, value);
+                sum.add(&parameter, micro_batch, gradients, &[1.0, 2.0, 4.0]);
+            }
+            assert_eq!(sum.ledger(), Ledger { backwards: 3, weight: 7.0 });
+            sum.take().remove::<1>(parameter.id).unwrap().into_scalar::<f32>()
+        };
+        let ascending = (values[0] + values[1]) + values[2];
+        assert_ne!(ascending, (values[2] + values[0]) + values[1]);
+        for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
+            assert_eq!(total(order).to_bits(), ascending.to_bits(), "{order:?}");
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! What a step and an evaluation tell.
+
+use std::time::Duration;
+
+/// What one training step did.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct StepReport {
+    /// The step, from 0.
+    pub step: usize,
+    /// The loss per unit of weight: the sum over all targets, divided by the total weight.
+    pub loss: f64,
+    /// The total loss weight.
+    pub weight: f64,
+    /// From the cut batch to the last optimizer step.
+    pub step_time: Duration,
+    /// Each stage's part, in order.
+    pub stages: Vec<StageReport>,
+    /// The number of workers that ran them.
+    pub workers: usize,
+    /// The number of micro-batches, M.
+    pub micro_batches: usize,
+}
+
+/// What one stage did in one step.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct StageReport {
+    /// The time in forwards, backwards and the optimizer step.
+    pub busy: Duration,
+    /// The learning rate of its optimizer step.
+    pub learning_rate: f64,
+}
+
+impl StepReport {
+    /// The bubble: the share of the *total* stage time (workers x step time) in which no stage computes.
+    pub fn bubble(&self) -> f64 {
+        let total = self.step_time.as_secs_f64() * self.workers as f64;
+        let busy: f64 = self.stages.iter().map(|stage| stage.busy.as_secs_f64()).sum();
+        if total > 0.0 { (1.0 - busy / total).max(0.0) } else { 0.0 }
+    }
+
+    /// The ideal bubble of GPipe and 1F1B with equal stages and free transfers, as a share of the total:
+    /// (P-1)/(M+P-1) (Narayanan et al., 2021, [arXiv:2104.04473](https://arxiv.org/abs/2104.04473)).
+    pub fn ideal_bubble(&self) -> f64 {
+        ideal_bubble(self.stages.len(), self.micro_batches)
+    }
+}
+
+/// (P-1)/(M+P-1), the share of the total stage time.
+fn ideal_bubble(stages: usize, micro_batches: usize) -> f64 {
+    let fill = stages.saturating_sub(1) as f64;
+    fill / (micro_batches as f64 + fill).max(1.0)
+}
+
+/// What one evaluation found.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct EvalReport {
+    /// The loss per unit of weight.
+    pub loss: f64,
+    /// The total loss weight.
+    pub weight: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bubble_is_the_idle_share_of_the_total() {
+        let busy = |milliseconds| StageReport { busy: Duration::from_millis(milliseconds), learning_rate: 0.1 };
+        let report = StepReport {
+            step: 0,
+            loss: 1.0,
+            weight: 1.0,
+            step_time: Duration::from_millis(100),
+            stages: vec![busy(80), busy(60)],
+            workers: 2,
+            micro_batches: 4,
+        };
+        assert!((report.bubble() - 0.3).abs() < 1e-12);
+        assert_eq!(report.ideal_bubble(), 1.0 / 5.0);
+        assert_eq!(ideal_bubble(1, 1), 0.0);
+    }
+}
