@@ -1,1 +1,131 @@
-fn main() {}
+//! A byte-level GPT, cut into pipeline stages and trained on text.
+//!
+//! ```text
+//! cargo run --release --example gpt -- --stages 2 --micro-batches 8
+//! ```
+
+#[path = "gpt/cut.rs"]
+mod cut;
+#[path = "gpt/fingerprint.rs"]
+mod fingerprint;
+#[path = "gpt/flags.rs"]
+mod flags;
+#[path = "gpt/log.rs"]
+mod log;
+#[path = "gpt/model.rs"]
+mod model;
+#[path = "gpt/sample.rs"]
+mod sample;
+#[path = "gpt/text.rs"]
+mod text;
+
+use std::f64::consts::LN_2;
+
+use anyhow::{Result, anyhow};
+use burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig;
+use burn::lr_scheduler::linear::LinearLrSchedulerConfig;
+use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
+use burn::lr_scheduler::sequential::SequentialLrSchedulerConfig;
+use burn::optim::AdamWConfig;
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressStyle};
+use stageline::{Pipeline, StageConfig};
+
+use crate::cut::Bytes;
+use crate::flags::{Flags, Settings, Training};
+use crate::log::{FinalLine, Log, StepLine};
+use crate::model::Layers;
+use crate::text::Source;
+
+/// How many bytes the trained model writes at the end.
+const SAMPLE_LENGTH: usize = 256;
+
+fn main() -> Result<()> {
+    let settings = Flags::parse().resolve()?;
+    let first = settings.running.devices[0].clone();
+    let mut log = Log::create(settings.log.as_deref())?;
+    let text = Source::open(settings.data.as_deref(), settings.shape.context, settings.seed, first.clone())?;
+    let layers = Layers::init(settings.shape, settings.seed, &first.clone().autodiff());
+    let batch_size = settings.training.batch_size;
+    let (seed, training) = (settings.seed, settings.training.clone());
+
+    let mut pipeline = build(settings, layers)?;
+    let before = bits_per_byte(&mut pipeline, &text, batch_size)?;
+    println!("validation: {before:.3} bits a byte before training; single bytes have {:.3}", text.unigram_entropy());
+    train(&mut pipeline, &text, &training, &mut log)?;
+    let after = bits_per_byte(&mut pipeline, &text, batch_size)?;
+    println!("validation: {after:.3} bits a byte after training");
+
+    let layers = cut::join(pipeline.into_modules())?;
+    let (parameters_sha256, parameters) = fingerprint::fingerprint(&layers);
+    println!("{parameters} parameters, sha256 {parameters_sha256}");
+    log.write(&FinalLine { r#final: true, validation_bits_per_byte: after, parameters, parameters_sha256 })?;
+
+    let prompt = text.prompt();
+    let continued = sample::continue_text(&layers, &prompt, SAMPLE_LENGTH, seed, &first);
+    println!("--- held-out text:\n{}", String::from_utf8_lossy(&prompt));
+    println!("--- continued by the model:\n{}", String::from_utf8_lossy(&continued));
+    Ok(())
+}
+
+fn build(settings: Settings, layers: Layers) -> Result<Pipeline<Bytes, Bytes>> {
+    let Settings { shape, training, running, .. } = settings;
+    let cuts = cut::cut(shape, running.devices.len())?;
+    println!("blocks of every stage, with the embeddings before the first and the head after the last: {cuts:?}");
+    let optimizer = AdamWConfig::new().with_weight_decay(0.1).with_epsilon(1e-8).init();
+    let learning_rate = learning_rate(&training)?;
+    let config = |device| StageConfig::new(device, optimizer.clone(), learning_rate.clone());
+    let configs = running.devices.into_iter().map(config).collect();
+
+    let mut builder = cut::split(layers, &cuts, configs).schedule(running.schedule);
+    builder = builder.micro_batches(training.micro_batches);
+    if let Some(capacity) = running.channel_capacity {
+        builder = builder.channel_capacity(capacity);
+    }
+    if let Some(cores) = running.cores_per_stage {
+        builder = builder.cores_per_stage(cores);
+    }
+    Ok(builder.build()?)
+}
+
+/// A linear warm-up over a tenth of the steps, then a cosine down to a tenth of the highest rate.
+fn learning_rate(training: &Training) -> Result<ModuleLrScheduler> {
+    let highest = training.learning_rate;
+    let warm_up = (training.steps / 10).max(1);
+    let rest = training.steps.saturating_sub(warm_up).max(1);
+    let start = LinearLrSchedulerConfig::new(highest / warm_up as f64, highest, warm_up);
+    let decay = CosineAnnealingLrSchedulerConfig::new(highest, rest).with_min_lr(highest / 10.0);
+    let schedule = SequentialLrSchedulerConfig::new(vec![start.into(), decay.into()], vec![warm_up]);
+    schedule.init().map_err(|error| anyhow!("the learning rate schedule of {} steps: {error}", training.steps))
+}
+
+fn train(pipeline: &mut Pipeline<Bytes, Bytes>, text: &Source, training: &Training, log: &mut Log) -> Result<()> {
+    let style = ProgressStyle::with_template("{wide_bar} step {pos}/{len} {msg} {eta}")?;
+    let bar = ProgressBar::new(training.steps as u64).with_style(style);
+    for step in 0..training.steps {
+        let report = pipeline.step(text.batch(step, training.batch_size))?;
+        let line = StepLine::from(&report);
+        bar.set_message(format!(
+            "loss {:.3} nats a byte, {:.0} bytes/s, bubble {:.1}% of the total (ideal {:.1}%)",
+            report.loss,
+            line.tokens_per_s,
+            100.0 * report.bubble(),
+            100.0 * report.ideal_bubble(),
+        ));
+        bar.inc(1);
+        log.write(&line)?;
+    }
+    bar.finish();
+    Ok(())
+}
+
+/// The loss on the held-out windows, in bits.
+fn bits_per_byte(pipeline: &mut Pipeline<Bytes, Bytes>, text: &Source, batch_size: usize) -> Result<f64> {
+    let (mut nats, mut bytes) = (0.0, 0.0);
+    for batch in text.validation(batch_size) {
+        let report = pipeline.eval(batch)?;
+        nats += report.loss * report.weight;
+        bytes += report.weight;
+    }
+    Ok(nats / bytes / LN_2)
+}

@@ -14,6 +14,7 @@
 //! - [`lower`](mod@lower): computes, with the sends and receives between them put in.
 //! - [`simulate`](mod@simulate): a lowered plan and its costs become a timeline, or a deadlock with its reason.
 //! - [`check`](mod@check): complete, in order, and free of deadlock at a channel capacity; and the order of transfers.
+//! - [`balance`](mod@balance): where to cut a row of layers into stages.
 //!
 //! ```
 //! use stageline_schedule::{Costs, OneFOneB, Schedule, check, simulate};
@@ -26,6 +27,7 @@
 //! ```
 
 pub mod action;
+pub mod balance;
 pub mod check;
 pub mod lower;
 pub mod plan;
@@ -36,6 +38,7 @@ mod gpipe;
 mod one_f_one_b;
 
 pub use action::{Action, Compute, ParseActionError};
+pub use balance::{BalanceError, balance};
 pub use check::{CheckError, Checked, check, check_forward};
 pub use gpipe::GPipe;
 pub use lower::{Carried, Instruction, Lowered, Transfer, lower};

@@ -16,6 +16,16 @@ pub trait Schedule {
     fn plan(&self, stages: usize, micro_batches: usize) -> Result<Plan, ScheduleError>;
 }
 
+impl<S: Schedule + ?Sized> Schedule for Box<S> {
+    fn name(&self) -> &'static str {
+        (**self).name()
+    }
+
+    fn plan(&self, stages: usize, micro_batches: usize) -> Result<Plan, ScheduleError> {
+        (**self).plan(stages, micro_batches)
+    }
+}
+
 /// A plan written by hand or read from a file is the schedule of its own shape only.
 impl Schedule for Plan {
     fn name(&self) -> &'static str {

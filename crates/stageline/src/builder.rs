@@ -4,7 +4,7 @@ use std::num::NonZero;
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
-use burn::lr_scheduler::DynLrScheduler;
+use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{Bool, Device, Int, Tensor};
@@ -24,7 +24,7 @@ use crate::stage::{LossStage, Stage};
 pub struct StageConfig {
     device: Device,
     optimizer: ModuleOptimizer,
-    learning_rate: DynLrScheduler,
+    learning_rate: ModuleLrScheduler,
 }
 
 impl StageConfig {
@@ -33,7 +33,7 @@ impl StageConfig {
     pub fn new(
         device: Device,
         optimizer: impl Into<ModuleOptimizer>,
-        learning_rate: impl Into<DynLrScheduler>,
+        learning_rate: impl Into<ModuleLrScheduler>,
     ) -> Self {
         Self { device, optimizer: optimizer.into(), learning_rate: learning_rate.into() }
     }

@@ -1,6 +1,6 @@
 //! The end of a step: every stage shows its ledger, and only if all agree does any of them step its optimizer.
 
-use burn::lr_scheduler::DynLrScheduler;
+use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::module::Module;
 use burn::optim::{GradientsParams, ModuleOptimizer};
 
@@ -42,11 +42,11 @@ pub(crate) struct Trained<M> {
     /// `None` only while the optimizer holds it.
     module: Option<M>,
     optimizer: ModuleOptimizer,
-    learning_rate: DynLrScheduler,
+    learning_rate: ModuleLrScheduler,
 }
 
 impl<M: Module> Trained<M> {
-    pub(crate) fn new(module: M, optimizer: ModuleOptimizer, learning_rate: DynLrScheduler) -> Self {
+    pub(crate) fn new(module: M, optimizer: ModuleOptimizer, learning_rate: ModuleLrScheduler) -> Self {
         Self { module: Some(module), optimizer, learning_rate }
     }
 
@@ -54,12 +54,13 @@ impl<M: Module> Trained<M> {
         self.module.as_ref().expect("a worker ends when its optimizer panics")
     }
 
-    /// One optimizer step, at the learning rate that it returns.
+    /// One optimizer step, at the base learning rate that it returns.
     pub(crate) fn step(&mut self, gradients: GradientsParams) -> f64 {
         let learning_rate = self.learning_rate.step();
+        let base = learning_rate.base();
         let module = self.module.take().expect("a worker ends when its optimizer panics");
         self.module = Some(self.optimizer.step(learning_rate, module, gradients));
-        learning_rate
+        base
     }
 
     /// The module, unless the optimizer panicked with it.

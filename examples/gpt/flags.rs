@@ -1,0 +1,154 @@
+//! What the command line says, and what it means.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use burn::tensor::Device;
+use clap::{Parser, ValueEnum};
+use stageline::DeviceName;
+use stageline::schedule::{GPipe, OneFOneB, Plan, Schedule, ScheduleError};
+
+use crate::model::Shape;
+
+/// Trains a byte-level GPT, cut into pipeline stages, on text.
+#[derive(Parser, Debug)]
+pub struct Flags {
+    /// A text file or a folder of them [default: the Rust sources in the cargo registry]
+    #[arg(long)]
+    data: Option<PathBuf>,
+    /// P: how many stages the model is cut into
+    #[arg(long, default_value_t = 2)]
+    stages: usize,
+    /// M: how many micro-batches a batch is cut into; also the gradient accumulation count
+    #[arg(long, default_value_t = 8)]
+    micro_batches: usize,
+    /// Samples in a micro-batch
+    #[arg(long, default_value_t = 4)]
+    micro_batch_size: usize,
+    /// The order of forwards and backwards
+    #[arg(long, value_enum, default_value_t = ScheduleName::OneFOneB)]
+    schedule: ScheduleName,
+    /// Optimizer steps
+    #[arg(long, default_value_t = 400)]
+    steps: usize,
+    /// Transformer blocks
+    #[arg(long, default_value_t = 4)]
+    layers: usize,
+    /// The size of an activation
+    #[arg(long, default_value_t = 128)]
+    width: usize,
+    /// The length of a sample, in bytes
+    #[arg(long, default_value_t = 128)]
+    context: usize,
+    /// The highest learning rate, reached after the warm-up
+    #[arg(long, default_value_t = 2e-3)]
+    learning_rate: f64,
+    /// The seed of parameters, samples and split
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// `cpu`, or `cuda:0,cuda:1`: consecutive stages share a device where there are more stages
+    #[arg(long, default_value = "cpu")]
+    device: String,
+    /// Micro-batches that a channel between two stages holds [default: all]
+    #[arg(long)]
+    channel_capacity: Option<usize>,
+    /// Cores that one stage's kernels may use [default: the machine's, divided among the stages]
+    #[arg(long)]
+    cores_per_stage: Option<usize>,
+    /// Writes a JSON object a step, and one at the end, to this file
+    #[arg(long)]
+    log: Option<PathBuf>,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug)]
+enum ScheduleName {
+    #[value(name = "1f1b")]
+    OneFOneB,
+    #[value(name = "gpipe")]
+    GPipe,
+}
+
+impl Schedule for ScheduleName {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::OneFOneB => OneFOneB.name(),
+            Self::GPipe => GPipe.name(),
+        }
+    }
+
+    fn plan(&self, stages: usize, micro_batches: usize) -> Result<Plan, ScheduleError> {
+        match self {
+            Self::OneFOneB => OneFOneB.plan(stages, micro_batches),
+            Self::GPipe => GPipe.plan(stages, micro_batches),
+        }
+    }
+}
+
+/// Flags that make sense together.
+pub struct Settings {
+    pub data: Option<PathBuf>,
+    pub shape: Shape,
+    pub training: Training,
+    pub running: Running,
+    pub seed: u64,
+    pub log: Option<PathBuf>,
+}
+
+/// What is trained how long.
+#[derive(Clone)]
+pub struct Training {
+    pub steps: usize,
+    pub learning_rate: f64,
+    pub micro_batches: usize,
+    pub batch_size: usize,
+}
+
+/// Where and in which order it runs.
+pub struct Running {
+    /// One a stage.
+    pub devices: Vec<Device>,
+    pub schedule: Box<dyn Schedule>,
+    pub channel_capacity: Option<usize>,
+    pub cores_per_stage: Option<usize>,
+}
+
+impl Flags {
+    /// Refuses what cannot be, before anything is read or started.
+    pub fn resolve(self) -> Result<Settings> {
+        for (flag, value) in [
+            ("--stages", self.stages),
+            ("--micro-batches", self.micro_batches),
+            ("--micro-batch-size", self.micro_batch_size),
+            ("--width", self.width),
+            ("--context", self.context),
+        ] {
+            ensure!(value > 0, "{flag} 0: give at least 1");
+        }
+        ensure!(
+            self.learning_rate > 0.0 && self.learning_rate <= 1.0,
+            "--learning-rate {}: give a number above 0 and at most 1",
+            self.learning_rate
+        );
+        let names = DeviceName::parse_list(&self.device).context("--device")?;
+        let devices = names.into_iter().map(DeviceName::open).collect::<Result<Vec<_>, _>>().context("--device")?;
+        let of_stage = |stage: usize| devices[stage * devices.len().min(self.stages) / self.stages].clone();
+        Ok(Settings {
+            data: self.data,
+            shape: Shape { layers: self.layers, width: self.width, context: self.context },
+            training: Training {
+                steps: self.steps,
+                learning_rate: self.learning_rate,
+                micro_batches: self.micro_batches,
+                batch_size: self.micro_batches * self.micro_batch_size,
+            },
+            running: Running {
+                devices: (0..self.stages).map(of_stage).collect(),
+                schedule: Box::new(self.schedule),
+                channel_capacity: self.channel_capacity,
+                cores_per_stage: self.cores_per_stage,
+            },
+            seed: self.seed,
+            log: self.log,
+        })
+    }
+}

@@ -1,0 +1,66 @@
+//! One JSON object a line.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+use stageline::StepReport;
+
+/// A log that may go nowhere.
+pub struct Log(Option<BufWriter<File>>);
+
+/// What one step did; the loss is in nats a byte, the bubble a share of the total stage time.
+#[derive(Serialize)]
+pub struct StepLine {
+    step: usize,
+    loss: f64,
+    weight: f64,
+    pub tokens_per_s: f64,
+    step_seconds: f64,
+    bubble: f64,
+    bubble_ideal: f64,
+    learning_rate: f64,
+}
+
+/// What came of it all.
+#[derive(Serialize)]
+pub struct FinalLine {
+    pub r#final: bool,
+    pub validation_bits_per_byte: f64,
+    pub parameters: usize,
+    pub parameters_sha256: String,
+}
+
+impl From<&StepReport> for StepLine {
+    fn from(report: &StepReport) -> Self {
+        let step_seconds = report.step_time.as_secs_f64();
+        Self {
+            step: report.step,
+            loss: report.loss,
+            weight: report.weight,
+            tokens_per_s: report.weight / step_seconds,
+            step_seconds,
+            bubble: report.bubble(),
+            bubble_ideal: report.ideal_bubble(),
+            learning_rate: report.stages.last().map_or(0.0, |stage| stage.learning_rate),
+        }
+    }
+}
+
+impl Log {
+    /// Creates the file at `path`, if there is one.
+    pub fn create(path: Option<&Path>) -> Result<Self> {
+        let create = |path: &Path| File::create(path).with_context(|| format!("--log {}", path.display()));
+        Ok(Self(path.map(create).transpose()?.map(BufWriter::new)))
+    }
+
+    /// Appends a line, and hands it to the system at once: a run that is cut short keeps its log.
+    pub fn write(&mut self, line: &impl Serialize) -> Result<()> {
+        let Some(file) = &mut self.0 else { return Ok(()) };
+        serde_json::to_writer(&mut *file, line)?;
+        file.write_all(b"\n")?;
+        Ok(file.flush()?)
+    }
+}

@@ -1,0 +1,196 @@
+//! The model: a pre-LN, byte-level GPT with learned positions, as layers that are stages.
+//!
+//! Activations cross boundaries as `[batch, context, width]`; inside, the linear layers see `[batch x context, width]`,
+//! for which burn's linear is fastest.
+
+use burn::module::{Initializer, Module, Param};
+use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
+use burn::tensor::activation::{gelu, log_softmax, softmax};
+use burn::tensor::{Bool, Device, Int, Tensor};
+use stageline::{LossStage, Stage, seeded};
+
+/// The number of different bytes.
+pub const VOCABULARY: usize = 256;
+
+/// The shape of the model.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// How many blocks.
+    pub layers: usize,
+    /// The size of an activation.
+    pub width: usize,
+    /// The longest text, in bytes.
+    pub context: usize,
+}
+
+impl Shape {
+    /// The largest number of heads of at least 64 dimensions that divides the width.
+    pub fn heads(self) -> usize {
+        (1..=(self.width / 64).max(1)).rev().find(|heads| self.width.is_multiple_of(*heads)).unwrap_or(1)
+    }
+}
+
+/// Byte and position embedding: `[batch, context]` to `[batch, context, width]`.
+#[derive(Module, Debug)]
+pub struct Embeddings {
+    bytes: Embedding,
+    positions: Param<Tensor<2>>,
+}
+
+/// Attention and MLP, each around a residual.
+#[derive(Module, Debug)]
+pub struct Block {
+    attention_norm: LayerNorm,
+    attention: Attention,
+    mlp_norm: LayerNorm,
+    up: Linear,
+    down: Linear,
+}
+
+/// Causal self-attention.
+#[derive(Module, Debug)]
+pub struct Attention {
+    query_key_value: Linear,
+    output: Linear,
+    heads: usize,
+}
+
+/// The last norm, the logits, and the loss.
+#[derive(Module, Debug)]
+pub struct Head {
+    norm: LayerNorm,
+    logits: Linear,
+}
+
+/// All layers, not yet cut.
+pub struct Layers {
+    pub embeddings: Embeddings,
+    pub blocks: Vec<Block>,
+    pub head: Head,
+}
+
+impl Layers {
+    /// Every layer is drawn from a seed of its own, so that the parameters do not depend on the cut.
+    pub fn init(shape: Shape, seed: u64, device: &Device) -> Self {
+        let layer_seed = |layer: usize| seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(layer as u64);
+        let block = |layer| seeded(device, layer_seed(layer + 1), || Block::init(shape, device));
+        Self {
+            embeddings: seeded(device, layer_seed(0), || Embeddings::init(shape, device)),
+            blocks: (0..shape.layers).map(block).collect(),
+            head: seeded(device, layer_seed(shape.layers + 1), || Head::init(shape, device)),
+        }
+    }
+}
+
+/// GPT-2's initialisation: normal with this deviation, residual projections divided by sqrt(2 x layers).
+const DEVIATION: f64 = 0.02;
+
+fn normal(std: f64) -> Initializer {
+    Initializer::Normal { mean: 0.0, std }
+}
+
+fn linear(from: usize, to: usize, std: f64, device: &Device) -> Linear {
+    let mut linear = LinearConfig::new(from, to).with_initializer(normal(std)).init(device);
+    linear.bias = Some(Initializer::Zeros.init([to], device));
+    linear
+}
+
+impl Embeddings {
+    fn init(shape: Shape, device: &Device) -> Self {
+        let bytes = EmbeddingConfig::new(VOCABULARY, shape.width).with_initializer(normal(DEVIATION));
+        Self { bytes: bytes.init(device), positions: normal(DEVIATION).init([shape.context, shape.width], device) }
+    }
+}
+
+impl Block {
+    fn init(shape: Shape, device: &Device) -> Self {
+        let width = shape.width;
+        let residual = DEVIATION / (2.0 * shape.layers as f64).sqrt();
+        let norm = || LayerNormConfig::new(width).init(device);
+        Self {
+            attention_norm: norm(),
+            attention: Attention {
+                query_key_value: linear(width, 3 * width, DEVIATION, device),
+                output: linear(width, width, residual, device),
+                heads: shape.heads(),
+            },
+            mlp_norm: norm(),
+            up: linear(width, 4 * width, DEVIATION, device),
+            down: linear(4 * width, width, residual, device),
+        }
+    }
+}
+
+impl Head {
+    fn init(shape: Shape, device: &Device) -> Self {
+        let logits = LinearConfig::new(shape.width, VOCABULARY).with_bias(false).with_initializer(normal(DEVIATION));
+        Self { norm: LayerNormConfig::new(shape.width).init(device), logits: logits.init(device) }
+    }
+
+    /// `[batch, context, width]` to the logits of the next byte, `[batch x context, 256]`.
+    pub fn logits(&self, input: Tensor<3>) -> Tensor<2> {
+        self.logits.forward(self.norm.forward(rows(input)))
+    }
+}
+
+/// `[batch, context, width]` as `[batch x context, width]`.
+fn rows(input: Tensor<3>) -> Tensor<2> {
+    input.flatten(0, 1)
+}
+
+impl Stage for Embeddings {
+    type Input = Tensor<2, Int>;
+    type Output = Tensor<3>;
+
+    fn forward(&self, input: Tensor<2, Int>) -> Tensor<3> {
+        let [_, length] = input.dims();
+        let positions = self.positions.val().slice_dim(0, 0..length);
+        self.bytes.forward(input) + positions.unsqueeze()
+    }
+}
+
+impl Stage for Block {
+    type Input = Tensor<3>;
+    type Output = Tensor<3>;
+
+    fn forward(&self, input: Tensor<3>) -> Tensor<3> {
+        let dims = input.dims();
+        let residual = rows(input);
+        let attended = self.attention.forward(self.attention_norm.forward(residual.clone()), dims);
+        let residual = residual + attended;
+        let hidden = gelu(self.up.forward(self.mlp_norm.forward(residual.clone())));
+        (residual + self.down.forward(hidden)).reshape(dims)
+    }
+}
+
+impl Attention {
+    /// `[batch x context, width]` to the same; `dims` is `[batch, context, width]`.
+    fn forward(&self, input: Tensor<2>, [batch, length, width]: [usize; 3]) -> Tensor<2> {
+        let size = width / self.heads;
+        let split = self.query_key_value.forward(input).reshape([batch, length, 3 * self.heads, size]).swap_dims(1, 2);
+        let part = |index: usize| split.clone().slice_dim(1, index * self.heads..(index + 1) * self.heads);
+        let (query, key, value) = (part(0), part(1), part(2));
+
+        let scores = (query / (size as f64).sqrt()).matmul(key.swap_dims(2, 3));
+        let future = Tensor::<2, Bool>::tril_mask([length, length], 0, &scores.device()).unsqueeze();
+        let weights = softmax(scores.mask_fill(future, f32::NEG_INFINITY), 3);
+        let heads = weights.matmul(value).swap_dims(1, 2);
+        self.output.forward(heads.reshape([batch * length, width]))
+    }
+}
+
+impl LossStage for Head {
+    type Input = Tensor<3>;
+    type Target = Tensor<2, Int>;
+
+    /// The summed cross-entropy of the next bytes, in nats.
+    fn loss(&self, input: Tensor<3>, target: Tensor<2, Int>) -> Tensor<1> {
+        let log_probabilities = log_softmax(self.logits(input), 1);
+        let targets = target.flatten::<1>(0, 1).unsqueeze_dim(1);
+        -log_probabilities.gather(1, targets).sum()
+    }
+
+    fn weight(target: &Tensor<2, Int>) -> f64 {
+        target.shape().num_elements() as f64
+    }
+}
