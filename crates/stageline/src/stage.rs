@@ -19,12 +19,14 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// # use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::Tensor};
 /// # use stageline::{Pipeline, Stage, StageConfig};
 /// #[derive(Module, Debug)]
-/// struct Flat(Linear);
+/// struct Flat {
+///     linear: Linear,
+/// }
 /// impl Stage for Flat {
 ///     type Input = Tensor<2>;
 ///     type Output = Tensor<2>;
 ///     fn forward(&self, input: Tensor<2>) -> Tensor<2> {
-///         self.0.forward(input)
+///         self.linear.forward(input)
 ///     }
 /// }
 ///
@@ -41,21 +43,25 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// # use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::Tensor};
 /// # use stageline::{Pipeline, Stage, StageConfig};
 /// # #[derive(Module, Debug)]
-/// # struct Flat(Linear);
+/// # struct Flat {
+/// #     linear: Linear,
+/// # }
 /// # impl Stage for Flat {
 /// #     type Input = Tensor<2>;
 /// #     type Output = Tensor<2>;
 /// #     fn forward(&self, input: Tensor<2>) -> Tensor<2> {
-/// #         self.0.forward(input)
+/// #         self.linear.forward(input)
 /// #     }
 /// # }
 /// #[derive(Module, Debug)]
-/// struct Deep(Linear);
+/// struct Deep {
+///     linear: Linear,
+/// }
 /// impl Stage for Deep {
 ///     type Input = Tensor<3>;
 ///     type Output = Tensor<3>;
 ///     fn forward(&self, input: Tensor<3>) -> Tensor<3> {
-///         self.0.forward(input)
+///         self.linear.forward(input)
 ///     }
 /// }
 ///

@@ -1,0 +1,123 @@
+//! What accumulation must be: the gradient of the whole batch, and one optimizer step a batch.
+
+use burn::lr_scheduler::linear::LinearLrSchedulerConfig;
+use burn::nn::LinearConfig;
+use burn::optim::SgdConfig;
+use burn::tensor::Tensor;
+use stageline::{Batch, Pipeline, StageConfig, seeded};
+
+use crate::mlp::{Cut, Error, Layer, Mlp, config, device};
+
+/// One step of plain gradient descent on a linear model has a closed form: W - rate/weight * X^T (XW + b - Y).
+#[test]
+fn a_step_of_gradient_descent_is_the_closed_form() {
+    const RATE: f64 = 0.1;
+    let (rows, width) = (7, 3);
+    let init = || LinearConfig::new(width, width).init(&device().autodiff());
+    let error = Error { linear: seeded(&device(), 5, init) };
+    let (input, (wanted, mask)) = Mlp::batch(rows, width, true, 11);
+
+    let values = |tensor: &Tensor<2>| tensor.to_data().iter::<f64>().collect::<Vec<_>>();
+    let (x, y, kept) = (values(&input), values(&wanted), values(&mask));
+    let (w, b) = (
+        error.linear.weight.val().into_data().iter::<f64>().collect::<Vec<_>>(),
+        error.linear.bias.as_ref().unwrap().val().into_data().iter::<f64>().collect::<Vec<_>>(),
+    );
+    let weight: f64 = kept.iter().sum();
+    let residual = |row: usize, to: usize| {
+        let output: f64 = (0..width).map(|from| x[row * width + from] * w[from * width + to]).sum::<f64>() + b[to];
+        (output - y[row * width + to]) * kept[row]
+    };
+    let descend = |from: usize, to: usize| {
+        let gradient: f64 = (0..rows).map(|row| x[row * width + from] * residual(row, to)).sum();
+        w[from * width + to] - RATE / weight * gradient
+    };
+
+    let stage = StageConfig::new(device(), SgdConfig::new().init(), RATE);
+    let mut pipeline = Pipeline::builder().loss(error.clone(), stage).micro_batches(3).build().unwrap();
+    let report = pipeline.step(Batch::new(input, (wanted, mask))).unwrap();
+    let loss: f64 = (0..rows)
+        .flat_map(|row| (0..width).map(move |to| (row, to)))
+        .map(|(row, to)| residual(row, to).powi(2) / 2.0)
+        .sum();
+    assert_eq!(report.weight, weight);
+    assert!((report.loss - loss / weight).abs() < 1e-5, "{} against {}", report.loss, loss / weight);
+
+    let stepped = pipeline.into_modules().take::<Error>(0).unwrap().linear.weight.val().into_data();
+    for (index, stepped) in stepped.iter::<f64>().enumerate() {
+        let expected = descend(index / width, index % width);
+        assert!((stepped - expected).abs() < 1e-5, "weight {index}: {stepped} against {expected}");
+    }
+}
+
+/// The gradient over uneven, masked micro-batches is that of one big batch, to f32 rounding.
+#[test]
+fn micro_batches_add_up_to_the_big_batch() {
+    let model = Mlp::new(3, 16, 21);
+    let batch = Mlp::batch(29, 16, true, 22);
+    // With plain gradient descent at rate 1 the step is the gradient itself.
+    let gradient = |stages: usize, micro_batches: usize| {
+        let stage = StageConfig::new(device(), SgdConfig::new().init(), 1.0);
+        let mut pipeline = model.clone().split(stages, &stage).micro_batches(micro_batches).build().unwrap();
+        pipeline.step(Batch::new(batch.0.clone(), batch.1.clone())).unwrap();
+        let (_, error) = pipeline.into_modules().take::<(Vec<Layer>, Error)>(stages - 1).unwrap();
+        error.linear.weight.val().into_data().iter::<f64>().collect::<Vec<_>>()
+    };
+    let start: Vec<f64> = model.error.linear.weight.val().into_data().iter::<f64>().collect();
+    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>().sqrt();
+    let big = gradient(1, 1);
+    for micro_batches in [2, 3, 8, 29] {
+        let cut = gradient(2, micro_batches);
+        let distance = norm(&mut big.iter().zip(&cut).map(|(a, b)| a - b));
+        let length = norm(&mut big.iter().zip(&start).map(|(a, b)| a - b));
+        assert!(distance / length <= 1e-5, "M={micro_batches}: relative error {}", distance / length);
+    }
+}
+
+#[test]
+fn learning_rates_count_optimizer_steps() {
+    let model = Mlp::new(1, 4, 31);
+    let schedule = LinearLrSchedulerConfig::new(0.4, 0.1, 3).init().unwrap();
+    let stage = StageConfig::new(device(), SgdConfig::new().init(), schedule);
+    let mut pipeline = model.split(2, &stage).micro_batches(4).build().unwrap();
+    for (step, expected) in [0.4, 0.3, 0.2, 0.1, 0.1].into_iter().enumerate() {
+        let (input, target) = Mlp::batch(8, 4, false, 1);
+        let report = pipeline.step(Batch::new(input, target)).unwrap();
+        assert_eq!(report.step, step);
+        for stage in &report.stages {
+            assert!((stage.learning_rate - expected).abs() < 1e-12, "step {step}: {}", stage.learning_rate);
+        }
+    }
+}
+
+#[test]
+fn a_report_adds_up() {
+    let mut pipeline = Mlp::new(3, 8, 41).split(4, &config()).micro_batches(2).build().unwrap();
+    let (input, target) = Mlp::batch(8, 8, false, 1);
+    let report = pipeline.step(Batch::new(input, target)).unwrap();
+    assert_eq!((report.stages.len(), report.workers, report.micro_batches), (4, 4, 2));
+    assert_eq!(report.ideal_bubble(), 3.0 / 5.0);
+    assert!((0.0..1.0).contains(&report.bubble()), "{}", report.bubble());
+    assert!(report.stages.iter().all(|stage| stage.busy <= report.step_time));
+}
+
+/// A batch cut by hand may have micro-batches of any size.
+#[test]
+fn batches_cut_by_hand_weigh_what_they_weigh() {
+    let model = Mlp::new(2, 8, 51);
+    let (input, (wanted, mask)) = Mlp::batch(9, 8, true, 3);
+    let mut sizes = [0..1, 1..7, 7..9].into_iter();
+    let pieces: Vec<_> = sizes
+        .by_ref()
+        .map(|rows| {
+            let part = |tensor: &Tensor<2>| tensor.clone().slice_dim(0, rows.clone());
+            (part(&input), (part(&wanted), part(&mask)))
+        })
+        .collect();
+    let whole = model.clone().train_cut(&Cut::new(1, 1), &[(input, (wanted, mask))]).unwrap();
+    let mut pipeline = model.split(3, &config()).micro_batches(3).build().unwrap();
+    pipeline.step(Batch::from_micro_batches(pieces)).unwrap();
+    let (_, error) = pipeline.into_modules().take::<(Vec<Layer>, Error)>(2).unwrap();
+    let close = error.linear.weight.val().all_close(whole.error.linear.weight.val(), Some(1e-4), Some(1e-5));
+    assert!(close, "a hand-cut batch trains like the whole one");
+}

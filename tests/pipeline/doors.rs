@@ -1,0 +1,135 @@
+//! What cannot run is refused at the door, by an error that names the values and the way out.
+
+use burn::tensor::Tensor;
+use stageline::schedule::{OneFOneB, Plan, Schedule, ScheduleError};
+use stageline::{Batch, BatchError, BuildError, ModuleError, StepError};
+
+use crate::mlp::{Error, Layer, Mlp, Target, config};
+
+fn model() -> Mlp {
+    Mlp::new(3, 4, 71)
+}
+
+fn build_error(
+    build: impl FnOnce(stageline::PipelineBuilder<Tensor<2>, Target>) -> BuildResult,
+) -> (BuildError, String) {
+    let Err(error) = build(model().split(2, &config())) else { panic!("it was built") };
+    let message = error.to_string();
+    (error, message)
+}
+
+type BuildResult = Result<stageline::Pipeline<Tensor<2>, Target>, BuildError>;
+
+#[test]
+fn no_micro_batches() {
+    let (error, message) = build_error(|builder| builder.micro_batches(0).build());
+    assert!(matches!(error, BuildError::Schedule { cause: ScheduleError::NoMicroBatches, .. }));
+    assert!(message.contains("0 micro-batches: cut the batch into at least 1"), "{message}");
+}
+
+#[test]
+fn no_cores() {
+    let (_, message) = build_error(|builder| builder.cores_per_stage(0).build());
+    assert!(message.contains("at least 1 core"), "{message}");
+}
+
+#[test]
+fn a_plan_for_another_pipeline() {
+    let plan = OneFOneB.plan(4, 8).unwrap();
+    let (_, message) = build_error(|builder| builder.micro_batches(8).schedule(plan).build());
+    assert!(message.contains("for 4 stages and 8 micro-batches"), "{message}");
+    assert!(message.contains("has 2 stages and 8 micro-batches"), "{message}");
+}
+
+/// A generator that does not write what it is asked for.
+struct Deaf;
+
+impl Schedule for Deaf {
+    fn name(&self) -> &'static str {
+        "deaf"
+    }
+
+    fn plan(&self, _: usize, _: usize) -> Result<Plan, ScheduleError> {
+        OneFOneB.plan(3, 5)
+    }
+}
+
+#[test]
+fn a_schedule_that_writes_another_shape() {
+    let (error, message) = build_error(|builder| builder.schedule(Deaf).build());
+    assert!(matches!(error, BuildError::Shape { schedule: "deaf", written: (3, 5), asked: (2, 1) }), "{message}");
+}
+
+#[test]
+fn a_plan_that_is_not_complete() {
+    let plan = Plan::from_csv("0F0\n1F0,1B0\n").unwrap();
+    let (error, message) = build_error(|builder| builder.schedule(plan).build());
+    assert!(matches!(error, BuildError::Check(_)));
+    assert!(message.contains("stage 0 does `F` to micro-batch 0"), "{message}");
+}
+
+#[test]
+fn a_plan_with_split_backwards() {
+    let plan = Plan::from_csv("0F0,0B0\n1F0,1I0,1W0\n").unwrap();
+    let (_, message) = build_error(|builder| builder.schedule(plan).build());
+    assert!(message.contains("`1I0`"), "{message}");
+}
+
+#[test]
+fn a_plan_that_deadlocks_at_its_capacity() {
+    let (_, message) = build_error(|builder| builder.micro_batches(4).channel_capacity(0).build());
+    // 1F1B's first stage sends an activation while its second one sends a gradient.
+    assert!(message.contains("raise the channel capacity to 1"), "{message}");
+}
+
+fn step(micro_batches: usize, batch: Batch<Tensor<2>, Target>) -> BatchError {
+    let mut pipeline = model().split(2, &config()).micro_batches(micro_batches).build().unwrap();
+    let error = pipeline.step(batch).unwrap_err();
+    // The pipeline is as it was.
+    let (input, target) = Mlp::batch(4, 4, false, 1);
+    assert_eq!(pipeline.step(Batch::new(input, target)).unwrap().step, 0);
+    let StepError::Batch(error) = error else { panic!("{error}") };
+    error
+}
+
+#[test]
+fn a_batch_smaller_than_its_micro_batches() {
+    let (input, target) = Mlp::batch(3, 4, false, 1);
+    let error = step(4, Batch::new(input, target));
+    assert_eq!(error, BatchError::TooSmall { rows: 3, micro_batches: 4 });
+    assert!(error.to_string().contains("give at least 4 rows, or lower the number of micro-batches to 3"), "{error}");
+}
+
+#[test]
+fn tensors_with_other_numbers_of_rows() {
+    let (input, _) = Mlp::batch(4, 4, false, 1);
+    let (_, target) = Mlp::batch(5, 4, false, 1);
+    assert_eq!(step(2, Batch::new(input, target)), BatchError::Uneven { rows: 4, tensor: 1, found: 5 });
+}
+
+#[test]
+fn another_number_of_micro_batches_cut_by_hand() {
+    let error = step(2, Batch::from_micro_batches(vec![Mlp::batch(4, 4, false, 1)]));
+    assert_eq!(error, BatchError::Count { given: 1, micro_batches: 2 });
+}
+
+#[test]
+fn weights_that_cannot_divide() {
+    let masked = |value: f64| {
+        let (input, (wanted, mask)) = Mlp::batch(4, 4, false, 1);
+        Batch::new(input, (wanted, mask.full_like(value)))
+    };
+    assert_eq!(step(2, masked(0.0)), BatchError::NoWeight);
+    assert_eq!(step(2, masked(-1.0)), BatchError::Weight { micro_batch: 0, weight: -2.0 });
+    assert!(matches!(step(2, masked(f64::NAN)), BatchError::Weight { micro_batch: 0, .. }));
+}
+
+#[test]
+fn modules_are_taken_as_what_they_are_and_once() {
+    let mut modules = model().split(2, &config()).build().unwrap().into_modules();
+    assert_eq!(modules.take::<Error>(2).unwrap_err(), ModuleError::NoSuchStage { stage: 2, stages: 2 });
+    let message = modules.take::<Error>(0).unwrap_err().to_string();
+    assert!(message.contains("Vec<") && message.contains("Error"), "{message}");
+    assert_eq!(modules.take::<Vec<Layer>>(0).unwrap().len(), 2);
+    assert_eq!(modules.take::<Vec<Layer>>(0).unwrap_err(), ModuleError::Taken { stage: 0 });
+}

@@ -1,0 +1,90 @@
+//! The example's model: the same fingerprint wherever it is cut, and that of a plain loop.
+
+use burn::module::Module;
+use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer};
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use stageline::schedule::{GPipe, OneFOneB, Schedule};
+use stageline::{Batch, LossStage, Stage, StageConfig};
+
+use crate::cut;
+use crate::fingerprint::fingerprint;
+use crate::model::{Block, Embeddings, Head, Layers, Shape};
+
+const SHAPE: Shape = Shape { layers: 3, width: 32, context: 16 };
+const STEPS: usize = 2;
+
+fn text(step: usize, rows: usize) -> Tensor<2, Int> {
+    let bytes: Vec<i32> = (0..rows * SHAPE.context).map(|at| ((at * 7 + step * 31) * (at + 3) % 256) as i32).collect();
+    Tensor::from_data(TensorData::new(bytes, [rows, SHAPE.context]), &Device::flex())
+}
+
+fn train_cut(seed: u64, rows: usize, stages: usize, micro_batches: usize, schedule: Box<dyn Schedule>) -> String {
+    let layers = Layers::init(SHAPE, seed, &Device::flex().autodiff());
+    let cuts = cut::cut(SHAPE, stages).unwrap();
+    let config = StageConfig::new(Device::flex(), AdamWConfig::new().init(), 1e-3);
+    let builder = cut::split(layers, &cuts, vec![config; stages]);
+    let mut pipeline = builder.micro_batches(micro_batches).schedule(schedule).build().unwrap();
+    for step in 0..STEPS {
+        pipeline.step(Batch::new(text(step, rows), text(step + 1, rows))).unwrap();
+    }
+    fingerprint(&cut::join(pipeline.into_modules()).unwrap()).0
+}
+
+/// Accumulation over rows of one sample each, without the library.
+fn train_plainly(seed: u64, rows: usize) -> String {
+    type Whole = (Embeddings, (Vec<Block>, Head));
+    let Layers { embeddings, blocks, head } = Layers::init(SHAPE, seed, &Device::flex().autodiff());
+    let mut model: Whole = (embeddings, (blocks, head));
+    let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
+    for step in 0..STEPS {
+        let mut sum = GradientsAccumulator::new();
+        for row in 0..rows {
+            let part = |step| text(step, rows).slice_dim(0, row..row + 1).autodiff();
+            let (embeddings, (blocks, head)) = &model;
+            let hidden = blocks.iter().fold(embeddings.forward(part(step)), |hidden, block| block.forward(hidden));
+            let loss = head.loss(hidden, part(step + 1)) / (rows * SHAPE.context) as f64;
+            sum.accumulate(&model, GradientsParams::from_grads(loss.backward(), &model));
+        }
+        model = optimizer.step(1e-3, model, sum.grads());
+    }
+    let (embeddings, (blocks, head)) = model;
+    fingerprint(&Layers { embeddings, blocks, head }).0
+}
+
+#[test]
+fn the_fingerprint_does_not_depend_on_the_cut() {
+    for seed in [0, 9] {
+        let plain = train_plainly(seed, 4);
+        assert_ne!(plain, fingerprint(&Layers::init(SHAPE, seed, &Device::flex().autodiff())).0);
+        for stages in [1, 2, 4, 5] {
+            assert_eq!(train_cut(seed, 4, stages, 4, Box::new(OneFOneB)), plain, "1F1B, P={stages}");
+            assert_eq!(train_cut(seed, 4, stages, 4, Box::new(GPipe)), plain, "GPipe, P={stages}");
+        }
+    }
+}
+
+#[test]
+fn the_fingerprint_shows_every_seed() {
+    assert_ne!(train_cut(1, 2, 1, 1, Box::new(OneFOneB)), train_cut(2, 2, 1, 1, Box::new(OneFOneB)));
+}
+
+#[test]
+fn cuts_are_balanced_and_cover_all_blocks() {
+    let shape = Shape { layers: 8, width: 64, context: 64 };
+    assert_eq!(cut::cut(shape, 1).unwrap(), [0..8]);
+    assert_eq!(cut::cut(shape, 2).unwrap(), [0..4, 4..8]);
+    assert_eq!(cut::cut(shape, 10).unwrap().len(), 10);
+    let message = cut::cut(shape, 11).unwrap_err().to_string();
+    assert_eq!(message, "10 layers cannot be cut into 11 stages; ask for 1 to 10 stages");
+}
+
+#[test]
+fn layers_survive_a_split_and_a_join() {
+    let layers = Layers::init(SHAPE, 3, &Device::flex().autodiff());
+    let (before, parameters) = fingerprint(&layers);
+    let count = layers.embeddings.num_params() + layers.blocks.num_params() + layers.head.num_params();
+    assert_eq!(parameters, count);
+    let config = StageConfig::new(Device::flex(), AdamWConfig::new().init(), 1e-3);
+    let builder = cut::split(layers, &cut::cut(SHAPE, 5).unwrap(), vec![config; 5]);
+    assert_eq!(fingerprint(&cut::join(builder.build().unwrap().into_modules()).unwrap()).0, before);
+}

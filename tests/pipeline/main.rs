@@ -1,0 +1,18 @@
+//! Whole-system tests of the library, one binary: what a step promises, on real threads.
+
+#[path = "../../examples/gpt/cut.rs"]
+mod cut;
+#[path = "../../examples/gpt/fingerprint.rs"]
+mod fingerprint;
+#[allow(dead_code)] // the tests sample no text
+#[path = "../../examples/gpt/model.rs"]
+mod model;
+
+mod accumulation;
+mod boundaries;
+mod doors;
+mod evaluation;
+mod failure;
+mod gpt;
+mod mlp;
+mod parity;

@@ -1,0 +1,204 @@
+//! A small model for tests: tanh layers and a squared error that masks can leave out.
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer};
+use burn::tensor::{Device, Tensor};
+use stageline::schedule::{OneFOneB, Plan, Schedule, ScheduleError};
+use stageline::{Batch, BuildError, LossStage, Pipeline, PipelineBuilder, Stage, StageConfig, seeded};
+
+pub const LEARNING_RATE: f64 = 0.01;
+
+/// A linear layer and its tanh, `[rows, width]` to the same.
+#[derive(Module, Debug)]
+pub struct Layer {
+    pub linear: Linear,
+}
+
+/// A linear layer and half the squared error of the rows whose mask is 1.
+#[derive(Module, Debug)]
+pub struct Error {
+    pub linear: Linear,
+}
+
+/// The wanted output `[rows, width]`, and a mask `[rows, 1]` of zeros and ones.
+pub type Target = (Tensor<2>, Tensor<2>);
+
+impl Stage for Layer {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        self.linear.forward(input).tanh()
+    }
+}
+
+impl LossStage for Error {
+    type Input = Tensor<2>;
+    type Target = Target;
+
+    fn loss(&self, input: Tensor<2>, (wanted, mask): Target) -> Tensor<1> {
+        let difference = (self.linear.forward(input) - wanted) * mask;
+        (difference.clone() * difference).sum() / 2.0
+    }
+
+    fn weight((_, mask): &Target) -> f64 {
+        mask.clone().sum().into_scalar::<f64>()
+    }
+}
+
+/// The model, whole.
+#[derive(Module, Debug)]
+pub struct Mlp {
+    pub layers: Vec<Layer>,
+    pub error: Error,
+}
+
+pub fn device() -> Device {
+    Device::flex()
+}
+
+impl Mlp {
+    pub fn new(layers: usize, width: usize, seed: u64) -> Self {
+        let device = device().autodiff();
+        let linear = |layer: usize| {
+            let init = || LinearConfig::new(width, width).init(&device);
+            seeded(&device, seed.wrapping_mul(1000).wrapping_add(layer as u64), init)
+        };
+        Self {
+            layers: (0..layers).map(|layer| Layer { linear: linear(layer) }).collect(),
+            error: Error { linear: linear(layers) },
+        }
+    }
+
+    /// The bits of every parameter, in layer order.
+    pub fn bits(&self) -> Vec<u32> {
+        bits(self)
+    }
+
+    /// A batch that depends on the seed only: every row counts, or about two of three.
+    pub fn batch(rows: usize, width: usize, masked: bool, seed: u64) -> (Tensor<2>, Target) {
+        let draw = |salt: u64, columns: usize| {
+            let values = (0..rows * columns).map(|index| noise(seed ^ salt, index as u64)).collect::<Vec<_>>();
+            Tensor::<1>::from_floats(values.as_slice(), &device()).reshape([rows, columns])
+        };
+        let mask = if masked { draw(3, 1).greater_elem(-0.3).float() } else { Tensor::ones([rows, 1], &device()) };
+        // One row counts in any case.
+        let mask = mask.slice_fill([0..1, 0..1], 1.0);
+        (draw(1, width), (draw(2, width), mask))
+    }
+
+    /// Gradient accumulation as anyone would write it in burn, on one thread, without the library.
+    pub fn train_plainly(mut self, micro_batches: usize, batches: &[(Tensor<2>, Target)]) -> Self {
+        let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
+        for (input, (wanted, mask)) in batches {
+            let total = mask.clone().sum().into_scalar::<f32>();
+            let mut sum = GradientsAccumulator::new();
+            for rows in pieces(input.dims()[0], micro_batches) {
+                let part = |tensor: &Tensor<2>| tensor.clone().slice_dim(0, rows.clone()).autodiff();
+                let hidden = self.layers.iter().fold(part(input), |hidden, layer| layer.linear.forward(hidden).tanh());
+                let difference = (self.error.linear.forward(hidden) - part(wanted)) * part(mask);
+                let loss = (difference.clone() * difference).sum() / 2.0;
+                let gradients = (loss / total).backward();
+                sum.accumulate(&self, GradientsParams::from_grads(gradients, &self));
+            }
+            self = optimizer.step(LEARNING_RATE, self, sum.grads());
+        }
+        self
+    }
+
+    /// Cut into `stages` stages, the layers spread as evenly as they go.
+    pub fn split(self, stages: usize, config: &StageConfig) -> PipelineBuilder<Tensor<2>, Target> {
+        let cuts = pieces(self.layers.len() + 1, stages);
+        let mut layers = self.layers.into_iter();
+        let mut chain = Pipeline::builder();
+        for cut in &cuts[..stages - 1] {
+            chain = chain.stage(layers.by_ref().take(cut.len()).collect::<Vec<_>>(), config.clone());
+        }
+        chain.loss((layers.collect::<Vec<_>>(), self.error), config.clone())
+    }
+
+    /// Trains cut into `stages` stages.
+    pub fn train_cut(self, cut: &Cut, batches: &[(Tensor<2>, Target)]) -> Result<Self, BuildError> {
+        let mut builder = self.split(cut.stages, &config()).micro_batches(cut.micro_batches);
+        builder = builder.schedule(cut.schedule);
+        if let Some(capacity) = cut.capacity {
+            builder = builder.channel_capacity(capacity);
+        }
+        let mut pipeline = builder.build()?;
+        for (input, target) in batches {
+            pipeline.step(Batch::new(input.clone(), target.clone())).unwrap();
+        }
+        let mut modules = pipeline.into_modules();
+        let mut layers = Vec::new();
+        for stage in 0..cut.stages - 1 {
+            layers.extend(modules.take::<Vec<Layer>>(stage).unwrap());
+        }
+        let (rest, error) = modules.take::<(Vec<Layer>, Error)>(cut.stages - 1).unwrap();
+        layers.extend(rest);
+        Ok(Self { layers, error })
+    }
+}
+
+/// How a model is cut and run.
+pub struct Cut {
+    pub stages: usize,
+    pub micro_batches: usize,
+    pub schedule: Named,
+    pub capacity: Option<usize>,
+}
+
+/// A schedule that can be named in a table of tests.
+#[derive(Clone, Copy)]
+pub struct Named(pub &'static (dyn Schedule + Sync));
+
+impl Schedule for Named {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn plan(&self, stages: usize, micro_batches: usize) -> Result<Plan, ScheduleError> {
+        self.0.plan(stages, micro_batches)
+    }
+}
+
+impl Cut {
+    pub fn new(stages: usize, micro_batches: usize) -> Self {
+        Self { stages, micro_batches, schedule: Named(&OneFOneB), capacity: None }
+    }
+}
+
+pub fn config() -> StageConfig {
+    StageConfig::new(device(), AdamWConfig::new().init(), LEARNING_RATE)
+}
+
+pub fn bits<M: Module>(module: &M) -> Vec<u32> {
+    struct Bits(Vec<u32>);
+    impl ModuleVisitor for Bits {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0.extend(param.val().into_data().iter::<f32>().map(f32::to_bits));
+        }
+    }
+    let mut bits = Bits(Vec::new());
+    module.visit(&mut bits);
+    bits.0
+}
+
+/// `rows` in `count` pieces that differ by at most one, the longer ones first.
+pub fn pieces(rows: usize, count: usize) -> Vec<std::ops::Range<usize>> {
+    let mut start = 0;
+    let piece = |index| {
+        let length = (rows + count - 1 - index) / count;
+        start += length;
+        start - length..start
+    };
+    (0..count).map(piece).collect()
+}
+
+/// A number in [-1, 1) from a hash (SplitMix64), so that tests that run at once do not share a generator.
+fn noise(seed: u64, index: u64) -> f32 {
+    let mut value = seed.wrapping_add(index.wrapping_mul(0x9E37_79B9_7F4A_7C15)).wrapping_add(0x9E37_79B9_7F4A_7C15);
+    value = (value ^ (value >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    value = (value ^ (value >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    ((value ^ (value >> 31)) >> 40) as f32 / (1 << 23) as f32 - 1.0
+}
