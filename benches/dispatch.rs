@@ -1,0 +1,202 @@
+//! What the pipeline itself costs: against a plain accumulation loop, and a single action of stages that do nothing.
+//!
+//! ```text
+//! cargo bench --bench dispatch
+//! ```
+
+#[path = "../examples/gpt/cut.rs"]
+#[allow(dead_code)] // the bench joins nothing
+mod cut;
+#[path = "support/gpt.rs"]
+mod gpt;
+#[path = "../examples/gpt/model.rs"]
+#[allow(dead_code)] // the bench samples no text
+mod model;
+#[path = "support/side_by_side.rs"]
+mod side_by_side;
+
+use burn::module::{Initializer, Module, Param};
+use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer, SgdConfig};
+use burn::tensor::{Device, Tensor};
+use clap::Parser;
+use rayon::ThreadPoolBuilder;
+use stageline::{Batch, LossStage, Pipeline, Stage, StageConfig};
+
+use crate::gpt::{LEARNING_RATE, Load};
+use crate::model::{Block, Embeddings, Head, Layers, Shape};
+use crate::side_by_side::{median, side_by_side, time};
+
+/// Times the pipeline's own cost.
+#[derive(Parser)]
+struct Flags {
+    /// M, for the comparison with the plain loop
+    #[arg(long, default_value_t = 8)]
+    micro_batches: usize,
+    /// Timed steps of each
+    #[arg(long, default_value_t = 15)]
+    rounds: usize,
+    /// What `cargo bench` passes
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+fn main() {
+    let flags = Flags::parse();
+    // The plain loop has one core, as the stage has.
+    ThreadPoolBuilder::new().num_threads(1).use_current_thread().build_global().expect("the first pool");
+    overhead(&flags);
+    println!();
+    dispatch();
+}
+
+/// P = 1 against a loop without the library.
+fn overhead(flags: &Flags) {
+    for (width, micro_batch_size) in [(64, 1), (128, 4), (256, 4)] {
+        let load = Load {
+            shape: Shape { layers: 2, width, context: 128 },
+            micro_batches: flags.micro_batches,
+            micro_batch_size,
+        };
+        let mut pipeline = load.pipeline(1);
+        let mut plain = Plain::new(&load);
+        let pairs =
+            side_by_side(flags.rounds, || drop(pipeline.step(load.batch()).expect("a step")), || plain.step(&load));
+        let (with, without) = pairs.medians();
+        let (least, middle, greatest) = pairs.ratios();
+        println!("{load:?}");
+        println!(
+            "  P=1 {:.1} ms, plain loop {:.1} ms a step; ratio of the pairs {middle:.3} ({least:.3} to {greatest:.3})",
+            1e3 * with,
+            1e3 * without
+        );
+    }
+}
+
+/// Gradient accumulation as anyone would write it in burn.
+struct Plain {
+    model: Option<(Embeddings, (Vec<Block>, Head))>,
+    optimizer: ModuleOptimizer,
+}
+
+impl Plain {
+    fn new(load: &Load) -> Self {
+        let Layers { embeddings, blocks, head } = load.layers();
+        Self { model: Some((embeddings, (blocks, head))), optimizer: AdamWConfig::new().init() }
+    }
+
+    fn step(&mut self, load: &Load) {
+        let (inputs, targets) = load.text();
+        let total = inputs.shape().num_elements() as f64;
+        let model = self.model.take().expect("a model");
+        let mut sum = GradientsAccumulator::new();
+        let mut losses = Vec::new();
+        for micro_batch in 0..load.micro_batches {
+            let start = micro_batch * load.micro_batch_size;
+            let part = |text: &cut::Bytes| text.clone().slice_dim(0, start..start + load.micro_batch_size).autodiff();
+            let (embeddings, (blocks, head)) = &model;
+            let hidden = blocks.iter().fold(embeddings.forward(part(&inputs)), |hidden, block| block.forward(hidden));
+            let loss = head.loss(hidden, part(&targets));
+            losses.push(loss.clone().inner());
+            sum.accumulate(&model, GradientsParams::from_grads((loss / total).backward(), &model));
+        }
+        self.model = Some(self.optimizer.step(LEARNING_RATE, model, sum.grads()));
+        std::hint::black_box(losses.into_iter().map(Tensor::into_scalar::<f64>).sum::<f64>());
+    }
+}
+
+/// One number and one multiplication.
+#[derive(Module, Debug)]
+struct Tiny {
+    scale: Param<Tensor<1>>,
+}
+
+impl Tiny {
+    fn new() -> Self {
+        Self { scale: Initializer::Ones.init([1], &Device::flex().autodiff()) }
+    }
+}
+
+impl Stage for Tiny {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        input * self.scale.val().unsqueeze()
+    }
+}
+
+impl LossStage for Tiny {
+    type Input = Tensor<2>;
+    type Target = Tensor<2>;
+
+    fn loss(&self, input: Tensor<2>, _target: Tensor<2>) -> Tensor<1> {
+        self.forward(input).sum()
+    }
+
+    fn weight(target: &Tensor<2>) -> f64 {
+        target.dims()[0] as f64
+    }
+}
+
+/// Stages of nothing but the pass itself.
+#[derive(Module, Debug)]
+struct Empty {
+    size: usize,
+}
+
+impl Stage for Empty {
+    type Input = ();
+    type Output = ();
+
+    fn forward(&self, (): ()) {}
+}
+
+impl LossStage for Empty {
+    type Input = ();
+    type Target = ();
+
+    fn loss(&self, (): (), (): ()) -> Tensor<1> {
+        Tensor::zeros([1], &Device::flex())
+    }
+
+    fn weight((): &()) -> f64 {
+        1.0
+    }
+}
+
+/// A step of M micro-batches has 2M actions a stage; the time of an action is the step's divided by that.
+fn dispatch() {
+    println!("microseconds an action, 1F1B, step time / 2M, median of steps; batch cut and flush included");
+    println!("{:>3} {:>4} {:>10} {:>10}", "P", "M", "no tensors", "x * w");
+    let config = || StageConfig::new(Device::flex(), SgdConfig::new().init(), 1e-3);
+    for stages in [1, 2, 4, 8] {
+        for micro_batches in [8, 32, 128] {
+            let mut chain = Pipeline::builder();
+            for _ in 1..stages {
+                chain = chain.stage(Empty { size: 0 }, config());
+            }
+            let builder = chain.loss(Empty { size: 0 }, config()).micro_batches(micro_batches).cores_per_stage(1);
+            let mut empty = builder.build().expect("a plan that can run");
+            let nothing = || Batch::from_micro_batches(vec![((), ()); micro_batches]);
+            let empty = action_time(micro_batches, || drop(empty.step(nothing()).expect("a step")));
+
+            let mut chain = Pipeline::builder();
+            for _ in 1..stages {
+                chain = chain.stage(Tiny::new(), config());
+            }
+            let builder = chain.loss(Tiny::new(), config()).micro_batches(micro_batches).cores_per_stage(1);
+            let mut tiny = builder.build().expect("a plan that can run");
+            let ones = Tensor::<2>::ones([micro_batches, 1], &Device::flex());
+            let batch = || Batch::new(ones.clone(), ones.clone());
+            let tiny = action_time(micro_batches, || drop(tiny.step(batch()).expect("a step")));
+            println!("{stages:>3} {micro_batches:>4} {empty:>10.1} {tiny:>10.1}");
+        }
+    }
+}
+
+/// Microseconds an action.
+fn action_time(micro_batches: usize, mut step: impl FnMut()) -> f64 {
+    let steps = 3000 / micro_batches;
+    let seconds = median((0..steps).map(|_| time(&mut step).as_secs_f64()));
+    1e6 * seconds / (2 * micro_batches) as f64
+}

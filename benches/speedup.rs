@@ -1,0 +1,87 @@
+//! How much faster a step is on P stages of one core each than on one stage of one core.
+//!
+//! ```text
+//! cargo bench --bench speedup -- --stages 2 --micro-batches 8
+//! ```
+
+#[path = "../examples/gpt/cut.rs"]
+#[allow(dead_code)] // the bench joins nothing
+mod cut;
+#[path = "support/gpt.rs"]
+mod gpt;
+#[path = "../examples/gpt/model.rs"]
+#[allow(dead_code)] // the bench samples no text
+mod model;
+#[path = "support/side_by_side.rs"]
+mod side_by_side;
+
+use clap::Parser;
+
+use crate::gpt::Load;
+use crate::model::Shape;
+use crate::side_by_side::{median, side_by_side};
+
+/// Times steps of the same model cut into P stages and into one, in turn.
+#[derive(Parser)]
+struct Flags {
+    /// P
+    #[arg(long, default_value_t = 2)]
+    stages: usize,
+    /// M
+    #[arg(long, default_value_t = 8)]
+    micro_batches: usize,
+    /// Samples in a micro-batch
+    #[arg(long, default_value_t = 4)]
+    micro_batch_size: usize,
+    /// Transformer blocks
+    #[arg(long, default_value_t = 4)]
+    layers: usize,
+    /// The size of an activation
+    #[arg(long, default_value_t = 256)]
+    width: usize,
+    /// The length of a sample, in bytes
+    #[arg(long, default_value_t = 128)]
+    context: usize,
+    /// Timed steps of each
+    #[arg(long, default_value_t = 9)]
+    rounds: usize,
+    /// What `cargo bench` passes
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+fn main() {
+    let flags = Flags::parse();
+    let load = Load {
+        shape: Shape { layers: flags.layers, width: flags.width, context: flags.context },
+        micro_batches: flags.micro_batches,
+        micro_batch_size: flags.micro_batch_size,
+    };
+    let (mut one, mut cut) = (load.pipeline(1), load.pipeline(flags.stages));
+    let (mut bubbles, mut imbalances) = (Vec::new(), Vec::new());
+    let pairs = side_by_side(
+        flags.rounds,
+        || drop(one.step(load.batch()).expect("a step")),
+        || {
+            let report = cut.step(load.batch()).expect("a step");
+            let busy = || report.stages.iter().map(|stage| stage.busy.as_secs_f64());
+            imbalances.push(busy().fold(0.0, f64::max) * flags.stages as f64 / busy().sum::<f64>());
+            bubbles.push(report.bubble());
+        },
+    );
+    let (p, m) = (flags.stages as f64, flags.micro_batches as f64);
+    let (seconds_one, seconds_cut) = pairs.medians();
+    let (least, middle, greatest) = pairs.ratios();
+    println!("{load:?}, one core a stage, {} pairs of steps in turn", flags.rounds);
+    println!("P=1: {seconds_one:.3} s a step; P={p}: {seconds_cut:.3} s a step");
+    println!(
+        "speedup, median of the pairs: {middle:.2} ({least:.2} to {greatest:.2}); ideal {:.2}",
+        m * p / (m + p - 1.0)
+    );
+    println!(
+        "bubble {:.1}% of the total stage time, ideal {:.1}%; dearest stage {:.3} of the mean",
+        100.0 * median(bubbles.into_iter()),
+        100.0 * (p - 1.0) / (m + p - 1.0),
+        median(imbalances.into_iter()),
+    );
+}

@@ -1,0 +1,129 @@
+//! A model of one's own, cut by hand into three stages of different kinds, each on its own thread.
+//!
+//! The model learns to add two digits modulo ten. The input is integers, which carry no gradients; a skip connection
+//! goes from the first stage, across the second, to the last, as the second half of a tuple.
+//!
+//! ```text
+//! cargo run --release --example custom_split
+//! ```
+
+use anyhow::Result;
+use burn::module::Module;
+use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
+use burn::optim::AdamWConfig;
+use burn::tensor::activation::{log_softmax, relu};
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use stageline::{Batch, LossStage, Pipeline, Stage, StageConfig, seeded};
+
+const DIGITS: usize = 10;
+const WIDTH: usize = 32;
+
+/// What crosses both boundaries: the activation, and the embedding that skips the middle stage.
+type Hidden = (Tensor<2>, Tensor<2>);
+
+/// Stage 0: two digits `[batch, 2]` become an activation and a skip connection, `[batch, 2 x width]` each.
+#[derive(Module, Debug)]
+struct Encoder {
+    digits: Embedding,
+    mix: Linear,
+}
+
+impl Stage for Encoder {
+    type Input = Tensor<2, Int>;
+    type Output = Hidden;
+
+    fn forward(&self, input: Tensor<2, Int>) -> Hidden {
+        let embedded = self.digits.forward(input).flatten::<2>(1, 2);
+        (relu(self.mix.forward(embedded.clone())), embedded)
+    }
+}
+
+/// Stage 1: works on the activation and hands the skip connection on.
+#[derive(Module, Debug)]
+struct Middle {
+    layer: Linear,
+}
+
+impl Stage for Middle {
+    type Input = Hidden;
+    type Output = Hidden;
+
+    fn forward(&self, (hidden, skip): Hidden) -> Hidden {
+        (relu(self.layer.forward(hidden)), skip)
+    }
+}
+
+/// Stage 2: joins both, and compares the logits with the sums `[batch]`.
+#[derive(Module, Debug)]
+struct Classifier {
+    logits: Linear,
+}
+
+impl Classifier {
+    fn logits(&self, (hidden, skip): Hidden) -> Tensor<2> {
+        self.logits.forward(hidden + skip)
+    }
+}
+
+impl LossStage for Classifier {
+    type Input = Hidden;
+    type Target = Tensor<1, Int>;
+
+    /// A sum over the batch, never a mean: the pipeline divides once, by the weight of the whole step.
+    fn loss(&self, input: Hidden, target: Tensor<1, Int>) -> Tensor<1> {
+        -log_softmax(self.logits(input), 1).gather(1, target.unsqueeze_dim(1)).sum()
+    }
+
+    fn weight(target: &Tensor<1, Int>) -> f64 {
+        target.dims()[0] as f64
+    }
+}
+
+fn main() -> Result<()> {
+    let device = Device::flex();
+    let training = device.clone().autodiff();
+    let linear = |seed, to| seeded(&device, seed, || LinearConfig::new(2 * WIDTH, to).init(&training));
+    let digits = seeded(&device, 0, || EmbeddingConfig::new(DIGITS, WIDTH).init(&training));
+    let config = || StageConfig::new(device.clone(), AdamWConfig::new().init(), 3e-3);
+
+    // A boundary whose types do not match would not compile here.
+    let mut pipeline = Pipeline::builder()
+        .stage(Encoder { digits, mix: linear(1, 2 * WIDTH) }, config())
+        .stage(Middle { layer: linear(2, 2 * WIDTH) }, config())
+        .loss(Classifier { logits: linear(3, DIGITS) }, config())
+        .micro_batches(4)
+        .build()?;
+    print!("the plan:\n{}", pipeline.plan());
+
+    let (inputs, sums) = all_sums(&device);
+    for _ in 0..150 {
+        let report = pipeline.step(Batch::new(inputs.clone(), sums.clone()))?;
+        if report.step % 30 == 0 {
+            let bubble = 100.0 * report.bubble();
+            println!("step {:>3}: loss {:.4}, bubble {bubble:.0}% of the total", report.step, report.loss);
+        }
+    }
+    println!("after training: loss {:.4}", pipeline.eval(Batch::new(inputs.clone(), sums.clone()))?.loss);
+
+    // The modules come back as what they were, and are used as any others.
+    let mut modules = pipeline.into_modules();
+    let encoder = modules.take::<Encoder>(0)?.valid();
+    let middle = modules.take::<Middle>(1)?.valid();
+    let classifier = modules.take::<Classifier>(2)?.valid();
+    let logits = classifier.logits(middle.forward(encoder.forward(inputs)));
+    let right = logits.argmax(1).flatten::<1>(0, 1).equal(sums).int().sum().into_scalar::<i64>();
+    println!("{right} of {} sums are right", DIGITS * DIGITS);
+    Ok(())
+}
+
+/// Every pair of digits, and their sums modulo ten.
+fn all_sums(device: &Device) -> (Tensor<2, Int>, Tensor<1, Int>) {
+    let digits = 0..DIGITS as i32;
+    let pairs = || digits.clone().flat_map(|a| (0..DIGITS as i32).map(move |b| (a, b)));
+    let inputs: Vec<_> = pairs().flat_map(|(a, b)| [a, b]).collect();
+    let sums: Vec<_> = pairs().map(|(a, b)| (a + b) % DIGITS as i32).collect();
+    (
+        Tensor::from_data(TensorData::new(inputs, [DIGITS * DIGITS, 2]), device),
+        Tensor::from_data(TensorData::new(sums, [DIGITS * DIGITS]), device),
+    )
+}
