@@ -23,7 +23,7 @@ impl Load {
         let (rows, columns) = (self.micro_batches * self.micro_batch_size, self.shape.context);
         let tensor = |shift: usize| {
             let bytes: Vec<_> =
-                (0..rows * columns).map(|at| ((at + shift) * 2_654_435_761 >> 7) as i32 & 255).collect();
+                (0..rows * columns).map(|at| (((at + shift) * 2_654_435_761) >> 7) as i32 & 255).collect();
             Tensor::<2, Int>::from_data(TensorData::new(bytes, [rows, columns]), &Device::flex())
         };
         (tensor(0), tensor(1))

@@ -10,6 +10,7 @@ mod model;
 
 mod accumulation;
 mod boundaries;
+mod command;
 mod doors;
 mod evaluation;
 mod failure;

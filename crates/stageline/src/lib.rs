@@ -50,3 +50,8 @@ pub use report::{EvalReport, StageReport, StepReport};
 pub use seed::seeded;
 pub use stage::{BoxError, LossStage, Stage};
 pub use stageline_schedule as schedule;
+
+/// The README's example, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

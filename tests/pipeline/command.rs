@@ -1,0 +1,108 @@
+//! The examples, run as a user runs them, on small settings.
+
+use std::env;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// A program that a plain `cargo test` has built beside this one.
+fn example(name: &str) -> Command {
+    let test = env::current_exe().unwrap();
+    let folder = test.parent().and_then(|deps| deps.parent()).unwrap().join("examples");
+    let program = folder.join(format!("{name}{}", env::consts::EXE_SUFFIX));
+    assert!(program.is_file(), "{} is not built; run `cargo test` or `cargo build --examples`", program.display());
+    Command::new(program)
+}
+
+fn gpt(flags: &str) -> Output {
+    let small = "--layers 2 --width 16 --context 16 --steps 3 --micro-batch-size 2 --micro-batches 3";
+    let mut command = example("gpt");
+    // A flag that is given twice is an error, so the small settings stand back.
+    let given: Vec<_> = flags.split_whitespace().collect();
+    for pair in small.split_whitespace().collect::<Vec<_>>().chunks(2) {
+        if !given.contains(&pair[0]) {
+            command.args(pair);
+        }
+    }
+    command.args(given).output().unwrap()
+}
+
+/// The lines of a log of a run on the example's own sources.
+fn logged(name: &str, flags: &str) -> Vec<Value> {
+    let log = tempfile::tempdir().unwrap();
+    let log = log.path().join(name);
+    let data = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("examples");
+    let output = gpt(&format!("{flags} --data {} --log {}", data.display(), log.display()));
+    assert!(output.status.success(), "{flags}: {}", String::from_utf8_lossy(&output.stderr));
+    let text = std::fs::read_to_string(log).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn hash(lines: &[Value]) -> &str {
+    lines.last().unwrap()["parameters_sha256"].as_str().unwrap()
+}
+
+#[test]
+fn the_log_has_a_line_a_step_and_a_final_one() {
+    let lines = logged("log", "--stages 2");
+    assert_eq!(lines.len(), 4);
+    for (step, line) in lines[..3].iter().enumerate() {
+        assert_eq!(line["step"], step);
+        assert_eq!(line["weight"], 3.0 * 2.0 * 16.0);
+        for field in ["loss", "tokens_per_s", "step_seconds", "bubble", "bubble_ideal", "learning_rate"] {
+            assert!(line[field].as_f64().is_some_and(|value| value >= 0.0), "{field} of {line}");
+        }
+        assert_eq!(line["bubble_ideal"], 1.0 / 4.0);
+    }
+    let last = lines.last().unwrap();
+    assert_eq!(last["final"], true);
+    assert!(last["validation_bits_per_byte"].as_f64().is_some_and(|bits| (0.0..9.0).contains(&bits)), "{last}");
+    // 256 x 16 and 16 x 16 embeddings, two blocks of 12 x 16² + 13 x 16, a norm and a head.
+    assert_eq!(last["parameters"], 4096 + 256 + 2 * (3072 + 208) + 32 + 4096);
+    assert_eq!(hash(&lines).len(), 64);
+}
+
+#[test]
+fn the_hash_depends_on_the_seed_and_not_on_the_cut() {
+    let whole = logged("whole", "--stages 1");
+    for flags in ["--stages 2", "--stages 4 --schedule gpipe", "--stages 3 --channel-capacity 1 --cores-per-stage 2"] {
+        assert_eq!(hash(&logged("cut", flags)), hash(&whole), "{flags}");
+    }
+    assert_ne!(hash(&logged("seed", "--stages 1 --seed 1")), hash(&whole));
+    assert_ne!(hash(&logged("micro", "--stages 1 --micro-batches 2")), hash(&whole));
+}
+
+#[test]
+fn a_single_file_is_text_enough() {
+    let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("examples/gpt/model.rs");
+    let output = gpt(&format!("--data {}", file.display()));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("single bytes have") && text.contains("--- continued by the model:"), "{text}");
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_the_way_out() {
+    for (flags, message) in [
+        ("--stages 0", "--stages 0: give at least 1"),
+        ("--stages 9", "4 layers cannot be cut into 9 stages; ask for 1 to 4 stages"),
+        ("--micro-batches 0", "--micro-batches 0: give at least 1"),
+        ("--device ,", "no devices: name at least one"),
+        ("--device tpu", "`tpu` is no device; write `cpu`"),
+        ("--data /does/not/exist", "/does/not/exist"),
+        ("--stages 2 --channel-capacity 0", "raise the channel capacity to 1"),
+    ] {
+        let output = gpt(flags);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && error.contains(message), "{flags}: {error}");
+        assert!(!error.contains("panicked"), "{flags}: {error}");
+    }
+}
+
+#[test]
+fn the_custom_split_learns_to_add() {
+    let output = example("custom_split").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("100 of 100 sums are right"), "{text}");
+}
