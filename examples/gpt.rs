@@ -105,13 +105,18 @@ fn train(pipeline: &mut Pipeline<Bytes, Bytes>, text: &Source, training: &Traini
     for step in 0..training.steps {
         let report = pipeline.step(text.batch(step, training.batch_size))?;
         let line = StepLine::from(&report);
-        bar.set_message(format!(
-            "loss {:.3} nats a byte, {:.0} bytes/s, bubble {:.1}% of the total (ideal {:.1}%)",
+        let message = format!(
+            "loss {:.3} nats, {:.0} tokens/s, bubble {:.1}% of the total (ideal {:.1}%)",
             report.loss,
             line.tokens_per_s,
             100.0 * report.bubble(),
             100.0 * report.ideal_bubble(),
-        ));
+        );
+        // Where there is no terminal to draw a bar on, ten lines say as much.
+        if bar.is_hidden() && (step + 1) % training.steps.div_ceil(10) == 0 {
+            println!("step {}/{}: {message}", step + 1, training.steps);
+        }
+        bar.set_message(message);
         bar.inc(1);
         log.write(&line)?;
     }

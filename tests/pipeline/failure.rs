@@ -237,7 +237,7 @@ fn a_panic_in_an_optimizer_is_named_and_its_module_is_said_to_be_lost() {
     let chain = Pipeline::builder().stage(layers.remove(0), good);
     let mut pipeline = chain.loss(error, bad).micro_batches(2).build().unwrap();
     let error = pipeline.step(batch()).unwrap_err();
-    assert_eq!(error.to_string(), "stage 1 panicked in the optimizer step of step 0: a fault for the test");
+    assert_eq!(error.to_string(), "stage 1 failed in the optimizer step of step 0: it panicked: a fault for the test");
     let mut modules = pipeline.into_modules();
     assert!(modules.take::<Layer>(0).is_ok());
     assert_eq!(modules.take::<Error>(1).unwrap_err(), ModuleError::Lost { stage: 1 });

@@ -1,7 +1,7 @@
 //! Pipeline schedules as data.
 //!
 //! A schedule is not code that runs but a [`Plan`] that is read: for every worker, the list of [`Action`]s it takes.
-//! Generators write plans, [`check`] refuses those that cannot run, [`simulate`] says what they would cost, and one
+//! Generators write plans, [`check()`] refuses those that cannot run, [`simulate()`] says what they would cost, and one
 //! interpreter elsewhere runs any of them. This crate is pure: no tensors, no threads, no clock.
 //!
 //! # Layout

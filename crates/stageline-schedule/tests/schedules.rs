@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use proptest::prelude::*;
 use stageline_schedule::{
     Action, Carried, CheckError, Checked, Compute, Costs, GPipe, Instruction, OneFOneB, Plan, Schedule, StageCost,
-    Transfer, check, simulate,
+    Transfer, check, check_forward, simulate,
 };
 
 fn schedules() -> [&'static dyn Schedule; 2] {
@@ -160,6 +160,9 @@ proptest! {
         plan in random_plan(), capacity in 1..4_usize, seed in prop::collection::vec(0..1000_usize, 64),
     ) {
         if let Ok(checked) = check(&plan, capacity) {
+            for micro_batches in 1..=plan.micro_batches() {
+                prop_assert!(check_forward(plan.forward_only(micro_batches), capacity).is_ok());
+            }
             let mut seed = seed.into_iter().cycle();
             run_in_turns(&checked, |ready| seed.next().unwrap() % ready);
         }

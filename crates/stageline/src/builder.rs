@@ -16,7 +16,8 @@ use crate::flush::Trained;
 use crate::link::link;
 use crate::payload::Payload;
 use crate::pipeline::Pipeline;
-use crate::runner::{Runner, Source, StageRunner, ToLoss, ToNext};
+use crate::runner::{Runner, Source, StageRunner};
+use crate::sink::{ToLoss, ToNext};
 use crate::stage::{LossStage, Stage};
 
 /// What a stage needs besides its module: a device, an optimizer, and a learning rate.
@@ -116,8 +117,8 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
         let (targets, target_feed) = bounded(1);
         let wire = move |site: &mut Site| {
             let source = before(site);
-            let head = ToLoss::new(target_feed, device.clone());
-            site.runners.push(Box::new(StageRunner::new(stage, device, trained, source, head)));
+            let sink = ToLoss::new(target_feed, device.clone());
+            site.runners.push(Box::new(StageRunner::new(stage, device, trained, source, sink)));
         };
         PipelineBuilder {
             inputs: self.feed,

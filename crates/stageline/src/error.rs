@@ -95,7 +95,7 @@ pub enum StepError {
 
 /// What a stage was doing when it failed, and how.
 #[derive(Debug, thiserror::Error)]
-#[error("stage {stage} {failure} in {activity} of step {step}: {failure:#}")]
+#[error("stage {stage} failed in {activity} of step {step}: {failure}")]
 #[non_exhaustive]
 pub struct StageFailure {
     /// The stage.
@@ -105,6 +105,7 @@ pub struct StageFailure {
     /// The step, from 0.
     pub step: usize,
     /// How it failed.
+    #[source]
     pub failure: Failure,
 }
 
@@ -145,13 +146,15 @@ impl fmt::Display for Activity {
     }
 }
 
-/// How a stage failed. `{}` says what happened, `{:#}` with which message.
-#[derive(Debug)]
+/// How a stage failed.
+#[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// It panicked, with this message.
+    #[error("it panicked: {0}")]
     Panic(String),
     /// It returned this error.
-    Error(BoxError),
+    #[error("{0}")]
+    Error(#[source] BoxError),
 }
 
 impl Failure {
@@ -160,16 +163,5 @@ impl Failure {
         let text = payload.downcast_ref::<&str>().map(ToString::to_string);
         let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
         Self::Panic(text.unwrap_or_else(|| "a panic without a message".to_owned()))
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self, f.alternate()) {
-            (Self::Panic(_), false) => write!(f, "panicked"),
-            (Self::Panic(message), true) => write!(f, "{message}"),
-            (Self::Error(_), false) => write!(f, "failed"),
-            (Self::Error(error), true) => write!(f, "{error}"),
-        }
     }
 }

@@ -8,13 +8,13 @@
 //!
 //! In the order in which a batch goes through:
 //!
-//! - [`stage`], [`payload`]: what a user writes: parts of a model, and what crosses between them.
+//! - [`stage`], [`mod@payload`]: what a user writes: parts of a model, and what crosses between them.
 //! - [`builder`]: stages joined by their types, with a device, an optimizer and a schedule.
 //! - [`pipeline`]: [`Pipeline::step`] and [`Pipeline::eval`].
 //! - [`batch`]: a batch, cut into micro-batches with their loss weights.
 //! - `worker`: one thread, which interprets its list of instructions; `stop` ends its waits.
-//! - `runner`: what a stage does at each instruction; `link` is the boundary to its neighbour, `tape` what a forward
-//!   leaves for its backward.
+//! - `runner`: what a stage does at each instruction; `sink` is where its output goes, `link` the boundary to its
+//!   neighbour, `tape` what a forward leaves for its backward, `slots` what waits between two instructions.
 //! - `gradients`: the running sum over micro-batches.
 //! - [`flush`]: the ledger that all stages must agree on, and the optimizer step.
 //! - [`report`], [`error`], [`modules`]: what comes out.
@@ -34,6 +34,8 @@ pub mod pipeline;
 pub mod report;
 mod runner;
 mod seed;
+mod sink;
+mod slots;
 pub mod stage;
 mod stop;
 mod tape;

@@ -40,16 +40,16 @@ impl StepReport {
         if total > 0.0 { (1.0 - busy / total).max(0.0) } else { 0.0 }
     }
 
-    /// The ideal bubble of GPipe and 1F1B with equal stages and free transfers, as a share of the total:
+    /// The ideal bubble of GPipe and 1F1B on P workers with equal stages and free transfers, as a share of the total:
     /// (P-1)/(M+P-1) (Narayanan et al., 2021, [arXiv:2104.04473](https://arxiv.org/abs/2104.04473)).
     pub fn ideal_bubble(&self) -> f64 {
-        ideal_bubble(self.stages.len(), self.micro_batches)
+        ideal_bubble(self.workers, self.micro_batches)
     }
 }
 
 /// (P-1)/(M+P-1), the share of the total stage time.
-fn ideal_bubble(stages: usize, micro_batches: usize) -> f64 {
-    let fill = stages.saturating_sub(1) as f64;
+fn ideal_bubble(workers: usize, micro_batches: usize) -> f64 {
+    let fill = workers.saturating_sub(1) as f64;
     fill / (micro_batches as f64 + fill).max(1.0)
 }
 

@@ -1,0 +1,24 @@
+//! Values of single micro-batches between two instructions.
+
+use std::collections::BTreeMap;
+
+/// At most one value a micro-batch. A checked plan puts every one before it takes it.
+pub(crate) struct Slots<T>(BTreeMap<usize, T>);
+
+impl<T> Slots<T> {
+    pub(crate) const fn new() -> Self {
+        Self(BTreeMap::new())
+    }
+
+    pub(crate) fn fill(values: Vec<T>) -> Self {
+        Self(values.into_iter().enumerate().collect())
+    }
+
+    pub(crate) fn put(&mut self, micro_batch: usize, value: T) {
+        self.0.insert(micro_batch, value);
+    }
+
+    pub(crate) fn take(&mut self, micro_batch: usize) -> T {
+        self.0.remove(&micro_batch).expect("a checked plan makes every value before it uses it, once")
+    }
+}
