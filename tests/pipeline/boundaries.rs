@@ -163,6 +163,20 @@ fn frozen_stages_stay_and_the_others_learn() {
     }
 }
 
+/// burn's gradient checkpointing, switched on for a module, is switched off at the door, not a panic at a boundary.
+#[test]
+fn modules_of_a_device_with_gradient_checkpointing_train() {
+    let device = device().autodiff().gradient_checkpointing();
+    let linear = |seed| seeded(&device, seed, || LinearConfig::new(4, 4).init(&device));
+    let layers = vec![Layer { linear: linear(1) }, Layer { linear: linear(2) }];
+    let model = Mlp { layers, error: crate::mlp::Error { linear: linear(3) } };
+    let config = StageConfig::new(device.clone(), SgdConfig::new().init(), 0.1);
+    let mut pipeline = model.split(3, &config).micro_batches(2).build().unwrap();
+    let (input, target) = Mlp::batch(4, 4, false, 1);
+    let first = pipeline.step(Batch::new(input.clone(), target.clone())).unwrap().loss;
+    assert!(pipeline.step(Batch::new(input, target)).unwrap().loss < first);
+}
+
 /// A stage that notes where it runs.
 #[derive(Module, Debug)]
 struct Witness {

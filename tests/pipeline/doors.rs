@@ -1,8 +1,9 @@
 //! What cannot run is refused at the door, by an error that names the values and the way out.
 
+use burn::module::Module;
 use burn::tensor::Tensor;
 use stageline::schedule::{OneFOneB, Plan, Schedule, ScheduleError};
-use stageline::{Batch, BatchError, BuildError, ModuleError, StepError};
+use stageline::{Batch, BatchError, BuildError, LossStage, ModuleError, StepError};
 
 use crate::mlp::{Error, Layer, Mlp, Target, config};
 
@@ -57,7 +58,8 @@ impl Schedule for Deaf {
 #[test]
 fn a_schedule_that_writes_another_shape() {
     let (error, message) = build_error(|builder| builder.schedule(Deaf).build());
-    assert!(matches!(error, BuildError::Shape { schedule: "deaf", written: (3, 5), asked: (2, 1) }), "{message}");
+    let cause = ScheduleError::Shape { written: (3, 5), asked: (2, 1) };
+    assert!(matches!(error, BuildError::Schedule { schedule: "deaf", cause: found } if found == cause), "{message}");
 }
 
 #[test]
@@ -80,6 +82,50 @@ fn a_plan_that_deadlocks_at_its_capacity() {
     let (_, message) = build_error(|builder| builder.micro_batches(4).channel_capacity(0).build());
     // 1F1B's first stage sends an activation while its second one sends a gradient.
     assert!(message.contains("raise the channel capacity to 1"), "{message}");
+}
+
+#[test]
+fn a_parameter_that_two_stages_train() {
+    let Mlp { layers, error } = model();
+    let chain = stageline::Pipeline::builder().stage(layers[0].clone(), config());
+    let chain = chain.stage(layers[1].clone(), config()).stage(layers[0].clone(), config());
+    let Err(refused) = chain.loss(error.clone(), config()).build() else { panic!("it was built") };
+    assert!(matches!(refused, BuildError::SharedParameter { stages: (0, 2) }), "{refused}");
+    // Frozen, it is nobody's.
+    let frozen = || layers[0].clone().no_grad();
+    let chain = stageline::Pipeline::builder().stage(frozen(), config()).stage(frozen(), config());
+    assert!(chain.loss(error, config()).build().is_ok());
+}
+
+/// A loss that cannot weigh some targets.
+#[derive(Module, Debug)]
+struct Choosy {
+    error: Error,
+}
+
+impl LossStage for Choosy {
+    type Input = Tensor<2>;
+    type Target = Target;
+
+    fn loss(&self, input: Tensor<2>, target: Target) -> Tensor<1> {
+        self.error.loss(input, target)
+    }
+
+    fn weight((wanted, _): &Target) -> f64 {
+        assert_eq!(wanted.dims()[0], 2, "two rows are wanted");
+        2.0
+    }
+}
+
+#[test]
+fn a_weight_that_panics() {
+    let chain = stageline::Pipeline::builder().loss(Choosy { error: model().error }, config());
+    let mut pipeline = chain.micro_batches(2).build().unwrap();
+    let (input, target) = Mlp::batch(3, 4, false, 1);
+    let error = pipeline.step(Batch::new(input, target)).unwrap_err().to_string();
+    assert!(error.contains("targets of micro-batch 1") && error.contains("two rows are wanted"), "{error}");
+    let (input, target) = Mlp::batch(4, 4, false, 1);
+    assert!(pipeline.step(Batch::new(input, target)).is_ok());
 }
 
 fn step(micro_batches: usize, batch: Batch<Tensor<2>, Target>) -> BatchError {

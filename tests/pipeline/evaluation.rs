@@ -2,7 +2,7 @@
 
 use stageline::{Batch, StepError};
 
-use crate::mlp::{Error, Layer, Mlp, config};
+use crate::mlp::{Mlp, config};
 
 #[test]
 fn an_evaluation_has_the_loss_of_a_step_and_changes_nothing() {
@@ -33,10 +33,7 @@ fn steps_and_evaluations_alternate_without_a_trace() {
             }
             pipeline.step(batch).unwrap();
         }
-        let mut modules = pipeline.into_modules();
-        let (layers, (rest, error)) =
-            (modules.take::<Vec<Layer>>(0).unwrap(), modules.take::<(Vec<Layer>, Error)>(1).unwrap());
-        Mlp { layers: layers.into_iter().chain(rest).collect(), error }.bits()
+        Mlp::join(pipeline.into_modules()).bits()
     };
     assert!(train(true) == train(false), "an evaluation changed what was trained");
 }

@@ -1,5 +1,6 @@
 //! A failure anywhere comes out of `step` as one error that names where, with all threads joined and nothing stepped.
 
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Once};
 use std::{panic, thread};
@@ -8,9 +9,11 @@ use burn::module::Module;
 use burn::optim::{Optimizer, SgdConfig};
 use burn::tensor::{Device, Tensor};
 use stageline::schedule::{GPipe, OneFOneB, Schedule};
-use stageline::{Activity, Batch, BoxError, Failure, LossStage, ModuleError, Pipeline, Stage, StageConfig, StepError};
+use stageline::{
+    Activity, Batch, BoxError, During, Failure, LossStage, ModuleError, Pipeline, Stage, StageConfig, StepError,
+};
 
-use crate::mlp::{Error, Layer, Mlp, Named, Target, bits, device};
+use crate::mlp::{Error, Layer, Mlp, Named, Target, bits, device, within_a_minute};
 
 const STAGES: usize = 3;
 const MICRO_BATCHES: usize = 4;
@@ -147,6 +150,10 @@ const SCHEDULES: [&(dyn Schedule + Sync); 2] = [&GPipe, &OneFOneB];
 
 #[test]
 fn a_fault_at_every_stage_and_micro_batch_is_named_and_nothing_steps() {
+    within_a_minute(every_fault);
+}
+
+fn every_fault() {
     let untouched = module_bits(pipeline([(Fault::None, 0); STAGES], Named(&GPipe)));
     for schedule in SCHEDULES {
         for fault in [Fault::PanicInForward, Fault::ErrorInForward, Fault::PanicInBackward] {
@@ -158,18 +165,25 @@ fn a_fault_at_every_stage_and_micro_batch_is_named_and_nothing_steps() {
 
                 let error = pipeline.step(batch()).unwrap_err();
                 let StepError::Stage(failure) = &error else { panic!("{case}: {error}") };
-                assert_eq!((failure.stage, failure.micro_batch(), failure.step), (stage, Some(at), 0), "{case}");
+                assert_eq!(
+                    (failure.stage, failure.micro_batch(), failure.during),
+                    (stage, Some(at), During::Step(0)),
+                    "{case}"
+                );
                 let Activity::Instruction(action) = failure.activity else { panic!("{case}: {error}") };
                 let letter = if fault == Fault::PanicInBackward { "B" } else { "F" };
                 assert_eq!(action.to_string(), format!("{stage}{letter}{at}"), "{case}");
                 assert_eq!(matches!(failure.failure, Failure::Error(_)), fault == Fault::ErrorInForward, "{case}");
-                assert!(error.to_string().contains(&format!("action {action}, micro-batch {at} of step 0")), "{error}");
+                assert!(
+                    error.to_string().contains(&format!("action {action}, micro-batch {at}, of step 0")),
+                    "{error}"
+                );
                 if fault != Fault::PanicInBackward {
                     assert!(error.to_string().ends_with("a fault for the test"), "{error}");
                 }
 
                 let again = pipeline.step(batch()).unwrap_err();
-                assert!(matches!(again, StepError::Stopped { step: 0 }), "{case}: {again}");
+                assert!(matches!(again, StepError::Stopped { during: During::Step(0) }), "{case}: {again}");
                 assert!(module_bits(pipeline) == untouched, "{case}: a stage has stepped");
             }
         }
@@ -178,6 +192,10 @@ fn a_fault_at_every_stage_and_micro_batch_is_named_and_nothing_steps() {
 
 #[test]
 fn of_two_faults_one_comes_out() {
+    within_a_minute(two_faults);
+}
+
+fn two_faults() {
     for _ in 0..20 {
         let mut pipeline =
             pipeline([(Fault::PanicInForward, 3), (Fault::None, 0), (Fault::ErrorInForward, 0)], Named(&GPipe));
@@ -196,14 +214,17 @@ fn a_fault_in_a_later_step_names_it_and_keeps_what_was_trained() {
     }
     let error = pipeline.step(batch()).unwrap_err();
     let StepError::Stage(failure) = error else { panic!("{error}") };
-    assert_eq!((failure.step, failure.micro_batch()), (2, Some(1)));
+    assert_eq!((failure.during, failure.micro_batch()), (During::Step(2), Some(1)));
 }
 
 #[test]
 fn a_fault_in_an_evaluation_is_named() {
     let mut pipeline = pipeline([(Fault::None, 0), (Fault::None, 0), (Fault::ErrorInForward, 2)], Named(&OneFOneB));
     let error = pipeline.eval(batch()).unwrap_err().to_string();
-    assert_eq!(error, "stage 2 failed in action 2F2, micro-batch 2 of step 0: a fault for the test");
+    assert_eq!(
+        error,
+        "stage 2 failed in action 2F2, micro-batch 2, of an evaluation after 0 steps: a fault for the test"
+    );
 }
 
 /// Gradient descent that panics.
@@ -243,21 +264,95 @@ fn a_panic_in_an_optimizer_is_named_and_its_module_is_said_to_be_lost() {
     assert_eq!(modules.take::<Error>(1).unwrap_err(), ModuleError::Lost { stage: 1 });
 }
 
-/// Threads have ended when `step` returns: nothing of them holds the stages any more.
-#[test]
-fn no_thread_outlives_a_fault_or_a_dropped_pipeline() {
-    let alive = Arc::new(AtomicUsize::new(0));
-    for fault in [Fault::None, Fault::PanicInForward, Fault::ErrorInForward] {
-        let Mlp { mut layers, error } = Mlp::new(1, 4, 83);
-        quiet_workers();
-        let mut first = Faulty::new(layers.remove(0), fault, 1);
-        first.forwards = Arc::clone(&alive);
-        alive.store(0, Ordering::Relaxed);
-        let config = StageConfig::new(device(), SgdConfig::new().init(), 0.1);
-        let chain = Pipeline::builder().stage(first, config.clone());
-        let mut pipeline = chain.loss(error, config).micro_batches(MICRO_BATCHES).build().unwrap();
-        assert_eq!(pipeline.step(batch()).is_ok(), fault == Fault::None);
-        drop(pipeline);
-        assert_eq!(Arc::strong_count(&alive), 1, "{fault:?}");
+/// Counts, when its thread ends.
+struct Ending(Arc<AtomicUsize>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
     }
+}
+
+thread_local! {
+    static ENDING: RefCell<Option<Ending>> = const { RefCell::new(None) };
+}
+
+/// A layer that counts the threads it ran on which have ended.
+#[derive(Module, Debug)]
+struct Tracked {
+    layer: Faulty<Layer>,
+    #[module(skip)]
+    ended: Arc<AtomicUsize>,
+}
+
+impl Stage for Tracked {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        self.layer.forward(input)
+    }
+
+    fn try_forward(&self, input: Tensor<2>) -> Result<Tensor<2>, BoxError> {
+        ENDING.with_borrow_mut(|ending| {
+            ending.get_or_insert_with(|| Ending(Arc::clone(&self.ended)));
+        });
+        self.layer.try_forward(input)
+    }
+}
+
+#[test]
+fn threads_have_ended_when_a_failed_step_returns() {
+    within_a_minute(|| {
+        quiet_workers();
+        for fault in [Fault::None, Fault::PanicInForward, Fault::ErrorInForward, Fault::PanicInBackward] {
+            let ended = Arc::new(AtomicUsize::new(0));
+            let Mlp { layers, error } = Mlp::new(3, 4, 83);
+            let config = StageConfig::new(device(), SgdConfig::new().init(), 0.1);
+            let mut chain = Pipeline::builder();
+            for (stage, layer) in layers.into_iter().enumerate() {
+                let layer = Faulty::new(layer, if stage == 1 { fault } else { Fault::None }, 1);
+                chain = chain.stage(Tracked { layer, ended: Arc::clone(&ended) }, config.clone());
+            }
+            // GPipe: every stage but the last has run when the backward of micro-batch 1 fails.
+            let builder = chain.loss(error, config).micro_batches(MICRO_BATCHES).schedule(GPipe);
+            let mut pipeline = builder.build().unwrap();
+            let failed = pipeline.step(batch()).is_err();
+            assert_eq!(failed, fault != Fault::None);
+            let ran = if fault == Fault::None { 0 } else { 2 };
+            assert!(ended.load(Ordering::SeqCst) >= ran, "{fault:?}: a thread lives on");
+            drop(pipeline);
+            assert!(ended.load(Ordering::SeqCst) >= 2, "{fault:?}: a thread outlives its pipeline");
+            assert_eq!(Arc::strong_count(&ended), 1, "{fault:?}: something keeps a stage");
+        }
+    });
+}
+
+/// A loss of a number a sample, where one number was asked for.
+#[derive(Module, Debug)]
+struct Unsummed {
+    error: Error,
+}
+
+impl LossStage for Unsummed {
+    type Input = Tensor<2>;
+    type Target = Target;
+
+    fn loss(&self, input: Tensor<2>, (wanted, _): Target) -> Tensor<1> {
+        (self.error.linear.forward(input) - wanted).powi_scalar(2).sum_dim(1).flatten(0, 1)
+    }
+
+    fn weight(target: &Target) -> f64 {
+        Error::weight(target)
+    }
+}
+
+#[test]
+fn a_loss_that_is_not_summed_is_named_at_its_forward() {
+    let config = StageConfig::new(device(), SgdConfig::new().init(), 0.1);
+    let chain = Pipeline::builder().loss(Unsummed { error: Mlp::new(0, 4, 84).error }, config);
+    let error = chain.micro_batches(2).build().unwrap().step(batch()).unwrap_err().to_string();
+    let expected = "stage 0 failed in action 0F0, micro-batch 0, of step 0: \
+                    the loss has shape [4]; return the sum over the targets, of shape [1]";
+    assert_eq!(error, expected);
 }

@@ -8,6 +8,7 @@ use stageline::{Batch, LossStage, Stage, StageConfig};
 
 use crate::cut;
 use crate::fingerprint::fingerprint;
+use crate::mlp::pieces;
 use crate::model::{Block, Embeddings, Head, Layers, Shape};
 
 const SHAPE: Shape = Shape { layers: 3, width: 32, context: 16 };
@@ -30,16 +31,16 @@ fn train_cut(seed: u64, rows: usize, stages: usize, micro_batches: usize, schedu
     fingerprint(&cut::join(pipeline.into_modules()).unwrap()).0
 }
 
-/// Accumulation over rows of one sample each, without the library.
-fn train_plainly(seed: u64, rows: usize) -> String {
+/// Accumulation without the library.
+fn train_plainly(seed: u64, rows: usize, micro_batches: usize) -> String {
     type Whole = (Embeddings, (Vec<Block>, Head));
     let Layers { embeddings, blocks, head } = Layers::init(SHAPE, seed, &Device::flex().autodiff());
     let mut model: Whole = (embeddings, (blocks, head));
     let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
     for step in 0..STEPS {
         let mut sum = GradientsAccumulator::new();
-        for row in 0..rows {
-            let part = |step| text(step, rows).slice_dim(0, row..row + 1).autodiff();
+        for piece in pieces(rows, micro_batches) {
+            let part = |step| text(step, rows).slice_dim(0, piece.clone()).autodiff();
             let (embeddings, (blocks, head)) = &model;
             let hidden = blocks.iter().fold(embeddings.forward(part(step)), |hidden, block| block.forward(hidden));
             let loss = head.loss(hidden, part(step + 1)) / (rows * SHAPE.context) as f64;
@@ -53,12 +54,13 @@ fn train_plainly(seed: u64, rows: usize) -> String {
 
 #[test]
 fn the_fingerprint_does_not_depend_on_the_cut() {
-    for seed in [0, 9] {
-        let plain = train_plainly(seed, 4);
+    for (seed, rows, micro_batches) in [(0, 2, 1), (1, 5, 2), (9, 7, 3), (5, 11, 8)] {
+        let plain = train_plainly(seed, rows, micro_batches);
         assert_ne!(plain, fingerprint(&Layers::init(SHAPE, seed, &Device::flex().autodiff())).0);
         for stages in [1, 2, 4, 5] {
-            assert_eq!(train_cut(seed, 4, stages, 4, Box::new(OneFOneB)), plain, "1F1B, P={stages}");
-            assert_eq!(train_cut(seed, 4, stages, 4, Box::new(GPipe)), plain, "GPipe, P={stages}");
+            let case = format!("P={stages} M={micro_batches} rows={rows}");
+            assert_eq!(train_cut(seed, rows, stages, micro_batches, Box::new(OneFOneB)), plain, "1F1B, {case}");
+            assert_eq!(train_cut(seed, rows, stages, micro_batches, Box::new(GPipe)), plain, "GPipe, {case}");
         }
     }
 }

@@ -1,11 +1,15 @@
 //! A small model for tests: tanh layers and a squared error that masks can leave out.
 
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+use std::{panic, thread};
+
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, Tensor};
 use stageline::schedule::{OneFOneB, Plan, Schedule, ScheduleError};
-use stageline::{Batch, BuildError, LossStage, Pipeline, PipelineBuilder, Stage, StageConfig, seeded};
+use stageline::{Batch, BuildError, LossStage, Modules, Pipeline, PipelineBuilder, Stage, StageConfig, seeded};
 
 pub const LEARNING_RATE: f64 = 0.01;
 
@@ -129,14 +133,19 @@ impl Mlp {
         for (input, target) in batches {
             pipeline.step(Batch::new(input.clone(), target.clone())).unwrap();
         }
-        let mut modules = pipeline.into_modules();
+        Ok(Self::join(pipeline.into_modules()))
+    }
+
+    /// The model that [`split`](Self::split) cut.
+    pub fn join(mut modules: Modules) -> Self {
+        let last = modules.stages() - 1;
         let mut layers = Vec::new();
-        for stage in 0..cut.stages - 1 {
+        for stage in 0..last {
             layers.extend(modules.take::<Vec<Layer>>(stage).unwrap());
         }
-        let (rest, error) = modules.take::<(Vec<Layer>, Error)>(cut.stages - 1).unwrap();
+        let (rest, error) = modules.take::<(Vec<Layer>, Error)>(last).unwrap();
         layers.extend(rest);
-        Ok(Self { layers, error })
+        Self { layers, error }
     }
 }
 
@@ -201,4 +210,15 @@ fn noise(seed: u64, index: u64) -> f32 {
     value = (value ^ (value >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     value = (value ^ (value >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     ((value ^ (value >> 31)) >> 40) as f32 / (1 << 23) as f32 - 1.0
+}
+
+/// Fails the test that would hang, instead of hanging with it. Not a speed: a minute is much for any of them.
+pub fn within_a_minute<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, receiver) = mpsc::channel();
+    let thread = thread::spawn(move || sender.send(run()));
+    match receiver.recv_timeout(Duration::from_secs(60)) {
+        Ok(value) => value,
+        Err(RecvTimeoutError::Timeout) => panic!("it hangs"),
+        Err(RecvTimeoutError::Disconnected) => panic::resume_unwind(thread.join().unwrap_err()),
+    }
 }

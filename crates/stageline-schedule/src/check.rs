@@ -39,6 +39,13 @@ impl Checked {
     pub fn transfers(&self) -> &[Transfer] {
         &self.transfers
     }
+
+    /// The forwards of this plan for its first `micro_batches` micro-batches: a plan for evaluation.
+    ///
+    /// It completes as this one does: leaving all other actions out of a run of this plan leaves a run of that one.
+    pub fn forwards(&self, micro_batches: usize) -> Self {
+        runs(self.plan.forward_only(micro_batches), self.capacity).expect("a part of a run of a checked plan is a run")
+    }
 }
 
 /// Checks a plan for training: every stage forwards and then backwards every micro-batch, exactly once, on one worker,
@@ -50,14 +57,6 @@ pub fn check(plan: &Plan, capacity: usize) -> Result<Checked, CheckError> {
     every_stage_has_one_worker(plan)?;
     every_micro_batch_is_trained_once(plan)?;
     runs(plan.clone(), capacity)
-}
-
-/// Checks a plan for evaluation, made by [`Plan::forward_only`] from one that [`check`] accepted.
-///
-/// # Errors
-/// [`CheckError::Deadlock`] where the forwards wait for each other.
-pub fn check_forward(plan: Plan, capacity: usize) -> Result<Checked, CheckError> {
-    runs(plan, capacity)
 }
 
 fn every_stage_has_one_worker(plan: &Plan) -> Result<(), CheckError> {

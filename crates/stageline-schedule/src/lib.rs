@@ -39,7 +39,7 @@ mod one_f_one_b;
 
 pub use action::{Action, Compute, ParseActionError};
 pub use balance::{BalanceError, balance};
-pub use check::{CheckError, Checked, check, check_forward};
+pub use check::{CheckError, Checked, check};
 pub use gpipe::GPipe;
 pub use lower::{Carried, Instruction, Lowered, Transfer, lower};
 pub use one_f_one_b::OneFOneB;

@@ -110,20 +110,29 @@ impl Timeline {
     }
 
     /// A picture for people: a line a worker, a column every `slot` units of time; idle is `..`.
+    ///
+    /// Where every worker has one stage, the stage is said once, at the start of its line.
+    ///
+    /// # Panics
+    /// If `slot` is not positive.
     pub fn grid(&self, slot: f64) -> String {
+        assert!(slot > 0.0, "a column of the grid takes {slot} units of time; give more than 0");
+        let one_stage = |row: &Vec<Span>| row.iter().all(|span| span.action.stage == row[0].action.stage);
+        let short = self.rows.iter().all(one_stage);
+        let text = |Action { stage, compute, micro_batch }: Action| match short {
+            true => format!("{}{micro_batch}", compute.letter()),
+            false => format!("{stage}{}{micro_batch}", compute.letter()),
+        };
+        let width = self.rows.iter().flatten().map(|span| text(span.action).len()).max().unwrap_or(2);
         let columns = (self.makespan() / slot).round() as usize;
-        let widest = self.rows.iter().flatten().map(|span| span.action.micro_batch.to_string().len()).max();
-        let width = 1 + widest.unwrap_or(1);
         let mut picture = String::new();
         for (worker, row) in self.rows.iter().enumerate() {
-            picture += &format!("stage {worker}");
+            picture += if short { "stage" } else { "worker" };
+            picture += &format!(" {worker}");
             for column in 0..columns {
                 let middle = (column as f64 + 0.5) * slot;
                 let running = row.iter().find(|span| span.start <= middle && middle < span.end);
-                let cell = running.map_or_else(
-                    || ".".repeat(width),
-                    |Span { action, .. }| format!("{}{}", action.compute.letter(), action.micro_batch),
-                );
+                let cell = running.map_or_else(|| ".".repeat(width), |span| text(span.action));
                 picture += &format!(" {cell:<width$}");
             }
             picture.truncate(picture.trim_end().len());
@@ -296,5 +305,23 @@ impl<'a> Run<'a> {
         let Instruction::Receive(transfer) = at else { return None };
         let channel = self.channels.get(&(transfer.from, transfer.carried))?;
         Some(channel.sent.get(channel.taken.len())?.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lower::lower;
+    use crate::plan::Plan;
+
+    #[test]
+    fn the_grid_names_stages_where_a_worker_has_several() {
+        let plan = Plan::from_csv("0F0,2F0,2B0,0B0\n1F0,3F0,3B0,1B0\n").unwrap();
+        let timeline = simulate(&lower(&plan), 1, &Costs::uniform(4, 1.0, 1.0)).unwrap();
+        let picture = "\
+worker 0 0F0 ... 2F0 ... ... 2B0 ... 0B0
+worker 1 ... 1F0 ... 3F0 3B0 ... 1B0 ...
+";
+        assert_eq!(timeline.grid(1.0), picture);
     }
 }

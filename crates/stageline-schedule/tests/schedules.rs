@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use proptest::prelude::*;
 use stageline_schedule::{
     Action, Carried, CheckError, Checked, Compute, Costs, GPipe, Instruction, OneFOneB, Plan, Schedule, StageCost,
-    Transfer, check, check_forward, simulate,
+    Transfer, check, simulate,
 };
 
 fn schedules() -> [&'static dyn Schedule; 2] {
@@ -161,7 +161,8 @@ proptest! {
     ) {
         if let Ok(checked) = check(&plan, capacity) {
             for micro_batches in 1..=plan.micro_batches() {
-                prop_assert!(check_forward(plan.forward_only(micro_batches), capacity).is_ok());
+                let forwards = checked.forwards(micro_batches);
+                prop_assert_eq!(forwards.plan(), &plan.forward_only(micro_batches));
             }
             let mut seed = seed.into_iter().cycle();
             run_in_turns(&checked, |ready| seed.next().unwrap() % ready);

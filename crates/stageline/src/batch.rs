@@ -1,9 +1,11 @@
 //! A batch, and its cut into micro-batches with their loss weights.
 
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use burn::tensor::{Bool, Int, Tensor};
 
+use crate::error::Failure;
 use crate::payload::{Payload, PayloadMapper};
 
 /// The input and the targets of one step.
@@ -53,7 +55,7 @@ impl<I: Payload, T: Payload> Batch<I, T> {
     ) -> Result<MicroBatches<I, T>, BatchError> {
         match self.0 {
             Content::Whole(input, target) => {
-                let pieces = rows(&input, &target)?.min(micro_batches);
+                let pieces = rows(&input, &target)?.clamp(1, micro_batches);
                 Self::new(input, target).cut(pieces, weight)
             }
             Content::Cut(pieces) if (1..=micro_batches).contains(&pieces.len()) => MicroBatches::weigh(pieces, weight),
@@ -78,7 +80,12 @@ pub(crate) struct Weights {
 
 impl<I, T> MicroBatches<I, T> {
     fn weigh(pieces: Vec<(I, T)>, weight: fn(&T) -> f64) -> Result<Self, BatchError> {
-        let each: Vec<f64> = pieces.iter().map(|(_, target)| weight(target)).collect();
+        let of_target = |(micro_batch, (_, target)): (usize, &(I, T))| {
+            let panicked =
+                |panic| BatchError::WeightPanic { micro_batch, failure: Failure::of_panic(panic).to_string() };
+            catch_unwind(AssertUnwindSafe(|| weight(target))).map_err(panicked)
+        };
+        let each = pieces.iter().enumerate().map(of_target).collect::<Result<Vec<_>, _>>()?;
         if let Some((micro_batch, &weight)) = each.iter().enumerate().find(|(_, w)| !w.is_finite() || **w < 0.0) {
             return Err(BatchError::Weight { micro_batch, weight });
         }
@@ -208,6 +215,14 @@ pub enum BatchError {
         micro_batch: usize,
         /// What `weight` returned.
         weight: f64,
+    },
+    /// `LossStage::weight` panicked.
+    #[error("`LossStage::weight` failed on the targets of micro-batch {micro_batch}: {failure}")]
+    WeightPanic {
+        /// The micro-batch.
+        micro_batch: usize,
+        /// What happened.
+        failure: String,
     },
     /// No target counts.
     #[error(

@@ -1,13 +1,14 @@
 //! Stages in order, joined by their types, become a pipeline.
 
+use std::collections::HashMap;
 use std::num::NonZero;
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::ModuleOptimizer;
-use burn::tensor::{Bool, Device, Int, Tensor};
+use burn::tensor::{Device, Tensor};
 use crossbeam_channel::{Sender, bounded};
 use stageline_schedule::{Checked, OneFOneB, Schedule, check};
 
@@ -17,6 +18,7 @@ use crate::link::link;
 use crate::payload::Payload;
 use crate::pipeline::Pipeline;
 use crate::runner::{Runner, Source, StageRunner};
+use crate::seed::materialize;
 use crate::sink::{ToLoss, ToNext};
 use crate::stage::{LossStage, Stage};
 
@@ -48,24 +50,39 @@ impl StageConfig {
     /// Places a module: its parameters exist, on this stage's device, before any thread starts.
     fn place<M: Module>(self, module: M) -> (Device, Trained<M>) {
         let device = self.device.inner();
-        module.visit(&mut Touch);
-        let module = module.train().fork(&device);
+        materialize(&module);
+        // By way of `valid`, which drops burn's gradient checkpointing: inputs could not join such a graph.
+        let module = module.valid().train().fork(&device);
         (device, Trained::new(module, self.optimizer, self.learning_rate))
     }
 }
 
-/// Makes lazy parameters exist: burn draws them from one random number generator at their first use.
-pub(crate) struct Touch;
+/// Which stage trains which parameter.
+#[derive(Default)]
+struct Owners {
+    stage_of: HashMap<ParamId, usize>,
+    shared: Option<(usize, usize)>,
+}
 
-impl ModuleVisitor for Touch {
+impl Owners {
+    fn add<M: Module>(&mut self, stage: usize, module: &M) {
+        module.visit(&mut Claim { owners: self, stage });
+    }
+}
+
+struct Claim<'a> {
+    owners: &'a mut Owners,
+    stage: usize,
+}
+
+impl ModuleVisitor for Claim<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        param.val();
-    }
-    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
-        param.val();
-    }
-    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
-        param.val();
+        if param.val().is_require_grad() {
+            let owner = *self.owners.stage_of.entry(param.id).or_insert(self.stage);
+            if owner != self.stage {
+                self.owners.shared.get_or_insert((owner, self.stage));
+            }
+        }
     }
 }
 
@@ -77,6 +94,8 @@ struct Site {
 }
 
 /// Puts up the stages joined so far, and gives the input of the next one.
+///
+/// It waits for `build`, because a channel is made with its capacity, and a transfer with both its devices.
 type Wire<Out> = Box<dyn FnOnce(&mut Site) -> Source<Out>>;
 
 /// The stages joined so far, from a batch's input to the last one's output.
@@ -84,21 +103,24 @@ type Wire<Out> = Box<dyn FnOnce(&mut Site) -> Source<Out>>;
 pub struct Chain<In: Payload, Out: Payload> {
     feed: Sender<Vec<In>>,
     devices: Vec<Device>,
+    owners: Owners,
     wire: Wire<Out>,
 }
 
 impl<In: Payload> Chain<In, In> {
     pub(crate) fn new() -> Self {
         let (feed, source) = bounded(1);
-        Self { feed, devices: Vec::new(), wire: Box::new(|_| Source::Batch(source)) }
+        Self { feed, devices: Vec::new(), owners: Owners::default(), wire: Box::new(|_| Source::Batch(source)) }
     }
 }
 
 impl<In: Payload, Out: Payload> Chain<In, Out> {
     /// Appends a stage that takes what the chain gives.
     pub fn stage<S: Stage<Input = Out>>(mut self, module: S, config: StageConfig) -> Chain<In, S::Output> {
+        let stage = self.devices.len();
+        self.owners.add(stage, &module);
         let (device, trained) = config.place(module);
-        let (stage, before) = (self.devices.len(), self.wire);
+        let before = self.wire;
         self.devices.push(device.clone());
         let wire = move |site: &mut Site| {
             let source = before(site);
@@ -106,13 +128,15 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
             site.runners.push(Box::new(StageRunner::new(stage, device, trained, source, ToNext::new(downstream))));
             Source::Link(upstream)
         };
-        Chain { feed: self.feed, devices: self.devices, wire: Box::new(wire) }
+        Chain { feed: self.feed, devices: self.devices, owners: self.owners, wire: Box::new(wire) }
     }
 
     /// Ends the chain with the stage that makes the loss.
     pub fn loss<L: LossStage<Input = Out>>(mut self, module: L, config: StageConfig) -> PipelineBuilder<In, L::Target> {
+        let stage = self.devices.len();
+        self.owners.add(stage, &module);
         let (device, trained) = config.place(module);
-        let (stage, before) = (self.devices.len(), self.wire);
+        let before = self.wire;
         self.devices.push(device.clone());
         let (targets, target_feed) = bounded(1);
         let wire = move |site: &mut Site| {
@@ -124,6 +148,7 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
             inputs: self.feed,
             targets,
             devices: self.devices,
+            owners: self.owners,
             wire: Box::new(wire),
             weight: L::weight,
             schedule: Box::new(OneFOneB),
@@ -140,6 +165,7 @@ pub struct PipelineBuilder<In: Payload, Target: Payload> {
     inputs: Sender<Vec<In>>,
     targets: Sender<Vec<Target>>,
     devices: Vec<Device>,
+    owners: Owners,
     wire: Box<dyn FnOnce(&mut Site)>,
     weight: fn(&Target) -> f64,
     schedule: Box<dyn Schedule>,
@@ -178,8 +204,12 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
     /// Writes the plan, checks it, and starts one thread a worker.
     ///
     /// # Errors
-    /// [`BuildError`]; unless it is [`BuildError::Spawn`], no thread has started.
+    /// [`BuildError`], which names the values and the way out.
     pub fn build(self) -> Result<Pipeline<In, Target>, BuildError> {
+        if let Some(stages) = self.owners.shared {
+            return Err(BuildError::SharedParameter { stages });
+        }
+        self.one_gpu_at_most()?;
         let plan = self.checked_plan()?;
         let workers = plan.plan().workers();
         let cores = match self.cores_per_stage {
@@ -192,17 +222,36 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         Pipeline::start(Arc::new(plan), site.runners, cores, (self.inputs, self.targets), self.weight)
     }
 
-    fn checked_plan(&self) -> Result<Checked, BuildError> {
-        let (stages, schedule) = (self.devices.len(), self.schedule.name());
-        let plan = self.schedule.plan(stages, self.micro_batches);
-        let plan = plan.map_err(|cause| BuildError::Schedule { schedule, cause })?;
-        let (written, asked) = ((plan.stages(), plan.micro_batches()), (stages, self.micro_batches));
-        if written != asked {
-            return Err(BuildError::Shape { schedule, written, asked });
+    /// burn moves tensors between GPUs by NCCL, which deadlocks where two workers start opposite moves at once.
+    fn one_gpu_at_most(&self) -> Result<(), BuildError> {
+        let mut gpus: Vec<&Device> = Vec::new();
+        for device in self.devices.iter().filter(|device| !is_host(device)) {
+            if !gpus.contains(&device) {
+                gpus.push(device);
+            }
         }
+        if gpus.len() > 1 { Err(BuildError::SeveralGpus { gpus: gpus.len() }) } else { Ok(()) }
+    }
+
+    fn checked_plan(&self) -> Result<Checked, BuildError> {
+        let (stages, micro_batches, schedule) = (self.devices.len(), self.micro_batches, self.schedule.name());
+        let plan = self.schedule.plan(stages, micro_batches);
+        // A plan is the schedule of its own shape: this refuses what was written for another.
+        let plan = plan.and_then(|plan| plan.plan(stages, micro_batches));
+        let plan = plan.map_err(|cause| BuildError::Schedule { schedule, cause })?;
         if let Some(error) = BuildError::unsupported(plan.rows()) {
             return Err(error);
         }
-        Ok(check(&plan, self.channel_capacity.unwrap_or(self.micro_batches))?)
+        check(&plan, self.channel_capacity.unwrap_or(micro_batches)).map_err(BuildError::Check)
     }
+}
+
+#[cfg(feature = "flex")]
+fn is_host(device: &Device) -> bool {
+    *device == Device::flex()
+}
+
+#[cfg(not(feature = "flex"))]
+fn is_host(_: &Device) -> bool {
+    false
 }

@@ -8,7 +8,7 @@ use crate::batch::BatchError;
 use crate::flush::LedgerError;
 use crate::stage::BoxError;
 
-/// Why a pipeline cannot be built. No thread has started.
+/// Why a pipeline cannot be built. Threads that have started, if any, have ended.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
@@ -22,21 +22,7 @@ pub enum BuildError {
     },
     /// The plan cannot run.
     #[error("the plan is refused: {0}")]
-    Check(#[from] CheckError),
-    /// The schedule wrote a plan of another shape than it was asked for.
-    #[error(
-        "the `{schedule}` schedule wrote a plan for {} stages and {} micro-batches, but the pipeline has {} and {}; \
-         write the plan for these",
-        written.0, written.1, asked.0, asked.1
-    )]
-    Shape {
-        /// The schedule.
-        schedule: &'static str,
-        /// Its plan's stages and micro-batches.
-        written: (usize, usize),
-        /// The pipeline's.
-        asked: (usize, usize),
-    },
+    Check(CheckError),
     /// The plan has an action that stages cannot do.
     #[error(
         "the plan has `{action}`, but stages have whole backwards only; \
@@ -46,16 +32,44 @@ pub enum BuildError {
         /// The action.
         action: Action,
     },
+    /// Two stages train the same parameter; each would step a copy of its own.
+    #[error(
+        "stages {} and {} train the same parameter; keep both uses in one stage, or give each its own parameter",
+        stages.0, stages.1
+    )]
+    SharedParameter {
+        /// The stages.
+        stages: (usize, usize),
+    },
+    /// Stages are on several GPUs.
+    #[error(
+        "stages are on {gpus} GPUs, but transfers between GPUs are not ordered yet and could deadlock; \
+         put all stages on one GPU"
+    )]
+    SeveralGpus {
+        /// How many.
+        gpus: usize,
+    },
     /// No core was given to a stage.
     #[error("0 cores a stage: every stage needs at least 1 core")]
     NoCores,
-    /// The operating system would not start a thread.
-    #[error("the thread of worker {worker} could not be started: {cause}")]
+    /// The operating system would not start a worker's thread.
+    #[error("the thread of worker {worker} could not be started: {cause}; lower the number of stages")]
     Spawn {
         /// The worker.
         worker: usize,
         /// What the system said.
         cause: std::io::Error,
+    },
+    /// The operating system would not start the threads of a worker's kernels.
+    #[error("the pool of {cores} cores of worker {worker} could not be started: {cause}; lower the cores a stage")]
+    Pool {
+        /// The worker.
+        worker: usize,
+        /// The cores asked for.
+        cores: usize,
+        /// What went wrong.
+        cause: String,
     },
 }
 
@@ -77,35 +91,34 @@ pub enum StepError {
     Batch(#[from] BatchError),
     /// A stage panicked or returned an error. All workers have stopped and their threads are joined; no stage has
     /// stepped, unless the activity is the optimizer step itself.
-    #[error("{0}")]
+    #[error(transparent)]
     Stage(Box<StageFailure>),
     /// The stages do not agree on what they summed. All workers have stopped; no stage has stepped.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
-    /// An earlier step failed.
+    /// An earlier step or evaluation failed.
     #[error(
-        "the pipeline stopped in step {step}, with the error that step returned; \
-         take the modules back with `into_modules` and build a new pipeline from them"
+        "the pipeline stopped in {during}, with the error that it returned; take the modules back with \
+         `into_modules` and build a new pipeline from them (optimizer states and learning rates start anew)"
     )]
     Stopped {
-        /// The step that failed.
-        step: usize,
+        /// What failed.
+        during: During,
     },
 }
 
 /// What a stage was doing when it failed, and how.
 #[derive(Debug, thiserror::Error)]
-#[error("stage {stage} failed in {activity} of step {step}: {failure}")]
+#[error("stage {stage} failed in {activity} of {during}: {failure}")]
 #[non_exhaustive]
 pub struct StageFailure {
     /// The stage.
     pub stage: usize,
     /// What it was doing.
     pub activity: Activity,
-    /// The step, from 0.
-    pub step: usize,
+    /// As part of what.
+    pub during: During,
     /// How it failed.
-    #[source]
     pub failure: Failure,
 }
 
@@ -119,11 +132,32 @@ impl StageFailure {
     }
 }
 
+/// What the workers did as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum During {
+    /// A step, counted from 0.
+    Step(usize),
+    /// An evaluation, after so many steps.
+    Evaluation {
+        /// The steps before it.
+        steps: usize,
+    },
+}
+
+impl fmt::Display for During {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Step(step) => write!(f, "step {step}"),
+            Self::Evaluation { steps } => write!(f, "an evaluation after {steps} steps"),
+        }
+    }
+}
+
 /// What a stage does at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Activity {
-    /// It gets ready for a step.
+    /// It gets ready.
     Start,
     /// It computes or transfers a micro-batch.
     Instruction(Instruction),
@@ -138,7 +172,7 @@ impl fmt::Display for Activity {
         match self {
             Self::Start => write!(f, "the start"),
             Self::Instruction(instruction) => {
-                write!(f, "action {instruction}, micro-batch {}", instruction.micro_batch())
+                write!(f, "action {instruction}, micro-batch {},", instruction.micro_batch())
             }
             Self::Finish => write!(f, "the flush"),
             Self::OptimizerStep => write!(f, "the optimizer step"),
@@ -153,8 +187,8 @@ pub enum Failure {
     #[error("it panicked: {0}")]
     Panic(String),
     /// It returned this error.
-    #[error("{0}")]
-    Error(#[source] BoxError),
+    #[error(transparent)]
+    Error(BoxError),
 }
 
 impl Failure {

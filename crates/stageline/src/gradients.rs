@@ -12,7 +12,7 @@ use crate::flush::Ledger;
 /// The order of the additions is part of the result: it makes the sum the same bits under every schedule.
 pub(crate) struct GradientSum<M> {
     sum: GradientsAccumulator<M>,
-    early: BTreeMap<usize, GradientsParams>,
+    early: BTreeMap<usize, (GradientsParams, f64)>,
     ledger: Ledger,
 }
 
@@ -21,12 +21,12 @@ impl<M: Module> GradientSum<M> {
         Self { sum: GradientsAccumulator::new(), early: BTreeMap::new(), ledger: Ledger::default() }
     }
 
-    /// Takes the gradients of one micro-batch; `weights` holds every micro-batch's loss weight.
-    pub(crate) fn add(&mut self, module: &M, micro_batch: usize, gradients: GradientsParams, weights: &[f64]) {
-        self.early.insert(micro_batch, gradients);
-        while let Some(gradients) = self.early.remove(&self.ledger.backwards) {
+    /// Takes the gradients of one micro-batch, and the loss weight that came with it.
+    pub(crate) fn add(&mut self, module: &M, micro_batch: usize, gradients: GradientsParams, weight: f64) {
+        self.early.insert(micro_batch, (gradients, weight));
+        while let Some((gradients, weight)) = self.early.remove(&self.ledger.backwards) {
             self.sum.accumulate(module, gradients);
-            self.ledger.weight += weights[self.ledger.backwards];
+            self.ledger.weight += weight;
             self.ledger.backwards += 1;
         }
     }
@@ -60,7 +60,7 @@ mod tests {
                 let mut gradients = GradientsParams::new();
                 let value = Tensor::<1>::from_floats([values[micro_batch]], &device).inner();
                 gradients.register(parameter.id, value);
-                sum.add(&parameter, micro_batch, gradients, &[1.0, 2.0, 4.0]);
+                sum.add(&parameter, micro_batch, gradients, [1.0, 2.0, 4.0][micro_batch]);
             }
             assert_eq!(sum.ledger(), Ledger { backwards: 3, weight: 7.0 });
             sum.take().remove::<1>(parameter.id).unwrap().into_scalar::<f32>()

@@ -2,7 +2,8 @@
 //!
 //! A batch is cut into M micro-batches that flow through P stages on a schedule, most often 1F1B. M is also the
 //! gradient accumulation count: every stage adds its gradients over the micro-batches, and after the flush steps its
-//! own optimizer. The result is the same bits as accumulation on one device, for every P, M and schedule.
+//! own optimizer. On a deterministic backend the result is the same bits as accumulation over the same M micro-batches on
+//! one thread, for every P and schedule.
 //!
 //! # Layout
 //!
@@ -44,7 +45,7 @@ mod worker;
 pub use batch::{Batch, BatchError};
 pub use builder::{Chain, PipelineBuilder, StageConfig};
 pub use device::{DeviceError, DeviceName};
-pub use error::{Activity, BuildError, Failure, StageFailure, StepError};
+pub use error::{Activity, BuildError, During, Failure, StageFailure, StepError};
 pub use modules::{ModuleError, Modules};
 pub use payload::{Payload, PayloadMapper};
 pub use pipeline::Pipeline;

@@ -3,28 +3,32 @@
 use burn::tensor::{Bool, Device, Int, Tensor};
 use crossbeam_channel::{Receiver, Sender, bounded};
 
-use crate::error::StepError;
 use crate::payload::{Payload, PayloadMapper};
 use crate::stop::{Stop, Stopped};
-use crate::tape::Cotangents;
+use crate::tape::LeafGradients;
 
-/// One micro-batch's payload on its way.
+/// One micro-batch's payload, and the loss weight that it stands for.
+pub(crate) struct Weighted<T> {
+    pub(crate) payload: T,
+    pub(crate) weight: f64,
+}
+
 struct Message<T> {
     micro_batch: usize,
-    payload: T,
+    content: T,
 }
 
 /// The end of the stage that sends activations.
 pub(crate) struct Downstream<T> {
-    activations: Sender<Message<T>>,
-    gradients: Receiver<Message<Cotangents>>,
+    activations: Sender<Message<Weighted<T>>>,
+    gradients: Receiver<Message<LeafGradients>>,
     next: Device,
 }
 
 /// The end of the stage that receives activations.
 pub(crate) struct Upstream<T> {
-    activations: Receiver<Message<T>>,
-    gradients: Sender<Message<Cotangents>>,
+    activations: Receiver<Message<Weighted<T>>>,
+    gradients: Sender<Message<LeafGradients>>,
     previous: Device,
 }
 
@@ -40,41 +44,36 @@ pub(crate) fn link<T>(capacity: usize, previous: Device, next: Device) -> (Downs
 
 impl<T: Payload> Downstream<T> {
     /// Moves an activation to the next stage's device and hands it over.
-    pub(crate) fn send(&self, stop: &Stop<StepError>, micro_batch: usize, payload: T) -> Result<(), Stopped> {
-        let payload = move_to(payload, &self.next);
-        stop.send(&self.activations, Message { micro_batch, payload })
+    pub(crate) fn send(&self, stop: &Stop, micro_batch: usize, activation: Weighted<T>) -> Result<(), Stopped> {
+        let content = Weighted { payload: move_to(activation.payload, &self.next), ..activation };
+        stop.send(&self.activations, Message { micro_batch, content })
     }
 
-    pub(crate) fn receive_gradient(&self, stop: &Stop<StepError>, micro_batch: usize) -> Result<Cotangents, Stopped> {
+    pub(crate) fn receive_gradient(&self, stop: &Stop, micro_batch: usize) -> Result<LeafGradients, Stopped> {
         take(stop, &self.gradients, micro_batch)
     }
 }
 
 impl<T: Payload> Upstream<T> {
-    pub(crate) fn receive(&self, stop: &Stop<StepError>, micro_batch: usize) -> Result<T, Stopped> {
+    pub(crate) fn receive(&self, stop: &Stop, micro_batch: usize) -> Result<Weighted<T>, Stopped> {
         take(stop, &self.activations, micro_batch)
     }
 
-    /// Hands over gradients, which are on the previous stage's device already.
+    /// Moves gradients to the previous stage's device and hands them over.
     pub(crate) fn send_gradient(
         &self,
-        stop: &Stop<StepError>,
+        stop: &Stop,
         micro_batch: usize,
-        payload: Cotangents,
+        gradients: LeafGradients,
     ) -> Result<(), Stopped> {
-        stop.send(&self.gradients, Message { micro_batch, payload })
-    }
-
-    /// The device of the stage before.
-    pub(crate) fn previous(&self) -> &Device {
-        &self.previous
+        stop.send(&self.gradients, Message { micro_batch, content: gradients.to_device(&self.previous) })
     }
 }
 
-fn take<T>(stop: &Stop<StepError>, channel: &Receiver<Message<T>>, micro_batch: usize) -> Result<T, Stopped> {
+fn take<T>(stop: &Stop, channel: &Receiver<Message<T>>, micro_batch: usize) -> Result<T, Stopped> {
     let message = stop.receive(channel)?;
     assert_eq!(message.micro_batch, micro_batch, "a checked plan receives in the order in which it sends");
-    Ok(message.payload)
+    Ok(message.content)
 }
 
 /// Moves a payload to a device, out of any graph.

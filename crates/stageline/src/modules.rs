@@ -12,8 +12,7 @@ enum Slot {
 }
 
 impl Modules {
-    pub(crate) fn new(runners: Vec<Box<dyn Runner>>) -> Self {
-        let stages = runners.iter().map(|runner| runner.stage() + 1).max().unwrap_or(0);
+    pub(crate) fn new(runners: Vec<Box<dyn Runner>>, stages: usize) -> Self {
         let mut slots: Vec<_> = (0..stages).map(|_| Slot::Lost).collect();
         for runner in runners {
             let stage = runner.stage();
@@ -82,8 +81,10 @@ pub enum ModuleError {
         /// The stage.
         stage: usize,
     },
-    /// The stage's optimizer panicked while it held the module.
-    #[error("the module of stage {stage} was lost when its optimizer panicked; start from a checkpoint")]
+    /// The stage's optimizer panicked while it held the module, or its thread was lost.
+    #[error(
+        "the module of stage {stage} was lost when its optimizer, or its thread, panicked; start from a checkpoint"
+    )]
     Lost {
         /// The stage.
         stage: usize,

@@ -5,18 +5,18 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
-use stageline_schedule::{Checked, Plan, check_forward};
+use stageline_schedule::{Checked, Plan};
 
 use crate::batch::{Batch, MicroBatches};
 use crate::builder::Chain;
-use crate::error::{BuildError, Failure, StepError};
+use crate::error::{BuildError, During, Failure, StepError};
 use crate::flush::{self, Ledger};
 use crate::modules::Modules;
 use crate::payload::Payload;
 use crate::report::{EvalReport, StageReport, StepReport};
 use crate::runner::{Pass, Runner};
 use crate::stop::{Stop, Stopped};
-use crate::worker::{Command, Line, Report, Worker};
+use crate::worker::{Command, Finished, Line, Stepped, Worker};
 
 /// A model on its stages' devices and threads, ready to train.
 ///
@@ -27,9 +27,13 @@ pub struct Pipeline<In: Payload, Target: Payload> {
     inputs: Sender<Vec<In>>,
     targets: Sender<Vec<Target>>,
     workers: Vec<WorkerHandle>,
-    reports: Receiver<Report>,
-    stop: Arc<Stop<StepError>>,
-    step: usize,
+    finished: Receiver<Finished>,
+    stepped: Receiver<Stepped>,
+    stop: Arc<Stop>,
+    /// How many steps are done.
+    steps: usize,
+    /// What the workers were last asked for.
+    during: During,
     /// The stages, once their workers have ended.
     ended: Vec<Box<dyn Runner>>,
 }
@@ -55,15 +59,18 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         (inputs, targets): (Sender<Vec<In>>, Sender<Vec<Target>>),
         weight: fn(&Target) -> f64,
     ) -> Result<Self, BuildError> {
-        let (report_sender, reports) = bounded(runners.len());
+        let (finished_sender, finished) = bounded(runners.len());
+        let (stepped_sender, stepped) = bounded(runners.len());
         let mut pipeline = Self {
             weight,
             inputs,
             targets,
             workers: Vec::new(),
-            reports,
+            finished,
+            stepped,
             stop: Arc::new(Stop::new()),
-            step: 0,
+            steps: 0,
+            during: During::Step(0),
             ended: Vec::new(),
             plan: Arc::clone(&plan),
         };
@@ -76,12 +83,12 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             let (commits, commit_receiver) = bounded(1);
             let line = Line {
                 commands: command_receiver,
+                finished: finished_sender.clone(),
                 commits: commit_receiver,
-                reports: report_sender.clone(),
+                stepped: stepped_sender.clone(),
                 stop: Arc::clone(&pipeline.stop),
             };
-            let thread = Worker::new(index, runners, line).spawn(cores);
-            let thread = thread.map_err(|cause| BuildError::Spawn { worker: index, cause })?;
+            let thread = Worker::new(index, runners, line).spawn(cores)?;
             pipeline.workers.push(WorkerHandle { commands, commits, thread });
         }
         Ok(pipeline)
@@ -117,48 +124,48 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// Ends the threads and gives the modules back, with autodiff, as the last step left them.
     pub fn into_modules(mut self) -> Modules {
         self.join();
-        Modules::new(std::mem::take(&mut self.ended))
+        Modules::new(std::mem::take(&mut self.ended), self.plan().stages())
     }
 
     fn running(&self) -> Result<(), StepError> {
-        if self.workers.is_empty() { Err(StepError::Stopped { step: self.step }) } else { Ok(()) }
+        if self.workers.is_empty() { Err(StepError::Stopped { during: self.during }) } else { Ok(()) }
     }
 
     fn train(&mut self, batch: MicroBatches<In, Target>, start: Instant) -> Result<StepReport, Ended> {
+        self.during = During::Step(self.steps);
         let weights = Arc::new(batch.weights);
         let expected = Ledger { backwards: weights.each.len(), weight: weights.total };
         let plan = Arc::clone(&self.plan);
-        let finished = self.run(batch.inputs, batch.targets, &plan, &Pass::Train(Arc::clone(&weights)))?;
+        let finished = self.run(batch.inputs, batch.targets, plan, &Pass::Train(Arc::clone(&weights)))?;
 
-        let ledgers = finished.iter().map(|report| (report.stage, report.outcome.ledger));
+        let ledgers = finished.iter().map(|stage| (stage.stage, stage.outcome.ledger));
         flush::agree(ledgers, expected).map_err(|error| Ended::ByCaller(error.into()))?;
         for worker in &self.workers {
             self.stop.send(&worker.commits, ())?;
         }
-        let stepped = self.gather()?;
+        let mut stepped = self.gather(&self.stepped)?;
+        stepped.sort_by_key(|stage| stage.stage);
 
+        let stages = stepped.iter().map(|stage| StageReport { busy: stage.busy, learning_rate: stage.learning_rate });
         let report = StepReport {
-            step: self.step,
+            step: self.steps,
             loss: total_loss(&finished) / weights.total,
             weight: weights.total,
             step_time: start.elapsed(),
-            stages: stepped
-                .iter()
-                .map(|report| StageReport { busy: report.busy, learning_rate: report.learning_rate })
-                .collect(),
+            stages: stages.collect(),
             workers: self.workers.len(),
             micro_batches: weights.each.len(),
         };
-        self.step += 1;
+        self.steps += 1;
         Ok(report)
     }
 
     fn evaluate(&mut self, batch: MicroBatches<In, Target>) -> Result<EvalReport, Ended> {
-        let forwards = self.plan().forward_only(batch.inputs.len());
-        let plan = check_forward(forwards, self.plan.capacity());
-        let plan = plan.expect("the forwards of a checked plan wait for each other only as they did in it");
-        let finished = self.run(batch.inputs, batch.targets, &Arc::new(plan), &Pass::Evaluate)?;
-        Ok(EvalReport { loss: total_loss(&finished) / batch.weights.total, weight: batch.weights.total })
+        self.during = During::Evaluation { steps: self.steps };
+        let weights = Arc::new(batch.weights);
+        let plan = Arc::new(self.plan.forwards(batch.inputs.len()));
+        let finished = self.run(batch.inputs, batch.targets, plan, &Pass::Evaluate(Arc::clone(&weights)))?;
+        Ok(EvalReport { loss: total_loss(&finished) / weights.total, weight: weights.total })
     }
 
     /// Runs one pass of every worker's list.
@@ -166,24 +173,21 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         &self,
         inputs: Vec<In>,
         targets: Vec<Target>,
-        plan: &Arc<Checked>,
+        plan: Arc<Checked>,
         pass: &Pass,
-    ) -> Result<Vec<Report>, Stopped> {
+    ) -> Result<Vec<Finished>, Stopped> {
         self.stop.send(&self.inputs, inputs)?;
         self.stop.send(&self.targets, targets)?;
         for worker in &self.workers {
-            let command = Command { step: self.step, plan: Arc::clone(plan), pass: pass.clone() };
+            let command = Command { during: self.during, plan: Arc::clone(&plan), pass: pass.clone() };
             self.stop.send(&worker.commands, command)?;
         }
-        self.gather()
+        self.gather(&self.finished)
     }
 
-    /// One report of every stage, in order.
-    fn gather(&self) -> Result<Vec<Report>, Stopped> {
-        let reports = (0..self.plan().stages()).map(|_| self.stop.receive(&self.reports));
-        let mut reports = reports.collect::<Result<Vec<_>, _>>()?;
-        reports.sort_by_key(|report| report.stage);
-        Ok(reports)
+    /// One message of every stage.
+    fn gather<R>(&self, messages: &Receiver<R>) -> Result<Vec<R>, Stopped> {
+        (0..self.plan().stages()).map(|_| self.stop.receive(messages)).collect()
     }
 
     /// Stops and joins every worker; gives the one root cause.
@@ -192,7 +196,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             self.stop.raise(error);
         }
         self.join();
-        self.stop.take_error().unwrap_or(StepError::Stopped { step: self.step })
+        self.stop.take_error().unwrap_or(StepError::Stopped { during: self.during })
     }
 
     /// Ends every worker that still runs, and keeps its stages.
@@ -201,7 +205,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         for thread in threads {
             match thread.join() {
                 Ok(runners) => self.ended.extend(runners),
-                Err(panic) => tracing::error!(failure = %Failure::of_panic(panic), "a worker thread panicked"),
+                Err(panic) => tracing::error!(failure = %Failure::of_panic(panic), "a worker thread was lost"),
             }
         }
     }
@@ -228,6 +232,6 @@ impl From<Stopped> for Ended {
 }
 
 /// The sum of the losses, from the one stage that makes them.
-fn total_loss(finished: &[Report]) -> f64 {
-    finished.iter().filter_map(|report| report.outcome.loss).sum()
+fn total_loss(finished: &[Finished]) -> f64 {
+    finished.iter().filter_map(|stage| stage.outcome.loss).sum()
 }

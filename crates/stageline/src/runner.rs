@@ -10,23 +10,29 @@ use crossbeam_channel::Receiver;
 use stageline_schedule::{Action, Carried, Compute, Instruction, Transfer};
 
 use crate::batch::Weights;
-use crate::error::StepError;
 use crate::flush::{Ledger, Trained};
 use crate::gradients::GradientSum;
-use crate::link::{Upstream, move_to};
+use crate::link::{Upstream, Weighted, move_to};
 use crate::sink::Sink;
 use crate::slots::Slots;
 use crate::stage::BoxError;
 use crate::stop::{Stop, Stopped};
-use crate::tape::{Cotangents, Leaves, track};
+use crate::tape::{LeafGradients, Leaves, track};
 
-/// What the workers do with a batch.
+/// What the workers do with a batch, which weighs this much.
 #[derive(Clone)]
 pub(crate) enum Pass {
-    /// Forwards, backwards and a flush; the loss is divided by the total of these weights.
+    /// Forwards, backwards and a flush; the loss is divided by the total weight.
     Train(Arc<Weights>),
     /// Forwards only, without a graph.
-    Evaluate,
+    Evaluate(Arc<Weights>),
+}
+
+impl Pass {
+    fn weights(&self) -> &Weights {
+        let (Self::Train(weights) | Self::Evaluate(weights)) = self;
+        weights
+    }
 }
 
 /// Why a worker leaves its list.
@@ -44,7 +50,7 @@ impl From<Stopped> for Interrupt {
 }
 
 /// What a stage has to show at the end of a pass.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Outcome {
     /// What is in its gradient sum.
     pub(crate) ledger: Ledger,
@@ -55,8 +61,8 @@ pub(crate) struct Outcome {
 /// A stage, its types erased: what the worker drives.
 pub(crate) trait Runner: Send {
     fn stage(&self) -> usize;
-    fn begin(&mut self, pass: Pass, stop: &Stop<StepError>) -> Result<(), Stopped>;
-    fn run(&mut self, instruction: Instruction, stop: &Stop<StepError>) -> Result<(), Interrupt>;
+    fn begin(&mut self, pass: &Pass, stop: &Stop) -> Result<(), Stopped>;
+    fn run(&mut self, instruction: Instruction, stop: &Stop) -> Result<(), Interrupt>;
     fn finish(&mut self) -> Outcome;
     /// Steps the optimizer; returns the learning rate.
     fn step(&mut self) -> f64;
@@ -77,6 +83,16 @@ pub(crate) enum Source<T> {
     Link(Upstream<T>),
 }
 
+/// What a stage is in the middle of.
+enum Mode<M> {
+    Idle,
+    Training {
+        total_weight: f64,
+    },
+    /// With the module without autodiff.
+    Evaluating(M),
+}
+
 /// A stage in its place.
 pub(crate) struct StageRunner<M, K: Sink<M>> {
     stage: usize,
@@ -84,13 +100,18 @@ pub(crate) struct StageRunner<M, K: Sink<M>> {
     trained: Trained<M>,
     source: Source<K::Input>,
     sink: K,
-    pass: Pass,
-    /// The module without autodiff, during an evaluation.
-    valid: Option<M>,
-    arrived: Slots<K::Input>,
-    tape: Slots<(Leaves, K::Residual)>,
-    departing: Slots<Cotangents>,
+    mode: Mode<M>,
+    arrived: Slots<Weighted<K::Input>>,
+    tape: Slots<Taped<K::Residual>>,
+    departing: Slots<LeafGradients>,
     gradients: GradientSum<M>,
+}
+
+/// One live micro-batch.
+struct Taped<R> {
+    input: Leaves,
+    residual: R,
+    weight: f64,
 }
 
 impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
@@ -101,8 +122,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
             trained,
             source,
             sink,
-            pass: Pass::Evaluate,
-            valid: None,
+            mode: Mode::Idle,
             arrived: Slots::new(),
             tape: Slots::new(),
             departing: Slots::new(),
@@ -110,48 +130,46 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         }
     }
 
-    fn receive(&mut self, micro_batch: usize, stop: &Stop<StepError>) -> Result<(), Stopped> {
-        if let Source::Link(upstream) = &self.source {
-            self.arrived.put(micro_batch, upstream.receive(stop, micro_batch)?);
+    fn receive(&mut self, micro_batch: usize, stop: &Stop) -> Result<(), Stopped> {
+        match &self.source {
+            Source::Link(upstream) => self.arrived.put(micro_batch, upstream.receive(stop, micro_batch)?),
+            Source::Batch(_) => unreachable!("lowering gives the first stage no previous one"),
         }
         Ok(())
     }
 
     fn forward(&mut self, micro_batch: usize) -> Result<(), BoxError> {
-        let input = self.arrived.take(micro_batch);
-        if let Some(module) = &self.valid {
-            let input = move_to(input, &self.device);
-            return self.sink.evaluate(module, input, micro_batch);
+        let Weighted { payload, weight } = self.arrived.take(micro_batch);
+        if let Mode::Evaluating(module) = &self.mode {
+            let payload = move_to(payload, &self.device);
+            return self.sink.evaluate(module, Weighted { payload, weight }, micro_batch);
         }
-        let (input, leaves) = match self.source {
-            Source::Batch(_) => (track(move_to(input, &self.device)), Leaves::default()),
-            Source::Link(_) => Leaves::of_input(input),
+        let (payload, input) = match self.source {
+            Source::Batch(_) => (track(move_to(payload, &self.device)), Leaves::default()),
+            Source::Link(_) => Leaves::of_input(payload),
         };
-        let residual = self.sink.forward(self.trained.module(), input, micro_batch)?;
-        self.tape.put(micro_batch, (leaves, residual));
+        let residual = self.sink.forward(self.trained.module(), Weighted { payload, weight }, micro_batch)?;
+        self.tape.put(micro_batch, Taped { input, residual, weight });
         Ok(())
     }
 
     fn backward(&mut self, micro_batch: usize) {
-        let Pass::Train(weights) = &self.pass else { unreachable!("an evaluation has no backwards") };
-        let (leaves, residual) = self.tape.take(micro_batch);
-        let mut gradients = self.sink.root(residual, micro_batch).map(|root| root.backward());
-        if let Source::Link(upstream) = &self.source {
-            let cotangents = match &mut gradients {
-                Some(gradients) => leaves.cotangents(gradients, upstream.previous()),
-                None => leaves.no_cotangents(),
-            };
-            self.departing.put(micro_batch, cotangents);
+        let Mode::Training { total_weight } = self.mode else { unreachable!("an evaluation has no backwards") };
+        let Taped { input, residual, weight } = self.tape.take(micro_batch);
+        let root = self.sink.root(residual, micro_batch, total_weight);
+        let mut gradients = root.map(|root| root.backward());
+        if let Source::Link(_) = self.source {
+            self.departing.put(micro_batch, input.gradients(gradients.as_mut()));
         }
         let module = self.trained.module();
-        let of_parameters = gradients.map(|gradients| GradientsParams::from_grads(gradients, module));
-        self.gradients.add(module, micro_batch, of_parameters.unwrap_or_default(), &weights.each);
+        let gradients = gradients.map(|gradients| GradientsParams::from_grads(gradients, module));
+        self.gradients.add(module, micro_batch, gradients.unwrap_or_default(), weight);
     }
 
-    fn send_gradient(&mut self, micro_batch: usize, stop: &Stop<StepError>) -> Result<(), Stopped> {
+    fn send_gradient(&mut self, micro_batch: usize, stop: &Stop) -> Result<(), Stopped> {
         match &self.source {
             Source::Link(upstream) => upstream.send_gradient(stop, micro_batch, self.departing.take(micro_batch)),
-            Source::Batch(_) => Ok(()),
+            Source::Batch(_) => unreachable!("lowering gives the first stage no previous one"),
         }
     }
 }
@@ -161,17 +179,20 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
         self.stage
     }
 
-    fn begin(&mut self, pass: Pass, stop: &Stop<StepError>) -> Result<(), Stopped> {
+    fn begin(&mut self, pass: &Pass, stop: &Stop) -> Result<(), Stopped> {
         if let Source::Batch(feed) = &self.source {
-            self.arrived = Slots::fill(stop.receive(feed)?);
+            let micro_batches = stop.receive(feed)?.into_iter().zip(&pass.weights().each);
+            self.arrived = micro_batches.map(|(payload, &weight)| Weighted { payload, weight }).collect();
         }
-        self.valid = matches!(pass, Pass::Evaluate).then(|| self.trained.module().valid());
-        self.sink.begin(&pass, stop)?;
-        self.pass = pass;
+        self.sink.begin(stop)?;
+        self.mode = match pass {
+            Pass::Train(weights) => Mode::Training { total_weight: weights.total },
+            Pass::Evaluate(_) => Mode::Evaluating(self.trained.module().valid()),
+        };
         Ok(())
     }
 
-    fn run(&mut self, instruction: Instruction, stop: &Stop<StepError>) -> Result<(), Interrupt> {
+    fn run(&mut self, instruction: Instruction, stop: &Stop) -> Result<(), Interrupt> {
         match instruction {
             Instruction::Compute(Action { compute, micro_batch, .. }) => match compute {
                 Compute::Forward => self.forward(micro_batch).map_err(Interrupt::Failed)?,
@@ -193,7 +214,7 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
     }
 
     fn finish(&mut self) -> Outcome {
-        self.valid = None;
+        self.mode = Mode::Idle;
         Outcome { ledger: self.gradients.ledger(), loss: self.sink.loss() }
     }
 

@@ -5,14 +5,12 @@ use std::collections::BTreeMap;
 use burn::tensor::{Device, Tensor};
 use crossbeam_channel::Receiver;
 
-use crate::error::StepError;
-use crate::link::{Downstream, move_to};
+use crate::link::{Downstream, Weighted, move_to};
 use crate::payload::Payload;
-use crate::runner::Pass;
 use crate::slots::Slots;
 use crate::stage::{BoxError, LossStage, Stage};
 use crate::stop::{Stop, Stopped};
-use crate::tape::{Cotangents, Leaves, track};
+use crate::tape::{LeafGradients, Leaves, track};
 
 /// The far side of a stage's module.
 pub(crate) trait Sink<M>: Send {
@@ -20,13 +18,18 @@ pub(crate) trait Sink<M>: Send {
     /// What a forward leaves for its backward.
     type Residual: Send;
 
-    fn begin(&mut self, pass: &Pass, stop: &Stop<StepError>) -> Result<(), Stopped>;
-    fn forward(&mut self, module: &M, input: Self::Input, micro_batch: usize) -> Result<Self::Residual, BoxError>;
-    fn evaluate(&mut self, module: &M, input: Self::Input, micro_batch: usize) -> Result<(), BoxError>;
-    /// The scalar to start the backward from; `None` where no gradient comes in.
-    fn root(&mut self, residual: Self::Residual, micro_batch: usize) -> Option<Tensor<1>>;
-    fn send(&mut self, micro_batch: usize, stop: &Stop<StepError>) -> Result<(), Stopped>;
-    fn receive_gradient(&mut self, micro_batch: usize, stop: &Stop<StepError>) -> Result<(), Stopped>;
+    fn begin(&mut self, stop: &Stop) -> Result<(), Stopped>;
+    fn forward(
+        &mut self,
+        module: &M,
+        input: Weighted<Self::Input>,
+        micro_batch: usize,
+    ) -> Result<Self::Residual, BoxError>;
+    fn evaluate(&mut self, module: &M, input: Weighted<Self::Input>, micro_batch: usize) -> Result<(), BoxError>;
+    /// The scalar to start the backward from; `None` where no gradient comes in. `total` is the weight of the step.
+    fn root(&mut self, residual: Self::Residual, micro_batch: usize, total: f64) -> Option<Tensor<1>>;
+    fn send(&mut self, micro_batch: usize, stop: &Stop) -> Result<(), Stopped>;
+    fn receive_gradient(&mut self, micro_batch: usize, stop: &Stop) -> Result<(), Stopped>;
     /// The sum of the losses of the pass, if this is where they are made.
     fn loss(&mut self) -> Option<f64>;
 }
@@ -34,13 +37,13 @@ pub(crate) trait Sink<M>: Send {
 /// The sink of every stage but the last: a link.
 pub(crate) struct ToNext<T> {
     downstream: Downstream<T>,
-    ready: Slots<T>,
-    cotangents: Slots<Cotangents>,
+    ready: Slots<Weighted<T>>,
+    gradients: Slots<LeafGradients>,
 }
 
 impl<T> ToNext<T> {
     pub(crate) fn new(downstream: Downstream<T>) -> Self {
-        Self { downstream, ready: Slots::new(), cotangents: Slots::new() }
+        Self { downstream, ready: Slots::new(), gradients: Slots::new() }
     }
 }
 
@@ -48,31 +51,32 @@ impl<S: Stage> Sink<S> for ToNext<S::Output> {
     type Input = S::Input;
     type Residual = Leaves;
 
-    fn begin(&mut self, _pass: &Pass, _stop: &Stop<StepError>) -> Result<(), Stopped> {
+    fn begin(&mut self, _stop: &Stop) -> Result<(), Stopped> {
         Ok(())
     }
 
-    fn forward(&mut self, module: &S, input: S::Input, micro_batch: usize) -> Result<Leaves, BoxError> {
-        let (output, leaves) = Leaves::of_output(module.try_forward(input)?);
-        self.ready.put(micro_batch, output);
+    fn forward(&mut self, module: &S, input: Weighted<S::Input>, micro_batch: usize) -> Result<Leaves, BoxError> {
+        let (payload, leaves) = Leaves::of_output(module.try_forward(input.payload)?);
+        self.ready.put(micro_batch, Weighted { payload, weight: input.weight });
         Ok(leaves)
     }
 
-    fn evaluate(&mut self, module: &S, input: S::Input, micro_batch: usize) -> Result<(), BoxError> {
-        self.ready.put(micro_batch, module.try_forward(input)?);
+    fn evaluate(&mut self, module: &S, input: Weighted<S::Input>, micro_batch: usize) -> Result<(), BoxError> {
+        let payload = module.try_forward(input.payload)?;
+        self.ready.put(micro_batch, Weighted { payload, weight: input.weight });
         Ok(())
     }
 
-    fn root(&mut self, leaves: Leaves, micro_batch: usize) -> Option<Tensor<1>> {
-        leaves.root(self.cotangents.take(micro_batch))
+    fn root(&mut self, leaves: Leaves, micro_batch: usize, _total: f64) -> Option<Tensor<1>> {
+        leaves.root(self.gradients.take(micro_batch))
     }
 
-    fn send(&mut self, micro_batch: usize, stop: &Stop<StepError>) -> Result<(), Stopped> {
+    fn send(&mut self, micro_batch: usize, stop: &Stop) -> Result<(), Stopped> {
         self.downstream.send(stop, micro_batch, self.ready.take(micro_batch))
     }
 
-    fn receive_gradient(&mut self, micro_batch: usize, stop: &Stop<StepError>) -> Result<(), Stopped> {
-        self.cotangents.put(micro_batch, self.downstream.receive_gradient(stop, micro_batch)?);
+    fn receive_gradient(&mut self, micro_batch: usize, stop: &Stop) -> Result<(), Stopped> {
+        self.gradients.put(micro_batch, self.downstream.receive_gradient(stop, micro_batch)?);
         Ok(())
     }
 
@@ -87,12 +91,25 @@ pub(crate) struct ToLoss<T> {
     device: Device,
     targets: Slots<T>,
     losses: BTreeMap<usize, Tensor<1>>,
-    total_weight: f64,
 }
 
-impl<T> ToLoss<T> {
+impl<T: Payload> ToLoss<T> {
     pub(crate) fn new(feed: Receiver<Vec<T>>, device: Device) -> Self {
-        Self { feed, device, targets: Slots::new(), losses: BTreeMap::new(), total_weight: 1.0 }
+        Self { feed, device, targets: Slots::new(), losses: BTreeMap::new() }
+    }
+
+    fn target(&mut self, micro_batch: usize) -> T {
+        move_to(self.targets.take(micro_batch), &self.device)
+    }
+
+    /// Keeps a loss to be reported, if it is a single number.
+    fn note(&mut self, micro_batch: usize, loss: &Tensor<1>) -> Result<(), BoxError> {
+        let [numbers] = loss.dims();
+        if numbers != 1 {
+            return Err(format!("the loss has shape [{numbers}]; return the sum over the targets, of shape [1]").into());
+        }
+        self.losses.insert(micro_batch, loss.clone().inner());
+        Ok(())
     }
 }
 
@@ -100,37 +117,34 @@ impl<L: LossStage> Sink<L> for ToLoss<L::Target> {
     type Input = L::Input;
     type Residual = Tensor<1>;
 
-    fn begin(&mut self, pass: &Pass, stop: &Stop<StepError>) -> Result<(), Stopped> {
-        self.targets = Slots::fill(stop.receive(&self.feed)?);
-        if let Pass::Train(weights) = pass {
-            self.total_weight = weights.total;
-        }
+    fn begin(&mut self, stop: &Stop) -> Result<(), Stopped> {
+        self.targets = stop.receive(&self.feed)?.into_iter().collect();
         Ok(())
     }
 
-    fn forward(&mut self, module: &L, input: L::Input, micro_batch: usize) -> Result<Tensor<1>, BoxError> {
-        let target = track(move_to(self.targets.take(micro_batch), &self.device));
-        let loss = module.try_loss(input, target)?;
-        self.losses.insert(micro_batch, loss.clone().inner());
+    fn forward(&mut self, module: &L, input: Weighted<L::Input>, micro_batch: usize) -> Result<Tensor<1>, BoxError> {
+        let target = track(self.target(micro_batch));
+        let loss = module.try_loss(input.payload, target)?;
+        self.note(micro_batch, &loss)?;
         Ok(loss)
     }
 
-    fn evaluate(&mut self, module: &L, input: L::Input, micro_batch: usize) -> Result<(), BoxError> {
-        let target = move_to(self.targets.take(micro_batch), &self.device);
-        self.losses.insert(micro_batch, module.try_loss(input, target)?);
-        Ok(())
+    fn evaluate(&mut self, module: &L, input: Weighted<L::Input>, micro_batch: usize) -> Result<(), BoxError> {
+        let target = self.target(micro_batch);
+        let loss = module.try_loss(input.payload, target)?;
+        self.note(micro_batch, &loss)
     }
 
     /// The division by the weight of the whole step comes here, once, before the backward.
-    fn root(&mut self, loss: Tensor<1>, _micro_batch: usize) -> Option<Tensor<1>> {
-        loss.is_tracked().then(|| loss.div_scalar(self.total_weight))
+    fn root(&mut self, loss: Tensor<1>, _micro_batch: usize, total: f64) -> Option<Tensor<1>> {
+        loss.is_tracked().then(|| loss.div_scalar(total))
     }
 
-    fn send(&mut self, _micro_batch: usize, _stop: &Stop<StepError>) -> Result<(), Stopped> {
+    fn send(&mut self, _micro_batch: usize, _stop: &Stop) -> Result<(), Stopped> {
         unreachable!("lowering gives the last stage no next one")
     }
 
-    fn receive_gradient(&mut self, _micro_batch: usize, _stop: &Stop<StepError>) -> Result<(), Stopped> {
+    fn receive_gradient(&mut self, _micro_batch: usize, _stop: &Stop) -> Result<(), Stopped> {
         unreachable!("lowering gives the last stage no next one")
     }
 

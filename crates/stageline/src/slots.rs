@@ -10,15 +10,19 @@ impl<T> Slots<T> {
         Self(BTreeMap::new())
     }
 
-    pub(crate) fn fill(values: Vec<T>) -> Self {
-        Self(values.into_iter().enumerate().collect())
-    }
-
     pub(crate) fn put(&mut self, micro_batch: usize, value: T) {
-        self.0.insert(micro_batch, value);
+        let before = self.0.insert(micro_batch, value);
+        assert!(before.is_none(), "a checked plan makes every value once, and uses it");
     }
 
     pub(crate) fn take(&mut self, micro_batch: usize) -> T {
         self.0.remove(&micro_batch).expect("a checked plan makes every value before it uses it, once")
+    }
+}
+
+/// One value for every micro-batch.
+impl<T> FromIterator<T> for Slots<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(values: I) -> Self {
+        Self(values.into_iter().enumerate().collect())
     }
 }

@@ -13,10 +13,10 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// Stages compose: a pair of stages is a stage, and so is a `Vec` of equal ones. A model is thus written as layers and
 /// cut where one likes.
 ///
-/// A boundary whose types do not match does not compile:
+/// Boundaries are checked by the compiler. Here the types match:
 ///
 /// ```
-/// # use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::Tensor};
+/// # use burn::{module::Module, nn::Linear, tensor::Tensor};
 /// # use stageline::{Pipeline, Stage, StageConfig};
 /// #[derive(Module, Debug)]
 /// struct Flat {
@@ -30,29 +30,6 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 ///     }
 /// }
 ///
-/// # fn config() -> StageConfig { unimplemented!() }
-/// # fn stage() -> Flat { unimplemented!() }
-/// # fn join() {
-/// let _ = Pipeline::builder().stage(stage(), config()).stage(stage(), config());
-/// # }
-/// ```
-///
-/// The same with a second stage that takes a `Tensor<3>`:
-///
-/// ```compile_fail,E0271
-/// # use burn::{module::Module, nn::{Linear, LinearConfig}, tensor::Tensor};
-/// # use stageline::{Pipeline, Stage, StageConfig};
-/// # #[derive(Module, Debug)]
-/// # struct Flat {
-/// #     linear: Linear,
-/// # }
-/// # impl Stage for Flat {
-/// #     type Input = Tensor<2>;
-/// #     type Output = Tensor<2>;
-/// #     fn forward(&self, input: Tensor<2>) -> Tensor<2> {
-/// #         self.linear.forward(input)
-/// #     }
-/// # }
 /// #[derive(Module, Debug)]
 /// struct Deep {
 ///     linear: Linear,
@@ -65,11 +42,40 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 ///     }
 /// }
 ///
-/// # fn config() -> StageConfig { unimplemented!() }
-/// # fn stage() -> Flat { unimplemented!() }
-/// # fn deep() -> Deep { unimplemented!() }
-/// # fn join() {
-/// let _ = Pipeline::builder().stage(stage(), config()).stage(deep(), config());
+/// # fn join(flat: Flat, deep: Deep, config: StageConfig) {
+/// let _ = Pipeline::builder().stage(flat.clone(), config.clone()).stage(flat, config);
+/// # }
+/// ```
+///
+/// With all of that the same, a boundary from `Tensor<2>` to `Tensor<3>` is refused:
+///
+/// ```compile_fail,E0271
+/// # use burn::{module::Module, nn::Linear, tensor::Tensor};
+/// # use stageline::{Pipeline, Stage, StageConfig};
+/// # #[derive(Module, Debug)]
+/// # struct Flat {
+/// #     linear: Linear,
+/// # }
+/// # impl Stage for Flat {
+/// #     type Input = Tensor<2>;
+/// #     type Output = Tensor<2>;
+/// #     fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+/// #         self.linear.forward(input)
+/// #     }
+/// # }
+/// # #[derive(Module, Debug)]
+/// # struct Deep {
+/// #     linear: Linear,
+/// # }
+/// # impl Stage for Deep {
+/// #     type Input = Tensor<3>;
+/// #     type Output = Tensor<3>;
+/// #     fn forward(&self, input: Tensor<3>) -> Tensor<3> {
+/// #         self.linear.forward(input)
+/// #     }
+/// # }
+/// # fn join(flat: Flat, deep: Deep, config: StageConfig) {
+/// let _ = Pipeline::builder().stage(flat.clone(), config.clone()).stage(deep, config);
 /// # }
 /// ```
 pub trait Stage: Module + 'static {

@@ -1,41 +1,53 @@
 //! The stop signal: the first error ends every wait.
 
 use std::convert::Infallible;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, TrySendError, bounded, select};
 use parking_lot::Mutex;
+
+use crate::error::StepError;
 
 /// A wait ended because the pipeline stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stopped;
 
 /// Shared by all workers and the caller. Every wait in the pipeline goes through it.
-pub(crate) struct Stop<E> {
-    first: Mutex<Option<E>>,
-    /// Dropping this disconnects `raised`, which every wait watches.
+pub(crate) struct Stop {
+    first: Mutex<Option<StepError>>,
+    /// For those who do not wait.
+    flag: AtomicBool,
+    /// For those who do: dropping this disconnects `raised`, which every wait watches.
     armed: Mutex<Option<Sender<Infallible>>>,
     raised: Receiver<Infallible>,
 }
 
-impl<E> Stop<E> {
+impl Stop {
     pub(crate) fn new() -> Self {
         let (armed, raised) = bounded(0);
-        Self { first: Mutex::new(None), armed: Mutex::new(Some(armed)), raised }
+        Self { first: Mutex::new(None), flag: AtomicBool::new(false), armed: Mutex::new(Some(armed)), raised }
     }
 
     /// Ends every wait. The first error is kept; later ones are its consequences.
-    pub(crate) fn raise(&self, error: E) {
+    pub(crate) fn raise(&self, error: StepError) {
         self.first.lock().get_or_insert(error);
+        self.flag.store(true, Ordering::Release);
         self.armed.lock().take();
     }
 
     /// The first error, once.
-    pub(crate) fn take_error(&self) -> Option<E> {
+    pub(crate) fn take_error(&self) -> Option<StepError> {
         self.first.lock().take()
+    }
+
+    /// Whether to go on.
+    pub(crate) fn check(&self) -> Result<(), Stopped> {
+        if self.flag.load(Ordering::Acquire) { Err(Stopped) } else { Ok(()) }
     }
 
     /// Receives, unless the pipeline stops or the other end is gone.
     pub(crate) fn receive<T>(&self, channel: &Receiver<T>) -> Result<T, Stopped> {
+        self.check()?;
         match channel.try_recv() {
             Ok(message) => return Ok(message),
             Err(TryRecvError::Disconnected) => return Err(Stopped),
@@ -49,6 +61,7 @@ impl<E> Stop<E> {
 
     /// Sends, unless the pipeline stops or the other end is gone.
     pub(crate) fn send<T>(&self, channel: &Sender<T>, message: T) -> Result<(), Stopped> {
+        self.check()?;
         let message = match channel.try_send(message) {
             Ok(()) => return Ok(()),
             Err(TrySendError::Disconnected(_)) => return Err(Stopped),
@@ -64,23 +77,33 @@ impl<E> Stop<E> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::batch::BatchError;
     use std::thread;
 
     #[test]
     fn the_first_error_ends_waits_and_is_kept() {
         let stop = Stop::new();
-        let (full, receiver) = bounded(1);
+        let (full, _receiver) = bounded(1);
         full.send(0).unwrap();
         let (_sender, empty) = bounded::<u32>(1);
         thread::scope(|scope| {
             let receiving = scope.spawn(|| stop.receive(&empty));
             let sending = scope.spawn(|| stop.send(&full, 1));
-            stop.raise("first");
-            stop.raise("second");
+            stop.raise(BatchError::NoWeight.into());
+            stop.raise(BatchError::NoTensors.into());
             assert_eq!(receiving.join().unwrap(), Err(Stopped));
             assert_eq!(sending.join().unwrap(), Err(Stopped));
         });
-        assert_eq!(stop.take_error(), Some("first"));
-        drop(receiver);
+        assert!(matches!(stop.take_error(), Some(StepError::Batch(BatchError::NoWeight))));
+    }
+
+    #[test]
+    fn who_need_not_wait_stops_too() {
+        let stop = Stop::new();
+        let (sender, receiver) = bounded(2);
+        stop.send(&sender, 1).unwrap();
+        stop.raise(BatchError::NoWeight.into());
+        assert_eq!(stop.send(&sender, 2), Err(Stopped));
+        assert_eq!(stop.receive(&receiver), Err(Stopped));
     }
 }

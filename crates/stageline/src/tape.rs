@@ -6,26 +6,47 @@ use burn::tensor::{Bool, Device, Gradients, Int, Tensor};
 use crate::payload::{Payload, PayloadMapper};
 
 /// The gradients of a payload's float leaves, in the payload's order; `None` where the loss does not depend on a leaf.
-pub(crate) type Cotangents = Vec<Option<BridgeTensor>>;
+pub(crate) struct LeafGradients(Vec<Option<LeafGradient>>);
+
+/// A gradient, its rank erased.
+struct LeafGradient {
+    tensor: BridgeTensor,
+    to_device: fn(BridgeTensor, &Device) -> BridgeTensor,
+}
+
+impl LeafGradient {
+    fn new<const D: usize>(tensor: Tensor<D>) -> Self {
+        let to_device = |tensor, device: &Device| Tensor::<D>::from_bridge(tensor).to_device(device).into_bridge();
+        Self { tensor: tensor.into_bridge(), to_device }
+    }
+}
+
+impl LeafGradients {
+    /// Moves every gradient.
+    pub(crate) fn to_device(self, device: &Device) -> Self {
+        let moved = |LeafGradient { tensor, to_device }| LeafGradient { tensor: to_device(tensor, device), to_device };
+        Self(self.0.into_iter().map(|gradient| gradient.map(moved)).collect())
+    }
+}
 
 /// Float tensors of a stage's graph, their ranks erased.
 #[derive(Default)]
 pub(crate) struct Leaves(Vec<Box<dyn Leaf>>);
 
 trait Leaf: Send {
-    fn seeded(&self, cotangent: BridgeTensor) -> Option<Tensor<1>>;
-    fn gradient(&self, gradients: &mut Gradients, device: &Device) -> Option<BridgeTensor>;
+    fn seeded(&self, gradient: LeafGradient) -> Option<Tensor<1>>;
+    fn gradient(&self, gradients: &mut Gradients) -> Option<LeafGradient>;
 }
 
 impl<const D: usize> Leaf for Tensor<D> {
-    /// A scalar whose gradient with respect to this tensor is the cotangent, bit for bit: y -> sum(y * cotangent).
-    fn seeded(&self, cotangent: BridgeTensor) -> Option<Tensor<1>> {
-        let cotangent = Tensor::<D>::from_bridge(cotangent).autodiff();
-        self.is_tracked().then(|| (self.clone() * cotangent).sum())
+    /// A scalar whose gradient with respect to this tensor is the given one, bit for bit: y -> sum(y * gradient).
+    fn seeded(&self, gradient: LeafGradient) -> Option<Tensor<1>> {
+        let gradient = Tensor::<D>::from_bridge(gradient.tensor).autodiff();
+        self.is_tracked().then(|| (self.clone() * gradient).sum())
     }
 
-    fn gradient(&self, gradients: &mut Gradients, device: &Device) -> Option<BridgeTensor> {
-        self.grad_remove(gradients).map(|gradient| gradient.to_device(device).into_bridge())
+    fn gradient(&self, gradients: &mut Gradients) -> Option<LeafGradient> {
+        self.grad_remove(gradients).map(LeafGradient::new)
     }
 }
 
@@ -42,20 +63,18 @@ impl Leaves {
         (payload.map(&mut record), record.0)
     }
 
-    /// The scalar from which a backward with these cotangents starts; `None` where no gradient comes in.
-    pub(crate) fn root(&self, cotangents: Cotangents) -> Option<Tensor<1>> {
-        let leaves = self.0.iter().zip(cotangents);
-        leaves.filter_map(|(leaf, cotangent)| leaf.seeded(cotangent?)).reduce(Tensor::add)
+    /// The scalar from which a backward with these gradients starts; `None` where no gradient comes in.
+    pub(crate) fn root(&self, gradients: LeafGradients) -> Option<Tensor<1>> {
+        let leaves = self.0.iter().zip(gradients.0);
+        leaves.filter_map(|(leaf, gradient)| leaf.seeded(gradient?)).reduce(Tensor::add)
     }
 
-    /// Takes the gradients of an input out of a finished backward, to `device`.
-    pub(crate) fn cotangents(&self, gradients: &mut Gradients, device: &Device) -> Cotangents {
-        self.0.iter().map(|leaf| leaf.gradient(gradients, device)).collect()
-    }
-
-    /// What an input gets back where no backward ran.
-    pub(crate) fn no_cotangents(&self) -> Cotangents {
-        self.0.iter().map(|_| None).collect()
+    /// Takes the gradients of an input out of a finished backward; none where no backward ran.
+    pub(crate) fn gradients(&self, gradients: Option<&mut Gradients>) -> LeafGradients {
+        LeafGradients(match gradients {
+            Some(gradients) => self.0.iter().map(|leaf| leaf.gradient(gradients)).collect(),
+            None => self.0.iter().map(|_| None).collect(),
+        })
     }
 }
 

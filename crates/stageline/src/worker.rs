@@ -5,45 +5,57 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::{Receiver, Sender, bounded};
 use rayon::ThreadPoolBuilder;
 use stageline_schedule::{Checked, Instruction};
 
-use crate::error::{Activity, Failure, StageFailure, StepError};
+use crate::error::{Activity, BuildError, During, Failure, StageFailure, StepError};
 use crate::runner::{Interrupt, Outcome, Pass, Runner};
 use crate::stop::{Stop, Stopped};
 
 /// What the caller asks of every worker.
 pub(crate) struct Command {
-    pub(crate) step: usize,
+    pub(crate) during: During,
     pub(crate) plan: Arc<Checked>,
     pub(crate) pass: Pass,
 }
 
-/// What a worker tells the caller of one of its stages.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Report {
+/// What a stage shows when its list is done.
+pub(crate) struct Finished {
     pub(crate) stage: usize,
     pub(crate) outcome: Outcome,
+}
+
+/// What a stage tells when its optimizer has stepped.
+pub(crate) struct Stepped {
+    pub(crate) stage: usize,
     /// Since the pass began.
     pub(crate) busy: Duration,
-    /// Of the optimizer step, once it is done.
     pub(crate) learning_rate: f64,
 }
 
 /// The worker's ends of its channels with the caller.
 pub(crate) struct Line {
     pub(crate) commands: Receiver<Command>,
+    pub(crate) finished: Sender<Finished>,
     /// The go-ahead for the optimizer step.
     pub(crate) commits: Receiver<()>,
-    pub(crate) reports: Sender<Report>,
-    pub(crate) stop: Arc<Stop<StepError>>,
+    pub(crate) stepped: Sender<Stepped>,
+    pub(crate) stop: Arc<Stop>,
 }
 
-/// A stage with what it has done so far in this pass.
+/// A stage, and how long it has computed in this pass.
 struct Seat {
     runner: Box<dyn Runner>,
     busy: Duration,
+}
+
+/// Where a worker is, for the error, should one come.
+#[derive(Clone, Copy)]
+struct Position {
+    stage: usize,
+    activity: Activity,
+    during: During,
 }
 
 /// The interpreter of one row of a plan.
@@ -51,29 +63,37 @@ pub(crate) struct Worker {
     index: usize,
     seats: Vec<Seat>,
     line: Line,
-    /// For the error, should one come: the step, the stage, and what it does.
-    at: (usize, usize, Activity),
+    at: Position,
 }
 
 impl Worker {
     pub(crate) fn new(index: usize, runners: Vec<Box<dyn Runner>>, line: Line) -> Self {
-        let first = runners.first().map_or(0, |runner| runner.stage());
+        let stage = runners.first().map_or(0, |runner| runner.stage());
+        let at = Position { stage, activity: Activity::Start, during: During::Step(0) };
         let seats = runners.into_iter().map(|runner| Seat { runner, busy: Duration::ZERO }).collect();
-        Self { index, seats, line, at: (0, first, Activity::Start) }
+        Self { index, seats, line, at }
     }
 
     /// Starts the thread, named after its first stage, with a pool of `cores` threads (itself one of them) for the
     /// kernels that run on it. It ends when the caller drops its command channel or the pipeline stops.
-    pub(crate) fn spawn(mut self, cores: usize) -> std::io::Result<JoinHandle<Vec<Box<dyn Runner>>>> {
-        let name = format!("stage-{}", self.at.1);
-        thread::Builder::new().name(name.clone()).spawn(move || {
+    pub(crate) fn spawn(mut self, cores: usize) -> Result<JoinHandle<Vec<Box<dyn Runner>>>, BuildError> {
+        let (worker, name) = (self.index, format!("stage-{}", self.at.stage));
+        let (ready, is_ready) = bounded(1);
+        let thread = thread::Builder::new().name(name.clone()).spawn(move || {
             let pool = ThreadPoolBuilder::new().num_threads(cores).use_current_thread();
-            match pool.thread_name(move |core| format!("{name}-core-{core}")).build() {
-                Ok(_pool) => self.serve(),
-                Err(error) => self.fail(Failure::Error(Box::new(error))),
+            let pool = pool.thread_name(move |core| format!("{name}-core-{core}")).build();
+            let built = pool.as_ref().map(|_| ()).map_err(ToString::to_string);
+            if ready.send(built).is_ok() && pool.is_ok() {
+                self.serve();
             }
             self.seats.into_iter().map(|seat| seat.runner).collect()
-        })
+        });
+        let thread = thread.map_err(|cause| BuildError::Spawn { worker, cause })?;
+        match is_ready.recv() {
+            Ok(Ok(())) => Ok(thread),
+            Ok(Err(cause)) => Err(BuildError::Pool { worker, cores, cause }),
+            Err(_) => Err(BuildError::Pool { worker, cores, cause: "its thread panicked".to_owned() }),
+        }
     }
 
     fn serve(&mut self) {
@@ -87,36 +107,38 @@ impl Worker {
         }
     }
 
+    /// Stops all workers, before anything of the user's, such as a subscriber, runs again.
     fn fail(&self, failure: Failure) {
-        let (step, stage, activity) = self.at;
-        let failure = StageFailure { stage, activity, step, failure };
-        tracing::error!(%failure, "the pipeline stops");
+        let Position { stage, activity, during } = self.at;
+        let failure = StageFailure { stage, activity, during, failure };
         self.line.stop.raise(StepError::Stage(Box::new(failure)));
+        tracing::error!(stage, %activity, %during, "a stage failed: the pipeline stops");
     }
 
     fn execute(&mut self, command: &Command) -> Result<(), Interrupt> {
         for seat in &mut self.seats {
-            self.at = (command.step, seat.runner.stage(), Activity::Start);
+            self.at = Position { stage: seat.runner.stage(), activity: Activity::Start, during: command.during };
             seat.busy = Duration::ZERO;
-            seat.runner.begin(command.pass.clone(), &self.line.stop)?;
+            seat.runner.begin(&command.pass, &self.line.stop)?;
         }
         for &instruction in &command.plan.lowered().rows()[self.index] {
-            self.interpret(command.step, instruction)?;
+            self.interpret(instruction)?;
         }
-        let mut reports = self.finish()?;
+        self.finish()?;
         if let Pass::Train(_) = command.pass {
             self.line.stop.receive(&self.line.commits)?;
-            self.step(&mut reports)?;
+            self.step()?;
         }
         Ok(())
     }
 
-    fn interpret(&mut self, step: usize, instruction: Instruction) -> Result<(), Interrupt> {
+    fn interpret(&mut self, instruction: Instruction) -> Result<(), Interrupt> {
+        self.line.stop.check()?;
         let stage = instruction.stage();
-        self.at = (step, stage, Activity::Instruction(instruction));
+        self.at = Position { stage, activity: Activity::Instruction(instruction), ..self.at };
         let seat = self.seats.iter_mut().find(|seat| seat.runner.stage() == stage);
         let seat = seat.expect("a checked plan keeps a stage on one worker");
-        let span = tracing::trace_span!("action", step, stage, action = %instruction);
+        let span = tracing::trace_span!("action", stage, action = %instruction, during = %self.at.during);
         let _entered = span.enter();
         let start = Instant::now();
         seat.runner.run(instruction, &self.line.stop)?;
@@ -127,27 +149,26 @@ impl Worker {
     }
 
     /// Shows every stage's ledger to the caller.
-    fn finish(&mut self) -> Result<Vec<Report>, Stopped> {
-        let Self { seats, line, at, .. } = self;
-        let report = |seat: &mut Seat| {
+    fn finish(&mut self) -> Result<(), Stopped> {
+        for seat in &mut self.seats {
             let stage = seat.runner.stage();
-            *at = (at.0, stage, Activity::Finish);
+            self.at = Position { stage, activity: Activity::Finish, ..self.at };
             let start = Instant::now();
             let outcome = seat.runner.finish();
             seat.busy += start.elapsed();
-            let report = Report { stage, outcome, busy: seat.busy, learning_rate: 0.0 };
-            line.stop.send(&line.reports, report).map(|()| report)
-        };
-        seats.iter_mut().map(report).collect()
+            self.line.stop.send(&self.line.finished, Finished { stage, outcome })?;
+        }
+        Ok(())
     }
 
-    fn step(&mut self, reports: &mut [Report]) -> Result<(), Stopped> {
-        for (seat, report) in self.seats.iter_mut().zip(reports) {
-            self.at = (self.at.0, report.stage, Activity::OptimizerStep);
+    fn step(&mut self) -> Result<(), Stopped> {
+        for seat in &mut self.seats {
+            let stage = seat.runner.stage();
+            self.at = Position { stage, activity: Activity::OptimizerStep, ..self.at };
             let start = Instant::now();
-            report.learning_rate = seat.runner.step();
-            report.busy += start.elapsed();
-            self.line.stop.send(&self.line.reports, *report)?;
+            let learning_rate = seat.runner.step();
+            seat.busy += start.elapsed();
+            self.line.stop.send(&self.line.stepped, Stepped { stage, busy: seat.busy, learning_rate })?;
         }
         Ok(())
     }
