@@ -8,6 +8,7 @@
 //!
 //! In the order in which data flows:
 //!
+//! - `options`: what of a path is read.
 //! - `walk`: a folder becomes the paths of its files.
 //! - `hash`: a seed and a path become two random draws, a rank and a share.
 //! - `take`: files in order of rank, up to the caps on files and bytes.
@@ -42,11 +43,13 @@ pub mod sampler;
 pub mod text;
 
 mod hash;
+mod options;
 mod split;
 mod take;
 mod walk;
 
-pub use corpus::{Corpus, CorpusOptions};
+pub use corpus::Corpus;
 pub use error::CorpusError;
+pub use options::CorpusOptions;
 pub use sampler::Sampler;
 pub use text::Text;

@@ -4,9 +4,9 @@ use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use crate::corpus::CorpusOptions;
 use crate::error::CorpusError;
 use crate::hash::draws;
+use crate::options::CorpusOptions;
 use crate::walk::relative_name;
 
 /// A stretch of a file.

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use burn::tensor::{Bool, Int, Tensor};
 
-use crate::error::Failure;
+use crate::failure::Failure;
 use crate::payload::{Payload, PayloadMapper};
 
 /// The input and the targets of one step.

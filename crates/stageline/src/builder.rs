@@ -107,10 +107,11 @@ pub struct Chain<In: Payload, Out: Payload> {
     wire: Wire<Out>,
 }
 
-impl<In: Payload> Chain<In, In> {
-    pub(crate) fn new() -> Self {
+impl Pipeline<(), ()> {
+    /// Begins a chain of stages, in order.
+    pub fn builder<In: Payload>() -> Chain<In, In> {
         let (feed, source) = bounded(1);
-        Self { feed, devices: Vec::new(), owners: Owners::default(), wire: Box::new(|_| Source::Batch(source)) }
+        Chain { feed, devices: Vec::new(), owners: Owners::default(), wire: Box::new(|_| Source::Batch(source)) }
     }
 }
 

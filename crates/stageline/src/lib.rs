@@ -18,7 +18,7 @@
 //!   neighbour, `tape` what a forward leaves for its backward, `slots` what waits between two instructions.
 //! - `gradients`: the running sum over micro-batches.
 //! - [`flush`]: the ledger that all stages must agree on, and the optimizer step.
-//! - [`report`], [`error`], [`modules`]: what comes out.
+//! - [`report`], [`error`] with [`failure`], [`modules`]: what comes out.
 //!
 //! [`seeded`] makes parameters that do not depend on the cut, and [`DeviceName`] names devices.
 
@@ -26,6 +26,7 @@ pub mod batch;
 pub mod builder;
 pub mod device;
 pub mod error;
+pub mod failure;
 pub mod flush;
 mod gradients;
 mod link;
@@ -45,7 +46,8 @@ mod worker;
 pub use batch::{Batch, BatchError};
 pub use builder::{Chain, PipelineBuilder, StageConfig};
 pub use device::{DeviceError, DeviceName};
-pub use error::{Activity, BuildError, During, Failure, StageFailure, StepError};
+pub use error::{BuildError, StepError};
+pub use failure::{Activity, During, Failure, StageFailure};
 pub use modules::{ModuleError, Modules};
 pub use payload::{Payload, PayloadMapper};
 pub use pipeline::Pipeline;

@@ -66,7 +66,7 @@ impl<T: Payload> Upstream<T> {
         micro_batch: usize,
         gradients: LeafGradients,
     ) -> Result<(), Stopped> {
-        stop.send(&self.gradients, Message { micro_batch, content: gradients.to_device(&self.previous) })
+        stop.send(&self.gradients, Message { micro_batch, content: gradients.moved_to(&self.previous) })
     }
 }
 

@@ -8,8 +8,8 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use stageline_schedule::{Checked, Plan};
 
 use crate::batch::{Batch, MicroBatches};
-use crate::builder::Chain;
-use crate::error::{BuildError, During, Failure, StepError};
+use crate::error::{BuildError, StepError};
+use crate::failure::{During, Failure};
 use crate::flush::{self, Ledger};
 use crate::modules::Modules;
 use crate::payload::Payload;
@@ -42,13 +42,6 @@ struct WorkerHandle {
     commands: Sender<Command>,
     commits: Sender<()>,
     thread: JoinHandle<Vec<Box<dyn Runner>>>,
-}
-
-impl Pipeline<(), ()> {
-    /// Begins a chain of stages, in order.
-    pub fn builder<In: Payload>() -> Chain<In, In> {
-        Chain::new()
-    }
 }
 
 impl<In: Payload, Target: Payload> Pipeline<In, Target> {

@@ -23,7 +23,7 @@ impl LeafGradient {
 
 impl LeafGradients {
     /// Moves every gradient.
-    pub(crate) fn to_device(self, device: &Device) -> Self {
+    pub(crate) fn moved_to(self, device: &Device) -> Self {
         let moved = |LeafGradient { tensor, to_device }| LeafGradient { tensor: to_device(tensor, device), to_device };
         Self(self.0.into_iter().map(|gradient| gradient.map(moved)).collect())
     }

@@ -9,7 +9,8 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use rayon::ThreadPoolBuilder;
 use stageline_schedule::{Checked, Instruction};
 
-use crate::error::{Activity, BuildError, During, Failure, StageFailure, StepError};
+use crate::error::{BuildError, StepError};
+use crate::failure::{Activity, During, Failure, StageFailure};
 use crate::runner::{Interrupt, Outcome, Pass, Runner};
 use crate::stop::{Stop, Stopped};
 

@@ -1,0 +1,100 @@
+//! What a stage was doing when it failed.
+
+use std::fmt;
+
+use stageline_schedule::Instruction;
+
+use crate::stage::BoxError;
+
+/// What a stage was doing when it failed, and how.
+#[derive(Debug, thiserror::Error)]
+#[error("stage {stage} failed in {activity} of {during}: {failure}")]
+#[non_exhaustive]
+pub struct StageFailure {
+    /// The stage.
+    pub stage: usize,
+    /// What it was doing.
+    pub activity: Activity,
+    /// As part of what.
+    pub during: During,
+    /// How it failed.
+    pub failure: Failure,
+}
+
+impl StageFailure {
+    /// The micro-batch that the stage was at, if it was at one.
+    pub fn micro_batch(&self) -> Option<usize> {
+        match self.activity {
+            Activity::Instruction(instruction) => Some(instruction.micro_batch()),
+            Activity::Start | Activity::Finish | Activity::OptimizerStep => None,
+        }
+    }
+}
+
+/// What the workers did as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum During {
+    /// A step, counted from 0.
+    Step(usize),
+    /// An evaluation, after so many steps.
+    Evaluation {
+        /// The steps before it.
+        steps: usize,
+    },
+}
+
+impl fmt::Display for During {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Step(step) => write!(f, "step {step}"),
+            Self::Evaluation { steps } => write!(f, "an evaluation after {steps} steps"),
+        }
+    }
+}
+
+/// What a stage does at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Activity {
+    /// It gets ready.
+    Start,
+    /// It computes or transfers a micro-batch.
+    Instruction(Instruction),
+    /// It reads the loss and shows its ledger.
+    Finish,
+    /// It steps its optimizer.
+    OptimizerStep,
+}
+
+impl fmt::Display for Activity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Start => write!(f, "the start"),
+            Self::Instruction(instruction) => {
+                write!(f, "action {instruction}, micro-batch {},", instruction.micro_batch())
+            }
+            Self::Finish => write!(f, "the flush"),
+            Self::OptimizerStep => write!(f, "the optimizer step"),
+        }
+    }
+}
+
+/// How a stage failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// It panicked, with this message.
+    #[error("it panicked: {0}")]
+    Panic(String),
+    /// It returned this error.
+    #[error(transparent)]
+    Error(BoxError),
+}
+
+impl Failure {
+    /// The failure of a caught panic.
+    pub(crate) fn of_panic(payload: Box<dyn std::any::Any + Send>) -> Self {
+        let text = payload.downcast_ref::<&str>().map(ToString::to_string);
+        let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+        Self::Panic(text.unwrap_or_else(|| "a panic without a message".to_owned()))
+    }
+}
