@@ -15,11 +15,15 @@ mod model;
 #[path = "support/side_by_side.rs"]
 mod side_by_side;
 
-use clap::Parser;
+use std::thread;
 
+use clap::Parser;
+use stageline::Pipeline;
+
+use crate::cut::Bytes;
 use crate::gpt::Load;
 use crate::model::Shape;
-use crate::side_by_side::{median, side_by_side};
+use crate::side_by_side::{Pairs, median, side_by_side};
 
 /// Times steps of the same model cut into P stages and into one, in turn.
 #[derive(Parser)]
@@ -31,10 +35,10 @@ struct Flags {
     #[arg(long, default_value_t = 8)]
     micro_batches: usize,
     /// Samples in a micro-batch
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 2)]
     micro_batch_size: usize,
     /// Transformer blocks
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 8)]
     layers: usize,
     /// The size of an activation
     #[arg(long, default_value_t = 256)]
@@ -43,7 +47,7 @@ struct Flags {
     #[arg(long, default_value_t = 128)]
     context: usize,
     /// Timed steps of each
-    #[arg(long, default_value_t = 9)]
+    #[arg(long, default_value_t = 15)]
     rounds: usize,
     /// What `cargo bench` passes
     #[arg(long, hide = true)]
@@ -71,17 +75,30 @@ fn main() {
     );
     let (p, m) = (flags.stages as f64, flags.micro_batches as f64);
     let (seconds_one, seconds_cut) = pairs.medians();
-    let (least, middle, greatest) = pairs.ratios();
     println!("{load:?}, one core a stage, {} pairs of steps in turn", flags.rounds);
     println!("P=1: {seconds_one:.3} s a step; P={p}: {seconds_cut:.3} s a step");
-    println!(
-        "speedup, median of the pairs: {middle:.2} ({least:.2} to {greatest:.2}); ideal {:.2}",
-        m * p / (m + p - 1.0)
-    );
+    println!("speedup, median of the pairs: {pairs}; ideal {:.3}", m * p / (m + p - 1.0));
     println!(
         "bubble {:.1}% of the total stage time, ideal {:.1}%; dearest stage {:.3} of the mean",
         100.0 * median(bubbles.into_iter()),
         100.0 * (p - 1.0) / (m + p - 1.0),
         median(imbalances.into_iter()),
     );
+    println!("the machine: {} such P=1 pipelines at once take {} times as long as one", p, crowding(&load, &flags));
+}
+
+/// What the cores take from each other when all are busy, by shared caches, memory and clocks: P steps of independent
+/// pipelines at once, against one alone.
+fn crowding(load: &Load, flags: &Flags) -> Pairs {
+    let mut pipelines: Vec<_> = (0..flags.stages).map(|_| load.pipeline(1)).collect();
+    let mut alone = load.pipeline(1);
+    let step = |pipeline: &mut Pipeline<Bytes, Bytes>| drop(pipeline.step(load.batch()).expect("a step"));
+    let at_once = || {
+        thread::scope(|scope| {
+            for pipeline in &mut pipelines {
+                scope.spawn(|| step(pipeline));
+            }
+        });
+    };
+    side_by_side(flags.rounds.div_ceil(3), at_once, || step(&mut alone))
 }

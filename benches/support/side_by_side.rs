@@ -1,5 +1,6 @@
 //! Two things timed in turn, so that a machine's drift touches both, and compared pair by pair.
 
+use std::fmt;
 use std::time::{Duration, Instant};
 
 /// How often everything is run before it is timed.
@@ -31,10 +32,26 @@ impl Pairs {
         (median(self.0.iter().map(|pair| pair.0)), median(self.0.iter().map(|pair| pair.1)))
     }
 
+    /// The least times, in seconds.
+    pub fn fastest(&self) -> (f64, f64) {
+        let least = |times: &mut dyn Iterator<Item = f64>| times.fold(f64::INFINITY, f64::min);
+        (least(&mut self.0.iter().map(|pair| pair.0)), least(&mut self.0.iter().map(|pair| pair.1)))
+    }
+
     /// Least, median and greatest of the ratios a/b of the pairs.
-    pub fn ratios(&self) -> (f64, f64, f64) {
+    fn ratios(&self) -> (f64, f64, f64) {
         let ratios = || self.0.iter().map(|(a, b)| a / b);
         (ratios().fold(f64::INFINITY, f64::min), median(ratios()), ratios().fold(0.0, f64::max))
+    }
+}
+
+/// What to print of pairs: the median of the ratios a/b with its range, and the ratio of the fastest times, which a
+/// neighbour on the machine disturbs least.
+impl fmt::Display for Pairs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (least, middle, greatest) = self.ratios();
+        let (fastest_a, fastest_b) = self.fastest();
+        write!(f, "{middle:.3} ({least:.3} to {greatest:.3}); of the fastest {:.3}", fastest_a / fastest_b)
     }
 }
 
