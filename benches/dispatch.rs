@@ -59,8 +59,9 @@ fn overhead(flags: &Flags) {
         };
         let mut pipeline = load.pipeline(1);
         let mut plain = Plain::new(&load);
-        let pairs =
-            side_by_side(flags.rounds, || drop(pipeline.step(load.batch()).expect("a step")), || plain.step(&load));
+        let seconds_a_step = time(|| plain.step(&load)).as_secs_f64();
+        let rounds = ((flags.seconds / seconds_a_step / 2.0) as usize).max(5);
+        let pairs = side_by_side(rounds, || drop(pipeline.step(load.batch()).expect("a step")), || plain.step(&load));
         let (with, without) = pairs.medians();
         println!("{load:?}");
         let (with, without) = (1e3 * with, 1e3 * without);
