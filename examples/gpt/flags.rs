@@ -4,14 +4,14 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use burn::tensor::Device;
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 use stageline::DeviceName;
-use stageline::schedule::{GPipe, OneFOneB, Plan, Schedule, ScheduleError};
+use stageline::schedule::{Schedule, schedule_named};
 
 use crate::model::Shape;
 
 /// Trains a byte-level GPT, cut into pipeline stages, on text.
-#[derive(Parser, Debug)]
+#[derive(Parser)]
 pub struct Flags {
     /// A text file or a folder of them [default: the Rust sources in the cargo registry]
     #[arg(long)]
@@ -25,9 +25,9 @@ pub struct Flags {
     /// Samples in a micro-batch
     #[arg(long, default_value_t = 4)]
     micro_batch_size: usize,
-    /// The order of forwards and backwards
-    #[arg(long, value_enum, default_value_t = ScheduleName::OneFOneB)]
-    schedule: ScheduleName,
+    /// The order of forwards and backwards: 1f1b, eager-1f1b or gpipe
+    #[arg(long, default_value = "1f1b", value_parser = schedule_named)]
+    schedule: &'static (dyn Schedule + Sync),
     /// Optimizer steps
     #[arg(long, default_value_t = 400)]
     steps: usize,
@@ -60,30 +60,6 @@ pub struct Flags {
     log: Option<PathBuf>,
 }
 
-#[derive(ValueEnum, Clone, Copy, Debug)]
-enum ScheduleName {
-    #[value(name = "1f1b")]
-    OneFOneB,
-    #[value(name = "gpipe")]
-    GPipe,
-}
-
-impl Schedule for ScheduleName {
-    fn name(&self) -> &'static str {
-        match self {
-            Self::OneFOneB => OneFOneB.name(),
-            Self::GPipe => GPipe.name(),
-        }
-    }
-
-    fn plan(&self, stages: usize, micro_batches: usize) -> Result<Plan, ScheduleError> {
-        match self {
-            Self::OneFOneB => OneFOneB.plan(stages, micro_batches),
-            Self::GPipe => GPipe.plan(stages, micro_batches),
-        }
-    }
-}
-
 /// Flags that make sense together.
 pub struct Settings {
     pub data: Option<PathBuf>,
@@ -107,7 +83,7 @@ pub struct Training {
 pub struct Running {
     /// One a stage.
     pub devices: Vec<Device>,
-    pub schedule: Box<dyn Schedule>,
+    pub schedule: &'static (dyn Schedule + Sync),
     pub channel_capacity: Option<usize>,
     pub cores_per_stage: Option<usize>,
 }
@@ -143,7 +119,7 @@ impl Flags {
             },
             running: Running {
                 devices: (0..self.stages).map(of_stage).collect(),
-                schedule: Box::new(self.schedule),
+                schedule: self.schedule,
                 channel_capacity: self.channel_capacity,
                 cores_per_stage: self.cores_per_stage,
             },

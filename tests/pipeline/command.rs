@@ -66,7 +66,12 @@ fn the_log_has_a_line_a_step_and_a_final_one() {
 #[test]
 fn the_hash_depends_on_the_seed_and_not_on_the_cut() {
     let whole = logged("whole", "--stages 1");
-    for flags in ["--stages 2", "--stages 4 --schedule gpipe", "--stages 3 --channel-capacity 1 --cores-per-stage 2"] {
+    for flags in [
+        "--stages 2",
+        "--stages 4 --schedule gpipe",
+        "--stages 3 --schedule eager-1f1b",
+        "--stages 3 --channel-capacity 1 --cores-per-stage 2",
+    ] {
         assert_eq!(hash(&logged("cut", flags)), hash(&whole), "{flags}");
     }
     assert_ne!(hash(&logged("seed", "--stages 1 --seed 1")), hash(&whole));
@@ -92,6 +97,8 @@ fn what_cannot_be_is_refused_with_the_way_out() {
         ("--device tpu", "`tpu` is no device; write `cpu`"),
         ("--data /does/not/exist", "/does/not/exist"),
         ("--stages 2 --channel-capacity 0", "raise the channel capacity to 1"),
+        ("--schedule 2f2b", "there is no schedule `2f2b`; there are gpipe, 1f1b"),
+        ("--stages 2 --schedule zb-h1", "stages have whole backwards only"),
     ] {
         let output = gpt(flags);
         let error = String::from_utf8_lossy(&output.stderr);

@@ -13,7 +13,7 @@ use stageline::{
     Activity, Batch, BoxError, During, Failure, LossStage, ModuleError, Pipeline, Stage, StageConfig, StepError,
 };
 
-use crate::mlp::{Error, Layer, Mlp, Named, Target, bits, device, within_a_minute};
+use crate::mlp::{Error, Layer, Mlp, Target, bits, device, within_a_minute};
 
 const STAGES: usize = 3;
 const MICRO_BATCHES: usize = 4;
@@ -121,7 +121,7 @@ fn quiet_workers() {
 
 type Faults = [(Fault, usize); STAGES];
 
-fn pipeline(faults: Faults, schedule: Named) -> Pipeline<Tensor<2>, Target> {
+fn pipeline(faults: Faults, schedule: &'static (dyn Schedule + Sync)) -> Pipeline<Tensor<2>, Target> {
     quiet_workers();
     let Mlp { layers, error } = Mlp::new(STAGES - 1, 4, 81);
     let config = StageConfig::new(device(), SgdConfig::new().init(), 0.1);
@@ -154,14 +154,14 @@ fn a_fault_at_every_stage_and_micro_batch_is_named_and_nothing_steps() {
 }
 
 fn every_fault() {
-    let untouched = module_bits(pipeline([(Fault::None, 0); STAGES], Named(&GPipe)));
+    let untouched = module_bits(pipeline([(Fault::None, 0); STAGES], &GPipe));
     for schedule in SCHEDULES {
         for fault in [Fault::PanicInForward, Fault::ErrorInForward, Fault::PanicInBackward] {
             for (stage, at) in (0..STAGES).flat_map(|stage| (0..MICRO_BATCHES).map(move |at| (stage, at))) {
                 let case = format!("{} {fault:?} at stage {stage}, micro-batch {at}", schedule.name());
                 let mut faults = [(Fault::None, 0); STAGES];
                 faults[stage] = (fault, at);
-                let mut pipeline = pipeline(faults, Named(schedule));
+                let mut pipeline = pipeline(faults, schedule);
 
                 let error = pipeline.step(batch()).unwrap_err();
                 let StepError::Stage(failure) = &error else { panic!("{case}: {error}") };
@@ -197,8 +197,7 @@ fn of_two_faults_one_comes_out() {
 
 fn two_faults() {
     for _ in 0..20 {
-        let mut pipeline =
-            pipeline([(Fault::PanicInForward, 3), (Fault::None, 0), (Fault::ErrorInForward, 0)], Named(&GPipe));
+        let mut pipeline = pipeline([(Fault::PanicInForward, 3), (Fault::None, 0), (Fault::ErrorInForward, 0)], &GPipe);
         let error = pipeline.step(batch()).unwrap_err();
         let StepError::Stage(failure) = error else { panic!("{error}") };
         assert!([(0, Some(3)), (2, Some(0))].contains(&(failure.stage, failure.micro_batch())), "{failure}");
@@ -208,7 +207,7 @@ fn two_faults() {
 #[test]
 fn a_fault_in_a_later_step_names_it_and_keeps_what_was_trained() {
     let at = 2 * MICRO_BATCHES + 1;
-    let mut pipeline = pipeline([(Fault::None, 0), (Fault::PanicInForward, at), (Fault::None, 0)], Named(&OneFOneB));
+    let mut pipeline = pipeline([(Fault::None, 0), (Fault::PanicInForward, at), (Fault::None, 0)], &OneFOneB);
     for step in 0..2 {
         assert_eq!(pipeline.step(batch()).unwrap().step, step);
     }
@@ -219,7 +218,7 @@ fn a_fault_in_a_later_step_names_it_and_keeps_what_was_trained() {
 
 #[test]
 fn a_fault_in_an_evaluation_is_named() {
-    let mut pipeline = pipeline([(Fault::None, 0), (Fault::None, 0), (Fault::ErrorInForward, 2)], Named(&OneFOneB));
+    let mut pipeline = pipeline([(Fault::None, 0), (Fault::None, 0), (Fault::ErrorInForward, 2)], &OneFOneB);
     let error = pipeline.eval(batch()).unwrap_err().to_string();
     assert_eq!(
         error,

@@ -8,7 +8,7 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, Tensor};
-use stageline::schedule::{OneFOneB, Plan, Schedule, ScheduleError};
+use stageline::schedule::{OneFOneB, Schedule};
 use stageline::{Batch, BuildError, LossStage, Modules, Pipeline, PipelineBuilder, Stage, StageConfig, seeded};
 
 pub const LEARNING_RATE: f64 = 0.01;
@@ -153,27 +153,13 @@ impl Mlp {
 pub struct Cut {
     pub stages: usize,
     pub micro_batches: usize,
-    pub schedule: Named,
+    pub schedule: &'static (dyn Schedule + Sync),
     pub capacity: Option<usize>,
-}
-
-/// A schedule that can be named in a table of tests.
-#[derive(Clone, Copy)]
-pub struct Named(pub &'static (dyn Schedule + Sync));
-
-impl Schedule for Named {
-    fn name(&self) -> &'static str {
-        self.0.name()
-    }
-
-    fn plan(&self, stages: usize, micro_batches: usize) -> Result<Plan, ScheduleError> {
-        self.0.plan(stages, micro_batches)
-    }
 }
 
 impl Cut {
     pub fn new(stages: usize, micro_batches: usize) -> Self {
-        Self { stages, micro_batches, schedule: Named(&OneFOneB), capacity: None }
+        Self { stages, micro_batches, schedule: &OneFOneB, capacity: None }
     }
 }
 

@@ -2,11 +2,11 @@
 
 use burn::tensor::Tensor;
 use proptest::prelude::*;
-use stageline::schedule::{GPipe, OneFOneB, Plan, Schedule};
+use stageline::schedule::{EagerOneFOneB, GPipe, OneFOneB, Plan, Schedule};
 
-use crate::mlp::{Cut, Mlp, Named, Target};
+use crate::mlp::{Cut, Mlp, Target};
 
-const SCHEDULES: [&(dyn Schedule + Sync); 2] = [&GPipe, &OneFOneB];
+const SCHEDULES: [&(dyn Schedule + Sync); 3] = [&GPipe, &OneFOneB, &EagerOneFOneB];
 
 fn batches(rows: usize, width: usize, masked: bool, seed: u64) -> Vec<(Tensor<2>, Target)> {
     (0..3).map(|step| Mlp::batch(rows, width, masked, seed * 10 + step)).collect()
@@ -28,7 +28,6 @@ fn every_cut_and_schedule_gives_the_bits_of_the_plain_loop() {
             assert_ne!(plain, model.bits());
             for stages in [1, 2, 4] {
                 for schedule in SCHEDULES {
-                    let schedule = Named(schedule);
                     let case = format!("P={stages} M={micro_batches} {} masked={masked}", schedule.name());
                     let cut = Cut { schedule, ..Cut::new(stages, micro_batches) };
                     same_bits(&model, &plain, &cut, &batches, &case);
@@ -45,12 +44,12 @@ fn channel_capacity_and_repetition_change_nothing() {
     let plain = model.clone().train_plainly(8, &batches).bits();
     for capacity in [1, 2, 3, 8, 100] {
         for schedule in SCHEDULES {
-            let cut = Cut { schedule: Named(schedule), capacity: Some(capacity), ..Cut::new(4, 8) };
+            let cut = Cut { schedule, capacity: Some(capacity), ..Cut::new(4, 8) };
             same_bits(&model, &plain, &cut, &batches, &format!("capacity {capacity}"));
         }
     }
     // GPipe needs no room in its channels at all: every hand-over is a rendezvous.
-    let rendezvous = Cut { schedule: Named(&GPipe), capacity: Some(0), ..Cut::new(4, 8) };
+    let rendezvous = Cut { schedule: &GPipe, capacity: Some(0), ..Cut::new(4, 8) };
     same_bits(&model, &plain, &rendezvous, &batches, "capacity 0");
     for repetition in 0..8 {
         same_bits(&model, &plain, &Cut::new(3, 8), &batches, &format!("repetition {repetition}"));
@@ -69,7 +68,7 @@ fn a_plan_by_hand_with_two_chunks_a_worker_gives_the_same_bits() {
     let model = Mlp::new(3, 8, 3);
     let batches = batches(6, 8, false, 4);
     let plain = model.clone().train_plainly(2, &batches).bits();
-    let cut = Cut { schedule: Named(plan), ..Cut::new(4, 2) };
+    let cut = Cut { schedule: plan, ..Cut::new(4, 2) };
     same_bits(&model, &plain, &cut, &batches, "by hand");
 }
 
@@ -81,7 +80,7 @@ fn backwards_out_of_order_give_the_same_bits() {
     let model = Mlp::new(1, 8, 3);
     let batches = batches(7, 8, true, 9);
     let plain = model.clone().train_plainly(3, &batches).bits();
-    let cut = Cut { schedule: Named(plan), ..Cut::new(2, 3) };
+    let cut = Cut { schedule: plan, ..Cut::new(2, 3) };
     same_bits(&model, &plain, &cut, &batches, "descending");
 }
 
@@ -91,15 +90,14 @@ proptest! {
     #[test]
     fn any_seed_and_shape_gives_the_bits_of_the_plain_loop(
         seed in 0..1_000_000_u64, layers in 0..6_usize, width in 1..20_usize, rows in 1..24_usize,
-        stages in 1..7_usize, micro_batches in 1..10_usize, schedule in 0..2_usize, capacity in 1..5_usize, masked: bool,
+        stages in 1..7_usize, micro_batches in 1..10_usize, schedule in 0..SCHEDULES.len(), capacity in 1..5_usize, masked: bool,
     ) {
         let stages = stages.min(layers + 1);
         let micro_batches = micro_batches.min(rows);
         let model = Mlp::new(layers, width, seed);
         let batches = batches(rows, width, masked, seed);
         let plain = model.clone().train_plainly(micro_batches, &batches).bits();
-        let schedule = Named(SCHEDULES[schedule]);
-        let cut = Cut { schedule, capacity: Some(capacity), ..Cut::new(stages, micro_batches) };
+        let cut = Cut { schedule: SCHEDULES[schedule], capacity: Some(capacity), ..Cut::new(stages, micro_batches) };
         let trained = model.train_cut(&cut, &batches).unwrap();
         prop_assert!(trained.bits() == plain);
     }

@@ -5,8 +5,7 @@ use std::ops::Range;
 
 /// Cuts layers into `stages` contiguous, non-empty ranges whose dearest is as cheap as can be.
 ///
-/// This is the linear partition problem, solved exactly in O(stages x layers²) (Skiena, *The Algorithm Design Manual*,
-/// section 10.7). `costs` are each layer's, not negative, in any one unit. Of equally good cuts it gives one whose
+/// This is the ordered partition problem, solved exactly in O(stages x layers²) (Skiena, *The Algorithm Design Manual*). `costs` are each layer's, not negative, in any one unit. Of equally good cuts it gives one whose
 /// first ranges are shortest, because first stages hold the most live micro-batches.
 ///
 /// # Errors

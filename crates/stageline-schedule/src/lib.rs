@@ -10,7 +10,7 @@
 //!
 //! - [`action`]: what one stage does to one micro-batch, `2F0` in text.
 //! - [`plan`]: each worker's list of actions; CSV out and in.
-//! - [`schedule`]: the trait of generators, with one generator a file: [`GPipe`] and [`OneFOneB`].
+//! - [`schedule`]: the trait of generators, with one generator a file; [`SCHEDULES`] is the list of them.
 //! - [`lower`](mod@lower): computes, with the sends and receives between them put in.
 //! - [`simulate`](mod@simulate): a lowered plan and its costs become a timeline, or a deadlock with its reason.
 //! - [`check`](mod@check): complete, in order, and free of deadlock at a channel capacity; and the order of transfers.
@@ -34,15 +34,23 @@ pub mod plan;
 pub mod schedule;
 pub mod simulate;
 
+mod catalog;
+mod eager_one_f_one_b;
 mod gpipe;
 mod one_f_one_b;
+mod zb_h1;
+mod zb_h2;
 
 pub use action::{Action, Compute, ParseActionError};
 pub use balance::{BalanceError, balance};
+pub use catalog::{SCHEDULES, UnknownSchedule, schedule_named};
 pub use check::{CheckError, Checked, check};
+pub use eager_one_f_one_b::EagerOneFOneB;
 pub use gpipe::GPipe;
 pub use lower::{Carried, Instruction, Lowered, Transfer, lower};
 pub use one_f_one_b::OneFOneB;
 pub use plan::{ParsePlanError, Plan};
 pub use schedule::{Schedule, ScheduleError};
 pub use simulate::{Blocked, Costs, Deadlock, Span, StageCost, Timeline, simulate};
+pub use zb_h1::ZbH1;
+pub use zb_h2::ZbH2;

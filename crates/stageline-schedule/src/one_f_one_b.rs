@@ -1,8 +1,7 @@
 //! 1F1B: one forward, one backward.
 
-use crate::action::Action;
 use crate::plan::Plan;
-use crate::schedule::{Schedule, ScheduleError, one_worker_a_stage};
+use crate::schedule::{Backwards, Schedule, ScheduleError, alternate, one_worker_a_stage};
 
 /// One forward, one backward: PipeDream-Flush (Narayanan et al., 2021,
 /// [arXiv:2006.09503](https://arxiv.org/abs/2006.09503)), the non-interleaved schedule of Megatron-LM
@@ -30,15 +29,7 @@ impl Schedule for OneFOneB {
 
     fn plan(&self, stages: usize, micro_batches: usize) -> Result<Plan, ScheduleError> {
         one_worker_a_stage(stages, micro_batches, |stage| {
-            let warm_up = micro_batches.min(stages - stage - 1);
-            let mut row: Vec<_> = (0..warm_up).map(|micro_batch| Action::forward(stage, micro_batch)).collect();
-            for micro_batch in 0..micro_batches {
-                if warm_up + micro_batch < micro_batches {
-                    row.push(Action::forward(stage, warm_up + micro_batch));
-                }
-                row.push(Action::backward(stage, micro_batch));
-            }
-            row
+            alternate(stage, micro_batches, stages - stage - 1, Backwards::Whole)
         })
     }
 }

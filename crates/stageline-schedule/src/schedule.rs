@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::action::{Action, Compute};
 use crate::plan::Plan;
 
 /// A generator of plans.
@@ -14,6 +15,16 @@ pub trait Schedule {
     /// # Errors
     /// [`ScheduleError`] where there is no such plan.
     fn plan(&self, stages: usize, micro_batches: usize) -> Result<Plan, ScheduleError>;
+}
+
+impl<S: Schedule + ?Sized> Schedule for &S {
+    fn name(&self) -> &'static str {
+        (**self).name()
+    }
+
+    fn plan(&self, stages: usize, micro_batches: usize) -> Result<Plan, ScheduleError> {
+        (**self).plan(stages, micro_batches)
+    }
 }
 
 impl<S: Schedule + ?Sized> Schedule for Box<S> {
@@ -78,11 +89,45 @@ impl std::error::Error for ScheduleError {}
 pub(crate) fn one_worker_a_stage(
     stages: usize,
     micro_batches: usize,
-    row: impl Fn(usize) -> Vec<crate::Action>,
+    row: impl Fn(usize) -> Vec<Action>,
 ) -> Result<Plan, ScheduleError> {
     match (stages, micro_batches) {
         (0, _) => Err(ScheduleError::NoStages),
         (_, 0) => Err(ScheduleError::NoMicroBatches),
         _ => Ok(Plan::new((0..stages).map(row).collect())),
     }
+}
+
+/// How a stage that alternates forwards and backwards does its backwards.
+#[derive(Clone, Copy)]
+pub(crate) enum Backwards {
+    /// Whole.
+    Whole,
+    /// Split: the weight gradient of a micro-batch comes `delay` input gradients after its own.
+    Split {
+        /// In input gradients.
+        delay: usize,
+    },
+}
+
+/// `warm_up` forwards, then one forward and one backward in turn, then the backwards that are left.
+pub(crate) fn alternate(stage: usize, micro_batches: usize, warm_up: usize, backwards: Backwards) -> Vec<Action> {
+    let action = |compute, micro_batch| Action { stage, compute, micro_batch };
+    let warm_up = warm_up.min(micro_batches);
+    let mut row: Vec<_> = (0..warm_up).map(|micro_batch| Action::forward(stage, micro_batch)).collect();
+    for micro_batch in 0..micro_batches {
+        row.extend((warm_up + micro_batch < micro_batches).then(|| Action::forward(stage, warm_up + micro_batch)));
+        match backwards {
+            Backwards::Whole => row.push(Action::backward(stage, micro_batch)),
+            Backwards::Split { delay } => {
+                row.push(action(Compute::InputGradient, micro_batch));
+                row.extend(micro_batch.checked_sub(delay).map(|due| action(Compute::WeightGradient, due)));
+            }
+        }
+    }
+    if let Backwards::Split { delay } = backwards {
+        let left = micro_batches.saturating_sub(delay)..micro_batches;
+        row.extend(left.map(|micro_batch| action(Compute::WeightGradient, micro_batch)));
+    }
+    row
 }

@@ -92,6 +92,23 @@ impl Timeline {
         if total == 0.0 { 0.0 } else { (total - busy) / total }
     }
 
+    /// The longest span of a worker: from the start of its first compute to the end of its last.
+    ///
+    /// Steps of workers that need not wait for each other at the flush follow at this distance.
+    pub fn span(&self) -> f64 {
+        let span =
+            |row: &Vec<Span>| row.last().map_or(0.0, |last| last.end) - row.first().map_or(0.0, |first| first.start);
+        self.rows.iter().map(span).fold(0.0, f64::max)
+    }
+
+    /// The bubble by span, as the Zero Bubble paper defines it: the share of the longest span in which the busiest
+    /// worker does not compute (Qi et al., 2023, [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)).
+    pub fn span_bubble(&self) -> f64 {
+        let busy = |row: &Vec<Span>| row.iter().map(|span| span.end - span.start).sum::<f64>();
+        let (span, busy) = (self.span(), self.rows.iter().map(busy).fold(0.0, f64::max));
+        if span == 0.0 { 0.0 } else { (span - busy) / span }
+    }
+
     /// The most live micro-batches (forwarded and not yet backwarded) that each worker holds at once.
     pub fn peak_live(&self) -> Vec<usize> {
         let peak = |row: &Vec<Span>| {

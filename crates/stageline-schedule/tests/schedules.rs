@@ -4,17 +4,16 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use proptest::prelude::*;
 use stageline_schedule::{
-    Action, Carried, CheckError, Checked, Compute, Costs, GPipe, Instruction, OneFOneB, Plan, Schedule, StageCost,
-    Transfer, check, simulate,
+    Action, Carried, CheckError, Checked, Compute, Costs, EagerOneFOneB, GPipe, Instruction, OneFOneB, Plan, SCHEDULES,
+    Schedule, StageCost, Timeline, Transfer, ZbH1, ZbH2, check, schedule_named, simulate,
 };
 
-fn schedules() -> [&'static dyn Schedule; 2] {
-    [&GPipe, &OneFOneB]
-}
+/// Those without split backwards.
+const WHOLE: [&dyn Schedule; 3] = [&GPipe, &OneFOneB, &EagerOneFOneB];
 
-/// The list of PipeDream-Flush, figure 2 of arXiv:2104.04473, P = 4 and M = 8, as PyTorch prints it.
+/// PipeDream-Flush, P = 4 and M = 8, written out by hand.
 #[test]
-fn one_f_one_b_is_the_papers() {
+fn one_f_one_b_is_pipedream_flush() {
     let expected = "\
 0F0,0F1,0F2,0F3,0B0,0F4,0B1,0F5,0B2,0F6,0B3,0F7,0B4,0B5,0B6,0B7
 1F0,1F1,1F2,1B0,1F3,1B1,1F4,1B2,1F5,1B3,1F6,1B4,1F7,1B5,1B6,1B7
@@ -26,7 +25,7 @@ fn one_f_one_b_is_the_papers() {
 
 #[test]
 fn no_stages_and_no_micro_batches_are_errors() {
-    for schedule in schedules() {
+    for schedule in SCHEDULES {
         assert!(schedule.plan(0, 1).unwrap_err().to_string().contains("0 stages"));
         assert!(schedule.plan(1, 0).unwrap_err().to_string().contains("0 micro-batches"));
     }
@@ -40,10 +39,10 @@ fn a_plan_is_the_schedule_of_its_own_shape_only() {
     assert!(message.contains("2 stages") && message.contains("4 stages"), "{message}");
 }
 
-/// (M+P-1)(F+B) and (P-1)/(M+P-1): GPipe section 2.3 and Megatron-LM section 2.2.1.
+/// (M+P-1)(F+B) and (P-1)/(M+P-1): arXiv:1811.06965 and arXiv:2104.04473.
 #[test]
 fn makespan_and_bubble_are_the_papers() {
-    for schedule in schedules() {
+    for schedule in WHOLE {
         for (stages, micro_batches) in (1..=8).flat_map(|stages| (1..=20).map(move |m| (stages, m))) {
             let checked = check(&schedule.plan(stages, micro_batches).unwrap(), micro_batches).unwrap();
             let costs = Costs::uniform(stages, 1.0, 2.0);
@@ -66,7 +65,68 @@ fn live_micro_batches_are_the_papers() {
         assert_eq!(peak(&GPipe), vec![micro_batches; stages]);
         let expected: Vec<_> = (0..stages).map(|stage| micro_batches.min(stages - stage)).collect();
         assert_eq!(peak(&OneFOneB), expected);
+        let expected: Vec<_> = (0..stages).map(|stage| micro_batches.min(2 * (stages - stage) - 1)).collect();
+        assert_eq!(peak(&EagerOneFOneB), expected);
+        assert_eq!(peak(&ZbH1), vec![micro_batches.min(stages); stages]);
+        assert_eq!(peak(&ZbH2), vec![micro_batches.min(2 * stages - 1); stages]);
     }
+}
+
+fn simulated(schedule: &dyn Schedule, stages: usize, micro_batches: usize, costs: &Costs) -> Timeline {
+    let checked = check(&schedule.plan(stages, micro_batches).unwrap(), micro_batches).unwrap();
+    simulate(checked.lowered(), micro_batches, costs).unwrap()
+}
+
+/// The Zero Bubble paper's model (arXiv:2401.10241): sends of one latency on every edge, costs as measured there.
+#[test]
+fn bubbles_by_span_are_the_zero_bubble_papers() {
+    let cost = StageCost { forward: 18.522, input_gradient: 18.086, weight_gradient: 9.337 };
+    let costs = Costs { stages: vec![cost; 8], latency: 0.601 };
+    let rounded = |schedule: &dyn Schedule| format!("{:.4}", simulated(schedule, 8, 24, &costs).span_bubble());
+    assert_eq!(rounded(&OneFOneB), "0.2431");
+    assert_eq!(rounded(&ZbH1), "0.1585");
+    assert_eq!(rounded(&ZbH2), "0.1083");
+}
+
+/// A third of 1F1B's idle time, (P-1)/(3M+P-1) by span, and none at all.
+#[test]
+fn zero_bubble_schedules_leave_the_bubble_of_the_paper() {
+    for stages in 1..=6 {
+        for micro_batches in 2 * stages - 1..=2 * stages + 9 {
+            let costs = Costs::uniform(stages, 1.0, 2.0);
+            let (p, m) = (stages as f64, micro_batches as f64);
+            let h1 = simulated(&ZbH1, stages, micro_batches, &costs).span_bubble();
+            assert!((h1 - (p - 1.0) / (3.0 * m + p - 1.0)).abs() < 1e-12, "ZB-H1, P={stages} M={micro_batches}: {h1}");
+            let h2 = simulated(&ZbH2, stages, micro_batches, &costs).span_bubble();
+            assert!(h2.abs() < 1e-12, "ZB-H2, P={stages} M={micro_batches}: {h2}");
+        }
+    }
+}
+
+/// With P | M, transfers of latency c cost 1F1B c[2(P-1)M/P + 2(P-2)], and eager 1F1B 2(P-1)c while 2c <= F+B.
+#[test]
+fn latency_costs_what_the_closed_forms_say() {
+    let (forward, backward, latency) = (3.0, 5.0, 0.25);
+    for (stages, rounds) in (2..=6).flat_map(|stages| (1..=4).map(move |rounds| (stages, rounds))) {
+        let micro_batches = rounds * stages;
+        let costs = Costs { latency, ..Costs::uniform(stages, forward, backward) };
+        let (p, m) = (stages as f64, micro_batches as f64);
+        let ideal = (m + p - 1.0) * (forward + backward);
+        let eager = simulated(&EagerOneFOneB, stages, micro_batches, &costs).makespan();
+        assert!((eager - ideal - 2.0 * (p - 1.0) * latency).abs() < 1e-9, "eager, P={p} M={m}: {eager}");
+        let plain = simulated(&OneFOneB, stages, micro_batches, &costs).makespan();
+        let delay = latency * (2.0 * (p - 1.0) * m / p + 2.0 * (p - 2.0));
+        assert!((plain - ideal - delay).abs() < 1e-9, "1F1B, P={p} M={m}: {plain} against {}", ideal + delay);
+    }
+}
+
+#[test]
+fn schedules_are_found_by_name() {
+    for schedule in SCHEDULES {
+        assert_eq!(schedule_named(schedule.name()).unwrap().name(), schedule.name());
+    }
+    let message = schedule_named("2f2b").err().unwrap().to_string();
+    assert_eq!(message, "there is no schedule `2f2b`; there are gpipe, 1f1b, eager-1f1b, zb-h1, zb-h2");
 }
 
 #[test]
@@ -145,7 +205,7 @@ fn run_in_turns(checked: &Checked, mut choices: impl FnMut(usize) -> usize) {
 proptest! {
     #[test]
     fn every_schedule_completes_at_capacity_one(stages in 1..9_usize, micro_batches in 1..20_usize) {
-        for schedule in schedules() {
+        for schedule in SCHEDULES {
             let plan = schedule.plan(stages, micro_batches).unwrap();
             prop_assert_eq!(plan.stages(), stages);
             prop_assert_eq!(plan.micro_batches(), micro_batches);
@@ -191,16 +251,16 @@ proptest! {
         }
     }
 
-    /// Dropping, doubling or moving to the front any backward of a good plan makes it a refused one.
+    /// Dropping, doubling or moving to the front any backward, whole or half, of a good plan makes it a refused one.
     #[test]
     fn mutated_plans_are_refused(
-        stages in 1..5_usize, micro_batches in 1..6_usize, schedule in 0..2_usize, pick: prop::sample::Index, kind in 0..3,
+        stages in 1..5_usize, micro_batches in 1..6_usize, schedule in 0..SCHEDULES.len(), pick: prop::sample::Index, kind in 0..3,
     ) {
-        let plan = schedules()[schedule].plan(stages, micro_batches).unwrap();
+        let plan = SCHEDULES[schedule].plan(stages, micro_batches).unwrap();
         let mut rows = plan.rows().to_vec();
         let backwards: Vec<_> = (0..stages)
             .flat_map(|stage| rows[stage].iter().enumerate().map(move |(at, action)| (stage, at, *action)))
-            .filter(|(_, _, action)| action.compute == Compute::Backward)
+            .filter(|(_, _, action)| action.compute != Compute::Forward)
             .collect();
         let (stage, at, action) = backwards[pick.index(backwards.len())];
         match kind {

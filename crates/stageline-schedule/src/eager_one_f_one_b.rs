@@ -1,0 +1,52 @@
+//! Eager 1F1B: more warm-up, so that transfers hide behind computes.
+
+use crate::plan::Plan;
+use crate::schedule::{Backwards, Schedule, ScheduleError, alternate, one_worker_a_stage};
+
+/// 1F1B with twice the warm-up: stage s forwards 2(P-s-1) micro-batches before it alternates, so that a transfer of up
+/// to half a forward and a backward is hidden behind computes (Zhuang et al., 2023,
+/// [arXiv:2211.05322](https://arxiv.org/abs/2211.05322)).
+///
+/// P = 4, M = 8, a backward taking twice a forward:
+///
+/// ```text
+/// stage 0 F0 F1 F2 F3 F4 F5 F6 .. .. .. B0 B0 F7 B1 B1 .. B2 B2 .. B3 B3 .. B4 B4 .. B5 B5 .. B6 B6 .. B7 B7
+/// stage 1 .. F0 F1 F2 F3 F4 .. .. B0 B0 F5 B1 B1 F6 B2 B2 F7 B3 B3 .. B4 B4 .. B5 B5 .. B6 B6 .. B7 B7 .. ..
+/// stage 2 .. .. F0 F1 F2 .. B0 B0 F3 B1 B1 F4 B2 B2 F5 B3 B3 F6 B4 B4 F7 B5 B5 .. B6 B6 .. B7 B7 .. .. .. ..
+/// stage 3 .. .. .. F0 B0 B0 F1 B1 B1 F2 B2 B2 F3 B3 B3 F4 B4 B4 F5 B5 B5 F6 B6 B6 F7 B7 B7 .. .. .. .. .. ..
+/// ```
+///
+/// Bubble, as a share of the total, with free transfers: (P-1)/(M+P-1). Live micro-batches: min(M, 2(P-s)-1) on stage s.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EagerOneFOneB;
+
+impl Schedule for EagerOneFOneB {
+    fn name(&self) -> &'static str {
+        "eager-1f1b"
+    }
+
+    fn plan(&self, stages: usize, micro_batches: usize) -> Result<Plan, ScheduleError> {
+        one_worker_a_stage(stages, micro_batches, |stage| {
+            alternate(stage, micro_batches, 2 * (stages - stage - 1), Backwards::Whole)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Costs, check, simulate};
+
+    #[test]
+    fn the_picture_in_the_docs_is_the_plan() {
+        let checked = check(&EagerOneFOneB.plan(4, 8).unwrap(), 8).unwrap();
+        let timeline = simulate(checked.lowered(), 8, &Costs::uniform(4, 1.0, 2.0)).unwrap();
+        let picture = "\
+stage 0 F0 F1 F2 F3 F4 F5 F6 .. .. .. B0 B0 F7 B1 B1 .. B2 B2 .. B3 B3 .. B4 B4 .. B5 B5 .. B6 B6 .. B7 B7
+stage 1 .. F0 F1 F2 F3 F4 .. .. B0 B0 F5 B1 B1 F6 B2 B2 F7 B3 B3 .. B4 B4 .. B5 B5 .. B6 B6 .. B7 B7 .. ..
+stage 2 .. .. F0 F1 F2 .. B0 B0 F3 B1 B1 F4 B2 B2 F5 B3 B3 F6 B4 B4 F7 B5 B5 .. B6 B6 .. B7 B7 .. .. .. ..
+stage 3 .. .. .. F0 B0 B0 F1 B1 B1 F2 B2 B2 F3 B3 B3 F4 B4 B4 F5 B5 B5 F6 B6 B6 F7 B7 B7 .. .. .. .. .. ..
+";
+        assert_eq!(timeline.grid(1.0), picture);
+    }
+}

@@ -1,0 +1,52 @@
+//! ZB-H1: the bubble filled with weight gradients, in the memory of 1F1B.
+
+use crate::plan::Plan;
+use crate::schedule::{Backwards, Schedule, ScheduleError, alternate, one_worker_a_stage};
+
+/// 1F1B with split backwards: stage s puts off every weight gradient by s input gradients, which fills the drain (Qi et
+/// al., 2023, [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)).
+///
+/// P = 4, M = 8, forward, input gradient and weight gradient taking the same:
+///
+/// ```text
+/// stage 0 F0 F1 F2 F3 .. .. .. I0 W0 F4 I1 W1 F5 I2 W2 F6 I3 W3 F7 I4 W4 I5 W5 I6 W6 I7 W7
+/// stage 1 .. F0 F1 F2 .. .. I0 F3 I1 W0 F4 I2 W1 F5 I3 W2 F6 I4 W3 F7 I5 W4 I6 W5 I7 W6 W7
+/// stage 2 .. .. F0 F1 .. I0 F2 I1 F3 I2 W0 F4 I3 W1 F5 I4 W2 F6 I5 W3 F7 I6 W4 I7 W5 W6 W7
+/// stage 3 .. .. .. F0 I0 F1 I1 F2 I2 F3 I3 W0 F4 I4 W1 F5 I5 W2 F6 I6 W3 F7 I7 W4 W5 W6 W7
+/// ```
+///
+/// Bubble, by span, with equal thirds and free transfers: (P-1)/(3M+P-1), a third of 1F1B's idle time. Live
+/// micro-batches, counted to their weight gradient: min(M, P) on every stage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ZbH1;
+
+impl Schedule for ZbH1 {
+    fn name(&self) -> &'static str {
+        "zb-h1"
+    }
+
+    fn plan(&self, stages: usize, micro_batches: usize) -> Result<Plan, ScheduleError> {
+        one_worker_a_stage(stages, micro_batches, |stage| {
+            alternate(stage, micro_batches, stages - stage - 1, Backwards::Split { delay: stage })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Costs, check, simulate};
+
+    #[test]
+    fn the_picture_in_the_docs_is_the_plan() {
+        let checked = check(&ZbH1.plan(4, 8).unwrap(), 8).unwrap();
+        let timeline = simulate(checked.lowered(), 8, &Costs::uniform(4, 1.0, 2.0)).unwrap();
+        let picture = "\
+stage 0 F0 F1 F2 F3 .. .. .. I0 W0 F4 I1 W1 F5 I2 W2 F6 I3 W3 F7 I4 W4 I5 W5 I6 W6 I7 W7
+stage 1 .. F0 F1 F2 .. .. I0 F3 I1 W0 F4 I2 W1 F5 I3 W2 F6 I4 W3 F7 I5 W4 I6 W5 I7 W6 W7
+stage 2 .. .. F0 F1 .. I0 F2 I1 F3 I2 W0 F4 I3 W1 F5 I4 W2 F6 I5 W3 F7 I6 W4 I7 W5 W6 W7
+stage 3 .. .. .. F0 I0 F1 I1 F2 I2 F3 I3 W0 F4 I4 W1 F5 I5 W2 F6 I6 W3 F7 I7 W4 W5 W6 W7
+";
+        assert_eq!(timeline.grid(1.0), picture);
+    }
+}

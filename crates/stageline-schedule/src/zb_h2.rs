@@ -1,0 +1,53 @@
+//! ZB-H2: no bubble but fill and drain, for twice the memory.
+
+use crate::plan::Plan;
+use crate::schedule::{Backwards, Schedule, ScheduleError, alternate, one_worker_a_stage};
+
+/// ZB-H1 with twice the warm-up, 2(P-s-1) forwards, and weight gradients put off by 2s input gradients: with equal
+/// thirds no stage idles between its first and its last compute (Qi et al., 2023,
+/// [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)).
+///
+/// P = 4, M = 8, forward, input gradient and weight gradient taking the same:
+///
+/// ```text
+/// stage 0 F0 F1 F2 F3 F4 F5 F6 I0 W0 F7 I1 W1 I2 W2 I3 W3 I4 W4 I5 W5 I6 W6 I7 W7 .. .. ..
+/// stage 1 .. F0 F1 F2 F3 F4 I0 F5 I1 F6 I2 W0 F7 I3 W1 I4 W2 I5 W3 I6 W4 I7 W5 W6 W7 .. ..
+/// stage 2 .. .. F0 F1 F2 I0 F3 I1 F4 I2 F5 I3 F6 I4 W0 F7 I5 W1 I6 W2 I7 W3 W4 W5 W6 W7 ..
+/// stage 3 .. .. .. F0 I0 F1 I1 F2 I2 F3 I3 F4 I4 F5 I5 F6 I6 W0 F7 I7 W1 W2 W3 W4 W5 W6 W7
+/// ```
+///
+/// Bubble, by span, with equal thirds and free transfers: 0 from M = 2P-1 on. Live micro-batches, counted to their weight
+/// gradient: min(M, 2P-1) on every stage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ZbH2;
+
+impl Schedule for ZbH2 {
+    fn name(&self) -> &'static str {
+        "zb-h2"
+    }
+
+    fn plan(&self, stages: usize, micro_batches: usize) -> Result<Plan, ScheduleError> {
+        one_worker_a_stage(stages, micro_batches, |stage| {
+            alternate(stage, micro_batches, 2 * (stages - stage - 1), Backwards::Split { delay: 2 * stage })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Costs, check, simulate};
+
+    #[test]
+    fn the_picture_in_the_docs_is_the_plan() {
+        let checked = check(&ZbH2.plan(4, 8).unwrap(), 8).unwrap();
+        let timeline = simulate(checked.lowered(), 8, &Costs::uniform(4, 1.0, 2.0)).unwrap();
+        let picture = "\
+stage 0 F0 F1 F2 F3 F4 F5 F6 I0 W0 F7 I1 W1 I2 W2 I3 W3 I4 W4 I5 W5 I6 W6 I7 W7 .. .. ..
+stage 1 .. F0 F1 F2 F3 F4 I0 F5 I1 F6 I2 W0 F7 I3 W1 I4 W2 I5 W3 I6 W4 I7 W5 W6 W7 .. ..
+stage 2 .. .. F0 F1 F2 I0 F3 I1 F4 I2 F5 I3 F6 I4 W0 F7 I5 W1 I6 W2 I7 W3 W4 W5 W6 W7 ..
+stage 3 .. .. .. F0 I0 F1 I1 F2 I2 F3 I3 F4 I4 F5 I5 F6 I6 W0 F7 I7 W1 W2 W3 W4 W5 W6 W7
+";
+        assert_eq!(timeline.grid(1.0), picture);
+    }
+}
