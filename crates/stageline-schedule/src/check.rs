@@ -1,20 +1,20 @@
 //! Refuses a plan that is incomplete, out of order, or can deadlock.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::iter::repeat;
 
 use crate::action::Compute;
-use crate::lower::{Lowered, Transfer, lower};
+use crate::lower::{Instruction, Transfer, lower};
 use crate::plan::Plan;
-use crate::simulate::{Costs, Deadlock, simulate};
+use crate::replay::{Deadlock, Observer, replay};
+use crate::simulate::Costs;
 
 /// A plan that is proved to complete at a channel capacity, ready to be interpreted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
     plan: Plan,
-    lowered: Lowered,
     capacity: usize,
-    transfers: Vec<Transfer>,
 }
 
 impl Checked {
@@ -23,9 +23,12 @@ impl Checked {
         &self.plan
     }
 
-    /// The plan with its transfers.
-    pub fn lowered(&self) -> &Lowered {
-        &self.lowered
+    /// What a worker does, in order, its transfers included.
+    ///
+    /// # Panics
+    /// If the plan has no such worker.
+    pub fn instructions(&self, worker: usize) -> impl Iterator<Item = Instruction> + '_ {
+        lower(&self.plan, worker)
     }
 
     /// The channel capacity at which it completes, in micro-batches; 0 is a rendezvous.
@@ -33,19 +36,36 @@ impl Checked {
         self.capacity
     }
 
-    /// One global order of all transfers: a linear extension of every worker's list.
+    /// One global order of all transfers: a linear extension of every worker's list, by simulated time.
     ///
     /// Workers that take turns by this order never wait for a transfer that stands later in it.
-    pub fn transfers(&self) -> &[Transfer] {
-        &self.transfers
+    pub fn transfers(&self) -> Vec<Transfer> {
+        let mut order = Order(Vec::new());
+        replay(&self.plan, self.capacity, &any_costs(&self.plan), &mut order).expect("a checked plan completes");
+        // Stable, and causes are told before their effects, so causes stay first at equal times.
+        order.0.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+        order.0.into_iter().map(|(_, transfer)| transfer).collect()
     }
 
     /// The forwards of this plan for its first `micro_batches` micro-batches: a plan for evaluation.
     ///
     /// It completes as this one does: leaving all other actions out of a run of this plan leaves a run of that one.
     pub fn forwards(&self, micro_batches: usize) -> Self {
-        runs(self.plan.forward_only(micro_batches), self.capacity).expect("a part of a run of a checked plan is a run")
+        Self { plan: self.plan.forward_only(micro_batches), capacity: self.capacity }
     }
+}
+
+struct Order(Vec<(f64, Transfer)>);
+
+impl Observer for Order {
+    fn sent(&mut self, transfer: Transfer, time: f64) {
+        self.0.push((time, transfer));
+    }
+}
+
+/// Whether a plan completes does not depend on them.
+fn any_costs(plan: &Plan) -> Costs {
+    Costs::uniform(plan.stages(), 1.0, 2.0)
 }
 
 /// Checks a plan for training: every stage forwards and then backwards every micro-batch, exactly once, on one worker,
@@ -53,10 +73,11 @@ impl Checked {
 ///
 /// # Errors
 /// [`CheckError`], which names the stage, the action and what it waits for.
-pub fn check(plan: &Plan, capacity: usize) -> Result<Checked, CheckError> {
-    every_stage_has_one_worker(plan)?;
-    every_micro_batch_is_trained_once(plan)?;
-    runs(plan.clone(), capacity)
+pub fn check(plan: Plan, capacity: usize) -> Result<Checked, CheckError> {
+    every_stage_has_one_worker(&plan)?;
+    every_micro_batch_is_trained_once(&plan)?;
+    completes(&plan, capacity)?;
+    Ok(Checked { plan, capacity })
 }
 
 fn every_stage_has_one_worker(plan: &Plan) -> Result<(), CheckError> {
@@ -76,36 +97,65 @@ fn every_stage_has_one_worker(plan: &Plan) -> Result<(), CheckError> {
 }
 
 fn every_micro_batch_is_trained_once(plan: &Plan) -> Result<(), CheckError> {
-    let mut computes: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    for action in plan.rows().iter().flatten() {
-        computes.entry((action.stage, action.micro_batch)).or_default().push(action.compute);
+    let (stages, micro_batches) = (plan.stages(), plan.micro_batches());
+    let actions = || plan.rows().iter().flatten();
+    let pairs = stages.checked_mul(micro_batches).filter(|pairs| *pairs <= actions().count());
+    let Some(pairs) = pairs else { return Err(missing(plan)) };
+    let mut progress = vec![Progress::Nothing; pairs];
+    for action in actions() {
+        let at = &mut progress[action.stage * micro_batches + action.micro_batch];
+        *at = at.after(action.compute);
     }
-    // A plan that names few of its stages and micro-batches ends this loop at the first one it lacks.
-    for stage in 0..plan.stages() {
-        for micro_batch in 0..plan.micro_batches() {
-            let found = computes.remove(&(stage, micro_batch)).unwrap_or_default();
-            match found[..] {
-                [Compute::Forward, Compute::Backward]
-                | [Compute::Forward, Compute::InputGradient, Compute::WeightGradient] => {}
-                _ => return Err(CheckError::Sequence { stage, micro_batch, found }),
-            }
-        }
-    }
-    Ok(())
+    let wrong = progress.iter().position(|progress| *progress != Progress::Trained);
+    wrong.map_or(Ok(()), |pair| Err(sequence(plan, pair / micro_batches, pair % micro_batches)))
 }
 
-fn runs(plan: Plan, capacity: usize) -> Result<Checked, CheckError> {
-    let lowered = lower(&plan);
-    let costs = Costs::uniform(plan.stages(), 1.0, 2.0);
-    match simulate(&lowered, capacity, &costs) {
-        Ok(timeline) => Ok(Checked { plan, lowered, capacity, transfers: timeline.transfers().to_vec() }),
-        Err(deadlock) => {
-            // A channel that holds every micro-batch is never full: no larger one would help.
-            let mut larger = capacity + 1..=plan.micro_batches();
-            let least_capacity = larger.find(|&capacity| simulate(&lowered, capacity, &costs).is_ok());
-            Err(CheckError::Deadlock { capacity, deadlock, least_capacity })
+/// How far a stage has come with a micro-batch.
+#[derive(Clone, Copy, PartialEq)]
+enum Progress {
+    Nothing,
+    Forwarded,
+    InputGradientDone,
+    Trained,
+    Wrong,
+}
+
+impl Progress {
+    fn after(self, compute: Compute) -> Self {
+        match (self, compute) {
+            (Self::Nothing, Compute::Forward) => Self::Forwarded,
+            (Self::Forwarded, Compute::Backward) => Self::Trained,
+            (Self::Forwarded, Compute::InputGradient) => Self::InputGradientDone,
+            (Self::InputGradientDone, Compute::WeightGradient) => Self::Trained,
+            _ => Self::Wrong,
         }
     }
+}
+
+/// The first micro-batch that a stage never sees, of a plan that has fewer actions than pairs of the two.
+fn missing(plan: &Plan) -> CheckError {
+    let seen: BTreeSet<_> = plan.rows().iter().flatten().map(|action| (action.stage, action.micro_batch)).collect();
+    let pairs = (0..plan.stages()).flat_map(|stage| (0..plan.micro_batches()).map(move |m| (stage, m)));
+    let mut compared = pairs.zip(seen.into_iter().map(Some).chain(repeat(None)));
+    let first = compared.find(|(pair, seen)| Some(*pair) != *seen);
+    let ((stage, micro_batch), _) = first.expect("fewer are seen than there are");
+    sequence(plan, stage, micro_batch)
+}
+
+fn sequence(plan: &Plan, stage: usize, micro_batch: usize) -> CheckError {
+    let of_pair =
+        plan.rows().iter().flatten().filter(|action| (action.stage, action.micro_batch) == (stage, micro_batch));
+    CheckError::Sequence { stage, micro_batch, found: of_pair.map(|action| action.compute).collect() }
+}
+
+fn completes(plan: &Plan, capacity: usize) -> Result<(), CheckError> {
+    let costs = any_costs(plan);
+    replay(plan, capacity, &costs, &mut ()).map_err(|deadlock| {
+        // A channel that holds every micro-batch is never full: no larger one would help.
+        let mut larger = capacity + 1..=plan.micro_batches();
+        let least_capacity = larger.find(|&capacity| replay(plan, capacity, &costs, &mut ()).is_ok());
+        CheckError::Deadlock { capacity, deadlock, least_capacity }
+    })
 }
 
 /// Why a plan is refused.
@@ -177,7 +227,7 @@ mod tests {
     use super::*;
 
     fn refused(csv: &str, capacity: usize) -> String {
-        check(&Plan::from_csv(csv).unwrap(), capacity).unwrap_err().to_string()
+        check(Plan::from_csv(csv).unwrap(), capacity).unwrap_err().to_string()
     }
 
     #[test]
@@ -192,7 +242,9 @@ mod tests {
 
     #[test]
     fn a_plan_with_absurd_numbers_is_refused_at_once() {
-        assert!(refused("18446744073709551615F18446744073709551614\n", 1).starts_with("stage 0 does nothing"));
+        assert!(refused("18446744073709551614F18446744073709551614\n", 1).starts_with("stage 0 does nothing"));
+        let message = refused("0F0,0F1,0F2,1F0,1F2,2F0\n", 1);
+        assert!(message.starts_with("stage 1 does nothing to micro-batch 1;"), "{message}");
     }
 
     #[test]
@@ -222,6 +274,6 @@ mod tests {
     fn chunks_of_one_worker_may_exchange_with_each_other() {
         // Two workers with two chunks each: stage 1's output goes to stage 2 on worker 0 again.
         let plan = Plan::from_csv("0F0,2F0,2B0,0B0\n1F0,3F0,3B0,1B0\n").unwrap();
-        assert_eq!(check(&plan, 1).unwrap().transfers().len(), 6);
+        assert_eq!(check(plan, 1).unwrap().transfers().len(), 6);
     }
 }

@@ -39,8 +39,8 @@ mod tests {
 
     #[test]
     fn the_picture_in_the_docs_is_the_plan() {
-        let checked = check(&EagerOneFOneB.plan(4, 8).unwrap(), 8).unwrap();
-        let timeline = simulate(checked.lowered(), 8, &Costs::uniform(4, 1.0, 2.0)).unwrap();
+        let checked = check(EagerOneFOneB.plan(4, 8).unwrap(), 8).unwrap();
+        let timeline = simulate(checked.plan(), 8, &Costs::uniform(4, 1.0, 2.0)).unwrap();
         let picture = "\
 stage 0 F0 F1 F2 F3 F4 F5 F6 .. .. .. B0 B0 F7 B1 B1 .. B2 B2 .. B3 B3 .. B4 B4 .. B5 B5 .. B6 B6 .. B7 B7
 stage 1 .. F0 F1 F2 F3 F4 .. .. B0 B0 F5 B1 B1 F6 B2 B2 F7 B3 B3 .. B4 B4 .. B5 B5 .. B6 B6 .. B7 B7 .. ..

@@ -42,8 +42,8 @@ mod tests {
 
     #[test]
     fn the_picture_in_the_docs_is_the_plan() {
-        let checked = check(&GPipe.plan(4, 4).unwrap(), 4).unwrap();
-        let timeline = simulate(checked.lowered(), 4, &Costs::uniform(4, 1.0, 2.0)).unwrap();
+        let checked = check(GPipe.plan(4, 4).unwrap(), 4).unwrap();
+        let timeline = simulate(checked.plan(), 4, &Costs::uniform(4, 1.0, 2.0)).unwrap();
         let picture = "\
 stage 0 F0 F1 F2 F3 .. .. .. .. .. .. .. .. .. B0 B0 B1 B1 B2 B2 B3 B3
 stage 1 .. F0 F1 F2 F3 .. .. .. .. .. .. B0 B0 B1 B1 B2 B2 B3 B3 .. ..

@@ -12,7 +12,8 @@
 //! - [`plan`]: each worker's list of actions; CSV out and in.
 //! - [`schedule`]: the trait of generators, with one generator a file; [`SCHEDULES`] is the list of them.
 //! - [`lower`](mod@lower): computes, with the sends and receives between them put in.
-//! - [`simulate`](mod@simulate): a lowered plan and its costs become a timeline, or a deadlock with its reason.
+//! - `replay`: one run of a plan, to its end or to a [`Deadlock`] with its reason.
+//! - [`simulate`](mod@simulate): a plan and its costs become a timeline.
 //! - [`check`](mod@check): complete, in order, and free of deadlock at a channel capacity; and the order of transfers.
 //! - [`balance`](mod@balance): where to cut a row of layers into stages.
 //!
@@ -20,8 +21,8 @@
 //! use stageline_schedule::{Costs, OneFOneB, Schedule, check, simulate};
 //!
 //! let plan = OneFOneB.plan(4, 8)?;
-//! let checked = check(&plan, 1)?;
-//! let timeline = simulate(checked.lowered(), 1, &Costs::uniform(4, 1.0, 2.0)).expect("checked");
+//! let checked = check(plan, 1)?;
+//! let timeline = simulate(checked.plan(), 1, &Costs::uniform(4, 1.0, 2.0)).expect("checked");
 //! assert_eq!(timeline.bubble(), 3.0 / 11.0); // (P-1)/(M+P-1)
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -38,6 +39,7 @@ mod catalog;
 mod eager_one_f_one_b;
 mod gpipe;
 mod one_f_one_b;
+mod replay;
 mod zb_h1;
 mod zb_h2;
 
@@ -47,10 +49,11 @@ pub use catalog::{SCHEDULES, UnknownSchedule, schedule_named};
 pub use check::{CheckError, Checked, check};
 pub use eager_one_f_one_b::EagerOneFOneB;
 pub use gpipe::GPipe;
-pub use lower::{Carried, Instruction, Lowered, Transfer, lower};
+pub use lower::{Carried, Instruction, Transfer, lower};
 pub use one_f_one_b::OneFOneB;
 pub use plan::{ParsePlanError, Plan};
+pub use replay::{Blocked, Deadlock};
 pub use schedule::{Schedule, ScheduleError};
-pub use simulate::{Blocked, Costs, Deadlock, Span, StageCost, Timeline, simulate};
+pub use simulate::{Costs, Span, StageCost, Timeline, simulate};
 pub use zb_h1::ZbH1;
 pub use zb_h2::ZbH2;

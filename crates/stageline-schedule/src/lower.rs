@@ -81,34 +81,17 @@ impl fmt::Display for Instruction {
     }
 }
 
-/// A plan with its transfers: what a worker interprets.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lowered {
-    rows: Vec<Vec<Instruction>>,
-    stages: usize,
+/// What a worker does, in order: a receive right before the compute that needs it, and a send right after the compute
+/// that makes it.
+///
+/// # Panics
+/// If the plan has no such worker.
+pub fn lower(plan: &Plan, worker: usize) -> impl Iterator<Item = Instruction> + '_ {
+    plan.rows()[worker].iter().flat_map(|&action| around(action, plan.stages()).into_iter().flatten())
 }
 
-impl Lowered {
-    /// Each worker's list of instructions.
-    pub fn rows(&self) -> &[Vec<Instruction>] {
-        &self.rows
-    }
-
-    /// The number of stages, over all workers.
-    pub fn stages(&self) -> usize {
-        self.stages
-    }
-}
-
-/// Puts a receive right before the compute that needs it, and a send right after the compute that makes it.
-pub fn lower(plan: &Plan) -> Lowered {
-    let stages = plan.stages();
-    let rows = plan.rows().iter();
-    Lowered { rows: rows.map(|row| row.iter().flat_map(|&action| around(action, stages)).collect()).collect(), stages }
-}
-
-/// An action, with the receive before it and the send after it.
-fn around(action: Action, stages: usize) -> impl Iterator<Item = Instruction> {
+/// An action between the receive before it and the send after it, where it has them.
+pub(crate) fn around(action: Action, stages: usize) -> [Option<Instruction>; 3] {
     let Action { stage, compute, micro_batch } = action;
     let (first, last) = (stage == 0, stage + 1 == stages);
     let transfer = |from, carried| Transfer { from, carried, micro_batch };
@@ -123,8 +106,7 @@ fn around(action: Action, stages: usize) -> impl Iterator<Item = Instruction> {
         ),
         Compute::WeightGradient => (None, None),
     };
-    let compute = std::iter::once(Instruction::Compute(action));
-    needs.map(Instruction::Receive).into_iter().chain(compute).chain(makes.map(Instruction::Send))
+    [needs.map(Instruction::Receive), Some(Instruction::Compute(action)), makes.map(Instruction::Send)]
 }
 
 #[cfg(test)]
@@ -134,9 +116,9 @@ mod tests {
     #[test]
     fn transfers_stand_around_the_computes_that_need_them() {
         let plan = Plan::from_csv("0F0,0B0\n1F0,1I0,1W0\n2F0,2B0\n").unwrap();
-        let lowered = lower(&plan);
-        let text = |row: &[Instruction]| row.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
-        let rows: Vec<_> = lowered.rows().iter().map(|row| text(row)).collect();
+        let text =
+            |worker| lower(&plan, worker).map(|instruction| instruction.to_string()).collect::<Vec<_>>().join(" ");
+        let rows: Vec<_> = (0..3).map(text).collect();
         assert_eq!(
             rows,
             [

@@ -39,8 +39,8 @@ mod tests {
 
     #[test]
     fn the_picture_in_the_docs_is_the_plan() {
-        let checked = check(&ZbH1.plan(4, 8).unwrap(), 8).unwrap();
-        let timeline = simulate(checked.lowered(), 8, &Costs::uniform(4, 1.0, 2.0)).unwrap();
+        let checked = check(ZbH1.plan(4, 8).unwrap(), 8).unwrap();
+        let timeline = simulate(checked.plan(), 8, &Costs::uniform(4, 1.0, 2.0)).unwrap();
         let picture = "\
 stage 0 F0 F1 F2 F3 .. .. .. I0 W0 F4 I1 W1 F5 I2 W2 F6 I3 W3 F7 I4 W4 I5 W5 I6 W6 I7 W7
 stage 1 .. F0 F1 F2 .. .. I0 F3 I1 W0 F4 I2 W1 F5 I3 W2 F6 I4 W3 F7 I5 W4 I6 W5 I7 W6 W7

@@ -44,9 +44,9 @@ fn a_plan_is_the_schedule_of_its_own_shape_only() {
 fn makespan_and_bubble_are_the_papers() {
     for schedule in WHOLE {
         for (stages, micro_batches) in (1..=8).flat_map(|stages| (1..=20).map(move |m| (stages, m))) {
-            let checked = check(&schedule.plan(stages, micro_batches).unwrap(), micro_batches).unwrap();
+            let checked = check(schedule.plan(stages, micro_batches).unwrap(), micro_batches).unwrap();
             let costs = Costs::uniform(stages, 1.0, 2.0);
-            let timeline = simulate(checked.lowered(), micro_batches, &costs).unwrap();
+            let timeline = simulate(checked.plan(), micro_batches, &costs).unwrap();
             let (p, m) = (stages as f64, micro_batches as f64);
             let case = format!("{} P={stages} M={micro_batches}", schedule.name());
             assert_eq!(timeline.makespan(), (m + p - 1.0) * 3.0, "{case}");
@@ -59,8 +59,8 @@ fn makespan_and_bubble_are_the_papers() {
 fn live_micro_batches_are_the_papers() {
     for (stages, micro_batches) in (1..=6).flat_map(|stages| (1..=10).map(move |m| (stages, m))) {
         let peak = |schedule: &dyn Schedule| {
-            let checked = check(&schedule.plan(stages, micro_batches).unwrap(), micro_batches).unwrap();
-            simulate(checked.lowered(), micro_batches, &Costs::uniform(stages, 1.0, 2.0)).unwrap().peak_live()
+            let checked = check(schedule.plan(stages, micro_batches).unwrap(), micro_batches).unwrap();
+            simulate(checked.plan(), micro_batches, &Costs::uniform(stages, 1.0, 2.0)).unwrap().peak_live()
         };
         assert_eq!(peak(&GPipe), vec![micro_batches; stages]);
         let expected: Vec<_> = (0..stages).map(|stage| micro_batches.min(stages - stage)).collect();
@@ -73,8 +73,8 @@ fn live_micro_batches_are_the_papers() {
 }
 
 fn simulated(schedule: &dyn Schedule, stages: usize, micro_batches: usize, costs: &Costs) -> Timeline {
-    let checked = check(&schedule.plan(stages, micro_batches).unwrap(), micro_batches).unwrap();
-    simulate(checked.lowered(), micro_batches, costs).unwrap()
+    let checked = check(schedule.plan(stages, micro_batches).unwrap(), micro_batches).unwrap();
+    simulate(checked.plan(), micro_batches, costs).unwrap()
 }
 
 /// The Zero Bubble paper's model (arXiv:2401.10241): sends of one latency on every edge, costs as measured there.
@@ -131,9 +131,9 @@ fn schedules_are_found_by_name() {
 
 #[test]
 fn latency_delays_every_boundary_once_each_way() {
-    let checked = check(&OneFOneB.plan(3, 1).unwrap(), 1).unwrap();
+    let checked = check(OneFOneB.plan(3, 1).unwrap(), 1).unwrap();
     let costs = Costs { latency: 0.5, ..Costs::uniform(3, 1.0, 2.0) };
-    assert_eq!(simulate(checked.lowered(), 1, &costs).unwrap().makespan(), 9.0 + 4.0 * 0.5);
+    assert_eq!(simulate(checked.plan(), 1, &costs).unwrap().makespan(), 9.0 + 4.0 * 0.5);
 }
 
 /// Every stage does every micro-batch in a random but complete order, and each stage stands on some worker.
@@ -162,7 +162,9 @@ fn random_plan() -> impl Strategy<Value = Plan> {
 
 /// Runs a checked plan with workers that take turns at transfers, choosing the next worker by `choices`.
 fn run_in_turns(checked: &Checked, mut choices: impl FnMut(usize) -> usize) {
-    let rows = checked.lowered().rows();
+    let rows: Vec<Vec<_>> =
+        (0..checked.plan().workers()).map(|worker| checked.instructions(worker).collect()).collect();
+    let order = checked.transfers();
     let mut next = vec![0; rows.len()];
     let mut turn = 0;
     let mut channels: HashMap<(usize, Carried), VecDeque<Transfer>> = HashMap::new();
@@ -176,7 +178,7 @@ fn run_in_turns(checked: &Checked, mut choices: impl FnMut(usize) -> usize) {
                 }
                 Some(Instruction::Send(transfer)) => {
                     let held = channels.get(&(transfer.from, transfer.carried)).map_or(0, VecDeque::len);
-                    checked.transfers().get(turn) == Some(transfer) && held < checked.capacity()
+                    order.get(turn) == Some(transfer) && held < checked.capacity()
                 }
             })
             .collect();
@@ -199,7 +201,7 @@ fn run_in_turns(checked: &Checked, mut choices: impl FnMut(usize) -> usize) {
     for (row, next) in rows.iter().zip(next) {
         assert_eq!(next, row.len(), "stuck at {}", row[next]);
     }
-    assert_eq!(turn, checked.transfers().len());
+    assert_eq!(turn, order.len());
 }
 
 proptest! {
@@ -210,7 +212,7 @@ proptest! {
             prop_assert_eq!(plan.stages(), stages);
             prop_assert_eq!(plan.micro_batches(), micro_batches);
             // GPipe's first stage sends all it has before it takes anything, but its neighbour takes meanwhile.
-            prop_assert!(check(&plan, 1).is_ok());
+            prop_assert!(check(plan, 1).is_ok());
         }
     }
 
@@ -219,10 +221,10 @@ proptest! {
     fn taking_turns_never_waits_for_a_later_transfer(
         plan in random_plan(), capacity in 1..4_usize, seed in prop::collection::vec(0..1000_usize, 64),
     ) {
-        if let Ok(checked) = check(&plan, capacity) {
+        if let Ok(checked) = check(plan.clone(), capacity) {
             for micro_batches in 1..=plan.micro_batches() {
-                let forwards = checked.forwards(micro_batches);
-                prop_assert_eq!(forwards.plan(), &plan.forward_only(micro_batches));
+                let costs = Costs::uniform(plan.stages(), 1.0, 2.0);
+                prop_assert!(simulate(checked.forwards(micro_batches).plan(), capacity, &costs).is_ok());
             }
             let mut seed = seed.into_iter().cycle();
             run_in_turns(&checked, |ready| seed.next().unwrap() % ready);
@@ -239,11 +241,10 @@ proptest! {
             StageCost { forward, input_gradient, weight_gradient }
         });
         let costs = Costs { stages: stages.collect(), latency };
-        match check(&plan, capacity) {
-            Ok(checked) => prop_assert!(simulate(checked.lowered(), capacity, &costs).is_ok()),
+        match check(plan.clone(), capacity) {
+            Ok(checked) => prop_assert!(simulate(checked.plan(), capacity, &costs).is_ok()),
             Err(CheckError::Deadlock { deadlock, .. }) => {
-                let lowered = stageline_schedule::lower(&plan);
-                let again = simulate(&lowered, capacity, &costs).unwrap_err();
+                let again = simulate(&plan, capacity, &costs).unwrap_err();
                 prop_assert_eq!(again, deadlock);
             }
             Err(CheckError::Sequence { .. }) => {}
@@ -268,6 +269,6 @@ proptest! {
             1 => rows[stage].insert(at, action),
             _ => { let action = rows[stage].remove(at); rows[stage].insert(0, action); }
         }
-        prop_assert!(check(&Plan::new(rows), micro_batches).is_err());
+        prop_assert!(check(Plan::new(rows), micro_batches).is_err());
     }
 }

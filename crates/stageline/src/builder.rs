@@ -243,7 +243,7 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         if let Some(error) = BuildError::unsupported(plan.rows()) {
             return Err(error);
         }
-        check(&plan, self.channel_capacity.unwrap_or(micro_batches)).map_err(BuildError::Check)
+        check(plan, self.channel_capacity.unwrap_or(micro_batches)).map_err(BuildError::Check)
     }
 }
 

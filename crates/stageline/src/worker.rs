@@ -122,7 +122,7 @@ impl Worker {
             seat.busy = Duration::ZERO;
             seat.runner.begin(&command.pass, &self.line.stop)?;
         }
-        for &instruction in &command.plan.lowered().rows()[self.index] {
+        for instruction in command.plan.instructions(self.index) {
             self.interpret(instruction)?;
         }
         self.finish()?;

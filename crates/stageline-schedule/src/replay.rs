@@ -1,0 +1,229 @@
+//! One run of a plan: to its end, or to a deadlock with its reason.
+//!
+//! Every worker takes its instructions in order; a receive waits for its message, a send for room in its channel. That
+//! is a network of sequential processes on bounded first-in first-out channels (Kahn, 1974), so whether it completes
+//! does not depend on how long anything takes: one run at any costs decides it for all. A worker is looked at only when
+//! what it waits for has come, so a run takes time linear in the number of actions.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use crate::lower::{Carried, Instruction, Transfer, around};
+use crate::plan::Plan;
+use crate::simulate::{Costs, Span};
+
+/// Who wants to know what happens in a run.
+pub(crate) trait Observer {
+    /// A worker has computed.
+    fn computed(&mut self, _worker: usize, _span: Span) {}
+    /// A transfer was sent, at this time. Causes are told before their effects.
+    fn sent(&mut self, _transfer: Transfer, _time: f64) {}
+}
+
+/// Nobody: whether the run completes is enough.
+impl Observer for () {}
+
+/// What one worker waits for when nothing can go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blocked {
+    /// The worker.
+    pub worker: usize,
+    /// The instruction that it cannot finish.
+    pub at: Instruction,
+    /// The message at the head of the channel it receives from, where that is not the one it wants.
+    pub found: Option<usize>,
+}
+
+impl fmt::Display for Blocked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "worker {} at {} waits for ", self.worker, self.at)?;
+        match (self.at, self.found) {
+            (Instruction::Compute(_), _) => write!(f, "nothing"),
+            (Instruction::Send(transfer), _) => write!(f, "room in the channel to stage {}", transfer.to()),
+            (Instruction::Receive(transfer), None) => write!(f, "stage {} to send it", transfer.from),
+            (Instruction::Receive(transfer), Some(found)) => {
+                write!(f, "stage {} to send it, but micro-batch {found} came first", transfer.from)
+            }
+        }
+    }
+}
+
+/// No worker can go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deadlock {
+    /// Every worker that has not finished.
+    pub blocked: Vec<Blocked>,
+}
+
+impl fmt::Display for Deadlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let waits: Vec<_> = self.blocked.iter().map(Blocked::to_string).collect();
+        write!(f, "{}", waits.join("; "))
+    }
+}
+
+impl std::error::Error for Deadlock {}
+
+/// Runs a plan at a channel capacity (0 is a rendezvous).
+pub(crate) fn replay(
+    plan: &Plan,
+    capacity: usize,
+    costs: &Costs,
+    observer: &mut impl Observer,
+) -> Result<(), Deadlock> {
+    let channel = || Channel { room: capacity, ..Channel::default() };
+    let mut run = Run {
+        plan,
+        capacity,
+        costs,
+        workers: vec![Worker::default(); plan.workers()],
+        channels: (0..2 * plan.stages()).map(|_| channel()).collect(),
+        ready: (0..plan.workers()).rev().collect(),
+    };
+    while let Some(worker) = run.ready.pop() {
+        run.advance(worker, observer);
+    }
+    run.finish()
+}
+
+/// One direction of one boundary.
+#[derive(Default)]
+struct Channel {
+    /// What is in it, with the time at which it can be taken.
+    messages: VecDeque<(usize, f64)>,
+    /// Room that was never used.
+    room: usize,
+    /// Since when there is room again, for every message that was taken and not yet replaced.
+    freed: VecDeque<f64>,
+    /// The worker that waits for room.
+    sender: Option<usize>,
+    /// The worker that waits for a message.
+    receiver: Option<usize>,
+}
+
+#[derive(Clone, Default)]
+struct Worker {
+    /// Its next action, and which of the three instructions around it comes next.
+    action: usize,
+    phase: usize,
+    now: f64,
+}
+
+struct Run<'a> {
+    plan: &'a Plan,
+    capacity: usize,
+    costs: &'a Costs,
+    workers: Vec<Worker>,
+    channels: Vec<Channel>,
+    /// Workers that may be able to go on.
+    ready: Vec<usize>,
+}
+
+impl Run<'_> {
+    /// Takes one worker as far as it gets.
+    fn advance(&mut self, worker: usize, observer: &mut impl Observer) {
+        while let Some(&action) = self.plan.rows()[worker].get(self.workers[worker].action) {
+            let instructions = around(action, self.plan.stages());
+            while let Some(&instruction) = instructions.get(self.workers[worker].phase) {
+                let start = self.workers[worker].now;
+                let end = match instruction {
+                    None => Some(start),
+                    Some(Instruction::Compute(action)) => {
+                        let end = start + self.costs.of(action);
+                        observer.computed(worker, Span { action, start, end });
+                        Some(end)
+                    }
+                    Some(Instruction::Send(transfer)) => self.send(worker, transfer, observer),
+                    Some(Instruction::Receive(transfer)) => self.receive(worker, transfer),
+                };
+                let Some(end) = end else { return };
+                self.workers[worker].now = end;
+                self.workers[worker].phase += 1;
+            }
+            self.workers[worker].phase = 0;
+            self.workers[worker].action += 1;
+        }
+    }
+
+    fn channel(&mut self, transfer: Transfer) -> &mut Channel {
+        &mut self.channels[2 * transfer.from + usize::from(transfer.carried == Carried::Gradient)]
+    }
+
+    /// When the message is in the channel, if there is room for it.
+    fn send(&mut self, worker: usize, transfer: Transfer, observer: &mut impl Observer) -> Option<f64> {
+        let Some(room) = self.room(transfer) else {
+            self.channel(transfer).sender = Some(worker);
+            return None;
+        };
+        let done = self.workers[worker].now.max(room);
+        let arrival = done + self.costs.latency;
+        let channel = self.channel(transfer);
+        channel.messages.push_back((transfer.micro_batch, arrival));
+        let receiver = channel.receiver.take();
+        self.ready.extend(receiver);
+        observer.sent(transfer, done);
+        Some(done)
+    }
+
+    /// Since when there is room for a message; taken, if there is.
+    fn room(&mut self, transfer: Transfer) -> Option<f64> {
+        if self.capacity == 0 {
+            // A rendezvous: the receiver must stand at the matching receive.
+            let receiver = self.channel(transfer).receiver?;
+            let waits = self.instruction(receiver) == Some(Instruction::Receive(transfer));
+            return waits.then(|| self.workers[receiver].now);
+        }
+        let channel = self.channel(transfer);
+        if channel.room > 0 {
+            channel.room -= 1;
+            return Some(0.0);
+        }
+        channel.freed.pop_front()
+    }
+
+    /// When the message is taken, if it is the next one in its channel.
+    fn receive(&mut self, worker: usize, transfer: Transfer) -> Option<f64> {
+        let now = self.workers[worker].now;
+        let rendezvous = self.capacity == 0;
+        let channel = self.channel(transfer);
+        match channel.messages.front() {
+            Some(&(micro_batch, arrival)) if micro_batch == transfer.micro_batch => {
+                let done = now.max(arrival);
+                channel.messages.pop_front();
+                if !rendezvous {
+                    channel.freed.push_back(done);
+                }
+                let sender = channel.sender.take();
+                self.ready.extend(sender);
+                Some(done)
+            }
+            Some(_) => None,
+            None => {
+                channel.receiver = Some(worker);
+                let sender = if rendezvous { channel.sender.take() } else { None };
+                self.ready.extend(sender);
+                None
+            }
+        }
+    }
+
+    /// Where a worker stands, if it has not finished.
+    fn instruction(&self, worker: usize) -> Option<Instruction> {
+        let Worker { action, phase, .. } = self.workers[worker];
+        let &action = self.plan.rows()[worker].get(action)?;
+        around(action, self.plan.stages())[phase..].iter().flatten().next().copied()
+    }
+
+    fn finish(mut self) -> Result<(), Deadlock> {
+        let stuck: Vec<_> =
+            (0..self.workers.len()).filter_map(|worker| Some((worker, self.instruction(worker)?))).collect();
+        let blocked = stuck.into_iter().map(|(worker, at)| Blocked { worker, at, found: self.head(at) });
+        let blocked: Vec<_> = blocked.collect();
+        if blocked.is_empty() { Ok(()) } else { Err(Deadlock { blocked }) }
+    }
+
+    fn head(&mut self, at: Instruction) -> Option<usize> {
+        let Instruction::Receive(transfer) = at else { return None };
+        Some(self.channel(transfer).messages.front()?.0)
+    }
+}
