@@ -25,7 +25,8 @@ pub struct Flags {
     /// Samples in a micro-batch
     #[arg(long, default_value_t = 4)]
     micro_batch_size: usize,
-    /// The order of forwards and backwards: 1f1b, eager-1f1b or gpipe
+    /// The order of forwards and backwards: gpipe, 1f1b or eager-1f1b; interleaved or looped-breadth-first with 2
+    /// stages a worker
     #[arg(long, default_value = "1f1b", value_parser = schedule_named)]
     schedule: &'static (dyn Schedule + Sync),
     /// Optimizer steps

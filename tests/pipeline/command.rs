@@ -70,6 +70,7 @@ fn the_hash_depends_on_the_seed_and_not_on_the_cut() {
         "--stages 2",
         "--stages 4 --schedule gpipe",
         "--stages 3 --schedule eager-1f1b",
+        "--stages 4 --schedule looped-breadth-first",
         "--stages 3 --channel-capacity 1 --cores-per-stage 2",
     ] {
         assert_eq!(hash(&logged("cut", flags)), hash(&whole), "{flags}");

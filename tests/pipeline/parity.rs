@@ -2,7 +2,7 @@
 
 use burn::tensor::Tensor;
 use proptest::prelude::*;
-use stageline::schedule::{EagerOneFOneB, GPipe, OneFOneB, Plan, Schedule};
+use stageline::schedule::{EagerOneFOneB, GPipe, Interleaved, LoopedBreadthFirst, OneFOneB, Plan, Schedule};
 
 use crate::mlp::{Cut, Mlp, Target};
 
@@ -53,6 +53,23 @@ fn channel_capacity_and_repetition_change_nothing() {
     same_bits(&model, &plain, &rendezvous, &batches, "capacity 0");
     for repetition in 0..8 {
         same_bits(&model, &plain, &Cut::new(3, 8), &batches, &format!("repetition {repetition}"));
+    }
+}
+
+/// Schedules with several chunks a worker, on half and a third as many workers as stages.
+#[test]
+fn chunks_give_the_bits_of_the_plain_loop() {
+    let model = Mlp::new(5, 8, 8);
+    for (chunks, micro_batches) in [(2, 3), (2, 6), (3, 4)] {
+        let interleaved: &'static Interleaved = Box::leak(Box::new(Interleaved { chunks }));
+        let looped: &'static LoopedBreadthFirst = Box::leak(Box::new(LoopedBreadthFirst { chunks }));
+        let batches = batches(7, 8, true, 3);
+        let plain = model.clone().train_plainly(micro_batches, &batches).bits();
+        for schedule in [interleaved as &(dyn Schedule + Sync), looped] {
+            let cut = Cut { schedule, ..Cut::new(6, micro_batches) };
+            let case = format!("{} V={chunks} M={micro_batches}", schedule.name());
+            same_bits(&model, &plain, &cut, &batches, &case);
+        }
     }
 }
 

@@ -57,6 +57,22 @@ pub enum ScheduleError {
     NoStages,
     /// No micro-batches were asked for.
     NoMicroBatches,
+    /// No chunks were asked for.
+    NoChunks,
+    /// The stages cannot be dealt out evenly in chunks.
+    Chunks {
+        /// The stages asked for.
+        stages: usize,
+        /// The chunks a worker.
+        chunks: usize,
+    },
+    /// The schedule is only defined for some numbers of micro-batches.
+    MicroBatches {
+        /// The micro-batches asked for.
+        given: usize,
+        /// What they must be a multiple of.
+        multiple_of: usize,
+    },
     /// A ready-made plan has another shape, as (stages, micro-batches).
     Shape {
         /// What the plan was written for.
@@ -72,6 +88,15 @@ impl fmt::Display for ScheduleError {
             Self::NoStages => write!(f, "0 stages: a pipeline needs at least 1 stage"),
             Self::NoMicroBatches => {
                 write!(f, "0 micro-batches: cut the batch into at least 1 micro-batch")
+            }
+            Self::NoChunks => write!(f, "0 chunks a worker: every worker needs at least 1 chunk of the model"),
+            Self::Chunks { stages, chunks } => {
+                let near = nearest_multiples(*stages, *chunks);
+                write!(f, "{stages} stages cannot be dealt out in {chunks} chunks a worker; ask for {near} stages")
+            }
+            Self::MicroBatches { given, multiple_of } => {
+                let near = nearest_multiples(*given, *multiple_of);
+                write!(f, "{given} micro-batches are not a multiple of {multiple_of}; ask for {near} micro-batches")
             }
             Self::Shape { written, asked } => write!(
                 f,
@@ -95,6 +120,31 @@ pub(crate) fn one_worker_a_stage(
         (0, _) => Err(ScheduleError::NoStages),
         (_, 0) => Err(ScheduleError::NoMicroBatches),
         _ => Ok(Plan::new((0..stages).map(row).collect())),
+    }
+}
+
+/// The multiples of `unit` on both sides of `value`, without 0.
+fn nearest_multiples(value: usize, unit: usize) -> String {
+    let below = value / unit * unit;
+    if below == 0 { unit.to_string() } else { format!("{below} or {}", below + unit) }
+}
+
+/// Stages dealt out in turn to workers that have `chunks` each; `row` gives a worker's list, by worker and their number.
+pub(crate) fn in_chunks(
+    stages: usize,
+    micro_batches: usize,
+    chunks: usize,
+    row: impl Fn(usize, usize) -> Result<Vec<Action>, ScheduleError>,
+) -> Result<Plan, ScheduleError> {
+    match (stages, micro_batches, chunks) {
+        (0, _, _) => Err(ScheduleError::NoStages),
+        (_, 0, _) => Err(ScheduleError::NoMicroBatches),
+        (_, _, 0) => Err(ScheduleError::NoChunks),
+        _ if !stages.is_multiple_of(chunks) => Err(ScheduleError::Chunks { stages, chunks }),
+        _ => {
+            let workers = stages / chunks;
+            Ok(Plan::new((0..workers).map(|worker| row(worker, workers)).collect::<Result<_, _>>()?))
+        }
     }
 }
 
