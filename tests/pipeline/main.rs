@@ -11,6 +11,7 @@ mod model;
 mod accumulation;
 mod boundaries;
 mod command;
+mod completion;
 mod doors;
 mod evaluation;
 mod failure;

@@ -9,7 +9,7 @@
 //! In the order in which data flows:
 //!
 //! - [`action`]: what one stage does to one micro-batch, `2F0` in text.
-//! - [`plan`]: each worker's list of actions; CSV out and in.
+//! - [`plan`]: each worker's list of actions; `csv` writes and reads it, PyTorch's too.
 //! - [`schedule`]: the trait of generators, with one generator a file; [`SCHEDULES`] is the list of them.
 //! - [`lower`](mod@lower): computes, with the sends and receives between them put in.
 //! - `replay`: one run of a plan, to its end or to a [`Deadlock`] with its reason.
@@ -36,6 +36,7 @@ pub mod schedule;
 pub mod simulate;
 
 mod catalog;
+mod csv;
 mod eager_one_f_one_b;
 mod gpipe;
 mod interleaved;
@@ -49,13 +50,14 @@ pub use action::{Action, Compute, ParseActionError};
 pub use balance::{BalanceError, balance};
 pub use catalog::{SCHEDULES, UnknownSchedule, schedule_named};
 pub use check::{CheckError, Checked, check};
+pub use csv::ParsePlanError;
 pub use eager_one_f_one_b::EagerOneFOneB;
 pub use gpipe::GPipe;
 pub use interleaved::Interleaved;
 pub use looped_breadth_first::LoopedBreadthFirst;
 pub use lower::{Carried, Instruction, Transfer, lower};
 pub use one_f_one_b::OneFOneB;
-pub use plan::{ParsePlanError, Plan};
+pub use plan::Plan;
 pub use replay::{Blocked, Deadlock};
 pub use schedule::{Schedule, ScheduleError};
 pub use simulate::{Costs, Span, StageCost, Timeline, simulate};

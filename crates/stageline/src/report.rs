@@ -41,16 +41,16 @@ impl StepReport {
     }
 
     /// The ideal bubble of GPipe and 1F1B on P workers with equal stages and free transfers, as a share of the total:
-    /// (P-1)/(M+P-1) (Narayanan et al., 2021, [arXiv:2104.04473](https://arxiv.org/abs/2104.04473)).
+    /// (P-1)/(M+P-1), or (P-1)/(VM+P-1) with V stages a worker (Narayanan et al., 2021, [arXiv:2104.04473](https://arxiv.org/abs/2104.04473)).
     pub fn ideal_bubble(&self) -> f64 {
-        ideal_bubble(self.workers, self.micro_batches)
+        ideal_bubble(self.workers, self.micro_batches * self.stages.len() / self.workers.max(1))
     }
 }
 
-/// (P-1)/(M+P-1), the share of the total stage time.
-fn ideal_bubble(workers: usize, micro_batches: usize) -> f64 {
+/// (P-1)/(VM+P-1), the share of the total stage time.
+fn ideal_bubble(workers: usize, chunk_forwards: usize) -> f64 {
     let fill = workers.saturating_sub(1) as f64;
-    fill / (micro_batches as f64 + fill).max(1.0)
+    fill / (chunk_forwards as f64 + fill).max(1.0)
 }
 
 /// What one evaluation found.
@@ -82,5 +82,7 @@ mod tests {
         assert!((report.bubble() - 0.3).abs() < 1e-12);
         assert_eq!(report.ideal_bubble(), 1.0 / 5.0);
         assert_eq!(ideal_bubble(1, 1), 0.0);
+        let interleaved = StepReport { stages: vec![busy(40); 4], ..report };
+        assert_eq!(interleaved.ideal_bubble(), 1.0 / 9.0);
     }
 }

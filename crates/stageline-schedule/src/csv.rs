@@ -1,0 +1,134 @@
+//! Plans as comma-separated values, one row a worker, as PyTorch's `torch.distributed.pipelining` writes and reads them.
+
+use std::fmt;
+
+use crate::action::{Action, ParseActionError};
+use crate::plan::Plan;
+
+/// What PyTorch writes between the computes when it has lowered a plan. Lowering puts ours in again.
+const NOT_COMPUTES: [&str; 10] = [
+    "SEND_F",
+    "RECV_F",
+    "SEND_B",
+    "RECV_B",
+    "WAIT_SEND_F",
+    "WAIT_SEND_B",
+    "UNSHARD",
+    "RESHARD",
+    "REDUCE_GRAD",
+    "WAIT_REDUCE_GRAD",
+];
+
+/// PyTorch's mark of a forward and a backward whose transfers overlap, behind both in parentheses.
+const OVERLAPPED: &str = "OVERLAP_F_B";
+
+impl Plan {
+    /// The computes, one row a worker; PyTorch's loader takes it.
+    pub fn to_csv(&self) -> String {
+        let row = |row: &Vec<Action>| row.iter().map(Action::to_string).collect::<Vec<_>>().join(",") + "\n";
+        self.rows().iter().map(row).collect()
+    }
+
+    /// Reads what [`to_csv`](Self::to_csv) or PyTorch wrote.
+    ///
+    /// Of PyTorch's plans the computes are kept: empty cells (its idle slots), transfers, waits and sharding are
+    /// skipped, and an overlapped pair, `(0F7;7B3)OVERLAP_F_B`, is its two computes in order.
+    ///
+    /// # Errors
+    /// The first cell that is none of these, with its row and column from 1.
+    pub fn from_csv(csv: &str) -> Result<Self, ParsePlanError> {
+        let row = |(row, line): (usize, &str)| {
+            let mut actions = Vec::new();
+            for (column, cell) in line.split(',').enumerate() {
+                read_cell(cell.trim(), &mut actions).map_err(|cause| ParsePlanError {
+                    row: row + 1,
+                    column: column + 1,
+                    cause,
+                })?;
+            }
+            Ok(actions)
+        };
+        Ok(Self::new(csv.lines().enumerate().map(row).collect::<Result<_, _>>()?))
+    }
+}
+
+fn read_cell(cell: &str, actions: &mut Vec<Action>) -> Result<(), ParseActionError> {
+    let digit = |character: char| character.is_ascii_digit();
+    if cell.is_empty() || NOT_COMPUTES.contains(&cell.trim_matches(digit)) {
+        return Ok(());
+    }
+    let pair = cell.strip_prefix('(').and_then(|rest| rest.strip_suffix(OVERLAPPED)?.strip_suffix(')'));
+    for action in pair.unwrap_or(cell).split(';') {
+        actions.push(action.trim().parse()?);
+    }
+    Ok(())
+}
+
+/// A cell of a CSV plan that is not an action.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParsePlanError {
+    /// The row, from 1.
+    pub row: usize,
+    /// The column, from 1.
+    pub column: usize,
+    /// What is wrong with the cell.
+    pub cause: ParseActionError,
+}
+
+impl fmt::Display for ParsePlanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "row {}, column {}: {}", self.row, self.column, self.cause)
+    }
+}
+
+impl std::error::Error for ParsePlanError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SCHEDULES;
+    use proptest::prelude::*;
+
+    #[test]
+    fn every_schedule_round_trips() {
+        for schedule in SCHEDULES {
+            let plan = schedule.plan(4, 6).unwrap();
+            assert_eq!(Plan::from_csv(&plan.to_csv()), Ok(plan));
+        }
+    }
+
+    #[test]
+    fn idle_slots_are_skipped() {
+        let plan = Plan::from_csv("0F0,,0B0\n,1F0, 1B0 ,\n").unwrap();
+        assert_eq!(plan.to_csv(), "0F0,0B0\n1F0,1B0\n");
+    }
+
+    /// In the syntax of PyTorch 2.15's lowered plans: sharding, transfers, waits, and an overlapped pair.
+    #[test]
+    fn of_a_lowered_plan_of_pytorch_the_computes_are_read() {
+        let csv = "0UNSHARD,3UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,3RECV_F0,(3F0;3B0)OVERLAP_F_B,3SEND_B0,0RECV_B0,0I0,\
+                   0WAIT_SEND_F0,0W0,3REDUCE_GRAD,0WAIT_REDUCE_GRAD,0RESHARD\r\n";
+        assert_eq!(Plan::from_csv(csv).unwrap().to_csv(), "0F0,0F1,3F0,3B0,0I0,0W0\n");
+    }
+
+    #[test]
+    fn a_damaged_cell_is_placed() {
+        for (csv, row, column, cell) in [
+            ("0F0,0B0\n1F0,1Q0\n", 2, 2, "`1Q0`"),
+            ("0F0,(0F1;0B0)OVERLAP\n", 1, 2, "`(0F1`"),
+            ("(0F1;0X0)OVERLAP_F_B\n", 1, 1, "`0X0`"),
+            ("0F0,0SEND_G0\n", 1, 2, "`0SEND_G0`"),
+        ] {
+            let error = Plan::from_csv(csv).unwrap_err();
+            assert_eq!((error.row, error.column), (row, column), "{csv}");
+            assert!(error.to_string().contains(cell), "{error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_csv_panics(csv in "[0-9FBIWSEND_();,\\n ]{0,80}") {
+            let _ = Plan::from_csv(&csv);
+        }
+    }
+}
