@@ -5,10 +5,10 @@ use std::fmt;
 use std::iter::repeat;
 
 use crate::action::Compute;
+use crate::costs::Costs;
 use crate::lower::{Instruction, Transfer, lower};
 use crate::plan::Plan;
 use crate::replay::{Deadlock, Observer, replay};
-use crate::simulate::Costs;
 
 /// A plan that is proved to complete at a channel capacity, ready to be interpreted.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -31,22 +31,3 @@ impl Schedule for EagerOneFOneB {
         })
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Costs, check, simulate};
-
-    #[test]
-    fn the_picture_in_the_docs_is_the_plan() {
-        let checked = check(EagerOneFOneB.plan(4, 8).unwrap(), 8).unwrap();
-        let timeline = simulate(checked.plan(), 8, &Costs::uniform(4, 1.0, 2.0)).unwrap();
-        let picture = "\
-stage 0 F0 F1 F2 F3 F4 F5 F6 .. .. .. B0 B0 F7 B1 B1 .. B2 B2 .. B3 B3 .. B4 B4 .. B5 B5 .. B6 B6 .. B7 B7
-stage 1 .. F0 F1 F2 F3 F4 .. .. B0 B0 F5 B1 B1 F6 B2 B2 F7 B3 B3 .. B4 B4 .. B5 B5 .. B6 B6 .. B7 B7 .. ..
-stage 2 .. .. F0 F1 F2 .. B0 B0 F3 B1 B1 F4 B2 B2 F5 B3 B3 F6 B4 B4 F7 B5 B5 .. B6 B6 .. B7 B7 .. .. .. ..
-stage 3 .. .. .. F0 B0 B0 F1 B1 B1 F2 B2 B2 F3 B3 B3 F4 B4 B4 F5 B5 B5 F6 B6 B6 F7 B7 B7 .. .. .. .. .. ..
-";
-        assert_eq!(timeline.grid(1.0), picture);
-    }
-}

@@ -34,22 +34,3 @@ impl Schedule for GPipe {
         })
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Costs, check, simulate};
-
-    #[test]
-    fn the_picture_in_the_docs_is_the_plan() {
-        let checked = check(GPipe.plan(4, 4).unwrap(), 4).unwrap();
-        let timeline = simulate(checked.plan(), 4, &Costs::uniform(4, 1.0, 2.0)).unwrap();
-        let picture = "\
-stage 0 F0 F1 F2 F3 .. .. .. .. .. .. .. .. .. B0 B0 B1 B1 B2 B2 B3 B3
-stage 1 .. F0 F1 F2 F3 .. .. .. .. .. .. B0 B0 B1 B1 B2 B2 B3 B3 .. ..
-stage 2 .. .. F0 F1 F2 F3 .. .. .. B0 B0 B1 B1 B2 B2 B3 B3 .. .. .. ..
-stage 3 .. .. .. F0 F1 F2 F3 B0 B0 B1 B1 B2 B2 B3 B3 .. .. .. .. .. ..
-";
-        assert_eq!(timeline.grid(1.0), picture);
-    }
-}

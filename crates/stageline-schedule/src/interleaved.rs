@@ -59,20 +59,6 @@ impl Schedule for Interleaved {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Costs, check, simulate};
-
-    #[test]
-    fn the_picture_in_the_docs_is_the_plan() {
-        let checked = check(Interleaved { chunks: 2 }.plan(8, 8).unwrap(), 8).unwrap();
-        let timeline = simulate(checked.plan(), 8, &Costs::uniform(8, 1.0, 2.0)).unwrap();
-        let picture = "\
-worker 0 0F0 0F1 0F2 0F3 4F0 4F1 4F2 4F3 0F4 0F5 0F6 ... ... ... 4B0 4B0 0F7 4B1 4B1 ... 4F4 4B2 4B2 4F5 4B3 4B3 4F6 0B0 0B0 4F7 0B1 0B1 0B2 0B2 ... 0B3 0B3 ... 4B4 4B4 ... 4B5 4B5 ... 4B6 4B6 ... 4B7 4B7 0B4 0B4 0B5 0B5 0B6 0B6 0B7 0B7
-worker 1 ... 1F0 1F1 1F2 1F3 5F0 5F1 5F2 5F3 1F4 ... ... 5B0 5B0 1F5 5B1 5B1 1F6 5B2 5B2 1F7 5B3 5B3 5F4 1B0 1B0 5F5 1B1 1B1 5F6 1B2 1B2 5F7 1B3 1B3 ... 5B4 5B4 ... 5B5 5B5 ... 5B6 5B6 ... 5B7 5B7 1B4 1B4 1B5 1B5 1B6 1B6 1B7 1B7 ... ...
-worker 2 ... ... 2F0 2F1 2F2 2F3 6F0 6F1 6F2 ... 6B0 6B0 6F3 6B1 6B1 2F4 6B2 6B2 2F5 6B3 6B3 2F6 2B0 2B0 2F7 2B1 2B1 6F4 2B2 2B2 6F5 2B3 2B3 6F6 6B4 6B4 6F7 6B5 6B5 ... 6B6 6B6 ... 6B7 6B7 2B4 2B4 2B5 2B5 2B6 2B6 2B7 2B7 ... ... ... ...
-worker 3 ... ... ... 3F0 3F1 3F2 3F3 7F0 7B0 7B0 7F1 7B1 7B1 7F2 7B2 7B2 7F3 7B3 7B3 3F4 3B0 3B0 3F5 3B1 3B1 3F6 3B2 3B2 3F7 3B3 3B3 7F4 7B4 7B4 7F5 7B5 7B5 7F6 7B6 7B6 7F7 7B7 7B7 3B4 3B4 3B5 3B5 3B6 3B6 3B7 3B7 ... ... ... ... ... ...
-";
-        assert_eq!(timeline.grid(1.0), picture);
-    }
 
     #[test]
     fn what_does_not_divide_is_refused_with_what_would() {

@@ -13,7 +13,7 @@
 //! - [`schedule`]: the trait of generators, with one generator a file; [`SCHEDULES`] is the list of them.
 //! - [`lower`](mod@lower): computes, with the sends and receives between them put in.
 //! - `replay`: one run of a plan, to its end or to a [`Deadlock`] with its reason.
-//! - [`simulate`](mod@simulate): a plan and its costs become a timeline.
+//! - `costs`, [`simulate`](mod@simulate): a plan and what everything takes become a timeline.
 //! - [`check`](mod@check): complete, in order, and free of deadlock at a channel capacity; and the order of transfers.
 //! - [`balance`](mod@balance): where to cut a row of layers into stages.
 //!
@@ -36,6 +36,7 @@ pub mod schedule;
 pub mod simulate;
 
 mod catalog;
+mod costs;
 mod csv;
 mod eager_one_f_one_b;
 mod gpipe;
@@ -50,6 +51,7 @@ pub use action::{Action, Compute, ParseActionError};
 pub use balance::{BalanceError, balance};
 pub use catalog::{SCHEDULES, UnknownSchedule, schedule_named};
 pub use check::{CheckError, Checked, check};
+pub use costs::{Costs, StageCost};
 pub use csv::ParsePlanError;
 pub use eager_one_f_one_b::EagerOneFOneB;
 pub use gpipe::GPipe;
@@ -58,8 +60,8 @@ pub use looped_breadth_first::LoopedBreadthFirst;
 pub use lower::{Carried, Instruction, Transfer, lower};
 pub use one_f_one_b::OneFOneB;
 pub use plan::Plan;
-pub use replay::{Blocked, Deadlock};
+pub use replay::{Blocked, Deadlock, Span};
 pub use schedule::{Schedule, ScheduleError};
-pub use simulate::{Costs, Span, StageCost, Timeline, simulate};
+pub use simulate::{Timeline, simulate};
 pub use zb_h1::ZbH1;
 pub use zb_h2::ZbH2;

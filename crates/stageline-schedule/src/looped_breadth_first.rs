@@ -41,22 +41,3 @@ impl Schedule for LoopedBreadthFirst {
         })
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Costs, check, simulate};
-
-    #[test]
-    fn the_picture_in_the_docs_is_the_plan() {
-        let checked = check(LoopedBreadthFirst { chunks: 2 }.plan(8, 4).unwrap(), 4).unwrap();
-        let timeline = simulate(checked.plan(), 4, &Costs::uniform(8, 1.0, 2.0)).unwrap();
-        let picture = "\
-worker 0 0F0 0F1 0F2 0F3 4F0 4F1 4F2 4F3 ... ... ... ... ... ... ... ... ... 4B0 4B0 4B1 4B1 4B2 4B2 4B3 4B3 0B0 0B0 0B1 0B1 0B2 0B2 0B3 0B3
-worker 1 ... 1F0 1F1 1F2 1F3 5F0 5F1 5F2 5F3 ... ... ... ... ... ... 5B0 5B0 5B1 5B1 5B2 5B2 5B3 5B3 1B0 1B0 1B1 1B1 1B2 1B2 1B3 1B3 ... ...
-worker 2 ... ... 2F0 2F1 2F2 2F3 6F0 6F1 6F2 6F3 ... ... ... 6B0 6B0 6B1 6B1 6B2 6B2 6B3 6B3 2B0 2B0 2B1 2B1 2B2 2B2 2B3 2B3 ... ... ... ...
-worker 3 ... ... ... 3F0 3F1 3F2 3F3 7F0 7F1 7F2 7F3 7B0 7B0 7B1 7B1 7B2 7B2 7B3 7B3 3B0 3B0 3B1 3B1 3B2 3B2 3B3 3B3 ... ... ... ... ... ...
-";
-        assert_eq!(timeline.grid(1.0), picture);
-    }
-}

@@ -33,22 +33,3 @@ impl Schedule for OneFOneB {
         })
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Costs, check, simulate};
-
-    #[test]
-    fn the_picture_in_the_docs_is_the_plan() {
-        let checked = check(OneFOneB.plan(4, 8).unwrap(), 4).unwrap();
-        let timeline = simulate(checked.plan(), 4, &Costs::uniform(4, 1.0, 2.0)).unwrap();
-        let picture = "\
-stage 0 F0 F1 F2 F3 .. .. .. .. .. .. B0 B0 F4 B1 B1 F5 B2 B2 F6 B3 B3 F7 B4 B4 .. B5 B5 .. B6 B6 .. B7 B7
-stage 1 .. F0 F1 F2 .. .. .. .. B0 B0 F3 B1 B1 F4 B2 B2 F5 B3 B3 F6 B4 B4 F7 B5 B5 .. B6 B6 .. B7 B7 .. ..
-stage 2 .. .. F0 F1 .. .. B0 B0 F2 B1 B1 F3 B2 B2 F4 B3 B3 F5 B4 B4 F6 B5 B5 F7 B6 B6 .. B7 B7 .. .. .. ..
-stage 3 .. .. .. F0 B0 B0 F1 B1 B1 F2 B2 B2 F3 B3 B3 F4 B4 B4 F5 B5 B5 F6 B6 B6 F7 B7 B7 .. .. .. .. .. ..
-";
-        assert_eq!(timeline.grid(1.0), picture);
-    }
-}

@@ -8,9 +8,21 @@
 use std::collections::VecDeque;
 use std::fmt;
 
+use crate::action::Action;
+use crate::costs::Costs;
 use crate::lower::{Carried, Instruction, Transfer, around};
 use crate::plan::Plan;
-use crate::simulate::{Costs, Span};
+
+/// One compute's place in time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Span {
+    /// The compute.
+    pub action: Action,
+    /// When it begins, from the start of the step.
+    pub start: f64,
+    /// When it ends.
+    pub end: f64,
+}
 
 /// Who wants to know what happens in a run.
 pub(crate) trait Observer {

@@ -31,22 +31,3 @@ impl Schedule for ZbH1 {
         })
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Costs, check, simulate};
-
-    #[test]
-    fn the_picture_in_the_docs_is_the_plan() {
-        let checked = check(ZbH1.plan(4, 8).unwrap(), 8).unwrap();
-        let timeline = simulate(checked.plan(), 8, &Costs::uniform(4, 1.0, 2.0)).unwrap();
-        let picture = "\
-stage 0 F0 F1 F2 F3 .. .. .. I0 W0 F4 I1 W1 F5 I2 W2 F6 I3 W3 F7 I4 W4 I5 W5 I6 W6 I7 W7
-stage 1 .. F0 F1 F2 .. .. I0 F3 I1 W0 F4 I2 W1 F5 I3 W2 F6 I4 W3 F7 I5 W4 I6 W5 I7 W6 W7
-stage 2 .. .. F0 F1 .. I0 F2 I1 F3 I2 W0 F4 I3 W1 F5 I4 W2 F6 I5 W3 F7 I6 W4 I7 W5 W6 W7
-stage 3 .. .. .. F0 I0 F1 I1 F2 I2 F3 I3 W0 F4 I4 W1 F5 I5 W2 F6 I6 W3 F7 I7 W4 W5 W6 W7
-";
-        assert_eq!(timeline.grid(1.0), picture);
-    }
-}

@@ -32,22 +32,3 @@ impl Schedule for ZbH2 {
         })
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Costs, check, simulate};
-
-    #[test]
-    fn the_picture_in_the_docs_is_the_plan() {
-        let checked = check(ZbH2.plan(4, 8).unwrap(), 8).unwrap();
-        let timeline = simulate(checked.plan(), 8, &Costs::uniform(4, 1.0, 2.0)).unwrap();
-        let picture = "\
-stage 0 F0 F1 F2 F3 F4 F5 F6 I0 W0 F7 I1 W1 I2 W2 I3 W3 I4 W4 I5 W5 I6 W6 I7 W7 .. .. ..
-stage 1 .. F0 F1 F2 F3 F4 I0 F5 I1 F6 I2 W0 F7 I3 W1 I4 W2 I5 W3 I6 W4 I7 W5 W6 W7 .. ..
-stage 2 .. .. F0 F1 F2 I0 F3 I1 F4 I2 F5 I3 F6 I4 W0 F7 I5 W1 I6 W2 I7 W3 W4 W5 W6 W7 ..
-stage 3 .. .. .. F0 I0 F1 I1 F2 I2 F3 I3 F4 I4 F5 I5 F6 I6 W0 F7 I7 W1 W2 W3 W4 W5 W6 W7
-";
-        assert_eq!(timeline.grid(1.0), picture);
-    }
-}

@@ -143,6 +143,26 @@ fn latency_costs_what_the_closed_forms_say() {
 }
 
 #[test]
+fn the_pictures_in_the_docs_are_the_plans() {
+    let chunks = 2;
+    let documented: [(&dyn Schedule, usize, usize, &str); 7] = [
+        (&GPipe, 4, 4, include_str!("../src/gpipe.rs")),
+        (&OneFOneB, 4, 8, include_str!("../src/one_f_one_b.rs")),
+        (&EagerOneFOneB, 4, 8, include_str!("../src/eager_one_f_one_b.rs")),
+        (&Interleaved { chunks }, 8, 8, include_str!("../src/interleaved.rs")),
+        (&LoopedBreadthFirst { chunks }, 8, 4, include_str!("../src/looped_breadth_first.rs")),
+        (&ZbH1, 4, 8, include_str!("../src/zb_h1.rs")),
+        (&ZbH2, 4, 8, include_str!("../src/zb_h2.rs")),
+    ];
+    assert_eq!(documented.len(), SCHEDULES.len());
+    for (schedule, stages, micro_batches, source) in documented {
+        let timeline = simulated(schedule, stages, micro_batches, &Costs::uniform(stages, 1.0, 2.0));
+        let picture: String = timeline.grid(1.0).lines().map(|line| format!("/// {line}\n")).collect();
+        assert!(source.contains(&picture), "{} looks so:\n{picture}", schedule.name());
+    }
+}
+
+#[test]
 fn schedules_are_found_by_name() {
     for schedule in SCHEDULES {
         assert_eq!(schedule_named(schedule.name()).unwrap().name(), schedule.name());
