@@ -163,6 +163,12 @@ fn the_pictures_in_the_docs_are_the_plans() {
 }
 
 #[test]
+fn the_picture_in_the_readme_is_the_plan() {
+    let timeline = simulated(&OneFOneB, 4, 8, &Costs::uniform(4, 1.0, 2.0));
+    assert!(include_str!("../../../README.md").contains(&timeline.grid(1.0)));
+}
+
+#[test]
 fn schedules_are_found_by_name() {
     for schedule in SCHEDULES {
         assert_eq!(schedule_named(schedule.name()).unwrap().name(), schedule.name());
