@@ -8,7 +8,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::{GradientsAccumulator, GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::tensor::{Bool, Int, Tensor};
 use parking_lot::Mutex;
-use stageline::{Batch, LossStage, Pipeline, Stage, StageConfig, payload, seeded};
+use stageline::{Batch, BuildError, LossStage, Pipeline, Stage, StageConfig, payload, seeded};
 
 use crate::mlp::{Layer, Mlp, bits, device};
 
@@ -161,6 +161,24 @@ fn frozen_stages_stay_and_the_others_learn() {
             assert_eq!(before[stage] == after[stage], stage == frozen, "stage {stage}, frozen {frozen}");
         }
     }
+}
+
+/// A module that was made for inference is made to train.
+#[test]
+fn modules_of_a_device_without_autodiff_train() {
+    let linear = |seed| seeded(&device(), seed, || LinearConfig::new(4, 4).init(&device()));
+    let layers = || vec![Layer { linear: linear(1) }, Layer { linear: linear(2) }];
+    let config = StageConfig::new(device(), SgdConfig::new().init(), 0.1);
+    let model = Mlp { layers: layers(), error: crate::mlp::Error { linear: linear(3) } };
+    let mut pipeline = model.split(3, &config).micro_batches(2).build().unwrap();
+    let (input, target) = Mlp::batch(4, 4, false, 1);
+    let first = pipeline.step(Batch::new(input.clone(), target.clone())).unwrap().loss;
+    assert!(pipeline.step(Batch::new(input, target)).unwrap().loss < first);
+
+    let shared = layers();
+    let layers = vec![shared[0].clone(), shared[0].clone()];
+    let model = Mlp { layers, error: crate::mlp::Error { linear: linear(3) } };
+    assert!(matches!(model.split(3, &config).build(), Err(BuildError::SharedParameter { stages: (0, 1) })));
 }
 
 /// burn's gradient checkpointing, switched on for a module, is switched off at the door, not a panic at a boundary.

@@ -119,8 +119,8 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
     /// Appends a stage that takes what the chain gives.
     pub fn stage<S: Stage<Input = Out>>(mut self, module: S, config: StageConfig) -> Chain<In, S::Output> {
         let stage = self.devices.len();
-        self.owners.add(stage, &module);
         let (device, trained) = config.place(module);
+        self.owners.add(stage, trained.module());
         let before = self.wire;
         self.devices.push(device.clone());
         let wire = move |site: &mut Site| {
@@ -135,8 +135,8 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
     /// Ends the chain with the stage that makes the loss.
     pub fn loss<L: LossStage<Input = Out>>(mut self, module: L, config: StageConfig) -> PipelineBuilder<In, L::Target> {
         let stage = self.devices.len();
-        self.owners.add(stage, &module);
         let (device, trained) = config.place(module);
+        self.owners.add(stage, trained.module());
         let before = self.wire;
         self.devices.push(device.clone());
         let (targets, target_feed) = bounded(1);
