@@ -10,6 +10,9 @@ use stageline::schedule::{Schedule, schedule_named};
 
 use crate::model::Shape;
 
+/// What no flag that counts something needs to go beyond.
+const LARGEST: usize = 65_536;
+
 /// Trains a byte-level GPT, cut into pipeline stages, on text.
 #[derive(Parser)]
 pub struct Flags {
@@ -47,7 +50,7 @@ pub struct Flags {
     /// The seed of parameters, samples and split
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// `cpu`, or `cuda:0,cuda:1`: consecutive stages share a device where there are more stages
+    /// `cpu` or `cuda:0`, or a list of them for consecutive stages; several GPUs are refused for now
     #[arg(long, default_value = "cpu")]
     device: String,
     /// Micro-batches that a channel between two stages holds [default: all]
@@ -98,8 +101,9 @@ impl Flags {
             ("--micro-batch-size", self.micro_batch_size),
             ("--width", self.width),
             ("--context", self.context),
+            ("--layers + 1", self.layers.saturating_add(1)),
         ] {
-            ensure!(value > 0, "{flag} 0: give at least 1");
+            ensure!((1..=LARGEST).contains(&value), "{flag} {value}: give 1 to {LARGEST}");
         }
         ensure!(
             self.learning_rate > 0.0 && self.learning_rate <= 1.0,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use stageline::Batch;
-use stageline_data::{Corpus, CorpusOptions, Sampler, Text};
+use stageline_data::{Corpus, CorpusError, CorpusOptions, Sampler, Text};
 
 use crate::cut::Bytes;
 
@@ -26,11 +26,19 @@ pub struct Source {
 impl Source {
     /// Opens `path`, or the Rust sources in the cargo registry, or this project's own.
     pub fn open(path: Option<&Path>, context: usize, seed: u64, device: Device) -> Result<Self> {
+        let by_default = path.is_none();
         let (path, extensions) = match path {
             Some(path) => (path.to_owned(), None),
             None => (default_path(), Some(vec!["rs".to_owned()])),
         };
-        let corpus = Corpus::open(&path, &CorpusOptions { extensions, seed, ..CorpusOptions::default() })?;
+        let options = CorpusOptions { extensions, seed, ..CorpusOptions::default() };
+        let (path, corpus) = match Corpus::open(&path, &options) {
+            // A registry without sources; this project always has some.
+            Err(CorpusError::NothingToRead { .. }) if by_default => {
+                (own_sources(), Corpus::open(&own_sources(), &options)?)
+            }
+            corpus => (path, corpus?),
+        };
         println!(
             "{}: {:.1} MB in {} files for training, {:.1} MB in {} files held out",
             path.display(),
@@ -88,5 +96,9 @@ fn default_path() -> PathBuf {
     let cargo_home = env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = cargo_home.or_else(|| env::home_dir().map(|home| home.join(".cargo")));
     let registry = home.map(|home| home.join("registry/src")).filter(|registry| registry.is_dir());
-    registry.unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")))
+    registry.unwrap_or_else(own_sources)
+}
+
+fn own_sources() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }

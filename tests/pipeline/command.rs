@@ -91,9 +91,10 @@ fn a_single_file_is_text_enough() {
 #[test]
 fn what_cannot_be_is_refused_with_the_way_out() {
     for (flags, message) in [
-        ("--stages 0", "--stages 0: give at least 1"),
+        ("--stages 0", "--stages 0: give 1 to 65536"),
         ("--stages 9", "4 layers cannot be cut into 9 stages; ask for 1 to 4 stages"),
-        ("--micro-batches 0", "--micro-batches 0: give at least 1"),
+        ("--micro-batches 0", "--micro-batches 0: give 1 to 65536"),
+        ("--context 99999999999", "--context 99999999999: give 1 to 65536"),
         ("--device ,", "no devices: name at least one"),
         ("--device tpu", "`tpu` is no device; write `cpu`"),
         ("--data /does/not/exist", "/does/not/exist"),

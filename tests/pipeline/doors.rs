@@ -147,6 +147,16 @@ fn a_batch_smaller_than_its_micro_batches() {
 }
 
 #[test]
+fn a_batch_without_rows() {
+    let (input, (wanted, mask)) = Mlp::batch(3, 4, false, 1);
+    let none = |tensor: Tensor<2>| tensor.slice_dim(0, 0..0);
+    let batch = Batch::new(none(input), (none(wanted), none(mask)));
+    assert_eq!(step(4, batch.clone()), BatchError::NoRows);
+    let mut pipeline = model().split(2, &config()).micro_batches(2).build().unwrap();
+    assert!(matches!(pipeline.eval(batch), Err(StepError::Batch(BatchError::NoRows))));
+}
+
+#[test]
 fn tensors_with_other_numbers_of_rows() {
     let (input, _) = Mlp::batch(4, 4, false, 1);
     let (_, target) = Mlp::batch(5, 4, false, 1);

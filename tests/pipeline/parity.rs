@@ -42,7 +42,7 @@ fn channel_capacity_and_repetition_change_nothing() {
     let model = Mlp::new(3, 8, 2);
     let batches = batches(8, 8, true, 5);
     let plain = model.clone().train_plainly(8, &batches).bits();
-    for capacity in [1, 2, 3, 8, 100] {
+    for capacity in [1, 2, 3, 8, 100, usize::MAX] {
         for schedule in SCHEDULES {
             let cut = Cut { schedule, capacity: Some(capacity), ..Cut::new(4, 8) };
             same_bits(&model, &plain, &cut, &batches, &format!("capacity {capacity}"));

@@ -81,6 +81,9 @@ pub fn check(plan: Plan, capacity: usize) -> Result<Checked, CheckError> {
 }
 
 fn every_stage_has_one_worker(plan: &Plan) -> Result<(), CheckError> {
+    if plan.stages() == 0 {
+        return Err(CheckError::Empty);
+    }
     let mut owners = BTreeMap::new();
     for (worker, row) in plan.rows().iter().enumerate() {
         if row.is_empty() {
@@ -151,17 +154,30 @@ fn sequence(plan: &Plan, stage: usize, micro_batch: usize) -> CheckError {
 fn completes(plan: &Plan, capacity: usize) -> Result<(), CheckError> {
     let costs = any_costs(plan);
     replay(plan, capacity, &costs, &mut ()).map_err(|deadlock| {
-        // A channel that holds every micro-batch is never full: no larger one would help.
-        let mut larger = capacity + 1..=plan.micro_batches();
-        let least_capacity = larger.find(|&capacity| replay(plan, capacity, &costs, &mut ()).is_ok());
-        CheckError::Deadlock { capacity, deadlock, least_capacity }
+        let safe = |capacity| replay(plan, capacity, &costs, &mut ()).is_ok();
+        CheckError::Deadlock { capacity, deadlock, least_capacity: least_safe(capacity, plan.micro_batches(), safe) }
     })
+}
+
+/// The least safe capacity above one that is not: more room never hurts, and room for all micro-batches is never used up.
+fn least_safe(unsafe_capacity: usize, micro_batches: usize, safe: impl Fn(usize) -> bool) -> Option<usize> {
+    let (mut below, mut above) = (unsafe_capacity, micro_batches);
+    if below >= above || !safe(above) {
+        return None;
+    }
+    while below + 1 < above {
+        let middle = below + (above - below) / 2;
+        if safe(middle) { above = middle } else { below = middle }
+    }
+    Some(above)
 }
 
 /// Why a plan is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CheckError {
+    /// The plan has no actions.
+    Empty,
     /// A worker has nothing to do.
     IdleWorker {
         /// The worker.
@@ -197,6 +213,7 @@ pub enum CheckError {
 impl fmt::Display for CheckError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Empty => write!(f, "the plan has no actions; write at least `0F0,0B0`"),
             Self::IdleWorker { worker } => {
                 write!(f, "worker {worker} has no actions; give every worker at least one stage")
             }
@@ -245,6 +262,21 @@ mod tests {
         assert!(refused("18446744073709551614F18446744073709551614\n", 1).starts_with("stage 0 does nothing"));
         let message = refused("0F0,0F1,0F2,1F0,1F2,2F0\n", 1);
         assert!(message.starts_with("stage 1 does nothing to micro-batch 1;"), "{message}");
+    }
+
+    #[test]
+    fn an_empty_plan_is_refused() {
+        assert_eq!(refused("", 1), "the plan has no actions; write at least `0F0,0B0`");
+        assert!(refused("\n\n", usize::MAX).starts_with("the plan has no actions"));
+    }
+
+    #[test]
+    fn the_least_safe_capacity_is_found() {
+        for least in 1..=20 {
+            assert_eq!(least_safe(0, 20, |capacity| capacity >= least), Some(least));
+        }
+        assert_eq!(least_safe(0, 20, |_| false), None);
+        assert_eq!(least_safe(usize::MAX, 20, |_| true), None);
     }
 
     #[test]

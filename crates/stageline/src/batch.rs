@@ -36,6 +36,9 @@ impl<I: Payload, T: Payload> Batch<I, T> {
         let pieces = match self.0 {
             Content::Whole(input, target) => {
                 let rows = rows(&input, &target)?;
+                if rows == 0 {
+                    return Err(BatchError::NoRows);
+                }
                 if rows < micro_batches {
                     return Err(BatchError::TooSmall { rows, micro_batches });
                 }
@@ -92,6 +95,9 @@ impl<I, T> MicroBatches<I, T> {
         let total: f64 = each.iter().sum();
         if total == 0.0 {
             return Err(BatchError::NoWeight);
+        }
+        if !total.is_finite() {
+            return Err(BatchError::TotalWeight);
         }
         let (inputs, targets) = pieces.into_iter().unzip();
         Ok(Self { inputs, targets, weights: Weights { each, total } })
@@ -181,6 +187,12 @@ pub enum BatchError {
         /// Micro-batches asked for.
         micro_batches: usize,
     },
+    /// No rows.
+    #[error("the batch has 0 rows; give at least one a micro-batch")]
+    NoRows,
+    /// The weights add up to more than a number holds.
+    #[error("the loss weights of the batch add up to infinity; measure them in a larger unit")]
+    TotalWeight,
     /// A batch cut by hand has another number of pieces than the pipeline has micro-batches.
     #[error(
         "the batch was cut into {given} micro-batches, but the pipeline runs {micro_batches}; \

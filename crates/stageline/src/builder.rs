@@ -243,7 +243,9 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         if let Some(error) = BuildError::unsupported(plan.rows()) {
             return Err(error);
         }
-        check(plan, self.channel_capacity.unwrap_or(micro_batches)).map_err(BuildError::Check)
+        // A channel never holds more than every micro-batch.
+        let capacity = self.channel_capacity.map_or(micro_batches, |capacity| capacity.min(micro_batches));
+        check(plan, capacity).map_err(BuildError::Check)
     }
 }
 

@@ -95,6 +95,8 @@ impl Failure {
     pub(crate) fn of_panic(payload: Box<dyn std::any::Any + Send>) -> Self {
         let text = payload.downcast_ref::<&str>().map(ToString::to_string);
         let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+        // Dropping it runs the user's code, which could panic again.
+        std::mem::forget(payload);
         Self::Panic(text.unwrap_or_else(|| "a panic without a message".to_owned()))
     }
 }
