@@ -7,6 +7,8 @@
 #[path = "../examples/gpt/cut.rs"]
 #[allow(dead_code)] // the bench joins nothing
 mod cut;
+#[path = "support/empty.rs"]
+mod empty;
 #[path = "support/gpt.rs"]
 mod gpt;
 #[path = "../examples/gpt/model.rs"]
@@ -22,6 +24,7 @@ use clap::Parser;
 use rayon::ThreadPoolBuilder;
 use stageline::{Batch, LossStage, Pipeline, Stage, StageConfig};
 
+use crate::empty::Empty;
 use crate::gpt::{LEARNING_RATE, Load};
 use crate::model::{Block, Embeddings, Head, Layers, Shape};
 use crate::side_by_side::{median, side_by_side, time};
@@ -135,32 +138,6 @@ impl LossStage for Tiny {
     }
 }
 
-/// Stages of nothing but the pass itself.
-#[derive(Module, Debug)]
-struct Empty {
-    size: usize,
-}
-
-impl Stage for Empty {
-    type Input = ();
-    type Output = ();
-
-    fn forward(&self, (): ()) {}
-}
-
-impl LossStage for Empty {
-    type Input = ();
-    type Target = ();
-
-    fn loss(&self, (): (), (): ()) -> Tensor<1> {
-        Tensor::zeros([1], &Device::flex())
-    }
-
-    fn weight((): &()) -> f64 {
-        1.0
-    }
-}
-
 /// A step of M micro-batches has 2M actions a stage; the time of an action is the step's divided by that.
 fn dispatch() {
     println!("microseconds an action, 1F1B, step time / 2M, median of steps; batch cut and flush included");
@@ -170,9 +147,9 @@ fn dispatch() {
         for micro_batches in [8, 32, 128] {
             let mut chain = Pipeline::builder();
             for _ in 1..stages {
-                chain = chain.stage(Empty { size: 0 }, config());
+                chain = chain.stage(Empty::default(), config());
             }
-            let builder = chain.loss(Empty { size: 0 }, config()).micro_batches(micro_batches).cores_per_stage(1);
+            let builder = chain.loss(Empty::default(), config()).micro_batches(micro_batches).cores_per_stage(1);
             let mut empty = builder.build().expect("a plan that can run");
             let nothing = || Batch::from_micro_batches(vec![((), ()); micro_batches]);
             let empty = action_time(micro_batches, || drop(empty.step(nothing()).expect("a step")));

@@ -1,40 +1,12 @@
 //! A plan that `check` accepts completes on real threads, and one that it refuses starts none.
 
-use burn::module::Module;
 use burn::optim::SgdConfig;
-use burn::tensor::Tensor;
 use proptest::prelude::*;
 use stageline::schedule::{Interleaved, LoopedBreadthFirst, SCHEDULES, Schedule, check};
-use stageline::{Batch, BuildError, LossStage, Pipeline, Stage, StageConfig};
+use stageline::{Batch, BuildError, Pipeline, StageConfig};
 
+use crate::empty::Empty;
 use crate::mlp::{device, within_a_minute};
-
-/// A stage of nothing.
-#[derive(Module, Debug)]
-struct Empty {
-    #[module(skip)]
-    size: usize,
-}
-
-impl Stage for Empty {
-    type Input = ();
-    type Output = ();
-
-    fn forward(&self, (): ()) {}
-}
-
-impl LossStage for Empty {
-    type Input = ();
-    type Target = ();
-
-    fn loss(&self, (): (), (): ()) -> Tensor<1> {
-        Tensor::ones([1], &device())
-    }
-
-    fn weight((): &()) -> f64 {
-        1.0
-    }
-}
 
 fn pipeline(
     stages: usize,
@@ -42,13 +14,12 @@ fn pipeline(
     capacity: usize,
     schedule: impl Schedule + 'static,
 ) -> Result<Pipeline<(), ()>, BuildError> {
-    let empty = || Empty { size: 0 };
     let config = || StageConfig::new(device(), SgdConfig::new().init(), 0.1);
     let mut chain = Pipeline::builder();
     for _ in 1..stages {
-        chain = chain.stage(empty(), config());
+        chain = chain.stage(Empty::default(), config());
     }
-    let builder = chain.loss(empty(), config()).schedule(schedule).micro_batches(micro_batches);
+    let builder = chain.loss(Empty::default(), config()).schedule(schedule).micro_batches(micro_batches);
     builder.channel_capacity(capacity).cores_per_stage(1).build()
 }
 

@@ -2,6 +2,8 @@
 
 #[path = "../../examples/gpt/cut.rs"]
 mod cut;
+#[path = "../../benches/support/empty.rs"]
+mod empty;
 #[path = "../../examples/gpt/fingerprint.rs"]
 mod fingerprint;
 #[allow(dead_code)] // the tests sample no text

@@ -158,7 +158,7 @@ impl Run<'_> {
     }
 
     fn channel(&mut self, transfer: Transfer) -> &mut Channel {
-        &mut self.channels[2 * transfer.from + usize::from(transfer.carried == Carried::Gradient)]
+        &mut self.channels[channel_of(transfer)]
     }
 
     /// When the message is in the channel, if there is room for it.
@@ -226,16 +226,22 @@ impl Run<'_> {
         around(action, self.plan.stages())[phase..].iter().flatten().next().copied()
     }
 
-    fn finish(mut self) -> Result<(), Deadlock> {
-        let stuck: Vec<_> =
-            (0..self.workers.len()).filter_map(|worker| Some((worker, self.instruction(worker)?))).collect();
-        let blocked = stuck.into_iter().map(|(worker, at)| Blocked { worker, at, found: self.head(at) });
-        let blocked: Vec<_> = blocked.collect();
+    fn finish(self) -> Result<(), Deadlock> {
+        let stuck = |worker| {
+            let at = self.instruction(worker)?;
+            Some(Blocked { worker, at, found: self.head(at) })
+        };
+        let blocked: Vec<_> = (0..self.workers.len()).filter_map(stuck).collect();
         if blocked.is_empty() { Ok(()) } else { Err(Deadlock { blocked }) }
     }
 
-    fn head(&mut self, at: Instruction) -> Option<usize> {
+    fn head(&self, at: Instruction) -> Option<usize> {
         let Instruction::Receive(transfer) = at else { return None };
-        Some(self.channel(transfer).messages.front()?.0)
+        Some(self.channels[channel_of(transfer)].messages.front()?.0)
     }
+}
+
+/// Where a transfer's channel stands among all: two a stage, by what it sends.
+fn channel_of(transfer: Transfer) -> usize {
+    2 * transfer.from + usize::from(transfer.carried == Carried::Gradient)
 }
