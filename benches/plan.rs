@@ -47,8 +47,8 @@ fn main() -> anyhow::Result<()> {
         let checking = time(|| checked = plan.take().map(|plan| check(plan, 1)));
         let checked = checked.ok_or_else(|| anyhow::anyhow!("nothing was checked"))??;
         let costs = Costs::uniform(flags.stages, 1.0, 2.0);
-        let simulating = time(|| timeline = Some(simulate(checked.plan(), 1, &costs)));
-        let bubble = timeline.ok_or_else(|| anyhow::anyhow!("nothing was simulated"))??.bubble();
+        let simulating = time(|| timeline = Some(simulate(&checked, &costs)));
+        let bubble = timeline.ok_or_else(|| anyhow::anyhow!("nothing was simulated"))?.bubble();
         let total = (write + checking + simulating).as_secs_f64();
         let [write, checking, simulating] = [write, checking, simulating].map(|duration| duration.as_secs_f64());
         println!(

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::iter::repeat;
 
-use crate::action::Compute;
+use crate::action::{Action, Compute};
 use crate::costs::Costs;
+use crate::excerpt::Excerpt;
 use crate::lower::{Instruction, Transfer, lower};
 use crate::plan::Plan;
 use crate::replay::{Deadlock, Observer, replay};
@@ -45,6 +46,34 @@ impl Checked {
         // Stable, and causes are told before their effects, so causes stay first at equal times.
         order.0.sort_by(|(a, _), (b, _)| a.total_cmp(b));
         order.0.into_iter().map(|(_, transfer)| transfer).collect()
+    }
+
+    /// This plan, if no worker ever holds more than `limit` live micro-batches, those of all its stages added up.
+    ///
+    /// # Errors
+    /// [`CheckError::TooManyLive`].
+    pub fn at_most_live(self, limit: usize) -> Result<Self, CheckError> {
+        let peaks = self.plan.peak_live();
+        let Some(worker) = peaks.iter().position(|peak| *peak > limit) else { return Ok(self) };
+        let row = &self.plan.rows()[worker];
+        let mut live = 0;
+        let exceeds = |action: &Action| {
+            match action.compute {
+                Compute::Forward => live += 1,
+                Compute::Backward | Compute::WeightGradient => live -= 1,
+                Compute::InputGradient => {}
+            }
+            live > limit
+        };
+        let at = row.iter().position(exceeds).expect("the peak exceeds the limit somewhere");
+        let needed = peaks.into_iter().max().unwrap_or(0);
+        Err(CheckError::TooManyLive {
+            worker,
+            action: row[at],
+            limit,
+            needed,
+            excerpt: Excerpt::around(&self.plan, &[(worker, at)]),
+        })
     }
 
     /// The forwards of this plan for its first `micro_batches` micro-batches: a plan for evaluation.
@@ -146,16 +175,28 @@ fn missing(plan: &Plan) -> CheckError {
 }
 
 fn sequence(plan: &Plan, stage: usize, micro_batch: usize) -> CheckError {
-    let of_pair =
-        plan.rows().iter().flatten().filter(|action| (action.stage, action.micro_batch) == (stage, micro_batch));
-    CheckError::Sequence { stage, micro_batch, found: of_pair.map(|action| action.compute).collect() }
+    let of_pair = |action: &Action| (action.stage, action.micro_batch) == (stage, micro_batch);
+    let found = plan.rows().iter().flatten().copied().filter(of_pair).map(|action| action.compute).collect();
+    // Where it is, or else where it should have been.
+    let near = |action: &Action| action.stage == stage && action.micro_batch >= micro_batch;
+    let place = |wanted: &dyn Fn(&Action) -> bool| {
+        plan.rows().iter().enumerate().find_map(|(worker, row)| Some((worker, row.iter().position(wanted)?)))
+    };
+    let places: Vec<_> = place(&of_pair).or_else(|| place(&near)).into_iter().collect();
+    CheckError::Sequence { stage, micro_batch, found, excerpt: Excerpt::around(plan, &places) }
 }
 
 fn completes(plan: &Plan, capacity: usize) -> Result<(), CheckError> {
     let costs = any_costs(plan);
     replay(plan, capacity, &costs, &mut ()).map_err(|deadlock| {
         let safe = |capacity| replay(plan, capacity, &costs, &mut ()).is_ok();
-        CheckError::Deadlock { capacity, deadlock, least_capacity: least_safe(capacity, plan.micro_batches(), safe) }
+        let places: Vec<_> = deadlock.blocked.iter().map(|blocked| (blocked.worker, blocked.action)).collect();
+        CheckError::Deadlock {
+            capacity,
+            least_capacity: least_safe(capacity, plan.micro_batches(), safe),
+            excerpt: Excerpt::around(plan, &places),
+            deadlock,
+        }
     })
 }
 
@@ -198,6 +239,8 @@ pub enum CheckError {
         micro_batch: usize,
         /// What it does instead, in order.
         found: Vec<Compute>,
+        /// The plan around it.
+        excerpt: Excerpt,
     },
     /// The workers would wait for each other.
     Deadlock {
@@ -207,6 +250,21 @@ pub enum CheckError {
         deadlock: Deadlock,
         /// The least capacity at which the plan completes, if any does.
         least_capacity: Option<usize>,
+        /// The plan around the blocked actions.
+        excerpt: Excerpt,
+    },
+    /// A worker would hold more live micro-batches than it may.
+    TooManyLive {
+        /// The worker.
+        worker: usize,
+        /// The forward that is one too many.
+        action: Action,
+        /// How many it may hold.
+        limit: usize,
+        /// How many the plan needs on some worker.
+        needed: usize,
+        /// The plan around the forward.
+        excerpt: Excerpt,
     },
 }
 
@@ -221,19 +279,53 @@ impl fmt::Display for CheckError {
                 f,
                 "stage {stage} has actions on worker {a} and on worker {b}; keep all actions of a stage on one worker"
             ),
-            Self::Sequence { stage, micro_batch, found } => {
+            Self::Sequence { stage, micro_batch, found, excerpt } => {
+                let fault = fault(*stage, *micro_batch, found);
                 let found: Vec<_> = found.iter().map(|compute| compute.letter().to_string()).collect();
                 let found = if found.is_empty() { "nothing".to_owned() } else { format!("`{}`", found.join(" ")) };
-                write!(f, "stage {stage} does {found} to micro-batch {micro_batch}; it must do `F B` or `F I W`")
+                write!(
+                    f,
+                    "stage {stage} does {found} to micro-batch {micro_batch}; it must do `F B` or `F I W`: {fault}{excerpt}"
+                )
             }
-            Self::Deadlock { capacity, deadlock, least_capacity } => {
+            Self::Deadlock { capacity, deadlock, least_capacity, excerpt } => {
                 write!(f, "the plan deadlocks at channel capacity {capacity}: {deadlock}; ")?;
                 match least_capacity {
-                    Some(least) => write!(f, "raise the channel capacity to {least}"),
-                    None => write!(f, "it does at any capacity, so put its actions into another order"),
+                    Some(least) => write!(f, "raise the channel capacity to {least}{excerpt}"),
+                    None => write!(f, "it does at any capacity, so put its actions into another order{excerpt}"),
                 }
             }
+            Self::TooManyLive { worker, action, limit, needed, excerpt } => write!(
+                f,
+                "worker {worker} would hold {} live micro-batches at {action}, and may hold {limit}; raise the limit to \
+                 {needed}, or take a schedule that begins its backwards earlier{excerpt}",
+                limit + 1
+            ),
         }
+    }
+}
+
+/// The first thing that is wrong with what a stage does to a micro-batch.
+fn fault(stage: usize, micro_batch: usize, found: &[Compute]) -> String {
+    let action = |compute| Action { stage, compute, micro_batch };
+    let mut progress = Progress::Nothing;
+    for &compute in found {
+        let next = progress.after(compute);
+        if next == Progress::Wrong {
+            return match (progress, compute) {
+                (Progress::Nothing, _) => format!("{} comes before {}", action(compute), action(Compute::Forward)),
+                (Progress::Forwarded, Compute::WeightGradient) => {
+                    format!("{} comes before {}", action(compute), action(Compute::InputGradient))
+                }
+                _ => format!("{} is one too many", action(compute)),
+            };
+        }
+        progress = next;
+    }
+    match progress {
+        Progress::Nothing => format!("{} is missing", action(Compute::Forward)),
+        Progress::Forwarded => format!("{} is missing", action(Compute::Backward)),
+        _ => format!("{} is missing", action(Compute::WeightGradient)),
     }
 }
 
@@ -250,11 +342,16 @@ mod tests {
     #[test]
     fn incomplete_doubled_and_early_actions_are_named() {
         let rule = "it must do `F B` or `F I W`";
-        assert_eq!(refused("0F0\n1F0,1B0\n", 1), format!("stage 0 does `F` to micro-batch 0; {rule}"));
-        assert_eq!(refused("0F0,0B0\n1B0,1F0\n", 1), format!("stage 1 does `B F` to micro-batch 0; {rule}"));
-        assert_eq!(refused("0F0,0F0,0B0\n", 1), format!("stage 0 does `F F B` to micro-batch 0; {rule}"));
-        assert_eq!(refused("0F1,0B1\n", 1), format!("stage 0 does nothing to micro-batch 0; {rule}"));
-        assert_eq!(refused("0F0,0I0,0W0,0B0\n", 1), format!("stage 0 does `F I W B` to micro-batch 0; {rule}"));
+        for (csv, found, fault, excerpt) in [
+            ("0F0\n1F0,1B0\n", "stage 0 does `F`", "0B0 is missing", "worker 0: [0F0]"),
+            ("0F0,0B0\n1B0,1F0\n", "stage 1 does `B F`", "1B0 comes before 1F0", "worker 1: [1B0] 1F0"),
+            ("0F0,0F0,0B0\n", "stage 0 does `F F B`", "0F0 is one too many", "worker 0: [0F0] 0F0 0B0"),
+            ("0F1,0B1\n", "stage 0 does nothing", "0F0 is missing", "worker 0: [0F1] 0B1"),
+            ("0F0,0I0,0W0,0B0\n", "stage 0 does `F I W B`", "0B0 is one too many", "worker 0: [0F0] 0I0 0W0 0B0"),
+            ("0F0,0W0,0I0\n", "stage 0 does `F W I`", "0W0 comes before 0I0", "worker 0: [0F0] 0W0 0I0"),
+        ] {
+            assert_eq!(refused(csv, 1), format!("{found} to micro-batch 0; {rule}: {fault}\n  {excerpt}"));
+        }
     }
 
     #[test]
@@ -291,7 +388,8 @@ mod tests {
         let message = refused("0F0,0F1,0F2,0B0,0B1,0B2\n1F0,1B0,1F1,1B1,1F2,1B2\n", 0);
         assert!(message.contains("worker 0 at 0SEND_F1 waits for room in the channel to stage 1"), "{message}");
         assert!(message.contains("worker 1 at 1SEND_B0 waits for room in the channel to stage 0"), "{message}");
-        assert!(message.ends_with("raise the channel capacity to 1"), "{message}");
+        let excerpt = "worker 0: 0F0 [0F1] 0F2 0B0 0B1 0B2\n  worker 1: 1F0 [1B0] 1F1 1B1 1F2 1B2";
+        assert!(message.ends_with(&format!("raise the channel capacity to 1\n  {excerpt}")), "{message}");
     }
 
     #[test]
@@ -299,7 +397,18 @@ mod tests {
         let message = refused("0F0,0F1,0B0,0B1\n1F1,1F0,1B0,1B1\n", 2);
         assert!(message.contains("worker 1 at 1RECV_F1 waits for stage 0 to send it"), "{message}");
         assert!(message.contains("but micro-batch 0 came first"), "{message}");
-        assert!(message.ends_with("put its actions into another order"), "{message}");
+        assert!(message.contains("put its actions into another order\n"), "{message}");
+    }
+
+    #[test]
+    fn too_many_live_micro_batches_are_refused_where_they_begin() {
+        let csv = "0F0,0F1,0F2,0B0,0F3,0B1,0B2,0B3\n1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3\n";
+        let checked = check(Plan::from_csv(csv).unwrap(), 3).unwrap();
+        let message = checked.clone().at_most_live(2).unwrap_err().to_string();
+        let expected = "worker 0 would hold 3 live micro-batches at 0F2, and may hold 2; raise the limit to 3, or take a \
+                        schedule that begins its backwards earlier\n  worker 0: 0F0 0F1 [0F2] 0B0 0F3 0B1 0B2 ...";
+        assert_eq!(message, expected);
+        assert!(checked.at_most_live(3).is_ok());
     }
 
     #[test]

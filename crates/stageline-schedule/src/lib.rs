@@ -22,7 +22,7 @@
 //!
 //! let plan = OneFOneB.plan(4, 8)?;
 //! let checked = check(plan, 1)?;
-//! let timeline = simulate(checked.plan(), 1, &Costs::uniform(4, 1.0, 2.0)).expect("checked");
+//! let timeline = simulate(&checked, &Costs::uniform(4, 1.0, 2.0));
 //! assert_eq!(timeline.bubble(), 3.0 / 11.0); // (P-1)/(M+P-1)
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -39,10 +39,14 @@ mod catalog;
 mod costs;
 mod csv;
 mod eager_one_f_one_b;
+mod excerpt;
 mod gpipe;
+mod idle;
 mod interleaved;
 mod looped_breadth_first;
+mod memory;
 mod one_f_one_b;
+mod placement;
 mod replay;
 mod zb_h1;
 mod zb_h2;
@@ -51,14 +55,18 @@ pub use action::{Action, Compute, ParseActionError};
 pub use balance::{BalanceError, balance};
 pub use catalog::{SCHEDULES, UnknownSchedule, schedule_named};
 pub use check::{CheckError, Checked, check};
-pub use costs::{Costs, StageCost};
+pub use costs::{Costs, StageCost, Transfers};
 pub use csv::ParsePlanError;
 pub use eager_one_f_one_b::EagerOneFOneB;
+pub use excerpt::Excerpt;
 pub use gpipe::GPipe;
+pub use idle::{Idle, idle_by_cause};
 pub use interleaved::Interleaved;
 pub use looped_breadth_first::LoopedBreadthFirst;
 pub use lower::{Carried, Instruction, Transfer, lower};
+pub use memory::{Memory, StageMemory};
 pub use one_f_one_b::OneFOneB;
+pub use placement::Placement;
 pub use plan::Plan;
 pub use replay::{Blocked, Deadlock, Span};
 pub use schedule::{Schedule, ScheduleError};

@@ -3,14 +3,17 @@
 //! Every worker takes its instructions in order; a receive waits for its message, a send for room in its channel. That
 //! is a network of sequential processes on bounded first-in first-out channels (Kahn, 1974), so whether it completes
 //! does not depend on how long anything takes: one run at any costs decides it for all. A worker is looked at only when
-//! what it waits for has come, so a run takes time linear in the number of actions.
+//! what it waits for has come, so a run takes time linear in the number of actions. Where transfers take turns on
+//! streams, workers are looked at in the order of time, so that the first to come is the first served.
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
 use std::fmt;
 
 use crate::action::Action;
-use crate::costs::Costs;
+use crate::costs::{Costs, Transfers};
 use crate::lower::{Carried, Instruction, Transfer, around};
+use crate::placement::Placement;
 use crate::plan::Plan;
 
 /// One compute's place in time.
@@ -40,6 +43,8 @@ impl Observer for () {}
 pub struct Blocked {
     /// The worker.
     pub worker: usize,
+    /// How many actions of its list it has done.
+    pub action: usize,
     /// The instruction that it cannot finish.
     pub at: Instruction,
     /// The message at the head of the channel it receives from, where that is not the one it wants.
@@ -86,12 +91,17 @@ pub(crate) fn replay(
     let channel = || Channel { room: capacity, ..Channel::default() };
     let mut run = Run {
         plan,
+        placement: plan.placement(),
         capacity,
         costs,
         workers: vec![Worker::default(); plan.workers()],
         channels: (0..2 * plan.stages()).map(|_| channel()).collect(),
-        ready: (0..plan.workers()).rev().collect(),
+        streams: vec![0.0; plan.workers()],
+        ready: Ready::new(costs.transfers()),
     };
+    for worker in (0..plan.workers()).rev() {
+        run.ready.push(worker, 0.0);
+    }
     while let Some(worker) = run.ready.pop() {
         run.advance(worker, observer);
     }
@@ -121,14 +131,83 @@ struct Worker {
     now: f64,
 }
 
+/// Workers that may be able to go on.
+enum Ready {
+    /// In any order.
+    Stack(Vec<usize>),
+    /// The earliest first.
+    ByTime(BinaryHeap<Reverse<(Time, usize)>>),
+}
+
+impl Ready {
+    fn new(transfers: Transfers) -> Self {
+        match transfers {
+            Transfers::Asynchronous => Self::Stack(Vec::new()),
+            Transfers::Serialised => Self::ByTime(BinaryHeap::new()),
+        }
+    }
+
+    fn push(&mut self, worker: usize, now: f64) {
+        match self {
+            Self::Stack(workers) => workers.push(worker),
+            Self::ByTime(workers) => workers.push(Reverse((Time(now), worker))),
+        }
+    }
+
+    fn pop(&mut self) -> Option<usize> {
+        match self {
+            Self::Stack(workers) => workers.pop(),
+            Self::ByTime(workers) => workers.pop().map(|Reverse((_, worker))| worker),
+        }
+    }
+
+    /// Whether another worker must go on before one that stands at `now`.
+    fn another_first(&self, now: f64) -> bool {
+        match self {
+            Self::Stack(_) => false,
+            Self::ByTime(workers) => workers.peek().is_some_and(|Reverse((time, _))| time.0 < now),
+        }
+    }
+}
+
+/// A point in time, in its total order.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) struct Time(pub(crate) f64);
+
+impl Eq for Time {}
+
+impl Ord for Time {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+impl PartialOrd for Time {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// How far a worker came with an instruction.
+enum Progress {
+    /// It is done, at this time.
+    Done(f64),
+    /// It can be done at this later time.
+    Later(f64),
+    /// It waits for another worker.
+    Blocked,
+}
+
 struct Run<'a> {
     plan: &'a Plan,
+    placement: Placement,
     capacity: usize,
     costs: &'a Costs,
     workers: Vec<Worker>,
     channels: Vec<Channel>,
-    /// Workers that may be able to go on.
-    ready: Vec<usize>,
+    /// When each worker's communication stream is free.
+    streams: Vec<f64>,
+    ready: Ready,
 }
 
 impl Run<'_> {
@@ -138,19 +217,27 @@ impl Run<'_> {
             let instructions = around(action, self.plan.stages());
             while let Some(&instruction) = instructions.get(self.workers[worker].phase) {
                 let start = self.workers[worker].now;
-                let end = match instruction {
-                    None => Some(start),
+                if self.ready.another_first(start) {
+                    return self.ready.push(worker, start);
+                }
+                let progress = match instruction {
+                    None => Progress::Done(start),
                     Some(Instruction::Compute(action)) => {
                         let end = start + self.costs.of(action);
                         observer.computed(worker, Span { action, start, end });
-                        Some(end)
+                        Progress::Done(end)
                     }
                     Some(Instruction::Send(transfer)) => self.send(worker, transfer, observer),
                     Some(Instruction::Receive(transfer)) => self.receive(worker, transfer),
                 };
-                let Some(end) = end else { return };
-                self.workers[worker].now = end;
-                self.workers[worker].phase += 1;
+                match progress {
+                    Progress::Done(end) => {
+                        self.workers[worker].now = end;
+                        self.workers[worker].phase += 1;
+                    }
+                    Progress::Later(time) => self.workers[worker].now = time,
+                    Progress::Blocked => return,
+                }
             }
             self.workers[worker].phase = 0;
             self.workers[worker].action += 1;
@@ -161,20 +248,43 @@ impl Run<'_> {
         &mut self.channels[channel_of(transfer)]
     }
 
-    /// When the message is in the channel, if there is room for it.
-    fn send(&mut self, worker: usize, transfer: Transfer, observer: &mut impl Observer) -> Option<f64> {
+    fn wake(&mut self, worker: Option<usize>) {
+        if let Some(worker) = worker {
+            self.ready.push(worker, self.workers[worker].now);
+        }
+    }
+
+    /// Puts the message into the channel, if there is room for it.
+    fn send(&mut self, worker: usize, transfer: Transfer, observer: &mut impl Observer) -> Progress {
         let Some(room) = self.room(transfer) else {
             self.channel(transfer).sender = Some(worker);
-            return None;
+            return Progress::Blocked;
         };
         let done = self.workers[worker].now.max(room);
-        let arrival = done + self.costs.latency;
+        let arrival = self.arrival(worker, transfer, done);
         let channel = self.channel(transfer);
         channel.messages.push_back((transfer.micro_batch, arrival));
         let receiver = channel.receiver.take();
-        self.ready.extend(receiver);
+        self.wake(receiver);
         observer.sent(transfer, done);
-        Some(done)
+        Progress::Done(done)
+    }
+
+    /// When a message that is sent at `sent` can be taken.
+    fn arrival(&mut self, worker: usize, transfer: Transfer, sent: f64) -> f64 {
+        let receiver = self.placement.worker(transfer.to());
+        if receiver == worker {
+            return sent;
+        }
+        let latency = self.costs.latency(transfer);
+        match self.costs.transfers() {
+            Transfers::Asynchronous => sent + latency,
+            Transfers::Serialised => {
+                let end = sent.max(self.streams[worker]).max(self.streams[receiver]) + latency;
+                (self.streams[worker], self.streams[receiver]) = (end, end);
+                end
+            }
+        }
     }
 
     /// Since when there is room for a message; taken, if there is.
@@ -193,28 +303,28 @@ impl Run<'_> {
         channel.freed.pop_front()
     }
 
-    /// When the message is taken, if it is the next one in its channel.
-    fn receive(&mut self, worker: usize, transfer: Transfer) -> Option<f64> {
+    /// Takes the message, if it is the next one in its channel.
+    fn receive(&mut self, worker: usize, transfer: Transfer) -> Progress {
         let now = self.workers[worker].now;
         let rendezvous = self.capacity == 0;
         let channel = self.channel(transfer);
         match channel.messages.front() {
-            Some(&(micro_batch, arrival)) if micro_batch == transfer.micro_batch => {
-                let done = now.max(arrival);
+            Some(&(micro_batch, _)) if micro_batch != transfer.micro_batch => Progress::Blocked,
+            Some(&(_, arrival)) if arrival > now => Progress::Later(arrival),
+            Some(_) => {
                 channel.messages.pop_front();
                 if !rendezvous {
-                    channel.freed.push_back(done);
+                    channel.freed.push_back(now);
                 }
                 let sender = channel.sender.take();
-                self.ready.extend(sender);
-                Some(done)
+                self.wake(sender);
+                Progress::Done(now)
             }
-            Some(_) => None,
             None => {
                 channel.receiver = Some(worker);
                 let sender = if rendezvous { channel.sender.take() } else { None };
-                self.ready.extend(sender);
-                None
+                self.wake(sender);
+                Progress::Blocked
             }
         }
     }
@@ -229,7 +339,7 @@ impl Run<'_> {
     fn finish(self) -> Result<(), Deadlock> {
         let stuck = |worker| {
             let at = self.instruction(worker)?;
-            Some(Blocked { worker, at, found: self.head(at) })
+            Some(Blocked { worker, action: self.workers[worker].action, at, found: self.head(at) })
         };
         let blocked: Vec<_> = (0..self.workers.len()).filter_map(stuck).collect();
         if blocked.is_empty() { Ok(()) } else { Err(Deadlock { blocked }) }

@@ -1,14 +1,15 @@
 //! A plan and its costs become a timeline.
 
-use crate::action::{Action, Compute};
+use crate::action::Action;
+use crate::check::Checked;
 use crate::costs::Costs;
-use crate::plan::Plan;
-use crate::replay::{Deadlock, Observer, Span, replay};
+use crate::replay::{Observer, Span, replay};
 
 /// When everything happens in one step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Timeline {
     rows: Vec<Vec<Span>>,
+    optimizers: Vec<f64>,
 }
 
 impl Timeline {
@@ -17,15 +18,31 @@ impl Timeline {
         &self.rows
     }
 
-    /// The length of the step: the end of its last compute.
-    pub fn makespan(&self) -> f64 {
+    /// The flush: the end of the last compute of all.
+    pub fn flush(&self) -> f64 {
         self.rows.iter().flatten().map(|span| span.end).fold(0.0, f64::max)
     }
 
-    /// The bubble: the share of the total stage time (workers x makespan) in which no compute runs.
+    /// The length of the step: the flush, and then the longest optimizer step.
+    pub fn step(&self) -> f64 {
+        self.flush() + self.optimizers.iter().copied().fold(0.0, f64::max)
+    }
+
+    /// Each worker's optimizer steps, those of its stages added up. They begin at the flush.
+    pub fn optimizers(&self) -> &[f64] {
+        &self.optimizers
+    }
+
+    /// How long each worker computes, its optimizer step included.
+    pub fn busy(&self) -> Vec<f64> {
+        let computes = self.rows.iter().map(busy);
+        computes.zip(&self.optimizers).map(|(computes, optimizer)| computes + optimizer).collect()
+    }
+
+    /// The bubble: the share of the total stage time (workers x step) in which nothing is computed.
     pub fn bubble(&self) -> f64 {
-        let total = self.rows.len() as f64 * self.makespan();
-        let busy: f64 = self.rows.iter().flatten().map(|span| span.end - span.start).sum();
+        let total = self.rows.len() as f64 * self.step();
+        let busy: f64 = self.busy().iter().sum();
         if total == 0.0 { 0.0 } else { (total - busy) / total }
     }
 
@@ -41,26 +58,8 @@ impl Timeline {
     /// The bubble by span, as the Zero Bubble paper defines it: the share of the longest span in which the busiest
     /// worker does not compute (Qi et al., 2023, [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)).
     pub fn span_bubble(&self) -> f64 {
-        let busy = |row: &Vec<Span>| row.iter().map(|span| span.end - span.start).sum::<f64>();
         let (span, busy) = (self.span(), self.rows.iter().map(busy).fold(0.0, f64::max));
         if span == 0.0 { 0.0 } else { (span - busy) / span }
-    }
-
-    /// The most live micro-batches (forwarded and not yet backwarded) that each worker holds at once.
-    pub fn peak_live(&self) -> Vec<usize> {
-        let peak = |row: &Vec<Span>| {
-            let mut live = 0_usize;
-            let counts = row.iter().map(|span| {
-                match span.action.compute {
-                    Compute::Forward => live += 1,
-                    Compute::Backward | Compute::WeightGradient => live = live.saturating_sub(1),
-                    Compute::InputGradient => {}
-                }
-                live
-            });
-            counts.max().unwrap_or(0)
-        };
-        self.rows.iter().map(peak).collect()
     }
 
     /// A picture for people: a line a worker, a column every `slot` units of time; idle is `..`.
@@ -78,7 +77,7 @@ impl Timeline {
             false => format!("{stage}{}{micro_batch}", compute.letter()),
         };
         let width = self.rows.iter().flatten().map(|span| text(span.action).len()).max().unwrap_or(2);
-        let columns = (self.makespan() / slot).round() as usize;
+        let columns = (self.flush() / slot).round() as usize;
         let mut picture = String::new();
         for (worker, row) in self.rows.iter().enumerate() {
             picture += if short { "stage" } else { "worker" };
@@ -96,18 +95,23 @@ impl Timeline {
     }
 }
 
-/// Runs a plan at a channel capacity (0 is a rendezvous) and gives its timeline, in time linear in its actions.
-///
-/// # Errors
-/// [`Deadlock`] where some workers can never finish.
+/// Runs a plan and gives its timeline, in time linear in its actions. (Where transfers are serialised, a factor of the
+/// logarithm of the number of workers comes to it.)
 ///
 /// # Panics
 /// If `costs` has fewer stages than the plan.
-pub fn simulate(plan: &Plan, capacity: usize, costs: &Costs) -> Result<Timeline, Deadlock> {
-    let rows = plan.rows().iter().map(|row| Vec::with_capacity(row.len())).collect();
-    let mut timeline = Timeline { rows };
-    replay(plan, capacity, costs, &mut timeline)?;
-    Ok(timeline)
+pub fn simulate(checked: &Checked, costs: &Costs) -> Timeline {
+    let plan = checked.plan();
+    let placement = plan.placement();
+    let mut timeline = Timeline {
+        rows: plan.rows().iter().map(|row| Vec::with_capacity(row.len())).collect(),
+        optimizers: vec![0.0; plan.workers()],
+    };
+    for stage in 0..plan.stages() {
+        timeline.optimizers[placement.worker(stage)] += costs.optimizer(stage);
+    }
+    replay(plan, checked.capacity(), costs, &mut timeline).expect("a checked plan completes at any costs");
+    timeline
 }
 
 impl Observer for Timeline {
@@ -116,15 +120,20 @@ impl Observer for Timeline {
     }
 }
 
+fn busy(row: &Vec<Span>) -> f64 {
+    row.iter().map(|span| span.end - span.start).sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::check::check;
     use crate::plan::Plan;
 
     #[test]
     fn the_grid_names_stages_where_a_worker_has_several() {
         let plan = Plan::from_csv("0F0,2F0,2B0,0B0\n1F0,3F0,3B0,1B0\n").unwrap();
-        let timeline = simulate(&plan, 1, &Costs::uniform(4, 1.0, 1.0)).unwrap();
+        let timeline = simulate(&check(plan, 1).unwrap(), &Costs::uniform(4, 1.0, 1.0));
         let picture = "\
 worker 0 0F0 ... 2F0 ... ... 2B0 ... 0B0
 worker 1 ... 1F0 ... 3F0 3B0 ... 1B0 ...
