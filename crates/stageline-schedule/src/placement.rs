@@ -1,0 +1,64 @@
+//! Which worker has which stage.
+
+use crate::plan::Plan;
+
+/// The worker of every stage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    worker_of: Vec<usize>,
+    workers: usize,
+}
+
+impl Placement {
+    /// A worker for each stage, by stage.
+    pub fn new(worker_of: Vec<usize>) -> Self {
+        let workers = worker_of.iter().max().map_or(0, |last| last + 1);
+        Self { worker_of, workers }
+    }
+
+    /// Stages dealt out in turn: stage s on worker s mod P, `chunks` stages a worker.
+    pub fn in_turn(workers: usize, chunks: usize) -> Self {
+        Self::new((0..workers * chunks).map(|stage| stage % workers).collect())
+    }
+
+    /// Two stages a worker, down and up again: worker w has stages w and 2P-1-w.
+    pub fn in_a_v(workers: usize) -> Self {
+        Self::new((0..workers).chain((0..workers).rev()).collect())
+    }
+
+    /// The worker of a stage.
+    ///
+    /// # Panics
+    /// If there is no such stage.
+    pub fn worker(&self, stage: usize) -> usize {
+        self.worker_of[stage]
+    }
+
+    /// The number of workers.
+    pub fn workers(&self) -> usize {
+        self.workers
+    }
+
+    /// The number of stages.
+    pub fn stages(&self) -> usize {
+        self.worker_of.len()
+    }
+
+    /// A worker's stages, in order.
+    pub fn stages_of(&self, worker: usize) -> impl DoubleEndedIterator<Item = usize> + Clone + '_ {
+        (0..self.stages()).filter(move |&stage| self.worker_of[stage] == worker)
+    }
+}
+
+impl Plan {
+    /// The worker that has each stage's actions; worker 0 for stages without any.
+    pub fn placement(&self) -> Placement {
+        let mut worker_of = vec![0; self.stages()];
+        for (worker, row) in self.rows().iter().enumerate() {
+            for action in row {
+                worker_of[action.stage] = worker;
+            }
+        }
+        Placement { worker_of, workers: self.workers() }
+    }
+}
