@@ -32,6 +32,11 @@ impl StageCost {
         Self { send_activation: latency, send_gradient: latency, ..self }
     }
 
+    /// The latency of transfers, where it is the same in both directions.
+    pub(crate) fn latency(self) -> Option<f64> {
+        (self.send_activation == self.send_gradient).then_some(self.send_activation)
+    }
+
     /// One of `parts` equal parts of the stage, which sends as much as the whole.
     fn part(self, parts: f64) -> Self {
         Self {

@@ -1,5 +1,7 @@
 //! Eager 1F1B: more warm-up, so that transfers hide behind computes.
 
+use crate::costs::StageCost;
+use crate::gpipe::GPipe;
 use crate::plan::Plan;
 use crate::schedule::{Backwards, Schedule, ScheduleError, alternate, one_worker_a_stage};
 
@@ -16,7 +18,7 @@ use crate::schedule::{Backwards, Schedule, ScheduleError, alternate, one_worker_
 /// stage 3 .. .. .. F0 B0 B0 F1 B1 B1 F2 B2 B2 F3 B3 B3 F4 B4 B4 F5 B5 B5 F6 B6 B6 F7 B7 B7 .. .. .. .. .. ..
 /// ```
 ///
-/// Bubble, as a share of the total, with free transfers: (P-1)/(M+P-1). Live micro-batches: min(M, 2(P-s)-1) on stage s.
+/// Step, with transfers of latency c while 2c is at most F+B: (M+P-1)(F+B) + 2(P-1)c. Bubble, as a share of the total, with free transfers: (P-1)/(M+P-1). Live micro-batches: min(M, 2(P-s)-1) on stage s.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EagerOneFOneB;
 
@@ -29,5 +31,10 @@ impl Schedule for EagerOneFOneB {
         one_worker_a_stage(stages, micro_batches, |stage| {
             alternate(stage, micro_batches, 2 * (stages - stage - 1), Backwards::Whole)
         })
+    }
+
+    fn closed_form(&self, stages: usize, micro_batches: usize, cost: StageCost) -> Option<f64> {
+        let hidden = 2.0 * cost.latency()? <= cost.forward + cost.backward;
+        hidden.then(|| GPipe.closed_form(stages, micro_batches, cost)).flatten()
     }
 }

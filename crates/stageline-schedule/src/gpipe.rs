@@ -1,6 +1,7 @@
 //! GPipe: all forwards, then all backwards.
 
 use crate::action::Action;
+use crate::costs::StageCost;
 use crate::plan::Plan;
 use crate::schedule::{Schedule, ScheduleError, one_worker_a_stage};
 
@@ -17,7 +18,8 @@ use crate::schedule::{Schedule, ScheduleError, one_worker_a_stage};
 /// stage 3 .. .. .. F0 F1 F2 F3 B0 B0 B1 B1 B2 B2 B3 B3 .. .. .. .. .. ..
 /// ```
 ///
-/// Bubble, as a share of the total: (P-1)/(M+P-1). Live micro-batches: M on every stage.
+/// Step, with transfers of latency c: (M+P-1)(F+B) + 2(P-1)c. Bubble, as a share of the total, with free transfers:
+/// (P-1)/(M+P-1). Live micro-batches: M on every stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GPipe;
 
@@ -32,5 +34,11 @@ impl Schedule for GPipe {
             let backwards = (0..micro_batches).map(|micro_batch| Action::backward(stage, micro_batch));
             forwards.chain(backwards).collect()
         })
+    }
+
+    fn closed_form(&self, stages: usize, micro_batches: usize, cost: StageCost) -> Option<f64> {
+        let (warm_up, micro_batches) = (stages.checked_sub(1)? as f64, micro_batches as f64);
+        let transfers = warm_up * (cost.send_activation + cost.send_gradient);
+        Some((micro_batches + warm_up) * (cost.forward + cost.backward) + transfers)
     }
 }

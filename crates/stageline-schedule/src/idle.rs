@@ -49,7 +49,7 @@ pub fn idle_by_cause(checked: &Checked, costs: &Costs) -> Vec<Idle> {
     let of_worker = |(worker, computes): (usize, f64)| {
         let (before, after) = around_the_steady_phase(&untransferred, worker);
         let fill = if before > 0.0 { pipeline * before / (before + after) } else { 0.0 };
-        let drain = pipeline - fill;
+        let drain = (pipeline - fill).max(0.0);
         Idle { fill, drain, imbalance: busiest - computes, transfer, flush: slowest - timeline.optimizers()[worker] }
     };
     computes.iter().copied().enumerate().map(of_worker).collect()

@@ -1,6 +1,7 @@
 //! Interleaved 1F1B: several chunks of the model on every worker.
 
 use crate::action::Action;
+use crate::costs::StageCost;
 use crate::plan::Plan;
 use crate::schedule::{Schedule, ScheduleError, in_chunks};
 
@@ -19,7 +20,8 @@ use crate::schedule::{Schedule, ScheduleError, in_chunks};
 /// worker 3 ... ... ... 3F0 3F1 3F2 3F3 7F0 7B0 7B0 7F1 7B1 7B1 7F2 7B2 7B2 7F3 7B3 7B3 3F4 3B0 3B0 3F5 3B1 3B1 3F6 3B2 3B2 3F7 3B3 3B3 7F4 7B4 7B4 7F5 7B5 7B5 7F6 7B6 7B6 7F7 7B7 7B7 3B4 3B4 3B5 3B5 3B6 3B6 3B7 3B7 ... ... ... ... ... ...
 /// ```
 ///
-/// Bubble, as a share of the total, with free transfers: (P-1)/(VM+P-1). Live micro-batches, counted by chunk: at most
+/// Step, with F and B of a chunk and transfers of latency c while c is at most F and B: (VM+P-1)(F+B) + 2(VP-1)c. Bubble, as a
+/// share of the total, with free transfers: (P-1)/(VM+P-1). Live micro-batches, counted by chunk: at most
 /// (V+1)P-1 on worker 0, two fewer on each later one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interleaved {
@@ -53,6 +55,16 @@ impl Schedule for Interleaved {
             }
             Ok(row)
         })
+    }
+
+    fn closed_form(&self, stages: usize, micro_batches: usize, cost: StageCost) -> Option<f64> {
+        let workers = stages.checked_div(self.chunks).filter(|workers| workers * self.chunks == stages)?;
+        let latency = cost.latency()?;
+        let both = cost.forward + cost.backward;
+        let known = micro_batches.is_multiple_of(workers) && latency <= cost.forward.min(cost.backward);
+        let hops = if workers == 1 { 0 } else { stages - 1 };
+        let slots = self.chunks * micro_batches + workers.checked_sub(1)?;
+        known.then(|| slots as f64 * both + 2.0 * hops as f64 * latency)
     }
 }
 

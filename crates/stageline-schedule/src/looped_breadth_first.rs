@@ -1,6 +1,7 @@
 //! Looped breadth-first: GPipe over several chunks of the model on every worker.
 
 use crate::action::Action;
+use crate::costs::StageCost;
 use crate::plan::Plan;
 use crate::schedule::{Schedule, ScheduleError, in_chunks};
 
@@ -18,7 +19,9 @@ use crate::schedule::{Schedule, ScheduleError, in_chunks};
 /// worker 3 ... ... ... 3F0 3F1 3F2 3F3 7F0 7F1 7F2 7F3 7B0 7B0 7B1 7B1 7B2 7B2 7B3 7B3 3B0 3B0 3B1 3B1 3B2 3B2 3B3 3B3 ... ... ... ... ... ...
 /// ```
 ///
-/// Bubble, as a share of the total, with free transfers and M at least P: (P-1)/(VM+P-1). Live micro-batches, counted by
+/// Step, with F and B of a chunk and transfers of latency c: the sum over X = F and X = B of
+/// (M+P-1)X + (P-1)c + (V-1) max(MX, P(X+c)). Bubble, as a share of the total, with free transfers and M at least P:
+/// (P-1)/(VM+P-1). Live micro-batches, counted by
 /// chunk: VM on every worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoopedBreadthFirst {
@@ -39,5 +42,18 @@ impl Schedule for LoopedBreadthFirst {
             let backwards = stages_of_worker().rev().flat_map(all).map(|(stage, m)| Action::backward(stage, m));
             Ok(forwards.chain(backwards).collect())
         })
+    }
+
+    fn closed_form(&self, stages: usize, micro_batches: usize, cost: StageCost) -> Option<f64> {
+        let workers = stages.checked_div(self.chunks).filter(|workers| workers * self.chunks == stages)?;
+        let (warm_up, again) = (workers.checked_sub(1)? as f64, self.chunks as f64 - 1.0);
+        let (workers, micro_batches) = (workers as f64, micro_batches as f64);
+        // One way through all chunks: the next one begins once the first micro-batch is back and the last is away.
+        let way = |compute: f64, latency: f64| {
+            let latency = if warm_up == 0.0 { 0.0 } else { latency };
+            let chunk = f64::max(micro_batches * compute, workers * (compute + latency));
+            (micro_batches + warm_up) * compute + warm_up * latency + again * chunk
+        };
+        Some(way(cost.forward, cost.send_activation) + way(cost.backward, cost.send_gradient))
     }
 }

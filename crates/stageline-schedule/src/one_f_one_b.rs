@@ -1,5 +1,6 @@
 //! 1F1B: one forward, one backward.
 
+use crate::costs::StageCost;
 use crate::plan::Plan;
 use crate::schedule::{Backwards, Schedule, ScheduleError, alternate, one_worker_a_stage};
 
@@ -18,7 +19,9 @@ use crate::schedule::{Backwards, Schedule, ScheduleError, alternate, one_worker_
 /// stage 3 .. .. .. F0 B0 B0 F1 B1 B1 F2 B2 B2 F3 B3 B3 F4 B4 B4 F5 B5 B5 F6 B6 B6 F7 B7 B7 .. .. .. .. .. ..
 /// ```
 ///
-/// Bubble, as a share of the total: (P-1)/(M+P-1). Live micro-batches: min(M, P-s) on stage s.
+/// Step, with transfers of latency c: (M+P-1)(F+B) + 2c[(P-1) + (M-1) - ⌈(M-1)/P⌉], which is
+/// (M+P-1)(F+B) + c[2(P-1)M/P + 2(P-2)] where P divides M. Bubble, as a share of the total, with free transfers:
+/// (P-1)/(M+P-1). Live micro-batches: min(M, P-s) on stage s.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OneFOneB;
 
@@ -31,5 +34,12 @@ impl Schedule for OneFOneB {
         one_worker_a_stage(stages, micro_batches, |stage| {
             alternate(stage, micro_batches, stages - stage - 1, Backwards::Whole)
         })
+    }
+
+    fn closed_form(&self, stages: usize, micro_batches: usize, cost: StageCost) -> Option<f64> {
+        let (warm_up, later) = (stages.checked_sub(1)?, micro_batches.checked_sub(1)?);
+        // Of every P micro-batches, all but one wait for a gradient that has crossed a boundary since.
+        let delays = 2 * (warm_up + later - later.div_ceil(stages));
+        Some((micro_batches + warm_up) as f64 * (cost.forward + cost.backward) + delays as f64 * cost.latency()?)
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::action::{Action, Compute};
+use crate::costs::StageCost;
 use crate::plan::Plan;
 
 /// A generator of plans.
@@ -15,6 +16,14 @@ pub trait Schedule {
     /// # Errors
     /// [`ScheduleError`] where there is no such plan.
     fn plan(&self, stages: usize, micro_batches: usize) -> Result<Plan, ScheduleError>;
+
+    /// The step in closed form, where every stage takes `cost` for every micro-batch and transfers are asynchronous: what
+    /// [`simulate`](crate::simulate()) finds, without writing the plan. `None` where no form is known to hold; each
+    /// schedule says where it is.
+    fn closed_form(&self, stages: usize, micro_batches: usize, cost: StageCost) -> Option<f64> {
+        let _ = (stages, micro_batches, cost);
+        None
+    }
 }
 
 impl<S: Schedule + ?Sized> Schedule for &S {
@@ -25,6 +34,10 @@ impl<S: Schedule + ?Sized> Schedule for &S {
     fn plan(&self, stages: usize, micro_batches: usize) -> Result<Plan, ScheduleError> {
         (**self).plan(stages, micro_batches)
     }
+
+    fn closed_form(&self, stages: usize, micro_batches: usize, cost: StageCost) -> Option<f64> {
+        (**self).closed_form(stages, micro_batches, cost)
+    }
 }
 
 impl<S: Schedule + ?Sized> Schedule for Box<S> {
@@ -34,6 +47,10 @@ impl<S: Schedule + ?Sized> Schedule for Box<S> {
 
     fn plan(&self, stages: usize, micro_batches: usize) -> Result<Plan, ScheduleError> {
         (**self).plan(stages, micro_batches)
+    }
+
+    fn closed_form(&self, stages: usize, micro_batches: usize, cost: StageCost) -> Option<f64> {
+        (**self).closed_form(stages, micro_batches, cost)
     }
 }
 

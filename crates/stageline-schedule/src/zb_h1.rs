@@ -1,5 +1,6 @@
 //! ZB-H1: the bubble filled with weight gradients, in the memory of 1F1B.
 
+use crate::costs::StageCost;
 use crate::plan::Plan;
 use crate::schedule::{Backwards, Schedule, ScheduleError, alternate, one_worker_a_stage};
 
@@ -15,7 +16,9 @@ use crate::schedule::{Backwards, Schedule, ScheduleError, alternate, one_worker_
 /// stage 3 .. .. .. F0 I0 F1 I1 F2 I2 F3 I3 W0 F4 I4 W1 F5 I5 W2 F6 I6 W3 F7 I7 W4 W5 W6 W7
 /// ```
 ///
-/// Bubble, by span, with equal thirds and free transfers: (P-1)/(3M+P-1), a third of 1F1B's idle time. Live
+/// Step, with free transfers: M(F+I+W) + (P-1)(F+I) - (min(M,P)-1) min(F,I,W); with transfers of latency c, for M > P and
+/// while 2c is at most each of F, I and W: M(F+I+W) + (P-1) max(F+3c, I+2c, F+I-W+4c). Bubble, by span, with equal thirds and free
+/// transfers: (P-1)/(3M+P-1), a third of 1F1B's idle time. Live
 /// micro-batches, counted to their weight gradient: min(M, P) on every stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ZbH1;
@@ -29,5 +32,17 @@ impl Schedule for ZbH1 {
         one_worker_a_stage(stages, micro_batches, |stage| {
             alternate(stage, micro_batches, stages - stage - 1, Backwards::Split { delay: stage })
         })
+    }
+
+    fn closed_form(&self, stages: usize, micro_batches: usize, cost: StageCost) -> Option<f64> {
+        let StageCost { forward: f, input_gradient: i, weight_gradient: w, .. } = cost;
+        let (warm_up, latency) = (stages.checked_sub(1)? as f64, cost.latency()?);
+        let saved = micro_batches.min(stages).checked_sub(1)? as f64 * f.min(i).min(w);
+        let work = micro_batches as f64 * (f + i + w);
+        if latency == 0.0 {
+            return Some(work + warm_up * (f + i) - saved);
+        }
+        let each = (f + 3.0 * latency).max(i + 2.0 * latency).max(f + i - w + 4.0 * latency);
+        (micro_batches > stages && 2.0 * latency <= f.min(i).min(w)).then_some(work + warm_up * each)
     }
 }

@@ -1,5 +1,6 @@
 //! ZB-H2: no bubble but fill and drain, for twice the memory.
 
+use crate::costs::StageCost;
 use crate::plan::Plan;
 use crate::schedule::{Backwards, Schedule, ScheduleError, alternate, one_worker_a_stage};
 
@@ -16,7 +17,8 @@ use crate::schedule::{Backwards, Schedule, ScheduleError, alternate, one_worker_
 /// stage 3 .. .. .. F0 I0 F1 I1 F2 I2 F3 I3 F4 I4 F5 I5 F6 I6 W0 F7 I7 W1 W2 W3 W4 W5 W6 W7
 /// ```
 ///
-/// Bubble, by span, with equal thirds and free transfers: 0 from M = 2P-1 on. Live micro-batches, counted to their weight
+/// Step, with transfers of latency c, from M = 2P-1 on and while 2c is at most each of F, I and W:
+/// M(F+I+W) + (P-1) max(F+c, I-F+2c, F+I-2W+2c). Bubble, by span, with equal thirds and free transfers: 0 from M = 2P-1 on. Live micro-batches, counted to their weight
 /// gradient: min(M, 2P-1) on every stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ZbH2;
@@ -30,5 +32,13 @@ impl Schedule for ZbH2 {
         one_worker_a_stage(stages, micro_batches, |stage| {
             alternate(stage, micro_batches, 2 * (stages - stage - 1), Backwards::Split { delay: 2 * stage })
         })
+    }
+
+    fn closed_form(&self, stages: usize, micro_batches: usize, cost: StageCost) -> Option<f64> {
+        let StageCost { forward: f, input_gradient: i, weight_gradient: w, .. } = cost;
+        let (warm_up, latency) = (stages.checked_sub(1)?, cost.latency()?);
+        let each = (f + latency).max(i - f + 2.0 * latency).max(f + i - 2.0 * w + 2.0 * latency);
+        let known = micro_batches > 2 * warm_up && 2.0 * latency <= f.min(i).min(w);
+        known.then(|| micro_batches as f64 * (f + i + w) + warm_up as f64 * each)
     }
 }

@@ -9,9 +9,6 @@ use stageline_schedule::{
     simulate,
 };
 
-/// Those without split backwards.
-const WHOLE: [&dyn Schedule; 3] = [&GPipe, &OneFOneB, &EagerOneFOneB];
-
 /// PipeDream-Flush, P = 4 and M = 8, written out by hand.
 #[test]
 fn one_f_one_b_is_pipedream_flush() {
@@ -40,35 +37,6 @@ fn a_plan_is_the_schedule_of_its_own_shape_only() {
     assert!(message.contains("2 stages") && message.contains("4 stages"), "{message}");
 }
 
-/// (M+P-1)(F+B) and (P-1)/(M+P-1): arXiv:1811.06965 and arXiv:2104.04473.
-#[test]
-fn makespan_and_bubble_are_the_papers() {
-    for schedule in WHOLE {
-        for (stages, micro_batches) in (1..=8).flat_map(|stages| (1..=20).map(move |m| (stages, m))) {
-            let timeline = simulated(schedule, stages, micro_batches, &Costs::uniform(stages, 1.0, 2.0));
-            let (p, m) = (stages as f64, micro_batches as f64);
-            let case = format!("{} P={stages} M={micro_batches}", schedule.name());
-            assert_eq!(timeline.step(), (m + p - 1.0) * 3.0, "{case}");
-            assert!((timeline.bubble() - (p - 1.0) / (m + p - 1.0)).abs() < 1e-12, "{case}");
-        }
-    }
-}
-
-/// (P-1)/(VM+P-1): arXiv:2104.04473 and arXiv:2211.05953.
-#[test]
-fn chunks_divide_the_bubble() {
-    for (workers, chunks, rounds) in (1..=4).flat_map(|p| (1..=3).flat_map(move |v| (1..=4).map(move |r| (p, v, r)))) {
-        let (stages, micro_batches) = (workers * chunks, rounds * workers);
-        let costs = Costs::uniform(stages, 1.0, 2.0);
-        let (p, total) = (workers as f64, (chunks * micro_batches) as f64);
-        for schedule in [&Interleaved { chunks } as &dyn Schedule, &LoopedBreadthFirst { chunks }] {
-            let timeline = simulated(schedule, stages, micro_batches, &costs);
-            let case = format!("{} P={workers} V={chunks} M={micro_batches}", schedule.name());
-            assert!((timeline.bubble() - (p - 1.0) / (total + p - 1.0)).abs() < 1e-12, "{case}: {}", timeline.bubble());
-        }
-    }
-}
-
 #[test]
 fn live_micro_batches_are_the_papers() {
     for (stages, micro_batches) in (1..=6).flat_map(|stages| (1..=10).map(move |m| (stages, m))) {
@@ -91,48 +59,6 @@ fn live_micro_batches_are_the_papers() {
 fn simulated(schedule: &dyn Schedule, stages: usize, micro_batches: usize, costs: &Costs) -> Timeline {
     let checked = check(schedule.plan(stages, micro_batches).unwrap(), micro_batches).unwrap();
     simulate(&checked, costs)
-}
-
-/// The Zero Bubble paper's model (arXiv:2401.10241): sends of one latency on every edge, costs as measured there.
-#[test]
-fn bubbles_by_span_are_the_zero_bubble_papers() {
-    let costs = Costs::equal(8, StageCost::new(18.522, 18.086, 9.337).with_latency(0.601));
-    let rounded = |schedule: &dyn Schedule| format!("{:.4}", simulated(schedule, 8, 24, &costs).span_bubble());
-    assert_eq!(rounded(&OneFOneB), "0.2431");
-    assert_eq!(rounded(&ZbH1), "0.1585");
-    assert_eq!(rounded(&ZbH2), "0.1083");
-}
-
-/// A third of 1F1B's idle time, (P-1)/(3M+P-1) by span, and none at all.
-#[test]
-fn zero_bubble_schedules_leave_the_bubble_of_the_paper() {
-    for stages in 1..=6 {
-        for micro_batches in 2 * stages - 1..=2 * stages + 9 {
-            let costs = Costs::uniform(stages, 1.0, 2.0);
-            let (p, m) = (stages as f64, micro_batches as f64);
-            let h1 = simulated(&ZbH1, stages, micro_batches, &costs).span_bubble();
-            assert!((h1 - (p - 1.0) / (3.0 * m + p - 1.0)).abs() < 1e-12, "ZB-H1, P={stages} M={micro_batches}: {h1}");
-            let h2 = simulated(&ZbH2, stages, micro_batches, &costs).span_bubble();
-            assert!(h2.abs() < 1e-12, "ZB-H2, P={stages} M={micro_batches}: {h2}");
-        }
-    }
-}
-
-/// With P | M, transfers of latency c cost 1F1B c[2(P-1)M/P + 2(P-2)], and eager 1F1B 2(P-1)c while 2c <= F+B.
-#[test]
-fn latency_costs_what_the_closed_forms_say() {
-    let (forward, backward, latency) = (3.0, 5.0, 0.25);
-    for (stages, rounds) in (2..=6).flat_map(|stages| (1..=4).map(move |rounds| (stages, rounds))) {
-        let micro_batches = rounds * stages;
-        let costs = Costs::equal(stages, StageCost::new(forward, 0.0, backward).with_latency(latency));
-        let (p, m) = (stages as f64, micro_batches as f64);
-        let ideal = (m + p - 1.0) * (forward + backward);
-        let eager = simulated(&EagerOneFOneB, stages, micro_batches, &costs).step();
-        assert!((eager - ideal - 2.0 * (p - 1.0) * latency).abs() < 1e-9, "eager, P={p} M={m}: {eager}");
-        let plain = simulated(&OneFOneB, stages, micro_batches, &costs).step();
-        let delay = latency * (2.0 * (p - 1.0) * m / p + 2.0 * (p - 2.0));
-        assert!((plain - ideal - delay).abs() < 1e-9, "1F1B, P={p} M={m}: {plain} against {}", ideal + delay);
-    }
 }
 
 #[test]
@@ -172,13 +98,6 @@ fn schedules_are_found_by_name() {
         "there is no schedule `2f2b`; there are gpipe, 1f1b, eager-1f1b, interleaved, \
                          looped-breadth-first, zb-h1, zb-h2"
     );
-}
-
-#[test]
-fn latency_delays_every_boundary_once_each_way() {
-    let checked = check(OneFOneB.plan(3, 1).unwrap(), 1).unwrap();
-    let costs = Costs::equal(3, StageCost::new(1.0, 1.0, 1.0).with_latency(0.5));
-    assert_eq!(simulate(&checked, &costs).step(), 9.0 + 4.0 * 0.5);
 }
 
 /// Every stage does every micro-batch in a random but complete order, and each stage stands on some worker.

@@ -1,0 +1,14 @@
+//! What must hold for every schedule, plan and cost. One binary, a file a subject.
+
+mod simulation;
+
+use stageline_schedule::{Checked, Costs, Schedule, Timeline, check, simulate};
+
+/// The plan of a schedule, with channels that hold all micro-batches.
+fn checked(schedule: &dyn Schedule, stages: usize, micro_batches: usize) -> Checked {
+    check(schedule.plan(stages, micro_batches).unwrap(), micro_batches).unwrap()
+}
+
+fn simulated(schedule: &dyn Schedule, stages: usize, micro_batches: usize, costs: &Costs) -> Timeline {
+    simulate(&checked(schedule, stages, micro_batches), costs)
+}

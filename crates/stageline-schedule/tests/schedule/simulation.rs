@@ -1,0 +1,221 @@
+//! Steps, bubbles and idle time against closed forms and worked examples.
+
+use proptest::prelude::*;
+use stageline_schedule::{
+    Costs, EagerOneFOneB, GPipe, Idle, Interleaved, LoopedBreadthFirst, OneFOneB, Plan, SCHEDULES, Schedule, StageCost,
+    Transfers, ZbH1, ZbH2, check, idle_by_cause, simulate,
+};
+
+use crate::{checked, simulated};
+
+/// With the costs that the Zero Bubble paper measured (arXiv:2401.10241), in its model: sends of one latency on every edge.
+#[test]
+fn bubbles_by_span_are_the_zero_bubble_papers() {
+    let costs = Costs::equal(8, StageCost::new(18.522, 18.086, 9.337).with_latency(0.601));
+    let rounded = |schedule: &dyn Schedule| format!("{:.4}", simulated(schedule, 8, 24, &costs).span_bubble());
+    assert_eq!(rounded(&OneFOneB), "0.2431");
+    assert_eq!(rounded(&ZbH1), "0.1585");
+    assert_eq!(rounded(&ZbH2), "0.1083");
+}
+
+/// A third of 1F1B's idle time, (P-1)/(3M+P-1) by span, and none at all.
+#[test]
+fn zero_bubble_schedules_leave_the_bubble_of_the_paper() {
+    for stages in 1..=6 {
+        for micro_batches in 2 * stages - 1..=2 * stages + 9 {
+            let costs = Costs::uniform(stages, 1.0, 2.0);
+            let (p, m) = (stages as f64, micro_batches as f64);
+            let h1 = simulated(&ZbH1, stages, micro_batches, &costs).span_bubble();
+            assert!((h1 - (p - 1.0) / (3.0 * m + p - 1.0)).abs() < 1e-12, "ZB-H1, P={stages} M={micro_batches}: {h1}");
+            let h2 = simulated(&ZbH2, stages, micro_batches, &costs).span_bubble();
+            assert!(h2.abs() < 1e-12, "ZB-H2, P={stages} M={micro_batches}: {h2}");
+        }
+    }
+}
+
+/// (M+P-1)(F+B) and (P-1)/(M+P-1): arXiv:1811.06965 and arXiv:2104.04473.
+#[test]
+fn step_and_bubble_are_the_papers() {
+    for schedule in [&GPipe as &dyn Schedule, &OneFOneB, &EagerOneFOneB] {
+        for (stages, micro_batches) in (1..=8).flat_map(|stages| (1..=20).map(move |m| (stages, m))) {
+            let timeline = simulated(schedule, stages, micro_batches, &Costs::uniform(stages, 1.0, 2.0));
+            let (p, m) = (stages as f64, micro_batches as f64);
+            let case = format!("{} P={stages} M={micro_batches}", schedule.name());
+            assert_eq!(timeline.step(), (m + p - 1.0) * 3.0, "{case}");
+            assert!((timeline.bubble() - (p - 1.0) / (m + p - 1.0)).abs() < 1e-12, "{case}");
+        }
+    }
+}
+
+/// (P-1)/(VM+P-1): arXiv:2104.04473 and arXiv:2211.05953.
+#[test]
+fn chunks_divide_the_bubble() {
+    for (workers, chunks, rounds) in (1..=4).flat_map(|p| (1..=3).flat_map(move |v| (1..=4).map(move |r| (p, v, r)))) {
+        let (stages, micro_batches) = (workers * chunks, rounds * workers);
+        let costs = Costs::uniform(stages, 1.0, 2.0);
+        let (p, total) = (workers as f64, (chunks * micro_batches) as f64);
+        for schedule in [&Interleaved { chunks } as &dyn Schedule, &LoopedBreadthFirst { chunks }] {
+            let timeline = simulated(schedule, stages, micro_batches, &costs);
+            let case = format!("{} P={workers} V={chunks} M={micro_batches}", schedule.name());
+            assert!((timeline.bubble() - (p - 1.0) / (total + p - 1.0)).abs() < 1e-12, "{case}: {}", timeline.bubble());
+        }
+    }
+}
+
+/// With P | M, transfers of latency c cost 1F1B c[2(P-1)M/P + 2(P-2)], and eager 1F1B 2(P-1)c while 2c <= F+B.
+#[test]
+fn latency_costs_what_the_closed_forms_say() {
+    let (forward, backward, latency) = (3.0, 5.0, 0.25);
+    for (stages, rounds) in (2..=6).flat_map(|stages| (1..=4).map(move |rounds| (stages, rounds))) {
+        let micro_batches = rounds * stages;
+        let costs = Costs::equal(stages, StageCost::new(forward, 0.0, backward).with_latency(latency));
+        let (p, m) = (stages as f64, micro_batches as f64);
+        let ideal = (m + p - 1.0) * (forward + backward);
+        let eager = simulated(&EagerOneFOneB, stages, micro_batches, &costs).step();
+        assert!((eager - ideal - 2.0 * (p - 1.0) * latency).abs() < 1e-9, "eager, P={p} M={m}: {eager}");
+        let plain = simulated(&OneFOneB, stages, micro_batches, &costs).step();
+        let delay = latency * (2.0 * (p - 1.0) * m / p + 2.0 * (p - 2.0));
+        assert!((plain - ideal - delay).abs() < 1e-9, "1F1B, P={p} M={m}: {plain} against {}", ideal + delay);
+    }
+}
+
+#[test]
+fn latency_delays_every_boundary_once_each_way() {
+    let costs = Costs::equal(3, StageCost::new(1.0, 1.0, 1.0).with_latency(0.5));
+    assert_eq!(simulated(&OneFOneB, 3, 1, &costs).step(), 9.0 + 4.0 * 0.5);
+}
+
+/// A whole backward may cost another time than its halves, and its gradient leaves at its end; a half's after that half.
+#[test]
+fn the_gradient_leaves_a_split_backward_earlier() {
+    let step = |csv: &str| {
+        let cost = StageCost { backward: 2.5, ..StageCost::new(1.0, 1.0, 2.0) };
+        simulate(&check(Plan::from_csv(csv).unwrap(), 1).unwrap(), &Costs::equal(2, cost)).step()
+    };
+    assert_eq!(step("0F0,0B0\n1F0,1B0\n"), 2.0 + 2.5 + 2.5);
+    assert_eq!(step("0F0,0B0\n1F0,1I0,1W0\n"), 2.0 + 1.0 + 2.5);
+}
+
+#[test]
+fn costs_may_differ_by_micro_batch() {
+    let first = StageCost::new(1.0, 1.0, 1.0);
+    let later = StageCost::new(5.0, 0.0, 5.0).with_latency(0.5);
+    let costs = Costs::by_micro_batch(vec![vec![first, later], vec![first]]);
+    // F0 1, F1 5 on stage 0; its second and third micro-batch send late.
+    let timeline = simulate(&checked(&GPipe, 2, 3), &costs);
+    let starts: Vec<_> = timeline.rows()[1].iter().take(3).map(|span| span.start).collect();
+    assert_eq!(starts, [1.0, 6.5, 11.5]);
+}
+
+/// On one stream, a transfer that comes while another is under way waits for it.
+#[test]
+fn transfers_take_turns_on_a_stream() {
+    let costs = Costs::equal(3, StageCost::new(1.0, 0.0, 1.0).with_latency(2.0));
+    // Stage 1 receives micro-batch 1 (sent at 2) while it sends micro-batch 0 (sent at 4): the stream is busy 1-3, 3-5, 5-7.
+    let forwards = checked(&GPipe, 3, 2).forwards(2);
+    let ends = |costs: &Costs| simulate(&forwards, costs).rows()[2].iter().map(|span| span.end).collect::<Vec<_>>();
+    assert_eq!(ends(&costs), [7.0, 8.0]);
+    assert_eq!(ends(&costs.with_transfers(Transfers::Serialised)), [8.0, 10.0]);
+}
+
+#[test]
+fn transfers_within_a_worker_are_free() {
+    let plan = Plan::from_csv("0F0,3F0,3B0,0B0\n1F0,2F0,2B0,1B0\n").unwrap();
+    let costs = Costs::equal(4, StageCost::new(1.0, 0.0, 1.0).with_latency(10.0));
+    assert_eq!(simulate(&check(plan, 1).unwrap(), &costs).step(), 8.0 + 4.0 * 10.0);
+}
+
+/// Every schedule's closed form against its simulation; and none is given where it would not hold.
+#[test]
+fn closed_forms_are_the_simulated_steps() {
+    let mut held = vec![0; SCHEDULES.len()];
+    let latencies = [0.0, 0.25, 0.5, 1.0, 3.0, 7.0];
+    let thirds = [(1.0, 1.0, 1.0), (4.0, 2.0, 6.0), (3.0, 7.0, 5.0), (7.0, 3.0, 5.0), (9.0, 9.0, 1.0), (2.0, 3.0, 9.0)];
+    for (stages, micro_batches) in (1..=8).flat_map(|stages| (1..=17).map(move |m| (stages, m))) {
+        for (schedule, held) in SCHEDULES.iter().zip(&mut held) {
+            let Ok(plan) = schedule.plan(stages, micro_batches) else { continue };
+            let checked = check(plan, micro_batches).unwrap();
+            for (latency, (f, i, w)) in latencies.iter().flat_map(|latency| thirds.map(|third| (*latency, third))) {
+                let cost = StageCost::new(f, i, w).with_latency(latency);
+                let Some(form) = schedule.closed_form(stages, micro_batches, cost) else { continue };
+                let step = simulate(&checked, &Costs::equal(stages, cost)).step();
+                let case = format!("{} P={stages} M={micro_batches} {cost:?}", schedule.name());
+                assert!((form - step).abs() < 1e-9, "{case}: {form}, simulated {step}");
+                *held += 1;
+            }
+        }
+    }
+    let named = SCHEDULES.iter().map(|schedule| schedule.name()).zip(held);
+    let without: Vec<_> = named.filter(|(_, held)| *held < 50).collect();
+    assert_eq!(without, []);
+}
+
+/// 1F1B: what stage 0 waits for is s(F+B) of fill less, and stage P-1 has all its drain at the end.
+#[test]
+fn idle_time_of_equal_stages_is_fill_and_drain() {
+    let idle = idle_by_cause(&checked(&OneFOneB, 4, 8), &Costs::uniform(4, 1.0, 2.0));
+    let fill_and_drain: Vec<_> = idle.iter().map(|idle| (idle.fill, idle.drain)).collect();
+    assert_eq!(fill_and_drain, [(6.0, 3.0), (5.0, 4.0), (4.0, 5.0), (3.0, 6.0)]);
+    assert!(idle.iter().all(|idle| (idle.imbalance, idle.transfer, idle.flush) == (0.0, 0.0, 0.0)));
+}
+
+#[test]
+fn a_slow_stage_slow_transfers_and_a_slow_flush_are_blamed_by_name() {
+    let plan = checked(&OneFOneB, 3, 6);
+    let costs = || vec![StageCost::new(1.0, 1.0, 1.0); 3];
+    let causes = |costs: Costs| idle_by_cause(&plan, &costs);
+
+    let mut slow = costs();
+    slow[1] = StageCost::new(2.0, 2.0, 2.0);
+    let idle = causes(Costs::by_stage(slow));
+    assert_eq!(idle.iter().map(|idle| idle.imbalance).collect::<Vec<_>>(), [18.0, 0.0, 18.0]);
+
+    let late = costs().into_iter().map(|cost| cost.with_latency(0.5)).collect();
+    let idle = causes(Costs::by_stage(late));
+    let delay = 0.5 * (2.0 * 2.0 * 2.0 + 2.0);
+    assert!(idle.iter().all(|idle| idle.transfer == delay && idle.imbalance == 0.0), "{idle:?}");
+
+    let idle = causes(Costs::by_stage(costs()).with_optimizer(vec![1.0, 4.0, 0.0]));
+    assert_eq!(idle.iter().map(|idle| idle.flush).collect::<Vec<_>>(), [3.0, 0.0, 4.0]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// The conditions of the closed forms are enough, for any costs.
+    #[test]
+    fn closed_forms_hold_for_any_costs(
+        stages in 1..9_usize, micro_batches in 1..25_usize,
+        f in 0.1..9.0_f64, i in 0.1..9.0_f64, w in 0.1..9.0_f64, latency in prop_oneof![Just(0.0), 0.01..5.0_f64],
+    ) {
+        let cost = StageCost::new(f, i, w).with_latency(latency);
+        for schedule in SCHEDULES {
+            let Some(form) = schedule.closed_form(stages, micro_batches, cost) else { continue };
+            let step = simulated(schedule, stages, micro_batches, &Costs::equal(stages, cost)).step();
+            prop_assert!((form - step).abs() < 1e-9, "{}: {form}, simulated {step}", schedule.name());
+        }
+    }
+
+    /// Nothing is left over and no cause is negative, whatever the costs.
+    #[test]
+    fn causes_add_up_to_the_idle_time(
+        workers in 1..5_usize, micro_batches in 1..9_usize, pick in 0..SCHEDULES.len(), serialised: bool,
+        costs in prop::collection::vec((0.0..9.0_f64, 0.0..9.0_f64, 0.0..9.0_f64, 0.0..3.0_f64, 0.0..5.0_f64), 8),
+    ) {
+        let schedule = SCHEDULES[pick];
+        let stages = if schedule.plan(workers, micro_batches).is_ok() { workers } else { 2 * workers };
+        let Ok(plan) = schedule.plan(stages, micro_batches) else { return Ok(()) };
+        let plan = check(plan, micro_batches).unwrap();
+        let stage = |&(f, i, w, latency, _): &(f64, f64, f64, f64, f64)| StageCost::new(f, i, w).with_latency(latency);
+        let transfers = if serialised { Transfers::Serialised } else { Transfers::Asynchronous };
+        let optimizer = costs[..stages].iter().map(|cost| cost.4).collect();
+        let costs = Costs::by_stage(costs[..stages].iter().map(stage).collect());
+        let costs = costs.with_optimizer(optimizer).with_transfers(transfers);
+        let timeline = simulate(&plan, &costs);
+        for (idle, busy) in idle_by_cause(&plan, &costs).iter().zip(timeline.busy()) {
+            prop_assert!((idle.total() - (timeline.step() - busy)).abs() < 1e-9, "{:?}", idle);
+            let Idle { fill, drain, imbalance, transfer, flush } = *idle;
+            prop_assert!([fill, drain, imbalance, transfer, flush].iter().all(|cause| *cause >= 0.0), "{:?}", idle);
+        }
+    }
+}
