@@ -33,7 +33,7 @@ impl StageCost {
     }
 
     /// The latency of transfers, where it is the same in both directions.
-    pub(crate) fn latency(self) -> Option<f64> {
+    pub(crate) fn latency(&self) -> Option<f64> {
         (self.send_activation == self.send_gradient).then_some(self.send_activation)
     }
 

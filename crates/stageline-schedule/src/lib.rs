@@ -28,7 +28,9 @@
 //! ```
 
 pub mod action;
+mod automatic;
 pub mod balance;
+mod bound;
 pub mod check;
 pub mod lower;
 pub mod plan;
@@ -48,11 +50,13 @@ mod memory;
 mod one_f_one_b;
 mod placement;
 mod replay;
+mod search;
 mod zb_h1;
 mod zb_h2;
 
 pub use action::{Action, Compute, ParseActionError};
 pub use balance::{BalanceError, balance};
+pub use bound::lower_bound;
 pub use catalog::{SCHEDULES, UnknownSchedule, schedule_named};
 pub use check::{CheckError, Checked, check};
 pub use costs::{Costs, StageCost, Transfers};
@@ -70,6 +74,7 @@ pub use placement::Placement;
 pub use plan::Plan;
 pub use replay::{Blocked, Deadlock, Span};
 pub use schedule::{Schedule, ScheduleError};
+pub use search::{Best, SearchError, best};
 pub use simulate::{Timeline, simulate};
 pub use zb_h1::ZbH1;
 pub use zb_h2::ZbH2;

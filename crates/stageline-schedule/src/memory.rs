@@ -72,8 +72,12 @@ impl Memory {
     /// # Panics
     /// If the plan has more stages.
     pub fn suffices(&self, plan: &Plan) -> bool {
-        let slack = 1e-9 * self.limit.abs(); // for sums of parts
-        plan.peak_memory(&self.stages).into_iter().all(|peak| peak <= self.limit + slack)
+        plan.peak_memory(&self.stages).into_iter().all(|peak| self.takes(peak))
+    }
+
+    /// Whether a worker may hold this much, but for rounding in sums of parts.
+    pub(crate) fn takes(&self, held: f64) -> bool {
+        held <= self.limit * (1.0 + 1e-9)
     }
 }
 

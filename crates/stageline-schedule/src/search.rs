@@ -1,0 +1,151 @@
+//! The plan with the least simulated step.
+
+use std::fmt;
+
+use crate::automatic::{Rules, automatic};
+use crate::bound::lower_bound;
+use crate::catalog::SCHEDULES;
+use crate::check::{Checked, check};
+use crate::costs::Costs;
+use crate::memory::{Memory, StageMemory};
+use crate::placement::Placement;
+use crate::plan::Plan;
+use crate::simulate::{Timeline, simulate};
+
+/// Into how many chunks a worker's stage may be cut.
+const MOST_CHUNKS: usize = 2;
+
+/// What a search found.
+#[derive(Clone, Debug)]
+pub struct Best {
+    /// The schedule that wrote the plan: the name of a generator, or `automatic`.
+    pub schedule: &'static str,
+    /// The plan, for channels that hold all micro-batches.
+    pub checked: Checked,
+    /// The costs of its stages: those that were asked for, or those of their chunks.
+    pub costs: Costs,
+    /// Its timeline.
+    pub timeline: Timeline,
+    /// No plan with any of the placements that were tried has a shorter step.
+    pub bound: f64,
+}
+
+impl Best {
+    /// How much longer the step is than the bound, as a share of the bound.
+    pub fn above_bound(&self) -> f64 {
+        self.timeline.step() / self.bound - 1.0
+    }
+}
+
+/// The plan with the least simulated step for P workers, M micro-batches, the costs and memory of a model in P stages and a
+/// limit to what a worker may hold. Every generator is tried, and an automatic schedule that is made to measure. Schedules
+/// with chunks get each stage in two equal halves.
+///
+/// # Errors
+/// [`SearchError`] where nothing is to be run, or nothing fits into the memory.
+///
+/// # Panics
+/// If there are not costs and memory for the same number of stages.
+pub fn best(micro_batches: usize, costs: &Costs, memory: &Memory) -> Result<Best, SearchError> {
+    let workers = costs.stages();
+    assert_eq!(workers, memory.stages.len(), "give costs and memory of the same stages");
+    if workers == 0 || micro_batches == 0 {
+        return Err(SearchError::Nothing { workers, micro_batches });
+    }
+    let mut search = Search { least_memory: f64::INFINITY, best: None, bound: f64::INFINITY };
+    for chunks in 1..=MOST_CHUNKS {
+        let (costs, memory) = (costs.cut(chunks), memory.cut(chunks));
+        for schedule in SCHEDULES {
+            let plan = schedule.plan(workers * chunks, micro_batches).ok();
+            if let Some(plan) = plan.filter(|plan| plan.workers() == workers) {
+                search.bound_of(&plan.placement(), micro_batches, &costs, &memory);
+                search.offer(schedule.name(), plan, &costs, &memory);
+            }
+        }
+        let placement = if chunks == 1 { Placement::in_turn(workers, 1) } else { Placement::in_a_v(workers) };
+        for memory in less_and_less(&memory, workers * chunks) {
+            for rules in Rules::all() {
+                if let Some(plan) = automatic(&placement, micro_batches, &costs, &memory, rules) {
+                    search.offer("automatic", plan, &costs, &memory);
+                }
+            }
+        }
+    }
+    search.finish(memory)
+}
+
+/// The memory, and the same with a lower limit: to hold less can be faster.
+fn less_and_less(memory: &Memory, stages: usize) -> impl Iterator<Item = Memory> + '_ {
+    let largest = memory.stages.iter().copied().map(StageMemory::most).fold(0.0, f64::max);
+    let limits = [f64::INFINITY, 2.0 * stages as f64 * largest, stages as f64 * largest];
+    limits.into_iter().map(|limit| Memory { limit: limit.min(memory.limit), ..memory.clone() })
+}
+
+struct Search {
+    least_memory: f64,
+    bound: f64,
+    best: Option<Best>,
+}
+
+impl Search {
+    fn bound_of(&mut self, placement: &Placement, micro_batches: usize, costs: &Costs, memory: &Memory) {
+        self.bound = self.bound.min(lower_bound(placement, micro_batches, costs, memory));
+    }
+
+    fn offer(&mut self, schedule: &'static str, plan: Plan, costs: &Costs, memory: &Memory) {
+        let peak = plan.peak_memory(&memory.stages).into_iter().fold(0.0, f64::max);
+        self.least_memory = self.least_memory.min(peak);
+        if !memory.takes(peak) {
+            return;
+        }
+        let capacity = plan.micro_batches();
+        let Ok(checked) = check(plan, capacity) else { return };
+        let timeline = simulate(&checked, costs);
+        if self.best.as_ref().is_none_or(|best| timeline.step() < best.timeline.step()) {
+            self.best = Some(Best { schedule, checked, costs: costs.clone(), timeline, bound: 0.0 });
+        }
+    }
+
+    fn finish(self, memory: &Memory) -> Result<Best, SearchError> {
+        let none = SearchError::Memory { limit: memory.limit, least: self.least_memory };
+        self.best.map(|best| Best { bound: self.bound, ..best }).ok_or(none)
+    }
+}
+
+/// Why a search found nothing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum SearchError {
+    /// There are no workers or no micro-batches.
+    Nothing {
+        /// The workers asked for.
+        workers: usize,
+        /// The micro-batches asked for.
+        micro_batches: usize,
+    },
+    /// No plan fits into the memory.
+    Memory {
+        /// What a worker may hold.
+        limit: f64,
+        /// The least that any plan of the search needs.
+        least: f64,
+    },
+}
+
+impl fmt::Display for SearchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nothing { workers, micro_batches } => write!(
+                f,
+                "{workers} stages and {micro_batches} micro-batches: ask for at least 1 stage and 1 micro-batch"
+            ),
+            Self::Memory { limit, least } => write!(
+                f,
+                "no plan fits into {limit} a worker; the least that was found needs {least}: raise the limit to that, cut the \
+                 batch into smaller micro-batches, or the model into more stages"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for SearchError {}
