@@ -63,6 +63,7 @@ pub fn best(micro_batches: usize, costs: &Costs, memory: &Memory) -> Result<Best
             }
         }
         let placement = if chunks == 1 { Placement::in_turn(workers, 1) } else { Placement::in_a_v(workers) };
+        search.bound_of(&placement, micro_batches, &costs, &memory);
         for memory in less_and_less(&memory, workers * chunks) {
             for rules in Rules::all() {
                 if let Some(plan) = automatic(&placement, micro_batches, &costs, &memory, rules) {
@@ -74,11 +75,13 @@ pub fn best(micro_batches: usize, costs: &Costs, memory: &Memory) -> Result<Best
     search.finish(memory)
 }
 
-/// The memory, and the same with a lower limit: to hold less can be faster.
+/// The memory, and the same with lower limits: to hold less can be faster.
 fn less_and_less(memory: &Memory, stages: usize) -> impl Iterator<Item = Memory> + '_ {
     let largest = memory.stages.iter().copied().map(StageMemory::most).fold(0.0, f64::max);
-    let limits = [f64::INFINITY, 2.0 * stages as f64 * largest, stages as f64 * largest];
-    limits.into_iter().map(|limit| Memory { limit: limit.min(memory.limit), ..memory.clone() })
+    // Twice the memory of 1F1B is enough for no bubble but fill and drain.
+    let enough = memory.limit.min(2.0 * stages as f64 * largest);
+    let limits = [memory.limit, enough, enough * 0.94, enough * 0.88, enough * 0.75, enough * 0.5];
+    limits.into_iter().map(|limit| Memory { limit, ..memory.clone() })
 }
 
 struct Search {

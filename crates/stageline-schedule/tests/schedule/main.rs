@@ -1,5 +1,6 @@
 //! What must hold for every schedule, plan and cost. One binary, a file a subject.
 
+mod search;
 mod simulation;
 
 use stageline_schedule::{Checked, Costs, Schedule, Timeline, check, simulate};

@@ -1,0 +1,140 @@
+//! The bound against every plan there is, and the search against the generators, the bound and the paper.
+
+use std::sync::LazyLock;
+
+use proptest::prelude::*;
+use stageline_schedule::{
+    Action, Checked, Compute, Costs, Memory, Placement, Plan, SCHEDULES, StageCost, StageMemory, ZbH2, best, check,
+    lower_bound, simulate,
+};
+
+use crate::simulated;
+
+/// Every order of F, I and W of two micro-batches on one stage, where those of each micro-batch keep theirs.
+fn orders(stage: usize) -> Vec<Vec<Action>> {
+    let of = |micro_batch| {
+        let computes = [Compute::Forward, Compute::InputGradient, Compute::WeightGradient];
+        computes.map(|compute| Action { stage, compute, micro_batch })
+    };
+    let merged = (0..1_u32 << 6).filter(|choice| choice.count_ones() == 3).map(|choice| {
+        let mut each = [of(0).into_iter(), of(1).into_iter()];
+        (0..6).map(|at| each[(choice >> at & 1) as usize].next().unwrap()).collect()
+    });
+    merged.collect()
+}
+
+/// Every plan of two stages and two micro-batches with split backwards that completes.
+static EVERY_SMALL_PLAN: LazyLock<Vec<Checked>> = LazyLock::new(|| {
+    let pairs =
+        orders(0).into_iter().flat_map(|first| orders(1).into_iter().map(move |last| vec![first.clone(), last]));
+    let plans: Vec<_> = pairs.filter_map(|rows| check(Plan::new(rows), 2).ok()).collect();
+    assert!(plans.len() > 50, "{}", plans.len());
+    plans
+});
+
+/// The shortest step of all small plans that fit.
+fn optimum(costs: &Costs, memory: &Memory) -> f64 {
+    let fitting = EVERY_SMALL_PLAN.iter().filter(|plan| memory.suffices(plan.plan()));
+    fitting.map(|plan| simulate(plan, costs).step()).fold(f64::INFINITY, f64::min)
+}
+
+fn four_costs() -> impl Strategy<Value = Vec<StageCost>> {
+    let cost = (0.1..9.0_f64, 0.1..9.0_f64, 0.1..9.0_f64, 0.0..3.0_f64);
+    prop::collection::vec(cost.prop_map(|(f, i, w, latency)| StageCost::new(f, i, w).with_latency(latency)), 4)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 64, ..ProptestConfig::default() })]
+
+    /// The bound holds for the best of all plans, with and without a limit to memory.
+    #[test]
+    fn nothing_beats_the_bound(costs in four_costs(), limit in 1..3_usize, optimizer in prop::collection::vec(0.0..5.0_f64, 2)) {
+        let costs = Costs::by_micro_batch(costs.chunks(2).map(<[_]>::to_vec).collect()).with_optimizer(optimizer);
+        let memory = Memory::live(2, limit);
+        let bound = lower_bound(&Placement::in_turn(2, 1), 2, &costs, &memory);
+        prop_assert!(bound <= optimum(&costs, &memory) + 1e-9, "{bound}");
+    }
+
+    /// Among the plans of all orders, the search finds one of the best; it may cut stages in halves besides.
+    #[test]
+    fn the_search_finds_the_optimum(costs in four_costs(), limit in 1..3_usize) {
+        let (costs, memory) = (Costs::by_stage(costs[..2].to_vec()), Memory::live(2, limit));
+        let found = best(2, &costs, &memory).unwrap();
+        prop_assert!(found.bound <= found.timeline.step() * (1.0 + 1e-9));
+        prop_assert!(memory.cut(found.costs.stages() / 2).suffices(found.checked.plan()));
+        prop_assert!(found.timeline.step() <= optimum(&costs, &memory) * (1.0 + 1e-9), "{}", found.timeline.step());
+    }
+
+    /// Every generator's plan, simulated, is above the bound for the memory that it needs; the search is not above it.
+    #[test]
+    fn no_generator_beats_the_bound_or_the_search(
+        workers in 1..6_usize, micro_batches in 1..12_usize,
+        costs in prop::collection::vec((0.1..9.0_f64, 0.1..9.0_f64, 0.1..9.0_f64, 0.0..3.0_f64), 5),
+        bytes in prop::collection::vec((0.1..9.0_f64, 0.0..1.0_f64), 5), pick: prop::sample::Index,
+    ) {
+        let cost = |&(f, i, w, latency): &(f64, f64, f64, f64)| StageCost::new(f, i, w).with_latency(latency);
+        let costs = Costs::by_stage(costs[..workers].iter().map(cost).collect());
+        let bytes = bytes[..workers].iter();
+        let stages = bytes.map(|&(forward, kept)| StageMemory { forward, input_gradient: forward * kept }).collect();
+        let whole = Memory { stages, limit: f64::INFINITY };
+        let mut simulated = Vec::new();
+        for (schedule, chunks) in SCHEDULES.iter().flat_map(|schedule| [(schedule, 1), (schedule, 2)]) {
+            let Ok(plan) = schedule.plan(workers * chunks, micro_batches) else { continue };
+            if plan.workers() != workers { continue }
+            let mut memory = whole.cut(chunks);
+            memory.limit = plan.peak_memory(&memory.stages).into_iter().fold(0.0, f64::max);
+            let checked = check(plan, micro_batches).unwrap();
+            let step = simulate(&checked, &costs.cut(chunks)).step();
+            let bound = lower_bound(&checked.plan().placement(), micro_batches, &costs.cut(chunks), &memory);
+            prop_assert!(bound <= step * (1.0 + 1e-9), "{}: {step} below {bound}", schedule.name());
+            simulated.push((schedule.name(), memory.limit, step));
+        }
+        let (name, limit, step) = simulated[pick.index(simulated.len())];
+        let limited = Memory { limit, ..whole };
+        let found = best(micro_batches, &costs, &limited).unwrap();
+        prop_assert!(found.timeline.step() <= step, "{name}: {step}");
+        prop_assert!(found.bound <= found.timeline.step() * (1.0 + 1e-9));
+        prop_assert!(limited.cut(found.costs.stages() / workers).suffices(found.checked.plan()));
+    }
+}
+
+/// With equal thirds, ZB-H2's last stage begins at (P-1)F and never idles: nothing can be shorter.
+#[test]
+fn the_bound_is_reached() {
+    for stages in 1..=6 {
+        let (micro_batches, costs) = (2 * stages, Costs::uniform(stages, 1.0, 2.0));
+        let bound = lower_bound(&Placement::in_turn(stages, 1), micro_batches, &costs, &Memory::unlimited(stages));
+        assert_eq!(simulated(&ZbH2, stages, micro_batches, &costs).step(), bound);
+    }
+}
+
+/// One live micro-batch: each goes all the way there and back before the next begins, F, I and W.
+#[test]
+fn the_bound_knows_that_memory_delays() {
+    let costs = Costs::equal(3, StageCost::new(1.0, 2.0, 4.0).with_latency(0.5));
+    let bound = lower_bound(&Placement::in_turn(3, 1), 5, &costs, &Memory::live(3, 1));
+    assert_eq!(bound, 5.0 * (3.0 * (1.0 + 2.0) + 4.0 * 0.5 + 4.0));
+    let found = best(5, &costs, &Memory::live(3, 1)).unwrap();
+    assert!(found.checked.plan().peak_memory(&Memory::live(3, 1).cut(found.costs.stages() / 3).stages)[0] <= 1.0);
+}
+
+/// The model of the Zero Bubble paper (arXiv:2401.10241), P = 8: its ZB-1p and ZB-2p are the automatic schedules for the
+/// memory of P and of 2P live micro-batches, and their bubbles by span are 0.1585 and 0.0433 at M = 24.
+#[test]
+fn the_search_is_not_worse_than_the_zero_bubble_papers() {
+    let costs = Costs::equal(8, StageCost::new(18.522, 18.086, 9.337).with_latency(0.601));
+    for (live, papers) in [(8, 0.1585), (16, 0.0433)] {
+        let found = best(24, &costs, &Memory::live(8, live)).unwrap();
+        assert!(found.timeline.span_bubble() <= papers + 5e-5, "{live}: {}", found.timeline.span_bubble());
+    }
+}
+
+#[test]
+fn what_cannot_be_is_said() {
+    let costs = Costs::uniform(3, 1.0, 2.0);
+    let memory = Memory { stages: vec![StageMemory::whole(10.0); 3], limit: 9.0 };
+    let message = best(4, &costs, &memory).unwrap_err().to_string();
+    assert!(message.contains("no plan fits into 9 a worker; the least that was found needs "), "{message}");
+    assert!(best(0, &costs, &memory).unwrap_err().to_string().contains("ask for at least 1 stage and 1 micro-batch"));
+    assert!(best(1, &Costs::by_stage(vec![]), &Memory::unlimited(0)).is_err());
+}
