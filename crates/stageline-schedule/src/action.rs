@@ -62,14 +62,28 @@ impl fmt::Display for Action {
     }
 }
 
-/// A text that is not an action.
+/// A text that is not an action, or not a transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseActionError {
     text: String,
+    transfer: bool,
+}
+
+impl ParseActionError {
+    pub(crate) fn of_transfer(text: &str) -> Self {
+        Self { text: text.to_owned(), transfer: true }
+    }
 }
 
 impl fmt::Display for ParseActionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.transfer {
+            return write!(
+                f,
+                "`{}` is not a transfer: stage 0 has no stage before it, and numbers are plain digits",
+                self.text
+            );
+        }
         write!(f, "`{}` is not an action; write stage, one of F B I W, and micro-batch, as in `2F0`", self.text)
     }
 }
@@ -80,18 +94,20 @@ impl FromStr for Action {
     type Err = ParseActionError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let number = |digits: &str| {
-            let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
-            if plain { digits.parse().ok() } else { None }
-        };
         Compute::ALL
             .into_iter()
             .find_map(|compute| {
                 let (stage, micro_batch) = text.split_once(compute.letter())?;
                 Some(Self { stage: number(stage)?, compute, micro_batch: number(micro_batch)? })
             })
-            .ok_or_else(|| ParseActionError { text: text.to_owned() })
+            .ok_or_else(|| ParseActionError { text: text.to_owned(), transfer: false })
     }
+}
+
+/// Plain digits, as a number.
+pub(crate) fn number(digits: &str) -> Option<usize> {
+    let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
+    if plain { digits.parse().ok() } else { None }
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use crate::action::{Action, Compute};
 use crate::costs::Costs;
 use crate::excerpt::Excerpt;
 use crate::lower::{Instruction, Transfer, lower};
+use crate::placement::Placement;
 use crate::plan::Plan;
 use crate::replay::{Deadlock, Observer, replay};
 
@@ -22,6 +23,11 @@ impl Checked {
     /// The plan.
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// The worker of every stage.
+    pub fn placement(&self) -> Placement {
+        self.plan.placement()
     }
 
     /// What a worker does, in order, its transfers included.

@@ -3,21 +3,11 @@
 use std::fmt;
 
 use crate::action::{Action, ParseActionError};
+use crate::lower::{Instruction, lower};
 use crate::plan::Plan;
 
-/// What PyTorch writes between the computes when it has lowered a plan. Lowering puts ours in again.
-const NOT_COMPUTES: [&str; 10] = [
-    "SEND_F",
-    "RECV_F",
-    "SEND_B",
-    "RECV_B",
-    "WAIT_SEND_F",
-    "WAIT_SEND_B",
-    "UNSHARD",
-    "RESHARD",
-    "REDUCE_GRAD",
-    "WAIT_REDUCE_GRAD",
-];
+/// What PyTorch writes between the computes and the transfers when it has lowered a plan.
+const NEITHER: [&str; 6] = ["WAIT_SEND_F", "WAIT_SEND_B", "UNSHARD", "RESHARD", "REDUCE_GRAD", "WAIT_REDUCE_GRAD"];
 
 /// PyTorch's mark of a forward and a backward whose transfers overlap, behind both in parentheses.
 const OVERLAPPED: &str = "OVERLAP_F_B";
@@ -29,10 +19,16 @@ impl Plan {
         self.rows().iter().map(row).collect()
     }
 
+    /// The computes and the transfers between them, one row a worker; PyTorch's loader takes it, too.
+    pub fn to_lowered_csv(&self) -> String {
+        let row = |worker| lower(self, worker).map(|instruction| instruction.to_string()).collect::<Vec<_>>().join(",");
+        (0..self.workers()).map(|worker| row(worker) + "\n").collect()
+    }
+
     /// Reads what [`to_csv`](Self::to_csv) or PyTorch wrote.
     ///
-    /// Of PyTorch's plans the computes are kept: empty cells (its idle slots), transfers, waits and sharding are
-    /// skipped, and an overlapped pair, `(0F7;7B3)OVERLAP_F_B`, is its two computes in order.
+    /// Of lowered plans the computes are kept, because lowering puts the transfers in again: empty cells (idle slots),
+    /// transfers, waits and sharding are skipped. An overlapped pair, `(0F7;7B3)OVERLAP_F_B`, is its two computes in order.
     ///
     /// # Errors
     /// The first cell that is none of these, with its row and column from 1.
@@ -54,12 +50,15 @@ impl Plan {
 
 fn read_cell(cell: &str, actions: &mut Vec<Action>) -> Result<(), ParseActionError> {
     let digit = |character: char| character.is_ascii_digit();
-    if cell.is_empty() || NOT_COMPUTES.contains(&cell.trim_matches(digit)) {
+    if cell.is_empty() || cell.starts_with(digit) && NEITHER.contains(&cell.trim_matches(digit)) {
         return Ok(());
     }
-    let pair = cell.strip_prefix('(').and_then(|rest| rest.strip_suffix(OVERLAPPED)?.strip_suffix(')'));
-    for action in pair.unwrap_or(cell).split(';') {
-        actions.push(action.trim().parse()?);
+    if let Some(pair) = cell.strip_prefix('(').and_then(|rest| rest.strip_suffix(OVERLAPPED)?.strip_suffix(')')) {
+        for action in pair.split(';') {
+            actions.push(action.trim().parse()?);
+        }
+    } else if let Instruction::Compute(action) = cell.parse()? {
+        actions.push(action);
     }
     Ok(())
 }
@@ -112,10 +111,21 @@ mod tests {
     }
 
     #[test]
+    fn of_our_lowered_plans_too() {
+        for schedule in SCHEDULES {
+            let Ok(plan) = schedule.plan(4, 4) else { continue };
+            assert_eq!(Plan::from_csv(&plan.to_lowered_csv()), Ok(plan));
+        }
+    }
+
+    #[test]
     fn a_damaged_cell_is_placed() {
         for (csv, row, column, cell) in [
             ("0F0,0B0\n1F0,1Q0\n", 2, 2, "`1Q0`"),
-            ("0F0,(0F1;0B0)OVERLAP\n", 1, 2, "`(0F1`"),
+            ("0F0,(0F1;0B0)OVERLAP\n", 1, 2, "`(0F1;0B0)OVERLAP`"),
+            ("0F0,0F1;0B0\n", 1, 2, "`0F1;0B0`"),
+            ("0F0,UNSHARD\n", 1, 2, "`UNSHARD`"),
+            ("0RECV_F0,0F0\n", 1, 1, "`0RECV_F0`"),
             ("(0F1;0X0)OVERLAP_F_B\n", 1, 1, "`0X0`"),
             ("0F0,0SEND_G0\n", 1, 2, "`0SEND_G0`"),
         ] {

@@ -1,8 +1,9 @@
 //! Computes, with the transfers between them put in.
 
 use std::fmt;
+use std::str::FromStr;
 
-use crate::action::{Action, Compute};
+use crate::action::{Action, Compute, ParseActionError, number};
 use crate::plan::Plan;
 
 /// What crosses a boundary between two stages.
@@ -65,19 +66,49 @@ impl Instruction {
     }
 }
 
+/// How a transfer is written by its sender and its receiver.
+const TRANSFERS: [(&str, Carried, bool); 4] = [
+    ("SEND_F", Carried::Activation, true),
+    ("RECV_F", Carried::Activation, false),
+    ("SEND_B", Carried::Gradient, true),
+    ("RECV_B", Carried::Gradient, false),
+];
+
 /// `2F0`, `2SEND_F0`, `3RECV_F0`, `3SEND_B0`, `2RECV_B0`: PyTorch's text forms.
 impl fmt::Display for Instruction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let letter = |carried| if carried == Carried::Activation { 'F' } else { 'B' };
-        match self {
-            Self::Compute(action) => action.fmt(f),
-            Self::Send(transfer) => {
-                write!(f, "{}SEND_{}{}", self.stage(), letter(transfer.carried), transfer.micro_batch)
-            }
-            Self::Receive(transfer) => {
-                write!(f, "{}RECV_{}{}", self.stage(), letter(transfer.carried), transfer.micro_batch)
-            }
+        let (transfer, sends) = match self {
+            Self::Compute(action) => return action.fmt(f),
+            Self::Send(transfer) => (transfer, true),
+            Self::Receive(transfer) => (transfer, false),
+        };
+        let form = TRANSFERS.iter().find(|(_, carried, sent)| (*carried, *sent) == (transfer.carried, sends));
+        let (form, ..) = form.expect("every transfer has its form");
+        write!(f, "{}{form}{}", self.stage(), transfer.micro_batch)
+    }
+}
+
+impl FromStr for Instruction {
+    type Err = ParseActionError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        for (form, carried, sends) in TRANSFERS {
+            let Some((stage, micro_batch)) = text.split_once(form) else { continue };
+            let transfer = || {
+                let (stage, micro_batch) = (number(stage)?, number(micro_batch)?);
+                // Activations go up, gradients down, and there is no stage below 0.
+                let from = match (carried, sends) {
+                    (Carried::Activation, true) => stage,
+                    (Carried::Gradient, true) => stage.checked_sub(1).map(|_| stage)?,
+                    (Carried::Activation, false) => stage.checked_sub(1)?,
+                    (Carried::Gradient, false) => stage.checked_add(1)?,
+                };
+                Some(Transfer { from, carried, micro_batch })
+            };
+            let transfer = transfer().ok_or_else(|| ParseActionError::of_transfer(text))?;
+            return Ok(if sends { Self::Send(transfer) } else { Self::Receive(transfer) });
         }
+        text.parse().map(Self::Compute)
     }
 }
 
@@ -111,7 +142,10 @@ pub(crate) fn around(action: Action, stages: usize) -> [Option<Instruction>; 3] 
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::{SCHEDULES, Schedule};
 
     #[test]
     fn transfers_stand_around_the_computes_that_need_them() {
@@ -127,5 +161,36 @@ mod tests {
                 "2RECV_F0 2F0 2B0 2SEND_B0",
             ]
         );
+    }
+
+    #[test]
+    fn transfers_are_read_as_they_are_written() {
+        for schedule in SCHEDULES {
+            let Ok(plan) = schedule.plan(4, 4) else { continue };
+            for instruction in (0..plan.workers()).flat_map(|worker| lower(&plan, worker)) {
+                assert_eq!(instruction.to_string().parse(), Ok(instruction));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_transfer_is_refused() {
+        for text in
+            ["0RECV_F0", "0SEND_B1", "SEND_F0", "1SEND_F", "1SEND_F-1", "1SEND_X0", "18446744073709551615RECV_B0"]
+        {
+            assert!(text.parse::<Instruction>().is_err(), "{text} was accepted");
+        }
+        let message = "0RECV_F0".parse::<Instruction>().unwrap_err().to_string();
+        assert_eq!(
+            message,
+            "`0RECV_F0` is not a transfer: stage 0 has no stage before it, and numbers are plain digits"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in "[0-9]{0,3}(SEND_|RECV_)?[FBIW]?[0-9]{0,22}") {
+            let _ = text.parse::<Instruction>();
+        }
     }
 }

@@ -85,7 +85,7 @@ proptest! {
             memory.limit = plan.peak_memory(&memory.stages).into_iter().fold(0.0, f64::max);
             let checked = check(plan, micro_batches).unwrap();
             let step = simulate(&checked, &costs.cut(chunks)).step();
-            let bound = lower_bound(&checked.plan().placement(), micro_batches, &costs.cut(chunks), &memory);
+            let bound = lower_bound(&checked.placement(), micro_batches, &costs.cut(chunks), &memory);
             prop_assert!(bound <= step * (1.0 + 1e-9), "{}: {step} below {bound}", schedule.name());
             simulated.push((schedule.name(), memory.limit, step));
         }
