@@ -51,6 +51,7 @@ mod one_f_one_b;
 mod placement;
 mod replay;
 mod search;
+mod svg;
 mod zb_h1;
 mod zb_h2;
 
