@@ -3,7 +3,7 @@
 use crate::action::Action;
 use crate::costs::StageCost;
 use crate::plan::Plan;
-use crate::schedule::{Schedule, ScheduleError, in_chunks};
+use crate::schedule::{Schedule, ScheduleError, in_chunks, workers_of};
 
 /// 1F1B over V chunks a worker, as Megatron-LM orders it (Narayanan et al., 2021,
 /// [arXiv:2104.04473](https://arxiv.org/abs/2104.04473)): stage s is on worker s mod P, and every chunk is forwarded for P
@@ -57,8 +57,16 @@ impl Schedule for Interleaved {
         })
     }
 
+    fn chunks(&self) -> usize {
+        self.chunks
+    }
+
+    fn with_chunks(&self, chunks: usize) -> Option<Box<dyn Schedule>> {
+        Some(Box::new(Self { chunks }))
+    }
+
     fn closed_form(&self, stages: usize, micro_batches: usize, cost: StageCost) -> Option<f64> {
-        let workers = stages.checked_div(self.chunks).filter(|workers| workers * self.chunks == stages)?;
+        let workers = workers_of(stages, self.chunks)?;
         let latency = cost.latency()?;
         let both = cost.forward + cost.backward;
         let known = micro_batches.is_multiple_of(workers) && latency <= cost.forward.min(cost.backward);

@@ -3,7 +3,7 @@
 use crate::action::Action;
 use crate::costs::StageCost;
 use crate::plan::Plan;
-use crate::schedule::{Schedule, ScheduleError, in_chunks};
+use crate::schedule::{Schedule, ScheduleError, in_chunks, workers_of};
 
 /// All micro-batches of a chunk before the next chunk, forwards and then backwards (Lamy-Poirier, 2022,
 /// [arXiv:2211.05953](https://arxiv.org/abs/2211.05953)): stage s is on worker s mod P.
@@ -44,8 +44,16 @@ impl Schedule for LoopedBreadthFirst {
         })
     }
 
+    fn chunks(&self) -> usize {
+        self.chunks
+    }
+
+    fn with_chunks(&self, chunks: usize) -> Option<Box<dyn Schedule>> {
+        Some(Box::new(Self { chunks }))
+    }
+
     fn closed_form(&self, stages: usize, micro_batches: usize, cost: StageCost) -> Option<f64> {
-        let workers = stages.checked_div(self.chunks).filter(|workers| workers * self.chunks == stages)?;
+        let workers = workers_of(stages, self.chunks)?;
         let (warm_up, again) = (workers.checked_sub(1)? as f64, self.chunks as f64 - 1.0);
         let (workers, micro_batches) = (workers as f64, micro_batches as f64);
         // One way through all chunks: the next one begins once the first micro-batch is back and the last is away.

@@ -11,11 +11,23 @@ pub trait Schedule {
     /// The name in reports and on command lines, such as `1f1b`.
     fn name(&self) -> &'static str;
 
-    /// The plan for `stages` stages (P) and `micro_batches` micro-batches (M).
+    /// The plan for `stages` stages and `micro_batches` micro-batches (M). The stages are those of the whole model, V on
+    /// each worker: there are `stages` / V workers (P).
     ///
     /// # Errors
     /// [`ScheduleError`] where there is no such plan.
     fn plan(&self, stages: usize, micro_batches: usize) -> Result<Plan, ScheduleError>;
+
+    /// V: how many stages each worker has, its chunks of the model.
+    fn chunks(&self) -> usize {
+        1
+    }
+
+    /// The same schedule with another number of chunks a worker, where it leaves the choice.
+    fn with_chunks(&self, chunks: usize) -> Option<Box<dyn Schedule>> {
+        let _ = chunks;
+        None
+    }
 
     /// The step in closed form, where every stage takes `cost` for every micro-batch and transfers are asynchronous: what
     /// [`simulate`](crate::simulate()) finds, without writing the plan. `None` where no form is known to hold; each
@@ -35,6 +47,14 @@ impl<S: Schedule + ?Sized> Schedule for &S {
         (**self).plan(stages, micro_batches)
     }
 
+    fn chunks(&self) -> usize {
+        (**self).chunks()
+    }
+
+    fn with_chunks(&self, chunks: usize) -> Option<Box<dyn Schedule>> {
+        (**self).with_chunks(chunks)
+    }
+
     fn closed_form(&self, stages: usize, micro_batches: usize, cost: StageCost) -> Option<f64> {
         (**self).closed_form(stages, micro_batches, cost)
     }
@@ -47,6 +67,14 @@ impl<S: Schedule + ?Sized> Schedule for Box<S> {
 
     fn plan(&self, stages: usize, micro_batches: usize) -> Result<Plan, ScheduleError> {
         (**self).plan(stages, micro_batches)
+    }
+
+    fn chunks(&self) -> usize {
+        (**self).chunks()
+    }
+
+    fn with_chunks(&self, chunks: usize) -> Option<Box<dyn Schedule>> {
+        (**self).with_chunks(chunks)
     }
 
     fn closed_form(&self, stages: usize, micro_batches: usize, cost: StageCost) -> Option<f64> {
@@ -63,6 +91,10 @@ impl Schedule for Plan {
     fn plan(&self, stages: usize, micro_batches: usize) -> Result<Plan, ScheduleError> {
         let (written, asked) = ((self.stages(), self.micro_batches()), (stages, micro_batches));
         if written == asked { Ok(self.clone()) } else { Err(ScheduleError::Shape { written, asked }) }
+    }
+
+    fn chunks(&self) -> usize {
+        self.stages().checked_div(self.workers()).unwrap_or(1)
     }
 }
 
@@ -163,6 +195,11 @@ pub(crate) fn in_chunks(
             Ok(Plan::new((0..workers).map(|worker| row(worker, workers)).collect::<Result<_, _>>()?))
         }
     }
+}
+
+/// How many workers there are, if every one gets `chunks` of the stages.
+pub(crate) fn workers_of(stages: usize, chunks: usize) -> Option<usize> {
+    stages.checked_div(chunks).filter(|workers| workers * chunks == stages)
 }
 
 /// How a stage that alternates forwards and backwards does its backwards.

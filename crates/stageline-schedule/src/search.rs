@@ -12,9 +12,6 @@ use crate::placement::Placement;
 use crate::plan::Plan;
 use crate::simulate::{Timeline, simulate};
 
-/// Into how many chunks a worker's stage may be cut.
-const MOST_CHUNKS: usize = 2;
-
 /// What a search found.
 #[derive(Clone, Debug)]
 pub struct Best {
@@ -53,22 +50,22 @@ pub fn best(micro_batches: usize, costs: &Costs, memory: &Memory) -> Result<Best
         return Err(SearchError::Nothing { workers, micro_batches });
     }
     let mut search = Search { least_memory: f64::INFINITY, best: None, bound: f64::INFINITY };
-    for chunks in 1..=MOST_CHUNKS {
-        let (costs, memory) = (costs.cut(chunks), memory.cut(chunks));
-        for schedule in SCHEDULES {
-            let plan = schedule.plan(workers * chunks, micro_batches).ok();
-            if let Some(plan) = plan.filter(|plan| plan.workers() == workers) {
-                search.bound_of(&plan.placement(), micro_batches, &costs, &memory);
-                search.offer(schedule.name(), plan, &costs, &memory);
-            }
+    for schedule in SCHEDULES {
+        let (costs, memory) = (costs.cut(schedule.chunks()), memory.cut(schedule.chunks()));
+        if let Ok(plan) = schedule.plan(costs.stages(), micro_batches) {
+            search.placed(&plan.placement(), micro_batches, &costs, &memory);
+            search.offer(schedule.name(), plan, &costs, &memory);
         }
-        let placement = if chunks == 1 { Placement::in_turn(workers, 1) } else { Placement::in_a_v(workers) };
-        search.bound_of(&placement, micro_batches, &costs, &memory);
-        for memory in less_and_less(&memory, workers * chunks) {
-            for rules in Rules::all() {
-                if let Some(plan) = automatic(&placement, micro_batches, &costs, &memory, rules) {
-                    search.offer("automatic", plan, &costs, &memory);
-                }
+    }
+    for placement in [Placement::in_turn(workers, 1), Placement::in_a_v(workers)] {
+        let chunks = placement.stages() / workers;
+        let (costs, memory) = (costs.cut(chunks), memory.cut(chunks));
+        search.placed(&placement, micro_batches, &costs, &memory);
+        for (memory, rules) in
+            less_and_less(&memory).flat_map(|memory| Rules::all().map(move |rules| (memory.clone(), rules)))
+        {
+            if let Some(plan) = automatic(&placement, micro_batches, &costs, &memory, rules) {
+                search.offer("automatic", plan, &costs, &memory);
             }
         }
     }
@@ -76,10 +73,10 @@ pub fn best(micro_batches: usize, costs: &Costs, memory: &Memory) -> Result<Best
 }
 
 /// The memory, and the same with lower limits: to hold less can be faster.
-fn less_and_less(memory: &Memory, stages: usize) -> impl Iterator<Item = Memory> + '_ {
+fn less_and_less(memory: &Memory) -> impl Iterator<Item = Memory> + '_ {
     let largest = memory.stages.iter().copied().map(StageMemory::most).fold(0.0, f64::max);
     // Twice the memory of 1F1B is enough for no bubble but fill and drain.
-    let enough = memory.limit.min(2.0 * stages as f64 * largest);
+    let enough = memory.limit.min(2.0 * memory.stages.len() as f64 * largest);
     let limits = [memory.limit, enough, enough * 0.94, enough * 0.88, enough * 0.75, enough * 0.5];
     limits.into_iter().map(|limit| Memory { limit, ..memory.clone() })
 }
@@ -91,7 +88,8 @@ struct Search {
 }
 
 impl Search {
-    fn bound_of(&mut self, placement: &Placement, micro_batches: usize, costs: &Costs, memory: &Memory) {
+    /// A placement is tried: what none can beat is the least of their bounds.
+    fn placed(&mut self, placement: &Placement, micro_batches: usize, costs: &Costs, memory: &Memory) {
         self.bound = self.bound.min(lower_bound(placement, micro_batches, costs, memory));
     }
 
