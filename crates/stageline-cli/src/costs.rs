@@ -1,0 +1,117 @@
+//! What everything takes and holds, from the command line.
+
+use anyhow::ensure;
+use clap::Args;
+use stageline_schedule::{Costs, Memory, StageCost, StageMemory, Transfers};
+
+/// A list of one entry stands for every stage; one of P entries has each stage's own, shared out evenly among its chunks;
+/// one of P x V entries has each chunk's own.
+#[derive(Args)]
+pub(crate) struct CostFlags {
+    /// A stage's forward, in ms; a comma-separated list gives each stage's own
+    #[arg(long, value_delimiter = ',', value_name = "MS", default_value = "1", value_parser = amount)]
+    forward: Vec<f64>,
+    /// The input-gradient half of its backward, in ms
+    #[arg(long, value_delimiter = ',', value_name = "MS", default_value = "1", value_parser = amount)]
+    input_grad: Vec<f64>,
+    /// The weight-gradient half of its backward, in ms
+    #[arg(long, value_delimiter = ',', value_name = "MS", default_value = "1", value_parser = amount)]
+    weight_grad: Vec<f64>,
+    /// Its whole backward, in ms [default: its halves added up]
+    #[arg(long, value_delimiter = ',', value_name = "MS", value_parser = amount)]
+    backward: Vec<f64>,
+    /// The latency of each transfer that it sends to another worker, in ms
+    #[arg(long, value_delimiter = ',', value_name = "MS", default_value = "0", value_parser = amount)]
+    transfer: Vec<f64>,
+    /// Its optimizer step, in ms
+    #[arg(long, value_delimiter = ',', value_name = "MS", default_value = "0", value_parser = amount)]
+    optimizer: Vec<f64>,
+    /// Transfers take turns on one communication stream a worker, instead of overlapping
+    #[arg(long)]
+    serialised: bool,
+    /// What a micro-batch holds on a stage from its forward on, in bytes
+    #[arg(long, value_delimiter = ',', value_name = "BYTES", value_parser = amount)]
+    memory_per_forward: Vec<f64>,
+    /// What of it is still held once the input gradient is done, until the weight gradient is [default: all]
+    #[arg(long, value_delimiter = ',', value_name = "BYTES", value_parser = amount, requires = "memory_per_forward")]
+    memory_per_input_grad: Vec<f64>,
+    /// The most that a worker may hold, in bytes
+    #[arg(long, value_name = "BYTES", value_parser = amount, requires = "memory_per_forward")]
+    memory_limit: Option<f64>,
+    /// The most micro-batches that may be live on a worker, those of P x V chunks counting 1/V each
+    #[arg(long, conflicts_with = "memory_per_forward")]
+    live: Option<usize>,
+}
+
+impl CostFlags {
+    /// The costs of `workers` x `chunks` stages.
+    pub(crate) fn costs(&self, workers: usize, chunks: usize) -> anyhow::Result<Costs> {
+        let shared = |flag, list: &[f64]| spread(flag, list, workers, chunks, chunks as f64);
+        let forward = shared("--forward", &self.forward)?;
+        let input_gradient = shared("--input-grad", &self.input_grad)?;
+        let weight_gradient = shared("--weight-grad", &self.weight_grad)?;
+        // Every chunk sends as much as a whole stage.
+        let latency = spread("--transfer", &self.transfer, workers, chunks, 1.0)?;
+        let mut stages: Vec<_> = (0..workers * chunks)
+            .map(|stage| {
+                StageCost::new(forward[stage], input_gradient[stage], weight_gradient[stage])
+                    .with_latency(latency[stage])
+            })
+            .collect();
+        if !self.backward.is_empty() {
+            for (cost, backward) in stages.iter_mut().zip(shared("--backward", &self.backward)?) {
+                cost.backward = backward;
+            }
+        }
+        let transfers = if self.serialised { Transfers::Serialised } else { Transfers::Asynchronous };
+        let costs = Costs::by_stage(stages).with_optimizer(shared("--optimizer", &self.optimizer)?);
+        Ok(costs.with_transfers(transfers))
+    }
+
+    /// What `workers` x `chunks` stages hold, and the limit.
+    pub(crate) fn memory(&self, workers: usize, chunks: usize) -> anyhow::Result<Memory> {
+        let Some(bytes) = self.bytes(workers, chunks)? else {
+            let limit = self.live.map_or(f64::INFINITY, |live| live as f64);
+            return Ok(Memory { stages: vec![StageMemory::LIVE; workers], limit }.cut(chunks));
+        };
+        Ok(Memory { stages: bytes, limit: self.memory_limit.unwrap_or(f64::INFINITY) })
+    }
+
+    /// What `workers` x `chunks` stages hold in bytes, if it was said.
+    pub(crate) fn bytes(&self, workers: usize, chunks: usize) -> anyhow::Result<Option<Vec<StageMemory>>> {
+        if self.memory_per_forward.is_empty() {
+            return Ok(None);
+        }
+        let shared = |flag, list: &[f64]| spread(flag, list, workers, chunks, chunks as f64);
+        let forward = shared("--memory-per-forward", &self.memory_per_forward)?;
+        let input_gradient = match self.memory_per_input_grad.as_slice() {
+            [] => forward.clone(),
+            list => shared("--memory-per-input-grad", list)?,
+        };
+        let pairs = forward.into_iter().zip(input_gradient);
+        Ok(Some(pairs.map(|(forward, input_gradient)| StageMemory { forward, input_gradient }).collect()))
+    }
+}
+
+/// A list for each of `workers` x `chunks` stages. An entry that stands for a whole stage is divided by `share`.
+fn spread(flag: &str, list: &[f64], workers: usize, chunks: usize, share: f64) -> anyhow::Result<Vec<f64>> {
+    let stages = workers * chunks;
+    let known = list.len() == 1 || list.len() == workers || list.len() == stages;
+    ensure!(
+        known,
+        "{flag} has {} entries for {workers} stages of {chunks} chunks; give 1, {workers} or {stages} of them",
+        list.len()
+    );
+    let entry = |stage: usize| match list {
+        [all] => all / share,
+        list if list.len() == workers => list[stage / chunks] / share,
+        list => list[stage],
+    };
+    Ok((0..stages).map(entry).collect())
+}
+
+/// A number that can be a time or a size.
+fn amount(text: &str) -> Result<f64, String> {
+    let number: f64 = text.trim().parse().map_err(|_| "not a number".to_owned())?;
+    if number.is_finite() && number >= 0.0 { Ok(number) } else { Err("must be finite and not negative".to_owned()) }
+}

@@ -1,0 +1,44 @@
+//! The `stageline` command: pipeline schedules as plans, simulated, searched for and checked.
+//!
+//! - `shape`: which schedule, how many stages and micro-batches.
+//! - `costs`: what everything takes and holds.
+//! - `plan`, `simulate`, `search`, `check`: a subcommand each; `report`: what the middle two print.
+
+mod check;
+mod costs;
+mod plan;
+mod report;
+mod search;
+mod shape;
+mod simulate;
+
+use clap::{Parser, Subcommand};
+
+/// Pipeline schedules: plans, simulations, searches and checks.
+///
+/// P stages, one a worker, run M micro-batches a step. Schedules with chunks cut every stage in V chunks and spread
+/// these over the workers. An action is written as in PyTorch: `2F0` is the forward of micro-batch 0 on stage 2, `B` a
+/// whole backward, `I` and `W` its input-gradient and weight-gradient halves; with chunks, stages count chunks.
+#[derive(Parser)]
+#[command(name = "stageline", version)]
+struct Command {
+    #[command(subcommand)]
+    subcommand: Subcommands,
+}
+
+#[derive(Subcommand)]
+enum Subcommands {
+    Plan(plan::Flags),
+    Simulate(simulate::Flags),
+    Search(search::Flags),
+    Check(check::Flags),
+}
+
+fn main() -> anyhow::Result<()> {
+    match Command::parse().subcommand {
+        Subcommands::Plan(flags) => plan::run(&flags),
+        Subcommands::Simulate(flags) => simulate::run(&flags),
+        Subcommands::Search(flags) => search::run(&flags),
+        Subcommands::Check(flags) => check::run(&flags),
+    }
+}

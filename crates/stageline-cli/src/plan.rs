@@ -1,0 +1,45 @@
+//! `stageline plan`: writes a plan.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use stageline_schedule::{check, simulate};
+
+use crate::costs::CostFlags;
+use crate::report::{grid_slot, write_to};
+use crate::shape::Shape;
+
+/// Writes a plan: as a picture in the terminal, as CSV or as SVG.
+#[derive(Args)]
+pub(crate) struct Flags {
+    #[command(flatten)]
+    shape: Shape,
+    /// The plan as PyTorch reads it, a row a worker; to a file, or to the terminal where none is given
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    csv: Option<PathBuf>,
+    /// With its sends and receives, where it is written as CSV
+    #[arg(long, requires = "csv")]
+    lowered: bool,
+    /// The plan as a picture
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    #[command(flatten)]
+    costs: CostFlags,
+}
+
+pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
+    let plan = flags.shape.plan()?;
+    if let Some(path) = &flags.csv {
+        write_to(path, &if flags.lowered { plan.to_lowered_csv() } else { plan.to_csv() })?;
+    }
+    if flags.csv.is_none() || flags.svg.is_some() {
+        let (workers, capacity) = (plan.workers(), plan.micro_batches());
+        let costs = flags.costs.costs(workers, plan.stages() / workers)?;
+        let timeline = simulate(&check(plan, capacity)?, &costs);
+        match &flags.svg {
+            Some(path) => write_to(path, &timeline.svg("ms"))?,
+            None => print!("{}", timeline.grid(grid_slot(&timeline))),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,54 @@
+//! Which schedule, for how many stages and micro-batches.
+
+use std::io::Read;
+use std::path::Path;
+
+use anyhow::{Context, anyhow};
+use clap::Args;
+use stageline_schedule::{Plan, Schedule, schedule_named};
+
+/// A schedule with its numbers.
+#[derive(Args)]
+pub(crate) struct Shape {
+    /// The schedule: gpipe, 1f1b, eager-1f1b, interleaved, looped-breadth-first, zb-h1, zb-h2, zb-v, dualpipe-v, v-half or
+    /// v-min
+    #[arg(long, default_value = "1f1b")]
+    schedule: String,
+    /// P: how many stages, one a worker
+    #[arg(long)]
+    stages: usize,
+    /// M: how many micro-batches a step
+    #[arg(long)]
+    micro_batches: usize,
+    /// V: in how many chunks every stage is cut, for schedules that leave the choice
+    #[arg(long)]
+    chunks: Option<usize>,
+}
+
+impl Shape {
+    pub(crate) fn plan(&self) -> anyhow::Result<Plan> {
+        let named = schedule_named(&self.schedule)?;
+        let schedule: Box<dyn Schedule> = match self.chunks {
+            None => Box::new(named),
+            Some(chunks) if chunks == named.chunks() => Box::new(named),
+            Some(chunks) => named.with_chunks(chunks).ok_or_else(|| {
+                let own = named.chunks();
+                anyhow!("{} has {own} chunks a worker, not {chunks}; leave --chunks out", self.schedule)
+            })?,
+        };
+        let stages = self.stages.checked_mul(schedule.chunks()).context("too many stages")?;
+        Ok(schedule.plan(stages, self.micro_batches)?)
+    }
+}
+
+/// Reads a plan from a CSV file, or from the standard input where the path is `-`.
+pub(crate) fn read_plan(path: &Path) -> anyhow::Result<Plan> {
+    let csv = if path == "-" {
+        let mut csv = String::new();
+        std::io::stdin().read_to_string(&mut csv).map(|_| csv)
+    } else {
+        std::fs::read_to_string(path)
+    };
+    let csv = csv.with_context(|| format!("cannot read {}", path.display()))?;
+    Plan::from_csv(&csv).with_context(|| path.display().to_string())
+}
