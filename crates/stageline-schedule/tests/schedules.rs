@@ -4,13 +4,16 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use proptest::prelude::*;
 use stageline_schedule::{
-    Action, Carried, CheckError, Checked, Compute, Costs, EagerOneFOneB, GPipe, Instruction, Interleaved,
-    LoopedBreadthFirst, OneFOneB, Plan, SCHEDULES, Schedule, StageCost, Timeline, Transfer, ZbH1, ZbH2, check,
-    schedule_named, simulate,
+    Action, Carried, CheckError, Checked, Compute, Costs, DualPipeV, EagerOneFOneB, GPipe, Instruction, Interleaved,
+    LoopedBreadthFirst, OneFOneB, Plan, SCHEDULES, Schedule, ScheduleError, StageCost, Timeline, Transfer, VHalf, VMin,
+    ZbH1, ZbH2, ZbV, check, schedule_named, simulate,
 };
 
 /// Those without split backwards.
 const WHOLE: [&dyn Schedule; 3] = [&GPipe, &OneFOneB, &EagerOneFOneB];
+
+/// Those with chunks in a V.
+const V_SHAPED: [&dyn Schedule; 4] = [&ZbV, &DualPipeV, &VHalf, &VMin];
 
 /// PipeDream-Flush, P = 4 and M = 8, written out by hand.
 #[test]
@@ -24,11 +27,52 @@ fn one_f_one_b_is_pipedream_flush() {
     assert_eq!(OneFOneB.plan(4, 8).unwrap().to_csv(), expected);
 }
 
+/// PyTorch 2.15's `ScheduleZBVZeroBubble` without its idle slots, P = 3, M = 5 and M = 2.
+#[test]
+fn zb_v_is_pytorchs() {
+    let expected = "\
+0F0,0F1,0F2,0F3,0F4,5F0,5I0,5W0,5F1,5I1,5W1,5F2,5I2,5W2,0I0,0W0,5F3,5I3,5W3,0I1,0W1,5F4,5I4,5W4,0I2,0W2,0I3,0W3,\
+0I4,0W4
+1F0,1F1,1F2,4F0,1F3,4F1,4I0,4W0,4F2,4I1,4W1,1F4,1I0,1W0,4F3,4I2,4W2,1I1,1W1,4F4,4I3,4W3,1I2,4I4,1I3,1W2,1I4,1W3,\
+4W4,1W4
+2F0,3F0,2F1,3F1,2F2,3F2,3I0,3W0,2F3,2I0,2W0,3F3,3I1,3W1,2F4,2I1,2W1,3F4,3I2,3W2,2I2,3I3,2I3,3I4,2I4,2W2,3W3,3W4,\
+2W3,2W4
+";
+    assert_eq!(ZbV.plan(6, 5).unwrap().to_csv(), expected);
+    let fewer_than_fill_it = "\
+0F0,0F1,5F0,5I0,5W0,5F1,5I1,5W1,0I0,0W0,0I1,0W1
+1F0,1F1,4F0,4F1,4I0,4W0,4I1,4W1,1I0,1W0,1I1,1W1
+2F0,3F0,2F1,3F1,3I0,3W0,2I0,2W0,3I1,3W1,2I1,2W1
+";
+    assert_eq!(ZbV.plan(6, 2).unwrap().to_csv(), fewer_than_fill_it);
+}
+
+/// PyTorch 2.15's `ScheduleDualPipeV`, its overlapped pairs one after the other, P = 3 and M = 6.
+#[test]
+fn dualpipe_v_is_pytorchs() {
+    let expected = "\
+0F0,0F1,0F2,0F3,0F4,5F0,5I0,5W0,5F1,5I1,5W1,5F2,0F5,5B2,5F3,0B0,5B3,5F4,0B1,5B4,5F5,0B2,5B5,0I3,0W3,0I4,0W4,0I5,0W5
+1F0,1F1,1F2,4F0,1F3,4F1,4I0,4W0,4F2,1F4,4B1,4F3,1B0,1F5,4B2,4F4,1B1,4B3,4F5,1B2,4B4,1B3,4I5,1I4,4W5,1I5,1W4,1W5
+2F0,3F0,2F1,3F1,2F2,3F2,2F3,3B0,3F3,2B0,2F4,3B1,3F4,2B1,2F5,3B2,3F5,2B2,3B3,2B3,3B4,2I4,3I5,2I5,2W4,3W5,2W5
+";
+    assert_eq!(DualPipeV.plan(6, 6).unwrap().to_csv(), expected);
+}
+
 #[test]
 fn no_stages_and_no_micro_batches_are_errors() {
     for schedule in SCHEDULES {
         assert!(schedule.plan(0, 1).unwrap_err().to_string().contains("0 stages"));
         assert!(schedule.plan(1, 0).unwrap_err().to_string().contains("0 micro-batches"));
+    }
+}
+
+#[test]
+fn a_v_needs_an_even_number_of_stages() {
+    for schedule in V_SHAPED {
+        assert_eq!(schedule.plan(7, 4), Err(ScheduleError::Chunks { stages: 7, chunks: 2 }));
+        for (worker, row) in schedule.plan(8, 4).unwrap().rows().iter().enumerate() {
+            assert!(row.iter().all(|action| [worker, 7 - worker].contains(&action.stage)), "{}", schedule.name());
+        }
     }
 }
 
@@ -94,6 +138,23 @@ fn live_micro_batches_are_the_papers() {
     }
 }
 
+/// Of chunks, each half a worker's share: those of ZB-V are 1F1B's memory (arXiv:2401.10241), and V-Half's and V-Min's
+/// about a half and a third of that (arXiv:2405.15362).
+#[test]
+fn live_chunks_in_a_v_are_the_papers() {
+    for (workers, micro_batches) in (1..=8).flat_map(|workers| (1..=3 * workers).map(move |m| (workers, m))) {
+        let costs = Costs::uniform(2 * workers, 1.0, 2.0);
+        let peak = |schedule: &dyn Schedule| simulated(schedule, 2 * workers, micro_batches, &costs).peak_live();
+        let case = format!("P={workers} M={micro_batches}");
+        let filling = |most: usize| (0..workers).map(move |w| most.min(2 * micro_batches).min(micro_batches + 1 + w));
+        assert_eq!(peak(&ZbV), filling(2 * workers).collect::<Vec<_>>(), "{case}");
+        assert_eq!(peak(&DualPipeV), filling(2 * workers + 1).collect::<Vec<_>>(), "{case}");
+        let all = |most: usize| vec![most.min(2 * micro_batches); workers];
+        assert_eq!(peak(&VHalf), all(2 * (workers / 2) + 2), "{case}");
+        assert_eq!(peak(&VMin), all(2 * ((workers + 4) / 3)), "{case}");
+    }
+}
+
 fn simulated(schedule: &dyn Schedule, stages: usize, micro_batches: usize, costs: &Costs) -> Timeline {
     let checked = check(schedule.plan(stages, micro_batches).unwrap(), micro_batches).unwrap();
     simulate(checked.plan(), micro_batches, costs).unwrap()
@@ -125,6 +186,44 @@ fn zero_bubble_schedules_leave_the_bubble_of_the_paper() {
     }
 }
 
+/// In equal thirds: 2(2P-1-M) for ZB-V while M < 2P-1; and, from M = P+1 on, less than P/2M and 2P/3M of the work for
+/// V-Half and V-Min, as arXiv:2405.15362 says.
+#[test]
+fn idle_time_in_a_v_is_what_the_docs_say() {
+    for (workers, micro_batches) in (1..=10).flat_map(|workers| (1..=3 * workers).map(move |m| (workers, m))) {
+        let (p, m) = (workers as f64, micro_batches as f64);
+        let costs = Costs::uniform(2 * workers, 1.0, 2.0);
+        let idle = |schedule: &dyn Schedule| simulated(schedule, 2 * workers, micro_batches, &costs).span() - 6.0 * m;
+        assert_eq!(idle(&ZbV), (2.0 * (2.0 * p - 1.0 - m)).max(0.0), "P={p} M={m}");
+        let (half, least) = (idle(&VHalf), idle(&VMin));
+        if micro_batches > workers {
+            assert_eq!(half, (6.0 * ((p - 1.0) / 2.0).floor() - 1.0).max(0.0), "P={p} M={m}");
+            let expected = match workers {
+                1 | 2 => p - 1.0,
+                _ if workers.is_multiple_of(3) => 4.0 * p - 7.0,
+                _ => 4.0 * p - 5.0,
+            };
+            assert_eq!(least, expected, "P={p} M={m}");
+        }
+    }
+}
+
+/// (P-1)(2F-W), from M = 2P on, where F = I >= W.
+#[test]
+fn idle_time_of_dualpipe_v_is_what_the_docs_say() {
+    for (forward, weight_gradient) in [(1.0, 1.0), (1.0, 0.25), (3.0, 2.0)] {
+        let cost = StageCost { forward, input_gradient: forward, weight_gradient };
+        for (workers, more) in (1..=6).flat_map(|workers| (0..=4).map(move |more| (workers, more))) {
+            let (stages, micro_batches) = (2 * workers, 2 * workers + more);
+            let costs = Costs { stages: vec![cost; stages], latency: 0.0 };
+            let work = 2.0 * micro_batches as f64 * (2.0 * forward + weight_gradient);
+            let idle = simulated(&DualPipeV, stages, micro_batches, &costs).span() - work;
+            let expected = (workers as f64 - 1.0) * (2.0 * forward - weight_gradient);
+            assert!((idle - expected).abs() < 1e-9, "P={workers} M={micro_batches} {cost:?}: {idle}");
+        }
+    }
+}
+
 /// With P | M, transfers of latency c cost 1F1B c[2(P-1)M/P + 2(P-2)], and eager 1F1B 2(P-1)c while 2c <= F+B.
 #[test]
 fn latency_costs_what_the_closed_forms_say() {
@@ -145,7 +244,7 @@ fn latency_costs_what_the_closed_forms_say() {
 #[test]
 fn the_pictures_in_the_docs_are_the_plans() {
     let chunks = 2;
-    let documented: [(&dyn Schedule, usize, usize, &str); 7] = [
+    let documented: [(&dyn Schedule, usize, usize, &str); 11] = [
         (&GPipe, 4, 4, include_str!("../src/gpipe.rs")),
         (&OneFOneB, 4, 8, include_str!("../src/one_f_one_b.rs")),
         (&EagerOneFOneB, 4, 8, include_str!("../src/eager_one_f_one_b.rs")),
@@ -153,6 +252,10 @@ fn the_pictures_in_the_docs_are_the_plans() {
         (&LoopedBreadthFirst { chunks }, 8, 4, include_str!("../src/looped_breadth_first.rs")),
         (&ZbH1, 4, 8, include_str!("../src/zb_h1.rs")),
         (&ZbH2, 4, 8, include_str!("../src/zb_h2.rs")),
+        (&ZbV, 8, 8, include_str!("../src/zb_v.rs")),
+        (&DualPipeV, 8, 8, include_str!("../src/dualpipe_v.rs")),
+        (&VHalf, 8, 8, include_str!("../src/v_half.rs")),
+        (&VMin, 8, 8, include_str!("../src/v_min.rs")),
     ];
     assert_eq!(documented.len(), SCHEDULES.len());
     for (schedule, stages, micro_batches, source) in documented {
@@ -177,7 +280,7 @@ fn schedules_are_found_by_name() {
     assert_eq!(
         message,
         "there is no schedule `2f2b`; there are gpipe, 1f1b, eager-1f1b, interleaved, \
-                         looped-breadth-first, zb-h1, zb-h2"
+                         looped-breadth-first, zb-h1, zb-h2, zb-v, dualpipe-v, v-half, v-min"
     );
 }
 
@@ -266,6 +369,15 @@ proptest! {
             prop_assert!(check(plan.clone(), micro_batches).is_ok(), "{}", schedule.name());
             // One stage a worker needs room for one micro-batch at the most.
             prop_assert!(plan.workers() < stages || check(plan, 1).is_ok(), "{}", schedule.name());
+        }
+    }
+
+    /// So do chunks in a V. From 30 workers on V-Half needs room for two at times.
+    #[test]
+    fn chunks_in_a_v_need_room_for_one(workers in 1..17_usize, micro_batches in 1..40_usize) {
+        for schedule in V_SHAPED {
+            let plan = schedule.plan(2 * workers, micro_batches).unwrap();
+            prop_assert!(check(plan, 1).is_ok(), "{}", schedule.name());
         }
     }
 
