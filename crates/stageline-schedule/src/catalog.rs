@@ -3,11 +3,22 @@
 use std::fmt;
 
 use crate::schedule::Schedule;
-use crate::{EagerOneFOneB, GPipe, Interleaved, LoopedBreadthFirst, OneFOneB, ZbH1, ZbH2};
+use crate::{DualPipeV, EagerOneFOneB, GPipe, Interleaved, LoopedBreadthFirst, OneFOneB, VHalf, VMin, ZbH1, ZbH2, ZbV};
 
 /// Every generator of this crate, with 2 chunks a worker where it has chunks. A new schedule is a file of its own and a line here.
-pub const SCHEDULES: &[&(dyn Schedule + Sync)] =
-    &[&GPipe, &OneFOneB, &EagerOneFOneB, &Interleaved { chunks: 2 }, &LoopedBreadthFirst { chunks: 2 }, &ZbH1, &ZbH2];
+pub const SCHEDULES: &[&(dyn Schedule + Sync)] = &[
+    &GPipe,
+    &OneFOneB,
+    &EagerOneFOneB,
+    &Interleaved { chunks: 2 },
+    &LoopedBreadthFirst { chunks: 2 },
+    &ZbH1,
+    &ZbH2,
+    &ZbV,
+    &DualPipeV,
+    &VHalf,
+    &VMin,
+];
 
 /// The schedule of that name.
 ///

@@ -8,6 +8,7 @@ use crate::action::{Action, Compute};
 use crate::costs::Costs;
 use crate::excerpt::Excerpt;
 use crate::lower::{Instruction, Transfer, lower};
+use crate::memory::live_after;
 use crate::placement::Placement;
 use crate::plan::Plan;
 use crate::replay::{Deadlock, Observer, replay};
@@ -64,11 +65,7 @@ impl Checked {
         let row = &self.plan.rows()[worker];
         let mut live = 0;
         let exceeds = |action: &Action| {
-            match action.compute {
-                Compute::Forward => live += 1,
-                Compute::Backward | Compute::WeightGradient => live -= 1,
-                Compute::InputGradient => {}
-            }
+            live = live_after(live, action.compute);
             live > limit
         };
         let at = row.iter().position(exceeds).expect("the peak exceeds the limit somewhere");

@@ -9,13 +9,13 @@ use crate::schedule::{Schedule, ScheduleError, one_worker_a_stage};
 ///
 /// Backwards run in ascending micro-batch order, so that gradients can be added as they come.
 ///
-/// P = 4, M = 4, a backward taking twice a forward:
+/// P = 4, M = 8, a backward taking twice a forward:
 ///
 /// ```text
-/// stage 0 F0 F1 F2 F3 .. .. .. .. .. .. .. .. .. B0 B0 B1 B1 B2 B2 B3 B3
-/// stage 1 .. F0 F1 F2 F3 .. .. .. .. .. .. B0 B0 B1 B1 B2 B2 B3 B3 .. ..
-/// stage 2 .. .. F0 F1 F2 F3 .. .. .. B0 B0 B1 B1 B2 B2 B3 B3 .. .. .. ..
-/// stage 3 .. .. .. F0 F1 F2 F3 B0 B0 B1 B1 B2 B2 B3 B3 .. .. .. .. .. ..
+/// stage 0 F0 F1 F2 F3 F4 F5 F6 F7 .. .. .. .. .. .. .. .. .. B0 B0 B1 B1 B2 B2 B3 B3 B4 B4 B5 B5 B6 B6 B7 B7
+/// stage 1 .. F0 F1 F2 F3 F4 F5 F6 F7 .. .. .. .. .. .. B0 B0 B1 B1 B2 B2 B3 B3 B4 B4 B5 B5 B6 B6 B7 B7 .. ..
+/// stage 2 .. .. F0 F1 F2 F3 F4 F5 F6 F7 .. .. .. B0 B0 B1 B1 B2 B2 B3 B3 B4 B4 B5 B5 B6 B6 B7 B7 .. .. .. ..
+/// stage 3 .. .. .. F0 F1 F2 F3 F4 F5 F6 F7 B0 B0 B1 B1 B2 B2 B3 B3 B4 B4 B5 B5 B6 B6 B7 B7 .. .. .. .. .. ..
 /// ```
 ///
 /// Step, with transfers of latency c: (M+P-1)(F+B) + 2(P-1)c. Bubble, as a share of the total, with free transfers:

@@ -10,7 +10,8 @@
 //!
 //! - [`action`]: what one stage does to one micro-batch, `2F0` in text.
 //! - [`plan`]: each worker's list of actions; `csv` writes and reads it, PyTorch's too.
-//! - [`schedule`]: the trait of generators, with one generator a file; [`SCHEDULES`] is the list of them.
+//! - [`schedule`]: the trait of generators, with one generator a file; [`SCHEDULES`] is the list of them. `v_shape` and
+//!   `building_block` are what those with chunks in a V share.
 //! - [`lower`](mod@lower): computes, with the sends and receives between them put in.
 //! - `replay`: one run of a plan, to its end or to a [`Deadlock`] with its reason.
 //! - `costs`, [`simulate`](mod@simulate): a plan and what everything takes become a timeline.
@@ -37,9 +38,11 @@ pub mod plan;
 pub mod schedule;
 pub mod simulate;
 
+mod building_block;
 mod catalog;
 mod costs;
 mod csv;
+mod dualpipe_v;
 mod eager_one_f_one_b;
 mod excerpt;
 mod gpipe;
@@ -52,8 +55,12 @@ mod placement;
 mod replay;
 mod search;
 mod svg;
+mod v_half;
+mod v_min;
+mod v_shape;
 mod zb_h1;
 mod zb_h2;
+mod zb_v;
 
 pub use action::{Action, Compute, ParseActionError};
 pub use balance::{BalanceError, balance};
@@ -62,6 +69,7 @@ pub use catalog::{SCHEDULES, UnknownSchedule, schedule_named};
 pub use check::{CheckError, Checked, check};
 pub use costs::{Costs, StageCost, Transfers};
 pub use csv::ParsePlanError;
+pub use dualpipe_v::DualPipeV;
 pub use eager_one_f_one_b::EagerOneFOneB;
 pub use excerpt::Excerpt;
 pub use gpipe::GPipe;
@@ -77,5 +85,8 @@ pub use replay::{Blocked, Deadlock, Span};
 pub use schedule::{Schedule, ScheduleError};
 pub use search::{Best, SearchError, best};
 pub use simulate::{Timeline, simulate};
+pub use v_half::VHalf;
+pub use v_min::VMin;
 pub use zb_h1::ZbH1;
 pub use zb_h2::ZbH2;
+pub use zb_v::ZbV;

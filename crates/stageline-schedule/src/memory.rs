@@ -112,6 +112,15 @@ impl Plan {
     }
 }
 
+/// How many micro-batches are live after one more compute.
+pub(crate) fn live_after(live: usize, compute: Compute) -> usize {
+    match compute {
+        Compute::Forward => live + 1,
+        Compute::InputGradient => live,
+        Compute::Backward | Compute::WeightGradient => live - 1,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -138,7 +138,6 @@ fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::check::check;
     use crate::costs::{Costs, StageCost};
     use crate::schedule::Schedule;

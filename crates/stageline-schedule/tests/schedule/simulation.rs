@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use stageline_schedule::{
-    Costs, EagerOneFOneB, GPipe, Idle, Interleaved, LoopedBreadthFirst, OneFOneB, Plan, SCHEDULES, Schedule, StageCost,
-    Transfers, ZbH1, ZbH2, check, idle_by_cause, simulate,
+    Costs, DualPipeV, EagerOneFOneB, GPipe, Idle, Interleaved, LoopedBreadthFirst, OneFOneB, Plan, SCHEDULES, Schedule,
+    StageCost, Transfers, VHalf, VMin, ZbH1, ZbH2, ZbV, check, idle_by_cause, simulate,
 };
 
 use crate::{checked, simulated};
@@ -58,6 +58,44 @@ fn chunks_divide_the_bubble() {
             let timeline = simulated(schedule, stages, micro_batches, &costs);
             let case = format!("{} P={workers} V={chunks} M={micro_batches}", schedule.name());
             assert!((timeline.bubble() - (p - 1.0) / (total + p - 1.0)).abs() < 1e-12, "{case}: {}", timeline.bubble());
+        }
+    }
+}
+
+/// In equal thirds: 2(2P-1-M) for ZB-V while M < 2P-1; and, from M = P+1 on, less than P/2M and 2P/3M of the work for
+/// V-Half and V-Min, as arXiv:2405.15362 says.
+#[test]
+fn idle_time_in_a_v_is_what_the_docs_say() {
+    for (workers, micro_batches) in (1..=10).flat_map(|workers| (1..=3 * workers).map(move |m| (workers, m))) {
+        let (p, m) = (workers as f64, micro_batches as f64);
+        let costs = Costs::uniform(2 * workers, 1.0, 2.0);
+        let idle = |schedule: &dyn Schedule| simulated(schedule, 2 * workers, micro_batches, &costs).span() - 6.0 * m;
+        assert_eq!(idle(&ZbV), (2.0 * (2.0 * p - 1.0 - m)).max(0.0), "P={p} M={m}");
+        let (half, least) = (idle(&VHalf), idle(&VMin));
+        if micro_batches > workers {
+            assert_eq!(half, (6.0 * ((p - 1.0) / 2.0).floor() - 1.0).max(0.0), "P={p} M={m}");
+            let expected = match workers {
+                1 | 2 => p - 1.0,
+                _ if workers.is_multiple_of(3) => 4.0 * p - 7.0,
+                _ => 4.0 * p - 5.0,
+            };
+            assert_eq!(least, expected, "P={p} M={m}");
+        }
+    }
+}
+
+/// (P-1)(2F-W), from M = 2P on, where F = I >= W.
+#[test]
+fn idle_time_of_dualpipe_v_is_what_the_docs_say() {
+    for (forward, weight_gradient) in [(1.0, 1.0), (1.0, 0.25), (3.0, 2.0)] {
+        let cost = StageCost::new(forward, forward, weight_gradient);
+        for (workers, more) in (1..=6).flat_map(|workers| (0..=4).map(move |more| (workers, more))) {
+            let (stages, micro_batches) = (2 * workers, 2 * workers + more);
+            let costs = Costs::equal(stages, cost);
+            let work = 2.0 * micro_batches as f64 * (2.0 * forward + weight_gradient);
+            let idle = simulated(&DualPipeV, stages, micro_batches, &costs).span() - work;
+            let expected = (workers as f64 - 1.0) * (2.0 * forward - weight_gradient);
+            assert!((idle - expected).abs() < 1e-9, "P={workers} M={micro_batches} {cost:?}: {idle}");
         }
     }
 }
@@ -146,8 +184,10 @@ fn closed_forms_are_the_simulated_steps() {
         }
     }
     let named = SCHEDULES.iter().map(|schedule| schedule.name()).zip(held);
-    let without: Vec<_> = named.filter(|(_, held)| *held < 50).collect();
-    assert_eq!(without, []);
+    let rarely: Vec<_> = named.filter(|(_, held)| *held < 50).map(|(name, _)| name).collect();
+    for name in ["gpipe", "1f1b", "eager-1f1b", "interleaved", "looped-breadth-first", "zb-h1", "zb-h2"] {
+        assert!(!rarely.contains(&name), "{name}");
+    }
 }
 
 /// 1F1B: what stage 0 waits for is s(F+B) of fill less, and stage P-1 has all its drain at the end.

@@ -1,0 +1,55 @@
+//! DualPipeV: forwards and backwards in pairs that can overlap.
+
+use crate::plan::Plan;
+use crate::schedule::{Schedule, ScheduleError};
+use crate::v_shape::Step::{B, F, I, Oldest, W};
+use crate::v_shape::in_a_v;
+
+/// DeepSeek's DualPipe, cut in half: two chunks a worker in a V, worker w having stages w and 2P-1-w. In its main part
+/// each worker has a forward next to a backward of the other chunk, and the transfers of one can hide behind the compute
+/// of the other; only at fill and drain are some backwards split (DeepSeek-AI, 2024,
+/// [arXiv:2412.19437](https://arxiv.org/abs/2412.19437)). Ordered as PyTorch orders it, which asks for M >= 2P; for
+/// fewer, the plan is the one for 2P without the rest.
+///
+/// The number of stages must be even. P = 4, M = 8, forward, input gradient and weight gradient taking the same:
+///
+/// ```text
+/// worker 0 0F0 0F1 0F2 0F3 0F4 0F5 0F6 7F0 7I0 7W0 7F1 7I1 7W1 7F2 7I2 7W2 7F3 0F7 7B3 7B3 7F4 0B0 0B0 7B4 7B4 7F5 ... 0B1 0B1 7B5 7B5 7F6 ... 0B2 0B2 7B6 7B6 7F7 ... 0B3 0B3 7B7 7B7 0I4 0W4 0I5 0W5 0I6 0W6 0I7 0W7
+/// worker 1 ... 1F0 1F1 1F2 1F3 1F4 6F0 1F5 6F1 6I0 6W0 6F2 6I1 6W1 6F3 1F6 6B2 6B2 6F4 1B0 1B0 1F7 6B3 6B3 6F5 1B1 1B1 6B4 6B4 6F6 ... 1B2 1B2 6B5 6B5 6F7 ... 1B3 1B3 6B6 6B6 1B4 1B4 6I7 1I5 6W7 1I6 1W5 1I7 1W6 1W7
+/// worker 2 ... ... 2F0 2F1 2F2 5F0 2F3 5F1 2F4 5F2 5I0 5W0 5F3 2F5 5B1 5B1 5F4 2B0 2B0 2F6 5B2 5B2 5F5 2B1 2B1 2F7 5B3 5B3 5F6 2B2 2B2 5B4 5B4 5F7 ... 2B3 2B3 5B5 5B5 2B4 2B4 5B6 5B6 2I5 5I7 2I6 2W5 2I7 5W7 2W6 2W7
+/// worker 3 ... ... ... 3F0 4F0 3F1 4F1 3F2 4F2 3F3 4F3 3F4 4B0 4B0 4F4 3B0 3B0 3F5 4B1 4B1 4F5 3B1 3B1 3F6 4B2 4B2 4F6 3B2 3B2 3F7 4B3 4B3 4F7 3B3 3B3 4B4 4B4 3B4 3B4 4B5 4B5 3B5 3B5 4I6 3I6 4I7 3I7 4W6 3W6 4W7 3W7
+/// ```
+///
+/// Idle time by span, with free transfers and nothing overlapped, from M = 2P on, where a forward F and an input
+/// gradient take the same and a weight gradient W no more: (P-1)(2F-W). Live micro-batches, counted by chunk to their
+/// weight gradient: min(2M, M+1+w, 2P+1) on worker w.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DualPipeV;
+
+impl Schedule for DualPipeV {
+    fn name(&self) -> &'static str {
+        "dualpipe-v"
+    }
+
+    fn plan(&self, stages: usize, micro_batches: usize) -> Result<Plan, ScheduleError> {
+        in_a_v(stages, micro_batches, |row, worker, workers| {
+            let after = workers - worker - 1;
+            let micro_batches = micro_batches.max(2 * workers);
+            // The steps are numbered as DeepSeek numbers them.
+            row.repeat(2 * after, &[F(0)]); // 1
+            row.repeat(worker + 1, &[F(0), F(1)]); // 2
+            row.repeat(after, &[I(1), W(1), F(1)]); // 3
+            row.repeat(micro_batches - workers - after, &[F(0), B(1), F(1), B(0)]); // 4
+            row.repeat(after, &[B(1), F(1), B(0)]); // 5
+            row.repeat(worker.div_ceil(2), &[B(1), B(0)]); // 6, whole
+            row.repeat((worker + 1) % 2, &[B(1), I(0)]);
+            row.repeat(worker.div_ceil(2), &[I(1), I(0)]); // 6, split
+            row.repeat(after, &[Oldest, I(0)]); // 7
+            row.repeat(worker + 1, &[Oldest]); // 8
+        })
+    }
+
+    fn chunks(&self) -> usize {
+        2
+    }
+}

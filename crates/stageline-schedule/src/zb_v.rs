@@ -1,0 +1,53 @@
+//! ZB-V: no bubble but fill and drain, in the memory of 1F1B.
+
+use crate::plan::Plan;
+use crate::schedule::{Schedule, ScheduleError};
+use crate::v_shape::Step::{F, I, W};
+use crate::v_shape::in_a_v;
+
+/// Two chunks a worker in a V, worker w having stages w and 2P-1-w, so that the last stage's gradients are there for the
+/// worker of the first at once; backwards are split. Ordered as PyTorch orders it, for equal thirds (Qi et al., 2023,
+/// [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)).
+///
+/// The number of stages must be even. P = 4, M = 8, forward, input gradient and weight gradient taking the same:
+///
+/// ```text
+/// worker 0 0F0 0F1 0F2 0F3 0F4 0F5 0F6 7F0 7I0 7W0 7F1 7I1 7W1 7F2 7I2 7W2 7F3 7I3 7W3 0F7 0I0 0W0 7F4 7I4 7W4 0I1 0W1 7F5 7I5 7W5 0I2 0W2 7F6 7I6 7W6 0I3 0W3 7F7 7I7 7W7 0I4 0W4 0I5 0W5 0I6 0W6 0I7 0W7 ... ... ...
+/// worker 1 ... 1F0 1F1 1F2 1F3 1F4 6F0 1F5 6F1 6I0 6W0 6F2 6I1 6W1 6F3 6I2 6W2 1F6 1I0 1W0 6F4 6I3 6W3 1F7 1I1 1W1 6F5 6I4 6W4 1I2 1W2 6F6 6I5 6W5 1I3 1W3 6F7 6I6 6W6 1I4 6I7 1I5 1W4 1I6 1W5 1I7 1W6 6W7 1W7 ... ...
+/// worker 2 ... ... 2F0 2F1 2F2 5F0 2F3 5F1 2F4 5F2 5I0 5W0 5F3 5I1 5W1 2F5 2I0 2W0 5F4 5I2 5W2 2F6 2I1 2W1 5F5 5I3 5W3 2F7 2I2 2W2 5F6 5I4 5W4 2I3 2W3 5F7 5I5 5W5 2I4 5I6 2I5 5I7 2I6 2W4 2I7 2W5 5W6 5W7 2W6 2W7 ...
+/// worker 3 ... ... ... 3F0 4F0 3F1 4F1 3F2 4F2 3F3 4F3 4I0 4W0 3F4 3I0 3W0 4F4 4I1 4W1 3F5 3I1 3W1 4F5 4I2 4W2 3F6 3I2 3W2 4F6 4I3 4W3 3F7 3I3 3W3 4F7 4I4 4W4 3I4 4I5 3I5 4I6 3I6 4I7 3I7 3W4 4W5 4W6 4W7 3W5 3W6 3W7
+/// ```
+///
+/// Idle time by span, with equal thirds and free transfers: 2(2P-1-M) of them, and 0 from M = 2P-1 on. Live
+/// micro-batches, counted by chunk to their weight gradient: min(2M, M+1+w, 2P) on worker w, so at most P whole ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ZbV;
+
+impl Schedule for ZbV {
+    fn name(&self) -> &'static str {
+        "zb-v"
+    }
+
+    fn plan(&self, stages: usize, micro_batches: usize) -> Result<Plan, ScheduleError> {
+        in_a_v(stages, micro_batches, |row, worker, workers| {
+            let after = workers - worker - 1;
+            let micro_batches = micro_batches.max(2 * workers - 1);
+            // Warm-up: down the V and up again.
+            row.repeat(2 * after + 1, &[F(0)]);
+            row.repeat(worker, &[F(1), F(0)]);
+            row.repeat(after + 1, &[F(1), I(1), W(1)]);
+            // Steady, and then without new micro-batches.
+            row.repeat(micro_batches - workers - after, &[F(0), I(0), W(0), F(1), I(1), W(1)]);
+            row.repeat(after, &[I(0), W(0), F(1), I(1), W(1)]);
+            // Cool-down: what others wait for first.
+            row.repeat(worker, &[I(0), I(1)]);
+            row.repeat(after + 1, &[I(0), W(0)]);
+            row.repeat(worker, &[W(1)]);
+            row.repeat(worker, &[W(0)]);
+        })
+    }
+
+    fn chunks(&self) -> usize {
+        2
+    }
+}
