@@ -1,5 +1,7 @@
 //! What everything takes and holds, from the command line.
 
+use std::collections::BTreeSet;
+
 use anyhow::ensure;
 use clap::Args;
 use stageline_schedule::{Costs, Memory, StageCost, StageMemory, Transfers};
@@ -96,11 +98,12 @@ impl CostFlags {
 /// A list for each of `workers` x `chunks` stages. An entry that stands for a whole stage is divided by `share`.
 fn spread(flag: &str, list: &[f64], workers: usize, chunks: usize, share: f64) -> anyhow::Result<Vec<f64>> {
     let stages = workers * chunks;
-    let known = list.len() == 1 || list.len() == workers || list.len() == stages;
+    let lengths = BTreeSet::from([1, workers, stages]);
     ensure!(
-        known,
-        "{flag} has {} entries for {workers} stages of {chunks} chunks; give 1, {workers} or {stages} of them",
-        list.len()
+        lengths.contains(&list.len()),
+        "{flag} has {} entries; for {workers} stages in {chunks} chunks each give a list of {}",
+        list.len(),
+        lengths.iter().map(usize::to_string).collect::<Vec<_>>().join(" or ")
     );
     let entry = |stage: usize| match list {
         [all] => all / share,

@@ -12,6 +12,8 @@ mod search;
 mod shape;
 mod simulate;
 
+use std::process::ExitCode;
+
 use clap::{Parser, Subcommand};
 
 /// Pipeline schedules: plans, simulations, searches and checks.
@@ -34,11 +36,18 @@ enum Subcommands {
     Check(check::Flags),
 }
 
-fn main() -> anyhow::Result<()> {
-    match Command::parse().subcommand {
+fn main() -> ExitCode {
+    let done = match Command::parse().subcommand {
         Subcommands::Plan(flags) => plan::run(&flags),
         Subcommands::Simulate(flags) => simulate::run(&flags),
         Subcommands::Search(flags) => search::run(&flags),
         Subcommands::Check(flags) => check::run(&flags),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }

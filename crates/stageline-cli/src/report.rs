@@ -66,11 +66,11 @@ impl Report {
             |Idle { fill, drain, imbalance, transfer, flush }| IdleMs { fill, drain, imbalance, transfer, flush };
         Self {
             schedule: None,
-            step_ms: timeline.step(),
-            span_ms: timeline.span(),
-            bubble_total: timeline.bubble(),
-            bubble_span: timeline.span_bubble(),
-            bound_ms,
+            step_ms: exact(timeline.step()),
+            span_ms: exact(timeline.span()),
+            bubble_total: exact(timeline.bubble()),
+            bubble_span: exact(timeline.span_bubble()),
+            bound_ms: exact(bound_ms),
             peak_live: checked.plan().peak_live(),
             peak_bytes: bytes.map(|bytes| checked.plan().peak_memory(bytes)),
             idle_ms: idle_by_cause(checked, costs).into_iter().map(idle_ms).collect(),
@@ -126,6 +126,11 @@ impl Report {
             );
         }
     }
+}
+
+/// To nine decimals: what lies behind them is rounding of sums.
+fn exact(number: f64) -> f64 {
+    (number * 1e9).round() / 1e9
 }
 
 /// A column of the grid for the shortest compute, as far as a line stays readable.

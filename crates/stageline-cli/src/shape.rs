@@ -3,9 +3,12 @@
 use std::io::Read;
 use std::path::Path;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, ensure};
 use clap::Args;
 use stageline_schedule::{Plan, Schedule, schedule_named};
+
+/// A plan of so many pairs of stage and micro-batch takes some ten GB.
+const MOST_PAIRS: usize = 100_000_000;
 
 /// A schedule with its numbers.
 #[derive(Args)]
@@ -36,7 +39,12 @@ impl Shape {
                 anyhow!("{} has {own} chunks a worker, not {chunks}; leave --chunks out", self.schedule)
             })?,
         };
-        let stages = self.stages.checked_mul(schedule.chunks()).context("too many stages")?;
+        let stages = self.stages.saturating_mul(schedule.chunks());
+        ensure!(
+            stages.saturating_mul(self.micro_batches) <= MOST_PAIRS,
+            "{stages} stages and {} micro-batches are more than {MOST_PAIRS} pairs of the two; ask for fewer",
+            self.micro_batches
+        );
         Ok(schedule.plan(stages, self.micro_batches)?)
     }
 }

@@ -49,7 +49,7 @@ pub fn best(micro_batches: usize, costs: &Costs, memory: &Memory) -> Result<Best
     if workers == 0 || micro_batches == 0 {
         return Err(SearchError::Nothing { workers, micro_batches });
     }
-    let mut search = Search { least_memory: f64::INFINITY, best: None, bound: f64::INFINITY };
+    let mut search = Search { best: None, bound: f64::INFINITY };
     for schedule in SCHEDULES {
         let (costs, memory) = (costs.cut(schedule.chunks()), memory.cut(schedule.chunks()));
         if let Ok(plan) = schedule.plan(costs.stages(), micro_batches) {
@@ -69,7 +69,10 @@ pub fn best(micro_batches: usize, costs: &Costs, memory: &Memory) -> Result<Best
             }
         }
     }
-    search.finish(memory)
+    // One micro-batch after the other is a plan where each fits by itself.
+    let enough = memory.stages.iter().copied().map(StageMemory::most).fold(0.0, f64::max);
+    let none = SearchError::Memory { limit: memory.limit, enough };
+    search.best.map(|best| Best { bound: search.bound, ..best }).ok_or(none)
 }
 
 /// The memory, and the same with lower limits: to hold less can be faster.
@@ -82,7 +85,6 @@ fn less_and_less(memory: &Memory) -> impl Iterator<Item = Memory> + '_ {
 }
 
 struct Search {
-    least_memory: f64,
     bound: f64,
     best: Option<Best>,
 }
@@ -94,9 +96,7 @@ impl Search {
     }
 
     fn offer(&mut self, schedule: &'static str, plan: Plan, costs: &Costs, memory: &Memory) {
-        let peak = plan.peak_memory(&memory.stages).into_iter().fold(0.0, f64::max);
-        self.least_memory = self.least_memory.min(peak);
-        if !memory.takes(peak) {
+        if !memory.suffices(&plan) {
             return;
         }
         let capacity = plan.micro_batches();
@@ -105,11 +105,6 @@ impl Search {
         if self.best.as_ref().is_none_or(|best| timeline.step() < best.timeline.step()) {
             self.best = Some(Best { schedule, checked, costs: costs.clone(), timeline, bound: 0.0 });
         }
-    }
-
-    fn finish(self, memory: &Memory) -> Result<Best, SearchError> {
-        let none = SearchError::Memory { limit: memory.limit, least: self.least_memory };
-        self.best.map(|best| Best { bound: self.bound, ..best }).ok_or(none)
     }
 }
 
@@ -128,8 +123,8 @@ pub enum SearchError {
     Memory {
         /// What a worker may hold.
         limit: f64,
-        /// The least that any plan of the search needs.
-        least: f64,
+        /// What is enough for some plan.
+        enough: f64,
     },
 }
 
@@ -140,10 +135,10 @@ impl fmt::Display for SearchError {
                 f,
                 "{workers} stages and {micro_batches} micro-batches: ask for at least 1 stage and 1 micro-batch"
             ),
-            Self::Memory { limit, least } => write!(
+            Self::Memory { limit, enough } => write!(
                 f,
-                "no plan fits into {limit} a worker; the least that was found needs {least}: raise the limit to that, cut the \
-                 batch into smaller micro-batches, or the model into more stages"
+                "no plan fits into {limit} a worker; raise the limit to {enough}, cut the batch into smaller micro-batches, \
+                 or the model into more stages"
             ),
         }
     }

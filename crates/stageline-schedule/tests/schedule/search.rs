@@ -134,7 +134,8 @@ fn what_cannot_be_is_said() {
     let costs = Costs::uniform(3, 1.0, 2.0);
     let memory = Memory { stages: vec![StageMemory::whole(10.0); 3], limit: 9.0 };
     let message = best(4, &costs, &memory).unwrap_err().to_string();
-    assert!(message.contains("no plan fits into 9 a worker; the least that was found needs "), "{message}");
+    assert!(message.contains("no plan fits into 9 a worker; raise the limit to 10,"), "{message}");
+    assert!(best(4, &costs, &Memory { limit: 10.0, ..memory.clone() }).is_ok());
     assert!(best(0, &costs, &memory).unwrap_err().to_string().contains("ask for at least 1 stage and 1 micro-batch"));
     assert!(best(1, &Costs::by_stage(vec![]), &Memory::unlimited(0)).is_err());
 }
