@@ -29,16 +29,19 @@ pub(crate) struct Flags {
 
 pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
     let plan = flags.shape.plan()?;
+    let capacity = plan.micro_batches();
+    let checked = check(plan, capacity)?;
+    let plan = checked.plan();
     if let Some(path) = &flags.csv {
-        write_to(path, &if flags.lowered { plan.to_lowered_csv() } else { plan.to_csv() })?;
+        write_to(path, &if flags.lowered { checked.to_lowered_csv() } else { plan.to_csv() })?;
     }
-    if flags.csv.is_none() || flags.svg.is_some() {
-        let (workers, capacity) = (plan.workers(), plan.micro_batches());
-        let costs = flags.costs.costs(workers, plan.stages() / workers)?;
-        let timeline = simulate(&check(plan, capacity)?, &costs);
-        match &flags.svg {
-            Some(path) => write_to(path, &timeline.svg("ms"))?,
-            None => print!("{}", timeline.grid(grid_slot(&timeline))),
+    let costs = flags.costs.costs(plan.workers(), plan.stages() / plan.workers())?;
+    match (&flags.svg, &flags.csv) {
+        (Some(path), _) => write_to(path, &simulate(&checked, &costs).svg("ms"))?,
+        (None, Some(_)) => {}
+        (None, None) => {
+            let timeline = simulate(&checked, &costs);
+            print!("{}", timeline.grid(grid_slot(&timeline)));
         }
     }
     Ok(())

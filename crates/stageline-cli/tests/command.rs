@@ -34,7 +34,7 @@ fn a_plan_is_printed_as_a_picture_or_as_csv() {
     assert_eq!(text("plan --stages 2 --micro-batches 2 --input-grad 0"), picture);
     let csv = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n";
     assert_eq!(text("plan --stages 2 --micro-batches 2 --csv"), csv);
-    let lowered = "0F0,0SEND_F0,0RECV_B0,0I0,0W0\n1RECV_F0,1F0,1I0,1SEND_B0,1W0\n";
+    let lowered = "0F0,0SEND_F0,0RECV_B0,0I0,0WAIT_SEND_F0,0W0\n1RECV_F0,1F0,1I0,1SEND_B0,1W0,1WAIT_SEND_B0\n";
     assert_eq!(text("plan --schedule zb-h1 --stages 2 --micro-batches 1 --csv --lowered"), lowered);
 }
 

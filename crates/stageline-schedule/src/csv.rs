@@ -2,8 +2,9 @@
 
 use std::fmt;
 
-use crate::action::{Action, ParseActionError};
-use crate::lower::{Instruction, lower};
+use crate::action::{Action, Compute, ParseActionError};
+use crate::check::Checked;
+use crate::lower::{Carried, Instruction, Transfer};
 use crate::plan::Plan;
 
 /// What PyTorch writes between the computes and the transfers when it has lowered a plan.
@@ -17,12 +18,6 @@ impl Plan {
     pub fn to_csv(&self) -> String {
         let row = |row: &Vec<Action>| row.iter().map(Action::to_string).collect::<Vec<_>>().join(",") + "\n";
         self.rows().iter().map(row).collect()
-    }
-
-    /// The computes and the transfers between them, one row a worker; PyTorch's loader takes it, too.
-    pub fn to_lowered_csv(&self) -> String {
-        let row = |worker| lower(self, worker).map(|instruction| instruction.to_string()).collect::<Vec<_>>().join(",");
-        (0..self.workers()).map(|worker| row(worker) + "\n").collect()
     }
 
     /// Reads what [`to_csv`](Self::to_csv) or PyTorch wrote.
@@ -45,6 +40,39 @@ impl Plan {
             Ok(actions)
         };
         Ok(Self::new(csv.lines().enumerate().map(row).collect::<Result<_, _>>()?))
+    }
+}
+
+impl Checked {
+    /// The computes, and the transfers between workers, one row a worker, in PyTorch's lowered form (`compute_comms`): an
+    /// activation's send is waited for once its gradient is back, a gradient's at the end of the step.
+    pub fn to_lowered_csv(&self) -> String {
+        let placement = self.placement();
+        let crosses = |transfer: &Transfer| placement.worker(transfer.from) != placement.worker(transfer.to());
+        let row = |worker| {
+            let (mut cells, mut last) = (Vec::new(), Vec::new());
+            for instruction in self.instructions(worker) {
+                match instruction {
+                    Instruction::Send(transfer) | Instruction::Receive(transfer) if !crosses(&transfer) => {}
+                    Instruction::Send(Transfer { from, carried: Carried::Gradient, micro_batch }) => {
+                        cells.push(instruction.to_string());
+                        last.push(format!("{from}WAIT_SEND_B{micro_batch}"));
+                    }
+                    Instruction::Compute(Action { stage, compute, micro_batch }) => {
+                        cells.push(instruction.to_string());
+                        let sent = Transfer { from: stage, carried: Carried::Activation, micro_batch };
+                        let returned = matches!(compute, Compute::Backward | Compute::InputGradient);
+                        if returned && stage + 1 < placement.stages() && crosses(&sent) {
+                            cells.push(format!("{stage}WAIT_SEND_F{micro_batch}"));
+                        }
+                    }
+                    _ => cells.push(instruction.to_string()),
+                }
+            }
+            cells.extend(last);
+            cells.join(",") + "\n"
+        };
+        (0..self.plan().workers()).map(row).collect()
     }
 }
 
@@ -85,7 +113,7 @@ impl std::error::Error for ParsePlanError {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::SCHEDULES;
+    use crate::{SCHEDULES, check};
     use proptest::prelude::*;
 
     #[test]
@@ -114,8 +142,17 @@ mod tests {
     fn of_our_lowered_plans_too() {
         for schedule in SCHEDULES {
             let Ok(plan) = schedule.plan(4, 4) else { continue };
-            assert_eq!(Plan::from_csv(&plan.to_lowered_csv()), Ok(plan));
+            let checked = check(plan, 4).unwrap();
+            assert_eq!(Plan::from_csv(&checked.to_lowered_csv()).as_ref(), Ok(checked.plan()));
         }
+    }
+
+    #[test]
+    fn a_lowered_plan_waits_for_its_sends() {
+        let plan = Plan::from_csv("0F0,3F0,3B0,0B0\n1F0,2F0,2I0,1I0,2W0,1W0\n").unwrap();
+        let lowered = "0F0,0SEND_F0,3RECV_F0,3F0,3B0,3SEND_B0,0RECV_B0,0B0,0WAIT_SEND_F0,3WAIT_SEND_B0\n\
+                       1RECV_F0,1F0,2F0,2SEND_F0,2RECV_B0,2I0,2WAIT_SEND_F0,1I0,1SEND_B0,2W0,1W0,1WAIT_SEND_B0\n";
+        assert_eq!(check(plan, 1).unwrap().to_lowered_csv(), lowered);
     }
 
     #[test]
