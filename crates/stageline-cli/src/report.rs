@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
-use stageline_schedule::{Checked, Costs, Idle, StageMemory, Timeline, idle_by_cause};
+use stageline_schedule::{Checked, Costs, Idle, StageMemory, Timeline};
 
 /// How a simulation is reported.
 #[derive(Args)]
@@ -73,7 +73,7 @@ impl Report {
             bound_ms: exact(bound_ms),
             peak_live: checked.plan().peak_live(),
             peak_bytes: bytes.map(|bytes| checked.plan().peak_memory(bytes)),
-            idle_ms: idle_by_cause(checked, costs).into_iter().map(idle_ms).collect(),
+            idle_ms: timeline.idle_by_cause(checked, costs).into_iter().map(idle_ms).collect(),
         }
     }
 

@@ -70,6 +70,11 @@ pub struct ParseActionError {
 }
 
 impl ParseActionError {
+    /// The text.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
     pub(crate) fn of_transfer(text: &str) -> Self {
         Self { text: text.to_owned(), transfer: true }
     }

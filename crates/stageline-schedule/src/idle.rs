@@ -29,25 +29,35 @@ impl Idle {
     }
 }
 
-/// Each worker's idle time by cause.
-///
-/// Some causes are the same for all workers: what transfers add to the step, and what filling and draining the pipeline
-/// add to the computes of the busiest worker. The latter is shared out between `fill` and `drain` as the worker idles
-/// before its first backward and after its last forward when transfers take no time.
-///
-/// # Panics
-/// If `costs` has fewer stages than the plan.
-pub fn idle_by_cause(checked: &Checked, costs: &Costs) -> Vec<Idle> {
-    let timeline = simulate(checked, costs);
-    let untransferred = simulate(checked, &costs.without_latency());
+impl Timeline {
+    /// Each worker's idle time by cause, where this is the timeline of these costs.
+    ///
+    /// Some causes are the same for all workers: what transfers add to the step, and what filling and draining the
+    /// pipeline add to the computes of the busiest worker. The latter is shared out between `fill` and `drain` as the
+    /// worker idles before its first backward and after its last forward when transfers take no time.
+    ///
+    /// # Panics
+    /// If `costs` has fewer stages than the plan.
+    pub fn idle_by_cause(&self, checked: &Checked, costs: &Costs) -> Vec<Idle> {
+        let free = costs.without_latency();
+        if free == *costs {
+            return idle(self, self);
+        }
+        idle(self, &simulate(checked, &free))
+    }
+}
+
+/// From the timeline, and the one in which transfers take no time.
+fn idle(timeline: &Timeline, untransferred: &Timeline) -> Vec<Idle> {
     let slowest = timeline.optimizers().iter().copied().fold(0.0, f64::max);
-    let transfer = (timeline.flush() - untransferred.flush()).max(0.0); // but for rounding, it is never less
+    let flush = untransferred.flush();
+    let transfer = (timeline.flush() - flush).max(0.0); // but for rounding, it is never less
     let computes: Vec<_> = untransferred.rows().iter().map(|row| row.iter().map(length).sum::<f64>()).collect();
     let busiest = computes.iter().copied().fold(0.0, f64::max);
-    let pipeline = (untransferred.flush() - busiest).max(0.0);
+    let pipeline = (flush - busiest).max(0.0);
 
     let of_worker = |(worker, computes): (usize, f64)| {
-        let (before, after) = around_the_steady_phase(&untransferred, worker);
+        let (before, after) = around_the_steady_phase(&untransferred.rows()[worker], flush);
         let fill = if before > 0.0 { pipeline * before / (before + after) } else { 0.0 };
         let drain = (pipeline - fill).max(0.0);
         Idle { fill, drain, imbalance: busiest - computes, transfer, flush: slowest - timeline.optimizers()[worker] }
@@ -56,16 +66,16 @@ pub fn idle_by_cause(checked: &Checked, costs: &Costs) -> Vec<Idle> {
 }
 
 /// How long a worker idles before its first backward, and, of the rest, after its last forward until the flush.
-fn around_the_steady_phase(timeline: &Timeline, worker: usize) -> (f64, f64) {
-    let row = &timeline.rows()[worker];
+fn around_the_steady_phase(row: &[Span], flush: f64) -> (f64, f64) {
     let forward = |span: &Span| span.action.compute == Compute::Forward;
     let first_backward = row.iter().position(|span| !forward(span)).unwrap_or(row.len());
-    let steady_end = row.iter().rposition(forward).map_or(0, |last| last + 1).max(first_backward + 1).min(row.len());
-    let until = |end: usize| row[..end].iter().map(length).sum::<f64>();
-    let before = row.get(first_backward).map_or_else(|| timeline.flush(), |span| span.start) - until(first_backward);
-    let steady = row.get(steady_end - 1).map_or(0.0, |span| span.end);
-    let after = timeline.flush() - steady - row[steady_end..].iter().map(length).sum::<f64>();
-    (before.max(0.0), after.max(0.0))
+    let last_forward = row.iter().rposition(forward).unwrap_or(0);
+    let (fill, rest) = row.split_at(first_backward);
+    let drain = &row[last_forward.max(first_backward).saturating_add(1).min(row.len())..];
+    let computes = |row: &[Span]| row.iter().map(length).sum::<f64>();
+    let before = rest.first().map_or(flush, |span| span.start) - computes(fill);
+    let steady_end = row[..row.len() - drain.len()].last().map_or(0.0, |span| span.end);
+    (before.max(0.0), (flush - steady_end - computes(drain)).max(0.0))
 }
 
 fn length(span: &Span) -> f64 {

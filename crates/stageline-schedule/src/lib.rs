@@ -73,7 +73,7 @@ pub use dualpipe_v::DualPipeV;
 pub use eager_one_f_one_b::EagerOneFOneB;
 pub use excerpt::Excerpt;
 pub use gpipe::GPipe;
-pub use idle::{Idle, idle_by_cause};
+pub use idle::Idle;
 pub use interleaved::Interleaved;
 pub use looped_breadth_first::LoopedBreadthFirst;
 pub use lower::{Carried, Instruction, Transfer, lower};

@@ -1,6 +1,7 @@
 //! What must hold for every schedule, plan and cost. One binary, a file a subject.
 
 mod checking;
+mod forms;
 mod generators;
 mod search;
 mod simulation;

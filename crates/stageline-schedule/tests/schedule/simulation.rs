@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use stageline_schedule::{
     Costs, DualPipeV, EagerOneFOneB, GPipe, Idle, Interleaved, LoopedBreadthFirst, OneFOneB, Plan, SCHEDULES, Schedule,
-    StageCost, Transfers, VHalf, VMin, ZbH1, ZbH2, ZbV, check, idle_by_cause, simulate,
+    StageCost, Transfers, VHalf, VMin, ZbH1, ZbH2, ZbV, check, simulate,
 };
 
 use crate::{checked, simulated};
@@ -193,7 +193,8 @@ fn closed_forms_are_the_simulated_steps() {
 /// 1F1B: what stage 0 waits for is s(F+B) of fill less, and stage P-1 has all its drain at the end.
 #[test]
 fn idle_time_of_equal_stages_is_fill_and_drain() {
-    let idle = idle_by_cause(&checked(&OneFOneB, 4, 8), &Costs::uniform(4, 1.0, 2.0));
+    let (plan, costs) = (checked(&OneFOneB, 4, 8), Costs::uniform(4, 1.0, 2.0));
+    let idle = simulate(&plan, &costs).idle_by_cause(&plan, &costs);
     let fill_and_drain: Vec<_> = idle.iter().map(|idle| (idle.fill, idle.drain)).collect();
     assert_eq!(fill_and_drain, [(6.0, 3.0), (5.0, 4.0), (4.0, 5.0), (3.0, 6.0)]);
     assert!(idle.iter().all(|idle| (idle.imbalance, idle.transfer, idle.flush) == (0.0, 0.0, 0.0)));
@@ -203,7 +204,7 @@ fn idle_time_of_equal_stages_is_fill_and_drain() {
 fn a_slow_stage_slow_transfers_and_a_slow_flush_are_blamed_by_name() {
     let plan = checked(&OneFOneB, 3, 6);
     let costs = || vec![StageCost::new(1.0, 1.0, 1.0); 3];
-    let causes = |costs: Costs| idle_by_cause(&plan, &costs);
+    let causes = |costs: Costs| simulate(&plan, &costs).idle_by_cause(&plan, &costs);
 
     let mut slow = costs();
     slow[1] = StageCost::new(2.0, 2.0, 2.0);
@@ -252,7 +253,7 @@ proptest! {
         let costs = Costs::by_stage(costs[..stages].iter().map(stage).collect());
         let costs = costs.with_optimizer(optimizer).with_transfers(transfers);
         let timeline = simulate(&plan, &costs);
-        for (idle, busy) in idle_by_cause(&plan, &costs).iter().zip(timeline.busy()) {
+        for (idle, busy) in timeline.idle_by_cause(&plan, &costs).iter().zip(timeline.busy()) {
             prop_assert!((idle.total() - (timeline.step() - busy)).abs() < 1e-9, "{:?}", idle);
             let Idle { fill, drain, imbalance, transfer, flush } = *idle;
             prop_assert!([fill, drain, imbalance, transfer, flush].iter().all(|cause| *cause >= 0.0), "{:?}", idle);

@@ -4,14 +4,11 @@
 //! cargo bench --bench plan
 //! ```
 
-#[path = "support/side_by_side.rs"]
-#[allow(dead_code)] // nothing is compared here
-mod side_by_side;
+use std::error::Error;
+use std::time::Instant;
 
 use clap::Parser;
-use stageline::schedule::{Costs, check, schedule_named, simulate};
-
-use crate::side_by_side::time;
+use stageline_schedule::{Costs, check, schedule_named, simulate};
 
 /// Times plans of P stages and more and more micro-batches.
 #[derive(Parser)]
@@ -25,12 +22,15 @@ struct Flags {
     /// The schedule
     #[arg(long, default_value = "1f1b")]
     schedule: String,
+    /// How many micro-batches a channel holds; all, where none is given
+    #[arg(long)]
+    capacity: Option<usize>,
     /// What `cargo bench` passes
     #[arg(long, hide = true)]
     bench: bool,
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> Result<(), Box<dyn Error>> {
     let flags = Flags::parse();
     let schedule = schedule_named(&flags.schedule)?;
     println!("{} at P = {}, seconds, one core", flags.schedule, flags.stages);
@@ -38,23 +38,20 @@ fn main() -> anyhow::Result<()> {
         "{:>6} {:>12} {:>8} {:>8} {:>8} {:>8} {:>9}",
         "M", "actions", "write", "check", "simulate", "total", "ns/action"
     );
+    let costs = Costs::uniform(flags.stages, 1.0, 2.0);
     for micro_batches in [8, 4, 2, 1].map(|part| flags.micro_batches / part) {
-        let (mut plan, mut checked, mut timeline) = (None, None, None);
-        let write = time(|| plan = schedule.plan(flags.stages, micro_batches).ok());
-        let plan = plan.ok_or_else(|| anyhow::anyhow!("there is no such plan"))?;
+        let (plan, write) = timed(|| schedule.plan(flags.stages, micro_batches));
+        let plan = plan?;
         let actions: usize = plan.rows().iter().map(Vec::len).sum();
-        let mut plan = Some(plan);
-        let checking = time(|| checked = plan.take().map(|plan| check(plan, 1)));
-        let checked = checked.ok_or_else(|| anyhow::anyhow!("nothing was checked"))??;
-        let costs = Costs::uniform(flags.stages, 1.0, 2.0);
-        let simulating = time(|| timeline = Some(simulate(&checked, &costs)));
-        let bubble = timeline.ok_or_else(|| anyhow::anyhow!("nothing was simulated"))?.bubble();
-        let total = (write + checking + simulating).as_secs_f64();
-        let [write, checking, simulating] = [write, checking, simulating].map(|duration| duration.as_secs_f64());
+        let capacity = flags.capacity.unwrap_or(micro_batches);
+        let (checked, checking) = timed(|| check(plan, capacity));
+        let checked = checked?;
+        let (timeline, simulating) = timed(|| simulate(&checked, &costs));
+        let total = write + checking + simulating;
         println!(
             "{micro_batches:>6} {actions:>12} {write:>8.2} {checking:>8.2} {simulating:>8.2} {total:>8.2} {:>9.0}   bubble {:.1}%",
             1e9 * total / actions as f64,
-            100.0 * bubble,
+            100.0 * timeline.bubble(),
         );
     }
     if let Ok(status) = std::fs::read_to_string("/proc/self/status") {
@@ -62,4 +59,11 @@ fn main() -> anyhow::Result<()> {
         println!("{}", peak.unwrap_or("the system does not say the peak memory"));
     }
     Ok(())
+}
+
+/// What a call gives, and how many seconds it took.
+fn timed<T>(run: impl FnOnce() -> T) -> (T, f64) {
+    let start = Instant::now();
+    let result = run();
+    (result, start.elapsed().as_secs_f64())
 }

@@ -1,0 +1,87 @@
+//! Damaged files: an error with its place, or a plan; never a panic, however far the plan then goes.
+
+use proptest::prelude::*;
+use stageline_schedule::{Costs, Memory, Plan, SCHEDULES, check, lower_bound, simulate};
+
+/// What a file can be damaged with: pieces of the forms, and what does not belong in them.
+const PIECES: [&str; 16] = [
+    "F",
+    "B",
+    "I",
+    "W",
+    "SEND_F",
+    "RECV_B",
+    "WAIT_SEND_F",
+    "UNSHARD",
+    ",",
+    "\n",
+    "\r\n",
+    "(",
+    ")OVERLAP_F_B",
+    ";",
+    "18446744073709551615",
+    "é\u{0}",
+];
+
+/// A plan's CSV with bytes cut out and pieces put in.
+fn damaged() -> impl Strategy<Value = String> {
+    let cuts = prop::collection::vec((any::<prop::sample::Index>(), 0..4_usize, 0..PIECES.len() + 10), 0..8);
+    (0..SCHEDULES.len(), 1..5_usize, 1..5_usize, any::<bool>(), cuts).prop_map(
+        |(pick, workers, rounds, lowered, cuts)| {
+            let schedule = SCHEDULES[pick];
+            let plan = schedule.plan(workers * schedule.chunks(), workers * rounds).unwrap();
+            let csv = if lowered { check(plan, workers * rounds).unwrap().to_lowered_csv() } else { plan.to_csv() };
+            let mut bytes = csv.into_bytes();
+            for (at, length, piece) in cuts {
+                let at = at.index(bytes.len() + 1);
+                let end = bytes.len().min(at + length);
+                let digit = piece.saturating_sub(PIECES.len()).to_string();
+                let piece = PIECES.get(piece).map_or(digit.as_str(), |piece| *piece);
+                bytes.splice(at..end, piece.bytes());
+            }
+            String::from_utf8_lossy(&bytes).into_owned()
+        },
+    )
+}
+
+/// All that can be asked of a text that may be a plan.
+fn exercised(csv: &str, capacity: usize) {
+    let plan = match Plan::from_csv(csv) {
+        Ok(plan) => plan,
+        Err(error) => {
+            let line = csv.lines().nth(error.row - 1).unwrap();
+            let cell = line.split(',').nth(error.column - 1).unwrap().trim();
+            assert!(cell.contains(error.cause.text()), "{error} is not about `{cell}`");
+            return;
+        }
+    };
+    assert_eq!(Plan::from_csv(&plan.to_csv()).as_ref(), Ok(&plan));
+    let _ = (plan.to_string(), plan.peak_live());
+    match check(plan, capacity) {
+        Err(error) => assert!(!error.to_string().is_empty()),
+        Ok(checked) => {
+            let (stages, micro_batches) = (checked.plan().stages(), checked.plan().micro_batches());
+            let costs = Costs::uniform(stages, 1.0, 2.0);
+            let timeline = simulate(&checked, &costs);
+            let bound = lower_bound(&checked.placement(), micro_batches, &costs, &Memory::unlimited(stages));
+            assert!(bound <= timeline.step());
+            assert_eq!(timeline.idle_by_cause(&checked, &costs).len(), checked.plan().workers());
+            assert_eq!(Plan::from_csv(&checked.to_lowered_csv()).as_ref(), Ok(checked.plan()));
+            let _ = (timeline.svg("ms"), timeline.grid(1.0), checked.transfers(), checked.at_most_live(1));
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_damaged_plan_is_an_error_with_its_place_or_a_plan(csv in damaged(), capacity in 0..4_usize) {
+        exercised(&csv, capacity);
+    }
+
+    #[test]
+    fn no_text_panics(csv in "[0-9FBIWSEND_RCVAT();,\\r\\n ]{0,200}", capacity in 0..4_usize) {
+        exercised(&csv, capacity);
+    }
+}
