@@ -2,7 +2,10 @@
 
 use burn::optim::SgdConfig;
 use proptest::prelude::*;
-use stageline::schedule::{Compute, Interleaved, LoopedBreadthFirst, Plan, SCHEDULES, Schedule, check};
+use proptest::sample::Index;
+use stageline::schedule::{
+    Compute, EagerOneFOneB, GPipe, Interleaved, LoopedBreadthFirst, OneFOneB, Plan, SCHEDULES, Schedule, check,
+};
 use stageline::{Batch, BuildError, Pipeline, StageConfig};
 
 use crate::empty::Empty;
@@ -34,8 +37,21 @@ fn completes(mut pipeline: Pipeline<(), ()>, micro_batches: usize) {
     });
 }
 
+/// The schedules that run, any number of chunks where they have them.
+fn schedule(pick: usize, chunks: usize) -> Box<dyn Schedule> {
+    match pick.checked_sub(SCHEDULES.len()) {
+        Some(0) => Box::new(Interleaved { chunks }),
+        Some(_) => Box::new(LoopedBreadthFirst { chunks }),
+        None => Box::new(SCHEDULES[pick]),
+    }
+}
+
+fn is_split(plan: &Plan) -> bool {
+    plan.rows().iter().flatten().any(|action| action.compute == Compute::InputGradient)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn what_check_accepts_completes_and_what_it_refuses_starts_nothing(
@@ -43,15 +59,41 @@ proptest! {
         pick in 0..SCHEDULES.len() + 2,
     ) {
         let stages = workers * chunks;
-        let schedule: Box<dyn Schedule> = match pick.checked_sub(SCHEDULES.len()) {
-            Some(0) => Box::new(Interleaved { chunks }),
-            Some(_) => Box::new(LoopedBreadthFirst { chunks }),
-            None => Box::new(SCHEDULES[pick]),
-        };
+        let schedule = schedule(pick, chunks);
         let plan = schedule.plan(stages, micro_batches);
-        let split = |plan: &Plan| plan.rows().iter().flatten().any(|action| action.compute == Compute::InputGradient);
-        let accepted = plan.is_ok_and(|plan| !split(&plan) && check(plan, capacity).is_ok());
+        let accepted = plan.is_ok_and(|plan| !is_split(&plan) && check(plan, capacity).is_ok());
         match pipeline(stages, micro_batches, capacity, schedule) {
+            Ok(pipeline) => {
+                prop_assert!(accepted);
+                completes(pipeline, micro_batches);
+            }
+            Err(error) => prop_assert!(!accepted, "{}", error),
+        }
+    }
+
+    /// Plans that no generator writes: neighbouring actions swapped, an action left out or done twice.
+    #[test]
+    fn so_does_any_other_plan(
+        workers in 1..5_usize, chunks in 1..3_usize, rounds in 1..4_usize, capacity in 0..4_usize, pick in 0..5_usize,
+        swaps in prop::collection::vec((any::<Index>(), any::<Index>()), 0..8), damage in 0..10_usize,
+    ) {
+        let whole = [&GPipe as &dyn Schedule, &OneFOneB, &EagerOneFOneB, &Interleaved { chunks }, &LoopedBreadthFirst { chunks }];
+        let plan = whole[pick].plan(workers * chunks, rounds * workers * chunks).unwrap();
+        let mut rows = plan.rows().to_vec();
+        for (worker, at) in swaps {
+            let row = &mut rows[worker.index(plan.workers())];
+            let at = at.index(row.len() - 1);
+            row.swap(at, at + 1);
+            match damage {
+                0 => { row.remove(at); }
+                1 => row.insert(at, row[at]),
+                _ => {}
+            }
+        }
+        let plan = Plan::new(rows);
+        let (stages, micro_batches) = (plan.stages(), plan.micro_batches());
+        let accepted = check(plan.clone(), capacity).is_ok();
+        match pipeline(stages, micro_batches, capacity, plan) {
             Ok(pipeline) => {
                 prop_assert!(accepted);
                 completes(pipeline, micro_batches);
