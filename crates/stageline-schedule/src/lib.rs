@@ -9,13 +9,17 @@
 //! In the order in which data flows:
 //!
 //! - [`action`]: what one stage does to one micro-batch, `2F0` in text.
-//! - [`plan`]: each worker's list of actions; `csv` writes and reads it, PyTorch's too.
+//! - [`plan`]: each worker's list of actions; `placement`: which worker has which stage; `csv` writes and reads plans,
+//!   PyTorch's too.
 //! - [`schedule`]: the trait of generators, with one generator a file; [`SCHEDULES`] is the list of them. `v_shape` and
 //!   `building_block` are what those with chunks in a V share.
 //! - [`lower`](mod@lower): computes, with the sends and receives between them put in.
 //! - `replay`: one run of a plan, to its end or to a [`Deadlock`] with its reason.
-//! - `costs`, [`simulate`](mod@simulate): a plan and what everything takes become a timeline.
 //! - [`check`](mod@check): complete, in order, and free of deadlock at a channel capacity; and the order of transfers.
+//!   `excerpt`: the plan around what is wrong.
+//! - `costs`, [`simulate`](mod@simulate): a checked plan and what everything takes become a timeline; `idle`: why workers
+//!   wait in it; `memory`: what they hold; `svg`: its picture.
+//! - `bound`: what no plan can beat; `automatic`, `search`: the plan that comes nearest to it.
 //! - [`balance`](mod@balance): where to cut a row of layers into stages.
 //!
 //! ```

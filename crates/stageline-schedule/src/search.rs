@@ -102,7 +102,9 @@ impl Search {
         let capacity = plan.micro_batches();
         let Ok(checked) = check(plan, capacity) else { return };
         let timeline = simulate(&checked, costs);
-        if self.best.as_ref().is_none_or(|best| timeline.step() < best.timeline.step()) {
+        // Of equal steps the one with the shorter span, for those who let steps overlap.
+        let rank = |timeline: &Timeline| (timeline.step(), timeline.span());
+        if self.best.as_ref().is_none_or(|best| rank(&timeline) < rank(&best.timeline)) {
             self.best = Some(Best { schedule, checked, costs: costs.clone(), timeline, bound: 0.0 });
         }
     }
