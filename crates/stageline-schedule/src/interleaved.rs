@@ -72,7 +72,7 @@ impl Schedule for Interleaved {
         let known = micro_batches.is_multiple_of(workers) && latency <= cost.forward.min(cost.backward);
         let hops = if workers == 1 { 0 } else { stages - 1 };
         let slots = self.chunks * micro_batches + workers.checked_sub(1)?;
-        known.then(|| slots as f64 * both + 2.0 * hops as f64 * latency)
+        known.then_some(slots as f64 * both + 2.0 * hops as f64 * latency)
     }
 }
 

@@ -35,7 +35,7 @@ impl Timeline {
 
     /// How long each worker computes, its optimizer step included.
     pub fn busy(&self) -> Vec<f64> {
-        let computes = self.rows.iter().map(busy);
+        let computes = self.rows.iter().map(|row| busy(row));
         computes.zip(&self.optimizers).map(|(computes, optimizer)| computes + optimizer).collect()
     }
 
@@ -58,7 +58,7 @@ impl Timeline {
     /// The bubble by span, as the Zero Bubble paper defines it: the share of the longest span in which the busiest
     /// worker does not compute (Qi et al., 2023, [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)).
     pub fn span_bubble(&self) -> f64 {
-        let (span, busy) = (self.span(), self.rows.iter().map(busy).fold(0.0, f64::max));
+        let (span, busy) = (self.span(), self.rows.iter().map(|row| busy(row)).fold(0.0, f64::max));
         if span == 0.0 { 0.0 } else { (span - busy) / span }
     }
 
@@ -120,7 +120,7 @@ impl Observer for Timeline {
     }
 }
 
-fn busy(row: &Vec<Span>) -> f64 {
+fn busy(row: &[Span]) -> f64 {
     row.iter().map(|span| span.end - span.start).sum()
 }
 
