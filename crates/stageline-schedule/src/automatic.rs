@@ -9,7 +9,7 @@ use crate::lower::{Carried, Transfer};
 use crate::memory::Memory;
 use crate::placement::Placement;
 use crate::plan::Plan;
-use crate::replay::Time;
+use crate::ready::Time;
 
 /// What a worker does where more than one thing is right.
 #[derive(Clone, Copy, Debug, PartialEq)]

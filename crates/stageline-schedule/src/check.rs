@@ -1,17 +1,18 @@
 //! Refuses a plan that is incomplete, out of order, or can deadlock.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::iter::repeat;
 
 use crate::action::{Action, Compute};
+use crate::check_error::CheckError;
 use crate::costs::Costs;
 use crate::excerpt::Excerpt;
 use crate::lower::{Instruction, Transfer, lower};
 use crate::memory::live_after;
 use crate::placement::Placement;
 use crate::plan::Plan;
-use crate::replay::{Deadlock, Observer, replay};
+use crate::progress::Progress;
+use crate::replay::{Observer, replay};
 
 /// A plan that is proved to complete at a channel capacity, ready to be interpreted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -145,28 +146,6 @@ fn every_micro_batch_is_trained_once(plan: &Plan) -> Result<(), CheckError> {
     wrong.map_or(Ok(()), |pair| Err(sequence(plan, pair / micro_batches, pair % micro_batches)))
 }
 
-/// How far a stage has come with a micro-batch.
-#[derive(Clone, Copy, PartialEq)]
-enum Progress {
-    Nothing,
-    Forwarded,
-    InputGradientDone,
-    Trained,
-    Wrong,
-}
-
-impl Progress {
-    fn after(self, compute: Compute) -> Self {
-        match (self, compute) {
-            (Self::Nothing, Compute::Forward) => Self::Forwarded,
-            (Self::Forwarded, Compute::Backward) => Self::Trained,
-            (Self::Forwarded, Compute::InputGradient) => Self::InputGradientDone,
-            (Self::InputGradientDone, Compute::WeightGradient) => Self::Trained,
-            _ => Self::Wrong,
-        }
-    }
-}
-
 /// The first micro-batch that a stage never sees, of a plan that has fewer actions than pairs of the two.
 fn missing(plan: &Plan) -> CheckError {
     let seen: BTreeSet<_> = plan.rows().iter().flatten().map(|action| (action.stage, action.micro_batch)).collect();
@@ -215,124 +194,6 @@ fn least_safe(unsafe_capacity: usize, micro_batches: usize, safe: impl Fn(usize)
     }
     Some(above)
 }
-
-/// Why a plan is refused.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum CheckError {
-    /// The plan has no actions.
-    Empty,
-    /// A worker has nothing to do.
-    IdleWorker {
-        /// The worker.
-        worker: usize,
-    },
-    /// A stage stands on two workers.
-    TwoWorkers {
-        /// The stage.
-        stage: usize,
-        /// The workers that have actions of it.
-        workers: (usize, usize),
-    },
-    /// A stage does not do exactly F B, or F I W, to a micro-batch.
-    Sequence {
-        /// The stage.
-        stage: usize,
-        /// The micro-batch.
-        micro_batch: usize,
-        /// What it does instead, in order.
-        found: Vec<Compute>,
-        /// The plan around it.
-        excerpt: Excerpt,
-    },
-    /// The workers would wait for each other.
-    Deadlock {
-        /// The channel capacity, in micro-batches.
-        capacity: usize,
-        /// Who waits for what.
-        deadlock: Deadlock,
-        /// The least capacity at which the plan completes, if any does.
-        least_capacity: Option<usize>,
-        /// The plan around the blocked actions.
-        excerpt: Excerpt,
-    },
-    /// A worker would hold more live micro-batches than it may.
-    TooManyLive {
-        /// The worker.
-        worker: usize,
-        /// The forward that is one too many.
-        action: Action,
-        /// How many it may hold.
-        limit: usize,
-        /// How many the plan needs on some worker.
-        needed: usize,
-        /// The plan around the forward.
-        excerpt: Excerpt,
-    },
-}
-
-impl fmt::Display for CheckError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Empty => write!(f, "the plan has no actions; write at least `0F0,0B0`"),
-            Self::IdleWorker { worker } => {
-                write!(f, "worker {worker} has no actions; give every worker at least one stage")
-            }
-            Self::TwoWorkers { stage, workers: (a, b) } => write!(
-                f,
-                "stage {stage} has actions on worker {a} and on worker {b}; keep all actions of a stage on one worker"
-            ),
-            Self::Sequence { stage, micro_batch, found, excerpt } => {
-                let fault = fault(*stage, *micro_batch, found);
-                let found: Vec<_> = found.iter().map(|compute| compute.letter().to_string()).collect();
-                let found = if found.is_empty() { "nothing".to_owned() } else { format!("`{}`", found.join(" ")) };
-                write!(
-                    f,
-                    "stage {stage} does {found} to micro-batch {micro_batch}; it must do `F B` or `F I W`: {fault}{excerpt}"
-                )
-            }
-            Self::Deadlock { capacity, deadlock, least_capacity, excerpt } => {
-                write!(f, "the plan deadlocks at channel capacity {capacity}: {deadlock}; ")?;
-                match least_capacity {
-                    Some(least) => write!(f, "raise the channel capacity to {least}{excerpt}"),
-                    None => write!(f, "it does at any capacity, so put its actions into another order{excerpt}"),
-                }
-            }
-            Self::TooManyLive { worker, action, limit, needed, excerpt } => write!(
-                f,
-                "worker {worker} would hold {} live micro-batches at {action}, and may hold {limit}; raise the limit to \
-                 {needed}, or take a schedule that begins its backwards earlier{excerpt}",
-                limit + 1
-            ),
-        }
-    }
-}
-
-/// The first thing that is wrong with what a stage does to a micro-batch.
-fn fault(stage: usize, micro_batch: usize, found: &[Compute]) -> String {
-    let action = |compute| Action { stage, compute, micro_batch };
-    let mut progress = Progress::Nothing;
-    for &compute in found {
-        let next = progress.after(compute);
-        if next == Progress::Wrong {
-            return match (progress, compute) {
-                (Progress::Nothing, _) => format!("{} comes before {}", action(compute), action(Compute::Forward)),
-                (Progress::Forwarded, Compute::WeightGradient) => {
-                    format!("{} comes before {}", action(compute), action(Compute::InputGradient))
-                }
-                _ => format!("{} is one too many", action(compute)),
-            };
-        }
-        progress = next;
-    }
-    match progress {
-        Progress::Nothing => format!("{} is missing", action(Compute::Forward)),
-        Progress::Forwarded => format!("{} is missing", action(Compute::Backward)),
-        _ => format!("{} is missing", action(Compute::WeightGradient)),
-    }
-}
-
-impl std::error::Error for CheckError {}
 
 #[cfg(test)]
 mod tests {

@@ -6,15 +6,15 @@
 //! what it waits for has come, so a run takes time linear in the number of actions. Where transfers take turns on
 //! streams, workers are looked at in the order of time, so that the first to come is the first served.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
-use std::fmt;
+use std::collections::VecDeque;
 
 use crate::action::Action;
 use crate::costs::{Costs, Transfers};
+use crate::deadlock::{Blocked, Deadlock};
 use crate::lower::{Carried, Instruction, Transfer, around};
 use crate::placement::Placement;
 use crate::plan::Plan;
+use crate::ready::Ready;
 
 /// One compute's place in time.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -37,49 +37,6 @@ pub(crate) trait Observer {
 
 /// Nobody: whether the run completes is enough.
 impl Observer for () {}
-
-/// What one worker waits for when nothing can go on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Blocked {
-    /// The worker.
-    pub worker: usize,
-    /// How many actions of its list it has done.
-    pub action: usize,
-    /// The instruction that it cannot finish.
-    pub at: Instruction,
-    /// The message at the head of the channel it receives from, where that is not the one it wants.
-    pub found: Option<usize>,
-}
-
-impl fmt::Display for Blocked {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "worker {} at {} waits for ", self.worker, self.at)?;
-        match (self.at, self.found) {
-            (Instruction::Compute(_), _) => write!(f, "nothing"),
-            (Instruction::Send(transfer), _) => write!(f, "room in the channel to stage {}", transfer.to()),
-            (Instruction::Receive(transfer), None) => write!(f, "stage {} to send it", transfer.from),
-            (Instruction::Receive(transfer), Some(found)) => {
-                write!(f, "stage {} to send it, but micro-batch {found} came first", transfer.from)
-            }
-        }
-    }
-}
-
-/// No worker can go on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Deadlock {
-    /// Every worker that has not finished.
-    pub blocked: Vec<Blocked>,
-}
-
-impl fmt::Display for Deadlock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let waits: Vec<_> = self.blocked.iter().map(Blocked::to_string).collect();
-        write!(f, "{}", waits.join("; "))
-    }
-}
-
-impl std::error::Error for Deadlock {}
 
 /// Runs a plan at a channel capacity (0 is a rendezvous).
 pub(crate) fn replay(
@@ -129,63 +86,6 @@ struct Worker {
     action: usize,
     phase: usize,
     now: f64,
-}
-
-/// Workers that may be able to go on.
-enum Ready {
-    /// In any order.
-    Stack(Vec<usize>),
-    /// The earliest first.
-    ByTime(BinaryHeap<Reverse<(Time, usize)>>),
-}
-
-impl Ready {
-    fn new(transfers: Transfers) -> Self {
-        match transfers {
-            Transfers::Asynchronous => Self::Stack(Vec::new()),
-            Transfers::Serialised => Self::ByTime(BinaryHeap::new()),
-        }
-    }
-
-    fn push(&mut self, worker: usize, now: f64) {
-        match self {
-            Self::Stack(workers) => workers.push(worker),
-            Self::ByTime(workers) => workers.push(Reverse((Time(now), worker))),
-        }
-    }
-
-    fn pop(&mut self) -> Option<usize> {
-        match self {
-            Self::Stack(workers) => workers.pop(),
-            Self::ByTime(workers) => workers.pop().map(|Reverse((_, worker))| worker),
-        }
-    }
-
-    /// Whether another worker must go on before one that stands at `now`.
-    fn another_first(&self, now: f64) -> bool {
-        match self {
-            Self::Stack(_) => false,
-            Self::ByTime(workers) => workers.peek().is_some_and(|Reverse((time, _))| time.0 < now),
-        }
-    }
-}
-
-/// A point in time, in its total order.
-#[derive(Clone, Copy, PartialEq)]
-pub(crate) struct Time(pub(crate) f64);
-
-impl Eq for Time {}
-
-impl Ord for Time {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.0.total_cmp(&other.0)
-    }
-}
-
-impl PartialOrd for Time {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
 }
 
 /// How far a worker came with an instruction.

@@ -1,6 +1,7 @@
 //! What writes plans.
 
 use std::fmt;
+use std::ops::Deref;
 
 use crate::action::{Action, Compute};
 use crate::costs::StageCost;
@@ -38,29 +39,8 @@ pub trait Schedule {
     }
 }
 
-impl<S: Schedule + ?Sized> Schedule for &S {
-    fn name(&self) -> &'static str {
-        (**self).name()
-    }
-
-    fn plan(&self, stages: usize, micro_batches: usize) -> Result<Plan, ScheduleError> {
-        (**self).plan(stages, micro_batches)
-    }
-
-    fn chunks(&self) -> usize {
-        (**self).chunks()
-    }
-
-    fn with_chunks(&self, chunks: usize) -> Option<Box<dyn Schedule>> {
-        (**self).with_chunks(chunks)
-    }
-
-    fn closed_form(&self, stages: usize, micro_batches: usize, cost: StageCost) -> Option<f64> {
-        (**self).closed_form(stages, micro_batches, cost)
-    }
-}
-
-impl<S: Schedule + ?Sized> Schedule for Box<S> {
+/// What stands for a schedule is one: a reference, a box.
+impl<S: Deref<Target: Schedule>> Schedule for S {
     fn name(&self) -> &'static str {
         (**self).name()
     }
