@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::repeat;
 
-use crate::action::{Action, Compute};
+use crate::action::Action;
 use crate::check_error::CheckError;
 use crate::costs::Costs;
 use crate::excerpt::Excerpt;
