@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, anyhow, ensure};
 use clap::Args;
-use stageline_schedule::{Plan, Schedule, schedule_named};
+use stageline_schedule::{Plan, SCHEDULES, Schedule, schedule_named};
 
 /// A plan of so many pairs of stage and micro-batch takes some ten GB.
 const MOST_PAIRS: usize = 100_000_000;
@@ -13,9 +13,7 @@ const MOST_PAIRS: usize = 100_000_000;
 /// A schedule with its numbers.
 #[derive(Args)]
 pub(crate) struct Shape {
-    /// The schedule: gpipe, 1f1b, eager-1f1b, interleaved, looped-breadth-first, zb-h1, zb-h2, zb-v, dualpipe-v, v-half or
-    /// v-min
-    #[arg(long, default_value = "1f1b")]
+    #[arg(long, default_value = "1f1b", help = names())]
     schedule: String,
     /// P: how many stages, one a worker
     #[arg(long)]
@@ -26,6 +24,11 @@ pub(crate) struct Shape {
     /// V: in how many chunks every stage is cut, for schedules that leave the choice
     #[arg(long)]
     chunks: Option<usize>,
+}
+
+fn names() -> String {
+    let names: Vec<_> = SCHEDULES.iter().map(|schedule| schedule.name()).collect();
+    format!("The schedule: {}", names.join(", "))
 }
 
 impl Shape {

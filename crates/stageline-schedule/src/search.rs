@@ -4,12 +4,12 @@ use std::fmt;
 
 use crate::automatic::{Rules, automatic};
 use crate::bound::lower_bound;
-use crate::catalog::SCHEDULES;
 use crate::check::{Checked, check};
 use crate::costs::Costs;
 use crate::memory::{Memory, StageMemory};
 use crate::placement::Placement;
 use crate::plan::Plan;
+use crate::schedules::SCHEDULES;
 use crate::simulate::{Timeline, simulate};
 
 /// What a search found.

@@ -183,6 +183,11 @@ fn closed_forms_are_the_simulated_steps() {
             }
         }
     }
+    for (schedule, (p, m)) in
+        SCHEDULES.iter().flat_map(|schedule| [(0, 1), (1, 0), (0, 0)].map(|none| (schedule, none)))
+    {
+        assert_eq!(schedule.closed_form(p, m, StageCost::new(1.0, 1.0, 1.0)), None, "{}", schedule.name());
+    }
     let named = SCHEDULES.iter().map(|schedule| schedule.name()).zip(held);
     let rarely: Vec<_> = named.filter(|(_, held)| *held < 50).map(|(name, _)| name).collect();
     for name in ["gpipe", "1f1b", "eager-1f1b", "interleaved", "looped-breadth-first", "zb-h1", "zb-h2"] {

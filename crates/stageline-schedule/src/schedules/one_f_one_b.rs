@@ -1,8 +1,9 @@
 //! 1F1B: one forward, one backward.
 
+use super::rows::{Backwards, alternate, one_worker_a_stage};
 use crate::costs::StageCost;
 use crate::plan::Plan;
-use crate::schedule::{Backwards, Schedule, ScheduleError, alternate, one_worker_a_stage};
+use crate::schedule::{Schedule, ScheduleError};
 
 /// One forward, one backward: PipeDream-Flush (Narayanan et al., 2021,
 /// [arXiv:2006.09503](https://arxiv.org/abs/2006.09503)), the non-interleaved schedule of Megatron-LM
@@ -40,6 +41,6 @@ impl Schedule for OneFOneB {
         let (warm_up, later) = (stages.checked_sub(1)?, micro_batches.checked_sub(1)?);
         // Of every P micro-batches, all but one wait for a gradient that has crossed a boundary since.
         let delays = 2 * (warm_up + later - later.div_ceil(stages));
-        Some((micro_batches + warm_up) as f64 * (cost.forward + cost.backward) + delays as f64 * cost.latency()?)
+        Some((later + stages) as f64 * (cost.forward + cost.backward) + delays as f64 * cost.latency()?)
     }
 }

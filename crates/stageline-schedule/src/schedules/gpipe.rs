@@ -1,9 +1,10 @@
 //! GPipe: all forwards, then all backwards.
 
+use super::rows::one_worker_a_stage;
 use crate::action::Action;
 use crate::costs::StageCost;
 use crate::plan::Plan;
-use crate::schedule::{Schedule, ScheduleError, one_worker_a_stage};
+use crate::schedule::{Schedule, ScheduleError};
 
 /// All forwards, then all backwards (Huang et al., 2019, [arXiv:1811.06965](https://arxiv.org/abs/1811.06965)).
 ///
@@ -37,8 +38,8 @@ impl Schedule for GPipe {
     }
 
     fn closed_form(&self, stages: usize, micro_batches: usize, cost: StageCost) -> Option<f64> {
-        let (warm_up, micro_batches) = (stages.checked_sub(1)? as f64, micro_batches as f64);
-        let transfers = warm_up * (cost.send_activation + cost.send_gradient);
-        Some((micro_batches + warm_up) * (cost.forward + cost.backward) + transfers)
+        let (warm_up, later) = (stages.checked_sub(1)?, micro_batches.checked_sub(1)?);
+        let transfers = warm_up as f64 * (cost.send_activation + cost.send_gradient);
+        Some((later + stages) as f64 * (cost.forward + cost.backward) + transfers)
     }
 }

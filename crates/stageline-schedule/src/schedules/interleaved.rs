@@ -1,9 +1,10 @@
 //! Interleaved 1F1B: several chunks of the model on every worker.
 
+use super::rows::{in_chunks, workers_of};
 use crate::action::Action;
 use crate::costs::StageCost;
 use crate::plan::Plan;
-use crate::schedule::{Schedule, ScheduleError, in_chunks, workers_of};
+use crate::schedule::{Schedule, ScheduleError};
 
 /// 1F1B over V chunks a worker, as Megatron-LM orders it (Narayanan et al., 2021,
 /// [arXiv:2104.04473](https://arxiv.org/abs/2104.04473)): stage s is on worker s mod P, and every chunk is forwarded for P
@@ -66,13 +67,12 @@ impl Schedule for Interleaved {
     }
 
     fn closed_form(&self, stages: usize, micro_batches: usize, cost: StageCost) -> Option<f64> {
-        let workers = workers_of(stages, self.chunks)?;
-        let latency = cost.latency()?;
-        let both = cost.forward + cost.backward;
-        let known = micro_batches.is_multiple_of(workers) && latency <= cost.forward.min(cost.backward);
-        let hops = if workers == 1 { 0 } else { stages - 1 };
-        let slots = self.chunks * micro_batches + workers.checked_sub(1)?;
-        known.then_some(slots as f64 * both + 2.0 * hops as f64 * latency)
+        let workers = workers_of(stages, self.chunks).filter(|workers| micro_batches.is_multiple_of(*workers))?;
+        let later = (self.chunks * micro_batches).checked_sub(1)?;
+        let hops = if workers == 1 { 0 } else { 2 * (stages - 1) };
+        let (latency, both) = (cost.latency()?, cost.forward + cost.backward);
+        let known = latency <= cost.forward.min(cost.backward);
+        known.then_some((later + workers) as f64 * both + hops as f64 * latency)
     }
 }
 

@@ -1,9 +1,9 @@
 //! ZB-V: no bubble but fill and drain, in the memory of 1F1B.
 
+use super::v_shape::Step::{F, I, W};
+use super::v_shape::in_a_v;
 use crate::plan::Plan;
 use crate::schedule::{Schedule, ScheduleError};
-use crate::v_shape::Step::{F, I, W};
-use crate::v_shape::in_a_v;
 
 /// Two chunks a worker in a V, worker w having stages w and 2P-1-w, so that the last stage's gradients are there for the
 /// worker of the first at once; backwards are split. Ordered as PyTorch orders it, for equal thirds (Qi et al., 2023,

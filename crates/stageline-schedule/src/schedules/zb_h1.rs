@@ -1,8 +1,9 @@
 //! ZB-H1: the bubble filled with weight gradients, in the memory of 1F1B.
 
+use super::rows::{Backwards, alternate, one_worker_a_stage};
 use crate::costs::StageCost;
 use crate::plan::Plan;
-use crate::schedule::{Backwards, Schedule, ScheduleError, alternate, one_worker_a_stage};
+use crate::schedule::{Schedule, ScheduleError};
 
 /// 1F1B with split backwards: stage s puts off every weight gradient by s input gradients, which fills the drain (Qi et
 /// al., 2023, [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)).

@@ -1,6 +1,6 @@
 //! V-Half: about half the memory of 1F1B.
 
-use crate::building_block::repeated;
+use super::building_block::repeated;
 use crate::plan::Plan;
 use crate::schedule::{Schedule, ScheduleError};
 

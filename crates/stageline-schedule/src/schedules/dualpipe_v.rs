@@ -1,9 +1,9 @@
 //! DualPipeV: forwards and backwards in pairs that can overlap.
 
+use super::v_shape::Step::{B, F, I, Oldest, W};
+use super::v_shape::in_a_v;
 use crate::plan::Plan;
 use crate::schedule::{Schedule, ScheduleError};
-use crate::v_shape::Step::{B, F, I, Oldest, W};
-use crate::v_shape::in_a_v;
 
 /// DeepSeek's DualPipe, cut in half: two chunks a worker in a V, worker w having stages w and 2P-1-w. In its main part
 /// each worker has a forward next to a backward of the other chunk, and the transfers of one can hide behind the compute

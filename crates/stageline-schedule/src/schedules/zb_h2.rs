@@ -1,8 +1,9 @@
 //! ZB-H2: no bubble but fill and drain, for twice the memory.
 
+use super::rows::{Backwards, alternate, one_worker_a_stage};
 use crate::costs::StageCost;
 use crate::plan::Plan;
-use crate::schedule::{Backwards, Schedule, ScheduleError, alternate, one_worker_a_stage};
+use crate::schedule::{Schedule, ScheduleError};
 
 /// ZB-H1 with twice the warm-up, 2(P-s-1) forwards, and weight gradients put off by 2s input gradients: with equal
 /// thirds no stage idles between its first and its last compute (Qi et al., 2023,

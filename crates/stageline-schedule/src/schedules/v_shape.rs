@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 
+use super::rows::in_chunks;
 use crate::action::{Action, Compute};
 use crate::plan::Plan;
-use crate::schedule::{ScheduleError, in_chunks};
+use crate::schedule::ScheduleError;
 
 /// What a worker does next, by chunk; the micro-batch is the next one of that chunk.
 #[derive(Clone, Copy)]

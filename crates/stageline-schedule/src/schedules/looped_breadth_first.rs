@@ -1,9 +1,10 @@
 //! Looped breadth-first: GPipe over several chunks of the model on every worker.
 
+use super::rows::{in_chunks, workers_of};
 use crate::action::Action;
 use crate::costs::StageCost;
 use crate::plan::Plan;
-use crate::schedule::{Schedule, ScheduleError, in_chunks, workers_of};
+use crate::schedule::{Schedule, ScheduleError};
 
 /// All micro-batches of a chunk before the next chunk, forwards and then backwards (Lamy-Poirier, 2022,
 /// [arXiv:2211.05953](https://arxiv.org/abs/2211.05953)): stage s is on worker s mod P.
@@ -54,13 +55,15 @@ impl Schedule for LoopedBreadthFirst {
 
     fn closed_form(&self, stages: usize, micro_batches: usize, cost: StageCost) -> Option<f64> {
         let workers = workers_of(stages, self.chunks)?;
-        let (warm_up, again) = (workers.checked_sub(1)? as f64, self.chunks as f64 - 1.0);
+        let later = micro_batches.checked_sub(1)?;
+        let (warm_up, again) = ((workers - 1) as f64, (self.chunks - 1) as f64);
+        let slots = (later + workers) as f64;
         let (workers, micro_batches) = (workers as f64, micro_batches as f64);
         // One way through all chunks: the next one begins once the first micro-batch is back and the last is away.
         let way = |compute: f64, latency: f64| {
             let latency = if warm_up == 0.0 { 0.0 } else { latency };
             let chunk = f64::max(micro_batches * compute, workers * (compute + latency));
-            (micro_batches + warm_up) * compute + warm_up * latency + again * chunk
+            slots * compute + warm_up * latency + again * chunk
         };
         Some(way(cost.forward, cost.send_activation) + way(cost.backward, cost.send_gradient))
     }

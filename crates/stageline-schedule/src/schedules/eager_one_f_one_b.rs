@@ -1,9 +1,10 @@
 //! Eager 1F1B: more warm-up, so that transfers hide behind computes.
 
+use super::gpipe::GPipe;
+use super::rows::{Backwards, alternate, one_worker_a_stage};
 use crate::costs::StageCost;
-use crate::gpipe::GPipe;
 use crate::plan::Plan;
-use crate::schedule::{Backwards, Schedule, ScheduleError, alternate, one_worker_a_stage};
+use crate::schedule::{Schedule, ScheduleError};
 
 /// 1F1B with twice the warm-up: stage s forwards 2(P-s-1) micro-batches before it alternates, so that a transfer of up
 /// to half a forward and a backward is hidden behind computes (Zhuang et al., 2023,
@@ -18,7 +19,8 @@ use crate::schedule::{Backwards, Schedule, ScheduleError, alternate, one_worker_
 /// stage 3 .. .. .. F0 B0 B0 F1 B1 B1 F2 B2 B2 F3 B3 B3 F4 B4 B4 F5 B5 B5 F6 B6 B6 F7 B7 B7 .. .. .. .. .. ..
 /// ```
 ///
-/// Step, with transfers of latency c while 2c is at most F+B: (M+P-1)(F+B) + 2(P-1)c. Bubble, as a share of the total, with free transfers: (P-1)/(M+P-1). Live micro-batches: min(M, 2(P-s)-1) on stage s.
+/// Step, with transfers of latency c while 2c is at most F+B: (M+P-1)(F+B) + 2(P-1)c. Bubble, as a share of the total,
+/// with free transfers: (P-1)/(M+P-1). Live micro-batches: min(M, 2(P-s)-1) on stage s.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EagerOneFOneB;
 

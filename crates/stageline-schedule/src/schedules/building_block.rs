@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 
+use super::rows::in_chunks;
 use crate::action::{Action, Compute};
 use crate::memory::live_after;
 use crate::plan::Plan;
-use crate::schedule::{ScheduleError, in_chunks};
+use crate::schedule::ScheduleError;
 
 /// Cells from one micro-batch's block to the next: a worker takes six actions a micro-batch.
 const INTERVAL: usize = 6;

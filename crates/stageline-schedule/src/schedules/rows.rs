@@ -1,0 +1,76 @@
+//! What several schedules write in the same way.
+
+use crate::action::{Action, Compute};
+use crate::plan::Plan;
+use crate::schedule::ScheduleError;
+
+/// One worker a stage, each with the list that `row` gives it.
+pub(crate) fn one_worker_a_stage(
+    stages: usize,
+    micro_batches: usize,
+    row: impl Fn(usize) -> Vec<Action>,
+) -> Result<Plan, ScheduleError> {
+    match (stages, micro_batches) {
+        (0, _) => Err(ScheduleError::NoStages),
+        (_, 0) => Err(ScheduleError::NoMicroBatches),
+        _ => Ok(Plan::new((0..stages).map(row).collect())),
+    }
+}
+
+/// Stages dealt out in turn to workers that have `chunks` each; `row` gives a worker's list, by worker and their number.
+pub(crate) fn in_chunks(
+    stages: usize,
+    micro_batches: usize,
+    chunks: usize,
+    row: impl Fn(usize, usize) -> Result<Vec<Action>, ScheduleError>,
+) -> Result<Plan, ScheduleError> {
+    match (stages, micro_batches, chunks) {
+        (0, _, _) => Err(ScheduleError::NoStages),
+        (_, 0, _) => Err(ScheduleError::NoMicroBatches),
+        (_, _, 0) => Err(ScheduleError::NoChunks),
+        _ if !stages.is_multiple_of(chunks) => Err(ScheduleError::Chunks { stages, chunks }),
+        _ => {
+            let workers = stages / chunks;
+            Ok(Plan::new((0..workers).map(|worker| row(worker, workers)).collect::<Result<_, _>>()?))
+        }
+    }
+}
+
+/// How many workers there are, if every one gets `chunks` of the stages.
+pub(crate) fn workers_of(stages: usize, chunks: usize) -> Option<usize> {
+    stages.checked_div(chunks).filter(|workers| *workers > 0 && workers * chunks == stages)
+}
+
+/// How a stage that alternates forwards and backwards does its backwards.
+#[derive(Clone, Copy)]
+pub(crate) enum Backwards {
+    /// Whole.
+    Whole,
+    /// Split: the weight gradient of a micro-batch comes `delay` input gradients after its own.
+    Split {
+        /// In input gradients.
+        delay: usize,
+    },
+}
+
+/// `warm_up` forwards, then one forward and one backward in turn, then the backwards that are left.
+pub(crate) fn alternate(stage: usize, micro_batches: usize, warm_up: usize, backwards: Backwards) -> Vec<Action> {
+    let action = |compute, micro_batch| Action { stage, compute, micro_batch };
+    let warm_up = warm_up.min(micro_batches);
+    let mut row: Vec<_> = (0..warm_up).map(|micro_batch| Action::forward(stage, micro_batch)).collect();
+    for micro_batch in 0..micro_batches {
+        row.extend((warm_up + micro_batch < micro_batches).then(|| Action::forward(stage, warm_up + micro_batch)));
+        match backwards {
+            Backwards::Whole => row.push(Action::backward(stage, micro_batch)),
+            Backwards::Split { delay } => {
+                row.push(action(Compute::InputGradient, micro_batch));
+                row.extend(micro_batch.checked_sub(delay).map(|due| action(Compute::WeightGradient, due)));
+            }
+        }
+    }
+    if let Backwards::Split { delay } = backwards {
+        let left = micro_batches.saturating_sub(delay)..micro_batches;
+        row.extend(left.map(|micro_batch| action(Compute::WeightGradient, micro_batch)));
+    }
+    row
+}
