@@ -75,6 +75,10 @@ impl ParseActionError {
         &self.text
     }
 
+    pub(crate) fn of(text: &str) -> Self {
+        Self { text: text.to_owned(), transfer: false }
+    }
+
     pub(crate) fn of_transfer(text: &str) -> Self {
         Self { text: text.to_owned(), transfer: true }
     }
@@ -105,7 +109,7 @@ impl FromStr for Action {
                 let (stage, micro_batch) = text.split_once(compute.letter())?;
                 Some(Self { stage: number(stage)?, compute, micro_batch: number(micro_batch)? })
             })
-            .ok_or_else(|| ParseActionError { text: text.to_owned(), transfer: false })
+            .ok_or_else(|| ParseActionError::of(text))
     }
 }
 

@@ -23,13 +23,17 @@ use crate::placement::Placement;
 /// # Panics
 /// If `costs` or `memory` has fewer stages than the placement.
 pub fn lower_bound(placement: &Placement, micro_batches: usize, costs: &Costs, memory: &Memory) -> f64 {
+    if placement.stages() == 0 || micro_batches == 0 {
+        return 0.0;
+    }
     let mut stages = vec![Stage::default(); placement.stages()];
     for micro_batch in 0..micro_batches {
         add_micro_batch(&mut stages, placement, costs, memory, micro_batch);
     }
     let flush = |worker| {
         let stages = || placement.stages_of(worker).map(|stage| stages[stage]);
-        work(&stages().flat_map(|stage| stage.computes).collect::<Vec<_>>()).max(held(stages(), memory.limit))
+        let computes: Vec<_> = stages().flat_map(|stage| stage.computes).collect();
+        work(&computes).max(held(stages(), memory.limit))
     };
     let optimizer = |worker| placement.stages_of(worker).map(|stage| costs.optimizer(stage)).sum();
     let longest = |of: &dyn Fn(usize) -> f64| (0..placement.workers()).map(of).fold(0.0, f64::max);

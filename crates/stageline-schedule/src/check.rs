@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn stages_and_workers_must_match() {
         assert!(refused("0F0\n0B0\n", 1).starts_with("stage 0 has actions on worker 0 and on worker 1"));
-        assert!(refused("0F0,0B0\n\n", 1).starts_with("worker 1 has no actions"));
+        assert!(refused("0F0,0B0\n\n1F0,1B0\n", 1).starts_with("worker 1 has no actions"));
     }
 
     #[test]

@@ -1,17 +1,28 @@
 //! Plans as comma-separated values, one row a worker, as PyTorch's `torch.distributed.pipelining` writes and reads them.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use crate::action::{Action, Compute, ParseActionError};
-use crate::check::Checked;
-use crate::lower::{Carried, Instruction, Transfer};
+use crate::lower::Instruction;
+use crate::lowered::{Row, transfers_fit};
 use crate::plan::Plan;
 
-/// What PyTorch writes between the computes and the transfers when it has lowered a plan.
-const NEITHER: [&str; 6] = ["WAIT_SEND_F", "WAIT_SEND_B", "UNSHARD", "RESHARD", "REDUCE_GRAD", "WAIT_REDUCE_GRAD"];
+/// What PyTorch writes between the computes and the transfers of a lowered plan, and whether a micro-batch stands behind it.
+const NEITHER: [(&str, bool); 6] = [
+    ("WAIT_SEND_F", true),
+    ("WAIT_SEND_B", true),
+    ("UNSHARD", false),
+    ("RESHARD", false),
+    ("REDUCE_GRAD", false),
+    ("WAIT_REDUCE_GRAD", false),
+];
 
 /// PyTorch's mark of a forward and a backward whose transfers overlap, behind both in parentheses.
 const OVERLAPPED: &str = "OVERLAP_F_B";
+
+/// A whole backward in PyTorch's earlier letters, in which `B` is the input gradient.
+const EARLIER_BACKWARD: &str = "BW";
 
 impl Plan {
     /// The computes, one row a worker; PyTorch's loader takes it.
@@ -20,78 +31,88 @@ impl Plan {
         self.rows().iter().map(row).collect()
     }
 
-    /// Reads what [`to_csv`](Self::to_csv) or PyTorch wrote.
+    /// Reads what [`to_csv`](Self::to_csv), [`to_lowered_csv`](crate::Checked::to_lowered_csv) or PyTorch wrote.
     ///
-    /// Of lowered plans the computes are kept, because lowering puts the transfers in again: empty cells (idle slots),
-    /// transfers, waits and sharding are skipped. An overlapped pair, `(0F7;7B3)OVERLAP_F_B`, is its two computes in order.
+    /// The computes are kept. Empty cells (idle slots), waits and sharding are skipped; an overlapped pair,
+    /// `(0F7;7B3)OVERLAP_F_B`, is its two computes in order. Where a plan is lowered, its transfers must be those that its
+    /// computes need, and are then skipped, because lowering puts them in again. PyTorch's earlier letters, with `BW` for the
+    /// whole backward and `B` and `W` for its halves, are known by the lack of any `I`.
     ///
     /// # Errors
-    /// The first cell that is none of these, with its row and column from 1.
+    /// The first cell that is none of these, or a transfer that is missing, superfluous or on the wrong side of its
+    /// compute, with its row and column from 1.
     pub fn from_csv(csv: &str) -> Result<Self, ParsePlanError> {
         let row = |(row, line): (usize, &str)| {
-            let mut actions = Vec::new();
+            let mut cells = Row::new();
             for (column, cell) in line.split(',').enumerate() {
-                read_cell(cell.trim(), &mut actions).map_err(|cause| ParsePlanError {
-                    row: row + 1,
-                    column: column + 1,
-                    cause,
-                })?;
+                let wrong =
+                    |cause| ParsePlanError { row: row + 1, column: column + 1, cause: CellError::Unreadable(cause) };
+                let instructions = read_cell(cell.trim()).map_err(wrong)?;
+                cells.extend(instructions.into_iter().map(|instruction| (column, instruction)));
             }
-            Ok(actions)
+            Ok(cells)
         };
-        Ok(Self::new(csv.lines().enumerate().map(row).collect::<Result<_, _>>()?))
-    }
-}
-
-impl Checked {
-    /// The computes, and the transfers between workers, one row a worker, in PyTorch's lowered form (`compute_comms`): an
-    /// activation's send is waited for once its gradient is back, a gradient's at the end of the step.
-    pub fn to_lowered_csv(&self) -> String {
-        let placement = self.placement();
-        let crosses = |transfer: &Transfer| placement.worker(transfer.from) != placement.worker(transfer.to());
-        let row = |worker| {
-            let (mut cells, mut last) = (Vec::new(), Vec::new());
-            for instruction in self.instructions(worker) {
-                match instruction {
-                    Instruction::Send(transfer) | Instruction::Receive(transfer) if !crosses(&transfer) => {}
-                    Instruction::Send(Transfer { from, carried: Carried::Gradient, micro_batch }) => {
-                        cells.push(instruction.to_string());
-                        last.push(format!("{from}WAIT_SEND_B{micro_batch}"));
-                    }
-                    Instruction::Compute(Action { stage, compute, micro_batch }) => {
-                        cells.push(instruction.to_string());
-                        let sent = Transfer { from: stage, carried: Carried::Activation, micro_batch };
-                        let returned = matches!(compute, Compute::Backward | Compute::InputGradient);
-                        if returned && stage + 1 < placement.stages() && crosses(&sent) {
-                            cells.push(format!("{stage}WAIT_SEND_F{micro_batch}"));
-                        }
-                    }
-                    _ => cells.push(instruction.to_string()),
-                }
-            }
-            cells.extend(last);
-            cells.join(",") + "\n"
-        };
-        (0..self.plan().workers()).map(row).collect()
-    }
-}
-
-fn read_cell(cell: &str, actions: &mut Vec<Action>) -> Result<(), ParseActionError> {
-    let digit = |character: char| character.is_ascii_digit();
-    if cell.is_empty() || cell.starts_with(digit) && NEITHER.contains(&cell.trim_matches(digit)) {
-        return Ok(());
-    }
-    if let Some(pair) = cell.strip_prefix('(').and_then(|rest| rest.strip_suffix(OVERLAPPED)?.strip_suffix(')')) {
-        for action in pair.split(';') {
-            actions.push(action.trim().parse()?);
+        let text = csv.trim_start_matches('\u{feff}').trim_end();
+        let mut rows: Vec<Row> = text.lines().enumerate().map(row).collect::<Result<_, _>>()?;
+        let lowered = rows.iter().flatten().any(|(_, instruction)| !matches!(instruction, Instruction::Compute(_)));
+        if lowered {
+            transfers_fit(&rows)?;
         }
-    } else if let Instruction::Compute(action) = cell.parse()? {
-        actions.push(action);
+        in_todays_letters(&mut rows);
+        let computes = |row: Row| row.into_iter().filter_map(|(_, instruction)| instruction.compute()).collect();
+        Ok(Self::new(rows.into_iter().map(computes).collect()))
     }
-    Ok(())
 }
 
-/// A cell of a CSV plan that is not an action.
+/// What stands in a cell, in order.
+fn read_cell(cell: &str) -> Result<Vec<Instruction>, ParseActionError> {
+    if cell.is_empty() || is_neither(cell) {
+        return Ok(Vec::new());
+    }
+    let pair =
+        cell.strip_prefix('(').and_then(|rest| rest.strip_suffix(OVERLAPPED)?.strip_suffix(')')?.split_once(';'));
+    if let Some((forward, backward)) = pair {
+        return Ok(vec![read_instruction(forward.trim())?, read_instruction(backward.trim())?]);
+    }
+    Ok(vec![read_instruction(cell)?])
+}
+
+fn read_instruction(text: &str) -> Result<Instruction, ParseActionError> {
+    match text.split_once(EARLIER_BACKWARD) {
+        Some((stage, micro_batch)) => format!("{stage}B{micro_batch}").parse().map_err(|_| ParseActionError::of(text)),
+        None => text.parse(),
+    }
+}
+
+fn is_neither(cell: &str) -> bool {
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let name = cell.trim_start_matches(|character: char| character.is_ascii_digit());
+    let matches = |(form, micro_batch): &(&str, bool)| {
+        name.strip_prefix(form).is_some_and(|rest| if *micro_batch { digits(rest) } else { rest.is_empty() })
+    };
+    name.len() < cell.len() && NEITHER.iter().any(matches)
+}
+
+/// Where there are weight gradients and no input gradients, the backwards that have one are input gradients.
+fn in_todays_letters(rows: &mut [Row]) {
+    let computes = || rows.iter().flatten().filter_map(|(_, instruction)| instruction.compute());
+    if computes().any(|action| action.compute == Compute::InputGradient) {
+        return;
+    }
+    let split: HashSet<_> = computes()
+        .filter(|action| action.compute == Compute::WeightGradient)
+        .map(|action| (action.stage, action.micro_batch))
+        .collect();
+    for (_, instruction) in rows.iter_mut().flatten() {
+        if let Instruction::Compute(Action { stage, compute: compute @ Compute::Backward, micro_batch }) = instruction
+            && split.contains(&(*stage, *micro_batch))
+        {
+            *compute = Compute::InputGradient;
+        }
+    }
+}
+
+/// What is wrong with a CSV plan, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParsePlanError {
     /// The row, from 1.
@@ -99,12 +120,56 @@ pub struct ParsePlanError {
     /// The column, from 1.
     pub column: usize,
     /// What is wrong with the cell.
-    pub cause: ParseActionError,
+    pub cause: CellError,
+}
+
+/// What is wrong with a cell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CellError {
+    /// It is neither an action nor a transfer.
+    Unreadable(ParseActionError),
+    /// A lowered plan lacks a transfer of this compute.
+    Missing {
+        /// The send or receive.
+        transfer: Instruction,
+        /// The compute that needs or makes it.
+        compute: Action,
+    },
+    /// A receive stands after its compute, or a send before it.
+    Misplaced {
+        /// The send or receive.
+        transfer: Instruction,
+        /// The compute that needs or makes it.
+        compute: Action,
+    },
+    /// No compute of this worker needs or makes this, or it stands there twice.
+    Superfluous(Instruction),
 }
 
 impl fmt::Display for ParsePlanError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "row {}, column {}: {}", self.row, self.column, self.cause)
+    }
+}
+
+impl fmt::Display for CellError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreadable(cause) => cause.fmt(f),
+            Self::Missing { transfer, compute } => {
+                write!(f, "{transfer} is missing, which {compute} needs; add it, or leave all transfers out")
+            }
+            Self::Misplaced { transfer, compute } => {
+                write!(
+                    f,
+                    "{transfer} is on the wrong side of {compute}; receives come before their computes, sends after them"
+                )
+            }
+            Self::Superfluous(transfer) => {
+                write!(f, "{transfer} belongs to no compute of this row, or stands there twice; leave it out")
+            }
+        }
     }
 }
 
@@ -164,10 +229,43 @@ mod tests {
             ("0RECV_F0,0F0\n", 1, 1, "`0RECV_F0`"),
             ("(0F1;0X0)OVERLAP_F_B\n", 1, 1, "`0X0`"),
             ("0F0,0SEND_G0\n", 1, 2, "`0SEND_G0`"),
+            ("0F0,0UNSHARD1\n", 1, 2, "`0UNSHARD1`"),
+            ("0WAIT_SEND_F\n", 1, 1, "`0WAIT_SEND_F`"),
+            ("(0B0)OVERLAP_F_B\n", 1, 1, "`(0B0)OVERLAP_F_B`"),
+            ("0F0,0BWB0\n", 1, 2, "`0BWB0`"),
         ] {
             let error = Plan::from_csv(csv).unwrap_err();
             assert_eq!((error.row, error.column), (row, column), "{csv}");
             assert!(error.to_string().contains(cell), "{error}");
         }
+    }
+
+    #[test]
+    fn of_a_lowered_plan_the_transfers_must_be_those_that_are_needed() {
+        for (csv, row, column, message) in [
+            ("0F0,0SEND_F0,0RECV_B0,0B0\n1F0,1B0\n", 2, 1, "1RECV_F0 is missing, which 1F0 needs"),
+            ("0F0,0SEND_F0,0B0,0RECV_B0\n1RECV_F0,1F0,1B0,1SEND_B0\n", 1, 4, "0RECV_B0 is on the wrong side of 0B0"),
+            ("0SEND_F0,0F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n", 1, 1, "0SEND_F0 is on the wrong side of 0F0"),
+            ("0F0,0B0,5RECV_B7\n", 1, 3, "5RECV_B7 belongs to no compute of this row"),
+            ("0F0,0SEND_F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n", 1, 3, "0SEND_F0 belongs to no compute"),
+        ] {
+            let error = Plan::from_csv(csv).unwrap_err();
+            assert_eq!((error.row, error.column), (row, column), "{csv}: {error}");
+            assert!(error.cause.to_string().starts_with(message), "{error}");
+        }
+    }
+
+    #[test]
+    fn pytorchs_earlier_letters_are_read() {
+        let plan = Plan::from_csv("0F0,0F1,0B0,0W0,0BW1\n").unwrap();
+        assert_eq!(plan.to_csv(), "0F0,0F1,0I0,0W0,0B1\n");
+        // Today's letters have an `I` somewhere: then a `B` with a `W` is a fault.
+        assert_eq!(Plan::from_csv("0F0,0I0,0W0,0F1,0B1,0W1\n").unwrap().to_csv(), "0F0,0I0,0W0,0F1,0B1,0W1\n");
+    }
+
+    #[test]
+    fn what_editors_leave_in_files_does_no_harm() {
+        let plan = Plan::from_csv("\u{feff}0F0,0B0\r\n1F0,1B0\r\n\r\n").unwrap();
+        assert_eq!(plan.to_csv(), "0F0,0B0\n1F0,1B0\n");
     }
 }

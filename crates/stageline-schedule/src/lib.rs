@@ -10,7 +10,7 @@
 //!
 //! - [`action`]: what one stage does to one micro-batch, `2F0` in text.
 //! - [`plan`]: each worker's list of actions; `placement`: which worker has which stage; `csv` writes and reads plans,
-//!   PyTorch's too.
+//!   PyTorch's too, `lowered` those with transfers.
 //! - [`schedule`]: the trait of generators; `schedules`: one generator a file, and [`SCHEDULES`], the list of them.
 //! - [`lower`](mod@lower): computes, with the sends and receives between them put in.
 //! - `replay`: one run of a plan, to its end or to a [`Deadlock`] with its reason.
@@ -47,6 +47,7 @@ mod csv;
 mod deadlock;
 mod excerpt;
 mod idle;
+mod lowered;
 mod memory;
 mod placement;
 mod progress;
@@ -62,7 +63,7 @@ pub use bound::lower_bound;
 pub use check::{Checked, check};
 pub use check_error::CheckError;
 pub use costs::{Costs, StageCost, Transfers};
-pub use csv::ParsePlanError;
+pub use csv::{CellError, ParsePlanError};
 pub use deadlock::{Blocked, Deadlock};
 pub use excerpt::Excerpt;
 pub use idle::Idle;

@@ -28,6 +28,9 @@ pub struct Transfer {
 
 impl Transfer {
     /// The stage that receives.
+    ///
+    /// # Panics
+    /// If there is none: a gradient that stage 0 sends.
     pub const fn to(self) -> usize {
         match self.carried {
             Carried::Activation => self.from + 1,
@@ -54,6 +57,14 @@ impl Instruction {
             Self::Compute(action) => action.stage,
             Self::Send(transfer) => transfer.from,
             Self::Receive(transfer) => transfer.to(),
+        }
+    }
+
+    /// The compute, if it is one.
+    pub const fn compute(self) -> Option<Action> {
+        match self {
+            Self::Compute(action) => Some(action),
+            Self::Send(_) | Self::Receive(_) => None,
         }
     }
 

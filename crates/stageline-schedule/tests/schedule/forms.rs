@@ -1,7 +1,7 @@
 //! Damaged files: an error with its place, or a plan; never a panic, however far the plan then goes.
 
 use proptest::prelude::*;
-use stageline_schedule::{Costs, Memory, Plan, SCHEDULES, check, lower_bound, simulate};
+use stageline_schedule::{CellError, Costs, Memory, Plan, SCHEDULES, check, lower_bound, simulate};
 
 /// What a file can be damaged with: pieces of the forms, and what does not belong in them.
 const PIECES: [&str; 16] = [
@@ -51,7 +51,9 @@ fn exercised(csv: &str, capacity: usize) {
         Err(error) => {
             let line = csv.lines().nth(error.row - 1).unwrap();
             let cell = line.split(',').nth(error.column - 1).unwrap().trim();
-            assert!(cell.contains(error.cause.text()), "{error} is not about `{cell}`");
+            if let CellError::Unreadable(cause) = &error.cause {
+                assert!(cell.contains(cause.text()), "{error} is not about `{cell}`");
+            }
             return;
         }
     };
