@@ -113,10 +113,10 @@ impl FromStr for Action {
     }
 }
 
-/// Plain digits, as a number.
+/// Plain digits, as a number of which there is a next one.
 pub(crate) fn number(digits: &str) -> Option<usize> {
     let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
-    if plain { digits.parse().ok() } else { None }
+    if plain { digits.parse().ok().filter(|number| *number < usize::MAX) } else { None }
 }
 
 #[cfg(test)]
@@ -134,14 +134,27 @@ mod tests {
 
     #[test]
     fn refuses_what_is_not_an_action() {
-        for text in ["", "F", "2F", "F0", "2X0", "2F0 ", "-1F0", "+1F0", "2FB0", "99999999999999999999F0", "é"] {
+        for text in [
+            "",
+            "F",
+            "2F",
+            "F0",
+            "2X0",
+            "2F0 ",
+            "-1F0",
+            "+1F0",
+            "2FB0",
+            "99999999999999999999F0",
+            "18446744073709551615F0",
+            "é",
+        ] {
             assert!(text.parse::<Action>().is_err(), "{text:?} was accepted");
         }
     }
 
     proptest! {
         #[test]
-        fn text_form_round_trips(stage: usize, kind in 0..4_usize, micro_batch: usize) {
+        fn text_form_round_trips(stage in 0..usize::MAX, kind in 0..4_usize, micro_batch in 0..usize::MAX) {
             let action = Action { stage, compute: Compute::ALL[kind], micro_batch };
             prop_assert_eq!(action.to_string().parse(), Ok(action));
         }

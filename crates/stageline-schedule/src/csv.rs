@@ -52,8 +52,11 @@ impl Plan {
             }
             Ok(cells)
         };
-        let text = csv.trim_start_matches('\u{feff}').trim_end();
+        let text = csv.trim_start_matches('\u{feff}');
         let mut rows: Vec<Row> = text.lines().enumerate().map(row).collect::<Result<_, _>>()?;
+        while rows.last().is_some_and(Vec::is_empty) {
+            rows.pop(); // blank lines at the end are no workers
+        }
         let lowered = rows.iter().flatten().any(|(_, instruction)| !matches!(instruction, Instruction::Compute(_)));
         if lowered {
             transfers_fit(&rows)?;
