@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use stageline_schedule::check;
 
+use crate::output::print;
 use crate::shape::read_plan;
 
 /// Checks a plan: complete, in order, free of deadlock, within a number of live micro-batches. A plan that is refused is
@@ -27,13 +28,13 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
         checked = checked.at_most_live(live)?;
     }
     let plan = checked.plan();
-    println!(
-        "accepted at channel capacity {}: {} workers, {} stages, {} micro-batches, at most {} live on a worker",
+    print(&format!(
+        "accepted at channel capacity {} (the least is {}): {} workers, {} stages, {} micro-batches, at most {} live on a worker\n",
         checked.capacity(),
+        checked.least_capacity(),
         plan.workers(),
         plan.stages(),
         plan.micro_batches(),
         plan.peak_live().into_iter().max().unwrap_or(0)
-    );
-    Ok(())
+    ))
 }

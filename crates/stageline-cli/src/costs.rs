@@ -31,6 +31,11 @@ pub(crate) struct CostFlags {
     /// Transfers take turns on one communication stream a worker, instead of overlapping
     #[arg(long)]
     serialised: bool,
+}
+
+/// What micro-batches hold, in lists as for the costs.
+#[derive(Args)]
+pub(crate) struct MemoryFlags {
     /// What a micro-batch holds on a stage from its forward on, in bytes
     #[arg(long, value_delimiter = ',', value_name = "BYTES", value_parser = amount)]
     memory_per_forward: Vec<f64>,
@@ -40,9 +45,6 @@ pub(crate) struct CostFlags {
     /// The most that a worker may hold, in bytes
     #[arg(long, value_name = "BYTES", value_parser = amount, requires = "memory_per_forward")]
     memory_limit: Option<f64>,
-    /// The most micro-batches that may be live on a worker, those of P x V chunks counting 1/V each
-    #[arg(long, conflicts_with = "memory_per_forward")]
-    live: Option<usize>,
 }
 
 impl CostFlags {
@@ -69,18 +71,11 @@ impl CostFlags {
         let costs = Costs::by_stage(stages).with_optimizer(shared("--optimizer", &self.optimizer)?);
         Ok(costs.with_transfers(transfers))
     }
+}
 
-    /// What `workers` x `chunks` stages hold, and the limit.
-    pub(crate) fn memory(&self, workers: usize, chunks: usize) -> anyhow::Result<Memory> {
-        let Some(bytes) = self.bytes(workers, chunks)? else {
-            let limit = self.live.map_or(f64::INFINITY, |live| live as f64);
-            return Ok(Memory { stages: vec![StageMemory::LIVE; workers], limit }.cut(chunks));
-        };
-        Ok(Memory { stages: bytes, limit: self.memory_limit.unwrap_or(f64::INFINITY) })
-    }
-
-    /// What `workers` x `chunks` stages hold in bytes, if it was said.
-    pub(crate) fn bytes(&self, workers: usize, chunks: usize) -> anyhow::Result<Option<Vec<StageMemory>>> {
+impl MemoryFlags {
+    /// What `workers` x `chunks` stages hold, and the limit, if it was said.
+    pub(crate) fn memory(&self, workers: usize, chunks: usize) -> anyhow::Result<Option<Memory>> {
         if self.memory_per_forward.is_empty() {
             return Ok(None);
         }
@@ -91,7 +86,8 @@ impl CostFlags {
             list => shared("--memory-per-input-grad", list)?,
         };
         let pairs = forward.into_iter().zip(input_gradient);
-        Ok(Some(pairs.map(|(forward, input_gradient)| StageMemory { forward, input_gradient }).collect()))
+        let stages = pairs.map(|(forward, input_gradient)| StageMemory { forward, input_gradient }).collect();
+        Ok(Some(Memory { stages, limit: self.memory_limit.unwrap_or(f64::INFINITY) }))
     }
 }
 
@@ -113,8 +109,11 @@ fn spread(flag: &str, list: &[f64], workers: usize, chunks: usize, share: f64) -
     Ok((0..stages).map(entry).collect())
 }
 
+/// Sums of so many such numbers are still exact enough.
+const MOST: f64 = 1e15;
+
 /// A number that can be a time or a size.
 fn amount(text: &str) -> Result<f64, String> {
     let number: f64 = text.trim().parse().map_err(|_| "not a number".to_owned())?;
-    if number.is_finite() && number >= 0.0 { Ok(number) } else { Err("must be finite and not negative".to_owned()) }
+    if (0.0..=MOST).contains(&number) { Ok(number) } else { Err(format!("must be from 0 to {MOST:e}")) }
 }

@@ -2,10 +2,12 @@
 //!
 //! - `shape`: which schedule, how many stages and micro-batches.
 //! - `costs`: what everything takes and holds.
-//! - `plan`, `simulate`, `search`, `check`: a subcommand each; `report`: what the middle two print.
+//! - `plan`, `simulate`, `search`, `check`: a subcommand each; `report`: what the middle two say; `output`:
+//!   where it goes.
 
 mod check;
 mod costs;
+mod output;
 mod plan;
 mod report;
 mod search;

@@ -6,7 +6,7 @@ use clap::Args;
 use stageline_schedule::{check, simulate};
 
 use crate::costs::CostFlags;
-use crate::report::{grid_slot, write_to};
+use crate::output::{draw, grid_slot, print, write_to};
 use crate::shape::Shape;
 
 /// Writes a plan: as a picture in the terminal, as CSV or as SVG.
@@ -37,12 +37,11 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
     }
     let costs = flags.costs.costs(plan.workers(), plan.stages() / plan.workers())?;
     match (&flags.svg, &flags.csv) {
-        (Some(path), _) => write_to(path, &simulate(&checked, &costs).svg("ms"))?,
-        (None, Some(_)) => {}
+        (Some(path), _) => draw(path, &simulate(&checked, &costs)),
+        (None, Some(_)) => Ok(()),
         (None, None) => {
             let timeline = simulate(&checked, &costs);
-            print!("{}", timeline.grid(grid_slot(&timeline)));
+            print(&timeline.grid(grid_slot(&timeline)))
         }
     }
-    Ok(())
 }

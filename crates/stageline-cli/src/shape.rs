@@ -43,13 +43,18 @@ impl Shape {
             })?,
         };
         let stages = self.stages.saturating_mul(schedule.chunks());
-        ensure!(
-            stages.saturating_mul(self.micro_batches) <= MOST_PAIRS,
-            "{stages} stages and {} micro-batches are more than {MOST_PAIRS} pairs of the two; ask for fewer",
-            self.micro_batches
-        );
+        not_too_large(stages, self.micro_batches)?;
         Ok(schedule.plan(stages, self.micro_batches)?)
     }
+}
+
+/// Refuses what would not fit into the memory of this machine.
+pub(crate) fn not_too_large(stages: usize, micro_batches: usize) -> anyhow::Result<()> {
+    ensure!(
+        stages.max(1).saturating_mul(micro_batches.max(1)) <= MOST_PAIRS,
+        "{stages} stages and {micro_batches} micro-batches are more than {MOST_PAIRS} pairs of the two; ask for fewer"
+    );
+    Ok(())
 }
 
 /// Reads a plan from a CSV file, or from the standard input where the path is `-`.

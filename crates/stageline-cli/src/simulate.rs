@@ -2,19 +2,28 @@
 
 use std::path::PathBuf;
 
+use anyhow::ensure;
 use clap::Args;
-use stageline_schedule::{Plan, check, lower_bound, simulate};
+use stageline_schedule::{Memory, check, lower_bound, simulate};
 
-use crate::costs::CostFlags;
+use crate::costs::{CostFlags, MemoryFlags};
 use crate::report::{Report, ReportFlags};
 use crate::shape::{Shape, read_plan};
 
 /// Simulates a schedule, or a plan from a file: its step, bubble, idle time by cause and memory.
+///
+/// The bound is what no plan with the same placement of stages on workers can beat. The bubble of the total is the idle share of
+/// workers x step; the one by span is the idle share of the longest span from a worker's first compute to its last
+/// (arXiv:2401.10241). Each cause of idle time is what would be gained without it: transfers that take no time, stages
+/// that take the same, optimizer steps that take the same, and a pipeline that needs no filling and draining.
 #[derive(Args)]
+#[command(override_usage = "stageline simulate [OPTIONS] --stages <P> --micro-batches <M>\n       \
+                            stageline simulate [OPTIONS] --plan <FILE>")]
 pub(crate) struct Flags {
     #[command(flatten)]
     shape: Option<Shape>,
-    /// A plan as CSV, as `plan --csv` or PyTorch writes it, instead of a schedule; `-` is the standard input
+    /// A plan as CSV, as `plan --csv` or PyTorch writes it, instead of a schedule; `-` is the standard input. Costs are then
+    /// those of the stages that its actions name
     #[arg(long, value_name = "FILE", conflicts_with = "Shape", required_unless_present = "Shape")]
     plan: Option<PathBuf>,
     /// How many micro-batches a channel between two stages holds [default: all]
@@ -22,6 +31,8 @@ pub(crate) struct Flags {
     capacity: Option<usize>,
     #[command(flatten)]
     costs: CostFlags,
+    #[command(flatten)]
+    memory: MemoryFlags,
     #[command(flatten)]
     report: ReportFlags,
 }
@@ -34,16 +45,20 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
     };
     let capacity = flags.capacity.unwrap_or(plan.micro_batches());
     let checked = check(plan, capacity)?;
-    let (workers, chunks) = cut(checked.plan());
-    let (costs, memory) = (flags.costs.costs(workers, chunks)?, flags.costs.memory(workers, chunks)?);
+    let plan = checked.plan();
+    let workers = if flags.plan.is_some() { plan.stages() } else { plan.workers() };
+    let chunks = plan.stages() / workers;
+    let (costs, memory) = (flags.costs.costs(workers, chunks)?, flags.memory.memory(workers, chunks)?);
+    if let Some(memory) = &memory {
+        let peak = plan.peak_memory(&memory.stages).into_iter().fold(0.0, f64::max);
+        ensure!(
+            memory.suffices(plan),
+            "the plan holds {peak} on a worker, and the limit is {}; raise it, or let `search` find another plan",
+            memory.limit
+        );
+    }
     let timeline = simulate(&checked, &costs);
-    let bound = lower_bound(&checked.placement(), checked.plan().micro_batches(), &costs, &memory);
-    let bytes = flags.costs.bytes(workers, chunks)?;
-    Report::new(&checked, &costs, &timeline, bound, bytes.as_deref()).give(&timeline, &flags.report)
-}
-
-/// P and V of a plan; where its stages are not spread evenly, each counts as a whole one.
-fn cut(plan: &Plan) -> (usize, usize) {
-    let (workers, stages) = (plan.workers(), plan.stages());
-    if stages.is_multiple_of(workers) { (workers, stages / workers) } else { (stages, 1) }
+    let unlimited = Memory::unlimited(plan.stages());
+    let bound = lower_bound(&checked.placement(), plan.micro_batches(), &costs, memory.as_ref().unwrap_or(&unlimited));
+    Report::new(&checked, &costs, &timeline, bound, memory.as_ref()).give(&timeline, &flags.report)
 }

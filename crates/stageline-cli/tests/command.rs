@@ -90,8 +90,8 @@ fn costs_are_one_for_all_or_one_for_each() {
         message.contains("--forward has 2 entries; for 4 stages in 1 chunks each give a list of 1 or 4"),
         "{message}"
     );
-    assert!(error("simulate --stages 4 --micro-batches 4 --forward=-1").contains("must be finite and not negative"));
-    assert!(error("simulate --stages 4 --micro-batches 4 --forward nan").contains("must be finite and not negative"));
+    assert!(error("simulate --stages 4 --micro-batches 4 --forward=-1").contains("must be from 0 to 1e15"));
+    assert!(error("simulate --stages 4 --micro-batches 4 --forward nan").contains("must be from 0 to 1e15"));
 }
 
 #[test]
@@ -105,6 +105,8 @@ fn memory_is_reported_and_limits_the_search() {
     let found = json(&format!("search {flags} --memory-limit 250"));
     let peaks = found["peak_bytes"].as_array().unwrap();
     assert!(peaks.iter().all(|peak| peak.as_f64().unwrap() <= 250.0), "{found}");
+    let message = error(&format!("simulate {flags} --memory-limit 300"));
+    assert!(message.contains("the plan holds 400 on a worker, and the limit is 300"), "{message}");
     let message = error(&format!("search {flags} --memory-limit 50"));
     assert!(message.contains("no plan fits into 50 a worker; raise the limit to 100"), "{message}");
 }
@@ -113,14 +115,19 @@ fn memory_is_reported_and_limits_the_search() {
 fn the_search_writes_the_plan_that_it_found() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("best.csv");
-    let flags = format!("--stages 4 --micro-batches 6 --live 4 {PAPERS_COSTS}");
+    let flags = format!("--stages 4 --micro-batches 6 --memory-per-forward 1 --memory-limit 4 {PAPERS_COSTS}");
     let found = json(&format!("search {flags} --json --csv {}", path.display()));
     let step = |report: &Value| report["step_ms"].as_f64().unwrap();
     assert!(found["bound_ms"].as_f64().unwrap() <= step(&found));
     assert!(step(&found) <= step(&json(&format!("simulate --stages 4 --micro-batches 6 {PAPERS_COSTS} --json"))));
-    // Read back, it simulates to the same.
-    let read = json(&format!("simulate --plan {} {PAPERS_COSTS} --json", path.display()));
-    assert_eq!(step(&read), step(&found));
+    // It completes at the capacity that is said.
+    let capacity = found["capacity"].as_u64().unwrap();
+    text(&format!("check {} --capacity {capacity}", path.display()));
+    // Read back, its stages are those that its actions name: in a V of 8 each takes half.
+    let workers = fs::read_to_string(&path).unwrap().lines().count();
+    assert_eq!((found["schedule"].as_str(), workers), (Some("zb-v"), 4));
+    let halves = "--forward 9.261 --input-grad 9.043 --weight-grad 4.6685 --transfer 0.601";
+    assert_eq!(step(&json(&format!("simulate --plan {} {halves} --json", path.display()))), step(&found));
 }
 
 #[test]
@@ -132,7 +139,7 @@ fn a_plan_from_elsewhere_is_checked() {
         path.display().to_string()
     };
     let good = write("good.csv", "0F0,0F1,,,0B0,,0B1\n,1F0,1B0,1F1,1B1\n");
-    let accepted = "accepted at channel capacity 1: 2 workers, 2 stages, 2 micro-batches, at most 2 live on a worker\n";
+    let accepted = "accepted at channel capacity 1 (the least is 1): 2 workers, 2 stages, 2 micro-batches, at most 2 live on a worker\n";
     assert_eq!(text(&format!("check {good} --capacity 1")), accepted);
     assert!(error(&format!("check {good} --capacity 1 --live 1")).contains("would hold 2 live micro-batches at 0F1"));
     assert!(error(&format!("check {good} --capacity 0")).contains("raise the channel capacity to 1"));
@@ -145,12 +152,26 @@ fn a_plan_from_elsewhere_is_checked() {
 }
 
 #[test]
+fn a_reader_that_has_seen_enough_is_no_error() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_stageline"));
+    let arguments = ["plan", "--stages", "200", "--micro-batches", "300"];
+    let mut plan = command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(plan.stdout.take());
+    let output = plan.wait_with_output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
 fn a_plan_is_read_from_the_standard_input() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_stageline"));
     let mut check = command.args(["check", "-"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     check.stdin.take().unwrap().write_all(b"0F0,0B0\n").unwrap();
     let output = check.wait_with_output().unwrap();
-    assert!(String::from_utf8(output.stdout).unwrap().starts_with("accepted at channel capacity 1: 1 workers"));
+    assert!(
+        String::from_utf8(output.stdout)
+            .unwrap()
+            .starts_with("accepted at channel capacity 1 (the least is 0): 1 workers")
+    );
 }
 
 #[test]
@@ -161,6 +182,10 @@ fn what_cannot_be_planned_is_said() {
     );
     assert!(error("plan --schedule interleaved --stages 4 --micro-batches 6").contains("ask for 4 or 8 micro-batches"));
     assert!(error("plan --stages 0 --micro-batches 2").contains("0 stages"));
+    assert!(error("search --stages 0 --micro-batches 2").contains("0 stages"));
+    assert!(error("search --stages 18446744073709551615 --micro-batches 1").contains("ask for fewer"));
+    assert!(error("search --stages 2 --micro-batches 18446744073709551615").contains("ask for fewer"));
+    assert!(error("plan --stages 1000 --micro-batches 200 --svg -").contains("too many for a picture"));
     assert!(error("plan --stages 99999999 --micro-batches 99999999").contains("ask for fewer"));
     assert!(error("simulate --stages 2").contains("--micro-batches"));
     assert_eq!(text("plan --schedule interleaved --chunks 3 --stages 2 --micro-batches 2 --csv").lines().count(), 2);

@@ -37,8 +37,9 @@ impl Rules {
 /// [arXiv:2401.10241](https://arxiv.org/abs/2401.10241), section 3): a worker that is free takes an input gradient or a
 /// forward that has arrived, and fills its waits with weight gradients. `None` if the memory is too small for it.
 ///
-/// A forward begins only where the memory would take the same micro-batch through all later stages of the worker, too. So
-/// the oldest live micro-batch can always finish, and nothing waits for memory forever.
+/// A forward begins only where the memory would take the same micro-batch through all later stages of the worker, too, and
+/// through its backwards. So the oldest live micro-batch can always finish, and nothing waits for memory forever. Transfers
+/// are taken to be asynchronous.
 pub(crate) fn automatic(
     placement: &Placement,
     micro_batches: usize,
@@ -111,8 +112,8 @@ impl<'a> Run<'a> {
     fn new(placement: &'a Placement, micro_batches: usize, costs: &'a Costs, memory: &'a Memory, rules: Rules) -> Self {
         let mut stages = vec![Stage::default(); placement.stages()];
         stages[0].activations = vec![0.0; micro_batches].into();
-        let worker = |worker| Worker { stages: placement.stages_of(worker).collect(), ..Worker::default() };
-        let workers = (0..placement.workers()).map(worker).collect();
+        let worker = |stages: &Vec<usize>| Worker { stages: stages.clone(), ..Worker::default() };
+        let workers = placement.stages_of().iter().map(worker).collect();
         let events = BinaryHeap::from([Reverse((Time(0.0), placement.worker(0)))]);
         Self { placement, costs, memory, rules, stages, workers, events }
     }
@@ -171,7 +172,7 @@ impl<'a> Run<'a> {
         let state = &mut self.workers[worker];
         state.row.push(action);
         state.free_at = end;
-        state.held += self.memory.stages[stage].changes(compute).iter().sum::<f64>();
+        state.held += self.memory.stages[stage].reserved(compute);
         self.events.push(Reverse((Time(end), worker)));
         match compute {
             Compute::Forward => {

@@ -30,13 +30,12 @@ pub fn lower_bound(placement: &Placement, micro_batches: usize, costs: &Costs, m
     for micro_batch in 0..micro_batches {
         add_micro_batch(&mut stages, placement, costs, memory, micro_batch);
     }
-    let flush = |worker| {
-        let stages = || placement.stages_of(worker).map(|stage| stages[stage]);
-        let computes: Vec<_> = stages().flat_map(|stage| stage.computes).collect();
-        work(&computes).max(held(stages(), memory.limit))
+    let flush = |of_worker: &Vec<usize>| {
+        let of_worker: Vec<_> = of_worker.iter().map(|&stage| stages[stage]).collect();
+        work(of_worker.iter().flat_map(|stage| stage.computes).collect()).max(held(&of_worker, memory.limit))
     };
-    let optimizer = |worker| placement.stages_of(worker).map(|stage| costs.optimizer(stage)).sum();
-    let longest = |of: &dyn Fn(usize) -> f64| (0..placement.workers()).map(of).fold(0.0, f64::max);
+    let optimizer = |of_worker: &Vec<usize>| of_worker.iter().map(|&stage| costs.optimizer(stage)).sum();
+    let longest = |of: &dyn Fn(&Vec<usize>) -> f64| placement.stages_of().iter().map(of).fold(0.0, f64::max);
     longest(&flush) + longest(&optimizer)
 }
 
@@ -122,23 +121,22 @@ fn add_micro_batch(stages: &mut [Stage], placement: &Placement, costs: &Costs, m
 }
 
 /// The flush as the work of one worker alone allows it.
-fn work(computes: &[Computes]) -> f64 {
+fn work(mut computes: Vec<Computes>) -> f64 {
+    computes.sort_by(|a, b| b.tail.total_cmp(&a.tail));
     let mut bound = 0.0_f64;
     for head in computes.iter().map(|computes| computes.head) {
-        for tail in computes.iter().map(|computes| computes.tail) {
-            let inside = computes.iter().filter(|computes| computes.head >= head && computes.tail >= tail);
-            let work: f64 = inside.clone().map(|computes| computes.work).sum();
-            if inside.count() > 0 {
-                bound = bound.max(head + work + tail);
-            }
+        let mut work = 0.0;
+        for inside in computes.iter().filter(|computes| computes.head >= head) {
+            work += inside.work;
+            bound = bound.max(head + work + inside.tail);
         }
     }
     bound
 }
 
 /// The flush as the memory of one worker alone allows it.
-fn held(stages: impl Iterator<Item = Stage> + Clone, limit: f64) -> f64 {
-    let first = stages.clone().map(|stage| stage.computes[0].head).fold(f64::INFINITY, f64::min);
-    let held: f64 = stages.map(|stage| stage.held).sum();
+fn held(stages: &[Stage], limit: f64) -> f64 {
+    let first = stages.iter().map(|stage| stage.computes[0].head).fold(f64::INFINITY, f64::min);
+    let held: f64 = stages.iter().map(|stage| stage.held).sum();
     if held > 0.0 { first + held / limit } else { 0.0 }
 }

@@ -45,6 +45,12 @@ impl Checked {
         self.capacity
     }
 
+    /// The least channel capacity at which it completes.
+    pub fn least_capacity(&self) -> usize {
+        let safe = |capacity| replay(&self.plan, capacity, &any_costs(&self.plan), &mut ()).is_ok();
+        if safe(0) { 0 } else { least_safe(0, self.capacity, safe).unwrap_or(self.capacity) }
+    }
+
     /// One global order of all transfers: a linear extension of every worker's list, by simulated time.
     ///
     /// Workers that take turns by this order never wait for a transfer that stands later in it.
@@ -125,7 +131,13 @@ fn every_stage_has_one_worker(plan: &Plan) -> Result<(), CheckError> {
         for action in row {
             let owner = *owners.entry(action.stage).or_insert(worker);
             if owner != worker {
-                return Err(CheckError::TwoWorkers { stage: action.stage, workers: (owner, worker) });
+                let place = |worker: usize| {
+                    let row = &plan.rows()[worker];
+                    row.iter().position(|other| other.stage == action.stage).map(|at| (worker, at))
+                };
+                let places: Vec<_> = [owner, worker].into_iter().filter_map(place).collect();
+                let excerpt = Excerpt::around(plan, &places);
+                return Err(CheckError::TwoWorkers { stage: action.stage, workers: (owner, worker), excerpt });
             }
         }
     }
@@ -242,7 +254,9 @@ mod tests {
 
     #[test]
     fn stages_and_workers_must_match() {
-        assert!(refused("0F0\n0B0\n", 1).starts_with("stage 0 has actions on worker 0 and on worker 1"));
+        let message = refused("0F0\n0B0\n", 1);
+        assert!(message.starts_with("stage 0 has actions on worker 0 and on worker 1"), "{message}");
+        assert!(message.ends_with("\n  worker 0: [0F0]\n  worker 1: [0B0]"), "{message}");
         assert!(refused("0F0,0B0\n\n1F0,1B0\n", 1).starts_with("worker 1 has no actions"));
     }
 

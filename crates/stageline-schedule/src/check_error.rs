@@ -24,6 +24,8 @@ pub enum CheckError {
         stage: usize,
         /// The workers that have actions of it.
         workers: (usize, usize),
+        /// The plan around the first of them on each.
+        excerpt: Excerpt,
     },
     /// A stage does not do exactly F B, or F I W, to a micro-batch.
     Sequence {
@@ -69,9 +71,10 @@ impl fmt::Display for CheckError {
             Self::IdleWorker { worker } => {
                 write!(f, "worker {worker} has no actions; give every worker at least one stage")
             }
-            Self::TwoWorkers { stage, workers: (a, b) } => write!(
+            Self::TwoWorkers { stage, workers: (a, b), excerpt } => write!(
                 f,
-                "stage {stage} has actions on worker {a} and on worker {b}; keep all actions of a stage on one worker"
+                "stage {stage} has actions on worker {a} and on worker {b}; keep all actions of a stage on one \
+                 worker{excerpt}"
             ),
             Self::Sequence { stage, micro_batch, found, excerpt } => {
                 let fault = fault(*stage, *micro_batch, found);

@@ -37,6 +37,11 @@ impl StageCost {
         (self.send_activation == self.send_gradient).then_some(self.send_activation)
     }
 
+    fn amounts(self) -> [f64; 6] {
+        let Self { forward, input_gradient, weight_gradient, backward, send_activation, send_gradient } = self;
+        [forward, input_gradient, weight_gradient, backward, send_activation, send_gradient]
+    }
+
     /// One of `parts` equal parts of the stage, which sends as much as the whole.
     fn part(self, parts: f64) -> Self {
         Self {
@@ -79,10 +84,14 @@ impl Costs {
     /// Each stage's own costs for each micro-batch. The last entry of a stage holds for all its further micro-batches.
     ///
     /// # Panics
-    /// If a stage has no entry.
+    /// If a stage has no entry, or one that is negative or not finite.
     pub fn by_micro_batch(stages: Vec<Vec<StageCost>>) -> Self {
         if let Some(stage) = stages.iter().position(Vec::is_empty) {
             panic!("stage {stage} has no costs; give at least those of one micro-batch");
+        }
+        let amount = |amount: f64| amount.is_finite() && amount >= 0.0;
+        if let Some(cost) = stages.iter().flatten().find(|cost| !cost.amounts().into_iter().all(amount)) {
+            panic!("{cost:?} has a cost that is negative or not finite");
         }
         Self { optimizer: vec![0.0; stages.len()], stages, transfers: Transfers::default() }
     }
@@ -100,9 +109,11 @@ impl Costs {
     /// With each stage's optimizer step, which begins when every worker has finished its computes.
     ///
     /// # Panics
-    /// If there is not one for every stage.
+    /// If there is not one for every stage, or one is negative or not finite.
     pub fn with_optimizer(self, optimizer: Vec<f64>) -> Self {
         assert_eq!(optimizer.len(), self.stages(), "give every stage's optimizer step");
+        let amounts = optimizer.iter().all(|amount| amount.is_finite() && *amount >= 0.0);
+        assert!(amounts, "an optimizer step of {optimizer:?} is negative or not finite");
         Self { optimizer, ..self }
     }
 

@@ -4,6 +4,9 @@ use std::fmt;
 
 use crate::lower::Instruction;
 
+/// How many workers a message names.
+const SHOWN: usize = 8;
+
 /// What one worker waits for when nothing can go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocked {
@@ -40,8 +43,12 @@ pub struct Deadlock {
 
 impl fmt::Display for Deadlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let waits: Vec<_> = self.blocked.iter().map(Blocked::to_string).collect();
-        write!(f, "{}", waits.join("; "))
+        let waits: Vec<_> = self.blocked.iter().take(SHOWN).map(Blocked::to_string).collect();
+        write!(f, "{}", waits.join("; "))?;
+        match self.blocked.len().saturating_sub(SHOWN) {
+            0 => Ok(()),
+            more => write!(f, "; and {more} more workers wait"),
+        }
     }
 }
 

@@ -26,6 +26,16 @@ impl StageMemory {
         self.forward.max(self.input_gradient)
     }
 
+    /// What an action adds to what is set aside for the micro-batch: from its forward on, the most that it will hold.
+    pub(crate) fn reserved(self, compute: Compute) -> f64 {
+        match compute {
+            Compute::Forward => self.most(),
+            Compute::Backward => -self.most(),
+            Compute::InputGradient => self.input_gradient - self.most(),
+            Compute::WeightGradient => -self.input_gradient,
+        }
+    }
+
     /// What an action adds when it starts, and when it ends.
     pub(crate) fn changes(self, compute: Compute) -> [f64; 2] {
         let grown = self.input_gradient - self.forward;

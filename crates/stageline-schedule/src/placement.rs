@@ -6,14 +6,22 @@ use crate::plan::Plan;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     worker_of: Vec<usize>,
-    workers: usize,
+    stages_of: Vec<Vec<usize>>,
 }
 
 impl Placement {
-    /// A worker for each stage, by stage.
+    /// A worker for each stage, by stage. It takes memory by the number of workers.
     pub fn new(worker_of: Vec<usize>) -> Self {
         let workers = worker_of.iter().max().map_or(0, |last| last + 1);
-        Self { worker_of, workers }
+        Self::with_workers(worker_of, workers)
+    }
+
+    fn with_workers(worker_of: Vec<usize>, workers: usize) -> Self {
+        let mut stages_of = vec![Vec::new(); workers];
+        for (stage, &worker) in worker_of.iter().enumerate() {
+            stages_of[worker].push(stage);
+        }
+        Self { worker_of, stages_of }
     }
 
     /// Stages dealt out in turn: stage s on worker s mod P, `chunks` stages a worker.
@@ -36,7 +44,7 @@ impl Placement {
 
     /// The number of workers.
     pub fn workers(&self) -> usize {
-        self.workers
+        self.stages_of.len()
     }
 
     /// The number of stages.
@@ -44,9 +52,9 @@ impl Placement {
         self.worker_of.len()
     }
 
-    /// A worker's stages, in order.
-    pub fn stages_of(&self, worker: usize) -> impl DoubleEndedIterator<Item = usize> + Clone + '_ {
-        (0..self.stages()).filter(move |&stage| self.worker_of[stage] == worker)
+    /// Each worker's stages, in order.
+    pub fn stages_of(&self) -> &[Vec<usize>] {
+        &self.stages_of
     }
 }
 
@@ -60,6 +68,6 @@ impl Plan {
                 worker_of[action.stage] = worker;
             }
         }
-        Placement { worker_of, workers: self.workers() }
+        Placement::with_workers(worker_of, self.workers())
     }
 }

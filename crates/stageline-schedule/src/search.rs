@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::action::{Action, Compute};
 use crate::automatic::{Rules, automatic};
 use crate::bound::lower_bound;
 use crate::check::{Checked, check};
@@ -9,8 +10,12 @@ use crate::costs::Costs;
 use crate::memory::{Memory, StageMemory};
 use crate::placement::Placement;
 use crate::plan::Plan;
+use crate::schedule::Schedule;
 use crate::schedules::SCHEDULES;
 use crate::simulate::{Timeline, simulate};
+
+/// Into how many chunks a stage is cut at the most.
+const MOST_CHUNKS: usize = 4;
 
 /// What a search found.
 #[derive(Clone, Debug)]
@@ -30,13 +35,14 @@ pub struct Best {
 impl Best {
     /// How much longer the step is than the bound, as a share of the bound.
     pub fn above_bound(&self) -> f64 {
-        self.timeline.step() / self.bound - 1.0
+        let (step, bound) = (self.timeline.step(), self.bound);
+        if bound > 0.0 { (step / bound - 1.0).max(0.0) } else { 0.0 }
     }
 }
 
 /// The plan with the least simulated step for P workers, M micro-batches, the costs and memory of a model in P stages and a
-/// limit to what a worker may hold. Every generator is tried, and an automatic schedule that is made to measure. Schedules
-/// with chunks get each stage in two equal halves.
+/// limit to what a worker may hold. Every generator is tried, and automatic schedules that are made to measure. Schedules
+/// with chunks get each stage in V equal parts: 2, and up to 4 where they leave the choice.
 ///
 /// # Errors
 /// [`SearchError`] where nothing is to be run, or nothing fits into the memory.
@@ -49,25 +55,14 @@ pub fn best(micro_batches: usize, costs: &Costs, memory: &Memory) -> Result<Best
     if workers == 0 || micro_batches == 0 {
         return Err(SearchError::Nothing { workers, micro_batches });
     }
-    let mut search = Search { best: None, bound: f64::INFINITY };
+    let mut search = Search { micro_batches, best: None, bound: f64::INFINITY };
     for schedule in SCHEDULES {
-        let (costs, memory) = (costs.cut(schedule.chunks()), memory.cut(schedule.chunks()));
-        if let Ok(plan) = schedule.plan(costs.stages(), micro_batches) {
-            search.placed(&plan.placement(), micro_batches, &costs, &memory);
-            search.offer(schedule.name(), plan, &costs, &memory);
-        }
+        let chunked = (2..=MOST_CHUNKS).filter_map(|chunks| schedule.with_chunks(chunks));
+        search.generator(schedule, costs, memory);
+        chunked.for_each(|schedule| search.generator(&*schedule, costs, memory));
     }
     for placement in [Placement::in_turn(workers, 1), Placement::in_a_v(workers)] {
-        let chunks = placement.stages() / workers;
-        let (costs, memory) = (costs.cut(chunks), memory.cut(chunks));
-        search.placed(&placement, micro_batches, &costs, &memory);
-        for (memory, rules) in
-            less_and_less(&memory).flat_map(|memory| Rules::all().map(move |rules| (memory.clone(), rules)))
-        {
-            if let Some(plan) = automatic(&placement, micro_batches, &costs, &memory, rules) {
-                search.offer("automatic", plan, &costs, &memory);
-            }
-        }
+        search.automatic(&placement, costs, memory);
     }
     // One micro-batch after the other is a plan where each fits by itself.
     let enough = memory.stages.iter().copied().map(StageMemory::most).fold(0.0, f64::max);
@@ -85,22 +80,44 @@ fn less_and_less(memory: &Memory) -> impl Iterator<Item = Memory> + '_ {
 }
 
 struct Search {
+    micro_batches: usize,
     bound: f64,
     best: Option<Best>,
 }
 
 impl Search {
+    fn generator(&mut self, schedule: &dyn Schedule, costs: &Costs, memory: &Memory) {
+        let (costs, memory) = (costs.cut(schedule.chunks()), memory.cut(schedule.chunks()));
+        if let Ok(plan) = schedule.plan(costs.stages(), self.micro_batches) {
+            self.placed(&plan.placement(), &costs, &memory);
+            self.offer(schedule.name(), plan, &costs, &memory);
+        }
+    }
+
+    fn automatic(&mut self, placement: &Placement, costs: &Costs, memory: &Memory) {
+        let (micro_batches, chunks) = (self.micro_batches, placement.stages() / placement.workers());
+        let (costs, memory) = (costs.cut(chunks), memory.cut(chunks));
+        self.placed(placement, &costs, &memory);
+        for less in less_and_less(&memory) {
+            for plan in Rules::all().filter_map(|rules| automatic(placement, micro_batches, &costs, &less, rules)) {
+                if let Some(fused) = fused(&plan, &costs) {
+                    self.offer("automatic", fused, &costs, &memory);
+                }
+                self.offer("automatic", plan, &costs, &memory);
+            }
+        }
+    }
+
     /// A placement is tried: what none can beat is the least of their bounds.
-    fn placed(&mut self, placement: &Placement, micro_batches: usize, costs: &Costs, memory: &Memory) {
-        self.bound = self.bound.min(lower_bound(placement, micro_batches, costs, memory));
+    fn placed(&mut self, placement: &Placement, costs: &Costs, memory: &Memory) {
+        self.bound = self.bound.min(lower_bound(placement, self.micro_batches, costs, memory));
     }
 
     fn offer(&mut self, schedule: &'static str, plan: Plan, costs: &Costs, memory: &Memory) {
         if !memory.suffices(&plan) {
             return;
         }
-        let capacity = plan.micro_batches();
-        let Ok(checked) = check(plan, capacity) else { return };
+        let Ok(checked) = check(plan, self.micro_batches) else { return };
         let timeline = simulate(&checked, costs);
         // Of equal steps the one with the shorter span, for those who let steps overlap.
         let rank = |timeline: &Timeline| (timeline.step(), timeline.span());
@@ -108,6 +125,22 @@ impl Search {
             self.best = Some(Best { schedule, checked, costs: costs.clone(), timeline, bound: 0.0 });
         }
     }
+}
+
+/// The plan with whole backwards where they take less than their halves; `None` where they never do.
+fn fused(plan: &Plan, costs: &Costs) -> Option<Plan> {
+    let cheaper = |action: &Action| {
+        let cost = costs.stage(action.stage, action.micro_batch);
+        cost.backward < cost.input_gradient + cost.weight_gradient
+    };
+    plan.rows().iter().flatten().any(cheaper).then(|| {
+        let fuse = |action: &Action| match action.compute {
+            Compute::InputGradient if cheaper(action) => Some(Action { compute: Compute::Backward, ..*action }),
+            Compute::WeightGradient if cheaper(action) => None,
+            _ => Some(*action),
+        };
+        Plan::new(plan.rows().iter().map(|row| row.iter().filter_map(fuse).collect()).collect())
+    })
 }
 
 /// Why a search found nothing.

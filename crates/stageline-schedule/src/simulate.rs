@@ -82,9 +82,11 @@ impl Timeline {
         for (worker, row) in self.rows.iter().enumerate() {
             picture += if short { "stage" } else { "worker" };
             picture += &format!(" {worker}");
+            let mut spans = row.iter().peekable();
             for column in 0..columns {
                 let middle = (column as f64 + 0.5) * slot;
-                let running = row.iter().find(|span| span.start <= middle && middle < span.end);
+                while spans.next_if(|span| span.end <= middle).is_some() {}
+                let running = spans.peek().filter(|span| span.start <= middle);
                 let cell = running.map_or_else(|| ".".repeat(width), |span| text(span.action));
                 picture += &format!(" {cell:<width$}");
             }

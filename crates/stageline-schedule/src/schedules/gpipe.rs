@@ -40,6 +40,6 @@ impl Schedule for GPipe {
     fn closed_form(&self, stages: usize, micro_batches: usize, cost: StageCost) -> Option<f64> {
         let (warm_up, later) = (stages.checked_sub(1)?, micro_batches.checked_sub(1)?);
         let transfers = warm_up as f64 * (cost.send_activation + cost.send_gradient);
-        Some((later + stages) as f64 * (cost.forward + cost.backward) + transfers)
+        Some((later as f64 + stages as f64) * (cost.forward + cost.backward) + transfers)
     }
 }

@@ -68,11 +68,11 @@ impl Schedule for Interleaved {
 
     fn closed_form(&self, stages: usize, micro_batches: usize, cost: StageCost) -> Option<f64> {
         let workers = workers_of(stages, self.chunks).filter(|workers| micro_batches.is_multiple_of(*workers))?;
-        let later = (self.chunks * micro_batches).checked_sub(1)?;
-        let hops = if workers == 1 { 0 } else { 2 * (stages - 1) };
+        let later = self.chunks as f64 * micro_batches.checked_sub(1)? as f64 + (self.chunks - 1) as f64;
+        let hops = if workers == 1 { 0.0 } else { 2.0 * (stages - 1) as f64 };
         let (latency, both) = (cost.latency()?, cost.forward + cost.backward);
         let known = latency <= cost.forward.min(cost.backward);
-        known.then_some((later + workers) as f64 * both + hops as f64 * latency)
+        known.then_some((later + workers as f64) * both + hops * latency)
     }
 }
 

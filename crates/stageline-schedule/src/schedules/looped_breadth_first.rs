@@ -57,7 +57,7 @@ impl Schedule for LoopedBreadthFirst {
         let workers = workers_of(stages, self.chunks)?;
         let later = micro_batches.checked_sub(1)?;
         let (warm_up, again) = ((workers - 1) as f64, (self.chunks - 1) as f64);
-        let slots = (later + workers) as f64;
+        let slots = later as f64 + workers as f64;
         let (workers, micro_batches) = (workers as f64, micro_batches as f64);
         // One way through all chunks: the next one begins once the first micro-batch is back and the last is away.
         let way = |compute: f64, latency: f64| {

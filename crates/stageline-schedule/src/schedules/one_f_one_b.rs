@@ -40,7 +40,7 @@ impl Schedule for OneFOneB {
     fn closed_form(&self, stages: usize, micro_batches: usize, cost: StageCost) -> Option<f64> {
         let (warm_up, later) = (stages.checked_sub(1)?, micro_batches.checked_sub(1)?);
         // Of every P micro-batches, all but one wait for a gradient that has crossed a boundary since.
-        let delays = 2 * (warm_up + later - later.div_ceil(stages));
-        Some((later + stages) as f64 * (cost.forward + cost.backward) + delays as f64 * cost.latency()?)
+        let delays = 2.0 * (warm_up as f64 + (later - later.div_ceil(stages)) as f64);
+        Some((later as f64 + stages as f64) * (cost.forward + cost.backward) + delays * cost.latency()?)
     }
 }

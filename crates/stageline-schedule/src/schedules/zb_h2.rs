@@ -39,7 +39,7 @@ impl Schedule for ZbH2 {
         let StageCost { forward: f, input_gradient: i, weight_gradient: w, .. } = cost;
         let (warm_up, latency) = (stages.checked_sub(1)?, cost.latency()?);
         let each = (f + latency).max(i - f + 2.0 * latency).max(f + i - 2.0 * w + 2.0 * latency);
-        let known = micro_batches > 2 * warm_up && 2.0 * latency <= f.min(i).min(w);
+        let known = micro_batches.checked_sub(1)? / 2 >= warm_up && 2.0 * latency <= f.min(i).min(w);
         known.then_some(micro_batches as f64 * (f + i + w) + warm_up as f64 * each)
     }
 }

@@ -4,8 +4,8 @@ use std::sync::LazyLock;
 
 use proptest::prelude::*;
 use stageline_schedule::{
-    Action, Checked, Compute, Costs, Memory, Placement, Plan, SCHEDULES, StageCost, StageMemory, ZbH2, best, check,
-    lower_bound, simulate,
+    Action, Checked, Compute, Costs, Interleaved, Memory, Placement, Plan, SCHEDULES, StageCost, StageMemory, ZbH2,
+    best, check, lower_bound, simulate,
 };
 
 use crate::simulated;
@@ -69,10 +69,12 @@ proptest! {
     #[test]
     fn no_generator_beats_the_bound_or_the_search(
         workers in 1..6_usize, micro_batches in 1..12_usize,
-        costs in prop::collection::vec((0.1..9.0_f64, 0.1..9.0_f64, 0.1..9.0_f64, 0.0..3.0_f64), 5),
-        bytes in prop::collection::vec((0.1..9.0_f64, 0.0..1.0_f64), 5), pick: prop::sample::Index,
+        costs in prop::collection::vec((0.1..9.0_f64, 0.1..9.0_f64, 0.1..9.0_f64, 0.0..3.0_f64, 0.6..1.2_f64), 5),
+        bytes in prop::collection::vec((0.1..9.0_f64, 0.0..1.5_f64), 5), pick: prop::sample::Index,
     ) {
-        let cost = |&(f, i, w, latency): &(f64, f64, f64, f64)| StageCost::new(f, i, w).with_latency(latency);
+        let cost = |&(f, i, w, latency, whole): &(f64, f64, f64, f64, f64)| {
+            StageCost { backward: whole * (i + w), ..StageCost::new(f, i, w).with_latency(latency) }
+        };
         let costs = Costs::by_stage(costs[..workers].iter().map(cost).collect());
         let bytes = bytes[..workers].iter();
         let stages = bytes.map(|&(forward, kept)| StageMemory { forward, input_gradient: forward * kept }).collect();
@@ -127,6 +129,22 @@ fn the_search_is_not_worse_than_the_zero_bubble_papers() {
         let found = best(24, &costs, &Memory::live(8, live)).unwrap();
         assert!(found.timeline.span_bubble() <= papers + 5e-5, "{live}: {}", found.timeline.span_bubble());
     }
+}
+
+/// Where a whole backward takes less than its halves, and there is room for one micro-batch, one goes after the other whole.
+#[test]
+fn the_search_knows_whole_backwards() {
+    let cost = |forward| StageCost { backward: 2.0, ..StageCost::new(forward, 2.0, 2.0) };
+    let costs = Costs::by_stage(vec![cost(1.0), cost(1.0), cost(2.0), cost(1.0)]);
+    assert_eq!(best(8, &costs, &Memory::live(4, 1)).unwrap().timeline.step(), 8.0 * (5.0 + 4.0 * 2.0));
+}
+
+#[test]
+fn the_search_tries_more_chunks() {
+    let costs = Costs::uniform(8, 1.0, 2.0);
+    let interleaved = simulated(&Interleaved { chunks: 4 }, 32, 8, &costs.cut(4)).step();
+    let found = best(8, &costs, &Memory::unlimited(8)).unwrap();
+    assert!(found.bound <= found.timeline.step() && found.timeline.step() <= interleaved);
 }
 
 #[test]

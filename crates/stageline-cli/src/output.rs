@@ -1,0 +1,40 @@
+//! Where texts and pictures go.
+
+use std::io::{ErrorKind, Write};
+use std::path::Path;
+
+use anyhow::{Context, ensure};
+use stageline_schedule::Timeline;
+
+/// A picture with more computes than this opens in no viewer.
+const MOST_BARS: usize = 200_000;
+
+/// A column of the grid for the shortest compute, as far as a line stays readable.
+pub(crate) fn grid_slot(timeline: &Timeline) -> f64 {
+    const MOST_COLUMNS: f64 = 400.0;
+    let lengths = timeline.rows().iter().flatten().map(|span| span.end - span.start).filter(|length| *length > 0.0);
+    let shortest = lengths.fold(f64::INFINITY, f64::min);
+    let slot = shortest.max(timeline.flush() / MOST_COLUMNS);
+    if slot.is_finite() && slot > 0.0 { slot } else { 1.0 }
+}
+
+/// Draws a timeline into a file.
+pub(crate) fn draw(path: &Path, timeline: &Timeline) -> anyhow::Result<()> {
+    let bars: usize = timeline.rows().iter().map(Vec::len).sum();
+    ensure!(bars <= MOST_BARS, "{bars} computes are too many for a picture; draw a plan of at most {MOST_BARS}");
+    write_to(path, &timeline.svg("ms"))
+}
+
+/// Writes to a file, or to the terminal where the path is `-`. A reader that has seen enough is no error.
+pub(crate) fn write_to(path: &Path, text: &str) -> anyhow::Result<()> {
+    let written = if path == "-" { std::io::stdout().write_all(text.as_bytes()) } else { std::fs::write(path, text) };
+    match written {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        written => written.with_context(|| format!("cannot write {}", path.display())),
+    }
+}
+
+/// Writes to the terminal.
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+    write_to(Path::new("-"), text)
+}
