@@ -79,6 +79,9 @@ fn build(settings: Settings, layers: Layers) -> Result<Pipeline<Bytes, Bytes>> {
 
     let mut builder = cut::split(layers, &cuts, configs).schedule(running.schedule);
     builder = builder.micro_batches(training.micro_batches);
+    if let Some(clip) = training.clip {
+        builder = builder.clip(clip);
+    }
     if let Some(capacity) = running.channel_capacity {
         builder = builder.channel_capacity(capacity);
     }

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use burn::tensor::Device;
 use clap::Parser;
-use stageline::DeviceName;
 use stageline::schedule::{Schedule, schedule_named};
+use stageline::{Clip, DeviceName};
 
 use crate::model::Shape;
 
@@ -47,6 +47,9 @@ pub struct Flags {
     /// The highest learning rate, reached after the warm-up
     #[arg(long, default_value_t = 2e-3)]
     learning_rate: f64,
+    /// The global norm to which the gradients of a step are clipped; 0 does not clip
+    #[arg(long, default_value_t = 1.0)]
+    clip: f64,
     /// The seed of parameters, samples and split
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -79,6 +82,7 @@ pub struct Settings {
 pub struct Training {
     pub steps: usize,
     pub learning_rate: f64,
+    pub clip: Option<Clip>,
     pub micro_batches: usize,
     pub batch_size: usize,
 }
@@ -110,6 +114,7 @@ impl Flags {
             "--learning-rate {}: give a number above 0 and at most 1",
             self.learning_rate
         );
+        ensure!(self.clip >= 0.0 && self.clip.is_finite(), "--clip {}: give 0 or more", self.clip);
         let names = DeviceName::parse_list(&self.device).context("--device")?;
         let devices = names.into_iter().map(DeviceName::open).collect::<Result<Vec<_>, _>>().context("--device")?;
         let of_stage = |stage: usize| devices[stage * devices.len().min(self.stages) / self.stages].clone();
@@ -119,6 +124,7 @@ impl Flags {
             training: Training {
                 steps: self.steps,
                 learning_rate: self.learning_rate,
+                clip: (self.clip > 0.0).then_some(Clip::GlobalNorm(self.clip)),
                 micro_batches: self.micro_batches,
                 batch_size: self.micro_batches * self.micro_batch_size,
             },

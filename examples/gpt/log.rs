@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
-use stageline::StepReport;
+use stageline::{StepReport, Update};
 
 /// A log that may go nowhere.
 pub struct Log(Option<BufWriter<File>>);
@@ -21,7 +21,10 @@ pub struct StepLine {
     step_seconds: f64,
     bubble: f64,
     bubble_ideal: f64,
-    learning_rate: f64,
+    /// This and the next two are `null` where the step was skipped.
+    learning_rate: Option<f64>,
+    gradient_norm: Option<f64>,
+    clipped: Option<bool>,
 }
 
 /// What came of it all.
@@ -36,6 +39,10 @@ pub struct FinalLine {
 impl From<&StepReport> for StepLine {
     fn from(report: &StepReport) -> Self {
         let step_seconds = report.step_time.as_secs_f64();
+        let (gradient_norm, clipped) = match report.update {
+            Update::Stepped { gradient_norm, clipped } => (Some(gradient_norm), Some(clipped)),
+            _ => (None, None),
+        };
         Self {
             step: report.step,
             loss: report.loss,
@@ -44,7 +51,9 @@ impl From<&StepReport> for StepLine {
             step_seconds,
             bubble: report.bubble(),
             bubble_ideal: report.ideal_bubble(),
-            learning_rate: report.stages.last().map_or(0.0, |stage| stage.learning_rate),
+            learning_rate: report.stages.last().and_then(|stage| stage.learning_rate),
+            gradient_norm,
+            clipped,
         }
     }
 }

@@ -50,7 +50,9 @@ fn the_log_has_a_line_a_step_and_a_final_one() {
     for (step, line) in lines[..3].iter().enumerate() {
         assert_eq!(line["step"], step);
         assert_eq!(line["weight"], 3.0 * 2.0 * 16.0);
-        for field in ["loss", "tokens_per_s", "step_seconds", "bubble", "bubble_ideal", "learning_rate"] {
+        for field in
+            ["loss", "tokens_per_s", "step_seconds", "bubble", "bubble_ideal", "learning_rate", "gradient_norm"]
+        {
             assert!(line[field].as_f64().is_some_and(|value| value >= 0.0), "{field} of {line}");
         }
         assert_eq!(line["bubble_ideal"], 1.0 / 4.0);

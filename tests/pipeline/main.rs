@@ -17,6 +17,7 @@ mod completion;
 mod doors;
 mod evaluation;
 mod failure;
+mod flush;
 mod gpt;
 mod mlp;
 mod parity;

@@ -9,7 +9,9 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, Tensor};
 use stageline::schedule::{OneFOneB, Schedule};
-use stageline::{Batch, BuildError, LossStage, Modules, Pipeline, PipelineBuilder, Stage, StageConfig, seeded};
+use stageline::{
+    Batch, BuildError, Clip, LossStage, Modules, Pipeline, PipelineBuilder, Stage, StageConfig, Update, seeded,
+};
 
 pub const LEARNING_RATE: f64 = 0.01;
 
@@ -93,7 +95,19 @@ impl Mlp {
     }
 
     /// Gradient accumulation as anyone would write it in burn, on one thread, without the library.
-    pub fn train_plainly(mut self, micro_batches: usize, batches: &[(Tensor<2>, Target)]) -> Self {
+    pub fn train_plainly(self, micro_batches: usize, batches: &[(Tensor<2>, Target)]) -> Self {
+        self.train_plainly_clipped(micro_batches, batches, None).0
+    }
+
+    /// The same, with the gradients clipped as PyTorch's `clip_grad_norm_` and `clip_grad_value_` do; and every step's
+    /// global norm.
+    pub fn train_plainly_clipped(
+        mut self,
+        micro_batches: usize,
+        batches: &[(Tensor<2>, Target)],
+        clip: Option<Clip>,
+    ) -> (Self, Vec<f64>) {
+        let mut norms = Vec::new();
         let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
         for (input, (wanted, mask)) in batches {
             let total = mask.clone().sum().into_scalar::<f32>();
@@ -106,9 +120,38 @@ impl Mlp {
                 let gradients = (loss / total).backward();
                 sum.accumulate(&self, GradientsParams::from_grads(gradients, &self));
             }
-            self = optimizer.step(LEARNING_RATE, self, sum.grads());
+            let mut gradients = sum.grads();
+            let squares =
+                |gradient: &Tensor<2>| gradient.to_data().iter::<f64>().map(|value| value * value).sum::<f64>();
+            let mut clipped = GradientsParams::new();
+            let (mut each, mut linears) =
+                (Vec::new(), self.layers.iter().map(|layer| &layer.linear).collect::<Vec<_>>());
+            linears.push(&self.error.linear);
+            for linear in linears {
+                let weight = gradients.remove::<2>(linear.weight.id).unwrap();
+                let bias = gradients.remove::<1>(linear.bias.as_ref().unwrap().id).unwrap();
+                each.push((linear.weight.id, weight.clone(), squares(&weight)));
+                let bias = bias.unsqueeze::<2>();
+                each.push((linear.bias.as_ref().unwrap().id, bias.clone(), squares(&bias)));
+            }
+            let norm = each.iter().map(|(_, _, squares)| squares).sum::<f64>().sqrt();
+            norms.push(norm);
+            for (index, (id, gradient, _)) in each.into_iter().enumerate() {
+                let gradient = match clip {
+                    Some(Clip::GlobalNorm(max)) if max / (norm + 1e-6) < 1.0 => gradient * (max / (norm + 1e-6)),
+                    Some(Clip::Value(max)) => gradient.clamp(-max, max),
+                    _ => gradient,
+                };
+                // Weights and biases take turns.
+                if index % 2 == 0 {
+                    clipped.register(id, gradient);
+                } else {
+                    clipped.register(id, gradient.flatten::<1>(0, 1));
+                }
+            }
+            self = optimizer.step(LEARNING_RATE, self, clipped);
         }
-        self
+        (self, norms)
     }
 
     /// Cut into `stages` stages, the layers spread as evenly as they go.
@@ -124,16 +167,27 @@ impl Mlp {
 
     /// Trains cut into `stages` stages.
     pub fn train_cut(self, cut: &Cut, batches: &[(Tensor<2>, Target)]) -> Result<Self, BuildError> {
+        Ok(self.train_cut_clipped(cut, batches)?.0)
+    }
+
+    /// The same; and every step's update.
+    pub fn train_cut_clipped(
+        self,
+        cut: &Cut,
+        batches: &[(Tensor<2>, Target)],
+    ) -> Result<(Self, Vec<Update>), BuildError> {
         let mut builder = self.split(cut.stages, &config()).micro_batches(cut.micro_batches);
         builder = builder.schedule(cut.schedule);
         if let Some(capacity) = cut.capacity {
             builder = builder.channel_capacity(capacity);
         }
-        let mut pipeline = builder.build()?;
-        for (input, target) in batches {
-            pipeline.step(Batch::new(input.clone(), target.clone())).unwrap();
+        if let Some(clip) = cut.clip {
+            builder = builder.clip(clip);
         }
-        Ok(Self::join(pipeline.into_modules()))
+        let mut pipeline = builder.build()?;
+        let step = |(input, target): &(Tensor<2>, Target)| pipeline.step(Batch::new(input.clone(), target.clone()));
+        let updates = batches.iter().map(step).map(|report| report.unwrap().update).collect();
+        Ok((Self::join(pipeline.into_modules()), updates))
     }
 
     /// The model that [`split`](Self::split) cut.
@@ -155,11 +209,12 @@ pub struct Cut {
     pub micro_batches: usize,
     pub schedule: &'static (dyn Schedule + Sync),
     pub capacity: Option<usize>,
+    pub clip: Option<Clip>,
 }
 
 impl Cut {
     pub fn new(stages: usize, micro_batches: usize) -> Self {
-        Self { stages, micro_batches, schedule: &OneFOneB, capacity: None }
+        Self { stages, micro_batches, schedule: &OneFOneB, capacity: None, clip: None }
     }
 }
 

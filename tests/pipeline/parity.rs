@@ -4,6 +4,8 @@ use burn::tensor::Tensor;
 use proptest::prelude::*;
 use stageline::schedule::{EagerOneFOneB, GPipe, Interleaved, LoopedBreadthFirst, OneFOneB, Plan, Schedule};
 
+use stageline::{Clip, Update};
+
 use crate::mlp::{Cut, Mlp, Target};
 
 const SCHEDULES: [&(dyn Schedule + Sync); 3] = [&GPipe, &OneFOneB, &EagerOneFOneB];
@@ -71,6 +73,30 @@ fn chunks_give_the_bits_of_the_plain_loop() {
             same_bits(&model, &plain, &cut, &batches, &case);
         }
     }
+}
+
+/// The global norm and what is made of it do not depend on the cut either.
+#[test]
+fn clipping_gives_the_bits_of_the_plain_loop() {
+    let model = Mlp::new(5, 8, 12);
+    let batches = batches(11, 8, true, 6);
+    for clip in [Clip::GlobalNorm(0.05), Clip::GlobalNorm(1e3), Clip::Value(0.01)] {
+        let (plain, norms) = model.clone().train_plainly_clipped(3, &batches, Some(clip));
+        for (stages, schedule) in [1, 2, 4].into_iter().flat_map(|stages| SCHEDULES.map(|schedule| (stages, schedule)))
+        {
+            let cut = Cut { schedule, clip: Some(clip), ..Cut::new(stages, 3) };
+            let (trained, updates) = model.clone().train_cut_clipped(&cut, &batches).unwrap();
+            assert!(trained.bits() == plain.bits(), "P={stages} {} {clip:?}", schedule.name());
+            let clipped = clip != Clip::GlobalNorm(1e3);
+            let expected: Vec<_> =
+                norms.iter().map(|&gradient_norm| Update::Stepped { gradient_norm, clipped }).collect();
+            assert_eq!(updates, expected, "P={stages} {} {clip:?}", schedule.name());
+        }
+    }
+    assert_ne!(
+        model.clone().train_plainly_clipped(3, &batches, Some(Clip::GlobalNorm(0.05))).0.bits(),
+        model.train_plainly(3, &batches).bits()
+    );
 }
 
 fn by_hand(csv: &str) -> &'static Plan {

@@ -12,8 +12,11 @@ use burn::tensor::{Device, Tensor};
 use crossbeam_channel::{Sender, bounded};
 use stageline_schedule::{Checked, OneFOneB, Schedule, check};
 
+use crate::clip::Clip;
+use crate::device::is_host;
 use crate::error::BuildError;
-use crate::flush::Trained;
+use crate::finite::OnNonFinite;
+use crate::flush::{FlushConfig, Trained};
 use crate::link::link;
 use crate::payload::Payload;
 use crate::pipeline::Pipeline;
@@ -57,16 +60,22 @@ impl StageConfig {
     }
 }
 
-/// Which stage trains which parameter.
+/// Which stage trains which parameter, and what about that cannot be.
 #[derive(Default)]
 struct Owners {
     stage_of: HashMap<ParamId, usize>,
+    /// Stages that train the same parameter.
     shared: Option<(usize, usize)>,
+    /// A stage whose optimizer clips.
+    clipping: Option<usize>,
 }
 
 impl Owners {
-    fn add<M: Module>(&mut self, stage: usize, module: &M) {
-        module.visit(&mut Claim { owners: self, stage });
+    fn add<M: Module>(&mut self, stage: usize, trained: &Trained<M>) {
+        trained.module().visit(&mut Claim { owners: self, stage });
+        if trained.clips() {
+            self.clipping.get_or_insert(stage);
+        }
     }
 }
 
@@ -120,7 +129,7 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
     pub fn stage<S: Stage<Input = Out>>(mut self, module: S, config: StageConfig) -> Chain<In, S::Output> {
         let stage = self.devices.len();
         let (device, trained) = config.place(module);
-        self.owners.add(stage, trained.module());
+        self.owners.add(stage, &trained);
         let before = self.wire;
         self.devices.push(device.clone());
         let wire = move |site: &mut Site| {
@@ -136,7 +145,7 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
     pub fn loss<L: LossStage<Input = Out>>(mut self, module: L, config: StageConfig) -> PipelineBuilder<In, L::Target> {
         let stage = self.devices.len();
         let (device, trained) = config.place(module);
-        self.owners.add(stage, trained.module());
+        self.owners.add(stage, &trained);
         let before = self.wire;
         self.devices.push(device.clone());
         let (targets, target_feed) = bounded(1);
@@ -156,6 +165,7 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
             micro_batches: 1,
             channel_capacity: None,
             cores_per_stage: None,
+            flush: FlushConfig::default(),
         }
     }
 }
@@ -173,6 +183,7 @@ pub struct PipelineBuilder<In: Payload, Target: Payload> {
     micro_batches: usize,
     channel_capacity: Option<usize>,
     cores_per_stage: Option<usize>,
+    flush: FlushConfig,
 }
 
 impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
@@ -202,6 +213,18 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         self
     }
 
+    /// How gradients are clipped, once a step, when they are added up over all micro-batches; not at all if not set.
+    pub fn clip(mut self, clip: Clip) -> Self {
+        self.flush.clip = Some(clip);
+        self
+    }
+
+    /// What is done with a step whose loss or gradients are NaN or infinite; [`OnNonFinite::Stop`] if not set.
+    pub fn on_non_finite(mut self, policy: OnNonFinite) -> Self {
+        self.flush.on_non_finite = policy;
+        self
+    }
+
     /// Writes the plan, checks it, and starts one thread a worker.
     ///
     /// # Errors
@@ -209,6 +232,12 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
     pub fn build(self) -> Result<Pipeline<In, Target>, BuildError> {
         if let Some(stages) = self.owners.shared {
             return Err(BuildError::SharedParameter { stages });
+        }
+        if let Some(stage) = self.owners.clipping {
+            return Err(BuildError::ClippingOptimizer { stage });
+        }
+        if let Some(bound) = self.flush.clip.map(Clip::bound).filter(|bound| !bound.is_finite() || *bound <= 0.0) {
+            return Err(BuildError::Clip { bound });
         }
         self.one_gpu_at_most()?;
         let plan = self.checked_plan()?;
@@ -220,7 +249,7 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         };
         let mut site = Site { capacity: plan.capacity(), devices: self.devices, runners: Vec::new() };
         (self.wire)(&mut site);
-        Pipeline::start(Arc::new(plan), site.runners, cores, (self.inputs, self.targets), self.weight)
+        Pipeline::start(Arc::new(plan), site.runners, cores, (self.inputs, self.targets), self.weight, self.flush)
     }
 
     /// burn moves tensors between GPUs by NCCL, which deadlocks where two workers start opposite moves at once.
@@ -247,14 +276,4 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         let capacity = self.channel_capacity.map_or(micro_batches, |capacity| capacity.min(micro_batches));
         check(plan, capacity).map_err(BuildError::Check)
     }
-}
-
-#[cfg(feature = "flex")]
-fn is_host(device: &Device) -> bool {
-    *device == Device::flex()
-}
-
-#[cfg(not(feature = "flex"))]
-fn is_host(_: &Device) -> bool {
-    false
 }

@@ -47,6 +47,17 @@ impl DeviceName {
     }
 }
 
+/// Whether a device computes on the host's cores.
+#[cfg(feature = "flex")]
+pub(crate) fn is_host(device: &Device) -> bool {
+    device.clone().inner() == Device::flex()
+}
+
+#[cfg(not(feature = "flex"))]
+pub(crate) fn is_host(_: &Device) -> bool {
+    false
+}
+
 impl FromStr for DeviceName {
     type Err = DeviceError;
 

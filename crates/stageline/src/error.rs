@@ -4,6 +4,7 @@ use stageline_schedule::{Action, CheckError, Compute, ScheduleError};
 
 use crate::batch::BatchError;
 use crate::failure::{During, StageFailure};
+use crate::finite::Culprit;
 use crate::flush::LedgerError;
 
 /// Why a pipeline cannot be built. Threads that have started, if any, have ended.
@@ -47,6 +48,21 @@ pub enum BuildError {
     SeveralGpus {
         /// How many.
         gpus: usize,
+    },
+    /// Gradients cannot be clipped to this.
+    #[error("gradients cannot be clipped to {bound}; give a bound that is positive and finite")]
+    Clip {
+        /// The bound.
+        bound: f64,
+    },
+    /// A stage's optimizer clips gradients by itself.
+    #[error(
+        "the optimizer of stage {stage} clips each parameter's gradients by themselves; take its clipping out, and clip all \
+         of them together with `.clip(Clip::GlobalNorm(...))`"
+    )]
+    ClippingOptimizer {
+        /// The stage.
+        stage: usize,
     },
     /// No core was given to a stage.
     #[error("0 cores a stage: every stage needs at least 1 core")]
@@ -94,6 +110,18 @@ pub enum StepError {
     /// The stages do not agree on what they summed. All workers have stopped; no stage has stepped.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
+    /// The loss or a gradient is NaN or infinite. All workers have stopped; no stage has stepped.
+    #[error(
+        "the loss or a gradient of step {step} is not finite{}; no stage has stepped: lower the learning rate, clip the \
+         gradients with `.clip(...)`, or leave such steps out with `.on_non_finite(OnNonFinite::Skip)`",
+        culprit.map_or_else(|| ", though not when the step is run again".to_owned(), |culprit| format!(", first {culprit}"))
+    )]
+    NonFinite {
+        /// The step.
+        step: usize,
+        /// Where it came from; `None` if a second run of the step did not show it again.
+        culprit: Option<Culprit>,
+    },
     /// An earlier step or evaluation failed.
     #[error(
         "the pipeline stopped in {during}, with the error that it returned; take the modules back with \

@@ -1,8 +1,14 @@
-//! The end of a step: every stage shows its ledger, and only if all agree does any of them step its optimizer.
+//! The end of a step: every stage shows what it has summed, and only if all agree does any of them step its optimizer.
+//!
+//! In this order: add up, find what is not finite, global norm, clip, step.
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::module::Module;
 use burn::optim::{GradientsParams, ModuleOptimizer};
+
+use crate::clip::{Clip, Scaling};
+use crate::finite::OnNonFinite;
+use crate::worker::Finished;
 
 /// What a stage has summed: it must be every micro-batch, and exactly the weight of the batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -16,9 +22,9 @@ pub struct Ledger {
 /// A stage's sum is not the whole batch.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error(
-    "stage {stage} summed {} micro-batches of weight {}, but the step has {} of weight {}; \
+    "stage {stage} summed {} micro-batches of weight {}, but the step has {} of weight {}: {}; \
      no stage has stepped: this is a bug in the pipeline",
-    found.backwards, found.weight, expected.backwards, expected.weight
+    found.backwards, found.weight, expected.backwards, expected.weight, self.missing()
 )]
 pub struct LedgerError {
     /// The stage.
@@ -29,8 +35,64 @@ pub struct LedgerError {
     pub expected: Ledger,
 }
 
+impl LedgerError {
+    /// Sums are made in ascending order, so the first that is missing follows the last that is there.
+    fn missing(&self) -> String {
+        match self.found.backwards {
+            all if all == self.expected.backwards => "their weights differ".to_owned(),
+            first if first < self.expected.backwards => format!("micro-batch {first} is missing"),
+            _ => "there are too many".to_owned(),
+        }
+    }
+}
+
+/// What the flush does to gradients.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct FlushConfig {
+    pub(crate) clip: Option<Clip>,
+    pub(crate) on_non_finite: OnNonFinite,
+}
+
+/// What every stage does at the end of a step, decided once for all of them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Verdict {
+    /// Step, with gradients so scaled.
+    Step(Scaling),
+    /// Leave everything as it is.
+    Skip,
+}
+
+/// What all stages have summed.
+pub(crate) struct Sums {
+    /// The loss, added up over the micro-batches.
+    pub(crate) loss: f64,
+    /// The norm of all gradients together.
+    pub(crate) gradient_norm: f64,
+}
+
+impl Sums {
+    /// Adds up what the stages show, in layer order.
+    ///
+    /// # Errors
+    /// [`LedgerError`] where a stage has not summed the whole step.
+    pub(crate) fn of(mut finished: Vec<Finished>, expected: Ledger) -> Result<Self, LedgerError> {
+        finished.sort_by_key(|stage| stage.stage);
+        agree(finished.iter().map(|stage| (stage.stage, stage.outcome.ledger)), expected)?;
+        let squares = finished.iter().flat_map(|stage| &stage.outcome.squared_norms);
+        let gradient_norm = squares.sum::<f64>().sqrt();
+        Ok(Self { loss: finished.iter().filter_map(|stage| stage.outcome.loss).sum(), gradient_norm })
+    }
+
+    pub(crate) fn verdict(&self, config: FlushConfig) -> Verdict {
+        if !self.loss.is_finite() || !self.gradient_norm.is_finite() {
+            return Verdict::Skip;
+        }
+        Verdict::Step(config.clip.map_or(Scaling::Keep, |clip| clip.scaling(self.gradient_norm)))
+    }
+}
+
 /// Whether every stage, by its index, has summed the whole step.
-pub(crate) fn agree(ledgers: impl IntoIterator<Item = (usize, Ledger)>, expected: Ledger) -> Result<(), LedgerError> {
+fn agree(ledgers: impl IntoIterator<Item = (usize, Ledger)>, expected: Ledger) -> Result<(), LedgerError> {
     match ledgers.into_iter().find(|(_, found)| *found != expected) {
         Some((stage, found)) => Err(LedgerError { stage, found, expected }),
         None => Ok(()),
@@ -52,6 +114,11 @@ impl<M: Module> Trained<M> {
 
     pub(crate) fn module(&self) -> &M {
         self.module.as_ref().expect("a worker ends when its optimizer panics")
+    }
+
+    /// Whether the optimizer clips gradients by itself.
+    pub(crate) fn clips(&self) -> bool {
+        self.optimizer.has_gradient_clipping()
     }
 
     /// One optimizer step, at the base learning rate that it returns.
@@ -79,6 +146,8 @@ mod tests {
         assert_eq!(agree([(0, expected), (1, expected)], expected), Ok(()));
         let found = Ledger { backwards: 1, weight: 3.0 };
         let error = agree([(0, expected), (1, found)], expected).unwrap_err();
-        assert!(error.to_string().starts_with("stage 1 summed 1 micro-batches of weight 3,"), "{error}");
+        let message =
+            "stage 1 summed 1 micro-batches of weight 3, but the step has 2 of weight 5: micro-batch 1 is missing;";
+        assert!(error.to_string().starts_with(message), "{error}");
     }
 }

@@ -6,6 +6,7 @@ use burn::module::Module;
 use burn::optim::{GradientsAccumulator, GradientsParams};
 
 use crate::flush::Ledger;
+use crate::norm::squared_norms;
 
 /// Adds the gradients of every micro-batch in ascending order, in whichever order they come.
 ///
@@ -34,6 +35,14 @@ impl<M: Module> GradientSum<M> {
     /// How many micro-batches are in the sum, and their weight.
     pub(crate) fn ledger(&self) -> Ledger {
         self.ledger
+    }
+
+    /// The squared norm of every parameter's sum, in the order of the module's parameters.
+    pub(crate) fn squared_norms(&mut self, module: &M) -> Vec<f64> {
+        let gradients = self.sum.grads();
+        let squares = squared_norms(module, &gradients);
+        self.sum.accumulate(module, gradients);
+        squares
     }
 
     /// The sum, leaving an empty one.

@@ -17,20 +17,24 @@
 //! - `runner`: what a stage does at each instruction; `sink` is where its output goes, `link` the boundary to its
 //!   neighbour, `tape` what a forward leaves for its backward, `slots` what waits between two instructions.
 //! - `gradients`: the running sum over micro-batches.
-//! - [`flush`]: the ledger that all stages must agree on, and the optimizer step.
+//! - [`flush`]: the ledger that all stages must agree on, the verdict, and the optimizer step; `norm`, [`clip`] and
+//!   [`finite`] are its parts.
 //! - [`report`], [`error`] with [`failure`], [`modules`]: what comes out.
 //!
 //! [`seeded`] makes parameters that do not depend on the cut, and [`DeviceName`] names devices.
 
 pub mod batch;
 pub mod builder;
+pub mod clip;
 pub mod device;
 pub mod error;
 pub mod failure;
+pub mod finite;
 pub mod flush;
 mod gradients;
 mod link;
 pub mod modules;
+mod norm;
 pub mod payload;
 pub mod pipeline;
 pub mod report;
@@ -45,13 +49,15 @@ mod worker;
 
 pub use batch::{Batch, BatchError};
 pub use builder::{Chain, PipelineBuilder, StageConfig};
+pub use clip::Clip;
 pub use device::{DeviceError, DeviceName};
 pub use error::{BuildError, StepError};
 pub use failure::{Activity, During, Failure, StageFailure};
+pub use finite::{Culprit, OnNonFinite, Origin};
 pub use modules::{ModuleError, Modules};
 pub use payload::{Payload, PayloadMapper};
 pub use pipeline::Pipeline;
-pub use report::{EvalReport, StageReport, StepReport};
+pub use report::{EvalReport, StageReport, StepReport, Update};
 pub use seed::seeded;
 pub use stage::{BoxError, LossStage, Stage};
 pub use stageline_schedule as schedule;

@@ -7,13 +7,15 @@ use std::time::Instant;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use stageline_schedule::{Checked, Plan};
 
-use crate::batch::{Batch, MicroBatches};
+use crate::batch::{Batch, BatchError, MicroBatches, Weights};
+use crate::clip::Scaling;
 use crate::error::{BuildError, StepError};
 use crate::failure::{During, Failure};
-use crate::flush::{self, Ledger};
+use crate::finite::{self, Culprit, OnNonFinite};
+use crate::flush::{FlushConfig, Ledger, Sums, Verdict};
 use crate::modules::Modules;
 use crate::payload::Payload;
-use crate::report::{EvalReport, StageReport, StepReport};
+use crate::report::{EvalReport, StageReport, StepReport, Update};
 use crate::runner::{Pass, Runner};
 use crate::stop::{Stop, Stopped};
 use crate::worker::{Command, Finished, Line, Stepped, Worker};
@@ -30,7 +32,8 @@ pub struct Pipeline<In: Payload, Target: Payload> {
     finished: Receiver<Finished>,
     stepped: Receiver<Stepped>,
     stop: Arc<Stop>,
-    /// How many steps are done.
+    flush: FlushConfig,
+    /// How many steps are done, those that were skipped included.
     steps: usize,
     /// What the workers were last asked for.
     during: During,
@@ -40,7 +43,7 @@ pub struct Pipeline<In: Payload, Target: Payload> {
 
 struct WorkerHandle {
     commands: Sender<Command>,
-    commits: Sender<()>,
+    verdicts: Sender<Verdict>,
     thread: JoinHandle<Vec<Box<dyn Runner>>>,
 }
 
@@ -51,6 +54,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         cores: usize,
         (inputs, targets): (Sender<Vec<In>>, Sender<Vec<Target>>),
         weight: fn(&Target) -> f64,
+        flush: FlushConfig,
     ) -> Result<Self, BuildError> {
         let (finished_sender, finished) = bounded(runners.len());
         let (stepped_sender, stepped) = bounded(runners.len());
@@ -62,6 +66,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             finished,
             stepped,
             stop: Arc::new(Stop::new()),
+            flush,
             steps: 0,
             during: During::Step(0),
             ended: Vec::new(),
@@ -73,16 +78,16 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             stages.sort_unstable();
             let runners = stages.into_iter().filter_map(|stage| unseated[stage].take()).collect();
             let (commands, command_receiver) = bounded(1);
-            let (commits, commit_receiver) = bounded(1);
+            let (verdicts, verdict_receiver) = bounded(1);
             let line = Line {
                 commands: command_receiver,
                 finished: finished_sender.clone(),
-                commits: commit_receiver,
+                verdicts: verdict_receiver,
                 stepped: stepped_sender.clone(),
                 stop: Arc::clone(&pipeline.stop),
             };
             let thread = Worker::new(index, runners, line).spawn(cores)?;
-            pipeline.workers.push(WorkerHandle { commands, commits, thread });
+            pipeline.workers.push(WorkerHandle { commands, verdicts, thread });
         }
         Ok(pipeline)
     }
@@ -94,14 +99,33 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
 
     /// Trains on one batch: M micro-batches forward and backward, then one optimizer step on every stage.
     ///
+    /// Where no target of the batch counts, the step is skipped; where the loss or a gradient is not finite, it is
+    /// skipped or an error, as [`on_non_finite`](crate::PipelineBuilder::on_non_finite) says. A skipped step leaves
+    /// parameters, optimizer states and learning rates as they are, and [`StepReport::update`] says why.
+    ///
     /// # Errors
     /// [`StepError::Batch`] leaves the pipeline as it was. After any other error all threads have ended and
     /// [`into_modules`](Self::into_modules) gives the modules back.
     pub fn step(&mut self, batch: Batch<In, Target>) -> Result<StepReport, StepError> {
         self.running()?;
-        let batch = batch.cut(self.plan().micro_batches(), self.weight)?;
         let start = Instant::now();
-        self.train(batch, start).map_err(|interrupt| self.end(interrupt))
+        self.during = During::Step(self.steps);
+        let concluded = match batch.cut(self.plan().micro_batches(), self.weight) {
+            Err(BatchError::NoWeight) => Concluded::without_weight(self.plan().stages()),
+            cut => self.train(cut?).map_err(|interrupt| self.end(interrupt))?,
+        };
+        let report = StepReport {
+            step: self.steps,
+            loss: concluded.loss / concluded.weight,
+            weight: concluded.weight,
+            step_time: start.elapsed(),
+            stages: concluded.stages,
+            workers: self.workers.len(),
+            micro_batches: self.plan().micro_batches(),
+            update: concluded.update,
+        };
+        self.steps += 1;
+        Ok(report)
     }
 
     /// Evaluates one batch: forwards only, without a graph. A batch of fewer than M rows is cut into its rows.
@@ -124,33 +148,50 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         if self.workers.is_empty() { Err(StepError::Stopped { during: self.during }) } else { Ok(()) }
     }
 
-    fn train(&mut self, batch: MicroBatches<In, Target>, start: Instant) -> Result<StepReport, Ended> {
-        self.during = During::Step(self.steps);
+    fn train(&mut self, batch: MicroBatches<In, Target>) -> Result<Concluded, Ended> {
         let weights = Arc::new(batch.weights);
         let expected = Ledger { backwards: weights.each.len(), weight: weights.total };
+        let again = (batch.inputs.clone(), batch.targets.clone());
         let plan = Arc::clone(&self.plan);
         let finished = self.run(batch.inputs, batch.targets, plan, &Pass::Train(Arc::clone(&weights)))?;
 
-        let ledgers = finished.iter().map(|stage| (stage.stage, stage.outcome.ledger));
-        flush::agree(ledgers, expected).map_err(|error| Ended::ByCaller(error.into()))?;
+        let sums = Sums::of(finished, expected).map_err(|error| Ended::ByCaller(error.into()))?;
+        let verdict = sums.verdict(self.flush);
         for worker in &self.workers {
-            self.stop.send(&worker.commits, ())?;
+            self.stop.send(&worker.verdicts, verdict)?;
         }
+        let stages = self.concluded_stages()?;
+        let update = match verdict {
+            Verdict::Step(scaling) => {
+                Update::Stepped { gradient_norm: sums.gradient_norm, clipped: scaling != Scaling::Keep }
+            }
+            Verdict::Skip => Update::NonFinite { culprit: self.inspect(again, &weights)? },
+        };
+        match (update, self.flush.on_non_finite) {
+            (Update::NonFinite { culprit }, OnNonFinite::Stop) => {
+                Err(Ended::ByCaller(StepError::NonFinite { step: self.steps, culprit }))
+            }
+            _ => Ok(Concluded { loss: sums.loss, weight: weights.total, stages, update }),
+        }
+    }
+
+    /// Runs a step again, without its flush, to find the first thing in it that is not finite.
+    fn inspect(
+        &self,
+        (inputs, targets): (Vec<In>, Vec<Target>),
+        weights: &Arc<Weights>,
+    ) -> Result<Option<Culprit>, Stopped> {
+        let finished = self.run(inputs, targets, Arc::clone(&self.plan), &Pass::Inspect(Arc::clone(weights)))?;
+        self.concluded_stages()?;
+        Ok(finite::first(finished.into_iter().flat_map(|stage| stage.outcome.culprits)))
+    }
+
+    /// What every stage tells when its step is over.
+    fn concluded_stages(&self) -> Result<Vec<StageReport>, Stopped> {
         let mut stepped = self.gather(&self.stepped)?;
         stepped.sort_by_key(|stage| stage.stage);
-
-        let stages = stepped.iter().map(|stage| StageReport { busy: stage.busy, learning_rate: stage.learning_rate });
-        let report = StepReport {
-            step: self.steps,
-            loss: total_loss(&finished) / weights.total,
-            weight: weights.total,
-            step_time: start.elapsed(),
-            stages: stages.collect(),
-            workers: self.workers.len(),
-            micro_batches: weights.each.len(),
-        };
-        self.steps += 1;
-        Ok(report)
+        let report = |stage: Stepped| StageReport { busy: stage.busy, learning_rate: stage.learning_rate };
+        Ok(stepped.into_iter().map(report).collect())
     }
 
     fn evaluate(&mut self, batch: MicroBatches<In, Target>) -> Result<EvalReport, Ended> {
@@ -207,6 +248,21 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
 impl<In: Payload, Target: Payload> Drop for Pipeline<In, Target> {
     fn drop(&mut self) {
         self.join();
+    }
+}
+
+/// A step that is over.
+struct Concluded {
+    loss: f64,
+    weight: f64,
+    stages: Vec<StageReport>,
+    update: Update,
+}
+
+impl Concluded {
+    /// Nothing was computed.
+    fn without_weight(stages: usize) -> Self {
+        Self { loss: 0.0, weight: 0.0, stages: vec![StageReport::default(); stages], update: Update::NoWeight }
     }
 }
 

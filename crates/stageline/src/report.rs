@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
+use crate::finite::Culprit;
+
 /// What one training step did.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct StepReport {
     /// The step, from 0.
     pub step: usize,
-    /// The loss per unit of weight: the sum over all targets, divided by the total weight.
+    /// The loss per unit of weight: the sum over all targets, divided by the total weight; NaN where that is 0.
     pub loss: f64,
     /// The total loss weight.
     pub weight: f64,
@@ -20,6 +22,35 @@ pub struct StepReport {
     pub workers: usize,
     /// The number of micro-batches, M.
     pub micro_batches: usize,
+    /// What became of the gradients.
+    pub update: Update,
+}
+
+/// What a step did to the parameters.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Update {
+    /// Every stage stepped its optimizer.
+    Stepped {
+        /// The norm of all gradients of all stages together, before they were clipped.
+        gradient_norm: f64,
+        /// Whether they were clipped.
+        clipped: bool,
+    },
+    /// No target of the batch counts, so nothing was computed and nothing changed.
+    NoWeight,
+    /// The loss or a gradient is NaN or infinite, so nothing changed.
+    NonFinite {
+        /// Where it came from; `None` if a second run of the step did not show it again.
+        culprit: Option<Culprit>,
+    },
+}
+
+impl Update {
+    /// Whether the optimizers stepped.
+    pub fn stepped(&self) -> bool {
+        matches!(self, Self::Stepped { .. })
+    }
 }
 
 /// What one stage did in one step.
@@ -28,8 +59,8 @@ pub struct StepReport {
 pub struct StageReport {
     /// The time in forwards, backwards and the optimizer step.
     pub busy: Duration,
-    /// The learning rate of its optimizer step.
-    pub learning_rate: f64,
+    /// The learning rate of its optimizer step; `None` where the step was skipped.
+    pub learning_rate: Option<f64>,
 }
 
 impl StepReport {
@@ -69,7 +100,7 @@ mod tests {
 
     #[test]
     fn the_bubble_is_the_idle_share_of_the_total() {
-        let busy = |milliseconds| StageReport { busy: Duration::from_millis(milliseconds), learning_rate: 0.1 };
+        let busy = |milliseconds| StageReport { busy: Duration::from_millis(milliseconds), learning_rate: Some(0.1) };
         let report = StepReport {
             step: 0,
             loss: 1.0,
@@ -78,6 +109,7 @@ mod tests {
             stages: vec![busy(80), busy(60)],
             workers: 2,
             micro_batches: 4,
+            update: Update::Stepped { gradient_norm: 1.0, clipped: false },
         };
         assert!((report.bubble() - 0.3).abs() < 1e-12);
         assert_eq!(report.ideal_bubble(), 1.0 / 5.0);

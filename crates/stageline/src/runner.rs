@@ -10,9 +10,11 @@ use crossbeam_channel::Receiver;
 use stageline_schedule::{Action, Carried, Compute, Instruction, Transfer};
 
 use crate::batch::Weights;
-use crate::flush::{Ledger, Trained};
+use crate::finite::{Culprit, Origin, is_finite};
+use crate::flush::{Ledger, Trained, Verdict};
 use crate::gradients::GradientSum;
 use crate::link::{Upstream, Weighted, move_to};
+use crate::norm::squared_norms;
 use crate::sink::Sink;
 use crate::slots::Slots;
 use crate::stage::BoxError;
@@ -24,13 +26,15 @@ use crate::tape::{LeafGradients, Leaves, track};
 pub(crate) enum Pass {
     /// Forwards, backwards and a flush; the loss is divided by the total weight.
     Train(Arc<Weights>),
+    /// The same without the flush, looking for the first thing that is not finite.
+    Inspect(Arc<Weights>),
     /// Forwards only, without a graph.
     Evaluate(Arc<Weights>),
 }
 
 impl Pass {
     fn weights(&self) -> &Weights {
-        let (Self::Train(weights) | Self::Evaluate(weights)) = self;
+        let (Self::Train(weights) | Self::Inspect(weights) | Self::Evaluate(weights)) = self;
         weights
     }
 }
@@ -50,8 +54,12 @@ impl From<Stopped> for Interrupt {
 }
 
 /// What a stage has to show at the end of a pass.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Outcome {
+    /// The squared norm of every parameter's gradient, in layer order.
+    pub(crate) squared_norms: Vec<f64>,
+    /// What an inspection found.
+    pub(crate) culprits: Vec<Culprit>,
     /// What is in its gradient sum.
     pub(crate) ledger: Ledger,
     /// The sum of the losses, from the last stage.
@@ -64,8 +72,8 @@ pub(crate) trait Runner: Send {
     fn begin(&mut self, pass: &Pass, stop: &Stop) -> Result<(), Stopped>;
     fn run(&mut self, instruction: Instruction, stop: &Stop) -> Result<(), Interrupt>;
     fn finish(&mut self) -> Outcome;
-    /// Steps the optimizer; returns the learning rate.
-    fn step(&mut self) -> f64;
+    /// Steps the optimizer, or leaves it as it is; returns the learning rate of the step.
+    fn conclude(&mut self, verdict: Verdict) -> Option<f64>;
     fn into_module(self: Box<Self>) -> Option<ErasedModule>;
 }
 
@@ -88,6 +96,8 @@ enum Mode<M> {
     Idle,
     Training {
         total_weight: f64,
+        /// What an inspection has found so far.
+        inspection: Option<Vec<Culprit>>,
     },
     /// With the module without autodiff.
     Evaluating(M),
@@ -144,26 +154,50 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
             let payload = move_to(payload, &self.device);
             return self.sink.evaluate(module, Weighted { payload, weight }, micro_batch);
         }
+        let input_is_finite = self.inspects().then(|| is_finite(&payload));
         let (payload, input) = match self.source {
             Source::Batch(_) => (track(move_to(payload, &self.device)), Leaves::default()),
             Source::Link(_) => Leaves::of_input(payload),
         };
         let residual = self.sink.forward(self.trained.module(), Weighted { payload, weight }, micro_batch)?;
         self.tape.put(micro_batch, Taped { input, residual, weight });
+        match input_is_finite {
+            Some(true) if !self.sink.output_is_finite(micro_batch) => self.blame(micro_batch, Origin::Forward),
+            Some(false) if matches!(self.source, Source::Batch(_)) => self.blame(micro_batch, Origin::Input),
+            _ => {}
+        }
         Ok(())
     }
 
+    fn inspects(&self) -> bool {
+        matches!(self.mode, Mode::Training { inspection: Some(_), .. })
+    }
+
+    fn blame(&mut self, micro_batch: usize, origin: Origin) {
+        if let Mode::Training { inspection: Some(culprits), .. } = &mut self.mode {
+            culprits.push(Culprit { stage: self.stage, micro_batch, origin });
+        }
+    }
+
     fn backward(&mut self, micro_batch: usize) {
-        let Mode::Training { total_weight } = self.mode else { unreachable!("an evaluation has no backwards") };
+        let Mode::Training { total_weight, .. } = self.mode else { unreachable!("an evaluation has no backwards") };
         let Taped { input, residual, weight } = self.tape.take(micro_batch);
+        let came_finite = self.inspects() && self.sink.gradient_is_finite(micro_batch);
         let root = self.sink.root(residual, micro_batch, total_weight);
         let mut gradients = root.map(|root| root.backward());
         if let Source::Link(_) = self.source {
             self.departing.put(micro_batch, input.gradients(gradients.as_mut()));
         }
         let module = self.trained.module();
-        let gradients = gradients.map(|gradients| GradientsParams::from_grads(gradients, module));
-        self.gradients.add(module, micro_batch, gradients.unwrap_or_default(), weight);
+        let gradients = gradients.map(|gradients| GradientsParams::from_grads(gradients, module)).unwrap_or_default();
+        let left_finite = !came_finite || {
+            let to_input = matches!(self.source, Source::Batch(_)) || self.departing.get(micro_batch).is_finite();
+            to_input && squared_norms(module, &gradients).into_iter().all(f64::is_finite)
+        };
+        self.gradients.add(module, micro_batch, gradients, weight);
+        if !left_finite {
+            self.blame(micro_batch, Origin::Backward);
+        }
     }
 
     fn send_gradient(&mut self, micro_batch: usize, stop: &Stop) -> Result<(), Stopped> {
@@ -186,7 +220,8 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
         }
         self.sink.begin(stop)?;
         self.mode = match pass {
-            Pass::Train(weights) => Mode::Training { total_weight: weights.total },
+            Pass::Train(weights) => Mode::Training { total_weight: weights.total, inspection: None },
+            Pass::Inspect(weights) => Mode::Training { total_weight: weights.total, inspection: Some(Vec::new()) },
             Pass::Evaluate(_) => Mode::Evaluating(self.trained.module().valid()),
         };
         Ok(())
@@ -214,12 +249,26 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
     }
 
     fn finish(&mut self) -> Outcome {
-        self.mode = Mode::Idle;
-        Outcome { ledger: self.gradients.ledger(), loss: self.sink.loss() }
+        let mode = std::mem::replace(&mut self.mode, Mode::Idle);
+        let (squared_norms, culprits) = match mode {
+            Mode::Training { inspection: None, .. } => {
+                (self.gradients.squared_norms(self.trained.module()), Vec::new())
+            }
+            Mode::Training { inspection: Some(culprits), .. } => (Vec::new(), culprits),
+            Mode::Evaluating(_) | Mode::Idle => (Vec::new(), Vec::new()),
+        };
+        Outcome { squared_norms, culprits, ledger: self.gradients.ledger(), loss: self.sink.loss() }
     }
 
-    fn step(&mut self) -> f64 {
-        self.trained.step(self.gradients.take())
+    fn conclude(&mut self, verdict: Verdict) -> Option<f64> {
+        let gradients = self.gradients.take();
+        match verdict {
+            Verdict::Step(scaling) => {
+                let gradients = scaling.apply(self.trained.module(), gradients);
+                Some(self.trained.step(gradients))
+            }
+            Verdict::Skip => None,
+        }
     }
 
     fn into_module(self: Box<Self>) -> Option<ErasedModule> {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use burn::tensor::{Device, Tensor};
 use crossbeam_channel::Receiver;
 
+use crate::finite::{is_finite, tensor_is_finite};
 use crate::link::{Downstream, Weighted, move_to};
 use crate::payload::Payload;
 use crate::slots::Slots;
@@ -28,6 +29,10 @@ pub(crate) trait Sink<M>: Send {
     fn evaluate(&mut self, module: &M, input: Weighted<Self::Input>, micro_batch: usize) -> Result<(), BoxError>;
     /// The scalar to start the backward from; `None` where no gradient comes in. `total` is the weight of the step.
     fn root(&mut self, residual: Self::Residual, micro_batch: usize, total: f64) -> Option<Tensor<1>>;
+    /// Whether all that the last forward of this micro-batch made is finite.
+    fn output_is_finite(&self, micro_batch: usize) -> bool;
+    /// Whether all gradients that came back for this micro-batch are finite.
+    fn gradient_is_finite(&self, micro_batch: usize) -> bool;
     fn send(&mut self, micro_batch: usize, stop: &Stop) -> Result<(), Stopped>;
     fn receive_gradient(&mut self, micro_batch: usize, stop: &Stop) -> Result<(), Stopped>;
     /// The sum of the losses of the pass, if this is where they are made.
@@ -69,6 +74,14 @@ impl<S: Stage> Sink<S> for ToNext<S::Output> {
 
     fn root(&mut self, leaves: Leaves, micro_batch: usize, _total: f64) -> Option<Tensor<1>> {
         leaves.root(self.gradients.take(micro_batch))
+    }
+
+    fn output_is_finite(&self, micro_batch: usize) -> bool {
+        is_finite(&self.ready.get(micro_batch).payload)
+    }
+
+    fn gradient_is_finite(&self, micro_batch: usize) -> bool {
+        self.gradients.get(micro_batch).is_finite()
     }
 
     fn send(&mut self, micro_batch: usize, stop: &Stop) -> Result<(), Stopped> {
@@ -138,6 +151,14 @@ impl<L: LossStage> Sink<L> for ToLoss<L::Target> {
     /// The division by the weight of the whole step comes here, once, before the backward.
     fn root(&mut self, loss: Tensor<1>, _micro_batch: usize, total: f64) -> Option<Tensor<1>> {
         loss.is_tracked().then(|| loss.div_scalar(total))
+    }
+
+    fn output_is_finite(&self, micro_batch: usize) -> bool {
+        self.losses.get(&micro_batch).is_none_or(|loss| tensor_is_finite(loss.clone()))
+    }
+
+    fn gradient_is_finite(&self, _micro_batch: usize) -> bool {
+        true
     }
 
     fn send(&mut self, _micro_batch: usize, _stop: &Stop) -> Result<(), Stopped> {

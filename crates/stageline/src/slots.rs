@@ -15,6 +15,10 @@ impl<T> Slots<T> {
         assert!(before.is_none(), "a checked plan makes every value once, and uses it");
     }
 
+    pub(crate) fn get(&self, micro_batch: usize) -> &T {
+        self.0.get(&micro_batch).expect("a checked plan makes every value before it is looked at")
+    }
+
     pub(crate) fn take(&mut self, micro_batch: usize) -> T {
         self.0.remove(&micro_batch).expect("a checked plan makes every value before it uses it, once")
     }

@@ -3,6 +3,7 @@
 use burn::tensor::kind::BridgeTensor;
 use burn::tensor::{Bool, Device, Gradients, Int, Tensor};
 
+use crate::finite::tensor_is_finite;
 use crate::payload::{Payload, PayloadMapper};
 
 /// The gradients of a payload's float leaves, in the payload's order; `None` where the loss does not depend on a leaf.
@@ -12,20 +13,28 @@ pub(crate) struct LeafGradients(Vec<Option<LeafGradient>>);
 struct LeafGradient {
     tensor: BridgeTensor,
     to_device: fn(BridgeTensor, &Device) -> BridgeTensor,
+    is_finite: fn(BridgeTensor) -> bool,
 }
 
 impl LeafGradient {
     fn new<const D: usize>(tensor: Tensor<D>) -> Self {
         let to_device = |tensor, device: &Device| Tensor::<D>::from_bridge(tensor).to_device(device).into_bridge();
-        Self { tensor: tensor.into_bridge(), to_device }
+        let is_finite = |tensor| tensor_is_finite(Tensor::<D>::from_bridge(tensor));
+        Self { tensor: tensor.into_bridge(), to_device, is_finite }
     }
 }
 
 impl LeafGradients {
     /// Moves every gradient.
     pub(crate) fn moved_to(self, device: &Device) -> Self {
-        let moved = |LeafGradient { tensor, to_device }| LeafGradient { tensor: to_device(tensor, device), to_device };
+        let moved =
+            |gradient: LeafGradient| LeafGradient { tensor: (gradient.to_device)(gradient.tensor, device), ..gradient };
         Self(self.0.into_iter().map(|gradient| gradient.map(moved)).collect())
+    }
+
+    /// Whether all gradients that there are are finite.
+    pub(crate) fn is_finite(&self) -> bool {
+        self.0.iter().flatten().all(|gradient| (gradient.is_finite)(gradient.tensor.clone()))
     }
 }
 

@@ -11,6 +11,7 @@ use stageline_schedule::{Checked, Instruction};
 
 use crate::error::{BuildError, StepError};
 use crate::failure::{Activity, During, Failure, StageFailure};
+use crate::flush::Verdict;
 use crate::runner::{Interrupt, Outcome, Pass, Runner};
 use crate::stop::{Stop, Stopped};
 
@@ -27,20 +28,21 @@ pub(crate) struct Finished {
     pub(crate) outcome: Outcome,
 }
 
-/// What a stage tells when its optimizer has stepped.
+/// What a stage tells when its step is over.
 pub(crate) struct Stepped {
     pub(crate) stage: usize,
     /// Since the pass began.
     pub(crate) busy: Duration,
-    pub(crate) learning_rate: f64,
+    /// `None` where it was told to skip the step.
+    pub(crate) learning_rate: Option<f64>,
 }
 
 /// The worker's ends of its channels with the caller.
 pub(crate) struct Line {
     pub(crate) commands: Receiver<Command>,
     pub(crate) finished: Sender<Finished>,
-    /// The go-ahead for the optimizer step.
-    pub(crate) commits: Receiver<()>,
+    /// What all stages do at the end of a step.
+    pub(crate) verdicts: Receiver<Verdict>,
     pub(crate) stepped: Sender<Stepped>,
     pub(crate) stop: Arc<Stop>,
 }
@@ -126,9 +128,10 @@ impl Worker {
             self.interpret(instruction)?;
         }
         self.finish()?;
-        if let Pass::Train(_) = command.pass {
-            self.line.stop.receive(&self.line.commits)?;
-            self.step()?;
+        match command.pass {
+            Pass::Train(_) => self.conclude(self.line.stop.receive(&self.line.verdicts)?)?,
+            Pass::Inspect(_) => self.conclude(Verdict::Skip)?,
+            Pass::Evaluate(_) => {}
         }
         Ok(())
     }
@@ -162,12 +165,12 @@ impl Worker {
         Ok(())
     }
 
-    fn step(&mut self) -> Result<(), Stopped> {
+    fn conclude(&mut self, verdict: Verdict) -> Result<(), Stopped> {
         for seat in &mut self.seats {
             let stage = seat.runner.stage();
             self.at = Position { stage, activity: Activity::OptimizerStep, ..self.at };
             let start = Instant::now();
-            let learning_rate = seat.runner.step();
+            let learning_rate = seat.runner.conclude(verdict);
             seat.busy += start.elapsed();
             self.line.stop.send(&self.line.stepped, Stepped { stage, busy: seat.busy, learning_rate })?;
         }

@@ -1,0 +1,102 @@
+//! NaN and infinity: where in a step they came from.
+
+use std::fmt;
+
+use burn::tensor::{Bool, Int, Tensor};
+
+use crate::payload::{Payload, PayloadMapper};
+
+/// What is done with a step whose gradients or loss are not finite. Whatever it is, no optimizer has moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnNonFinite {
+    /// The step ends with [`StepError::NonFinite`](crate::StepError::NonFinite), and the pipeline with it.
+    #[default]
+    Stop,
+    /// The step is skipped: parameters, optimizer states and learning rates stay as they are. Its report says so.
+    Skip,
+}
+
+/// The first thing in a step that was not finite although all that went into it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Culprit {
+    /// The stage.
+    pub stage: usize,
+    /// The micro-batch.
+    pub micro_batch: usize,
+    /// What it was.
+    pub origin: Origin,
+}
+
+/// What can be the first not to be finite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Origin {
+    /// The input that came with the batch.
+    Input,
+    /// What the forward made: the stage's output, or the loss.
+    Forward,
+    /// What the backward made: gradients of parameters, or of the stage's input.
+    Backward,
+}
+
+impl fmt::Display for Culprit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { stage, micro_batch, origin } = self;
+        match origin {
+            Origin::Input => write!(f, "the input of micro-batch {micro_batch}, as it came with the batch"),
+            Origin::Forward => write!(f, "the forward of stage {stage} on micro-batch {micro_batch}"),
+            Origin::Backward => write!(f, "the backward of stage {stage} on micro-batch {micro_batch}"),
+        }
+    }
+}
+
+/// Of all stages' culprits the first in the step: micro-batch by micro-batch, forwards up the stages and backwards down.
+pub(crate) fn first(culprits: impl Iterator<Item = Culprit>) -> Option<Culprit> {
+    culprits.min_by_key(|culprit| {
+        let way = if culprit.origin == Origin::Backward { usize::MAX - culprit.stage } else { culprit.stage };
+        (culprit.micro_batch, culprit.origin, way)
+    })
+}
+
+/// Whether all float tensors of a payload are finite.
+pub(crate) fn is_finite<P: Payload>(payload: &P) -> bool {
+    let mut check = Check(true);
+    payload.clone().map(&mut check);
+    check.0
+}
+
+/// Whether a tensor is finite. It waits for the device.
+pub(crate) fn tensor_is_finite<const D: usize>(tensor: Tensor<D>) -> bool {
+    tensor.inner().is_finite().all().into_scalar::<bool>()
+}
+
+struct Check(bool);
+
+impl PayloadMapper for Check {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+        self.0 = self.0 && tensor_is_finite(tensor.clone());
+        tensor
+    }
+    fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
+        tensor
+    }
+    fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
+        tensor
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_culprit_is_the_first_in_the_way_of_the_batch() {
+        let culprit = |stage, micro_batch, origin| Culprit { stage, micro_batch, origin };
+        let of = |culprits: &[Culprit]| first(culprits.iter().copied());
+        let (forward, backward) = (Origin::Forward, Origin::Backward);
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[culprit(2, 1, forward), culprit(1, 1, forward)]), Some(culprit(1, 1, forward)));
+        assert_eq!(of(&[culprit(0, 1, backward), culprit(2, 1, backward)]), Some(culprit(2, 1, backward)));
+        assert_eq!(of(&[culprit(0, 0, backward), culprit(0, 1, forward)]), Some(culprit(0, 0, backward)));
+        assert_eq!(of(&[culprit(0, 3, backward), culprit(2, 3, forward)]), Some(culprit(2, 3, forward)));
+    }
+}
