@@ -5,7 +5,7 @@ use std::ops::Range;
 use anyhow::Result;
 use burn::tensor::{Int, Tensor};
 use stageline::schedule::balance;
-use stageline::{Modules, Pipeline, PipelineBuilder, StageConfig};
+use stageline::{LossStage, Modules, Pipeline, PipelineBuilder, StageConfig};
 
 use crate::model::{Block, Embeddings, Head, Layers, Shape, VOCABULARY};
 
@@ -33,7 +33,11 @@ pub fn cut(shape: Shape, stages: usize) -> Result<Vec<Range<usize>>> {
 }
 
 /// One stage for every range of blocks, each with its configuration.
-pub fn split(layers: Layers, cuts: &[Range<usize>], configs: Vec<StageConfig>) -> PipelineBuilder<Bytes, Bytes> {
+pub fn split<H: LossStage<Input = Tensor<3>>>(
+    layers: Layers<H>,
+    cuts: &[Range<usize>],
+    configs: Vec<StageConfig>,
+) -> PipelineBuilder<Bytes, H::Target> {
     let Layers { embeddings, blocks, head } = layers;
     let mut blocks = blocks.into_iter();
     let mut stages = cuts.iter().map(|cut| blocks.by_ref().take(cut.len()).collect::<Vec<_>>()).zip(configs);

@@ -63,10 +63,10 @@ pub struct Head {
 }
 
 /// All layers, not yet cut.
-pub struct Layers {
+pub struct Layers<H = Head> {
     pub embeddings: Embeddings,
     pub blocks: Vec<Block>,
-    pub head: Head,
+    pub head: H,
 }
 
 impl Layers {

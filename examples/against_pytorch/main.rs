@@ -1,0 +1,85 @@
+//! Trains a small GPT and writes all that PyTorch needs to do the same: parameters, batches with masks, settings, and
+//! what came out at every step. `compare.py`, beside this file, does it again and compares.
+//!
+//! ```text
+//! cargo run --release --example against_pytorch -- --folder /tmp/against
+//! python examples/against_pytorch/compare.py /tmp/against
+//! ```
+
+#[path = "../gpt/cut.rs"]
+#[allow(dead_code)] // nothing is joined again
+mod cut;
+mod export;
+mod flags;
+#[path = "../gpt/model.rs"]
+mod model;
+mod task;
+
+use std::fs::{self, File};
+use std::io::Write;
+
+use anyhow::{Result, anyhow, bail};
+use burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig;
+use burn::lr_scheduler::linear::LinearLrSchedulerConfig;
+use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
+use burn::lr_scheduler::sequential::SequentialLrSchedulerConfig;
+use burn::optim::AdamWConfig;
+use burn::tensor::Device;
+use clap::Parser;
+use serde_json::json;
+use stageline::schedule::schedule_named;
+use stageline::{Batch, Clip, StageConfig, Update};
+
+use crate::export::{Parameters, tensors};
+use crate::flags::Flags;
+use crate::model::Layers;
+use crate::task::{MaskedHead, Task};
+
+fn main() -> Result<()> {
+    let flags = Flags::parse();
+    fs::create_dir_all(&flags.folder)?;
+    let device = Device::flex();
+    let Layers { embeddings, blocks, head } = Layers::init(flags.shape(), flags.seed, &device.clone().autodiff());
+
+    let mut parameters = Parameters::default();
+    parameters.add("embeddings", &embeddings);
+    parameters.add("blocks", &blocks);
+    parameters.add("head", &head);
+    parameters.write(&flags.folder.join("initial.safetensors"))?;
+    let task = Task::new(&flags);
+    tensors(&task, &flags.folder.join("batches.safetensors"))?;
+    fs::write(flags.folder.join("settings.json"), serde_json::to_string_pretty(&flags.settings())?)?;
+
+    let optimizer = AdamWConfig::new()
+        .with_beta_1(flags.beta_1)
+        .with_beta_2(flags.beta_2)
+        .with_epsilon(flags.epsilon)
+        .with_weight_decay(flags.weight_decay);
+    let stage = StageConfig::new(device.clone(), optimizer.init(), learning_rate(&flags)?);
+    let layers = Layers { embeddings, blocks, head: MaskedHead { head } };
+    let cuts = cut::cut(flags.shape(), flags.stages)?;
+    let builder = cut::split(layers, &cuts, vec![stage; flags.stages]).micro_batches(flags.micro_batches);
+    let mut pipeline = builder.schedule(schedule_named(&flags.schedule)?).clip(Clip::GlobalNorm(flags.clip)).build()?;
+
+    let mut log = File::create(flags.folder.join("ours.jsonl"))?;
+    for step in 0..flags.steps {
+        let (input, target, mask) = task.batch(step, &device);
+        let report = pipeline.step(Batch::new(input, (target, mask)))?;
+        let Update::Stepped { gradient_norm, .. } = report.update else { bail!("step {step}: {:?}", report.update) };
+        let learning_rate = report.stages.last().and_then(|stage| stage.learning_rate);
+        let line = json!({ "loss": report.loss, "gradient_norm": gradient_norm, "learning_rate": learning_rate });
+        writeln!(log, "{line}")?;
+    }
+    println!("{} steps are in {}", flags.steps, flags.folder.display());
+    Ok(())
+}
+
+/// A linear warm-up, then a cosine down to a tenth.
+fn learning_rate(flags: &Flags) -> Result<ModuleLrScheduler> {
+    let highest = flags.learning_rate;
+    let start = LinearLrSchedulerConfig::new(highest / flags.warm_up as f64, highest, flags.warm_up);
+    let rest = flags.steps.saturating_sub(flags.warm_up).max(1);
+    let decay = CosineAnnealingLrSchedulerConfig::new(highest, rest).with_min_lr(highest / 10.0);
+    let schedule = SequentialLrSchedulerConfig::new(vec![start.into(), decay.into()], vec![flags.warm_up]);
+    schedule.init().map_err(|error| anyhow!("the learning rate: {error}"))
+}

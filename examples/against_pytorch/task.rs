@@ -1,0 +1,73 @@
+//! Something to learn, and a loss that leaves masked targets out.
+
+use burn::module::Module;
+use burn::tensor::activation::log_softmax;
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use stageline::LossStage;
+
+use crate::cut::Bytes;
+use crate::flags::Flags;
+use crate::model::{Head, VOCABULARY};
+
+/// The head of the model, whose loss counts only targets with a mask of 1.
+#[derive(Module, Debug)]
+pub struct MaskedHead {
+    pub head: Head,
+}
+
+impl LossStage for MaskedHead {
+    type Input = Tensor<3>;
+    /// The next bytes and their mask, both `[batch, context]`.
+    type Target = (Bytes, Tensor<2>);
+
+    fn loss(&self, input: Tensor<3>, (target, mask): Self::Target) -> Tensor<1> {
+        let log_probabilities = log_softmax(self.head.logits(input), 1);
+        let targets = target.flatten::<1>(0, 1).unsqueeze_dim(1);
+        let each = log_probabilities.gather(1, targets).squeeze_dim::<1>(1);
+        -(each * mask.flatten::<1>(0, 1)).sum()
+    }
+
+    fn weight((_, mask): &Self::Target) -> f64 {
+        mask.clone().sum().into_scalar::<f64>()
+    }
+}
+
+/// Bytes that mostly follow from the one before, with masks.
+pub struct Task {
+    pub batch_size: usize,
+    pub context: usize,
+    /// `[steps, batch, context + 1]`
+    pub bytes: Vec<u8>,
+    /// `[steps, batch, context]`
+    pub mask: Vec<f32>,
+}
+
+impl Task {
+    pub fn new(flags: &Flags) -> Self {
+        let mut random = ChaCha8Rng::seed_from_u64(flags.seed);
+        let samples = flags.steps * flags.batch_size;
+        let mut uniform = move || f64::from(random.next_u32()) / 2.0_f64.powi(32);
+        let mut byte = 0_u8;
+        let bytes = (0..samples * (flags.context + 1)).map(|_| {
+            let fresh = (uniform() * VOCABULARY as f64) as u8;
+            byte = if uniform() < 0.2 { fresh } else { byte.wrapping_mul(5).wrapping_add(17) };
+            byte
+        });
+        let bytes = bytes.collect();
+        let mask = (0..samples * flags.context).map(|_| f32::from(u8::from(uniform() < flags.unmasked))).collect();
+        Self { batch_size: flags.batch_size, context: flags.context, bytes, mask }
+    }
+
+    /// Input, target and mask of a step, each `[batch, context]`.
+    pub fn batch(&self, step: usize, device: &Device) -> (Bytes, Bytes, Tensor<2>) {
+        let (rows, length) = (self.batch_size, self.context);
+        let bytes = self.bytes.chunks(length + 1).skip(step * rows).take(rows).flatten().map(|byte| i32::from(*byte));
+        let bytes = TensorData::new(bytes.collect::<Vec<_>>(), [rows, length + 1]);
+        let bytes = Tensor::<2, Int>::from_data(bytes, device);
+        let mask = self.mask[step * rows * length..][..rows * length].to_vec();
+        let mask = Tensor::from_data(TensorData::new(mask, [rows, length]), device);
+        (bytes.clone().slice_dim(1, 0..length), bytes.slice_dim(1, 1..length + 1), mask)
+    }
+}
