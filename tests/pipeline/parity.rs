@@ -1,12 +1,13 @@
 //! The parameters after training are the same bits for every P, schedule and channel capacity, and for a plain loop.
 
+use burn::module::Module;
 use burn::tensor::Tensor;
 use proptest::prelude::*;
 use stageline::schedule::{EagerOneFOneB, GPipe, Interleaved, LoopedBreadthFirst, OneFOneB, Plan, Schedule};
 
-use stageline::{Clip, Update};
+use stageline::{Batch, Clip, Dropout, Pipeline, Stage, Update};
 
-use crate::mlp::{Cut, Mlp, Target};
+use crate::mlp::{Cut, Error, Layer, Mlp, Target, bits, config};
 
 const SCHEDULES: [&(dyn Schedule + Sync); 3] = [&GPipe, &OneFOneB, &EagerOneFOneB];
 
@@ -97,6 +98,70 @@ fn clipping_gives_the_bits_of_the_plain_loop() {
         model.clone().train_plainly_clipped(3, &batches, Some(Clip::GlobalNorm(0.05))).0.bits(),
         model.train_plainly(3, &batches).bits()
     );
+}
+
+/// A layer, and a dropout behind it.
+#[derive(Module, Debug)]
+struct Dropped {
+    layer: Layer,
+    dropout: Dropout,
+}
+
+impl Stage for Dropped {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        self.dropout.forward(self.layer.forward(input))
+    }
+}
+
+/// The bits after training, and the losses of the steps.
+fn train_with_dropout(
+    stages: usize,
+    micro_batches: usize,
+    schedule: &'static (dyn Schedule + Sync),
+) -> (Vec<u32>, Vec<f64>) {
+    let Mlp { layers, error } = Mlp::new(3, 8, 4);
+    let dropped = layers.into_iter().zip(0..).map(|(layer, at)| Dropped { layer, dropout: Dropout::new(0.4, 5, at) });
+    let mut dropped = dropped.collect::<Vec<_>>();
+    let builder = match stages {
+        1 => Pipeline::builder().loss((dropped, error), config()),
+        2 => {
+            let rest = dropped.split_off(1);
+            Pipeline::builder().stage(dropped, config()).loss((rest, error), config())
+        }
+        _ => {
+            let (rest, middle) = (dropped.split_off(2), dropped.split_off(1));
+            let chain = Pipeline::builder().stage(dropped, config()).stage(middle, config()).stage(rest, config());
+            chain.loss((Vec::<Dropped>::new(), error), config())
+        }
+    };
+    let mut pipeline = builder.schedule(schedule).micro_batches(micro_batches).build().unwrap();
+    let step = |(input, target): (Tensor<2>, Target)| pipeline.step(Batch::new(input, target)).unwrap().loss;
+    let losses = batches(11, 8, true, 2).into_iter().map(step).collect();
+    let last = stages - 1;
+    let mut modules = pipeline.into_modules();
+    let mut found: Vec<_> = (0..last).flat_map(|stage| bits(&modules.take::<Vec<Dropped>>(stage).unwrap())).collect();
+    found.extend(bits(&modules.take::<(Vec<Dropped>, Error)>(last).unwrap()));
+    (found, losses)
+}
+
+/// For the same M the same bits; for another M the same elements are dropped, so that only rounding differs.
+#[test]
+fn dropout_depends_on_the_sample_only() {
+    let (reference, losses) = train_with_dropout(1, 3, &OneFOneB);
+    for (stages, schedule) in [2, 4].into_iter().flat_map(|stages| SCHEDULES.map(|schedule| (stages, schedule))) {
+        assert!(train_with_dropout(stages, 3, schedule).0 == reference, "P={stages} {}", schedule.name());
+    }
+    for (stages, micro_batches) in [(1, 1), (2, 8), (4, 11)] {
+        for (step, (loss, expected)) in
+            train_with_dropout(stages, micro_batches, &GPipe).1.iter().zip(&losses).enumerate()
+        {
+            let relative = (loss - expected).abs() / expected;
+            assert!(relative < 1e-5, "P={stages} M={micro_batches} step {step}: {loss} against {expected}");
+        }
+    }
 }
 
 fn by_hand(csv: &str) -> &'static Plan {

@@ -7,6 +7,7 @@ use burn::tensor::{Bool, Int, Tensor};
 
 use crate::failure::Failure;
 use crate::payload::{Payload, PayloadMapper};
+use crate::samples::Samples;
 
 /// The input and the targets of one step.
 #[derive(Clone, Debug)]
@@ -74,14 +75,22 @@ pub(crate) struct MicroBatches<I, T> {
     pub(crate) weights: Weights,
 }
 
-/// The loss weight of every micro-batch, and their total, which is positive.
+/// The loss weight of every micro-batch, and their total, which is positive; and how many samples each has.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Weights {
     pub(crate) each: Vec<f64>,
     pub(crate) total: f64,
+    samples: Vec<usize>,
 }
 
-impl<I, T> MicroBatches<I, T> {
+impl Weights {
+    /// The samples of a micro-batch of a step.
+    pub(crate) fn samples(&self, step: usize, micro_batch: usize) -> Samples {
+        Samples { step, first: self.samples[..micro_batch].iter().sum(), count: self.samples[micro_batch] }
+    }
+}
+
+impl<I: Payload, T: Payload> MicroBatches<I, T> {
     fn weigh(pieces: Vec<(I, T)>, weight: fn(&T) -> f64) -> Result<Self, BatchError> {
         let of_target = |(micro_batch, (_, target)): (usize, &(I, T))| {
             let panicked =
@@ -99,9 +108,18 @@ impl<I, T> MicroBatches<I, T> {
         if !total.is_finite() {
             return Err(BatchError::TotalWeight);
         }
+        let samples = pieces.iter().map(|(input, target)| samples(input, target)).collect();
         let (inputs, targets) = pieces.into_iter().unzip();
-        Ok(Self { inputs, targets, weights: Weights { each, total } })
+        Ok(Self { inputs, targets, weights: Weights { each, total, samples } })
     }
+}
+
+/// How many samples a micro-batch has: the rows of its first tensor.
+fn samples<I: Payload, T: Payload>(input: &I, target: &T) -> usize {
+    let mut count = CountRows::default();
+    input.clone().map(&mut count);
+    target.clone().map(&mut count);
+    count.0.first().copied().unwrap_or(1)
 }
 
 /// The number of rows that every tensor of the batch agrees on.

@@ -21,12 +21,14 @@
 //!   [`finite`] are its parts.
 //! - [`report`], [`error`] with [`failure`], [`modules`]: what comes out.
 //!
+//! [`Dropout`] drops the same elements however a training is cut; [`samples`] tells it which samples a forward sees.
 //! [`seeded`] makes parameters that do not depend on the cut, and [`DeviceName`] names devices.
 
 pub mod batch;
 pub mod builder;
 pub mod clip;
 pub mod device;
+pub mod dropout;
 pub mod error;
 pub mod failure;
 pub mod finite;
@@ -39,6 +41,7 @@ pub mod payload;
 pub mod pipeline;
 pub mod report;
 mod runner;
+pub mod samples;
 mod seed;
 mod sink;
 mod slots;
@@ -51,6 +54,7 @@ pub use batch::{Batch, BatchError};
 pub use builder::{Chain, PipelineBuilder, StageConfig};
 pub use clip::Clip;
 pub use device::{DeviceError, DeviceName};
+pub use dropout::Dropout;
 pub use error::{BuildError, StepError};
 pub use failure::{Activity, During, Failure, StageFailure};
 pub use finite::{Culprit, OnNonFinite, Origin};
@@ -58,6 +62,7 @@ pub use modules::{ModuleError, Modules};
 pub use payload::{Payload, PayloadMapper};
 pub use pipeline::Pipeline;
 pub use report::{EvalReport, StageReport, StepReport, Update};
+pub use samples::Samples;
 pub use seed::seeded;
 pub use stage::{BoxError, LossStage, Stage};
 pub use stageline_schedule as schedule;

@@ -153,7 +153,12 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         let expected = Ledger { backwards: weights.each.len(), weight: weights.total };
         let again = (batch.inputs.clone(), batch.targets.clone());
         let plan = Arc::clone(&self.plan);
-        let finished = self.run(batch.inputs, batch.targets, plan, &Pass::Train(Arc::clone(&weights)))?;
+        let finished = self.run(
+            batch.inputs,
+            batch.targets,
+            plan,
+            &Pass::Train { step: self.steps, weights: Arc::clone(&weights) },
+        )?;
 
         let sums = Sums::of(finished, expected).map_err(|error| Ended::ByCaller(error.into()))?;
         let verdict = sums.verdict(self.flush);
@@ -181,7 +186,12 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         (inputs, targets): (Vec<In>, Vec<Target>),
         weights: &Arc<Weights>,
     ) -> Result<Option<Culprit>, Stopped> {
-        let finished = self.run(inputs, targets, Arc::clone(&self.plan), &Pass::Inspect(Arc::clone(weights)))?;
+        let finished = self.run(
+            inputs,
+            targets,
+            Arc::clone(&self.plan),
+            &Pass::Inspect { step: self.steps, weights: Arc::clone(weights) },
+        )?;
         self.concluded_stages()?;
         Ok(finite::first(finished.into_iter().flat_map(|stage| stage.outcome.culprits)))
     }

@@ -25,16 +25,16 @@ use crate::tape::{LeafGradients, Leaves, track};
 #[derive(Clone)]
 pub(crate) enum Pass {
     /// Forwards, backwards and a flush; the loss is divided by the total weight.
-    Train(Arc<Weights>),
+    Train { step: usize, weights: Arc<Weights> },
     /// The same without the flush, looking for the first thing that is not finite.
-    Inspect(Arc<Weights>),
+    Inspect { step: usize, weights: Arc<Weights> },
     /// Forwards only, without a graph.
     Evaluate(Arc<Weights>),
 }
 
 impl Pass {
     fn weights(&self) -> &Weights {
-        let (Self::Train(weights) | Self::Inspect(weights) | Self::Evaluate(weights)) = self;
+        let (Self::Train { weights, .. } | Self::Inspect { weights, .. } | Self::Evaluate(weights)) = self;
         weights
     }
 }
@@ -95,7 +95,8 @@ pub(crate) enum Source<T> {
 enum Mode<M> {
     Idle,
     Training {
-        total_weight: f64,
+        step: usize,
+        weights: Arc<Weights>,
         /// What an inspection has found so far.
         inspection: Option<Vec<Culprit>>,
     },
@@ -159,7 +160,10 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
             Source::Batch(_) => (track(move_to(payload, &self.device)), Leaves::default()),
             Source::Link(_) => Leaves::of_input(payload),
         };
-        let residual = self.sink.forward(self.trained.module(), Weighted { payload, weight }, micro_batch)?;
+        let Mode::Training { step, weights, .. } = &self.mode else { unreachable!("a forward is part of a pass") };
+        let samples = weights.samples(*step, micro_batch);
+        let (sink, module) = (&mut self.sink, self.trained.module());
+        let residual = samples.during(|| sink.forward(module, Weighted { payload, weight }, micro_batch))?;
         self.tape.put(micro_batch, Taped { input, residual, weight });
         match input_is_finite {
             Some(true) if !self.sink.output_is_finite(micro_batch) => self.blame(micro_batch, Origin::Forward),
@@ -180,7 +184,8 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
     }
 
     fn backward(&mut self, micro_batch: usize) {
-        let Mode::Training { total_weight, .. } = self.mode else { unreachable!("an evaluation has no backwards") };
+        let Mode::Training { weights, .. } = &self.mode else { unreachable!("an evaluation has no backwards") };
+        let total_weight = weights.total;
         let Taped { input, residual, weight } = self.tape.take(micro_batch);
         let came_finite = self.inspects() && self.sink.gradient_is_finite(micro_batch);
         let root = self.sink.root(residual, micro_batch, total_weight);
@@ -220,8 +225,12 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
         }
         self.sink.begin(stop)?;
         self.mode = match pass {
-            Pass::Train(weights) => Mode::Training { total_weight: weights.total, inspection: None },
-            Pass::Inspect(weights) => Mode::Training { total_weight: weights.total, inspection: Some(Vec::new()) },
+            Pass::Train { step, weights } => {
+                Mode::Training { step: *step, weights: Arc::clone(weights), inspection: None }
+            }
+            Pass::Inspect { step, weights } => {
+                Mode::Training { step: *step, weights: Arc::clone(weights), inspection: Some(Vec::new()) }
+            }
             Pass::Evaluate(_) => Mode::Evaluating(self.trained.module().valid()),
         };
         Ok(())
