@@ -20,4 +20,5 @@ mod failure;
 mod flush;
 mod gpt;
 mod mlp;
+mod normalisation;
 mod parity;

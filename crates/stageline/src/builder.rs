@@ -12,6 +12,7 @@ use burn::tensor::{Device, Tensor};
 use crossbeam_channel::{Sender, bounded};
 use stageline_schedule::{Checked, OneFOneB, Schedule, check};
 
+use crate::batch_norm::has_plain_batch_norm;
 use crate::clip::Clip;
 use crate::device::is_host;
 use crate::error::BuildError;
@@ -75,6 +76,13 @@ impl Owners {
         trained.module().visit(&mut Claim { owners: self, stage });
         if trained.clips() {
             self.clipping.get_or_insert(stage);
+        }
+        if has_plain_batch_norm(trained.module()) {
+            tracing::warn!(
+                stage,
+                "a plain batch norm updates its running statistics at every micro-batch, in skipped steps too; \
+                 `AccumulatedBatchNorm` updates them once a step"
+            );
         }
     }
 }

@@ -21,14 +21,17 @@
 //!   [`finite`] are its parts.
 //! - [`report`], [`error`] with [`failure`], [`modules`]: what comes out.
 //!
-//! [`Dropout`] drops the same elements however a training is cut; [`samples`] tells it which samples a forward sees.
+//! [`Dropout`] drops the same elements however a training is cut, and [`AccumulatedBatchNorm`] keeps statistics of whole
+//! batches; [`samples`] tells them which samples a forward sees, and [`effects`] when its step has stepped.
 //! [`seeded`] makes parameters that do not depend on the cut, and [`DeviceName`] names devices.
 
 pub mod batch;
+pub mod batch_norm;
 pub mod builder;
 pub mod clip;
 pub mod device;
 pub mod dropout;
+pub mod effects;
 pub mod error;
 pub mod failure;
 pub mod finite;
@@ -51,6 +54,7 @@ mod tape;
 mod worker;
 
 pub use batch::{Batch, BatchError};
+pub use batch_norm::AccumulatedBatchNorm;
 pub use builder::{Chain, PipelineBuilder, StageConfig};
 pub use clip::Clip;
 pub use device::{DeviceError, DeviceName};

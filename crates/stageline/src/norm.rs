@@ -35,7 +35,11 @@ impl ModuleVisitor for Squares<'_> {
 fn sum_of_squares<const D: usize>(gradient: Tensor<D>) -> f64 {
     if is_host(&gradient.device()) {
         // In one order, whatever the number of cores: the CPU backend adds in parallel.
-        return gradient.into_data().iter::<f64>().map(|value| value * value).sum();
+        let data = gradient.into_data();
+        return match data.as_slice::<f32>() {
+            Ok(values) => values.iter().map(|&value| f64::from(value) * f64::from(value)).sum(),
+            Err(_) => data.iter::<f64>().map(|value| value * value).sum(),
+        };
     }
     gradient.cast(FloatDType::F64).square().sum().into_scalar::<f64>()
 }

@@ -9,6 +9,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use rayon::ThreadPoolBuilder;
 use stageline_schedule::{Checked, Instruction};
 
+use crate::effects;
 use crate::error::{BuildError, StepError};
 use crate::failure::{Activity, During, Failure, StageFailure};
 use crate::flush::Verdict;
@@ -166,14 +167,19 @@ impl Worker {
     }
 
     fn conclude(&mut self, verdict: Verdict) -> Result<(), Stopped> {
+        let mut concluded = Vec::with_capacity(self.seats.len());
         for seat in &mut self.seats {
             let stage = seat.runner.stage();
             self.at = Position { stage, activity: Activity::OptimizerStep, ..self.at };
             let start = Instant::now();
             let learning_rate = seat.runner.conclude(verdict);
             seat.busy += start.elapsed();
-            self.line.stop.send(&self.line.stepped, Stepped { stage, busy: seat.busy, learning_rate })?;
+            concluded.push(Stepped { stage, busy: seat.busy, learning_rate });
         }
-        Ok(())
+        match verdict {
+            Verdict::Step(_) => effects::stepped(),
+            Verdict::Skip => effects::skipped(),
+        }
+        concluded.into_iter().try_for_each(|stepped| self.line.stop.send(&self.line.stepped, stepped))
     }
 }

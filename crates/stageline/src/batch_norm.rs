@@ -1,0 +1,188 @@
+//! Batch normalisation whose running statistics do not know of micro-batches.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use burn::module::{Module, ModuleVisitor, Param, RunningState};
+use burn::nn::BatchNorm;
+use burn::tensor::module::batch_norm_train;
+use burn::tensor::{Tensor, TensorData};
+use parking_lot::Mutex;
+
+use crate::effects::after_step;
+use crate::samples::Samples;
+
+/// burn's [`BatchNorm`], with running statistics that are updated once a step, from all its micro-batches together: they are
+/// those of one pass over the whole batch. burn's own are updated at every micro-batch, so that they follow M.
+///
+/// What still differs from one pass over the whole batch: each micro-batch is *normalised* by its own mean and variance
+/// (Ioffe and Szegedy, 2015, [arXiv:1502.03167](https://arxiv.org/abs/1502.03167)), because it must be, before the others
+/// have come. So a second one of these, behind the first, sees other inputs than it would in one pass, and its statistics
+/// agree only approximately.
+///
+/// As burn's, it keeps the biased variance. In an evaluation, and outside the steps of a pipeline, it is burn's.
+#[derive(Module, Debug)]
+pub struct AccumulatedBatchNorm {
+    norm: BatchNorm,
+    #[module(skip)]
+    pending: Arc<Mutex<Pending>>,
+}
+
+/// What the micro-batches of a step have had so far.
+#[derive(Debug, Default)]
+struct Pending {
+    step: usize,
+    /// By their first sample, so that they are merged in one order.
+    moments: BTreeMap<usize, Moments>,
+}
+
+/// Of every channel.
+#[derive(Debug)]
+struct Moments {
+    /// How many values.
+    count: usize,
+    mean: Tensor<1>,
+    /// Biased.
+    variance: Tensor<1>,
+}
+
+impl From<BatchNorm> for AccumulatedBatchNorm {
+    fn from(norm: BatchNorm) -> Self {
+        Self { norm, pending: Arc::default() }
+    }
+}
+
+impl AccumulatedBatchNorm {
+    /// burn's layer, with what it has learned.
+    pub fn into_inner(self) -> BatchNorm {
+        self.norm
+    }
+
+    /// Applies it to `[rows, channels, ...]`.
+    ///
+    /// # Panics
+    /// If the second dimension is not the number of channels.
+    pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        let training = input.device().is_autodiff() && self.norm.training.is_enabled();
+        let Some(samples) = Samples::current().filter(|_| training) else { return self.norm.forward(input) };
+        let count = input.shape().num_elements() / input.dims()[1];
+        let result = batch_norm_train(input, self.norm.gamma.val(), self.norm.beta.val(), self.norm.epsilon);
+        let moments = Moments { count, mean: result.mean.inner(), variance: result.variance.inner() };
+        if self.add(samples, moments) {
+            let (norm, pending) = (self.norm.clone(), Arc::clone(&self.pending));
+            after_step(move || update(&norm, std::mem::take(&mut *pending.lock())));
+        }
+        result.output
+    }
+
+    /// Notes a micro-batch; whether it is the first of its step. What a skipped step has left is forgotten.
+    fn add(&self, samples: Samples, moments: Moments) -> bool {
+        let mut pending = self.pending.lock();
+        if pending.step != samples.step || pending.moments.contains_key(&samples.first) {
+            *pending = Pending { step: samples.step, moments: BTreeMap::new() };
+        }
+        pending.moments.insert(samples.first, moments);
+        pending.moments.len() == 1
+    }
+}
+
+/// Moves the running statistics towards those of the whole step.
+fn update(norm: &BatchNorm, pending: Pending) {
+    let channels = norm.gamma.dims()[0];
+    let (mean, variance) = merged(pending.moments.into_values(), channels);
+    let towards = |state: &RunningState<Tensor<1>>, target: Vec<f64>| {
+        let old = state.value_sync();
+        let moved = values(old.clone()).into_iter().zip(target);
+        let moved =
+            moved.map(|(old, new)| (old * (1.0 - norm.momentum) + new * norm.momentum) as f32).collect::<Vec<_>>();
+        state.update(Tensor::from_data(TensorData::new(moved, [channels]), &old.device()));
+        state.value_sync(); // or other threads would read what was there before
+    };
+    towards(&norm.running_mean, mean);
+    towards(&norm.running_var, variance);
+}
+
+/// The mean and the biased variance of all values together (Chan et al., 1979, *Updating formulae and a pairwise algorithm for
+/// computing sample variances*).
+fn merged(moments: impl Iterator<Item = Moments>, channels: usize) -> (Vec<f64>, Vec<f64>) {
+    let (mut count, mut means, mut squares) = (0.0, vec![0.0; channels], vec![0.0; channels]);
+    for Moments { count: more, mean, variance } in moments {
+        let more = more as f64;
+        let total = count + more;
+        let new = values(mean).into_iter().zip(values(variance));
+        for ((mean, squares), (new_mean, new_variance)) in means.iter_mut().zip(&mut squares).zip(new) {
+            let distance = new_mean - *mean;
+            *mean += distance * more / total;
+            *squares += new_variance * more + distance * distance * count * more / total;
+        }
+        count = total;
+    }
+    (means, squares.into_iter().map(|squares| squares / count).collect())
+}
+
+fn values(tensor: Tensor<1>) -> Vec<f64> {
+    tensor.into_data().iter::<f64>().collect()
+}
+
+/// Whether a module has a batch normalisation of burn's that is not in one of ours.
+pub(crate) fn has_plain_batch_norm<M: Module>(module: &M) -> bool {
+    let mut search = Search::default();
+    module.visit(&mut search);
+    search.found
+}
+
+/// The names of the structs around a parameter.
+#[derive(Default)]
+struct Search {
+    containers: Vec<String>,
+    found: bool,
+}
+
+impl ModuleVisitor for Search {
+    fn enter_module(&mut self, _name: &str, container: &str) {
+        let inside_ours = self.containers.last().is_some_and(|outer| outer == "Struct:AccumulatedBatchNorm");
+        self.found |= container == "Struct:BatchNorm" && !inside_ours;
+        self.containers.push(container.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.containers.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, _param: &Param<Tensor<D>>) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::nn::BatchNormConfig;
+    use burn::tensor::Device;
+
+    #[test]
+    fn plain_ones_are_found_and_ours_are_not() {
+        let plain = || BatchNormConfig::new(3).init(&Device::flex());
+        assert!(has_plain_batch_norm(&plain()));
+        assert!(has_plain_batch_norm(&vec![plain()]));
+        assert!(!has_plain_batch_norm(&AccumulatedBatchNorm::from(plain())));
+        assert!(!has_plain_batch_norm(&vec![AccumulatedBatchNorm::from(plain())]));
+        assert!(has_plain_batch_norm(&(AccumulatedBatchNorm::from(plain()), plain())));
+    }
+
+    #[test]
+    fn moments_of_parts_are_those_of_the_whole() {
+        let whole = [3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0];
+        let moments = |values: &[f64]| {
+            let count = values.len() as f64;
+            let mean = values.iter().sum::<f64>() / count;
+            (mean, values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / count)
+        };
+        let parts = [&whole[..1], &whole[1..5], &whole[5..]].map(|part| {
+            let (mean, variance) = moments(part);
+            let tensor = |value: f64| Tensor::<1>::from_floats([value as f32], &Device::flex());
+            Moments { count: part.len(), mean: tensor(mean), variance: tensor(variance) }
+        });
+        let (mean, variance) = merged(parts.into_iter(), 1);
+        let (expected_mean, expected_variance) = moments(&whole);
+        assert!((mean[0] - expected_mean).abs() < 1e-6 && (variance[0] - expected_variance).abs() < 1e-6);
+    }
+}

@@ -1,0 +1,150 @@
+//! Batch normalisation: statistics of the whole batch, whatever it is cut into.
+
+use burn::module::Module;
+use burn::nn::{BatchNorm, BatchNormConfig};
+use burn::tensor::Tensor;
+use stageline::schedule::{EagerOneFOneB, GPipe, OneFOneB, Schedule};
+use stageline::{AccumulatedBatchNorm, Batch, OnNonFinite, Pipeline, Stage, Update};
+
+use crate::mlp::{Error, Mlp, Target, bits, config, device};
+
+const WIDTH: usize = 5;
+const ROWS: usize = 19;
+
+/// Once a step.
+#[derive(Module, Debug)]
+struct Accumulated {
+    norm: AccumulatedBatchNorm,
+}
+
+/// Once a micro-batch.
+#[derive(Module, Debug)]
+struct Plain {
+    norm: BatchNorm,
+}
+
+impl Stage for Accumulated {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        self.norm.forward(input)
+    }
+}
+
+impl Stage for Plain {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        self.norm.forward(input)
+    }
+}
+
+fn plain() -> Plain {
+    Plain { norm: BatchNormConfig::new(WIDTH).init(&device().autodiff()) }
+}
+
+fn accumulated() -> Accumulated {
+    Accumulated { norm: plain().norm.into() }
+}
+
+/// Columns of different means and deviations.
+fn batch(seed: u64) -> (Tensor<2>, Target) {
+    let (input, target) = Mlp::batch(ROWS, WIDTH, false, seed);
+    let columns = |values: [f32; WIDTH]| Tensor::<1>::from_floats(values, &device()).unsqueeze::<2>();
+    (input * columns([1.0, 2.0, 0.5, 3.0, 1.0]) + columns([0.0, 1.0, -4.0, 2.0, 7.0]), target)
+}
+
+/// A stage in front of the error, after some steps.
+fn trained<S>(stage: S, micro_batches: usize, schedule: impl Schedule + 'static, steps: u64) -> (S, Vec<u32>)
+where
+    S: Stage<Input = Tensor<2>, Output = Tensor<2>>,
+{
+    let chain = Pipeline::builder().stage(stage, config()).loss(Mlp::new(0, WIDTH, 3).error, config());
+    let mut pipeline = chain.micro_batches(micro_batches).schedule(schedule).build().unwrap();
+    for step in 0..steps {
+        let (input, target) = batch(step);
+        pipeline.step(Batch::new(input, target)).unwrap();
+    }
+    let mut modules = pipeline.into_modules();
+    let stage = modules.take::<S>(0).unwrap();
+    let bits = [bits(&stage), bits(&modules.take::<Error>(1).unwrap())].concat();
+    (stage, bits)
+}
+
+/// The running mean and variance.
+fn statistics(norm: &BatchNorm) -> Vec<f64> {
+    let values = |tensor: Tensor<1>| tensor.into_data().iter::<f64>().collect::<Vec<_>>();
+    [values(norm.running_mean.value()), values(norm.running_var.value())].concat()
+}
+
+/// Those after one pass over each whole batch, in f64: 0.9 of the old and 0.1 of the batch's mean and biased variance.
+fn one_pass(steps: u64) -> Vec<f64> {
+    let mut running = [vec![0.0; WIDTH], vec![1.0; WIDTH]].concat();
+    for step in 0..steps {
+        let values = batch(step).0.into_data().iter::<f64>().collect::<Vec<_>>();
+        for channel in 0..WIDTH {
+            let column = || values.iter().skip(channel).step_by(WIDTH);
+            let mean = column().sum::<f64>() / ROWS as f64;
+            let variance = column().map(|value| (value - mean).powi(2)).sum::<f64>() / ROWS as f64;
+            running[channel] = 0.9 * running[channel] + 0.1 * mean;
+            running[WIDTH + channel] = 0.9 * running[WIDTH + channel] + 0.1 * variance;
+        }
+    }
+    running
+}
+
+fn distance(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
+}
+
+#[test]
+fn statistics_are_those_of_the_whole_batch() {
+    for (steps, micro_batches) in [(1, 8), (3, 8), (2, 1), (2, 3)] {
+        let (stage, _) = trained(accumulated(), micro_batches, OneFOneB, steps);
+        let ours = distance(&statistics(&stage.norm.into_inner()), &one_pass(steps));
+        assert!(ours < 1e-6, "M={micro_batches}, {steps} steps: {ours}");
+    }
+    // burn's own follow the micro-batches: every one moves them, and sees only its own rows.
+    // (`valid` takes over what another thread has left.)
+    let (stage, _) = trained(plain(), 8, OneFOneB, 1);
+    assert!(distance(&statistics(&stage.norm.valid()), &one_pass(1)) > 0.1);
+    let (stage, _) = trained(plain(), 1, OneFOneB, 1);
+    assert!(distance(&statistics(&stage.norm.valid()), &one_pass(1)) < 1e-6);
+}
+
+#[test]
+fn schedules_give_the_same_bits() {
+    let (_, reference) = trained(accumulated(), 4, OneFOneB, 3);
+    assert_eq!(trained(accumulated(), 4, GPipe, 3).1, reference);
+    assert_eq!(trained(accumulated(), 4, EagerOneFOneB, 3).1, reference);
+}
+
+#[test]
+fn a_skipped_step_leaves_no_statistics() {
+    let chain = Pipeline::builder().stage(accumulated(), config()).loss(Mlp::new(0, WIDTH, 3).error, config());
+    let mut pipeline = chain.micro_batches(4).on_non_finite(OnNonFinite::Skip).build().unwrap();
+    let (input, (wanted, mask)) = batch(5);
+    let report = pipeline.step(Batch::new(input, (wanted * f32::MAX, mask))).unwrap();
+    assert!(matches!(report.update, Update::NonFinite { .. }));
+    let (input, target) = batch(0);
+    pipeline.step(Batch::new(input, target)).unwrap();
+    let norm = pipeline.into_modules().take::<Accumulated>(0).unwrap().norm.into_inner();
+    assert!(distance(&statistics(&norm), &one_pass(1)) < 1e-6);
+}
+
+/// An evaluation normalises by the running statistics: for one row, by nothing else.
+#[test]
+fn an_evaluation_uses_them() {
+    let chain = Pipeline::builder().stage(accumulated(), config()).loss(Mlp::new(0, WIDTH, 3).error, config());
+    let mut pipeline = chain.micro_batches(4).build().unwrap();
+    let (input, target) = batch(0);
+    pipeline.step(Batch::new(input.clone(), target.clone())).unwrap();
+    let row = |tensor: &Tensor<2>| tensor.clone().slice_dim(0, 3..4);
+    let one = pipeline.eval(Batch::new(row(&input), (row(&target.0), row(&target.1)))).unwrap();
+    let all = pipeline.eval(Batch::new(input.clone(), target.clone())).unwrap();
+    let again = pipeline.eval(Batch::new(row(&input), (row(&target.0), row(&target.1)))).unwrap();
+    assert_eq!(one.loss.to_bits(), again.loss.to_bits(), "an evaluation has changed them");
+    assert!(one.loss.is_finite() && all.loss.is_finite());
+}
