@@ -8,7 +8,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::{GradientsAccumulator, GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::tensor::{Bool, Int, Tensor};
 use parking_lot::Mutex;
-use stageline::{Batch, BuildError, LossStage, Pipeline, Stage, StageConfig, payload, seeded};
+use stageline::{Batch, LossStage, Pipeline, Stage, StageConfig, payload, seeded};
 
 use crate::mlp::{Layer, Mlp, bits, device};
 
@@ -174,11 +174,6 @@ fn modules_of_a_device_without_autodiff_train() {
     let (input, target) = Mlp::batch(4, 4, false, 1);
     let first = pipeline.step(Batch::new(input.clone(), target.clone())).unwrap().loss;
     assert!(pipeline.step(Batch::new(input, target)).unwrap().loss < first);
-
-    let shared = layers();
-    let layers = vec![shared[0].clone(), shared[0].clone()];
-    let model = Mlp { layers, error: crate::mlp::Error { linear: linear(3) } };
-    assert!(matches!(model.split(3, &config).build(), Err(BuildError::SharedParameter { stages: (0, 1) })));
 }
 
 /// burn's gradient checkpointing, switched on for a module, is switched off at the door, not a panic at a boundary.

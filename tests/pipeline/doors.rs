@@ -84,19 +84,6 @@ fn a_plan_that_deadlocks_at_its_capacity() {
     assert!(message.contains("raise the channel capacity to 1"), "{message}");
 }
 
-#[test]
-fn a_parameter_that_two_stages_train() {
-    let Mlp { layers, error } = model();
-    let chain = stageline::Pipeline::builder().stage(layers[0].clone(), config());
-    let chain = chain.stage(layers[1].clone(), config()).stage(layers[0].clone(), config());
-    let Err(refused) = chain.loss(error.clone(), config()).build() else { panic!("it was built") };
-    assert!(matches!(refused, BuildError::SharedParameter { stages: (0, 2) }), "{refused}");
-    // Frozen, it is nobody's.
-    let frozen = || layers[0].clone().no_grad();
-    let chain = stageline::Pipeline::builder().stage(frozen(), config()).stage(frozen(), config());
-    assert!(chain.loss(error, config()).build().is_ok());
-}
-
 /// A loss that cannot weigh some targets.
 #[derive(Module, Debug)]
 struct Choosy {

@@ -22,3 +22,4 @@ mod gpt;
 mod mlp;
 mod normalisation;
 mod parity;
+mod tied;

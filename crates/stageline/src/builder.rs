@@ -1,6 +1,6 @@
 //! Stages in order, joined by their types, become a pipeline.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::num::NonZero;
 use std::sync::Arc;
 use std::thread::available_parallelism;
@@ -25,6 +25,7 @@ use crate::runner::{Runner, Source, StageRunner};
 use crate::seed::materialize;
 use crate::sink::{ToLoss, ToNext};
 use crate::stage::{LossStage, Stage};
+use crate::tie::{Ties, tie, unify};
 
 /// What a stage needs besides its module: a device, an optimizer, and a learning rate.
 #[derive(Clone)]
@@ -56,7 +57,7 @@ impl StageConfig {
         let device = self.device.inner();
         materialize(&module);
         // By way of `valid`, which drops burn's gradient checkpointing: inputs could not join such a graph.
-        let module = module.valid().train().fork(&device);
+        let module = unify(module.valid().train().fork(&device));
         (device, Trained::new(module, self.optimizer, self.learning_rate))
     }
 }
@@ -64,9 +65,10 @@ impl StageConfig {
 /// Which stage trains which parameter, and what about that cannot be.
 #[derive(Default)]
 struct Owners {
+    /// The first stage that has it.
     stage_of: HashMap<ParamId, usize>,
-    /// Stages that train the same parameter.
-    shared: Option<(usize, usize)>,
+    /// Parameters that later stages have too, by owner and holder.
+    shared: BTreeMap<(usize, usize), Vec<ParamId>>,
     /// A stage whose optimizer clips.
     clipping: Option<usize>,
 }
@@ -96,8 +98,9 @@ impl ModuleVisitor for Claim<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         if param.val().is_require_grad() {
             let owner = *self.owners.stage_of.entry(param.id).or_insert(self.stage);
-            if owner != self.stage {
-                self.owners.shared.get_or_insert((owner, self.stage));
+            let shared = (owner != self.stage).then(|| self.owners.shared.entry((owner, self.stage)).or_default());
+            if let Some(ids) = shared.filter(|ids| !ids.contains(&param.id)) {
+                ids.push(param.id);
             }
         }
     }
@@ -107,7 +110,15 @@ impl ModuleVisitor for Claim<'_> {
 struct Site {
     capacity: usize,
     devices: Vec<Device>,
+    /// What each stage shares with others.
+    ties: Vec<Ties>,
     runners: Vec<Box<dyn Runner>>,
+}
+
+impl Site {
+    fn ties_of(&mut self, stage: usize) -> Ties {
+        std::mem::take(&mut self.ties[stage])
+    }
 }
 
 /// Puts up the stages joined so far, and gives the input of the next one.
@@ -143,7 +154,8 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
         let wire = move |site: &mut Site| {
             let source = before(site);
             let (downstream, upstream) = link(site.capacity, device.clone(), site.devices[stage + 1].clone());
-            site.runners.push(Box::new(StageRunner::new(stage, device, trained, source, ToNext::new(downstream))));
+            let (ties, sink) = (site.ties_of(stage), ToNext::new(downstream));
+            site.runners.push(Box::new(StageRunner::new(stage, device, trained, source, sink, ties)));
             Source::Link(upstream)
         };
         Chain { feed: self.feed, devices: self.devices, owners: self.owners, wire: Box::new(wire) }
@@ -159,8 +171,8 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
         let (targets, target_feed) = bounded(1);
         let wire = move |site: &mut Site| {
             let source = before(site);
-            let sink = ToLoss::new(target_feed, device.clone());
-            site.runners.push(Box::new(StageRunner::new(stage, device, trained, source, sink)));
+            let (ties, sink) = (site.ties_of(stage), ToLoss::new(target_feed, device.clone()));
+            site.runners.push(Box::new(StageRunner::new(stage, device, trained, source, sink, ties)));
         };
         PipelineBuilder {
             inputs: self.feed,
@@ -238,9 +250,6 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
     /// # Errors
     /// [`BuildError`], which names the values and the way out.
     pub fn build(self) -> Result<Pipeline<In, Target>, BuildError> {
-        if let Some(stages) = self.owners.shared {
-            return Err(BuildError::SharedParameter { stages });
-        }
         if let Some(stage) = self.owners.clipping {
             return Err(BuildError::ClippingOptimizer { stage });
         }
@@ -255,7 +264,11 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
             Some(cores) => cores,
             None => (available_parallelism().map_or(1, NonZero::get) / workers).max(1),
         };
-        let mut site = Site { capacity: plan.capacity(), devices: self.devices, runners: Vec::new() };
+        let mut ties: Vec<Ties> = self.devices.iter().map(|_| Ties::default()).collect();
+        for (stages, ids) in self.owners.shared {
+            tie(&mut ties, &self.devices, stages, ids, plan.plan().micro_batches());
+        }
+        let mut site = Site { capacity: plan.capacity(), devices: self.devices, ties, runners: Vec::new() };
         (self.wire)(&mut site);
         Pipeline::start(Arc::new(plan), site.runners, cores, (self.inputs, self.targets), self.weight, self.flush)
     }

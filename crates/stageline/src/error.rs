@@ -31,15 +31,6 @@ pub enum BuildError {
         /// The action.
         action: Action,
     },
-    /// Two stages train the same parameter; each would step a copy of its own.
-    #[error(
-        "stages {} and {} train the same parameter; keep both uses in one stage, or give each its own parameter",
-        stages.0, stages.1
-    )]
-    SharedParameter {
-        /// The stages.
-        stages: (usize, usize),
-    },
     /// Stages are on several GPUs.
     #[error(
         "stages are on {gpus} GPUs, but transfers between GPUs are not ordered yet and could deadlock; \

@@ -8,6 +8,7 @@ use burn::optim::{GradientsParams, ModuleOptimizer};
 
 use crate::clip::{Clip, Scaling};
 use crate::finite::OnNonFinite;
+use crate::tie::unify;
 use crate::worker::Finished;
 
 /// What a stage has summed: it must be every micro-batch, and exactly the weight of the batch.
@@ -126,8 +127,19 @@ impl<M: Module> Trained<M> {
         let learning_rate = self.learning_rate.step();
         let base = learning_rate.base();
         let module = self.module.take().expect("a worker ends when its optimizer panics");
-        self.module = Some(self.optimizer.step(learning_rate, module, gradients));
+        self.module = Some(unify(self.optimizer.step(learning_rate, module, gradients)));
         base
+    }
+
+    /// Changes the module by something that gives it back in any case.
+    pub(crate) fn change<E>(&mut self, change: impl FnOnce(M) -> Result<M, (M, E)>) -> Result<(), E> {
+        let module = self.module.take().expect("a worker ends when its optimizer panics");
+        let (module, result) = match change(module) {
+            Ok(module) => (module, Ok(())),
+            Err((module, error)) => (module, Err(error)),
+        };
+        self.module = Some(module);
+        result
     }
 
     /// The module, unless the optimizer panicked with it.

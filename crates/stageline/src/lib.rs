@@ -16,7 +16,7 @@
 //! - `worker`: one thread, which interprets its list of instructions; `stop` ends its waits.
 //! - `runner`: what a stage does at each instruction; `sink` is where its output goes, `link` the boundary to its
 //!   neighbour, `tape` what a forward leaves for its backward, `slots` what waits between two instructions.
-//! - `gradients`: the running sum over micro-batches.
+//! - `gradients`: the running sum over micro-batches; `tie`: parameters that several stages have.
 //! - [`flush`]: the ledger that all stages must agree on, the verdict, and the optimizer step; `norm`, [`clip`] and
 //!   [`finite`] are its parts.
 //! - [`report`], [`error`] with [`failure`], [`modules`]: what comes out.
@@ -32,6 +32,7 @@ pub mod clip;
 pub mod device;
 pub mod dropout;
 pub mod effects;
+mod erased;
 pub mod error;
 pub mod failure;
 pub mod finite;
@@ -51,6 +52,7 @@ mod slots;
 pub mod stage;
 mod stop;
 mod tape;
+mod tie;
 mod worker;
 
 pub use batch::{Batch, BatchError};

@@ -20,6 +20,7 @@ use crate::slots::Slots;
 use crate::stage::BoxError;
 use crate::stop::{Stop, Stopped};
 use crate::tape::{LeafGradients, Leaves, track};
+use crate::tie::Ties;
 
 /// What the workers do with a batch, which weighs this much.
 #[derive(Clone)]
@@ -73,7 +74,7 @@ pub(crate) trait Runner: Send {
     fn run(&mut self, instruction: Instruction, stop: &Stop) -> Result<(), Interrupt>;
     fn finish(&mut self) -> Outcome;
     /// Steps the optimizer, or leaves it as it is; returns the learning rate of the step.
-    fn conclude(&mut self, verdict: Verdict) -> Option<f64>;
+    fn conclude(&mut self, verdict: Verdict, stop: &Stop) -> Result<Option<f64>, Stopped>;
     fn into_module(self: Box<Self>) -> Option<ErasedModule>;
 }
 
@@ -116,6 +117,9 @@ pub(crate) struct StageRunner<M, K: Sink<M>> {
     tape: Slots<Taped<K::Residual>>,
     departing: Slots<LeafGradients>,
     gradients: GradientSum<M>,
+    ties: Ties,
+    /// Whether copies of other stages' parameters have had their first value.
+    tied: bool,
 }
 
 /// One live micro-batch.
@@ -126,8 +130,17 @@ struct Taped<R> {
 }
 
 impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
-    pub(crate) fn new(stage: usize, device: Device, trained: Trained<M>, source: Source<K::Input>, sink: K) -> Self {
+    pub(crate) fn new(
+        stage: usize,
+        device: Device,
+        trained: Trained<M>,
+        source: Source<K::Input>,
+        sink: K,
+        ties: Ties,
+    ) -> Self {
         Self {
+            ties,
+            tied: false,
             stage,
             device,
             trained,
@@ -183,7 +196,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         }
     }
 
-    fn backward(&mut self, micro_batch: usize) {
+    fn backward(&mut self, micro_batch: usize, stop: &Stop) -> Result<(), Stopped> {
         let Mode::Training { weights, .. } = &self.mode else { unreachable!("an evaluation has no backwards") };
         let total_weight = weights.total;
         let Taped { input, residual, weight } = self.tape.take(micro_batch);
@@ -199,10 +212,12 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
             let to_input = matches!(self.source, Source::Batch(_)) || self.departing.get(micro_batch).is_finite();
             to_input && squared_norms(module, &gradients).into_iter().all(f64::is_finite)
         };
+        let gradients = self.ties.exchange(module, micro_batch, gradients, stop)?;
         self.gradients.add(module, micro_batch, gradients, weight);
         if !left_finite {
             self.blame(micro_batch, Origin::Backward);
         }
+        Ok(())
     }
 
     fn send_gradient(&mut self, micro_batch: usize, stop: &Stop) -> Result<(), Stopped> {
@@ -223,6 +238,11 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
             let micro_batches = stop.receive(feed)?.into_iter().zip(&pass.weights().each);
             self.arrived = micro_batches.map(|(payload, &weight)| Weighted { payload, weight }).collect();
         }
+        if !self.tied {
+            self.ties.publish(self.trained.module(), stop)?;
+            self.trained.change(|module| self.ties.follow(module, stop))?;
+            self.tied = true;
+        }
         self.sink.begin(stop)?;
         self.mode = match pass {
             Pass::Train { step, weights } => {
@@ -240,7 +260,7 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
         match instruction {
             Instruction::Compute(Action { compute, micro_batch, .. }) => match compute {
                 Compute::Forward => self.forward(micro_batch).map_err(Interrupt::Failed)?,
-                Compute::Backward => self.backward(micro_batch),
+                Compute::Backward => self.backward(micro_batch, stop)?,
                 Compute::InputGradient | Compute::WeightGradient => {
                     unreachable!("a plan with split backwards is refused when the pipeline is built")
                 }
@@ -269,15 +289,14 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
         Outcome { squared_norms, culprits, ledger: self.gradients.ledger(), loss: self.sink.loss() }
     }
 
-    fn conclude(&mut self, verdict: Verdict) -> Option<f64> {
+    fn conclude(&mut self, verdict: Verdict, stop: &Stop) -> Result<Option<f64>, Stopped> {
         let gradients = self.gradients.take();
-        match verdict {
-            Verdict::Step(scaling) => {
-                let gradients = scaling.apply(self.trained.module(), gradients);
-                Some(self.trained.step(gradients))
-            }
-            Verdict::Skip => None,
-        }
+        let Verdict::Step(scaling) = verdict else { return Ok(None) };
+        let gradients = scaling.apply(self.trained.module(), gradients);
+        let learning_rate = self.trained.step(gradients);
+        self.ties.publish(self.trained.module(), stop)?;
+        self.trained.change(|module| self.ties.follow(module, stop))?;
+        Ok(Some(learning_rate))
     }
 
     fn into_module(self: Box<Self>) -> Option<ErasedModule> {

@@ -1,40 +1,22 @@
 //! What a forward leaves for its backward: the float leaves where gradients enter and leave a stage's graph.
 
-use burn::tensor::kind::BridgeTensor;
 use burn::tensor::{Bool, Device, Gradients, Int, Tensor};
 
-use crate::finite::tensor_is_finite;
+use crate::erased::Erased;
 use crate::payload::{Payload, PayloadMapper};
 
 /// The gradients of a payload's float leaves, in the payload's order; `None` where the loss does not depend on a leaf.
-pub(crate) struct LeafGradients(Vec<Option<LeafGradient>>);
-
-/// A gradient, its rank erased.
-struct LeafGradient {
-    tensor: BridgeTensor,
-    to_device: fn(BridgeTensor, &Device) -> BridgeTensor,
-    is_finite: fn(BridgeTensor) -> bool,
-}
-
-impl LeafGradient {
-    fn new<const D: usize>(tensor: Tensor<D>) -> Self {
-        let to_device = |tensor, device: &Device| Tensor::<D>::from_bridge(tensor).to_device(device).into_bridge();
-        let is_finite = |tensor| tensor_is_finite(Tensor::<D>::from_bridge(tensor));
-        Self { tensor: tensor.into_bridge(), to_device, is_finite }
-    }
-}
+pub(crate) struct LeafGradients(Vec<Option<Erased>>);
 
 impl LeafGradients {
     /// Moves every gradient.
     pub(crate) fn moved_to(self, device: &Device) -> Self {
-        let moved =
-            |gradient: LeafGradient| LeafGradient { tensor: (gradient.to_device)(gradient.tensor, device), ..gradient };
-        Self(self.0.into_iter().map(|gradient| gradient.map(moved)).collect())
+        Self(self.0.into_iter().map(|gradient| gradient.map(|gradient| gradient.moved_to(device))).collect())
     }
 
     /// Whether all gradients that there are are finite.
     pub(crate) fn is_finite(&self) -> bool {
-        self.0.iter().flatten().all(|gradient| (gradient.is_finite)(gradient.tensor.clone()))
+        self.0.iter().flatten().all(Erased::is_finite)
     }
 }
 
@@ -43,19 +25,19 @@ impl LeafGradients {
 pub(crate) struct Leaves(Vec<Box<dyn Leaf>>);
 
 trait Leaf: Send {
-    fn seeded(&self, gradient: LeafGradient) -> Option<Tensor<1>>;
-    fn gradient(&self, gradients: &mut Gradients) -> Option<LeafGradient>;
+    fn seeded(&self, gradient: Erased) -> Option<Tensor<1>>;
+    fn gradient(&self, gradients: &mut Gradients) -> Option<Erased>;
 }
 
 impl<const D: usize> Leaf for Tensor<D> {
     /// A scalar whose gradient with respect to this tensor is the given one, bit for bit: y -> sum(y * gradient).
-    fn seeded(&self, gradient: LeafGradient) -> Option<Tensor<1>> {
-        let gradient = Tensor::<D>::from_bridge(gradient.tensor).autodiff();
+    fn seeded(&self, gradient: Erased) -> Option<Tensor<1>> {
+        let gradient = gradient.tensor::<D>().autodiff();
         self.is_tracked().then(|| (self.clone() * gradient).sum())
     }
 
-    fn gradient(&self, gradients: &mut Gradients) -> Option<LeafGradient> {
-        self.grad_remove(gradients).map(LeafGradient::new)
+    fn gradient(&self, gradients: &mut Gradients) -> Option<Erased> {
+        self.grad_remove(gradients).map(Erased::new)
     }
 }
 

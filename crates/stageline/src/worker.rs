@@ -172,7 +172,7 @@ impl Worker {
             let stage = seat.runner.stage();
             self.at = Position { stage, activity: Activity::OptimizerStep, ..self.at };
             let start = Instant::now();
-            let learning_rate = seat.runner.conclude(verdict);
+            let learning_rate = seat.runner.conclude(verdict, &self.line.stop)?;
             seat.busy += start.elapsed();
             concluded.push(Stepped { stage, busy: seat.busy, learning_rate });
         }

@@ -1,0 +1,35 @@
+//! A float tensor whose rank is not part of its type.
+
+use burn::tensor::kind::BridgeTensor;
+use burn::tensor::{Device, Tensor};
+
+use crate::finite::tensor_is_finite;
+
+/// A float tensor, its rank erased.
+#[derive(Clone)]
+pub(crate) struct Erased {
+    tensor: BridgeTensor,
+    to_device: fn(BridgeTensor, &Device) -> BridgeTensor,
+    is_finite: fn(BridgeTensor) -> bool,
+}
+
+impl Erased {
+    pub(crate) fn new<const D: usize>(tensor: Tensor<D>) -> Self {
+        let to_device = |tensor, device: &Device| Tensor::<D>::from_bridge(tensor).to_device(device).into_bridge();
+        let is_finite = |tensor| tensor_is_finite(Tensor::<D>::from_bridge(tensor));
+        Self { tensor: tensor.into_bridge(), to_device, is_finite }
+    }
+
+    /// The tensor, which must be of the rank that it was made from.
+    pub(crate) fn tensor<const D: usize>(self) -> Tensor<D> {
+        Tensor::from_bridge(self.tensor)
+    }
+
+    pub(crate) fn moved_to(self, device: &Device) -> Self {
+        Self { tensor: (self.to_device)(self.tensor, device), ..self }
+    }
+
+    pub(crate) fn is_finite(&self) -> bool {
+        (self.is_finite)(self.tensor.clone())
+    }
+}

@@ -1,0 +1,221 @@
+//! Parameters that several stages have, such as an embedding that is also the output layer.
+//!
+//! The first stage that has such a parameter owns it; the others hold copies. The gradient of a copy joins the owner's for
+//! the same micro-batch, before these are added up over the micro-batches: so the sum is the one of a single graph. Only the
+//! owner steps, and gives the copies its new value.
+
+use std::collections::HashMap;
+
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::optim::GradientsParams;
+use burn::tensor::{Device, Tensor};
+use crossbeam_channel::{Receiver, Sender, bounded};
+
+use crate::erased::Erased;
+use crate::stop::{Stop, Stopped};
+
+/// Tensors of some parameters.
+type Tensors = HashMap<ParamId, Erased>;
+
+/// The gradients of a holder's copies for one micro-batch.
+struct Gradients {
+    micro_batch: usize,
+    tensors: Tensors,
+}
+
+/// What a stage shares with others.
+#[derive(Default)]
+pub(crate) struct Ties {
+    owned: Vec<Owned>,
+    held: Vec<Held>,
+}
+
+/// Parameters that another stage has copies of.
+struct Owned {
+    ids: Vec<ParamId>,
+    gradients: Receiver<Gradients>,
+    values: Sender<Tensors>,
+    holder: Device,
+}
+
+/// Copies of another stage's parameters.
+struct Held {
+    ids: Vec<ParamId>,
+    gradients: Sender<Gradients>,
+    values: Receiver<Tensors>,
+    owner: Device,
+}
+
+/// Ties these parameters of stage `owner` to the copies of stage `holder`.
+pub(crate) fn tie(
+    ties: &mut [Ties],
+    devices: &[Device],
+    (owner, holder): (usize, usize),
+    ids: Vec<ParamId>,
+    micro_batches: usize,
+) {
+    // A holder's backwards come before the owner's, so nobody waits, whatever the schedule.
+    let (gradient_sender, gradient_receiver) = bounded(micro_batches);
+    let (value_sender, value_receiver) = bounded(1);
+    ties[owner].owned.push(Owned {
+        ids: ids.clone(),
+        gradients: gradient_receiver,
+        values: value_sender,
+        holder: devices[holder].clone(),
+    });
+    ties[holder].held.push(Held {
+        ids,
+        gradients: gradient_sender,
+        values: value_receiver,
+        owner: devices[owner].clone(),
+    });
+}
+
+impl Ties {
+    /// The gradients that stay with this stage: without those of copies, which go to their owners, and with those that
+    /// come from holders.
+    pub(crate) fn exchange<M: Module>(
+        &self,
+        module: &M,
+        micro_batch: usize,
+        mut gradients: GradientsParams,
+        stop: &Stop,
+    ) -> Result<GradientsParams, Stopped> {
+        for Held { ids, gradients: sender, owner, .. } in &self.held {
+            let mut take = TakeGradients { ids, gradients: &mut gradients, owner, taken: Tensors::new() };
+            module.visit(&mut take);
+            let tensors = take.taken;
+            stop.send(sender, Gradients { micro_batch, tensors })?;
+        }
+        for Owned { gradients: receiver, .. } in &self.owned {
+            let received = stop.receive(receiver)?;
+            assert_eq!(received.micro_batch, micro_batch, "all stages of a checked plan backward in one order");
+            module.visit(&mut AddGradients { gradients: &mut gradients, received: received.tensors });
+        }
+        Ok(gradients)
+    }
+
+    /// Gives the holders the values of this stage's parameters.
+    pub(crate) fn publish<M: Module>(&self, module: &M, stop: &Stop) -> Result<(), Stopped> {
+        for Owned { ids, values, holder, .. } in &self.owned {
+            let mut read = ReadValues { ids, holder, values: Tensors::new() };
+            module.visit(&mut read);
+            stop.send(values, read.values)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the owners' values, and gives them to the copies.
+    pub(crate) fn follow<M: Module>(&self, mut module: M, stop: &Stop) -> Result<M, (M, Stopped)> {
+        for Held { values, .. } in &self.held {
+            module = match stop.receive(values) {
+                Ok(values) => module.map(&mut SetValues { values }),
+                Err(stopped) => return Err((module, stopped)),
+            };
+        }
+        Ok(module)
+    }
+}
+
+struct TakeGradients<'a> {
+    ids: &'a [ParamId],
+    gradients: &'a mut GradientsParams,
+    owner: &'a Device,
+    taken: Tensors,
+}
+
+impl ModuleVisitor for TakeGradients<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if self.ids.contains(&param.id)
+            && let Some(gradient) = self.gradients.remove::<D>(param.id)
+        {
+            self.taken.insert(param.id, Erased::new(gradient).moved_to(self.owner));
+        }
+    }
+}
+
+struct AddGradients<'a> {
+    gradients: &'a mut GradientsParams,
+    received: Tensors,
+}
+
+impl ModuleVisitor for AddGradients<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let Some(received) = self.received.remove(&param.id) else { return };
+        let received = received.tensor::<D>();
+        let sum = match self.gradients.remove::<D>(param.id) {
+            Some(own) => own + received,
+            None => received,
+        };
+        self.gradients.register(param.id, sum);
+    }
+}
+
+struct ReadValues<'a> {
+    ids: &'a [ParamId],
+    holder: &'a Device,
+    values: Tensors,
+}
+
+impl ModuleVisitor for ReadValues<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if self.ids.contains(&param.id) {
+            self.values.insert(param.id, Erased::new(param.val().inner()).moved_to(self.holder));
+        }
+    }
+}
+
+struct SetValues {
+    values: Tensors,
+}
+
+impl ModuleMapper for SetValues {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        match self.values.get(&param.id) {
+            Some(value) => with_value(param, value.clone().tensor::<D>().autodiff().require_grad()),
+            None => param,
+        }
+    }
+}
+
+/// One tensor for every parameter that a module has several times, as plain modules do not keep it: each of them would be
+/// trained by itself.
+pub(crate) fn unify<M: Module>(module: M) -> M {
+    let mut count = Count::default();
+    module.visit(&mut count);
+    if count.repeated { module.map(&mut Unify::default()) } else { module }
+}
+
+#[derive(Default)]
+struct Count {
+    seen: HashMap<ParamId, ()>,
+    repeated: bool,
+}
+
+impl ModuleVisitor for Count {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        self.repeated |= self.seen.insert(param.id, ()).is_some();
+    }
+}
+
+#[derive(Default)]
+struct Unify {
+    first: HashMap<ParamId, Erased>,
+}
+
+impl ModuleMapper for Unify {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        match self.first.get(&param.id) {
+            Some(first) => with_value(param, first.clone().tensor::<D>()),
+            None => {
+                self.first.insert(param.id, Erased::new(param.val()));
+                param
+            }
+        }
+    }
+}
+
+fn with_value<const D: usize>(param: Param<Tensor<D>>, value: Tensor<D>) -> Param<Tensor<D>> {
+    let (id, _, mapper) = param.consume();
+    Param::from_mapped_value(id, value, mapper)
+}

@@ -1,0 +1,168 @@
+//! Parameters that several stages have: trained once, the same everywhere, and as in one graph.
+
+use burn::module::Module;
+use burn::nn::Linear;
+use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer};
+use burn::tensor::Tensor;
+use stageline::schedule::{EagerOneFOneB, GPipe, Interleaved, LoopedBreadthFirst, OneFOneB, Schedule};
+use stageline::{Batch, Clip, OnNonFinite, Pipeline, PipelineBuilder, StageConfig, Update};
+
+use crate::mlp::{Error, LEARNING_RATE, Layer, Mlp, Target, bits, config, pieces};
+
+const WIDTH: usize = 6;
+const ROWS: usize = 10;
+const MAX_NORM: f64 = 0.3;
+
+/// The layers of a model that begins and ends with the same linear layer.
+struct Parts {
+    ends: Linear,
+    middle: Linear,
+}
+
+fn parts() -> Parts {
+    let Mlp { layers, error } = Mlp::new(1, WIDTH, 21);
+    Parts { ends: error.linear, middle: layers.into_iter().next().unwrap().linear }
+}
+
+fn batches() -> Vec<(Tensor<2>, Target)> {
+    (0..4).map(|step| Mlp::batch(ROWS, WIDTH, true, 70 + step)).collect()
+}
+
+/// ends, middle, and ends again with the loss.
+fn cut(stages: usize, config: &StageConfig) -> PipelineBuilder<Tensor<2>, Target> {
+    let Parts { ends, middle } = parts();
+    let (first, middle, last) = (Layer { linear: ends.clone() }, Layer { linear: middle }, Error { linear: ends });
+    let empty = Vec::<Layer>::new;
+    let chain = Pipeline::builder();
+    match stages {
+        1 => chain.loss((vec![first, middle], last), config.clone()),
+        2 => chain.stage(vec![first], config.clone()).loss((vec![middle], last), config.clone()),
+        3 => chain
+            .stage(vec![first], config.clone())
+            .stage(vec![middle], config.clone())
+            .loss((empty(), last), config.clone()),
+        _ => {
+            let chain = chain.stage(vec![first], config.clone()).stage(empty(), config.clone());
+            chain.stage(vec![middle], config.clone()).loss((empty(), last), config.clone())
+        }
+    }
+}
+
+/// The bits of the first layer, of the middle one, and of the last.
+fn trained(stages: usize, micro_batches: usize, schedule: impl Schedule + 'static) -> ([Vec<u32>; 3], Vec<f64>) {
+    let builder =
+        cut(stages, &config()).micro_batches(micro_batches).schedule(schedule).clip(Clip::GlobalNorm(MAX_NORM));
+    let mut pipeline = builder.build().unwrap();
+    let norm = |(input, target)| match pipeline.step(Batch::new(input, target)).unwrap().update {
+        Update::Stepped { gradient_norm, .. } => gradient_norm,
+        other => panic!("{other:?}"),
+    };
+    let norms = batches().into_iter().map(norm).collect();
+    let mut modules = pipeline.into_modules();
+    let last = stages - 1;
+    let mut layers: Vec<_> = (0..last).flat_map(|stage| modules.take::<Vec<Layer>>(stage).unwrap()).collect();
+    let (rest, error) = modules.take::<(Vec<Layer>, Error)>(last).unwrap();
+    layers.extend(rest);
+    ([bits(&layers[0]), bits(&layers[1]), bits(&error)], norms)
+}
+
+/// One graph, in which the ends are one layer, used twice: without the library.
+fn plainly(micro_batches: usize) -> ([Vec<u32>; 2], Vec<f64>) {
+    #[derive(Module, Debug)]
+    struct Whole {
+        ends: Linear,
+        middle: Linear,
+    }
+    let Parts { ends, middle } = parts();
+    let mut model = Whole { ends, middle };
+    let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
+    let mut norms = Vec::new();
+    for (input, (wanted, mask)) in batches() {
+        let total = mask.clone().sum().into_scalar::<f32>();
+        let mut sum = GradientsAccumulator::new();
+        for rows in pieces(ROWS, micro_batches) {
+            let part = |tensor: &Tensor<2>| tensor.clone().slice_dim(0, rows.clone()).autodiff();
+            let hidden = model.middle.forward(model.ends.forward(part(&input)).tanh()).tanh();
+            let difference = (model.ends.forward(hidden) - part(&wanted)) * part(&mask);
+            let loss = (difference.clone() * difference).sum() / 2.0;
+            sum.accumulate(&model, GradientsParams::from_grads((loss / total).backward(), &model));
+        }
+        let (mut gradients, mut clipped, mut squares) = (sum.grads(), GradientsParams::new(), Vec::new());
+        let square = |values: Vec<f64>| values.into_iter().map(|value| value * value).sum::<f64>();
+        for linear in [&model.ends, &model.middle] {
+            let weight = gradients.get::<2>(linear.weight.id).unwrap();
+            let bias = gradients.get::<1>(linear.bias.as_ref().unwrap().id).unwrap();
+            squares.push(square(weight.into_data().iter::<f64>().collect()));
+            squares.push(square(bias.into_data().iter::<f64>().collect()));
+        }
+        let norm = squares.iter().sum::<f64>().sqrt();
+        assert!(norm > MAX_NORM, "{norm} is not clipped");
+        norms.push(norm);
+        for linear in [&model.ends, &model.middle] {
+            let (weight, bias) = (linear.weight.id, linear.bias.as_ref().unwrap().id);
+            let factor = MAX_NORM / (norm + 1e-6);
+            clipped.register(weight, gradients.remove::<2>(weight).unwrap() * factor);
+            clipped.register(bias, gradients.remove::<1>(bias).unwrap() * factor);
+        }
+        model = optimizer.step(LEARNING_RATE, model, clipped);
+    }
+    ([bits(&model.ends), bits(&model.middle)], norms)
+}
+
+#[test]
+fn tied_parameters_train_as_in_one_graph() {
+    for micro_batches in [1, 3, 4] {
+        let ([ends, middle], norms) = plainly(micro_batches);
+        for stages in 1..=4 {
+            for schedule in [&OneFOneB as &(dyn Schedule + Sync), &GPipe, &EagerOneFOneB] {
+                let case = format!("P={stages} M={micro_batches} {}", schedule.name());
+                let ([first, second, last], found) = trained(stages, micro_batches, schedule);
+                assert!(first == last, "{case}: the copies differ");
+                assert!((first, second) == (ends.clone(), middle.clone()), "{case}: other bits than the plain loop");
+                assert_eq!(found, norms, "{case}: the tied parameter counts once in the norm");
+            }
+        }
+    }
+}
+
+/// The owner and a holder on one worker.
+#[test]
+fn tied_stages_may_share_a_worker() {
+    let ([ends, ..], _) = plainly(4);
+    assert!(trained(4, 4, Interleaved { chunks: 2 }).0[2] == ends);
+    assert!(trained(4, 4, LoopedBreadthFirst { chunks: 2 }).0[2] == ends);
+}
+
+/// Three stages with the same layer, one of them behind a step that is skipped: all copies stay the same.
+#[test]
+fn every_copy_is_the_same_after_every_step() {
+    let ends = parts().ends;
+    let layer = || Layer { linear: ends.clone() };
+    let chain = Pipeline::builder().stage(layer(), config()).stage(layer(), config());
+    let builder = chain.loss(Error { linear: ends.clone() }, config()).micro_batches(2);
+    let mut pipeline = builder.on_non_finite(OnNonFinite::Skip).build().unwrap();
+    for (step, (input, (wanted, mask))) in batches().into_iter().enumerate() {
+        let wanted = if step == 1 { wanted * f32::MAX } else { wanted };
+        let report = pipeline.step(Batch::new(input, (wanted, mask))).unwrap();
+        assert_eq!(report.update.stepped(), step != 1);
+    }
+    let mut modules = pipeline.into_modules();
+    let copies = [0, 1].map(|stage| bits(&modules.take::<Layer>(stage).unwrap()));
+    let last = bits(&modules.take::<Error>(2).unwrap());
+    assert!(copies[0] == copies[1] && copies[0] == last);
+    assert_ne!(last, bits(&ends));
+}
+
+/// Frozen, a parameter is nobody's: copies stay what they are.
+#[test]
+fn frozen_copies_are_left_alone() {
+    let frozen = || Layer { linear: parts().ends }.no_grad();
+    let before = bits(&frozen());
+    let chain = Pipeline::builder().stage(frozen(), config()).stage(frozen(), config());
+    let mut pipeline = chain.loss(Mlp::new(0, WIDTH, 9).error, config()).micro_batches(2).build().unwrap();
+    for (input, target) in batches() {
+        pipeline.step(Batch::new(input, target)).unwrap();
+    }
+    let mut modules = pipeline.into_modules();
+    assert!([0, 1].into_iter().all(|stage| bits(&modules.take::<Layer>(stage).unwrap()) == before));
+}
