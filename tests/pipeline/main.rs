@@ -19,6 +19,7 @@ mod evaluation;
 mod failure;
 mod flush;
 mod gpt;
+mod health;
 mod mlp;
 mod normalisation;
 mod parity;

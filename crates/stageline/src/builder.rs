@@ -245,6 +245,14 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         self
     }
 
+    /// Examines each parameter's gradient and update in every so many-th step, from the first on; never if not set, or 0.
+    ///
+    /// It reads parameters and gradients on the host: for a step so examined, about as long as the optimizer takes.
+    pub fn health_every(mut self, steps: usize) -> Self {
+        self.flush.health_every = steps;
+        self
+    }
+
     /// Writes the plan, checks it, and starts one thread a worker.
     ///
     /// # Errors

@@ -52,13 +52,20 @@ impl LedgerError {
 pub(crate) struct FlushConfig {
     pub(crate) clip: Option<Clip>,
     pub(crate) on_non_finite: OnNonFinite,
+    /// Every how many steps the health of parameters is examined; 0 is never.
+    pub(crate) health_every: usize,
 }
 
 /// What every stage does at the end of a step, decided once for all of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Verdict {
-    /// Step, with gradients so scaled.
-    Step(Scaling),
+    /// Step.
+    Step {
+        /// With gradients so scaled.
+        scaling: Scaling,
+        /// And look at each parameter.
+        examine: bool,
+    },
     /// Leave everything as it is.
     Skip,
 }
@@ -84,11 +91,12 @@ impl Sums {
         Ok(Self { loss: finished.iter().filter_map(|stage| stage.outcome.loss).sum(), gradient_norm })
     }
 
-    pub(crate) fn verdict(&self, config: FlushConfig) -> Verdict {
+    pub(crate) fn verdict(&self, config: FlushConfig, step: usize) -> Verdict {
         if !self.loss.is_finite() || !self.gradient_norm.is_finite() {
             return Verdict::Skip;
         }
-        Verdict::Step(config.clip.map_or(Scaling::Keep, |clip| clip.scaling(self.gradient_norm)))
+        let scaling = config.clip.map_or(Scaling::Keep, |clip| clip.scaling(self.gradient_norm));
+        Verdict::Step { scaling, examine: config.health_every > 0 && step.is_multiple_of(config.health_every) }
     }
 }
 

@@ -19,6 +19,7 @@
 //! - `gradients`: the running sum over micro-batches; `tie`: parameters that several stages have.
 //! - [`flush`]: the ledger that all stages must agree on, the verdict, and the optimizer step; `norm`, [`clip`] and
 //!   [`finite`] are its parts.
+//! - [`health`]: how each parameter is doing.
 //! - [`report`], [`error`] with [`failure`], [`modules`]: what comes out.
 //!
 //! [`Dropout`] drops the same elements however a training is cut, and [`AccumulatedBatchNorm`] keeps statistics of whole
@@ -38,6 +39,7 @@ pub mod failure;
 pub mod finite;
 pub mod flush;
 mod gradients;
+pub mod health;
 mod link;
 pub mod modules;
 mod norm;
@@ -64,6 +66,7 @@ pub use dropout::Dropout;
 pub use error::{BuildError, StepError};
 pub use failure::{Activity, During, Failure, StageFailure};
 pub use finite::{Culprit, OnNonFinite, Origin};
+pub use health::{Histogram, ParameterHealth};
 pub use modules::{ModuleError, Modules};
 pub use payload::{Payload, PayloadMapper};
 pub use pipeline::Pipeline;

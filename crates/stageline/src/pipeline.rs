@@ -13,6 +13,7 @@ use crate::error::{BuildError, StepError};
 use crate::failure::{During, Failure};
 use crate::finite::{self, Culprit, OnNonFinite};
 use crate::flush::{FlushConfig, Ledger, Sums, Verdict};
+use crate::health::ParameterHealth;
 use crate::modules::Modules;
 use crate::payload::Payload;
 use crate::report::{EvalReport, StageReport, StepReport, Update};
@@ -123,6 +124,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             workers: self.workers.len(),
             micro_batches: self.plan().micro_batches(),
             update: concluded.update,
+            health: concluded.health,
         };
         self.steps += 1;
         Ok(report)
@@ -161,13 +163,13 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         )?;
 
         let sums = Sums::of(finished, expected).map_err(|error| Ended::ByCaller(error.into()))?;
-        let verdict = sums.verdict(self.flush);
+        let verdict = sums.verdict(self.flush, self.steps);
         for worker in &self.workers {
             self.stop.send(&worker.verdicts, verdict)?;
         }
-        let stages = self.concluded_stages()?;
+        let (stages, health) = self.concluded_stages()?;
         let update = match verdict {
-            Verdict::Step(scaling) => {
+            Verdict::Step { scaling, .. } => {
                 Update::Stepped { gradient_norm: sums.gradient_norm, clipped: scaling != Scaling::Keep }
             }
             Verdict::Skip => Update::NonFinite { culprit: self.inspect(again, &weights)? },
@@ -176,7 +178,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             (Update::NonFinite { culprit }, OnNonFinite::Stop) => {
                 Err(Ended::ByCaller(StepError::NonFinite { step: self.steps, culprit }))
             }
-            _ => Ok(Concluded { loss: sums.loss, weight: weights.total, stages, update }),
+            _ => Ok(Concluded { loss: sums.loss, weight: weights.total, stages, health, update }),
         }
     }
 
@@ -196,12 +198,13 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         Ok(finite::first(finished.into_iter().flat_map(|stage| stage.outcome.culprits)))
     }
 
-    /// What every stage tells when its step is over.
-    fn concluded_stages(&self) -> Result<Vec<StageReport>, Stopped> {
+    /// What every stage tells when its step is over, in order.
+    fn concluded_stages(&self) -> Result<(Vec<StageReport>, Vec<ParameterHealth>), Stopped> {
         let mut stepped = self.gather(&self.stepped)?;
         stepped.sort_by_key(|stage| stage.stage);
-        let report = |stage: Stepped| StageReport { busy: stage.busy, learning_rate: stage.learning_rate };
-        Ok(stepped.into_iter().map(report).collect())
+        let report = |stage: &Stepped| StageReport { busy: stage.busy, learning_rate: stage.conclusion.learning_rate };
+        let reports = stepped.iter().map(report).collect();
+        Ok((reports, stepped.into_iter().flat_map(|stage| stage.conclusion.health).collect()))
     }
 
     fn evaluate(&mut self, batch: MicroBatches<In, Target>) -> Result<EvalReport, Ended> {
@@ -266,13 +269,15 @@ struct Concluded {
     loss: f64,
     weight: f64,
     stages: Vec<StageReport>,
+    health: Vec<ParameterHealth>,
     update: Update,
 }
 
 impl Concluded {
     /// Nothing was computed.
     fn without_weight(stages: usize) -> Self {
-        Self { loss: 0.0, weight: 0.0, stages: vec![StageReport::default(); stages], update: Update::NoWeight }
+        let stages = vec![StageReport::default(); stages];
+        Self { loss: 0.0, weight: 0.0, stages, health: Vec::new(), update: Update::NoWeight }
     }
 }
 

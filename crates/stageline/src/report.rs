@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::finite::Culprit;
+use crate::health::ParameterHealth;
 
 /// What one training step did.
 #[derive(Clone, Debug)]
@@ -24,6 +25,9 @@ pub struct StepReport {
     pub micro_batches: usize,
     /// What became of the gradients.
     pub update: Update,
+    /// Every parameter that has a gradient, in layer order, in the steps in which
+    /// [`health_every`](crate::PipelineBuilder::health_every) asks for it; else none.
+    pub health: Vec<ParameterHealth>,
 }
 
 /// What a step did to the parameters.
@@ -110,6 +114,7 @@ mod tests {
             workers: 2,
             micro_batches: 4,
             update: Update::Stepped { gradient_norm: 1.0, clipped: false },
+            health: Vec::new(),
         };
         assert!((report.bubble() - 0.3).abs() < 1e-12);
         assert_eq!(report.ideal_bubble(), 1.0 / 5.0);

@@ -13,6 +13,7 @@ use crate::batch::Weights;
 use crate::finite::{Culprit, Origin, is_finite};
 use crate::flush::{Ledger, Trained, Verdict};
 use crate::gradients::GradientSum;
+use crate::health::{Examination, ParameterHealth};
 use crate::link::{Upstream, Weighted, move_to};
 use crate::norm::squared_norms;
 use crate::sink::Sink;
@@ -67,14 +68,23 @@ pub(crate) struct Outcome {
     pub(crate) loss: Option<f64>,
 }
 
+/// What a stage has to tell of the end of a step.
+#[derive(Default)]
+pub(crate) struct Conclusion {
+    /// `None` where the step was skipped.
+    pub(crate) learning_rate: Option<f64>,
+    /// Of its parameters, where they were examined.
+    pub(crate) health: Vec<ParameterHealth>,
+}
+
 /// A stage, its types erased: what the worker drives.
 pub(crate) trait Runner: Send {
     fn stage(&self) -> usize;
     fn begin(&mut self, pass: &Pass, stop: &Stop) -> Result<(), Stopped>;
     fn run(&mut self, instruction: Instruction, stop: &Stop) -> Result<(), Interrupt>;
     fn finish(&mut self) -> Outcome;
-    /// Steps the optimizer, or leaves it as it is; returns the learning rate of the step.
-    fn conclude(&mut self, verdict: Verdict, stop: &Stop) -> Result<Option<f64>, Stopped>;
+    /// Steps the optimizer, or leaves it as it is.
+    fn conclude(&mut self, verdict: Verdict, stop: &Stop) -> Result<Conclusion, Stopped>;
     fn into_module(self: Box<Self>) -> Option<ErasedModule>;
 }
 
@@ -289,14 +299,18 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
         Outcome { squared_norms, culprits, ledger: self.gradients.ledger(), loss: self.sink.loss() }
     }
 
-    fn conclude(&mut self, verdict: Verdict, stop: &Stop) -> Result<Option<f64>, Stopped> {
+    fn conclude(&mut self, verdict: Verdict, stop: &Stop) -> Result<Conclusion, Stopped> {
         let gradients = self.gradients.take();
-        let Verdict::Step(scaling) = verdict else { return Ok(None) };
-        let gradients = scaling.apply(self.trained.module(), gradients);
-        let learning_rate = self.trained.step(gradients);
-        self.ties.publish(self.trained.module(), stop)?;
+        let Verdict::Step { scaling, examine } = verdict else { return Ok(Conclusion::default()) };
+        let module = self.trained.module();
+        let examination = examine.then(|| Examination::before(module, &gradients));
+        let gradients = scaling.apply(module, gradients);
+        let learning_rate = Some(self.trained.step(gradients));
+        let module = self.trained.module();
+        let health = examination.map(|before| before.after(self.stage, module)).unwrap_or_default();
+        self.ties.publish(module, stop)?;
         self.trained.change(|module| self.ties.follow(module, stop))?;
-        Ok(Some(learning_rate))
+        Ok(Conclusion { learning_rate, health })
     }
 
     fn into_module(self: Box<Self>) -> Option<ErasedModule> {

@@ -13,7 +13,7 @@ use crate::effects;
 use crate::error::{BuildError, StepError};
 use crate::failure::{Activity, During, Failure, StageFailure};
 use crate::flush::Verdict;
-use crate::runner::{Interrupt, Outcome, Pass, Runner};
+use crate::runner::{Conclusion, Interrupt, Outcome, Pass, Runner};
 use crate::stop::{Stop, Stopped};
 
 /// What the caller asks of every worker.
@@ -34,8 +34,7 @@ pub(crate) struct Stepped {
     pub(crate) stage: usize,
     /// Since the pass began.
     pub(crate) busy: Duration,
-    /// `None` where it was told to skip the step.
-    pub(crate) learning_rate: Option<f64>,
+    pub(crate) conclusion: Conclusion,
 }
 
 /// The worker's ends of its channels with the caller.
@@ -172,12 +171,12 @@ impl Worker {
             let stage = seat.runner.stage();
             self.at = Position { stage, activity: Activity::OptimizerStep, ..self.at };
             let start = Instant::now();
-            let learning_rate = seat.runner.conclude(verdict, &self.line.stop)?;
+            let conclusion = seat.runner.conclude(verdict, &self.line.stop)?;
             seat.busy += start.elapsed();
-            concluded.push(Stepped { stage, busy: seat.busy, learning_rate });
+            concluded.push(Stepped { stage, busy: seat.busy, conclusion });
         }
         match verdict {
-            Verdict::Step(_) => effects::stepped(),
+            Verdict::Step { .. } => effects::stepped(),
             Verdict::Skip => effects::skipped(),
         }
         concluded.into_iter().try_for_each(|stepped| self.line.stop.send(&self.line.stepped, stepped))
