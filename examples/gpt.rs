@@ -78,7 +78,7 @@ fn build(settings: Settings, layers: Layers) -> Result<Pipeline<Bytes, Bytes>> {
     let configs = running.devices.into_iter().map(config).collect();
 
     let mut builder = cut::split(layers, &cuts, configs).schedule(running.schedule);
-    builder = builder.micro_batches(training.micro_batches);
+    builder = builder.micro_batches(training.micro_batches).health_every(training.health_every);
     if let Some(clip) = training.clip {
         builder = builder.clip(clip);
     }

@@ -50,6 +50,9 @@ pub struct Flags {
     /// The global norm to which the gradients of a step are clipped; 0 does not clip
     #[arg(long, default_value_t = 1.0)]
     clip: f64,
+    /// Every how many steps the log has each parameter's gradient and update norms; 0 is never
+    #[arg(long, default_value_t = 0)]
+    health_every: usize,
     /// The seed of parameters, samples and split
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -83,6 +86,7 @@ pub struct Training {
     pub steps: usize,
     pub learning_rate: f64,
     pub clip: Option<Clip>,
+    pub health_every: usize,
     pub micro_batches: usize,
     pub batch_size: usize,
 }
@@ -124,6 +128,7 @@ impl Flags {
             training: Training {
                 steps: self.steps,
                 learning_rate: self.learning_rate,
+                health_every: self.health_every,
                 clip: (self.clip > 0.0).then_some(Clip::GlobalNorm(self.clip)),
                 micro_batches: self.micro_batches,
                 batch_size: self.micro_batches * self.micro_batch_size,

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
-use stageline::{StepReport, Update};
+use stageline::{ParameterHealth, StepReport, Update};
 
 /// A log that may go nowhere.
 pub struct Log(Option<BufWriter<File>>);
@@ -25,6 +25,36 @@ pub struct StepLine {
     learning_rate: Option<f64>,
     gradient_norm: Option<f64>,
     clipped: Option<bool>,
+    /// In the steps that examine it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    health: Vec<HealthLine>,
+}
+
+/// What a step did to one parameter.
+#[derive(Serialize)]
+struct HealthLine {
+    stage: usize,
+    parameter: String,
+    gradient_norm: f64,
+    parameter_norm: f64,
+    update_ratio: f64,
+    zeros: f64,
+    /// How many elements of the gradient are of a size from each power of two on.
+    histogram: Vec<(f64, u64)>,
+}
+
+impl From<&ParameterHealth> for HealthLine {
+    fn from(health: &ParameterHealth) -> Self {
+        Self {
+            stage: health.stage,
+            parameter: health.path.clone(),
+            gradient_norm: health.gradient_norm,
+            parameter_norm: health.parameter_norm,
+            update_ratio: health.update_ratio(),
+            zeros: health.zeros,
+            histogram: health.histogram.bins().filter(|(_, count)| *count > 0).collect(),
+        }
+    }
 }
 
 /// What came of it all.
@@ -54,6 +84,7 @@ impl From<&StepReport> for StepLine {
             learning_rate: report.stages.last().and_then(|stage| stage.learning_rate),
             gradient_norm,
             clipped,
+            health: report.health.iter().map(HealthLine::from).collect(),
         }
     }
 }

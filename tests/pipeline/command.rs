@@ -45,7 +45,7 @@ fn hash(lines: &[Value]) -> &str {
 
 #[test]
 fn the_log_has_a_line_a_step_and_a_final_one() {
-    let lines = logged("log", "--stages 2");
+    let lines = logged("log", "--stages 2 --health-every 2");
     assert_eq!(lines.len(), 4);
     for (step, line) in lines[..3].iter().enumerate() {
         assert_eq!(line["step"], step);
@@ -56,6 +56,9 @@ fn the_log_has_a_line_a_step_and_a_final_one() {
             assert!(line[field].as_f64().is_some_and(|value| value >= 0.0), "{field} of {line}");
         }
         assert_eq!(line["bubble_ideal"], 1.0 / 4.0);
+        // Every parameter of every layer, in the steps that examine them.
+        let parameters = line["health"].as_array().map_or(0, Vec::len);
+        assert_eq!(parameters, if step % 2 == 0 { 2 + 2 * 12 + 3 } else { 0 });
     }
     let last = lines.last().unwrap();
     assert_eq!(last["final"], true);

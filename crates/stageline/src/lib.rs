@@ -24,10 +24,12 @@
 //!
 //! [`Dropout`] drops the same elements however a training is cut, and [`AccumulatedBatchNorm`] keeps statistics of whole
 //! batches; [`samples`] tells them which samples a forward sees, and [`effects`] when its step has stepped.
+//! [`EffectiveBatch`] does the arithmetic of batch sizes.
 //! [`seeded`] makes parameters that do not depend on the cut, and [`DeviceName`] names devices.
 
 pub mod batch;
 pub mod batch_norm;
+pub mod batch_size;
 pub mod builder;
 pub mod clip;
 pub mod device;
@@ -59,6 +61,7 @@ mod worker;
 
 pub use batch::{Batch, BatchError};
 pub use batch_norm::AccumulatedBatchNorm;
+pub use batch_size::EffectiveBatch;
 pub use builder::{Chain, PipelineBuilder, StageConfig};
 pub use clip::Clip;
 pub use device::{DeviceError, DeviceName};
