@@ -77,6 +77,10 @@ fn main() -> Result<()> {
 /// A linear warm-up, then a cosine down to a tenth.
 fn learning_rate(flags: &Flags) -> Result<ModuleLrScheduler> {
     let highest = flags.learning_rate;
+    if flags.warm_up == 0 {
+        let decay = CosineAnnealingLrSchedulerConfig::new(highest, flags.steps).with_min_lr(highest / 10.0);
+        return decay.init().map_err(|error| anyhow!("the learning rate: {error}"));
+    }
     let start = LinearLrSchedulerConfig::new(highest / flags.warm_up as f64, highest, flags.warm_up);
     let rest = flags.steps.saturating_sub(flags.warm_up).max(1);
     let decay = CosineAnnealingLrSchedulerConfig::new(highest, rest).with_min_lr(highest / 10.0);

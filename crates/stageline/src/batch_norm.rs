@@ -25,15 +25,30 @@ use crate::samples::Samples;
 pub struct AccumulatedBatchNorm {
     norm: BatchNorm,
     #[module(skip)]
-    pending: Arc<Mutex<Pending>>,
+    pending: Pending,
 }
 
-/// What the micro-batches of a step have had so far.
+/// What the micro-batches of a step have had so far, by their first sample and by how often the layer has seen them, so that
+/// they are merged in one order. A clone of the layer has its own.
 #[derive(Debug, Default)]
-struct Pending {
-    step: usize,
-    /// By their first sample, so that they are merged in one order.
-    moments: BTreeMap<usize, Moments>,
+struct Pending(Arc<Mutex<BTreeMap<(usize, usize), Moments>>>);
+
+impl Clone for Pending {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+/// What is to be done when the step has stepped. Dropped instead, where it is skipped, it leaves nothing for the next.
+struct Update {
+    norm: BatchNorm,
+    pending: Arc<Mutex<BTreeMap<(usize, usize), Moments>>>,
+}
+
+impl Drop for Update {
+    fn drop(&mut self) {
+        self.pending.lock().clear();
+    }
 }
 
 /// Of every channel.
@@ -48,7 +63,7 @@ struct Moments {
 
 impl From<BatchNorm> for AccumulatedBatchNorm {
     fn from(norm: BatchNorm) -> Self {
-        Self { norm, pending: Arc::default() }
+        Self { norm, pending: Pending::default() }
     }
 }
 
@@ -69,44 +84,45 @@ impl AccumulatedBatchNorm {
         let result = batch_norm_train(input, self.norm.gamma.val(), self.norm.beta.val(), self.norm.epsilon);
         let moments = Moments { count, mean: result.mean.inner(), variance: result.variance.inner() };
         if self.add(samples, moments) {
-            let (norm, pending) = (self.norm.clone(), Arc::clone(&self.pending));
-            after_step(move || update(&norm, std::mem::take(&mut *pending.lock())));
+            let update = Update { norm: self.norm.clone(), pending: Arc::clone(&self.pending.0) };
+            after_step(move || update.apply());
         }
         result.output
     }
 
-    /// Notes a micro-batch; whether it is the first of its step. What a skipped step has left is forgotten.
+    /// Notes a micro-batch; whether it is the first of its step.
     fn add(&self, samples: Samples, moments: Moments) -> bool {
-        let mut pending = self.pending.lock();
-        if pending.step != samples.step || pending.moments.contains_key(&samples.first) {
-            *pending = Pending { step: samples.step, moments: BTreeMap::new() };
-        }
-        pending.moments.insert(samples.first, moments);
-        pending.moments.len() == 1
+        let mut pending = self.pending.0.lock();
+        let seen = pending.range((samples.first, 0)..=(samples.first, usize::MAX)).count();
+        pending.insert((samples.first, seen), moments);
+        pending.len() == 1
     }
 }
 
-/// Moves the running statistics towards those of the whole step.
-fn update(norm: &BatchNorm, pending: Pending) {
-    let channels = norm.gamma.dims()[0];
-    let (mean, variance) = merged(pending.moments.into_values(), channels);
-    let towards = |state: &RunningState<Tensor<1>>, target: Vec<f64>| {
-        let old = state.value_sync();
-        let moved = values(old.clone()).into_iter().zip(target);
-        let moved =
-            moved.map(|(old, new)| (old * (1.0 - norm.momentum) + new * norm.momentum) as f32).collect::<Vec<_>>();
-        state.update(Tensor::from_data(TensorData::new(moved, [channels]), &old.device()));
-        state.value_sync(); // or other threads would read what was there before
-    };
-    towards(&norm.running_mean, mean);
-    towards(&norm.running_var, variance);
+impl Update {
+    /// Moves the running statistics towards those of the whole step.
+    fn apply(&self) {
+        let (norm, moments) = (&self.norm, std::mem::take(&mut *self.pending.lock()));
+        let channels = norm.gamma.dims()[0];
+        let Some((mean, variance)) = merged(moments.into_values(), channels) else { return };
+        let towards = |state: &RunningState<Tensor<1>>, target: Vec<f64>| {
+            let old = state.value_sync();
+            let moved = values(old.clone()).into_iter().zip(target);
+            let moved = moved.map(|(old, new)| (old * (1.0 - norm.momentum) + new * norm.momentum) as f32);
+            let moved = TensorData::new(moved.collect::<Vec<_>>(), [channels]);
+            state.update(Tensor::from_data(moved, &old.device()));
+            state.value_sync(); // or other threads would read what was there before
+        };
+        towards(&norm.running_mean, mean);
+        towards(&norm.running_var, variance);
+    }
 }
 
 /// The mean and the biased variance of all values together (Chan et al., 1979, *Updating formulae and a pairwise algorithm for
-/// computing sample variances*).
-fn merged(moments: impl Iterator<Item = Moments>, channels: usize) -> (Vec<f64>, Vec<f64>) {
+/// computing sample variances*); `None` of no values.
+fn merged(moments: impl Iterator<Item = Moments>, channels: usize) -> Option<(Vec<f64>, Vec<f64>)> {
     let (mut count, mut means, mut squares) = (0.0, vec![0.0; channels], vec![0.0; channels]);
-    for Moments { count: more, mean, variance } in moments {
+    for Moments { count: more, mean, variance } in moments.filter(|moments| moments.count > 0) {
         let more = more as f64;
         let total = count + more;
         let new = values(mean).into_iter().zip(values(variance));
@@ -117,7 +133,7 @@ fn merged(moments: impl Iterator<Item = Moments>, channels: usize) -> (Vec<f64>,
         }
         count = total;
     }
-    (means, squares.into_iter().map(|squares| squares / count).collect())
+    (count > 0.0).then(|| (means, squares.into_iter().map(|squares| squares / count).collect()))
 }
 
 fn values(tensor: Tensor<1>) -> Vec<f64> {
@@ -181,7 +197,7 @@ mod tests {
             let tensor = |value: f64| Tensor::<1>::from_floats([value as f32], &Device::flex());
             Moments { count: part.len(), mean: tensor(mean), variance: tensor(variance) }
         });
-        let (mean, variance) = merged(parts.into_iter(), 1);
+        let (mean, variance) = merged(parts.into_iter(), 1).unwrap();
         let (expected_mean, expected_variance) = moments(&whole);
         assert!((mean[0] - expected_mean).abs() < 1e-6 && (variance[0] - expected_variance).abs() < 1e-6);
     }

@@ -65,8 +65,12 @@ impl StageConfig {
 /// Which stage trains which parameter, and what about that cannot be.
 #[derive(Default)]
 struct Owners {
-    /// The first stage that has it.
-    stage_of: HashMap<ParamId, usize>,
+    /// The first stage that trains it, and its shape.
+    trained: HashMap<ParamId, (usize, Vec<usize>)>,
+    /// A stage in which it is frozen.
+    frozen: HashMap<ParamId, usize>,
+    /// Stages whose parameter has one id and two shapes.
+    misshapen: Option<(usize, usize)>,
     /// Parameters that later stages have too, by owner and holder.
     shared: BTreeMap<(usize, usize), Vec<ParamId>>,
     /// A stage whose optimizer clips.
@@ -89,6 +93,14 @@ impl Owners {
     }
 }
 
+impl Owners {
+    /// The stages of a parameter that is trained in one place and frozen in another.
+    fn half_frozen(&self) -> Option<(usize, usize)> {
+        let both = |(id, (trained, _)): (&ParamId, &(usize, Vec<usize>))| Some((*trained, *self.frozen.get(id)?));
+        self.trained.iter().filter_map(both).min()
+    }
+}
+
 struct Claim<'a> {
     owners: &'a mut Owners,
     stage: usize,
@@ -96,12 +108,20 @@ struct Claim<'a> {
 
 impl ModuleVisitor for Claim<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if param.val().is_require_grad() {
-            let owner = *self.owners.stage_of.entry(param.id).or_insert(self.stage);
+        let value = param.val();
+        if value.is_require_grad() {
+            let first = || (self.stage, value.dims().to_vec());
+            let (owner, shape) = self.owners.trained.entry(param.id).or_insert_with(first);
+            let owner = *owner;
+            if shape != value.dims().as_slice() {
+                self.owners.misshapen.get_or_insert((owner, self.stage));
+            }
             let shared = (owner != self.stage).then(|| self.owners.shared.entry((owner, self.stage)).or_default());
             if let Some(ids) = shared.filter(|ids| !ids.contains(&param.id)) {
                 ids.push(param.id);
             }
+        } else {
+            self.owners.frozen.entry(param.id).or_insert(self.stage);
         }
     }
 }
@@ -272,6 +292,12 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
             Some(cores) => cores,
             None => (available_parallelism().map_or(1, NonZero::get) / workers).max(1),
         };
+        if let Some(stages) = self.owners.misshapen {
+            return Err(BuildError::TiedShapes { stages });
+        }
+        if let Some(stages) = self.owners.half_frozen() {
+            return Err(BuildError::HalfFrozen { stages });
+        }
         let mut ties: Vec<Ties> = self.devices.iter().map(|_| Ties::default()).collect();
         for (stages, ids) in self.owners.shared {
             tie(&mut ties, &self.devices, stages, ids, plan.plan().micro_batches());

@@ -40,6 +40,24 @@ pub enum BuildError {
         /// How many.
         gpus: usize,
     },
+    /// Two stages have the same parameter in different shapes.
+    #[error(
+        "stages {} and {} have a parameter of the same id in different shapes; give one of them a parameter id of its own, or \
+         transpose it in the forward", stages.0, stages.1
+    )]
+    TiedShapes {
+        /// The stages.
+        stages: (usize, usize),
+    },
+    /// A parameter is trained in one place and frozen in another, where it would fall behind.
+    #[error(
+        "stage {} trains a parameter that is frozen in stage {}; freeze both, or give the frozen one a parameter id of its own",
+        stages.0, stages.1
+    )]
+    HalfFrozen {
+        /// The stage that trains it, and the one in which it is frozen.
+        stages: (usize, usize),
+    },
     /// Gradients cannot be clipped to this.
     #[error("gradients cannot be clipped to {bound}; give a bound that is positive and finite")]
     Clip {
@@ -103,8 +121,9 @@ pub enum StepError {
     Ledger(#[from] LedgerError),
     /// The loss or a gradient is NaN or infinite. All workers have stopped; no stage has stepped.
     #[error(
-        "the loss or a gradient of step {step} is not finite{}; no stage has stepped: lower the learning rate, clip the \
-         gradients with `.clip(...)`, or leave such steps out with `.on_non_finite(OnNonFinite::Skip)`",
+        "the loss or a gradient of step {step} is not finite{}; no stage has stepped: look at the data of that micro-batch, \
+         lower the learning rate, clip the gradients with `.clip(...)`, or leave such steps out with \
+         `.on_non_finite(OnNonFinite::Skip)`",
         culprit.map_or_else(|| ", though not when the step is run again".to_owned(), |culprit| format!(", first {culprit}"))
     )]
     NonFinite {

@@ -16,7 +16,8 @@ pub enum OnNonFinite {
     Skip,
 }
 
-/// The first thing in a step that was not finite although all that went into it was.
+/// The first in a step whose results were not finite although what it got from other stages was. (A parameter or a target that is not
+/// finite shows as the forward that uses it.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Culprit {
     /// The stage.
@@ -57,9 +58,17 @@ pub(crate) fn first(culprits: impl Iterator<Item = Culprit>) -> Option<Culprit> 
     })
 }
 
-/// Whether all float tensors of a payload are finite.
-pub(crate) fn is_finite<P: Payload>(payload: &P) -> bool {
-    let mut check = Check(true);
+/// The worst that is in some tensors. An infinity can be meant, as in a mask that is added to scores; a NaN cannot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Soundness {
+    Finite,
+    Infinite,
+    NaN,
+}
+
+/// The worst that is in the float tensors of a payload.
+pub(crate) fn soundness<P: Payload>(payload: &P) -> Soundness {
+    let mut check = Check(Soundness::Finite);
     payload.clone().map(&mut check);
     check.0
 }
@@ -69,11 +78,16 @@ pub(crate) fn tensor_is_finite<const D: usize>(tensor: Tensor<D>) -> bool {
     tensor.inner().is_finite().all().into_scalar::<bool>()
 }
 
-struct Check(bool);
+struct Check(Soundness);
 
 impl PayloadMapper for Check {
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-        self.0 = self.0 && tensor_is_finite(tensor.clone());
+        let found = match tensor_is_finite(tensor.clone()) {
+            true => Soundness::Finite,
+            false if tensor.clone().inner().contains_nan().into_scalar::<bool>() => Soundness::NaN,
+            false => Soundness::Infinite,
+        };
+        self.0 = self.0.max(found);
         tensor
     }
     fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {

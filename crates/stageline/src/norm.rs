@@ -12,9 +12,17 @@ use crate::device::is_host;
 ///
 /// Parameter by parameter, so that their sum in layer order does not depend on where the model is cut.
 pub(crate) fn squared_norms<M: Module>(module: &M, gradients: &GradientsParams) -> Vec<f64> {
-    let mut squares = Squares { gradients, seen: HashSet::new(), each: Vec::new() };
+    let mut squares = Squares { gradients, seen: HashSet::new(), each: Vec::new(), on_device: Vec::new() };
     module.visit(&mut squares);
-    squares.each
+    let Squares { mut each, on_device, .. } = squares;
+    if !on_device.is_empty() {
+        // One read for all of them: it waits for the device.
+        let (places, sums): (Vec<_>, Vec<_>) = on_device.into_iter().unzip();
+        for (place, sum) in places.into_iter().zip(Tensor::cat(sums, 0).into_data().iter::<f64>()) {
+            each[place] = sum;
+        }
+    }
+    each
 }
 
 struct Squares<'a> {
@@ -22,24 +30,31 @@ struct Squares<'a> {
     /// A parameter that a module uses twice counts once.
     seen: HashSet<ParamId>,
     each: Vec<f64>,
+    /// Sums that are still on a device, by their place among all.
+    on_device: Vec<(usize, Tensor<1>)>,
 }
 
 impl ModuleVisitor for Squares<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if self.seen.insert(param.id) {
-            self.each.push(self.gradients.get::<D>(param.id).map_or(0.0, sum_of_squares));
+        if !self.seen.insert(param.id) {
+            return;
+        }
+        match self.gradients.get::<D>(param.id) {
+            Some(gradient) if is_host(&gradient.device()) => self.each.push(on_host(gradient)),
+            Some(gradient) => {
+                self.on_device.push((self.each.len(), gradient.cast(FloatDType::F64).square().sum()));
+                self.each.push(0.0);
+            }
+            None => self.each.push(0.0),
         }
     }
 }
 
-fn sum_of_squares<const D: usize>(gradient: Tensor<D>) -> f64 {
-    if is_host(&gradient.device()) {
-        // In one order, whatever the number of cores: the CPU backend adds in parallel.
-        let data = gradient.into_data();
-        return match data.as_slice::<f32>() {
-            Ok(values) => values.iter().map(|&value| f64::from(value) * f64::from(value)).sum(),
-            Err(_) => data.iter::<f64>().map(|value| value * value).sum(),
-        };
+/// In one order, whatever the number of cores: the CPU backend adds in parallel.
+fn on_host<const D: usize>(gradient: Tensor<D>) -> f64 {
+    let data = gradient.into_data();
+    match data.as_slice::<f32>() {
+        Ok(values) => values.iter().map(|&value| f64::from(value) * f64::from(value)).sum(),
+        Err(_) => data.iter::<f64>().map(|value| value * value).sum(),
     }
-    gradient.cast(FloatDType::F64).square().sum().into_scalar::<f64>()
 }

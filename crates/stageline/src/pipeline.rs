@@ -178,6 +178,14 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             (Update::NonFinite { culprit }, OnNonFinite::Stop) => {
                 Err(Ended::ByCaller(StepError::NonFinite { step: self.steps, culprit }))
             }
+            (Update::NonFinite { culprit }, OnNonFinite::Skip) => {
+                tracing::warn!(
+                    step = self.steps,
+                    ?culprit,
+                    "the loss or a gradient is not finite: the step is skipped"
+                );
+                Ok(Concluded { loss: sums.loss, weight: weights.total, stages, health, update })
+            }
             _ => Ok(Concluded { loss: sums.loss, weight: weights.total, stages, health, update }),
         }
     }

@@ -38,7 +38,7 @@ pub enum Update {
     Stepped {
         /// The norm of all gradients of all stages together, before they were clipped.
         gradient_norm: f64,
-        /// Whether they were clipped.
+        /// Whether they were clipped; with [`Clip::Value`](crate::Clip::Value) every step is, though it may change nothing.
         clipped: bool,
     },
     /// No target of the batch counts, so nothing was computed and nothing changed.

@@ -10,7 +10,7 @@ use crossbeam_channel::Receiver;
 use stageline_schedule::{Action, Carried, Compute, Instruction, Transfer};
 
 use crate::batch::Weights;
-use crate::finite::{Culprit, Origin, is_finite};
+use crate::finite::{Culprit, Origin, Soundness, soundness};
 use crate::flush::{Ledger, Trained, Verdict};
 use crate::gradients::GradientSum;
 use crate::health::{Examination, ParameterHealth};
@@ -85,6 +85,8 @@ pub(crate) trait Runner: Send {
     fn finish(&mut self) -> Outcome;
     /// Steps the optimizer, or leaves it as it is.
     fn conclude(&mut self, verdict: Verdict, stop: &Stop) -> Result<Conclusion, Stopped>;
+    /// Waits for the new values of other stages' parameters, if they have stepped.
+    fn follow(&mut self, verdict: Verdict, stop: &Stop) -> Result<(), Stopped>;
     fn into_module(self: Box<Self>) -> Option<ErasedModule>;
 }
 
@@ -178,7 +180,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
             let payload = move_to(payload, &self.device);
             return self.sink.evaluate(module, Weighted { payload, weight }, micro_batch);
         }
-        let input_is_finite = self.inspects().then(|| is_finite(&payload));
+        let given = self.inspects().then(|| soundness(&payload));
         let (payload, input) = match self.source {
             Source::Batch(_) => (track(move_to(payload, &self.device)), Leaves::default()),
             Source::Link(_) => Leaves::of_input(payload),
@@ -188,9 +190,9 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         let (sink, module) = (&mut self.sink, self.trained.module());
         let residual = samples.during(|| sink.forward(module, Weighted { payload, weight }, micro_batch))?;
         self.tape.put(micro_batch, Taped { input, residual, weight });
-        match input_is_finite {
-            Some(true) if !self.sink.output_is_finite(micro_batch) => self.blame(micro_batch, Origin::Forward),
-            Some(false) if matches!(self.source, Source::Batch(_)) => self.blame(micro_batch, Origin::Input),
+        match given {
+            Some(Soundness::NaN) if matches!(self.source, Source::Batch(_)) => self.blame(micro_batch, Origin::Input),
+            Some(given) if self.sink.output_soundness(micro_batch) > given => self.blame(micro_batch, Origin::Forward),
             _ => {}
         }
         Ok(())
@@ -309,8 +311,14 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
         let module = self.trained.module();
         let health = examination.map(|before| before.after(self.stage, module)).unwrap_or_default();
         self.ties.publish(module, stop)?;
-        self.trained.change(|module| self.ties.follow(module, stop))?;
         Ok(Conclusion { learning_rate, health })
+    }
+
+    fn follow(&mut self, verdict: Verdict, stop: &Stop) -> Result<(), Stopped> {
+        match verdict {
+            Verdict::Step { .. } => self.trained.change(|module| self.ties.follow(module, stop)),
+            Verdict::Skip => Ok(()),
+        }
     }
 
     fn into_module(self: Box<Self>) -> Option<ErasedModule> {

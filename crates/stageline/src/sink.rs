@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use burn::tensor::{Device, Tensor};
 use crossbeam_channel::Receiver;
 
-use crate::finite::{is_finite, tensor_is_finite};
+use crate::finite::{Soundness, soundness, tensor_is_finite};
 use crate::link::{Downstream, Weighted, move_to};
 use crate::payload::Payload;
 use crate::slots::Slots;
@@ -29,8 +29,8 @@ pub(crate) trait Sink<M>: Send {
     fn evaluate(&mut self, module: &M, input: Weighted<Self::Input>, micro_batch: usize) -> Result<(), BoxError>;
     /// The scalar to start the backward from; `None` where no gradient comes in. `total` is the weight of the step.
     fn root(&mut self, residual: Self::Residual, micro_batch: usize, total: f64) -> Option<Tensor<1>>;
-    /// Whether all that the last forward of this micro-batch made is finite.
-    fn output_is_finite(&self, micro_batch: usize) -> bool;
+    /// How sound it is what the last forward of this micro-batch made.
+    fn output_soundness(&self, micro_batch: usize) -> Soundness;
     /// Whether all gradients that came back for this micro-batch are finite.
     fn gradient_is_finite(&self, micro_batch: usize) -> bool;
     fn send(&mut self, micro_batch: usize, stop: &Stop) -> Result<(), Stopped>;
@@ -76,8 +76,8 @@ impl<S: Stage> Sink<S> for ToNext<S::Output> {
         leaves.root(self.gradients.take(micro_batch))
     }
 
-    fn output_is_finite(&self, micro_batch: usize) -> bool {
-        is_finite(&self.ready.get(micro_batch).payload)
+    fn output_soundness(&self, micro_batch: usize) -> Soundness {
+        soundness(&self.ready.get(micro_batch).payload)
     }
 
     fn gradient_is_finite(&self, micro_batch: usize) -> bool {
@@ -153,8 +153,10 @@ impl<L: LossStage> Sink<L> for ToLoss<L::Target> {
         loss.is_tracked().then(|| loss.div_scalar(total))
     }
 
-    fn output_is_finite(&self, micro_batch: usize) -> bool {
-        self.losses.get(&micro_batch).is_none_or(|loss| tensor_is_finite(loss.clone()))
+    fn output_soundness(&self, micro_batch: usize) -> Soundness {
+        // A loss that is infinite is no better than one that is NaN, even if an input was.
+        let sound = self.losses.get(&micro_batch).is_none_or(|loss| tensor_is_finite(loss.clone()));
+        if sound { Soundness::Finite } else { Soundness::NaN }
     }
 
     fn gradient_is_finite(&self, _micro_batch: usize) -> bool {

@@ -1,10 +1,10 @@
 //! Parameters that several stages have, such as an embedding that is also the output layer.
 //!
 //! The first stage that has such a parameter owns it; the others hold copies. The gradient of a copy joins the owner's for
-//! the same micro-batch, before these are added up over the micro-batches: so the sum is the one of a single graph. Only the
-//! owner steps, and gives the copies its new value.
+//! the same micro-batch, before these are added up over the micro-batches: so the sum is the one of a single graph, to the bit
+//! where no stage but one uses the parameter more than once. Only the owner steps, and gives the copies its new value.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
@@ -87,10 +87,15 @@ impl Ties {
             let tensors = take.taken;
             stop.send(sender, Gradients { micro_batch, tensors })?;
         }
-        for Owned { gradients: receiver, .. } in &self.owned {
-            let received = stop.receive(receiver)?;
-            assert_eq!(received.micro_batch, micro_batch, "all stages of a checked plan backward in one order");
-            module.visit(&mut AddGradients { gradients: &mut gradients, received: received.tensors });
+        // The last stage first, as a single graph adds them up.
+        let mut received = Vec::with_capacity(self.owned.len());
+        for Owned { gradients: receiver, .. } in self.owned.iter().rev() {
+            let Gradients { micro_batch: of, tensors } = stop.receive(receiver)?;
+            assert_eq!(of, micro_batch, "all stages of a checked plan backward in one order");
+            received.push(tensors);
+        }
+        if !received.is_empty() {
+            module.visit(&mut AddGradients { gradients: &mut gradients, received });
         }
         Ok(gradients)
     }
@@ -109,7 +114,7 @@ impl Ties {
     pub(crate) fn follow<M: Module>(&self, mut module: M, stop: &Stop) -> Result<M, (M, Stopped)> {
         for Held { values, .. } in &self.held {
             module = match stop.receive(values) {
-                Ok(values) => module.map(&mut SetValues { values }),
+                Ok(values) => unify(module.map(&mut SetValues { values })),
                 Err(stopped) => return Err((module, stopped)),
             };
         }
@@ -136,16 +141,17 @@ impl ModuleVisitor for TakeGradients<'_> {
 
 struct AddGradients<'a> {
     gradients: &'a mut GradientsParams,
-    received: Tensors,
+    /// In the order in which they are added.
+    received: Vec<Tensors>,
 }
 
 impl ModuleVisitor for AddGradients<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let Some(received) = self.received.remove(&param.id) else { return };
-        let received = received.tensor::<D>();
+        let received = self.received.iter_mut().filter_map(|tensors| tensors.remove(&param.id));
+        let Some(sum) = received.map(Erased::tensor::<D>).reduce(Tensor::add) else { return };
         let sum = match self.gradients.remove::<D>(param.id) {
-            Some(own) => own + received,
-            None => received,
+            Some(own) => sum + own,
+            None => sum,
         };
         self.gradients.register(param.id, sum);
     }
@@ -159,7 +165,7 @@ struct ReadValues<'a> {
 
 impl ModuleVisitor for ReadValues<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if self.ids.contains(&param.id) {
+        if self.ids.contains(&param.id) && is_trained(param) {
             self.values.insert(param.id, Erased::new(param.val().inner()).moved_to(self.holder));
         }
     }
@@ -171,7 +177,7 @@ struct SetValues {
 
 impl ModuleMapper for SetValues {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        match self.values.get(&param.id) {
+        match self.values.get(&param.id).filter(|_| is_trained(&param)) {
             Some(value) => with_value(param, value.clone().tensor::<D>().autodiff().require_grad()),
             None => param,
         }
@@ -188,13 +194,13 @@ pub(crate) fn unify<M: Module>(module: M) -> M {
 
 #[derive(Default)]
 struct Count {
-    seen: HashMap<ParamId, ()>,
+    seen: HashSet<ParamId>,
     repeated: bool,
 }
 
 impl ModuleVisitor for Count {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.repeated |= self.seen.insert(param.id, ()).is_some();
+        self.repeated |= is_trained(param) && !self.seen.insert(param.id);
     }
 }
 
@@ -205,6 +211,9 @@ struct Unify {
 
 impl ModuleMapper for Unify {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        if !is_trained(&param) {
+            return param;
+        }
         match self.first.get(&param.id) {
             Some(first) => with_value(param, first.clone().tensor::<D>()),
             None => {
@@ -213,6 +222,10 @@ impl ModuleMapper for Unify {
             }
         }
     }
+}
+
+fn is_trained<const D: usize>(param: &Param<Tensor<D>>) -> bool {
+    param.val().is_require_grad()
 }
 
 fn with_value<const D: usize>(param: Param<Tensor<D>>, value: Tensor<D>) -> Param<Tensor<D>> {

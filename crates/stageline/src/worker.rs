@@ -131,7 +131,7 @@ impl Worker {
         match command.pass {
             Pass::Train { .. } => self.conclude(self.line.stop.receive(&self.line.verdicts)?)?,
             Pass::Inspect { .. } => self.conclude(Verdict::Skip)?,
-            Pass::Evaluate(_) => {}
+            Pass::Evaluate(_) => effects::skipped(),
         }
         Ok(())
     }
@@ -173,6 +173,7 @@ impl Worker {
             let start = Instant::now();
             let conclusion = seat.runner.conclude(verdict, &self.line.stop)?;
             seat.busy += start.elapsed();
+            seat.runner.follow(verdict, &self.line.stop)?;
             concluded.push(Stepped { stage, busy: seat.busy, conclusion });
         }
         match verdict {
