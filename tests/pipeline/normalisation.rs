@@ -114,6 +114,44 @@ fn statistics_are_those_of_the_whole_batch() {
     assert!(distance(&statistics(&stage.norm.valid()), &one_pass(1)) < 1e-6);
 }
 
+/// Twice in one forward.
+#[derive(Module, Debug)]
+struct Twice {
+    norm: AccumulatedBatchNorm,
+}
+
+impl Stage for Twice {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        (self.norm.forward(input.clone()) + self.norm.forward(input)) / 2.0
+    }
+}
+
+#[test]
+fn a_layer_that_is_used_twice_counts_both_uses() {
+    let (stage, _) = trained(Twice { norm: plain().norm.into() }, 4, OneFOneB, 2);
+    assert!(distance(&statistics(&stage.norm.into_inner()), &one_pass(2)) < 1e-6);
+}
+
+/// Copies of a layer in two stages each have the statistics of what they see.
+#[test]
+fn copies_keep_statistics_of_their_own() {
+    let norm = accumulated().norm;
+    let stage = || Accumulated { norm: norm.clone() };
+    let chain = Pipeline::builder().stage(stage(), config()).stage(stage(), config());
+    let mut pipeline = chain.loss(Mlp::new(0, WIDTH, 3).error, config()).micro_batches(4).build().unwrap();
+    let (input, target) = batch(0);
+    pipeline.step(Batch::new(input, target)).unwrap();
+    let mut modules = pipeline.into_modules();
+    let [first, second] = [0, 1].map(|at| statistics(&modules.take::<Accumulated>(at).unwrap().norm.into_inner()));
+    assert!(distance(&first, &one_pass(1)) < 1e-6);
+    // What comes out of the first has mean 0 and variance 1 in every micro-batch.
+    let normal = [vec![0.0; WIDTH], vec![1.0; WIDTH]].concat();
+    assert!(distance(&second, &normal) < 0.02, "{second:?}");
+}
+
 #[test]
 fn schedules_give_the_same_bits() {
     let (_, reference) = trained(accumulated(), 4, OneFOneB, 3);

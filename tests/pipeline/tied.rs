@@ -1,11 +1,11 @@
 //! Parameters that several stages have: trained once, the same everywhere, and as in one graph.
 
-use burn::module::Module;
+use burn::module::{Module, Param};
 use burn::nn::Linear;
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer};
 use burn::tensor::Tensor;
 use stageline::schedule::{EagerOneFOneB, GPipe, Interleaved, LoopedBreadthFirst, OneFOneB, Schedule};
-use stageline::{Batch, Clip, OnNonFinite, Pipeline, PipelineBuilder, StageConfig, Update};
+use stageline::{Batch, BuildError, Clip, OnNonFinite, Pipeline, PipelineBuilder, StageConfig, Update};
 
 use crate::mlp::{Error, LEARNING_RATE, Layer, Mlp, Target, bits, config, pieces};
 
@@ -131,6 +131,88 @@ fn tied_stages_may_share_a_worker() {
     let ([ends, ..], _) = plainly(4);
     assert!(trained(4, 4, Interleaved { chunks: 2 }).0[2] == ends);
     assert!(trained(4, 4, LoopedBreadthFirst { chunks: 2 }).0[2] == ends);
+}
+
+/// Three uses of one layer in one graph, without the library.
+fn three_uses_plainly(micro_batches: usize) -> Vec<u32> {
+    let mut ends = parts().ends;
+    let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
+    for (input, (wanted, mask)) in batches() {
+        let total = mask.clone().sum().into_scalar::<f32>();
+        let mut sum = GradientsAccumulator::new();
+        for rows in pieces(ROWS, micro_batches) {
+            let part = |tensor: &Tensor<2>| tensor.clone().slice_dim(0, rows.clone()).autodiff();
+            let hidden = ends.forward(ends.forward(part(&input)).tanh()).tanh();
+            let difference = (ends.forward(hidden) - part(&wanted)) * part(&mask);
+            let loss = (difference.clone() * difference).sum() / 2.0;
+            sum.accumulate(&ends, GradientsParams::from_grads((loss / total).backward(), &ends));
+        }
+        ends = optimizer.step(LEARNING_RATE, ends, sum.grads());
+    }
+    bits(&ends)
+}
+
+/// The layer in so many stages: the layers of each, and the error in the last.
+fn train_three_uses(uses: &[usize], micro_batches: usize) -> Vec<u32> {
+    let ends = parts().ends;
+    let layers = |count: usize| vec![Layer { linear: ends.clone() }; count];
+    let error = Error { linear: ends.clone() };
+    let chain = Pipeline::builder();
+    let builder = match uses {
+        [last] => chain.loss((layers(*last), error), config()),
+        [first, last] => chain.stage(layers(*first), config()).loss((layers(*last), error), config()),
+        [first, second, last] => {
+            let chain = chain.stage(layers(*first), config()).stage(layers(*second), config());
+            chain.loss((layers(*last), error), config())
+        }
+        _ => unreachable!("at most three stages"),
+    };
+    let mut pipeline = builder.micro_batches(micro_batches).build().unwrap();
+    for (input, target) in batches() {
+        pipeline.step(Batch::new(input, target)).unwrap();
+    }
+    let mut modules = pipeline.into_modules();
+    bits(&modules.take::<(Vec<Layer>, Error)>(uses.len() - 1).unwrap().1)
+}
+
+#[test]
+fn a_layer_in_three_stages_trains_as_in_one_graph() {
+    for micro_batches in [1, 3] {
+        let plain = three_uses_plainly(micro_batches);
+        assert!(train_three_uses(&[2], micro_batches) == plain, "one stage, M={micro_batches}");
+        assert!(train_three_uses(&[1, 1, 0], micro_batches) == plain, "three stages, M={micro_batches}");
+    }
+}
+
+/// With two uses in one stage the order of the additions can differ, and with it the last bits; not more.
+#[test]
+fn a_stage_may_use_its_copy_twice() {
+    let floats = |bits: Vec<u32>| bits.into_iter().map(f32::from_bits).collect::<Vec<_>>();
+    let plain = floats(three_uses_plainly(3));
+    for uses in [[1, 1], [2, 0]] {
+        for (found, expected) in floats(train_three_uses(&uses, 3)).into_iter().zip(&plain) {
+            assert!((found - expected).abs() < 1e-5, "{uses:?}: {found} against {expected}");
+        }
+    }
+}
+
+#[test]
+fn copies_that_cannot_be_tied_are_refused() {
+    let ends = parts().ends;
+    let layer = |linear: &Linear| Layer { linear: linear.clone() };
+    let error = || Error { linear: parts().middle };
+    let half = Pipeline::builder().stage(layer(&ends).no_grad(), config()).stage(layer(&ends), config());
+    let refused = half.loss(error(), config()).build().err().unwrap();
+    assert!(matches!(refused, BuildError::HalfFrozen { stages: (1, 0) }), "{refused}");
+
+    let mut other = ends.clone();
+    other.weight = Param::initialized(
+        ends.weight.id,
+        Tensor::ones([WIDTH, 2 * WIDTH], &ends.weight.val().device()).require_grad(),
+    );
+    let misshapen = Pipeline::builder().stage(layer(&ends), config()).stage(layer(&other), config());
+    let refused = misshapen.loss(error(), config()).build().err().unwrap();
+    assert!(matches!(refused, BuildError::TiedShapes { stages: (0, 1) }), "{refused}");
 }
 
 /// Three stages with the same layer, one of them behind a step that is skipped: all copies stay the same.
