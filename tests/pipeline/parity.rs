@@ -102,9 +102,9 @@ fn clipping_gives_the_bits_of_the_plain_loop() {
 
 /// A layer, and a dropout behind it.
 #[derive(Module, Debug)]
-struct Dropped {
-    layer: Layer,
-    dropout: Dropout,
+pub struct Dropped {
+    pub layer: Layer,
+    pub dropout: Dropout,
 }
 
 impl Stage for Dropped {

@@ -5,9 +5,10 @@ use burn::nn::Linear;
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer};
 use burn::tensor::Tensor;
 use stageline::schedule::{EagerOneFOneB, GPipe, Interleaved, LoopedBreadthFirst, OneFOneB, Schedule};
-use stageline::{Batch, BuildError, Clip, OnNonFinite, Pipeline, PipelineBuilder, StageConfig, Update};
+use stageline::{Batch, BuildError, Clip, Dropout, OnNonFinite, Pipeline, PipelineBuilder, StageConfig, Update};
 
 use crate::mlp::{Error, LEARNING_RATE, Layer, Mlp, Target, bits, config, pieces};
+use crate::parity::Dropped;
 
 const WIDTH: usize = 6;
 const ROWS: usize = 10;
@@ -121,6 +122,40 @@ fn tied_parameters_train_as_in_one_graph() {
                 assert!((first, second) == (ends.clone(), middle.clone()), "{case}: other bits than the plain loop");
                 assert_eq!(found, norms, "{case}: the tied parameter counts once in the norm");
             }
+        }
+    }
+}
+
+/// Tied parameters, dropout and clipping, for every cut, schedule and capacity.
+#[test]
+fn all_of_it_together_gives_the_same_bits() {
+    let train = |stages: usize, schedule: &'static (dyn Schedule + Sync), capacity: usize| {
+        let Parts { ends, middle } = parts();
+        let dropped = |linear: &Linear, layer| {
+            vec![Dropped { layer: Layer { linear: linear.clone() }, dropout: Dropout::new(0.3, 1, layer) }]
+        };
+        let (first, second, last) = (dropped(&ends, 0), dropped(&middle, 1), Error { linear: ends });
+        let chain = Pipeline::builder();
+        let builder = match stages {
+            1 => chain.loss((first, (second, last)), config()),
+            2 => chain.stage(first, config()).loss((Vec::<Dropped>::new(), (second, last)), config()),
+            _ => {
+                let chain = chain.stage(first, config()).stage(second, config());
+                chain.loss((Vec::<Dropped>::new(), (Vec::<Dropped>::new(), last)), config())
+            }
+        };
+        let builder = builder.micro_batches(4).schedule(schedule).channel_capacity(capacity);
+        let mut pipeline = builder.clip(Clip::GlobalNorm(MAX_NORM)).build().unwrap();
+        for (input, target) in batches() {
+            assert!(pipeline.step(Batch::new(input, target)).unwrap().update.stepped());
+        }
+        bits(&pipeline.into_modules().take::<(Vec<Dropped>, (Vec<Dropped>, Error))>(stages - 1).unwrap().1.1)
+    };
+    let reference = train(1, &OneFOneB, 4);
+    for (stages, capacity) in (1..=3).flat_map(|stages| [1, 2, 4].map(move |capacity| (stages, capacity))) {
+        for schedule in [&OneFOneB as &(dyn Schedule + Sync), &GPipe, &EagerOneFOneB] {
+            let case = format!("P={stages} capacity {capacity} {}", schedule.name());
+            assert!(train(stages, schedule, capacity) == reference, "{case}");
         }
     }
 }
