@@ -12,13 +12,13 @@ const TOP: f64 = 34.0;
 const ROW: f64 = 26.0;
 const BAR: f64 = 22.0;
 /// A letter of a label takes about this much.
-const LETTER: f64 = 6.2;
+const LETTER: f64 = 6.4;
 
 /// Colours that go with light and dark pages; the bars' text is dark on both.
 const STYLE: &str = "<style>\
 text{font:11px system-ui,sans-serif;fill:#222}.page{fill:#fff}.idle{fill:#eee}.tick{stroke:#ccc}\
 @media(prefers-color-scheme:dark){text{fill:#ddd}.page{fill:#111}.idle{fill:#2a2a2a}.tick{stroke:#444}}\
-.F{fill:#8ecae6}.B{fill:#f4a261}.I{fill:#f6bd60}.W{fill:#95d5b2}.O{fill:#cdb4db}.bar{fill:#111}\
+.F{fill:#8ecae6}.B{fill:#f4a261}.I{fill:#f6bd60}.W{fill:#95d5b2}.O{fill:#cdb4db}.bar{fill:#111;font-size:9px}\
 .F,.B,.I,.W,.O{stroke:#555;stroke-width:.5}\
 </style>";
 
