@@ -30,7 +30,7 @@ impl<I: Payload, T: Payload> Batch<I, T> {
     /// A batch that was cut by hand, for tensors of other layouts or of other lengths a micro-batch.
     ///
     /// The first dimension of the first tensor counts a micro-batch's samples, for layers that ask
-    /// ([`Samples`](crate::Samples)).
+    /// ([`Samples`]).
     pub fn from_micro_batches(micro_batches: Vec<(I, T)>) -> Self {
         Self(Content::Cut(micro_batches))
     }
