@@ -79,18 +79,20 @@ def main():
     torch.set_num_threads(1)
     folder = Path(sys.argv[1])
     ours = [json.loads(line) for line in (folder / "ours.jsonl").read_text().splitlines()]
-    failed = False
+    failed, largest = False, {"loss": 0.0, "gradient_norm": 0.0}
     print(f"{'step':>4} {'loss':>9} {'theirs':>9} {'relative':>9} {'norm':>9} {'theirs':>9} {'relative':>9}")
     for step, (our, their) in enumerate(zip(ours, train(folder), strict=True)):
         relative = {key: abs(our[key] - their[key]) / abs(their[key]) for key in their}
         bound = 1e-5 if step == 0 else 1e-4 if step < 10 else 1e-3
         wrong = relative["loss"] > bound or relative["gradient_norm"] > 10 * bound or relative["learning_rate"] > 1e-9
         failed |= wrong
+        largest = {key: max(largest[key], relative[key]) for key in largest}
         if wrong or step < 3 or (step + 1) % 10 == 0:
             cells = [cell for key in ("loss", "gradient_norm") for cell in
                      (f"{our[key]:>9.5f}", f"{their[key]:>9.5f}", f"{relative[key]:>9.1e}")]
             print(f"{step:>4}", *cells, "WRONG" if wrong else "")
-    print("they differ" if failed else f"{len(ours)} steps agree")
+    print("they differ" if failed else f"{len(ours)} steps agree", end="; ")
+    print(f"largest relative difference: loss {largest['loss']:.1e}, gradient norm {largest['gradient_norm']:.1e}")
     sys.exit(failed)
 
 
