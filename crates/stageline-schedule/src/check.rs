@@ -6,6 +6,7 @@ use std::iter::repeat;
 use crate::action::Action;
 use crate::check_error::CheckError;
 use crate::costs::Costs;
+use crate::deadlock::Deadlock;
 use crate::excerpt::Excerpt;
 use crate::lower::{Instruction, Transfer, lower};
 use crate::memory::live_after;
@@ -47,7 +48,7 @@ impl Checked {
 
     /// The least channel capacity at which it completes.
     pub fn least_capacity(&self) -> usize {
-        let safe = |capacity| replay(&self.plan, capacity, &any_costs(&self.plan), &mut ()).is_ok();
+        let safe = |capacity| run(&self.plan, capacity, &mut ()).is_ok();
         if safe(0) { 0 } else { least_safe(0, self.capacity, safe).unwrap_or(self.capacity) }
     }
 
@@ -56,7 +57,7 @@ impl Checked {
     /// Workers that take turns by this order never wait for a transfer that stands later in it.
     pub fn transfers(&self) -> Vec<Transfer> {
         let mut order = Order(Vec::new());
-        replay(&self.plan, self.capacity, &any_costs(&self.plan), &mut order).expect("a checked plan completes");
+        run(&self.plan, self.capacity, &mut order).expect("a checked plan completes");
         // Stable, and causes are told before their effects, so causes stay first at equal times.
         order.0.sort_by(|(a, _), (b, _)| a.total_cmp(b));
         order.0.into_iter().map(|(_, transfer)| transfer).collect()
@@ -102,9 +103,9 @@ impl Observer for Order {
     }
 }
 
-/// Whether a plan completes does not depend on them.
-fn any_costs(plan: &Plan) -> Costs {
-    Costs::uniform(plan.stages(), 1.0, 2.0)
+/// A replay at any costs: whether a plan completes does not depend on them.
+fn run(plan: &Plan, capacity: usize, observer: &mut impl Observer) -> Result<(), Deadlock> {
+    replay(plan, capacity, &Costs::uniform(plan.stages(), 1.0, 2.0), observer)
 }
 
 /// Checks a plan for training: every stage forwards and then backwards every micro-batch, exactly once, on one worker,
@@ -181,9 +182,8 @@ fn sequence(plan: &Plan, stage: usize, micro_batch: usize) -> CheckError {
 }
 
 fn completes(plan: &Plan, capacity: usize) -> Result<(), CheckError> {
-    let costs = any_costs(plan);
-    replay(plan, capacity, &costs, &mut ()).map_err(|deadlock| {
-        let safe = |capacity| replay(plan, capacity, &costs, &mut ()).is_ok();
+    run(plan, capacity, &mut ()).map_err(|deadlock| {
+        let safe = |capacity| run(plan, capacity, &mut ()).is_ok();
         let places: Vec<_> = deadlock.blocked.iter().map(|blocked| (blocked.worker, blocked.action)).collect();
         CheckError::Deadlock {
             capacity,

@@ -75,7 +75,8 @@ fn less_and_less(memory: &Memory) -> impl Iterator<Item = Memory> + '_ {
     let largest = memory.stages.iter().copied().map(StageMemory::most).fold(0.0, f64::max);
     // Twice the memory of 1F1B is enough for no bubble but fill and drain.
     let enough = memory.limit.min(2.0 * memory.stages.len() as f64 * largest);
-    let limits = [memory.limit, enough, enough * 0.94, enough * 0.88, enough * 0.75, enough * 0.5];
+    let mut limits = vec![memory.limit, enough, enough * 0.94, enough * 0.88, enough * 0.75, enough * 0.5];
+    limits.dedup();
     limits.into_iter().map(|limit| Memory { limit, ..memory.clone() })
 }
 

@@ -119,22 +119,25 @@ impl<I: Payload, T: Payload> MicroBatches<I, T> {
 
 /// How many samples a micro-batch has: the rows of its first tensor.
 fn samples<I: Payload, T: Payload>(input: &I, target: &T) -> usize {
-    let mut count = CountRows::default();
-    input.clone().map(&mut count);
-    target.clone().map(&mut count);
-    count.0.first().copied().unwrap_or(1)
+    row_counts(input, target).first().copied().unwrap_or(1)
 }
 
 /// The number of rows that every tensor of the batch agrees on.
 fn rows<I: Payload, T: Payload>(input: &I, target: &T) -> Result<usize, BatchError> {
+    let counts = row_counts(input, target);
+    let rows = *counts.first().ok_or(BatchError::NoTensors)?;
+    match counts.iter().position(|&found| found != rows) {
+        Some(tensor) => Err(BatchError::Uneven { rows, tensor, found: counts[tensor] }),
+        None => Ok(rows),
+    }
+}
+
+/// The rows of every tensor of a pair, in order.
+fn row_counts<I: Payload, T: Payload>(input: &I, target: &T) -> Vec<usize> {
     let mut count = CountRows::default();
     input.clone().map(&mut count);
     target.clone().map(&mut count);
-    let rows = *count.0.first().ok_or(BatchError::NoTensors)?;
-    match count.0.iter().position(|&found| found != rows) {
-        Some(tensor) => Err(BatchError::Uneven { rows, tensor, found: count.0[tensor] }),
-        None => Ok(rows),
-    }
+    count.0
 }
 
 fn slice<I: Payload, T: Payload>(input: &I, target: &T, rows: usize, pieces: usize) -> Vec<(I, T)> {
