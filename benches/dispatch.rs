@@ -22,7 +22,7 @@ use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOpti
 use burn::tensor::{Device, Tensor};
 use clap::Parser;
 use rayon::ThreadPoolBuilder;
-use stageline::{Batch, LossStage, Pipeline, Stage, StageConfig};
+use stageline::{Batch, LossStage, Pipeline, Stage, StageConfig, Weight};
 
 use crate::empty::Empty;
 use crate::gpt::{LEARNING_RATE, Load};
@@ -133,8 +133,8 @@ impl LossStage for Tiny {
         self.forward(input).sum()
     }
 
-    fn weight(target: &Tensor<2>) -> f64 {
-        target.dims()[0] as f64
+    fn weight(target: &Tensor<2>) -> Weight {
+        target.dims()[0].into()
     }
 }
 

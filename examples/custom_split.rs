@@ -13,7 +13,7 @@ use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::activation::{log_softmax, relu};
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use stageline::{Batch, LossStage, Pipeline, Stage, StageConfig, seeded};
+use stageline::{Batch, LossStage, Pipeline, Stage, StageConfig, Weight, seeded};
 
 const DIGITS: usize = 10;
 const WIDTH: usize = 32;
@@ -74,8 +74,8 @@ impl LossStage for Classifier {
         -log_softmax(self.logits(input), 1).gather(1, target.unsqueeze_dim(1)).sum()
     }
 
-    fn weight(target: &Tensor<1, Int>) -> f64 {
-        target.dims()[0] as f64
+    fn weight(target: &Tensor<1, Int>) -> Weight {
+        target.dims()[0].into()
     }
 }
 

@@ -77,7 +77,7 @@ fn build(settings: Settings, layers: Layers) -> Result<Pipeline<Bytes, Bytes>> {
     let config = |device| StageConfig::new(device, optimizer.clone(), learning_rate.clone());
     let configs = running.devices.into_iter().map(config).collect();
 
-    let mut builder = cut::split(layers, &cuts, configs).schedule(running.schedule);
+    let mut builder = cut::split(layers, &cuts, configs).schedule(running.schedule).precision(running.precision);
     builder = builder.micro_batches(training.micro_batches).health_every(training.health_every);
     if let Some(clip) = training.clip {
         builder = builder.clip(clip);
@@ -132,8 +132,8 @@ fn bits_per_byte(pipeline: &mut Pipeline<Bytes, Bytes>, text: &Source, batch_siz
     let (mut nats, mut bytes) = (0.0, 0.0);
     for batch in text.validation(batch_size) {
         let report = pipeline.eval(batch)?;
-        nats += report.loss * report.weight;
-        bytes += report.weight;
+        nats += report.loss * report.weight();
+        bytes += report.weight();
     }
     Ok(nats / bytes / LN_2)
 }

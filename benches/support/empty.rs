@@ -2,7 +2,7 @@
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
-use stageline::{LossStage, Stage};
+use stageline::{LossStage, Stage, Weight};
 
 /// No parameters, no tensors, and a loss of 1 a micro-batch.
 #[derive(Module, Debug, Default)]
@@ -26,7 +26,7 @@ impl LossStage for Empty {
         Tensor::ones([1], &Device::flex())
     }
 
-    fn weight((): &()) -> f64 {
-        1.0
+    fn weight((): &()) -> Weight {
+        1.0.into()
     }
 }

@@ -5,7 +5,7 @@ use burn::tensor::activation::log_softmax;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
-use stageline::LossStage;
+use stageline::{LossStage, Weight};
 
 use crate::cut::Bytes;
 use crate::flags::Flags;
@@ -29,8 +29,8 @@ impl LossStage for MaskedHead {
         -(each * mask.flatten::<1>(0, 1)).sum()
     }
 
-    fn weight((_, mask): &Self::Target) -> f64 {
-        mask.clone().sum().into_scalar::<f64>()
+    fn weight((_, mask): &Self::Target) -> Weight {
+        mask.clone().sum().into_scalar::<f64>().into()
     }
 }
 

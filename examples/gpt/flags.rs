@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use burn::tensor::Device;
 use clap::Parser;
 use stageline::schedule::{Schedule, schedule_named};
-use stageline::{Clip, DeviceName};
+use stageline::{Clip, DeviceName, Precision};
 
 use crate::model::Shape;
 
@@ -50,6 +50,9 @@ pub struct Flags {
     /// The global norm to which the gradients of a step are clipped; 0 does not clip
     #[arg(long, default_value_t = 1.0)]
     clip: f64,
+    /// In what stages compute: full, bf16 or f16; parameters and their sums stay in f32
+    #[arg(long, default_value_t = Precision::Full)]
+    precision: Precision,
     /// Every how many steps the log has each parameter's gradient and update norms; 0 is never
     #[arg(long, default_value_t = 0)]
     health_every: usize,
@@ -96,6 +99,7 @@ pub struct Running {
     /// One a stage.
     pub devices: Vec<Device>,
     pub schedule: &'static (dyn Schedule + Sync),
+    pub precision: Precision,
     pub channel_capacity: Option<usize>,
     pub cores_per_stage: Option<usize>,
 }
@@ -136,6 +140,7 @@ impl Flags {
             running: Running {
                 devices: (0..self.stages).map(of_stage).collect(),
                 schedule: self.schedule,
+                precision: self.precision,
                 channel_capacity: self.channel_capacity,
                 cores_per_stage: self.cores_per_stage,
             },

@@ -25,6 +25,7 @@ pub struct StepLine {
     learning_rate: Option<f64>,
     gradient_norm: Option<f64>,
     clipped: Option<bool>,
+    loss_scale: f64,
     /// In the steps that examine it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     health: Vec<HealthLine>,
@@ -76,14 +77,15 @@ impl From<&StepReport> for StepLine {
         Self {
             step: report.step,
             loss: report.loss,
-            weight: report.weight,
-            tokens_per_s: report.weight / step_seconds,
+            weight: report.weight(),
+            tokens_per_s: report.weight() / step_seconds,
             step_seconds,
             bubble: report.bubble(),
             bubble_ideal: report.ideal_bubble(),
             learning_rate: report.stages.last().and_then(|stage| stage.learning_rate),
             gradient_norm,
             clipped,
+            loss_scale: report.loss_scale,
             health: report.health.iter().map(HealthLine::from).collect(),
         }
     }

@@ -6,8 +6,8 @@
 use burn::module::{Initializer, Module, Param};
 use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::tensor::activation::{gelu, log_softmax, softmax};
-use burn::tensor::{Bool, Device, Int, Tensor};
-use stageline::{LossStage, Stage, seeded};
+use burn::tensor::{Bool, Device, FloatDType, Int, Tensor};
+use stageline::{LossStage, Stage, Weight, seeded};
 
 /// The number of different bytes.
 pub const VOCABULARY: usize = 256;
@@ -185,12 +185,12 @@ impl LossStage for Head {
 
     /// The summed cross-entropy of the next bytes, in nats.
     fn loss(&self, input: Tensor<3>, target: Tensor<2, Int>) -> Tensor<1> {
-        let log_probabilities = log_softmax(self.logits(input), 1);
+        let log_probabilities = log_softmax(self.logits(input).cast(FloatDType::F32), 1);
         let targets = target.flatten::<1>(0, 1).unsqueeze_dim(1);
         -log_probabilities.gather(1, targets).sum()
     }
 
-    fn weight(target: &Tensor<2, Int>) -> f64 {
-        target.shape().num_elements() as f64
+    fn weight(target: &Tensor<2, Int>) -> Weight {
+        target.shape().num_elements().into()
     }
 }

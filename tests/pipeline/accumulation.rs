@@ -40,7 +40,7 @@ fn a_step_of_gradient_descent_is_the_closed_form() {
         .flat_map(|row| (0..width).map(move |to| (row, to)))
         .map(|(row, to)| residual(row, to).powi(2) / 2.0)
         .sum();
-    assert_eq!(report.weight, weight);
+    assert_eq!(report.weight(), weight);
     assert!((report.loss - loss / weight).abs() < 1e-5, "{} against {}", report.loss, loss / weight);
 
     let stepped = pipeline.into_modules().take::<Error>(0).unwrap().linear.weight.val().into_data();

@@ -8,7 +8,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::{GradientsAccumulator, GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::tensor::{Bool, Int, Tensor};
 use parking_lot::Mutex;
-use stageline::{Batch, LossStage, Pipeline, Stage, StageConfig, payload, seeded};
+use stageline::{Batch, LossStage, Pipeline, Stage, StageConfig, Weight, payload, seeded};
 
 use crate::mlp::{Layer, Mlp, bits, device};
 
@@ -82,8 +82,8 @@ impl LossStage for Classifier {
         (error.clone() * error).sum()
     }
 
-    fn weight(target: &Tensor<2>) -> f64 {
-        target.dims()[0] as f64
+    fn weight(target: &Tensor<2>) -> Weight {
+        target.dims()[0].into()
     }
 }
 

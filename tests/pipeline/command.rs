@@ -80,6 +80,9 @@ fn the_hash_depends_on_the_seed_and_not_on_the_cut() {
     ] {
         assert_eq!(hash(&logged("cut", flags)), hash(&whole), "{flags}");
     }
+    let lower = logged("lower", "--stages 1 --precision bf16");
+    assert_ne!(hash(&lower), hash(&whole));
+    assert_eq!(hash(&logged("cut", "--stages 4 --precision bf16")), hash(&lower));
     assert_ne!(hash(&logged("seed", "--stages 1 --seed 1")), hash(&whole));
     assert_ne!(hash(&logged("micro", "--stages 1 --micro-batches 2")), hash(&whole));
 }

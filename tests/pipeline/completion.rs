@@ -31,7 +31,7 @@ fn completes(mut pipeline: Pipeline<(), ()>, micro_batches: usize) {
     within_a_minute(move || {
         for _ in 0..2 {
             let report = pipeline.step(Batch::from_micro_batches(vec![((), ()); micro_batches])).unwrap();
-            assert_eq!((report.loss, report.weight), (1.0, micro_batches as f64));
+            assert_eq!((report.loss, report.weight()), (1.0, micro_batches as f64));
         }
         pipeline.eval(Batch::from_micro_batches(vec![((), ()); micro_batches.div_ceil(2)])).unwrap();
     });

@@ -3,7 +3,7 @@
 use burn::module::Module;
 use burn::tensor::Tensor;
 use stageline::schedule::{OneFOneB, Plan, Schedule, ScheduleError};
-use stageline::{Batch, BatchError, BuildError, LossStage, ModuleError, StepError};
+use stageline::{Batch, BatchError, BuildError, LossStage, ModuleError, StepError, Weight};
 
 use crate::mlp::{Error, Layer, Mlp, Target, config};
 
@@ -98,9 +98,9 @@ impl LossStage for Choosy {
         self.error.loss(input, target)
     }
 
-    fn weight((wanted, _): &Target) -> f64 {
+    fn weight((wanted, _): &Target) -> Weight {
         assert_eq!(wanted.dims()[0], 2, "two rows are wanted");
-        2.0
+        2.0.into()
     }
 }
 

@@ -14,7 +14,7 @@ fn an_evaluation_has_the_loss_of_a_step_and_changes_nothing() {
         let evaluated = pipeline.eval(batch.clone()).unwrap();
         assert_eq!(pipeline.eval(batch.clone()).unwrap(), evaluated);
         let stepped = pipeline.step(batch.clone()).unwrap();
-        assert_eq!(stepped.weight, evaluated.weight);
+        assert_eq!(stepped.weight(), evaluated.weight());
         assert!((stepped.loss - evaluated.loss).abs() < 1e-6, "{} against {}", stepped.loss, evaluated.loss);
         assert!(pipeline.eval(batch).unwrap().loss < evaluated.loss, "the step has not lowered the loss");
     }
@@ -43,6 +43,6 @@ fn a_batch_of_fewer_rows_than_micro_batches_is_evaluated_whole() {
     let mut pipeline = Mlp::new(2, 8, 63).split(2, &config()).micro_batches(8).build().unwrap();
     let (input, target) = Mlp::batch(3, 8, false, 1);
     let batch = Batch::new(input, target);
-    assert_eq!(pipeline.eval(batch.clone()).unwrap().weight, 3.0);
+    assert_eq!(pipeline.eval(batch.clone()).unwrap().weight(), 3.0);
     assert!(matches!(pipeline.step(batch), Err(StepError::Batch(_))));
 }

@@ -10,7 +10,7 @@ use burn::optim::{Optimizer, SgdConfig};
 use burn::tensor::{Device, Tensor};
 use stageline::schedule::{GPipe, OneFOneB, Schedule};
 use stageline::{
-    Activity, Batch, BoxError, During, Failure, LossStage, ModuleError, Pipeline, Stage, StageConfig, StepError,
+    Activity, Batch, BoxError, During, Failure, LossStage, ModuleError, Pipeline, Stage, StageConfig, StepError, Weight,
 };
 
 use crate::mlp::{Error, Layer, Mlp, Target, bits, device, within_a_minute};
@@ -100,7 +100,7 @@ impl LossStage for Faulty<Error> {
         Ok(loss)
     }
 
-    fn weight(target: &Target) -> f64 {
+    fn weight(target: &Target) -> Weight {
         Error::weight(target)
     }
 }
@@ -341,7 +341,7 @@ impl LossStage for Unsummed {
         (self.error.linear.forward(input) - wanted).powi_scalar(2).sum_dim(1).flatten(0, 1)
     }
 
-    fn weight(target: &Target) -> f64 {
+    fn weight(target: &Target) -> Weight {
         Error::weight(target)
     }
 }
@@ -352,6 +352,6 @@ fn a_loss_that_is_not_summed_is_named_at_its_forward() {
     let chain = Pipeline::builder().loss(Unsummed { error: Mlp::new(0, 4, 84).error }, config);
     let error = chain.micro_batches(2).build().unwrap().step(batch()).unwrap_err().to_string();
     let expected = "stage 0 failed in action 0F0, micro-batch 0, of step 0: \
-                    the loss has shape [4]; return the sum over the targets, of shape [1]";
+                    the loss has shape [4]; return the sum over the targets for each number in its weight, of shape [1]";
     assert_eq!(error, expected);
 }

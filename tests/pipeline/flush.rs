@@ -157,7 +157,7 @@ fn a_batch_without_weight_is_skipped() {
     let mut pipeline = model.clone().split(3, &config()).micro_batches(2).build().unwrap();
     let masked = Batch::new(input.clone(), (wanted.clone(), mask.clone() * 0.0));
     let report = pipeline.step(masked).unwrap();
-    assert_eq!((report.update, report.weight), (Update::NoWeight, 0.0));
+    assert_eq!((report.update, report.weight()), (Update::NoWeight, 0.0));
     assert!(report.loss.is_nan());
     pipeline.step(Batch::new(input.clone(), (wanted.clone(), mask.clone()))).unwrap();
     let plain = model.train_plainly(2, &[(input, (wanted, mask))]);

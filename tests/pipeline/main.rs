@@ -23,4 +23,6 @@ mod health;
 mod mlp;
 mod normalisation;
 mod parity;
+mod precision;
+mod terms;
 mod tied;

@@ -7,10 +7,10 @@ use std::{panic, thread};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, FloatDType, Tensor};
 use stageline::schedule::{OneFOneB, Schedule};
 use stageline::{
-    Batch, BuildError, Clip, LossStage, Modules, Pipeline, PipelineBuilder, Stage, StageConfig, Update, seeded,
+    Batch, BuildError, Clip, LossStage, Modules, Pipeline, PipelineBuilder, Stage, StageConfig, Update, Weight, seeded,
 };
 
 pub const LEARNING_RATE: f64 = 0.01;
@@ -44,12 +44,12 @@ impl LossStage for Error {
     type Target = Target;
 
     fn loss(&self, input: Tensor<2>, (wanted, mask): Target) -> Tensor<1> {
-        let difference = (self.linear.forward(input) - wanted) * mask;
+        let difference = (self.linear.forward(input).cast(FloatDType::F32) - wanted) * mask;
         (difference.clone() * difference).sum() / 2.0
     }
 
-    fn weight((_, mask): &Target) -> f64 {
-        mask.clone().sum().into_scalar::<f64>()
+    fn weight((_, mask): &Target) -> Weight {
+        mask.clone().sum().into_scalar::<f64>().into()
     }
 }
 

@@ -8,6 +8,7 @@ use burn::tensor::{Bool, Int, Tensor};
 use crate::failure::Failure;
 use crate::payload::{Payload, PayloadMapper};
 use crate::samples::Samples;
+use crate::weight::Weight;
 
 /// The input and the targets of one step.
 #[derive(Clone, Debug)]
@@ -36,7 +37,7 @@ impl<I: Payload, T: Payload> Batch<I, T> {
     }
 
     /// Cuts for training: exactly `micro_batches` pieces.
-    pub(crate) fn cut(self, micro_batches: usize, weight: fn(&T) -> f64) -> Result<MicroBatches<I, T>, BatchError> {
+    pub(crate) fn cut(self, micro_batches: usize, weight: fn(&T) -> Weight) -> Result<MicroBatches<I, T>, BatchError> {
         let pieces = match self.0 {
             Content::Whole(input, target) => {
                 let rows = rows(&input, &target)?;
@@ -58,7 +59,7 @@ impl<I: Payload, T: Payload> Batch<I, T> {
     pub(crate) fn cut_up_to(
         self,
         micro_batches: usize,
-        weight: fn(&T) -> f64,
+        weight: fn(&T) -> Weight,
     ) -> Result<MicroBatches<I, T>, BatchError> {
         match self.0 {
             Content::Whole(input, target) => {
@@ -81,8 +82,8 @@ pub(crate) struct MicroBatches<I, T> {
 /// The loss weight of every micro-batch, and their total, which is positive; and how many samples each has.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Weights {
-    pub(crate) each: Vec<f64>,
-    pub(crate) total: f64,
+    pub(crate) each: Vec<Weight>,
+    pub(crate) total: Weight,
     samples: Vec<usize>,
 }
 
@@ -94,21 +95,28 @@ impl Weights {
 }
 
 impl<I: Payload, T: Payload> MicroBatches<I, T> {
-    fn weigh(pieces: Vec<(I, T)>, weight: fn(&T) -> f64) -> Result<Self, BatchError> {
+    fn weigh(pieces: Vec<(I, T)>, weight: fn(&T) -> Weight) -> Result<Self, BatchError> {
         let of_target = |(micro_batch, (_, target)): (usize, &(I, T))| {
             let panicked =
                 |panic| BatchError::WeightPanic { micro_batch, failure: Failure::of_panic(panic).to_string() };
             catch_unwind(AssertUnwindSafe(|| weight(target))).map_err(panicked)
         };
         let each = pieces.iter().enumerate().map(of_target).collect::<Result<Vec<_>, _>>()?;
-        if let Some((micro_batch, &weight)) = each.iter().enumerate().find(|(_, w)| !w.is_finite() || **w < 0.0) {
-            return Err(BatchError::Weight { micro_batch, weight });
+        let terms = each.first().map_or(0, |weight| weight.terms().len());
+        for (micro_batch, weight) in each.iter().enumerate() {
+            if weight.terms().is_empty() || weight.terms().len() != terms {
+                return Err(BatchError::Terms { micro_batch, found: weight.terms().len(), terms });
+            }
+            if let Some(&weight) = weight.terms().iter().find(|weight| !weight.is_finite() || **weight < 0.0) {
+                return Err(BatchError::Weight { micro_batch, weight });
+            }
         }
-        let total: f64 = each.iter().sum();
-        if total == 0.0 {
+        let mut total = Weight::default();
+        each.iter().for_each(|weight| total.add(weight));
+        if total.is_zero() {
             return Err(BatchError::NoWeight);
         }
-        if !total.is_finite() {
+        if total.terms().iter().any(|weight| !weight.is_finite()) {
             return Err(BatchError::TotalWeight);
         }
         let samples = pieces.iter().map(|(input, target)| samples(input, target)).collect();
@@ -251,6 +259,19 @@ pub enum BatchError {
         micro_batch: usize,
         /// What `weight` returned.
         weight: f64,
+    },
+    /// Micro-batches have weights of other numbers of terms, or of none.
+    #[error(
+        "micro-batch {micro_batch} has a loss weight of {found} terms, the first one of {terms}; \
+         `LossStage::weight` must give a number for each term of the loss, at least one, for all targets"
+    )]
+    Terms {
+        /// The micro-batch.
+        micro_batch: usize,
+        /// How many terms its weight has.
+        found: usize,
+        /// How many that of the first one has.
+        terms: usize,
     },
     /// `LossStage::weight` panicked.
     #[error("`LossStage::weight` failed on the targets of micro-batch {micro_batch}: {failure}")]

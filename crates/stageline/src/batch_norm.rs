@@ -6,10 +6,11 @@ use std::sync::Arc;
 use burn::module::{Module, ModuleVisitor, Param, RunningState};
 use burn::nn::BatchNorm;
 use burn::tensor::module::batch_norm_train;
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::{FloatDType, Tensor, TensorData};
 use parking_lot::Mutex;
 
 use crate::effects::after_step;
+use crate::precision::BATCH_NORM;
 use crate::samples::Samples;
 
 /// burn's [`BatchNorm`], with running statistics that are updated once a step, from all its micro-batches together: they are
@@ -73,11 +74,16 @@ impl AccumulatedBatchNorm {
         self.norm
     }
 
-    /// Applies it to `[rows, channels, ...]`.
+    /// Applies it to `[rows, channels, ...]`. It computes in the precision of its parameters, whatever that of the input is.
     ///
     /// # Panics
     /// If the second dimension is not the number of channels.
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        let (given, own) = (FloatDType::from(input.dtype()), FloatDType::from(self.norm.gamma.val().dtype()));
+        self.forward_full(input.cast(own)).cast(given)
+    }
+
+    fn forward_full<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         let training = input.device().is_autodiff() && self.norm.training.is_enabled();
         let Some(samples) = Samples::current().filter(|_| training) else { return self.norm.forward(input) };
         let count = input.shape().num_elements() / input.dims()[1];
@@ -157,7 +163,7 @@ struct Search {
 impl ModuleVisitor for Search {
     fn enter_module(&mut self, _name: &str, container: &str) {
         let inside_ours = self.containers.last().is_some_and(|outer| outer == "Struct:AccumulatedBatchNorm");
-        self.found |= container == "Struct:BatchNorm" && !inside_ours;
+        self.found |= container == BATCH_NORM && !inside_ours;
         self.containers.push(container.to_owned());
     }
 

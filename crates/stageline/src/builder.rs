@@ -19,13 +19,16 @@ use crate::error::BuildError;
 use crate::finite::OnNonFinite;
 use crate::flush::{FlushConfig, Trained};
 use crate::link::link;
+use crate::loss_scale::{LossScale, Scaler};
 use crate::payload::Payload;
-use crate::pipeline::Pipeline;
+use crate::pipeline::{Door, Pipeline};
+use crate::precision::Precision;
 use crate::runner::{Runner, Source, StageRunner};
 use crate::seed::materialize;
 use crate::sink::{ToLoss, ToNext};
 use crate::stage::{LossStage, Stage};
 use crate::tie::{Ties, tie, unify};
+use crate::weight::Weight;
 
 /// What a stage needs besides its module: a device, an optimizer, and a learning rate.
 #[derive(Clone)]
@@ -51,15 +54,6 @@ impl StageConfig {
     pub fn on(self, device: Device) -> Self {
         Self { device, ..self }
     }
-
-    /// Places a module: its parameters exist, on this stage's device, before any thread starts.
-    fn place<M: Module>(self, module: M) -> (Device, Trained<M>) {
-        let device = self.device.inner();
-        materialize(&module);
-        // By way of `valid`, which drops burn's gradient checkpointing: inputs could not join such a graph.
-        let module = unify(module.valid().train().fork(&device));
-        (device, Trained::new(module, self.optimizer, self.learning_rate))
-    }
 }
 
 /// Which stage trains which parameter, and what about that cannot be.
@@ -75,15 +69,18 @@ struct Owners {
     shared: BTreeMap<(usize, usize), Vec<ParamId>>,
     /// A stage whose optimizer clips.
     clipping: Option<usize>,
+    /// A stage that has a batch norm of burn's.
+    batch_norm: Option<usize>,
 }
 
 impl Owners {
-    fn add<M: Module>(&mut self, stage: usize, trained: &Trained<M>) {
-        trained.module().visit(&mut Claim { owners: self, stage });
-        if trained.clips() {
+    fn add<M: Module>(&mut self, stage: usize, module: &M, optimizer: &ModuleOptimizer) {
+        module.visit(&mut Claim { owners: self, stage });
+        if optimizer.has_gradient_clipping() {
             self.clipping.get_or_insert(stage);
         }
-        if has_plain_batch_norm(trained.module()) {
+        if has_plain_batch_norm(module) {
+            self.batch_norm.get_or_insert(stage);
             tracing::warn!(
                 stage,
                 "a plain batch norm updates its running statistics at every micro-batch, in skipped steps too; \
@@ -126,9 +123,35 @@ impl ModuleVisitor for Claim<'_> {
     }
 }
 
+/// A module and its configuration, until it is placed.
+struct Unplaced<M> {
+    stage: usize,
+    module: M,
+    optimizer: ModuleOptimizer,
+    learning_rate: ModuleLrScheduler,
+}
+
+impl<M: Module> Unplaced<M> {
+    /// The parameters exist, before any thread starts.
+    fn new(stage: usize, module: M, config: StageConfig) -> Self {
+        materialize(&module);
+        // By way of `valid`, which drops burn's gradient checkpointing: inputs could not join such a graph.
+        let module = module.valid().train();
+        Self { stage, module, optimizer: config.optimizer, learning_rate: config.learning_rate }
+    }
+
+    /// On its device.
+    fn place(self, site: &Site) -> (Device, Trained<M>) {
+        let device = site.devices[self.stage].clone();
+        let module = unify(self.module.fork(&device));
+        (device, Trained::new(module, site.precision, self.optimizer, self.learning_rate))
+    }
+}
+
 /// Where the stages joined so far are put up.
 struct Site {
     capacity: usize,
+    precision: Precision,
     devices: Vec<Device>,
     /// What each stage shares with others.
     ties: Vec<Ties>,
@@ -167,12 +190,13 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
     /// Appends a stage that takes what the chain gives.
     pub fn stage<S: Stage<Input = Out>>(mut self, module: S, config: StageConfig) -> Chain<In, S::Output> {
         let stage = self.devices.len();
-        let (device, trained) = config.place(module);
-        self.owners.add(stage, &trained);
+        self.devices.push(config.device.clone().inner());
+        let unplaced = Unplaced::new(stage, module, config);
+        self.owners.add(stage, &unplaced.module, &unplaced.optimizer);
         let before = self.wire;
-        self.devices.push(device.clone());
         let wire = move |site: &mut Site| {
             let source = before(site);
+            let (device, trained) = unplaced.place(site);
             let (downstream, upstream) = link(site.capacity, device.clone(), site.devices[stage + 1].clone());
             let (ties, sink) = (site.ties_of(stage), ToNext::new(downstream));
             site.runners.push(Box::new(StageRunner::new(stage, device, trained, source, sink, ties)));
@@ -184,13 +208,14 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
     /// Ends the chain with the stage that makes the loss.
     pub fn loss<L: LossStage<Input = Out>>(mut self, module: L, config: StageConfig) -> PipelineBuilder<In, L::Target> {
         let stage = self.devices.len();
-        let (device, trained) = config.place(module);
-        self.owners.add(stage, &trained);
+        self.devices.push(config.device.clone().inner());
+        let unplaced = Unplaced::new(stage, module, config);
+        self.owners.add(stage, &unplaced.module, &unplaced.optimizer);
         let before = self.wire;
-        self.devices.push(device.clone());
         let (targets, target_feed) = bounded(1);
         let wire = move |site: &mut Site| {
             let source = before(site);
+            let (device, trained) = unplaced.place(site);
             let (ties, sink) = (site.ties_of(stage), ToLoss::new(target_feed, device.clone()));
             site.runners.push(Box::new(StageRunner::new(stage, device, trained, source, sink, ties)));
         };
@@ -205,6 +230,8 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
             micro_batches: 1,
             channel_capacity: None,
             cores_per_stage: None,
+            precision: Precision::Full,
+            loss_scale: None,
             flush: FlushConfig::default(),
         }
     }
@@ -218,11 +245,13 @@ pub struct PipelineBuilder<In: Payload, Target: Payload> {
     devices: Vec<Device>,
     owners: Owners,
     wire: Box<dyn FnOnce(&mut Site)>,
-    weight: fn(&Target) -> f64,
+    weight: fn(&Target) -> Weight,
     schedule: Box<dyn Schedule>,
     micro_batches: usize,
     channel_capacity: Option<usize>,
     cores_per_stage: Option<usize>,
+    precision: Precision,
+    loss_scale: Option<LossScale>,
     flush: FlushConfig,
 }
 
@@ -250,6 +279,18 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
     /// How many cores the kernels of one worker may use; if not set, the machine's cores divided among the workers.
     pub fn cores_per_stage(mut self, cores: usize) -> Self {
         self.cores_per_stage = Some(cores);
+        self
+    }
+
+    /// In what forwards and backwards compute; in the precision of the parameters if not set.
+    pub fn precision(mut self, precision: Precision) -> Self {
+        self.precision = precision;
+        self
+    }
+
+    /// What the loss is multiplied by before the backward; if not set, 1, and with [`Precision::F16`] a dynamic scale.
+    pub fn loss_scale(mut self, scale: LossScale) -> Self {
+        self.loss_scale = Some(scale);
         self
     }
 
@@ -284,6 +325,11 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         if let Some(bound) = self.flush.clip.map(Clip::bound).filter(|bound| !bound.is_finite() || *bound <= 0.0) {
             return Err(BuildError::Clip { bound });
         }
+        if let Some(stage) = self.owners.batch_norm.filter(|_| self.precision != Precision::Full) {
+            return Err(BuildError::BatchNormPrecision { stage, precision: self.precision });
+        }
+        let loss_scale = self.loss_scale.unwrap_or_else(|| LossScale::of(self.precision));
+        loss_scale.validate()?;
         self.one_gpu_at_most()?;
         let plan = self.checked_plan()?;
         let workers = plan.plan().workers();
@@ -302,9 +348,11 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         for (stages, ids) in self.owners.shared {
             tie(&mut ties, &self.devices, stages, ids, plan.plan().micro_batches());
         }
-        let mut site = Site { capacity: plan.capacity(), devices: self.devices, ties, runners: Vec::new() };
+        let (capacity, precision, devices) = (plan.capacity(), self.precision, self.devices);
+        let mut site = Site { capacity, precision, devices, ties, runners: Vec::new() };
         (self.wire)(&mut site);
-        Pipeline::start(Arc::new(plan), site.runners, cores, (self.inputs, self.targets), self.weight, self.flush)
+        let door = Door { inputs: self.inputs, targets: self.targets, weight: self.weight };
+        Pipeline::start(Arc::new(plan), site.runners, cores, door, Scaler::new(loss_scale), self.flush)
     }
 
     /// burn moves tensors between GPUs by NCCL, which deadlocks where two workers start opposite moves at once.

@@ -1,7 +1,7 @@
 //! Dropout whose mask does not depend on how the training is run.
 
 use burn::module::Module;
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::{FloatDType, Tensor, TensorData};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
@@ -51,8 +51,8 @@ impl Dropout {
             "dropout got {rows} rows for {} samples; give it a tensor with as many rows for every sample",
             samples.count
         );
-        let mask = Tensor::from_data(self.mask(samples, input.dims()), &input.device());
-        input * mask
+        let mask = Tensor::<D>::from_data(self.mask(samples, input.dims()), &input.device());
+        input.clone() * mask.cast(FloatDType::from(input.dtype()))
     }
 
     /// What every element is multiplied by.

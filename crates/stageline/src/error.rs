@@ -6,6 +6,8 @@ use crate::batch::BatchError;
 use crate::failure::{During, StageFailure};
 use crate::finite::Culprit;
 use crate::flush::LedgerError;
+use crate::loss_scale::LossScale;
+use crate::precision::Precision;
 
 /// Why a pipeline cannot be built. Threads that have started, if any, have ended.
 #[derive(Debug, thiserror::Error)]
@@ -63,6 +65,26 @@ pub enum BuildError {
     Clip {
         /// The bound.
         bound: f64,
+    },
+    /// A scale of the loss that cannot be.
+    #[error(
+        "the loss cannot be scaled by {scale:?}; give positive and finite scales, a lowest that is not above the initial one, a \
+         growth above 1, a back-off between 0 and 1, and an interval of at least 1 step"
+    )]
+    LossScale {
+        /// The scale.
+        scale: LossScale,
+    },
+    /// A stage has a batch norm that cannot compute in a lower precision.
+    #[error(
+        "stage {stage} has a batch norm of burn's, which cannot compute in {precision}; make it an `AccumulatedBatchNorm`, or \
+         leave the precision full"
+    )]
+    BatchNormPrecision {
+        /// The stage.
+        stage: usize,
+        /// The precision asked for.
+        precision: Precision,
     },
     /// A stage's optimizer clips gradients by itself.
     #[error(

@@ -1,6 +1,6 @@
 //! The end of a step: every stage shows what it has summed, and only if all agree does any of them step its optimizer.
 //!
-//! In this order: add up, find what is not finite, global norm, clip, step.
+//! In this order: add up, unscale, find what is not finite, global norm, clip, step.
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::module::Module;
@@ -8,16 +8,18 @@ use burn::optim::{GradientsParams, ModuleOptimizer};
 
 use crate::clip::{Clip, Scaling};
 use crate::finite::OnNonFinite;
+use crate::precision::Precision;
 use crate::tie::unify;
+use crate::weight::Weight;
 use crate::worker::Finished;
 
 /// What a stage has summed: it must be every micro-batch, and exactly the weight of the batch.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ledger {
     /// Micro-batches whose gradients are in the sum.
     pub backwards: usize,
     /// The sum of their loss weights.
-    pub weight: f64,
+    pub weight: Weight,
 }
 
 /// A stage's sum is not the whole batch.
@@ -72,8 +74,8 @@ pub(crate) enum Verdict {
 
 /// What all stages have summed.
 pub(crate) struct Sums {
-    /// The loss, added up over the micro-batches.
-    pub(crate) loss: f64,
+    /// The terms of the loss, each added up over the micro-batches.
+    pub(crate) losses: Vec<f64>,
     /// The norm of all gradients together.
     pub(crate) gradient_norm: f64,
 }
@@ -83,16 +85,16 @@ impl Sums {
     ///
     /// # Errors
     /// [`LedgerError`] where a stage has not summed the whole step.
-    pub(crate) fn of(mut finished: Vec<Finished>, expected: Ledger) -> Result<Self, LedgerError> {
+    pub(crate) fn of(mut finished: Vec<Finished>, expected: &Ledger) -> Result<Self, LedgerError> {
         finished.sort_by_key(|stage| stage.stage);
-        agree(finished.iter().map(|stage| (stage.stage, stage.outcome.ledger)), expected)?;
+        agree(finished.iter().map(|stage| (stage.stage, stage.outcome.ledger.clone())), expected)?;
         let squares = finished.iter().flat_map(|stage| &stage.outcome.squared_norms);
         let gradient_norm = squares.sum::<f64>().sqrt();
-        Ok(Self { loss: finished.iter().filter_map(|stage| stage.outcome.loss).sum(), gradient_norm })
+        Ok(Self { losses: losses(&finished), gradient_norm })
     }
 
     pub(crate) fn verdict(&self, config: FlushConfig, step: usize) -> Verdict {
-        if !self.loss.is_finite() || !self.gradient_norm.is_finite() {
+        if self.losses.iter().any(|loss| !loss.is_finite()) || !self.gradient_norm.is_finite() {
             return Verdict::Skip;
         }
         let scaling = config.clip.map_or(Scaling::Keep, |clip| clip.scaling(self.gradient_norm));
@@ -100,10 +102,15 @@ impl Sums {
     }
 }
 
+/// The sum of every term of the loss, from the one stage that makes them.
+pub(crate) fn losses(finished: &[Finished]) -> Vec<f64> {
+    finished.iter().find_map(|stage| stage.outcome.losses.clone()).unwrap_or_default()
+}
+
 /// Whether every stage, by its index, has summed the whole step.
-fn agree(ledgers: impl IntoIterator<Item = (usize, Ledger)>, expected: Ledger) -> Result<(), LedgerError> {
-    match ledgers.into_iter().find(|(_, found)| *found != expected) {
-        Some((stage, found)) => Err(LedgerError { stage, found, expected }),
+fn agree(ledgers: impl IntoIterator<Item = (usize, Ledger)>, expected: &Ledger) -> Result<(), LedgerError> {
+    match ledgers.into_iter().find(|(_, found)| found != expected) {
+        Some((stage, found)) => Err(LedgerError { stage, found, expected: expected.clone() }),
         None => Ok(()),
     }
 }
@@ -112,42 +119,66 @@ fn agree(ledgers: impl IntoIterator<Item = (usize, Ledger)>, expected: Ledger) -
 pub(crate) struct Trained<M> {
     /// `None` only while the optimizer holds it.
     module: Option<M>,
+    /// What the stage computes with, where that is not the module itself.
+    copy: Option<M>,
+    precision: Precision,
     optimizer: ModuleOptimizer,
     learning_rate: ModuleLrScheduler,
 }
 
 impl<M: Module> Trained<M> {
-    pub(crate) fn new(module: M, optimizer: ModuleOptimizer, learning_rate: ModuleLrScheduler) -> Self {
-        Self { module: Some(module), optimizer, learning_rate }
+    pub(crate) fn new(
+        module: M,
+        precision: Precision,
+        optimizer: ModuleOptimizer,
+        learning_rate: ModuleLrScheduler,
+    ) -> Self {
+        let copy = precision.copy_of(&module);
+        Self { module: Some(module), copy, precision, optimizer, learning_rate }
     }
 
     pub(crate) fn module(&self) -> &M {
         self.module.as_ref().expect("a worker ends when its optimizer panics")
     }
 
-    /// Whether the optimizer clips gradients by itself.
-    pub(crate) fn clips(&self) -> bool {
-        self.optimizer.has_gradient_clipping()
+    /// The module, or its copy in a lower precision.
+    pub(crate) fn computing(&self) -> &M {
+        self.copy.as_ref().unwrap_or_else(|| self.module())
+    }
+
+    pub(crate) fn precision(&self) -> Precision {
+        self.precision
     }
 
     /// One optimizer step, at the base learning rate that it returns.
     pub(crate) fn step(&mut self, gradients: GradientsParams) -> f64 {
         let learning_rate = self.learning_rate.step();
         let base = learning_rate.base();
-        let module = self.module.take().expect("a worker ends when its optimizer panics");
-        self.module = Some(unify(self.optimizer.step(learning_rate, module, gradients)));
+        let module = self.take();
+        let stepped = self.optimizer.step(learning_rate, module, gradients);
+        self.put(unify(stepped));
         base
     }
 
     /// Changes the module by something that gives it back in any case.
     pub(crate) fn change<E>(&mut self, change: impl FnOnce(M) -> Result<M, (M, E)>) -> Result<(), E> {
-        let module = self.module.take().expect("a worker ends when its optimizer panics");
-        let (module, result) = match change(module) {
+        let (module, result) = match change(self.take()) {
             Ok(module) => (module, Ok(())),
             Err((module, error)) => (module, Err(error)),
         };
-        self.module = Some(module);
+        self.put(module);
         result
+    }
+
+    fn take(&mut self) -> M {
+        // First, or the optimizer could not write in place where a parameter is in both.
+        self.copy = None;
+        self.module.take().expect("a worker ends when its optimizer panics")
+    }
+
+    fn put(&mut self, module: M) {
+        self.copy = self.precision.copy_of(&module);
+        self.module = Some(module);
     }
 
     /// The module, unless the optimizer panicked with it.
@@ -162,10 +193,10 @@ mod tests {
 
     #[test]
     fn the_stage_that_missed_a_micro_batch_is_named() {
-        let expected = Ledger { backwards: 2, weight: 5.0 };
-        assert_eq!(agree([(0, expected), (1, expected)], expected), Ok(()));
-        let found = Ledger { backwards: 1, weight: 3.0 };
-        let error = agree([(0, expected), (1, found)], expected).unwrap_err();
+        let expected = Ledger { backwards: 2, weight: 5.0.into() };
+        assert_eq!(agree([(0, expected.clone()), (1, expected.clone())], &expected), Ok(()));
+        let found = Ledger { backwards: 1, weight: 3.0.into() };
+        let error = agree([(0, expected.clone()), (1, found)], &expected).unwrap_err();
         let message =
             "stage 1 summed 1 micro-batches of weight 3, but the step has 2 of weight 5: micro-batch 1 is missing;";
         assert!(error.to_string().starts_with(message), "{error}");

@@ -5,15 +5,17 @@ use std::collections::BTreeMap;
 use burn::module::Module;
 use burn::optim::{GradientsAccumulator, GradientsParams};
 
+use crate::clip::Scaling;
 use crate::flush::Ledger;
 use crate::norm::squared_norms;
+use crate::weight::Weight;
 
 /// Adds the gradients of every micro-batch in ascending order, in whichever order they come.
 ///
 /// The order of the additions is part of the result: it makes the sum the same bits under every schedule.
 pub(crate) struct GradientSum<M> {
     sum: GradientsAccumulator<M>,
-    early: BTreeMap<usize, (GradientsParams, f64)>,
+    early: BTreeMap<usize, (GradientsParams, Weight)>,
     ledger: Ledger,
 }
 
@@ -23,18 +25,26 @@ impl<M: Module> GradientSum<M> {
     }
 
     /// Takes the gradients of one micro-batch, and the loss weight that came with it.
-    pub(crate) fn add(&mut self, module: &M, micro_batch: usize, gradients: GradientsParams, weight: f64) {
+    pub(crate) fn add(&mut self, module: &M, micro_batch: usize, gradients: GradientsParams, weight: Weight) {
         self.early.insert(micro_batch, (gradients, weight));
         while let Some((gradients, weight)) = self.early.remove(&self.ledger.backwards) {
             self.sum.accumulate(module, gradients);
-            self.ledger.weight += weight;
+            self.ledger.weight.add(&weight);
             self.ledger.backwards += 1;
         }
     }
 
     /// How many micro-batches are in the sum, and their weight.
     pub(crate) fn ledger(&self) -> Ledger {
-        self.ledger
+        self.ledger.clone()
+    }
+
+    /// Divides the sum by the scale of the loss.
+    pub(crate) fn unscale(&mut self, module: &M, scale: f64) {
+        if scale != 1.0 {
+            let gradients = Scaling::By(1.0 / scale).apply(module, self.sum.grads());
+            self.sum.accumulate(module, gradients);
+        }
     }
 
     /// The squared norm of every parameter's sum, in the order of the module's parameters.
@@ -69,9 +79,9 @@ mod tests {
                 let mut gradients = GradientsParams::new();
                 let value = Tensor::<1>::from_floats([values[micro_batch]], &device).inner();
                 gradients.register(parameter.id, value);
-                sum.add(&parameter, micro_batch, gradients, [1.0, 2.0, 4.0][micro_batch]);
+                sum.add(&parameter, micro_batch, gradients, [1.0, 2.0, 4.0][micro_batch].into());
             }
-            assert_eq!(sum.ledger(), Ledger { backwards: 3, weight: 7.0 });
+            assert_eq!(sum.ledger(), Ledger { backwards: 3, weight: 7.0.into() });
             sum.take().remove::<1>(parameter.id).unwrap().into_scalar::<f32>()
         };
         let ascending = (values[0] + values[1]) + values[2];

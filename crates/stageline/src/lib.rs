@@ -16,6 +16,7 @@
 //! - `worker`: one thread, which interprets its list of instructions; `stop` ends its waits.
 //! - `runner`: what a stage does at each instruction; `sink` is where its output goes, `link` the boundary to its
 //!   neighbour, `tape` what a forward leaves for its backward, `slots` what waits between two instructions.
+//! - [`weight`]: what a loss weighs; [`precision`] and [`loss_scale`]: in what it is computed.
 //! - `gradients`: the running sum over micro-batches; `tie`: parameters that several stages have.
 //! - [`flush`]: the ledger that all stages must agree on, the verdict, and the optimizer step; `norm`, [`clip`] and
 //!   [`finite`] are its parts.
@@ -43,10 +44,12 @@ pub mod flush;
 mod gradients;
 pub mod health;
 mod link;
+pub mod loss_scale;
 pub mod modules;
 mod norm;
 pub mod payload;
 pub mod pipeline;
+pub mod precision;
 pub mod report;
 mod runner;
 pub mod samples;
@@ -57,6 +60,7 @@ pub mod stage;
 mod stop;
 mod tape;
 mod tie;
+pub mod weight;
 mod worker;
 
 pub use batch::{Batch, BatchError};
@@ -70,14 +74,17 @@ pub use error::{BuildError, StepError};
 pub use failure::{Activity, During, Failure, StageFailure};
 pub use finite::{Culprit, OnNonFinite, Origin};
 pub use health::{Histogram, ParameterHealth};
+pub use loss_scale::{DynamicLossScale, LossScale};
 pub use modules::{ModuleError, Modules};
 pub use payload::{Payload, PayloadMapper};
 pub use pipeline::Pipeline;
-pub use report::{EvalReport, StageReport, StepReport, Update};
+pub use precision::Precision;
+pub use report::{EvalReport, LossTerm, StageReport, StepReport, Update};
 pub use samples::Samples;
 pub use seed::seeded;
 pub use stage::{BoxError, LossStage, Stage};
 pub use stageline_schedule as schedule;
+pub use weight::Weight;
 
 /// The README's example, compiled.
 #[cfg(doctest)]

@@ -6,11 +6,12 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use crate::payload::{Payload, PayloadMapper};
 use crate::stop::{Stop, Stopped};
 use crate::tape::LeafGradients;
+use crate::weight::Weight;
 
 /// One micro-batch's payload, and the loss weight that it stands for.
 pub(crate) struct Weighted<T> {
     pub(crate) payload: T,
-    pub(crate) weight: f64,
+    pub(crate) weight: Weight,
 }
 
 struct Message<T> {

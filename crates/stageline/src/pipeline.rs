@@ -7,18 +7,20 @@ use std::time::Instant;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use stageline_schedule::{Checked, Plan};
 
-use crate::batch::{Batch, BatchError, MicroBatches, Weights};
+use crate::batch::{Batch, BatchError, MicroBatches};
 use crate::clip::Scaling;
 use crate::error::{BuildError, StepError};
 use crate::failure::{During, Failure};
-use crate::finite::{self, Culprit, OnNonFinite};
-use crate::flush::{FlushConfig, Ledger, Sums, Verdict};
+use crate::finite::{self, Culprit, OnNonFinite, Origin};
+use crate::flush::{FlushConfig, Ledger, Sums, Verdict, losses};
 use crate::health::ParameterHealth;
+use crate::loss_scale::Scaler;
 use crate::modules::Modules;
 use crate::payload::Payload;
-use crate::report::{EvalReport, StageReport, StepReport, Update};
-use crate::runner::{Pass, Runner};
+use crate::report::{EvalReport, LossTerm, StageReport, StepReport, Update};
+use crate::runner::{Context, Pass, Runner};
 use crate::stop::{Stop, Stopped};
+use crate::weight::Weight;
 use crate::worker::{Command, Finished, Line, Stepped, Worker};
 
 /// A model on its stages' devices and threads, ready to train.
@@ -26,13 +28,12 @@ use crate::worker::{Command, Finished, Line, Stepped, Worker};
 /// It is made by [`Pipeline::builder`]. Dropping it ends its threads.
 pub struct Pipeline<In: Payload, Target: Payload> {
     plan: Arc<Checked>,
-    weight: fn(&Target) -> f64,
-    inputs: Sender<Vec<In>>,
-    targets: Sender<Vec<Target>>,
+    door: Door<In, Target>,
     workers: Vec<WorkerHandle>,
     finished: Receiver<Finished>,
     stepped: Receiver<Stepped>,
     stop: Arc<Stop>,
+    scaler: Scaler,
     flush: FlushConfig,
     /// How many steps are done, those that were skipped included.
     steps: usize,
@@ -40,6 +41,13 @@ pub struct Pipeline<In: Payload, Target: Payload> {
     during: During,
     /// The stages, once their workers have ended.
     ended: Vec<Box<dyn Runner>>,
+}
+
+/// Where batches enter.
+pub(crate) struct Door<In, Target> {
+    pub(crate) inputs: Sender<Vec<In>>,
+    pub(crate) targets: Sender<Vec<Target>>,
+    pub(crate) weight: fn(&Target) -> Weight,
 }
 
 struct WorkerHandle {
@@ -53,20 +61,19 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         plan: Arc<Checked>,
         runners: Vec<Box<dyn Runner>>,
         cores: usize,
-        (inputs, targets): (Sender<Vec<In>>, Sender<Vec<Target>>),
-        weight: fn(&Target) -> f64,
+        door: Door<In, Target>,
+        scaler: Scaler,
         flush: FlushConfig,
     ) -> Result<Self, BuildError> {
         let (finished_sender, finished) = bounded(runners.len());
         let (stepped_sender, stepped) = bounded(runners.len());
         let mut pipeline = Self {
-            weight,
-            inputs,
-            targets,
+            door,
             workers: Vec::new(),
             finished,
             stepped,
             stop: Arc::new(Stop::new()),
+            scaler,
             flush,
             steps: 0,
             during: During::Step(0),
@@ -111,14 +118,16 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         self.running()?;
         let start = Instant::now();
         self.during = During::Step(self.steps);
-        let concluded = match batch.cut(self.plan().micro_batches(), self.weight) {
+        let loss_scale = self.scaler.scale();
+        let concluded = match batch.cut(self.plan().micro_batches(), self.door.weight) {
             Err(BatchError::NoWeight) => Concluded::without_weight(self.plan().stages()),
             cut => self.train(cut?).map_err(|interrupt| self.end(interrupt))?,
         };
         let report = StepReport {
             step: self.steps,
-            loss: concluded.loss / concluded.weight,
-            weight: concluded.weight,
+            loss: concluded.loss(),
+            terms: concluded.terms,
+            loss_scale,
             step_time: start.elapsed(),
             stages: concluded.stages,
             workers: self.workers.len(),
@@ -136,7 +145,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// As for [`step`](Self::step).
     pub fn eval(&mut self, batch: Batch<In, Target>) -> Result<EvalReport, StepError> {
         self.running()?;
-        let batch = batch.cut_up_to(self.plan().micro_batches(), self.weight)?;
+        let batch = batch.cut_up_to(self.plan().micro_batches(), self.door.weight)?;
         self.evaluate(batch).map_err(|interrupt| self.end(interrupt))
     }
 
@@ -151,18 +160,14 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     }
 
     fn train(&mut self, batch: MicroBatches<In, Target>) -> Result<Concluded, Ended> {
-        let weights = Arc::new(batch.weights);
-        let expected = Ledger { backwards: weights.each.len(), weight: weights.total };
+        let context = Context { step: self.steps, weights: batch.weights, loss_scale: self.scaler.scale() };
+        let context = Arc::new(context);
+        let expected = Ledger { backwards: context.weights.each.len(), weight: context.weights.total.clone() };
         let again = (batch.inputs.clone(), batch.targets.clone());
         let plan = Arc::clone(&self.plan);
-        let finished = self.run(
-            batch.inputs,
-            batch.targets,
-            plan,
-            &Pass::Train { step: self.steps, weights: Arc::clone(&weights) },
-        )?;
+        let finished = self.run(batch.inputs, batch.targets, plan, &Pass::Train(Arc::clone(&context)))?;
 
-        let sums = Sums::of(finished, expected).map_err(|error| Ended::ByCaller(error.into()))?;
+        let sums = Sums::of(finished, &expected).map_err(|error| Ended::ByCaller(error.into()))?;
         let verdict = sums.verdict(self.flush, self.steps);
         for worker in &self.workers {
             self.stop.send(&worker.verdicts, verdict)?;
@@ -170,23 +175,38 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         let (stages, health) = self.concluded_stages()?;
         let update = match verdict {
             Verdict::Step { scaling, .. } => {
+                self.scaler.stepped();
                 Update::Stepped { gradient_norm: sums.gradient_norm, clipped: scaling != Scaling::Keep }
             }
-            Verdict::Skip => Update::NonFinite { culprit: self.inspect(again, &weights)? },
+            Verdict::Skip => {
+                let culprit = self.inspect(again, &context)?;
+                self.not_finite(culprit, context.loss_scale)?
+            }
         };
-        match (update, self.flush.on_non_finite) {
-            (Update::NonFinite { culprit }, OnNonFinite::Stop) => {
-                Err(Ended::ByCaller(StepError::NonFinite { step: self.steps, culprit }))
+        Ok(Concluded { terms: terms(&sums.losses, &context.weights.total), stages, health, update })
+    }
+
+    /// What is made of a step that is not finite.
+    fn not_finite(&mut self, culprit: Option<Culprit>, loss_scale: f64) -> Result<Update, Ended> {
+        let step = self.steps;
+        // What a forward made, or came with the batch, is not for its scale.
+        let by_scale = culprit.is_none_or(|culprit| culprit.origin == Origin::Backward);
+        if by_scale && self.scaler.back_off() {
+            tracing::info!(
+                step,
+                loss_scale,
+                lower = self.scaler.scale(),
+                ?culprit,
+                "gradients overflow: the step is skipped"
+            );
+            return Ok(Update::Overflow { loss_scale, culprit });
+        }
+        match self.flush.on_non_finite {
+            OnNonFinite::Stop => Err(Ended::ByCaller(StepError::NonFinite { step, culprit })),
+            OnNonFinite::Skip => {
+                tracing::warn!(step, ?culprit, "the loss or a gradient is not finite: the step is skipped");
+                Ok(Update::NonFinite { culprit })
             }
-            (Update::NonFinite { culprit }, OnNonFinite::Skip) => {
-                tracing::warn!(
-                    step = self.steps,
-                    ?culprit,
-                    "the loss or a gradient is not finite: the step is skipped"
-                );
-                Ok(Concluded { loss: sums.loss, weight: weights.total, stages, health, update })
-            }
-            _ => Ok(Concluded { loss: sums.loss, weight: weights.total, stages, health, update }),
         }
     }
 
@@ -194,14 +214,9 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     fn inspect(
         &self,
         (inputs, targets): (Vec<In>, Vec<Target>),
-        weights: &Arc<Weights>,
+        context: &Arc<Context>,
     ) -> Result<Option<Culprit>, Stopped> {
-        let finished = self.run(
-            inputs,
-            targets,
-            Arc::clone(&self.plan),
-            &Pass::Inspect { step: self.steps, weights: Arc::clone(weights) },
-        )?;
+        let finished = self.run(inputs, targets, Arc::clone(&self.plan), &Pass::Inspect(Arc::clone(context)))?;
         self.concluded_stages()?;
         Ok(finite::first(finished.into_iter().flat_map(|stage| stage.outcome.culprits)))
     }
@@ -217,10 +232,11 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
 
     fn evaluate(&mut self, batch: MicroBatches<In, Target>) -> Result<EvalReport, Ended> {
         self.during = During::Evaluation { steps: self.steps };
-        let weights = Arc::new(batch.weights);
+        let context = Arc::new(Context { step: self.steps, weights: batch.weights, loss_scale: 1.0 });
         let plan = Arc::new(self.plan.forwards(batch.inputs.len()));
-        let finished = self.run(batch.inputs, batch.targets, plan, &Pass::Evaluate(Arc::clone(&weights)))?;
-        Ok(EvalReport { loss: total_loss(&finished) / weights.total, weight: weights.total })
+        let finished = self.run(batch.inputs, batch.targets, plan, &Pass::Evaluate(Arc::clone(&context)))?;
+        let terms = terms(&losses(&finished), &context.weights.total);
+        Ok(EvalReport { loss: total(&terms), terms })
     }
 
     /// Runs one pass of every worker's list.
@@ -231,8 +247,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         plan: Arc<Checked>,
         pass: &Pass,
     ) -> Result<Vec<Finished>, Stopped> {
-        self.stop.send(&self.inputs, inputs)?;
-        self.stop.send(&self.targets, targets)?;
+        self.stop.send(&self.door.inputs, inputs)?;
+        self.stop.send(&self.door.targets, targets)?;
         for worker in &self.workers {
             let command = Command { during: self.during, plan: Arc::clone(&plan), pass: pass.clone() };
             self.stop.send(&worker.commands, command)?;
@@ -274,8 +290,8 @@ impl<In: Payload, Target: Payload> Drop for Pipeline<In, Target> {
 
 /// A step that is over.
 struct Concluded {
-    loss: f64,
-    weight: f64,
+    /// None where nothing was computed.
+    terms: Vec<LossTerm>,
     stages: Vec<StageReport>,
     health: Vec<ParameterHealth>,
     update: Update,
@@ -285,8 +301,22 @@ impl Concluded {
     /// Nothing was computed.
     fn without_weight(stages: usize) -> Self {
         let stages = vec![StageReport::default(); stages];
-        Self { loss: 0.0, weight: 0.0, stages, health: Vec::new(), update: Update::NoWeight }
+        Self { terms: Vec::new(), stages, health: Vec::new(), update: Update::NoWeight }
     }
+
+    fn loss(&self) -> f64 {
+        if self.terms.is_empty() { f64::NAN } else { total(&self.terms) }
+    }
+}
+
+/// The terms of a loss, of their sums.
+fn terms(sums: &[f64], weight: &Weight) -> Vec<LossTerm> {
+    let means = weight.divide(sums).into_iter();
+    means.zip(weight.terms()).map(|(loss, &weight)| LossTerm { loss, weight }).collect()
+}
+
+fn total(terms: &[LossTerm]) -> f64 {
+    terms.iter().map(|term| term.loss).sum()
 }
 
 /// Why a pass ended early.
@@ -301,9 +331,4 @@ impl From<Stopped> for Ended {
     fn from(Stopped: Stopped) -> Self {
         Self::ByWorker
     }
-}
-
-/// The sum of the losses, from the one stage that makes them.
-fn total_loss(finished: &[Finished]) -> f64 {
-    finished.iter().filter_map(|stage| stage.outcome.loss).sum()
 }

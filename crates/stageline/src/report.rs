@@ -11,10 +11,12 @@ use crate::health::ParameterHealth;
 pub struct StepReport {
     /// The step, from 0.
     pub step: usize,
-    /// The loss per unit of weight: the sum over all targets, divided by the total weight; NaN where that is 0.
+    /// The loss: its terms, each per unit of its weight, added up; NaN where no target counts.
     pub loss: f64,
-    /// The total loss weight.
-    pub weight: f64,
+    /// Its terms, of which most losses have one; none where no target counts.
+    pub terms: Vec<LossTerm>,
+    /// What it was multiplied by before the backward.
+    pub loss_scale: f64,
     /// From the cut batch to the last optimizer step.
     pub step_time: Duration,
     /// Each stage's part, in order.
@@ -30,6 +32,20 @@ pub struct StepReport {
     pub health: Vec<ParameterHealth>,
 }
 
+/// One term of a loss.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LossTerm {
+    /// Per unit of weight: the sum over all its targets, divided by their weight; 0 where that is 0.
+    pub loss: f64,
+    /// The total weight of its targets.
+    pub weight: f64,
+}
+
+/// The weight of the first term.
+fn weight(terms: &[LossTerm]) -> f64 {
+    terms.first().map_or(0.0, |term| term.weight)
+}
+
 /// What a step did to the parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
@@ -43,6 +59,13 @@ pub enum Update {
     },
     /// No target of the batch counts, so nothing was computed and nothing changed.
     NoWeight,
+    /// Gradients overflow at this scale of the loss, so nothing changed, and the scale falls.
+    Overflow {
+        /// The scale.
+        loss_scale: f64,
+        /// Where it overflows first; `None` if a second run of the step did not show it again.
+        culprit: Option<Culprit>,
+    },
     /// The loss or a gradient is NaN or infinite, so nothing changed.
     NonFinite {
         /// Where it came from; `None` if a second run of the step did not show it again.
@@ -68,6 +91,11 @@ pub struct StageReport {
 }
 
 impl StepReport {
+    /// The total weight of the loss; of its first term, where it has several.
+    pub fn weight(&self) -> f64 {
+        weight(&self.terms)
+    }
+
     /// The bubble: the share of the *total* stage time (workers x step time) in which no stage computes.
     pub fn bubble(&self) -> f64 {
         let total = self.step_time.as_secs_f64() * self.workers as f64;
@@ -89,13 +117,20 @@ fn ideal_bubble(workers: usize, chunk_forwards: usize) -> f64 {
 }
 
 /// What one evaluation found.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct EvalReport {
-    /// The loss per unit of weight.
+    /// The loss: its terms, each per unit of its weight, added up.
     pub loss: f64,
-    /// The total loss weight.
-    pub weight: f64,
+    /// Its terms.
+    pub terms: Vec<LossTerm>,
+}
+
+impl EvalReport {
+    /// The total weight of the loss; of its first term, where it has several.
+    pub fn weight(&self) -> f64 {
+        weight(&self.terms)
+    }
 }
 
 #[cfg(test)]
@@ -108,7 +143,8 @@ mod tests {
         let report = StepReport {
             step: 0,
             loss: 1.0,
-            weight: 1.0,
+            terms: vec![LossTerm { loss: 1.0, weight: 1.0 }],
+            loss_scale: 1.0,
             step_time: Duration::from_millis(100),
             stages: vec![busy(80), busy(60)],
             workers: 2,

@@ -22,22 +22,32 @@ use crate::stage::BoxError;
 use crate::stop::{Stop, Stopped};
 use crate::tape::{LeafGradients, Leaves, track};
 use crate::tie::Ties;
+use crate::weight::Weight;
 
-/// What the workers do with a batch, which weighs this much.
+/// What the workers do with a batch.
 #[derive(Clone)]
 pub(crate) enum Pass {
-    /// Forwards, backwards and a flush; the loss is divided by the total weight.
-    Train { step: usize, weights: Arc<Weights> },
+    /// Forwards, backwards and a flush.
+    Train(Arc<Context>),
     /// The same without the flush, looking for the first thing that is not finite.
-    Inspect { step: usize, weights: Arc<Weights> },
+    Inspect(Arc<Context>),
     /// Forwards only, without a graph.
-    Evaluate(Arc<Weights>),
+    Evaluate(Arc<Context>),
+}
+
+/// What all stages know of a batch.
+pub(crate) struct Context {
+    pub(crate) step: usize,
+    /// The loss is divided by their total,
+    pub(crate) weights: Weights,
+    /// and then multiplied by this.
+    pub(crate) loss_scale: f64,
 }
 
 impl Pass {
-    fn weights(&self) -> &Weights {
-        let (Self::Train { weights, .. } | Self::Inspect { weights, .. } | Self::Evaluate(weights)) = self;
-        weights
+    fn context(&self) -> &Arc<Context> {
+        let (Self::Train(context) | Self::Inspect(context) | Self::Evaluate(context)) = self;
+        context
     }
 }
 
@@ -64,8 +74,8 @@ pub(crate) struct Outcome {
     pub(crate) culprits: Vec<Culprit>,
     /// What is in its gradient sum.
     pub(crate) ledger: Ledger,
-    /// The sum of the losses, from the last stage.
-    pub(crate) loss: Option<f64>,
+    /// The sum of the losses, term by term, from the last stage.
+    pub(crate) losses: Option<Vec<f64>>,
 }
 
 /// What a stage has to tell of the end of a step.
@@ -108,8 +118,7 @@ pub(crate) enum Source<T> {
 enum Mode<M> {
     Idle,
     Training {
-        step: usize,
-        weights: Arc<Weights>,
+        context: Arc<Context>,
         /// What an inspection has found so far.
         inspection: Option<Vec<Culprit>>,
     },
@@ -138,7 +147,7 @@ pub(crate) struct StageRunner<M, K: Sink<M>> {
 struct Taped<R> {
     input: Leaves,
     residual: R,
-    weight: f64,
+    weight: Weight,
 }
 
 impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
@@ -166,6 +175,10 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         }
     }
 
+    fn follow_owners(&mut self, stop: &Stop) -> Result<(), Stopped> {
+        if self.ties.follows() { self.trained.change(|module| self.ties.follow(module, stop)) } else { Ok(()) }
+    }
+
     fn receive(&mut self, micro_batch: usize, stop: &Stop) -> Result<(), Stopped> {
         match &self.source {
             Source::Link(upstream) => self.arrived.put(micro_batch, upstream.receive(stop, micro_batch)?),
@@ -177,18 +190,19 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
     fn forward(&mut self, micro_batch: usize) -> Result<(), BoxError> {
         let Weighted { payload, weight } = self.arrived.take(micro_batch);
         if let Mode::Evaluating(module) = &self.mode {
-            let payload = move_to(payload, &self.device);
+            let payload = self.placed(payload);
             return self.sink.evaluate(module, Weighted { payload, weight }, micro_batch);
         }
         let given = self.inspects().then(|| soundness(&payload));
         let (payload, input) = match self.source {
-            Source::Batch(_) => (track(move_to(payload, &self.device)), Leaves::default()),
+            Source::Batch(_) => (track(self.placed(payload)), Leaves::default()),
             Source::Link(_) => Leaves::of_input(payload),
         };
-        let Mode::Training { step, weights, .. } = &self.mode else { unreachable!("a forward is part of a pass") };
-        let samples = weights.samples(*step, micro_batch);
-        let (sink, module) = (&mut self.sink, self.trained.module());
-        let residual = samples.during(|| sink.forward(module, Weighted { payload, weight }, micro_batch))?;
+        let Mode::Training { context, .. } = &self.mode else { unreachable!("a forward is part of a pass") };
+        let samples = context.weights.samples(context.step, micro_batch);
+        let (sink, module) = (&mut self.sink, self.trained.computing());
+        let weighted = Weighted { payload, weight: weight.clone() };
+        let residual = samples.during(|| sink.forward(module, weighted, micro_batch))?;
         self.tape.put(micro_batch, Taped { input, residual, weight });
         match given {
             Some(Soundness::NaN) if matches!(self.source, Source::Batch(_)) => self.blame(micro_batch, Origin::Input),
@@ -196,6 +210,15 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
             _ => {}
         }
         Ok(())
+    }
+
+    /// A batch's input, as the stage computes with it.
+    fn placed(&self, input: K::Input) -> K::Input {
+        let input = move_to(input, &self.device);
+        match self.source {
+            Source::Batch(_) => self.trained.precision().round_input(input),
+            Source::Link(_) => input,
+        }
     }
 
     fn inspects(&self) -> bool {
@@ -209,22 +232,23 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
     }
 
     fn backward(&mut self, micro_batch: usize, stop: &Stop) -> Result<(), Stopped> {
-        let Mode::Training { weights, .. } = &self.mode else { unreachable!("an evaluation has no backwards") };
-        let total_weight = weights.total;
+        let Mode::Training { context, .. } = &self.mode else { unreachable!("an evaluation has no backwards") };
+        let context = Arc::clone(context);
         let Taped { input, residual, weight } = self.tape.take(micro_batch);
         let came_finite = self.inspects() && self.sink.gradient_is_finite(micro_batch);
-        let root = self.sink.root(residual, micro_batch, total_weight);
+        let root = self.sink.root(residual, micro_batch, &context);
         let mut gradients = root.map(|root| root.backward());
         if let Source::Link(_) = self.source {
             self.departing.put(micro_batch, input.gradients(gradients.as_mut()));
         }
-        let module = self.trained.module();
+        let module = self.trained.computing();
         let gradients = gradients.map(|gradients| GradientsParams::from_grads(gradients, module)).unwrap_or_default();
         let left_finite = !came_finite || {
             let to_input = matches!(self.source, Source::Batch(_)) || self.departing.get(micro_batch).is_finite();
             to_input && squared_norms(module, &gradients).into_iter().all(f64::is_finite)
         };
         let gradients = self.ties.exchange(module, micro_batch, gradients, stop)?;
+        let gradients = self.trained.precision().widen(module, gradients);
         self.gradients.add(module, micro_batch, gradients, weight);
         if !left_finite {
             self.blame(micro_batch, Origin::Backward);
@@ -247,23 +271,19 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
 
     fn begin(&mut self, pass: &Pass, stop: &Stop) -> Result<(), Stopped> {
         if let Source::Batch(feed) = &self.source {
-            let micro_batches = stop.receive(feed)?.into_iter().zip(&pass.weights().each);
-            self.arrived = micro_batches.map(|(payload, &weight)| Weighted { payload, weight }).collect();
+            let micro_batches = stop.receive(feed)?.into_iter().zip(pass.context().weights.each.iter().cloned());
+            self.arrived = micro_batches.map(|(payload, weight)| Weighted { payload, weight }).collect();
         }
         if !self.tied {
             self.ties.publish(self.trained.module(), stop)?;
-            self.trained.change(|module| self.ties.follow(module, stop))?;
+            self.follow_owners(stop)?;
             self.tied = true;
         }
         self.sink.begin(stop)?;
         self.mode = match pass {
-            Pass::Train { step, weights } => {
-                Mode::Training { step: *step, weights: Arc::clone(weights), inspection: None }
-            }
-            Pass::Inspect { step, weights } => {
-                Mode::Training { step: *step, weights: Arc::clone(weights), inspection: Some(Vec::new()) }
-            }
-            Pass::Evaluate(_) => Mode::Evaluating(self.trained.module().valid()),
+            Pass::Train(context) => Mode::Training { context: Arc::clone(context), inspection: None },
+            Pass::Inspect(context) => Mode::Training { context: Arc::clone(context), inspection: Some(Vec::new()) },
+            Pass::Evaluate(_) => Mode::Evaluating(self.trained.computing().valid()),
         };
         Ok(())
     }
@@ -292,13 +312,15 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
     fn finish(&mut self) -> Outcome {
         let mode = std::mem::replace(&mut self.mode, Mode::Idle);
         let (squared_norms, culprits) = match mode {
-            Mode::Training { inspection: None, .. } => {
-                (self.gradients.squared_norms(self.trained.module()), Vec::new())
+            Mode::Training { inspection: None, context } => {
+                let module = self.trained.module();
+                self.gradients.unscale(module, context.loss_scale);
+                (self.gradients.squared_norms(module), Vec::new())
             }
             Mode::Training { inspection: Some(culprits), .. } => (Vec::new(), culprits),
             Mode::Evaluating(_) | Mode::Idle => (Vec::new(), Vec::new()),
         };
-        Outcome { squared_norms, culprits, ledger: self.gradients.ledger(), loss: self.sink.loss() }
+        Outcome { squared_norms, culprits, ledger: self.gradients.ledger(), losses: self.sink.losses() }
     }
 
     fn conclude(&mut self, verdict: Verdict, stop: &Stop) -> Result<Conclusion, Stopped> {
@@ -316,7 +338,7 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
 
     fn follow(&mut self, verdict: Verdict, stop: &Stop) -> Result<(), Stopped> {
         match verdict {
-            Verdict::Step { .. } => self.trained.change(|module| self.ties.follow(module, stop)),
+            Verdict::Step { .. } => self.follow_owners(stop),
             Verdict::Skip => Ok(()),
         }
     }

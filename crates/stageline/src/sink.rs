@@ -2,16 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 use crossbeam_channel::Receiver;
 
 use crate::finite::{Soundness, soundness, tensor_is_finite};
 use crate::link::{Downstream, Weighted, move_to};
 use crate::payload::Payload;
+use crate::runner::Context;
 use crate::slots::Slots;
 use crate::stage::{BoxError, LossStage, Stage};
 use crate::stop::{Stop, Stopped};
 use crate::tape::{LeafGradients, Leaves, track};
+use crate::weight::Weight;
 
 /// The far side of a stage's module.
 pub(crate) trait Sink<M>: Send {
@@ -27,16 +29,16 @@ pub(crate) trait Sink<M>: Send {
         micro_batch: usize,
     ) -> Result<Self::Residual, BoxError>;
     fn evaluate(&mut self, module: &M, input: Weighted<Self::Input>, micro_batch: usize) -> Result<(), BoxError>;
-    /// The scalar to start the backward from; `None` where no gradient comes in. `total` is the weight of the step.
-    fn root(&mut self, residual: Self::Residual, micro_batch: usize, total: f64) -> Option<Tensor<1>>;
+    /// The scalar to start the backward from; `None` where no gradient comes in.
+    fn root(&mut self, residual: Self::Residual, micro_batch: usize, context: &Context) -> Option<Tensor<1>>;
     /// How sound it is what the last forward of this micro-batch made.
     fn output_soundness(&self, micro_batch: usize) -> Soundness;
     /// Whether all gradients that came back for this micro-batch are finite.
     fn gradient_is_finite(&self, micro_batch: usize) -> bool;
     fn send(&mut self, micro_batch: usize, stop: &Stop) -> Result<(), Stopped>;
     fn receive_gradient(&mut self, micro_batch: usize, stop: &Stop) -> Result<(), Stopped>;
-    /// The sum of the losses of the pass, if this is where they are made.
-    fn loss(&mut self) -> Option<f64>;
+    /// The sum of the losses of the pass, term by term, if this is where they are made.
+    fn losses(&mut self) -> Option<Vec<f64>>;
 }
 
 /// The sink of every stage but the last: a link.
@@ -72,7 +74,7 @@ impl<S: Stage> Sink<S> for ToNext<S::Output> {
         Ok(())
     }
 
-    fn root(&mut self, leaves: Leaves, micro_batch: usize, _total: f64) -> Option<Tensor<1>> {
+    fn root(&mut self, leaves: Leaves, micro_batch: usize, _context: &Context) -> Option<Tensor<1>> {
         leaves.root(self.gradients.take(micro_batch))
     }
 
@@ -93,7 +95,7 @@ impl<S: Stage> Sink<S> for ToNext<S::Output> {
         Ok(())
     }
 
-    fn loss(&mut self) -> Option<f64> {
+    fn losses(&mut self) -> Option<Vec<f64>> {
         None
     }
 }
@@ -115,11 +117,23 @@ impl<T: Payload> ToLoss<T> {
         move_to(self.targets.take(micro_batch), &self.device)
     }
 
-    /// Keeps a loss to be reported, if it is a single number.
-    fn note(&mut self, micro_batch: usize, loss: &Tensor<1>) -> Result<(), BoxError> {
-        let [numbers] = loss.dims();
-        if numbers != 1 {
-            return Err(format!("the loss has shape [{numbers}]; return the sum over the targets, of shape [1]").into());
+    /// Keeps a loss to be reported, if it has a number for each term, and enough bits for a sum.
+    fn note(&mut self, micro_batch: usize, weight: &Weight, loss: &Tensor<1>) -> Result<(), BoxError> {
+        let ([numbers], terms) = (loss.dims(), weight.terms().len());
+        if numbers != terms {
+            return Err(format!(
+                "the loss has shape [{numbers}]; return the sum over the targets for each number in its weight, of shape \
+                 [{terms}]"
+            )
+            .into());
+        }
+        if matches!(loss.dtype(), DType::BF16 | DType::F16) {
+            return Err(format!(
+                "the loss is summed in {:?}, whose precision is too low; make it in f32: \
+                 `.cast(FloatDType::F32)` what it is made from",
+                loss.dtype()
+            )
+            .into());
         }
         self.losses.insert(micro_batch, loss.clone().inner());
         Ok(())
@@ -138,19 +152,23 @@ impl<L: LossStage> Sink<L> for ToLoss<L::Target> {
     fn forward(&mut self, module: &L, input: Weighted<L::Input>, micro_batch: usize) -> Result<Tensor<1>, BoxError> {
         let target = track(self.target(micro_batch));
         let loss = module.try_loss(input.payload, target)?;
-        self.note(micro_batch, &loss)?;
+        self.note(micro_batch, &input.weight, &loss)?;
         Ok(loss)
     }
 
     fn evaluate(&mut self, module: &L, input: Weighted<L::Input>, micro_batch: usize) -> Result<(), BoxError> {
         let target = self.target(micro_batch);
         let loss = module.try_loss(input.payload, target)?;
-        self.note(micro_batch, &loss)
+        self.note(micro_batch, &input.weight, &loss)
     }
 
-    /// The division by the weight of the whole step comes here, once, before the backward.
-    fn root(&mut self, loss: Tensor<1>, _micro_batch: usize, total: f64) -> Option<Tensor<1>> {
-        loss.is_tracked().then(|| loss.div_scalar(total))
+    /// The division by the weight of the whole step comes here, once, before the backward; and the scale after it.
+    fn root(&mut self, loss: Tensor<1>, _micro_batch: usize, context: &Context) -> Option<Tensor<1>> {
+        if !loss.is_tracked() {
+            return None;
+        }
+        let mean = mean(loss, &context.weights.total);
+        Some(if context.loss_scale == 1.0 { mean } else { mean.mul_scalar(context.loss_scale) })
     }
 
     fn output_soundness(&self, micro_batch: usize) -> Soundness {
@@ -171,8 +189,24 @@ impl<L: LossStage> Sink<L> for ToLoss<L::Target> {
         unreachable!("lowering gives the last stage no next one")
     }
 
-    fn loss(&mut self) -> Option<f64> {
-        // Read here, once a pass: reading a scalar waits for the device.
-        Some(std::mem::take(&mut self.losses).into_values().map(|loss| loss.into_scalar::<f64>()).sum())
+    fn losses(&mut self) -> Option<Vec<f64>> {
+        // Read here, once a pass: reading waits for the device.
+        let each = std::mem::take(&mut self.losses).into_values();
+        let each = each.map(|loss| loss.into_data().iter::<f64>().collect::<Vec<_>>());
+        each.reduce(|sums, loss| sums.into_iter().zip(loss).map(|(sum, loss)| sum + loss).collect())
+    }
+}
+
+/// The sum of the terms, each divided by its weight.
+fn mean(sums: Tensor<1>, weight: &Weight) -> Tensor<1> {
+    match *weight.terms() {
+        [weight] => sums.div_scalar(weight),
+        ref weights => {
+            // A term that does not count leaves nothing, and no gradient.
+            let divisors = weights.iter().map(|&weight| if weight == 0.0 { f64::INFINITY } else { weight });
+            let divisors = TensorData::new(divisors.collect::<Vec<_>>(), [weights.len()]);
+            let divisors = Tensor::<1>::from_data(divisors, &sums.device()).cast(FloatDType::from(sums.dtype()));
+            (sums / divisors).sum()
+        }
     }
 }

@@ -4,6 +4,7 @@ use burn::module::Module;
 use burn::tensor::Tensor;
 
 use crate::payload::Payload;
+use crate::weight::Weight;
 
 /// Any error of a stage's own.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -99,14 +100,16 @@ pub trait Stage: Module + 'static {
 /// The last part of the model, which turns its input and the targets into a loss.
 ///
 /// A loss is the *sum* over the targets that count, never their mean: the pipeline divides once, by the weight of the
-/// whole step, so that uneven and masked micro-batches are exact.
+/// whole step, so that uneven and masked micro-batches are exact. A loss of several terms, each over targets of its own, has a
+/// sum and a weight for each; the pipeline divides each by its own total, and adds them up.
 pub trait LossStage: Module + 'static {
     /// What the stage takes from the stage before, or from the batch.
     type Input: Payload;
     /// What the loss compares with; it comes from the batch.
     type Target: Payload;
 
-    /// The sum of the losses of one micro-batch, of shape `[1]`.
+    /// The sum of the losses of one micro-batch, of shape `[1]`; for a loss of several terms the sum of each, with whatever
+    /// factor it has, of shape `[terms]`.
     fn loss(&self, input: Self::Input, target: Self::Target) -> Tensor<1>;
 
     /// The same, where it can fail. Override it if it can; the error stops the step.
@@ -117,10 +120,11 @@ pub trait LossStage: Module + 'static {
         Ok(self.loss(input, target))
     }
 
-    /// How much the loss of these targets weighs: most often the number of targets that are not masked.
+    /// How much the loss of these targets weighs, as a number for each term: most often the number of targets that are not
+    /// masked.
     ///
     /// It is asked before the first forward of a step and depends on the targets only.
-    fn weight(target: &Self::Target) -> f64;
+    fn weight(target: &Self::Target) -> Weight;
 }
 
 impl<A, B> Stage for (A, B)
@@ -172,7 +176,7 @@ where
         self.1.try_loss(self.0.try_forward(input)?, target)
     }
 
-    fn weight(target: &Self::Target) -> f64 {
+    fn weight(target: &Self::Target) -> Weight {
         B::weight(target)
     }
 }

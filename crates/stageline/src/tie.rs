@@ -110,6 +110,11 @@ impl Ties {
         Ok(())
     }
 
+    /// Whether there are copies here that follow an owner.
+    pub(crate) fn follows(&self) -> bool {
+        !self.held.is_empty()
+    }
+
     /// Waits for the owners' values, and gives them to the copies.
     pub(crate) fn follow<M: Module>(&self, mut module: M, stop: &Stop) -> Result<M, (M, Stopped)> {
         for Held { values, .. } in &self.held {
@@ -228,7 +233,8 @@ fn is_trained<const D: usize>(param: &Param<Tensor<D>>) -> bool {
     param.val().is_require_grad()
 }
 
-fn with_value<const D: usize>(param: Param<Tensor<D>>, value: Tensor<D>) -> Param<Tensor<D>> {
+/// A parameter with another value.
+pub(crate) fn with_value<const D: usize>(param: Param<Tensor<D>>, value: Tensor<D>) -> Param<Tensor<D>> {
     let (id, _, mapper) = param.consume();
     Param::from_mapped_value(id, value, mapper)
 }

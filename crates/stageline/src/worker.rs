@@ -129,8 +129,8 @@ impl Worker {
         }
         self.finish()?;
         match command.pass {
-            Pass::Train { .. } => self.conclude(self.line.stop.receive(&self.line.verdicts)?)?,
-            Pass::Inspect { .. } => self.conclude(Verdict::Skip)?,
+            Pass::Train(_) => self.conclude(self.line.stop.receive(&self.line.verdicts)?)?,
+            Pass::Inspect(_) => self.conclude(Verdict::Skip)?,
             Pass::Evaluate(_) => effects::skipped(),
         }
         Ok(())

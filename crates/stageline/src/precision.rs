@@ -1,0 +1,175 @@
+//! The precision in which stages compute; parameters, gradient sums and optimizers keep theirs.
+
+use std::fmt;
+use std::str::FromStr;
+
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::optim::GradientsParams;
+use burn::tensor::{Bool, FloatDType, Int, Tensor};
+
+use crate::payload::{Payload, PayloadMapper};
+use crate::tie::{unify, with_value};
+
+/// In what forwards and backwards compute (Micikevicius et al., 2018, *Mixed Precision Training*,
+/// [arXiv:1710.03740](https://arxiv.org/abs/1710.03740)).
+///
+/// With less than the full one, every stage computes with a copy of its module whose parameters are rounded, on float inputs
+/// of the batch that are rounded too; activations and their gradients cross boundaries as they are. Gradients are added up
+/// over the micro-batches in f32, and the optimizer steps the parameters that were given (the master weights), from which the
+/// copy is then made anew. Targets stay as they come, and the loss has to be made in f32: cast what it is made from with
+/// `.cast(FloatDType::F32)`, which does nothing in a run in f32.
+///
+/// Batch norms keep their parameters and statistics in full; of burn's own, which cannot take rounded inputs, `build` says so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Precision {
+    /// That of the parameters, most often f32.
+    #[default]
+    Full,
+    /// bfloat16: the range of f32 with 8 bits of precision.
+    Bf16,
+    /// IEEE half: 11 bits of precision, and a range (6e-8 to 65504) that makes loss scaling necessary; it is then on, unless
+    /// set otherwise.
+    F16,
+}
+
+impl Precision {
+    /// What parameters and inputs are rounded to, if anything.
+    fn rounded(self) -> Option<FloatDType> {
+        match self {
+            Self::Full => None,
+            Self::Bf16 => Some(FloatDType::BF16),
+            Self::F16 => Some(FloatDType::F16),
+        }
+    }
+
+    /// What a stage computes with instead of its module, if anything.
+    pub(crate) fn copy_of<M: Module>(self, module: &M) -> Option<M> {
+        let dtype = self.rounded()?;
+        Some(unify(module.clone().map(&mut Round { dtype, containers: Vec::new() })))
+    }
+
+    /// Rounds an input that comes with a batch.
+    pub(crate) fn round_input<P: Payload>(self, payload: P) -> P {
+        match self.rounded() {
+            Some(dtype) => payload.map(&mut RoundInput(dtype)),
+            None => payload,
+        }
+    }
+
+    /// Gradients of one micro-batch, as they are added up.
+    pub(crate) fn widen<M: Module>(self, module: &M, gradients: GradientsParams) -> GradientsParams {
+        if self == Self::Full {
+            return gradients;
+        }
+        let mut widen = Widen { gradients, widened: GradientsParams::new() };
+        module.visit(&mut widen);
+        widen.widened
+    }
+}
+
+/// What burn calls the struct of a batch norm.
+pub(crate) const BATCH_NORM: &str = "Struct:BatchNorm";
+
+struct Round {
+    dtype: FloatDType,
+    /// The structs around a parameter.
+    containers: Vec<String>,
+}
+
+impl ModuleMapper for Round {
+    fn enter_module(&mut self, _name: &str, container: &str) {
+        self.containers.push(container.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.containers.pop();
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        // Also because its statistics are shared with the module that is copied.
+        if self.containers.iter().any(|container| container == BATCH_NORM) {
+            return param;
+        }
+        let value = param.val();
+        let rounded = value.clone().inner().cast(self.dtype).autodiff();
+        with_value(param, if value.is_require_grad() { rounded.require_grad() } else { rounded })
+    }
+}
+
+struct RoundInput(FloatDType);
+
+impl PayloadMapper for RoundInput {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+        tensor.cast(self.0)
+    }
+    fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
+        tensor
+    }
+    fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
+        tensor
+    }
+}
+
+struct Widen {
+    gradients: GradientsParams,
+    widened: GradientsParams,
+}
+
+impl ModuleVisitor for Widen {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if let Some(gradient) = self.gradients.remove::<D>(param.id) {
+            self.widened.register(param.id, gradient.cast(FloatDType::F32));
+        }
+    }
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Full => "full",
+            Self::Bf16 => "bf16",
+            Self::F16 => "f16",
+        })
+    }
+}
+
+impl FromStr for Precision {
+    type Err = PrecisionError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let named = [Self::Full, Self::Bf16, Self::F16].into_iter().find(|precision| precision.to_string() == text);
+        named.ok_or_else(|| PrecisionError(text.to_owned()))
+    }
+}
+
+/// Not a precision.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no precision; write `full`, `bf16` or `f16`")]
+pub struct PrecisionError(String);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::nn::{BatchNormConfig, LinearConfig};
+    use burn::tensor::{DType, Device};
+
+    #[test]
+    fn names_are_read() {
+        for precision in [Precision::Full, Precision::Bf16, Precision::F16] {
+            assert_eq!(precision.to_string().parse(), Ok(precision));
+        }
+        assert!("f8".parse::<Precision>().unwrap_err().to_string().starts_with("`f8` is no precision"));
+    }
+
+    #[test]
+    fn a_copy_is_rounded_and_the_module_is_not() {
+        let device = Device::flex().autodiff();
+        let module = (LinearConfig::new(2, 3).init(&device), BatchNormConfig::new(3).init(&device));
+        assert!(Precision::Full.copy_of(&module).is_none());
+        let (linear, norm) = Precision::Bf16.copy_of(&module).unwrap();
+        assert_eq!(linear.weight.val().dtype(), DType::BF16);
+        assert_eq!((linear.weight.id, linear.weight.is_require_grad()), (module.0.weight.id, true));
+        assert_eq!(module.0.weight.val().dtype(), DType::F32);
+        assert_eq!((norm.gamma.val().dtype(), norm.running_mean.value().dtype()), (DType::F32, DType::F32));
+    }
+}
