@@ -20,6 +20,7 @@ mod sample;
 mod text;
 
 use std::f64::consts::LN_2;
+use std::io::stderr;
 
 use anyhow::{Result, anyhow};
 use burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig;
@@ -41,6 +42,7 @@ use crate::text::Source;
 const SAMPLE_LENGTH: usize = 256;
 
 fn main() -> Result<()> {
+    tracing_subscriber::fmt().with_writer(stderr).with_target(false).without_time().init();
     let settings = Flags::parse().resolve()?;
     let first = settings.running.devices[0].clone();
     let mut log = Log::create(settings.log.as_deref())?;
@@ -78,7 +80,8 @@ fn build(settings: Settings, layers: Layers) -> Result<Pipeline<Bytes, Bytes>> {
     let configs = running.devices.into_iter().map(config).collect();
 
     let mut builder = cut::split(layers, &cuts, configs).schedule(running.schedule).precision(running.precision);
-    builder = builder.micro_batches(training.micro_batches).health_every(training.health_every);
+    builder =
+        builder.micro_batches(training.micro_batches).health_every(training.health_every).tuned_for(training.tuned_for);
     if let Some(clip) = training.clip {
         builder = builder.clip(clip);
     }

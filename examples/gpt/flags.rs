@@ -44,6 +44,10 @@ pub struct Flags {
     /// The length of a sample, in bytes
     #[arg(long, default_value_t = 128)]
     context: usize,
+    /// Samples a step that steps and learning rate are right for: with other ones, as with another M, a warning says what that
+    /// changes
+    #[arg(long, default_value_t = 32)]
+    tuned_for: usize,
     /// The highest learning rate, reached after the warm-up
     #[arg(long, default_value_t = 2e-3)]
     learning_rate: f64,
@@ -92,6 +96,7 @@ pub struct Training {
     pub health_every: usize,
     pub micro_batches: usize,
     pub batch_size: usize,
+    pub tuned_for: usize,
 }
 
 /// Where and in which order it runs.
@@ -136,6 +141,7 @@ impl Flags {
                 clip: (self.clip > 0.0).then_some(Clip::GlobalNorm(self.clip)),
                 micro_batches: self.micro_batches,
                 batch_size: self.micro_batches * self.micro_batch_size,
+                tuned_for: self.tuned_for,
             },
             running: Running {
                 devices: (0..self.stages).map(of_stage).collect(),

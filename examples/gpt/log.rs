@@ -39,6 +39,7 @@ struct HealthLine {
     gradient_norm: f64,
     parameter_norm: f64,
     update_ratio: f64,
+    second_moment: Option<f64>,
     zeros: f64,
     /// How many elements of the gradient are of a size from each power of two on.
     histogram: Vec<(f64, u64)>,
@@ -52,6 +53,7 @@ impl From<&ParameterHealth> for HealthLine {
             gradient_norm: health.gradient_norm,
             parameter_norm: health.parameter_norm,
             update_ratio: health.update_ratio(),
+            second_moment: health.second_moment,
             zeros: health.zeros,
             histogram: health.histogram.bins().filter(|(_, count)| *count > 0).collect(),
         }

@@ -1,9 +1,13 @@
 //! What accumulation must be: the gradient of the whole batch, and one optimizer step a batch.
 
+use std::io::{self, Write};
+use std::sync::Arc;
+
 use burn::lr_scheduler::linear::LinearLrSchedulerConfig;
 use burn::nn::LinearConfig;
 use burn::optim::SgdConfig;
 use burn::tensor::Tensor;
+use parking_lot::Mutex;
 use stageline::{Batch, Pipeline, StageConfig, seeded};
 
 use crate::mlp::{Cut, Error, Layer, Mlp, config, device};
@@ -107,6 +111,47 @@ fn a_report_adds_up() {
     assert_eq!(report.ideal_bubble(), 3.0 / 5.0);
     assert!((0.0..1.0).contains(&report.bubble()), "{}", report.bubble());
     assert!(report.stages.iter().all(|stage| stage.busy <= report.step_time));
+}
+
+/// What a pipeline says while this runs on its thread.
+fn warnings(run: impl FnOnce()) -> String {
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let writer = Arc::clone(&said);
+    let writer = move || Said(Arc::clone(&writer));
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(writer).finish();
+    tracing::subscriber::with_default(subscriber, run);
+    String::from_utf8(said.lock().clone()).unwrap()
+}
+
+struct Said(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Said {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_batch_that_the_schedule_is_not_for_is_warned_of_once() {
+    let steps = |rows| {
+        warnings(|| {
+            let builder = Mlp::new(1, 4, 1).split(2, &config()).micro_batches(2).tuned_for(6);
+            let mut pipeline = builder.build().unwrap();
+            for _ in 0..3 {
+                let (input, target) = Mlp::batch(rows, 4, false, 1);
+                pipeline.step(Batch::new(input, target)).unwrap();
+            }
+        })
+    };
+    assert_eq!(steps(6), "");
+    let said = steps(12);
+    assert_eq!(said.matches("WARN").count(), 1, "{said}");
+    assert!(said.contains("a step sees 12 samples, but its schedule was chosen for 6"), "{said}");
 }
 
 /// A batch cut by hand may have micro-batches of any size.

@@ -1,7 +1,7 @@
 //! The health of parameters, where a closed form says what it must be.
 
 use burn::module::ParamGroup;
-use burn::optim::{AdamWConfig, SgdConfig};
+use burn::optim::{AdamWConfig, ModuleOptimizer, RmsPropConfig, SgdConfig};
 use stageline::{Batch, Clip, Histogram, StageConfig, StepReport, Update};
 
 use crate::mlp::{Mlp, Target, config, device};
@@ -99,4 +99,34 @@ fn groups_of_parameters_have_settings_of_their_own() {
             assert!(((found - expected).abs() - RATE).abs() < 1e-5, "{found} from {expected}");
         }
     }
+}
+
+/// The first step of Adam leaves (1 - beta2) g^2, the second beta2 of that and as much of its own; plain descent keeps none.
+#[test]
+fn second_moments_are_those_of_the_optimizer() {
+    const BETA_2: f32 = 0.75;
+    let health = |optimizer: ModuleOptimizer, group: bool| {
+        let rms = RmsPropConfig::new().with_alpha(BETA_2).build();
+        let optimizer =
+            if group { optimizer.with_group(ParamGroup::from_predicate("bias"), rms, None) } else { optimizer };
+        let stage = StageConfig::new(device(), optimizer, 1e-3);
+        let builder = Mlp::new(1, WIDTH, 4).split(2, &stage).micro_batches(3).health_every(1);
+        let mut pipeline = builder.build().unwrap();
+        [batch(1), batch(2)].map(|batch| pipeline.step(batch).unwrap().health)
+    };
+    for group in [false, true] {
+        let [first, second] = health(AdamWConfig::new().with_beta_2(BETA_2).init(), group);
+        for (first, second) in first.iter().zip(&second) {
+            let elements = if first.path.ends_with("weight") { WIDTH * WIDTH } else { WIDTH } as f64;
+            let share = |health: &stageline::ParameterHealth| {
+                (1.0 - f64::from(BETA_2)) * health.gradient_norm.powi(2) / elements
+            };
+            let expected = [share(first), f64::from(BETA_2) * share(first) + share(second)];
+            for (health, expected) in [first, second].into_iter().zip(expected) {
+                let found = health.second_moment.unwrap();
+                assert!((found - expected).abs() < 1e-5 * expected, "{}: {found} against {expected}", health.path);
+            }
+        }
+    }
+    assert!(health(SgdConfig::new().init(), false).iter().flatten().all(|health| health.second_moment.is_none()));
 }

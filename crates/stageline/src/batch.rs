@@ -88,6 +88,11 @@ pub(crate) struct Weights {
 }
 
 impl Weights {
+    /// The samples of all micro-batches together.
+    pub(crate) fn all_samples(&self) -> usize {
+        self.samples.iter().sum()
+    }
+
     /// The samples of a micro-batch of a step.
     pub(crate) fn samples(&self, step: usize, micro_batch: usize) -> Samples {
         Samples { step, first: self.samples[..micro_batch].iter().sum(), count: self.samples[micro_batch] }

@@ -1,5 +1,7 @@
 //! Arithmetic of batch sizes, which is easy to get wrong once gradients are accumulated.
 
+use std::fmt;
+
 /// How many samples one optimizer step sees, and what follows from it.
 ///
 /// ```
@@ -44,6 +46,11 @@ impl EffectiveBatch {
         tokens.div_ceil(self.samples() * context)
     }
 
+    /// What is another than when learning rates and numbers of steps were chosen for steps of `reference` samples.
+    pub fn change_from(self, reference: usize) -> Option<BatchChange> {
+        BatchChange::between(reference, self.samples())
+    }
+
     /// A learning rate that is right for `reference` samples, scaled in proportion to the samples of a step: the rule for
     /// plain gradient descent (Goyal et al., 2017, [arXiv:1706.02677](https://arxiv.org/abs/1706.02677)).
     pub fn linear_rate(self, rate: f64, reference: usize) -> f64 {
@@ -54,6 +61,36 @@ impl EffectiveBatch {
     /// [arXiv:2205.10287](https://arxiv.org/abs/2205.10287)).
     pub fn square_root_rate(self, rate: f64, reference: usize) -> f64 {
         rate * (self.samples() as f64 / reference as f64).sqrt()
+    }
+}
+
+/// Steps see another number of samples than their schedule was made for, as they do when M changes and nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchChange {
+    /// The samples for which learning rates and numbers of steps were chosen.
+    pub reference: usize,
+    /// The samples of a step.
+    pub samples: usize,
+}
+
+impl BatchChange {
+    pub(crate) fn between(reference: usize, samples: usize) -> Option<Self> {
+        (reference != samples).then_some(Self { reference, samples })
+    }
+}
+
+impl fmt::Display for BatchChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { reference, samples } = self;
+        let factor = *samples as f64 / (*reference).max(1) as f64;
+        write!(
+            f,
+            "a step sees {samples} samples, but its schedule was chosen for {reference}: what counts steps, as warm-ups and \
+             decays do, now takes {factor:.3} times the samples, and the learning rate is for another batch; give numbers of \
+             steps by `EffectiveBatch::steps`, and multiply the learning rate by {:.3} (Adam) or {factor:.3} (plain gradient \
+             descent)",
+            factor.sqrt(),
+        )
     }
 }
 
@@ -69,6 +106,17 @@ mod tests {
         assert_eq!(BATCH.linear_rate(0.1, 256), 0.025);
         assert_eq!(BATCH.square_root_rate(0.1, 256), 0.05);
         assert_eq!((BATCH.linear_rate(0.1, 64), BATCH.square_root_rate(0.1, 64)), (0.1, 0.1));
+    }
+
+    #[test]
+    fn a_change_of_m_is_told() {
+        assert_eq!(BATCH.change_from(64), None);
+        let change = EffectiveBatch { micro_batches: 32, ..BATCH }.change_from(64).unwrap();
+        assert_eq!(change, BatchChange { reference: 64, samples: 256 });
+        let message = change.to_string();
+        for part in ["sees 256 samples", "chosen for 64", "4.000 times the samples", "by 2.000 (Adam) or 4.000"] {
+            assert!(message.contains(part), "{message}");
+        }
     }
 
     #[test]

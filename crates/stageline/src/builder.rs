@@ -21,7 +21,7 @@ use crate::flush::{FlushConfig, Trained};
 use crate::link::link;
 use crate::loss_scale::{LossScale, Scaler};
 use crate::payload::Payload;
-use crate::pipeline::{Door, Pipeline};
+use crate::pipeline::{Door, Pipeline, Stepping};
 use crate::precision::Precision;
 use crate::runner::{Runner, Source, StageRunner};
 use crate::seed::materialize;
@@ -232,6 +232,7 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
             cores_per_stage: None,
             precision: Precision::Full,
             loss_scale: None,
+            tuned_for: None,
             flush: FlushConfig::default(),
         }
     }
@@ -252,6 +253,7 @@ pub struct PipelineBuilder<In: Payload, Target: Payload> {
     cores_per_stage: Option<usize>,
     precision: Precision,
     loss_scale: Option<LossScale>,
+    tuned_for: Option<usize>,
     flush: FlushConfig,
 }
 
@@ -279,6 +281,13 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
     /// How many cores the kernels of one worker may use; if not set, the machine's cores divided among the workers.
     pub fn cores_per_stage(mut self, cores: usize) -> Self {
         self.cores_per_stage = Some(cores);
+        self
+    }
+
+    /// How many samples a step its learning rates and numbers of steps were chosen for. The first step with another number,
+    /// as after a change of M, then warns of what that changes ([`BatchChange`](crate::BatchChange)); nothing is done about it.
+    pub fn tuned_for(mut self, samples: usize) -> Self {
+        self.tuned_for = Some(samples);
         self
     }
 
@@ -352,7 +361,8 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         let mut site = Site { capacity, precision, devices, ties, runners: Vec::new() };
         (self.wire)(&mut site);
         let door = Door { inputs: self.inputs, targets: self.targets, weight: self.weight };
-        Pipeline::start(Arc::new(plan), site.runners, cores, door, Scaler::new(loss_scale), self.flush)
+        let stepping = Stepping { scaler: Scaler::new(loss_scale), tuned_for: self.tuned_for, flush: self.flush };
+        Pipeline::start(Arc::new(plan), site.runners, cores, door, stepping)
     }
 
     /// burn moves tensors between GPUs by NCCL, which deadlocks where two workers start opposite moves at once.

@@ -2,12 +2,15 @@
 //!
 //! In this order: add up, unscale, find what is not finite, global norm, clip, step.
 
+use std::collections::HashMap;
+
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
-use burn::module::Module;
+use burn::module::{Module, ParamId};
 use burn::optim::{GradientsParams, ModuleOptimizer};
 
 use crate::clip::{Clip, Scaling};
 use crate::finite::OnNonFinite;
+use crate::moments::second_moments;
 use crate::precision::Precision;
 use crate::tie::unify;
 use crate::weight::Weight;
@@ -168,6 +171,10 @@ impl<M: Module> Trained<M> {
         };
         self.put(module);
         result
+    }
+
+    pub(crate) fn second_moments(&self) -> HashMap<ParamId, f64> {
+        second_moments(&self.optimizer)
     }
 
     fn take(&mut self) -> M {

@@ -20,6 +20,9 @@ pub struct ParameterHealth {
     pub parameter_norm: f64,
     /// The norm of what the step added to it.
     pub update_norm: f64,
+    /// The second moment of its gradient, as its optimizer keeps it, averaged over the elements: of Adam, AdamW, Lamb, Adan and
+    /// RMSProp. Where it grows while the loss does not fall, gradients are noise.
+    pub second_moment: Option<f64>,
     /// The share of gradient elements that are exactly 0.
     pub zeros: f64,
     /// The sizes of the gradient's elements.
@@ -81,9 +84,14 @@ impl Examination {
         Self(note.noted)
     }
 
-    /// Compares with the parameters after the step.
-    pub(crate) fn after<M: Module>(self, stage: usize, module: &M) -> Vec<ParameterHealth> {
-        let mut compare = Compare { stage, before: self.0, found: Vec::new() };
+    /// Compares with the parameters and their second moments after the step.
+    pub(crate) fn after<M: Module>(
+        self,
+        stage: usize,
+        module: &M,
+        second_moments: &HashMap<ParamId, f64>,
+    ) -> Vec<ParameterHealth> {
+        let mut compare = Compare { stage, second_moments, before: self.0, found: Vec::new() };
         module.visit(&mut compare);
         compare.found.sort_by_key(|(index, _)| *index);
         compare.found.into_iter().map(|(_, health)| health).collect()
@@ -113,13 +121,14 @@ impl ModuleVisitor for Note<'_> {
     }
 }
 
-struct Compare {
+struct Compare<'a> {
     stage: usize,
+    second_moments: &'a HashMap<ParamId, f64>,
     before: HashMap<ParamId, Before>,
     found: Vec<(usize, ParameterHealth)>,
 }
 
-impl ModuleVisitor for Compare {
+impl ModuleVisitor for Compare<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let Some(Before { path, index, value, gradient }) = self.before.remove(&param.id) else { return };
         let after = values(param.val());
@@ -130,6 +139,7 @@ impl ModuleVisitor for Compare {
             gradient_norm: norm(elements()),
             parameter_norm: norm(after.iter().copied().map(f64::from)),
             update_norm: norm(after.iter().zip(&value).map(|(after, before)| f64::from(*after) - f64::from(*before))),
+            second_moment: self.second_moments.get(&param.id).copied(),
             zeros: elements().filter(|element| *element == 0.0).count() as f64 / gradient.len().max(1) as f64,
             histogram: Histogram::of(elements()),
         };

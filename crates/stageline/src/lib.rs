@@ -20,7 +20,7 @@
 //! - `gradients`: the running sum over micro-batches; `tie`: parameters that several stages have.
 //! - [`flush`]: the ledger that all stages must agree on, the verdict, and the optimizer step; `norm`, [`clip`] and
 //!   [`finite`] are its parts.
-//! - [`health`]: how each parameter is doing.
+//! - [`health`]: how each parameter is doing; `moments`: what its optimizer knows of that.
 //! - [`report`], [`error`] with [`failure`], [`modules`]: what comes out.
 //!
 //! [`Dropout`] drops the same elements however a training is cut, and [`AccumulatedBatchNorm`] keeps statistics of whole
@@ -46,6 +46,7 @@ pub mod health;
 mod link;
 pub mod loss_scale;
 pub mod modules;
+mod moments;
 mod norm;
 pub mod payload;
 pub mod pipeline;
@@ -65,7 +66,7 @@ mod worker;
 
 pub use batch::{Batch, BatchError};
 pub use batch_norm::AccumulatedBatchNorm;
-pub use batch_size::EffectiveBatch;
+pub use batch_size::{BatchChange, EffectiveBatch};
 pub use builder::{Chain, PipelineBuilder, StageConfig};
 pub use clip::Clip;
 pub use device::{DeviceError, DeviceName};

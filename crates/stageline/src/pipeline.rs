@@ -8,6 +8,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use stageline_schedule::{Checked, Plan};
 
 use crate::batch::{Batch, BatchError, MicroBatches};
+use crate::batch_size::BatchChange;
 use crate::clip::Scaling;
 use crate::error::{BuildError, StepError};
 use crate::failure::{During, Failure};
@@ -33,14 +34,21 @@ pub struct Pipeline<In: Payload, Target: Payload> {
     finished: Receiver<Finished>,
     stepped: Receiver<Stepped>,
     stop: Arc<Stop>,
-    scaler: Scaler,
-    flush: FlushConfig,
+    stepping: Stepping,
     /// How many steps are done, those that were skipped included.
     steps: usize,
     /// What the workers were last asked for.
     during: During,
     /// The stages, once their workers have ended.
     ended: Vec<Box<dyn Runner>>,
+}
+
+/// How steps are made.
+pub(crate) struct Stepping {
+    pub(crate) scaler: Scaler,
+    /// Samples a step, until it was told that there are others.
+    pub(crate) tuned_for: Option<usize>,
+    pub(crate) flush: FlushConfig,
 }
 
 /// Where batches enter.
@@ -62,8 +70,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         runners: Vec<Box<dyn Runner>>,
         cores: usize,
         door: Door<In, Target>,
-        scaler: Scaler,
-        flush: FlushConfig,
+        stepping: Stepping,
     ) -> Result<Self, BuildError> {
         let (finished_sender, finished) = bounded(runners.len());
         let (stepped_sender, stepped) = bounded(runners.len());
@@ -73,8 +80,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             finished,
             stepped,
             stop: Arc::new(Stop::new()),
-            scaler,
-            flush,
+            stepping,
             steps: 0,
             during: During::Step(0),
             ended: Vec::new(),
@@ -118,7 +124,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         self.running()?;
         let start = Instant::now();
         self.during = During::Step(self.steps);
-        let loss_scale = self.scaler.scale();
+        let loss_scale = self.stepping.scaler.scale();
         let concluded = match batch.cut(self.plan().micro_batches(), self.door.weight) {
             Err(BatchError::NoWeight) => Concluded::without_weight(self.plan().stages()),
             cut => self.train(cut?).map_err(|interrupt| self.end(interrupt))?,
@@ -160,7 +166,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     }
 
     fn train(&mut self, batch: MicroBatches<In, Target>) -> Result<Concluded, Ended> {
-        let context = Context { step: self.steps, weights: batch.weights, loss_scale: self.scaler.scale() };
+        self.warn_of_change(batch.weights.all_samples());
+        let context = Context { step: self.steps, weights: batch.weights, loss_scale: self.stepping.scaler.scale() };
         let context = Arc::new(context);
         let expected = Ledger { backwards: context.weights.each.len(), weight: context.weights.total.clone() };
         let again = (batch.inputs.clone(), batch.targets.clone());
@@ -168,14 +175,14 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         let finished = self.run(batch.inputs, batch.targets, plan, &Pass::Train(Arc::clone(&context)))?;
 
         let sums = Sums::of(finished, &expected).map_err(|error| Ended::ByCaller(error.into()))?;
-        let verdict = sums.verdict(self.flush, self.steps);
+        let verdict = sums.verdict(self.stepping.flush, self.steps);
         for worker in &self.workers {
             self.stop.send(&worker.verdicts, verdict)?;
         }
         let (stages, health) = self.concluded_stages()?;
         let update = match verdict {
             Verdict::Step { scaling, .. } => {
-                self.scaler.stepped();
+                self.stepping.scaler.stepped();
                 Update::Stepped { gradient_norm: sums.gradient_norm, clipped: scaling != Scaling::Keep }
             }
             Verdict::Skip => {
@@ -186,22 +193,30 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         Ok(Concluded { terms: terms(&sums.losses, &context.weights.total), stages, health, update })
     }
 
+    /// Once.
+    fn warn_of_change(&mut self, samples: usize) {
+        if let Some(change) = self.stepping.tuned_for.and_then(|tuned_for| BatchChange::between(tuned_for, samples)) {
+            self.stepping.tuned_for = None;
+            tracing::warn!("{change}");
+        }
+    }
+
     /// What is made of a step that is not finite.
     fn not_finite(&mut self, culprit: Option<Culprit>, loss_scale: f64) -> Result<Update, Ended> {
         let step = self.steps;
         // What a forward made, or came with the batch, is not for its scale.
         let by_scale = culprit.is_none_or(|culprit| culprit.origin == Origin::Backward);
-        if by_scale && self.scaler.back_off() {
+        if by_scale && self.stepping.scaler.back_off() {
             tracing::info!(
                 step,
                 loss_scale,
-                lower = self.scaler.scale(),
+                lower = self.stepping.scaler.scale(),
                 ?culprit,
                 "gradients overflow: the step is skipped"
             );
             return Ok(Update::Overflow { loss_scale, culprit });
         }
-        match self.flush.on_non_finite {
+        match self.stepping.flush.on_non_finite {
             OnNonFinite::Stop => Err(Ended::ByCaller(StepError::NonFinite { step, culprit })),
             OnNonFinite::Skip => {
                 tracing::warn!(step, ?culprit, "the loss or a gradient is not finite: the step is skipped");

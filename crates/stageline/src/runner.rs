@@ -331,9 +331,9 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
         let gradients = scaling.apply(module, gradients);
         let learning_rate = Some(self.trained.step(gradients));
         let module = self.trained.module();
-        let health = examination.map(|before| before.after(self.stage, module)).unwrap_or_default();
+        let health = examination.map(|before| before.after(self.stage, module, &self.trained.second_moments()));
         self.ties.publish(module, stop)?;
-        Ok(Conclusion { learning_rate, health })
+        Ok(Conclusion { learning_rate, health: health.unwrap_or_default() })
     }
 
     fn follow(&mut self, verdict: Verdict, stop: &Stop) -> Result<(), Stopped> {
