@@ -21,16 +21,18 @@ mod text;
 
 use std::f64::consts::LN_2;
 use std::io::stderr;
+use std::ops::Range;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, ensure};
 use burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig;
 use burn::lr_scheduler::linear::LinearLrSchedulerConfig;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::lr_scheduler::sequential::SequentialLrSchedulerConfig;
 use burn::optim::AdamWConfig;
+use burn::tensor::Device;
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
-use stageline::{Pipeline, StageConfig};
+use stageline::{Pipeline, PipelineBuilder, StageConfig, Verify};
 
 use crate::cut::Bytes;
 use crate::flags::{Flags, Settings, Training};
@@ -44,18 +46,20 @@ const SAMPLE_LENGTH: usize = 256;
 fn main() -> Result<()> {
     tracing_subscriber::fmt().with_writer(stderr).with_target(false).without_time().init();
     let settings = Flags::parse().resolve()?;
-    let first = settings.running.devices[0].clone();
+    let device = settings.running.devices[0].clone();
     let mut log = Log::create(settings.log.as_deref())?;
-    let text = Source::open(settings.data.as_deref(), settings.shape.context, settings.seed, first.clone())?;
-    let layers = Layers::init(settings.shape, settings.seed, &first.clone().autodiff());
-    let batch_size = settings.training.batch_size;
-    let (seed, training) = (settings.seed, settings.training.clone());
+    let text = Source::open(settings.data.as_deref(), settings.shape.context, settings.seed, device.clone())?;
+    let recipe = Recipe::new(&settings)?;
+    let training = &settings.training;
+    if let Some(steps) = settings.verify {
+        return verify(&recipe, &text, training.batch_size, steps);
+    }
 
-    let mut pipeline = build(settings, layers)?;
-    let before = bits_per_byte(&mut pipeline, &text, batch_size)?;
+    let mut pipeline = recipe.builder().build()?;
+    let before = bits_per_byte(&mut pipeline, &text, training.batch_size)?;
     println!("validation: {before:.3} bits a byte before training; single bytes have {:.3}", text.unigram_entropy());
-    train(&mut pipeline, &text, &training, &mut log)?;
-    let after = bits_per_byte(&mut pipeline, &text, batch_size)?;
+    train(&mut pipeline, &text, training, &mut log)?;
+    let after = bits_per_byte(&mut pipeline, &text, training.batch_size)?;
     println!("validation: {after:.3} bits a byte after training");
 
     let layers = cut::join(pipeline.into_modules())?;
@@ -64,34 +68,56 @@ fn main() -> Result<()> {
     log.write(&FinalLine { r#final: true, validation_bits_per_byte: after, parameters, parameters_sha256 })?;
 
     let prompt = text.prompt();
-    let continued = sample::continue_text(&layers, &prompt, SAMPLE_LENGTH, seed, &first);
+    let continued = sample::continue_text(&layers, &prompt, SAMPLE_LENGTH, settings.seed, &device);
     println!("--- held-out text:\n{}", String::from_utf8_lossy(&prompt));
     println!("--- continued by the model:\n{}", String::from_utf8_lossy(&continued));
     Ok(())
 }
 
-fn build(settings: Settings, layers: Layers) -> Result<Pipeline<Bytes, Bytes>> {
-    let Settings { shape, training, running, .. } = settings;
-    let cuts = cut::cut(shape, running.devices.len())?;
-    println!("blocks of every stage, with the embeddings before the first and the head after the last: {cuts:?}");
-    let optimizer = AdamWConfig::new().with_weight_decay(0.1).with_epsilon(1e-8).init();
-    let learning_rate = learning_rate(&training)?;
-    let config = |device| StageConfig::new(device, optimizer.clone(), learning_rate.clone());
-    let configs = running.devices.into_iter().map(config).collect();
+/// What a pipeline is built of, as often as one likes.
+struct Recipe<'a> {
+    settings: &'a Settings,
+    cuts: Vec<Range<usize>>,
+    configs: Vec<StageConfig>,
+}
 
-    let mut builder = cut::split(layers, &cuts, configs).schedule(running.schedule).precision(running.precision);
-    builder =
-        builder.micro_batches(training.micro_batches).health_every(training.health_every).tuned_for(training.tuned_for);
-    if let Some(clip) = training.clip {
-        builder = builder.clip(clip);
+impl<'a> Recipe<'a> {
+    fn new(settings: &'a Settings) -> Result<Self> {
+        let cuts = cut::cut(settings.shape, settings.running.devices.len())?;
+        println!("blocks of every stage, with the embeddings before the first and the head after the last: {cuts:?}");
+        let optimizer = AdamWConfig::new().with_weight_decay(0.1).with_epsilon(1e-8).init();
+        let learning_rate = learning_rate(&settings.training)?;
+        let config = |device: &Device| StageConfig::new(device.clone(), optimizer.clone(), learning_rate.clone());
+        Ok(Self { settings, cuts, configs: settings.running.devices.iter().map(config).collect() })
     }
-    if let Some(capacity) = running.channel_capacity {
-        builder = builder.channel_capacity(capacity);
+
+    fn builder(&self) -> PipelineBuilder<Bytes, Bytes> {
+        let Settings { shape, training, running, seed, .. } = self.settings;
+        let layers = Layers::init(*shape, *seed, &running.devices[0].clone().autodiff());
+        let builder = cut::split(layers, &self.cuts, self.configs.clone());
+        let mut builder = builder.schedule(running.schedule).precision(running.precision).tuned_for(training.tuned_for);
+        builder = builder.micro_batches(training.micro_batches).health_every(training.health_every);
+        if let Some(clip) = training.clip {
+            builder = builder.clip(clip);
+        }
+        if let Some(capacity) = running.channel_capacity {
+            builder = builder.channel_capacity(capacity);
+        }
+        if let Some(cores) = running.cores_per_stage {
+            builder = builder.cores_per_stage(cores);
+        }
+        builder
     }
-    if let Some(cores) = running.cores_per_stage {
-        builder = builder.cores_per_stage(cores);
-    }
-    Ok(builder.build()?)
+}
+
+/// Proves that the recipe trains as a full batch on one device does; an error if not.
+fn verify(recipe: &Recipe, text: &Source, batch_size: usize, steps: usize) -> Result<()> {
+    let validation: Vec<_> = text.validation(batch_size).collect();
+    let batch = |step| text.batch(step, batch_size);
+    let verification = Verify::new().steps(steps).pipeline(|| recipe.builder(), batch, &validation)?;
+    print!("{verification}");
+    ensure!(verification.passes(), "it does not train as a full batch on one device does");
+    Ok(())
 }
 
 /// A linear warm-up over a tenth of the steps, then a cosine down to a tenth of the highest rate.

@@ -72,6 +72,10 @@ pub struct Flags {
     /// Cores that one stage's kernels may use [default: the machine's, divided among the stages]
     #[arg(long)]
     cores_per_stage: Option<usize>,
+    /// Instead of training to the end, proves over so many steps [100 if no number is given] that this configuration trains as
+    /// one full batch on one device does
+    #[arg(long, num_args = 0..=1, default_missing_value = "100")]
+    verify: Option<usize>,
     /// Writes a JSON object a step, and one at the end, to this file
     #[arg(long)]
     log: Option<PathBuf>,
@@ -84,6 +88,7 @@ pub struct Settings {
     pub training: Training,
     pub running: Running,
     pub seed: u64,
+    pub verify: Option<usize>,
     pub log: Option<PathBuf>,
 }
 
@@ -100,6 +105,7 @@ pub struct Training {
 }
 
 /// Where and in which order it runs.
+#[derive(Clone)]
 pub struct Running {
     /// One a stage.
     pub devices: Vec<Device>,
@@ -151,6 +157,7 @@ impl Flags {
                 cores_per_stage: self.cores_per_stage,
             },
             seed: self.seed,
+            verify: self.verify,
             log: self.log,
         })
     }

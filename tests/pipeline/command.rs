@@ -88,6 +88,15 @@ fn the_hash_depends_on_the_seed_and_not_on_the_cut() {
 }
 
 #[test]
+fn a_configuration_can_be_verified() {
+    for flags in ["--stages 3 --verify 2", "--stages 2 --precision bf16 --verify"] {
+        let output = gpt(flags);
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("they train the same"), "{flags}: {text}");
+    }
+}
+
+#[test]
 fn a_single_file_is_text_enough() {
     let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("examples/gpt/model.rs");
     let output = gpt(&format!("--data {}", file.display()));

@@ -26,3 +26,4 @@ mod parity;
 mod precision;
 mod terms;
 mod tied;
+mod verify;

@@ -36,9 +36,12 @@ impl<I: Payload, T: Payload> Batch<I, T> {
         Self(Content::Cut(micro_batches))
     }
 
-    /// Cuts for training: exactly `micro_batches` pieces.
-    pub(crate) fn cut(self, micro_batches: usize, weight: fn(&T) -> Weight) -> Result<MicroBatches<I, T>, BatchError> {
-        let pieces = match self.0 {
+    /// Cuts it as a step of a pipeline does, into exactly `micro_batches` pieces: for loops of one's own.
+    ///
+    /// # Errors
+    /// [`BatchError`] where there are fewer rows, or other pieces were cut by hand.
+    pub fn into_micro_batches(self, micro_batches: usize) -> Result<Vec<(I, T)>, BatchError> {
+        match self.0 {
             Content::Whole(input, target) => {
                 let rows = rows(&input, &target)?;
                 if rows == 0 {
@@ -47,12 +50,16 @@ impl<I: Payload, T: Payload> Batch<I, T> {
                 if rows < micro_batches {
                     return Err(BatchError::TooSmall { rows, micro_batches });
                 }
-                slice(&input, &target, rows, micro_batches)
+                Ok(slice(&input, &target, rows, micro_batches))
             }
-            Content::Cut(pieces) if pieces.len() == micro_batches => pieces,
-            Content::Cut(pieces) => return Err(BatchError::Count { given: pieces.len(), micro_batches }),
-        };
-        MicroBatches::weigh(pieces, weight)
+            Content::Cut(pieces) if pieces.len() == micro_batches => Ok(pieces),
+            Content::Cut(pieces) => Err(BatchError::Count { given: pieces.len(), micro_batches }),
+        }
+    }
+
+    /// Cuts and weighs for training.
+    pub(crate) fn cut(self, micro_batches: usize, weight: fn(&T) -> Weight) -> Result<MicroBatches<I, T>, BatchError> {
+        MicroBatches::weigh(self.into_micro_batches(micro_batches)?, weight)
     }
 
     /// Cuts for evaluation: at most `micro_batches` pieces of a whole batch, and as many as there are of a cut one.
@@ -73,6 +80,7 @@ impl<I: Payload, T: Payload> Batch<I, T> {
 }
 
 /// A batch, cut, with what each piece weighs.
+#[derive(Clone)]
 pub(crate) struct MicroBatches<I, T> {
     pub(crate) inputs: Vec<I>,
     pub(crate) targets: Vec<T>,
@@ -85,6 +93,8 @@ pub(crate) struct Weights {
     pub(crate) each: Vec<Weight>,
     pub(crate) total: Weight,
     samples: Vec<usize>,
+    /// Samples of the step that are before these.
+    before: usize,
 }
 
 impl Weights {
@@ -95,7 +105,8 @@ impl Weights {
 
     /// The samples of a micro-batch of a step.
     pub(crate) fn samples(&self, step: usize, micro_batch: usize) -> Samples {
-        Samples { step, first: self.samples[..micro_batch].iter().sum(), count: self.samples[micro_batch] }
+        let first = self.before + self.samples[..micro_batch].iter().sum::<usize>();
+        Samples { step, first, count: self.samples[micro_batch] }
     }
 }
 
@@ -126,7 +137,19 @@ impl<I: Payload, T: Payload> MicroBatches<I, T> {
         }
         let samples = pieces.iter().map(|(input, target)| samples(input, target)).collect();
         let (inputs, targets) = pieces.into_iter().unzip();
-        Ok(Self { inputs, targets, weights: Weights { each, total, samples } })
+        Ok(Self { inputs, targets, weights: Weights { each, total, samples, before: 0 } })
+    }
+
+    /// One piece as a batch of its own, whose samples know their place.
+    pub(crate) fn only(mut self, micro_batch: usize) -> Self {
+        let Weights { each, samples, .. } = self.weights;
+        let before = samples[..micro_batch].iter().sum();
+        let (total, samples) = (each[micro_batch].clone(), vec![samples[micro_batch]]);
+        Self {
+            inputs: vec![self.inputs.swap_remove(micro_batch)],
+            targets: vec![self.targets.swap_remove(micro_batch)],
+            weights: Weights { each: vec![total.clone()], total, samples, before },
+        }
     }
 }
 

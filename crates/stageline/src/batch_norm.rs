@@ -146,28 +146,42 @@ fn values(tensor: Tensor<1>) -> Vec<f64> {
     tensor.into_data().iter::<f64>().collect()
 }
 
-/// Whether a module has a batch normalisation of burn's that is not in one of ours.
-pub(crate) fn has_plain_batch_norm<M: Module>(module: &M) -> bool {
+/// A batch normalisation in a module.
+pub(crate) struct Found {
+    pub(crate) path: String,
+    /// Whether it is one of burn's that is not in one of ours.
+    pub(crate) plain: bool,
+}
+
+/// All batch normalisations of a module.
+pub(crate) fn batch_norms<M: Module>(module: &M) -> Vec<Found> {
     let mut search = Search::default();
     module.visit(&mut search);
     search.found
 }
 
-/// The names of the structs around a parameter.
+/// The names of fields and structs around a parameter.
 #[derive(Default)]
 struct Search {
+    path: Vec<String>,
     containers: Vec<String>,
-    found: bool,
+    found: Vec<Found>,
 }
 
 impl ModuleVisitor for Search {
-    fn enter_module(&mut self, _name: &str, container: &str) {
-        let inside_ours = self.containers.last().is_some_and(|outer| outer == "Struct:AccumulatedBatchNorm");
-        self.found |= container == BATCH_NORM && !inside_ours;
+    fn enter_module(&mut self, name: &str, container: &str) {
+        let ours = self.containers.last().is_some_and(|outer| outer == "Struct:AccumulatedBatchNorm");
+        // Its fields are entered one by one.
+        let path = self.path.join(".");
+        if container == BATCH_NORM && self.found.last().is_none_or(|last| last.path != path) {
+            self.found.push(Found { path, plain: !ours });
+        }
+        self.path.push(name.to_owned());
         self.containers.push(container.to_owned());
     }
 
     fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
         self.containers.pop();
     }
 
@@ -183,11 +197,14 @@ mod tests {
     #[test]
     fn plain_ones_are_found_and_ours_are_not() {
         let plain = || BatchNormConfig::new(3).init(&Device::flex());
-        assert!(has_plain_batch_norm(&plain()));
-        assert!(has_plain_batch_norm(&vec![plain()]));
-        assert!(!has_plain_batch_norm(&AccumulatedBatchNorm::from(plain())));
-        assert!(!has_plain_batch_norm(&vec![AccumulatedBatchNorm::from(plain())]));
-        assert!(has_plain_batch_norm(&(AccumulatedBatchNorm::from(plain()), plain())));
+        let ours = || AccumulatedBatchNorm::from(plain());
+        fn found<M: Module>(module: &M) -> Vec<(String, bool)> {
+            batch_norms(module).into_iter().map(|found| (found.path, found.plain)).collect()
+        }
+        assert_eq!(found(&plain()), [(String::new(), true)]);
+        assert_eq!(found(&vec![plain(), plain()]), [("0".to_owned(), true), ("1".to_owned(), true)]);
+        assert_eq!(found(&ours()), [("norm".to_owned(), false)]);
+        assert_eq!(found(&(ours(), vec![plain()])), [("0.norm".to_owned(), false), ("1.0".to_owned(), true)]);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use burn::tensor::{Device, Tensor};
 use crossbeam_channel::{Sender, bounded};
 use stageline_schedule::{Checked, OneFOneB, Schedule, check};
 
-use crate::batch_norm::has_plain_batch_norm;
+use crate::batch_norm::batch_norms;
 use crate::clip::Clip;
 use crate::device::is_host;
 use crate::error::BuildError;
@@ -69,8 +69,10 @@ struct Owners {
     shared: BTreeMap<(usize, usize), Vec<ParamId>>,
     /// A stage whose optimizer clips.
     clipping: Option<usize>,
-    /// A stage that has a batch norm of burn's.
-    batch_norm: Option<usize>,
+    /// Batch norms, by stage and path.
+    batch_norms: Vec<(usize, String)>,
+    /// A stage that has one of burn's.
+    plain_batch_norm: Option<usize>,
 }
 
 impl Owners {
@@ -79,8 +81,11 @@ impl Owners {
         if optimizer.has_gradient_clipping() {
             self.clipping.get_or_insert(stage);
         }
-        if has_plain_batch_norm(module) {
-            self.batch_norm.get_or_insert(stage);
+        let found = batch_norms(module);
+        let plain = found.iter().any(|batch_norm| batch_norm.plain);
+        self.batch_norms.extend(found.into_iter().map(|batch_norm| (stage, batch_norm.path)));
+        if plain {
+            self.plain_batch_norm.get_or_insert(stage);
             tracing::warn!(
                 stage,
                 "a plain batch norm updates its running statistics at every micro-batch, in skipped steps too; \
@@ -323,6 +328,47 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         self
     }
 
+    pub(crate) fn configured_precision(&self) -> Precision {
+        self.precision
+    }
+
+    pub(crate) fn configured_clip(&self) -> Option<Clip> {
+        self.flush.clip
+    }
+
+    pub(crate) fn configured_micro_batches(&self) -> usize {
+        self.micro_batches
+    }
+
+    /// By stage and path.
+    pub(crate) fn batch_norms(&self) -> &[(usize, String)] {
+        &self.owners.batch_norms
+    }
+
+    /// The same model, optimizers and clipping, on one device, in full precision, and with so many micro-batches.
+    pub(crate) fn reference(mut self, micro_batches: usize) -> Self {
+        let first = self.devices[0].clone();
+        self.devices.fill(first);
+        self.flush = FlushConfig { clip: self.flush.clip, ..FlushConfig::default() };
+        Self {
+            micro_batches,
+            schedule: Box::new(OneFOneB),
+            channel_capacity: None,
+            // One stage computes at a time.
+            cores_per_stage: available_parallelism().map_or(None, |cores| Some(cores.get())),
+            precision: Precision::Full,
+            loss_scale: None,
+            tuned_for: None,
+            ..self
+        }
+    }
+
+    /// The same without clipping.
+    pub(crate) fn unclipped(mut self) -> Self {
+        self.flush.clip = None;
+        self
+    }
+
     /// Writes the plan, checks it, and starts one thread a worker.
     ///
     /// # Errors
@@ -334,7 +380,7 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         if let Some(bound) = self.flush.clip.map(Clip::bound).filter(|bound| !bound.is_finite() || *bound <= 0.0) {
             return Err(BuildError::Clip { bound });
         }
-        if let Some(stage) = self.owners.batch_norm.filter(|_| self.precision != Precision::Full) {
+        if let Some(stage) = self.owners.plain_batch_norm.filter(|_| self.precision != Precision::Full) {
             return Err(BuildError::BatchNormPrecision { stage, precision: self.precision });
         }
         let loss_scale = self.loss_scale.unwrap_or_else(|| LossScale::of(self.precision));

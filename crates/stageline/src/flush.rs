@@ -61,6 +61,13 @@ pub(crate) struct FlushConfig {
     pub(crate) health_every: usize,
 }
 
+impl FlushConfig {
+    /// Whether a step examines parameters.
+    pub(crate) fn examines(self, step: usize) -> bool {
+        self.health_every > 0 && step.is_multiple_of(self.health_every)
+    }
+}
+
 /// What every stage does at the end of a step, decided once for all of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Verdict {
@@ -71,6 +78,8 @@ pub(crate) enum Verdict {
         /// And look at each parameter.
         examine: bool,
     },
+    /// Leave everything as it is, and show the gradients, so scaled.
+    Show { scaling: Scaling },
     /// Leave everything as it is.
     Skip,
 }
@@ -96,12 +105,10 @@ impl Sums {
         Ok(Self { losses: losses(&finished), gradient_norm })
     }
 
-    pub(crate) fn verdict(&self, config: FlushConfig, step: usize) -> Verdict {
-        if self.losses.iter().any(|loss| !loss.is_finite()) || !self.gradient_norm.is_finite() {
-            return Verdict::Skip;
-        }
-        let scaling = config.clip.map_or(Scaling::Keep, |clip| clip.scaling(self.gradient_norm));
-        Verdict::Step { scaling, examine: config.health_every > 0 && step.is_multiple_of(config.health_every) }
+    /// What is done to the gradients; `None` where the loss or one of them is not finite.
+    pub(crate) fn scaling(&self, config: FlushConfig) -> Option<Scaling> {
+        let finite = self.losses.iter().all(|loss| loss.is_finite()) && self.gradient_norm.is_finite();
+        finite.then(|| config.clip.map_or(Scaling::Keep, |clip| clip.scaling(self.gradient_norm)))
     }
 }
 

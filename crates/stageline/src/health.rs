@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::module::{Module, ParamId};
 use burn::optim::GradientsParams;
-use burn::tensor::Tensor;
+
+use crate::named::{self, Named};
 
 /// What one step did to one parameter. Norms are Euclidean, over all its elements.
 #[derive(Clone, Debug, PartialEq)]
@@ -66,22 +67,15 @@ impl Histogram {
 }
 
 /// A stage's parameters before its step.
-pub(crate) struct Examination(HashMap<ParamId, Before>);
-
-struct Before {
-    path: String,
-    /// In the order of the module.
-    index: usize,
-    value: Vec<f32>,
-    gradient: Vec<f32>,
+pub(crate) struct Examination {
+    gradients: Vec<Named>,
+    values: HashMap<ParamId, Vec<f32>>,
 }
 
 impl Examination {
     /// Notes the parameters that have gradients.
     pub(crate) fn before<M: Module>(module: &M, gradients: &GradientsParams) -> Self {
-        let mut note = Note { path: Vec::new(), gradients, noted: HashMap::new() };
-        module.visit(&mut note);
-        Self(note.noted)
+        Self { gradients: named::gradients(module, gradients), values: named::values(module) }
     }
 
     /// Compares with the parameters and their second moments after the step.
@@ -91,65 +85,25 @@ impl Examination {
         module: &M,
         second_moments: &HashMap<ParamId, f64>,
     ) -> Vec<ParameterHealth> {
-        let mut compare = Compare { stage, second_moments, before: self.0, found: Vec::new() };
-        module.visit(&mut compare);
-        compare.found.sort_by_key(|(index, _)| *index);
-        compare.found.into_iter().map(|(_, health)| health).collect()
-    }
-}
-
-struct Note<'a> {
-    path: Vec<String>,
-    gradients: &'a GradientsParams,
-    noted: HashMap<ParamId, Before>,
-}
-
-impl ModuleVisitor for Note<'_> {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
-    }
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let Some(gradient) = self.gradients.get::<D>(param.id) else { return };
-        let (index, path) = (self.noted.len(), self.path.join("."));
-        let (value, gradient) = (values(param.val()), values(gradient));
-        self.noted.entry(param.id).or_insert(Before { path, index, value, gradient });
-    }
-}
-
-struct Compare<'a> {
-    stage: usize,
-    second_moments: &'a HashMap<ParamId, f64>,
-    before: HashMap<ParamId, Before>,
-    found: Vec<(usize, ParameterHealth)>,
-}
-
-impl ModuleVisitor for Compare<'_> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let Some(Before { path, index, value, gradient }) = self.before.remove(&param.id) else { return };
-        let after = values(param.val());
-        let elements = || gradient.iter().copied().map(f64::from);
-        let health = ParameterHealth {
-            stage: self.stage,
-            path,
-            gradient_norm: norm(elements()),
-            parameter_norm: norm(after.iter().copied().map(f64::from)),
-            update_norm: norm(after.iter().zip(&value).map(|(after, before)| f64::from(*after) - f64::from(*before))),
-            second_moment: self.second_moments.get(&param.id).copied(),
-            zeros: elements().filter(|element| *element == 0.0).count() as f64 / gradient.len().max(1) as f64,
-            histogram: Histogram::of(elements()),
+        let after = named::values(module);
+        let of = |Named { id, path, gradient }: Named| {
+            let elements = || gradient.iter().copied().map(f64::from);
+            let (before, after) = (&self.values[&id], &after[&id]);
+            ParameterHealth {
+                stage,
+                path,
+                gradient_norm: norm(elements()),
+                parameter_norm: norm(after.iter().copied().map(f64::from)),
+                update_norm: norm(
+                    after.iter().zip(before).map(|(after, before)| f64::from(*after) - f64::from(*before)),
+                ),
+                second_moment: second_moments.get(&id).copied(),
+                zeros: elements().filter(|element| *element == 0.0).count() as f64 / gradient.len().max(1) as f64,
+                histogram: Histogram::of(elements()),
+            }
         };
-        self.found.push((index, health));
+        self.gradients.into_iter().map(of).collect()
     }
-}
-
-fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-    let data = tensor.inner().into_data();
-    data.as_slice::<f32>().map_or_else(|_| data.iter::<f32>().collect(), <[f32]>::to_vec)
 }
 
 fn norm(elements: impl Iterator<Item = f64>) -> f64 {

@@ -20,8 +20,11 @@
 //! - `gradients`: the running sum over micro-batches; `tie`: parameters that several stages have.
 //! - [`flush`]: the ledger that all stages must agree on, the verdict, and the optimizer step; `norm`, [`clip`] and
 //!   [`finite`] are its parts.
-//! - [`health`]: how each parameter is doing; `moments`: what its optimizer knows of that.
+//! - [`health`]: how each parameter is doing; `named`: parameters under their paths; `moments`: what their optimizer knows.
+//! - `shown`: gradients that are shown, not used.
 //! - [`report`], [`error`] with [`failure`], [`modules`]: what comes out.
+//!
+//! [`verify`] proves on a model of one's own that all this comes to one full batch on one device.
 //!
 //! [`Dropout`] drops the same elements however a training is cut, and [`AccumulatedBatchNorm`] keeps statistics of whole
 //! batches; [`samples`] tells them which samples a forward sees, and [`effects`] when its step has stepped.
@@ -47,6 +50,7 @@ mod link;
 pub mod loss_scale;
 pub mod modules;
 mod moments;
+mod named;
 mod norm;
 pub mod payload;
 pub mod pipeline;
@@ -55,12 +59,14 @@ pub mod report;
 mod runner;
 pub mod samples;
 mod seed;
+mod shown;
 mod sink;
 mod slots;
 pub mod stage;
 mod stop;
 mod tape;
 mod tie;
+pub mod verify;
 pub mod weight;
 mod worker;
 
@@ -83,8 +89,10 @@ pub use precision::Precision;
 pub use report::{EvalReport, LossTerm, StageReport, StepReport, Update};
 pub use samples::Samples;
 pub use seed::seeded;
+pub use shown::ParameterGradient;
 pub use stage::{BoxError, LossStage, Stage};
 pub use stageline_schedule as schedule;
+pub use verify::{Verification, Verify};
 pub use weight::Weight;
 
 /// The README's example, compiled.

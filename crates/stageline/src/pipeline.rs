@@ -1,5 +1,7 @@
 //! The caller's handle: cuts a batch, starts a pass, and gathers what the workers report.
 
+mod probe;
+
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -7,7 +9,8 @@ use std::time::Instant;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use stageline_schedule::{Checked, Plan};
 
-use crate::batch::{Batch, BatchError, MicroBatches};
+pub(crate) use self::probe::Probe;
+use crate::batch::{Batch, BatchError, MicroBatches, Weights};
 use crate::batch_size::BatchChange;
 use crate::clip::Scaling;
 use crate::error::{BuildError, StepError};
@@ -167,30 +170,51 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
 
     fn train(&mut self, batch: MicroBatches<In, Target>) -> Result<Concluded, Ended> {
         self.warn_of_change(batch.weights.all_samples());
-        let context = Context { step: self.steps, weights: batch.weights, loss_scale: self.stepping.scaler.scale() };
-        let context = Arc::new(context);
-        let expected = Ledger { backwards: context.weights.each.len(), weight: context.weights.total.clone() };
+        let total = batch.weights.total.clone();
+        let context = self.context(batch.weights, total);
         let again = (batch.inputs.clone(), batch.targets.clone());
-        let plan = Arc::clone(&self.plan);
-        let finished = self.run(batch.inputs, batch.targets, plan, &Pass::Train(Arc::clone(&context)))?;
-
-        let sums = Sums::of(finished, &expected).map_err(|error| Ended::ByCaller(error.into()))?;
-        let verdict = sums.verdict(self.stepping.flush, self.steps);
-        for worker in &self.workers {
-            self.stop.send(&worker.verdicts, verdict)?;
-        }
-        let (stages, health) = self.concluded_stages()?;
-        let update = match verdict {
-            Verdict::Step { scaling, .. } => {
+        let sums = self.sums(batch.inputs, batch.targets, &context)?;
+        let scaling = sums.scaling(self.stepping.flush);
+        let examine = self.stepping.flush.examines(self.steps);
+        let verdict = scaling.map_or(Verdict::Skip, |scaling| Verdict::Step { scaling, examine });
+        let concluded = self.conclude(verdict)?;
+        let update = match scaling {
+            Some(scaling) => {
                 self.stepping.scaler.stepped();
                 Update::Stepped { gradient_norm: sums.gradient_norm, clipped: scaling != Scaling::Keep }
             }
-            Verdict::Skip => {
+            None => {
                 let culprit = self.inspect(again, &context)?;
                 self.not_finite(culprit, context.loss_scale)?
             }
         };
-        Ok(Concluded { terms: terms(&sums.losses, &context.weights.total), stages, health, update })
+        let report = |stage: &Stepped| StageReport { busy: stage.busy, learning_rate: stage.conclusion.learning_rate };
+        Ok(Concluded {
+            terms: terms(&sums.losses, &context.weights.total),
+            stages: concluded.iter().map(report).collect(),
+            health: concluded.into_iter().flat_map(|stage| stage.conclusion.health).collect(),
+            update,
+        })
+    }
+
+    /// What the stages know of a step.
+    fn context(&self, weights: Weights, divisor: Weight) -> Arc<Context> {
+        Arc::new(Context { step: self.steps, weights, divisor, loss_scale: self.stepping.scaler.scale() })
+    }
+
+    /// The first part of a step: what all stages have summed.
+    fn sums(&self, inputs: Vec<In>, targets: Vec<Target>, context: &Arc<Context>) -> Result<Sums, Ended> {
+        let expected = Ledger { backwards: context.weights.each.len(), weight: context.weights.total.clone() };
+        let finished = self.run(inputs, targets, Arc::clone(&self.plan), &Pass::Train(Arc::clone(context)))?;
+        Sums::of(finished, &expected).map_err(|error| Ended::ByCaller(error.into()))
+    }
+
+    /// The second part of a step: what every stage tells of it, in order.
+    fn conclude(&self, verdict: Verdict) -> Result<Vec<Stepped>, Stopped> {
+        for worker in &self.workers {
+            self.stop.send(&worker.verdicts, verdict)?;
+        }
+        self.concluded_stages()
     }
 
     /// Once.
@@ -237,21 +261,20 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     }
 
     /// What every stage tells when its step is over, in order.
-    fn concluded_stages(&self) -> Result<(Vec<StageReport>, Vec<ParameterHealth>), Stopped> {
+    fn concluded_stages(&self) -> Result<Vec<Stepped>, Stopped> {
         let mut stepped = self.gather(&self.stepped)?;
         stepped.sort_by_key(|stage| stage.stage);
-        let report = |stage: &Stepped| StageReport { busy: stage.busy, learning_rate: stage.conclusion.learning_rate };
-        let reports = stepped.iter().map(report).collect();
-        Ok((reports, stepped.into_iter().flat_map(|stage| stage.conclusion.health).collect()))
+        Ok(stepped)
     }
 
     fn evaluate(&mut self, batch: MicroBatches<In, Target>) -> Result<EvalReport, Ended> {
         self.during = During::Evaluation { steps: self.steps };
-        let context = Arc::new(Context { step: self.steps, weights: batch.weights, loss_scale: 1.0 });
+        let total = batch.weights.total.clone();
+        let context = self.context(batch.weights, total);
         let plan = Arc::new(self.plan.forwards(batch.inputs.len()));
         let finished = self.run(batch.inputs, batch.targets, plan, &Pass::Evaluate(Arc::clone(&context)))?;
         let terms = terms(&losses(&finished), &context.weights.total);
-        Ok(EvalReport { loss: total(&terms), terms })
+        Ok(EvalReport { loss: total_loss(&terms), terms })
     }
 
     /// Runs one pass of every worker's list.
@@ -320,7 +343,7 @@ impl Concluded {
     }
 
     fn loss(&self) -> f64 {
-        if self.terms.is_empty() { f64::NAN } else { total(&self.terms) }
+        if self.terms.is_empty() { f64::NAN } else { total_loss(&self.terms) }
     }
 }
 
@@ -330,7 +353,7 @@ fn terms(sums: &[f64], weight: &Weight) -> Vec<LossTerm> {
     means.zip(weight.terms()).map(|(loss, &weight)| LossTerm { loss, weight }).collect()
 }
 
-fn total(terms: &[LossTerm]) -> f64 {
+fn total_loss(terms: &[LossTerm]) -> f64 {
     terms.iter().map(|term| term.loss).sum()
 }
 

@@ -16,6 +16,7 @@ use crate::gradients::GradientSum;
 use crate::health::{Examination, ParameterHealth};
 use crate::link::{Upstream, Weighted, move_to};
 use crate::norm::squared_norms;
+use crate::shown::{ParameterGradient, show};
 use crate::sink::Sink;
 use crate::slots::Slots;
 use crate::stage::BoxError;
@@ -38,9 +39,10 @@ pub(crate) enum Pass {
 /// What all stages know of a batch.
 pub(crate) struct Context {
     pub(crate) step: usize,
-    /// The loss is divided by their total,
     pub(crate) weights: Weights,
-    /// and then multiplied by this.
+    /// What the loss is divided by: their total,
+    pub(crate) divisor: Weight,
+    /// and then multiplied by.
     pub(crate) loss_scale: f64,
 }
 
@@ -85,6 +87,8 @@ pub(crate) struct Conclusion {
     pub(crate) learning_rate: Option<f64>,
     /// Of its parameters, where they were examined.
     pub(crate) health: Vec<ParameterHealth>,
+    /// Of its parameters, where they were asked for.
+    pub(crate) gradients: Vec<ParameterGradient>,
 }
 
 /// A stage, its types erased: what the worker drives.
@@ -325,21 +329,28 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
 
     fn conclude(&mut self, verdict: Verdict, stop: &Stop) -> Result<Conclusion, Stopped> {
         let gradients = self.gradients.take();
-        let Verdict::Step { scaling, examine } = verdict else { return Ok(Conclusion::default()) };
         let module = self.trained.module();
+        let (scaling, examine) = match verdict {
+            Verdict::Step { scaling, examine } => (scaling, examine),
+            Verdict::Show { scaling } => {
+                let gradients = show(self.stage, module, gradients, scaling, &self.ties);
+                return Ok(Conclusion { gradients, ..Conclusion::default() });
+            }
+            Verdict::Skip => return Ok(Conclusion::default()),
+        };
         let examination = examine.then(|| Examination::before(module, &gradients));
         let gradients = scaling.apply(module, gradients);
         let learning_rate = Some(self.trained.step(gradients));
         let module = self.trained.module();
         let health = examination.map(|before| before.after(self.stage, module, &self.trained.second_moments()));
         self.ties.publish(module, stop)?;
-        Ok(Conclusion { learning_rate, health: health.unwrap_or_default() })
+        Ok(Conclusion { learning_rate, health: health.unwrap_or_default(), gradients: Vec::new() })
     }
 
     fn follow(&mut self, verdict: Verdict, stop: &Stop) -> Result<(), Stopped> {
         match verdict {
             Verdict::Step { .. } => self.follow_owners(stop),
-            Verdict::Skip => Ok(()),
+            Verdict::Show { .. } | Verdict::Skip => Ok(()),
         }
     }
 

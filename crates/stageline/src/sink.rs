@@ -167,7 +167,7 @@ impl<L: LossStage> Sink<L> for ToLoss<L::Target> {
         if !loss.is_tracked() {
             return None;
         }
-        let mean = mean(loss, &context.weights.total);
+        let mean = mean(loss, &context.divisor);
         Some(if context.loss_scale == 1.0 { mean } else { mean.mul_scalar(context.loss_scale) })
     }
 

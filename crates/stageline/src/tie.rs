@@ -110,6 +110,11 @@ impl Ties {
         Ok(())
     }
 
+    /// Whether this parameter is a copy of another stage's.
+    pub(crate) fn holds(&self, id: ParamId) -> bool {
+        self.held.iter().any(|held| held.ids.contains(&id))
+    }
+
     /// Whether there are copies here that follow an owner.
     pub(crate) fn follows(&self) -> bool {
         !self.held.is_empty()

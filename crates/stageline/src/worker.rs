@@ -178,7 +178,7 @@ impl Worker {
         }
         match verdict {
             Verdict::Step { .. } => effects::stepped(),
-            Verdict::Skip => effects::skipped(),
+            Verdict::Show { .. } | Verdict::Skip => effects::skipped(),
         }
         concluded.into_iter().try_for_each(|stepped| self.line.stop.send(&self.line.stepped, stepped))
     }

@@ -1,0 +1,106 @@
+//! Parameters under their paths, as numbers on the host.
+
+use std::collections::{HashMap, HashSet};
+
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::optim::GradientsParams;
+use burn::tensor::Tensor;
+
+/// The gradient of one parameter.
+pub(crate) struct Named {
+    pub(crate) id: ParamId,
+    /// Where the parameter is in its module, such as `0.linear.weight`.
+    pub(crate) path: String,
+    pub(crate) gradient: Vec<f32>,
+}
+
+/// The gradients that there are, in the order of the module's parameters, each once.
+pub(crate) fn gradients<M: Module>(module: &M, gradients: &GradientsParams) -> Vec<Named> {
+    let mut read = ReadGradients { path: Vec::new(), seen: HashSet::new(), gradients, found: Vec::new() };
+    module.visit(&mut read);
+    read.found
+}
+
+/// A parameter that is trained.
+pub(crate) struct Trained {
+    pub(crate) id: ParamId,
+    /// Where it is in its module.
+    pub(crate) path: String,
+    pub(crate) elements: usize,
+}
+
+/// The parameters that are trained, in the order of the module, each once.
+pub(crate) fn trained<M: Module>(module: &M) -> Vec<Trained> {
+    let mut read = ReadTrained { path: Vec::new(), seen: HashSet::new(), found: Vec::new() };
+    module.visit(&mut read);
+    read.found
+}
+
+/// The values of all parameters.
+pub(crate) fn values<M: Module>(module: &M) -> HashMap<ParamId, Vec<f32>> {
+    let mut read = ReadValues(HashMap::new());
+    module.visit(&mut read);
+    read.0
+}
+
+struct ReadGradients<'a> {
+    path: Vec<String>,
+    /// A module may have a parameter twice.
+    seen: HashSet<ParamId>,
+    gradients: &'a GradientsParams,
+    found: Vec<Named>,
+}
+
+impl ModuleVisitor for ReadGradients<'_> {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let Some(gradient) = self.gradients.get::<D>(param.id) else { return };
+        if self.seen.insert(param.id) {
+            self.found.push(Named { id: param.id, path: self.path.join("."), gradient: on_host(gradient) });
+        }
+    }
+}
+
+struct ReadTrained {
+    path: Vec<String>,
+    seen: HashSet<ParamId>,
+    found: Vec<Trained>,
+}
+
+impl ModuleVisitor for ReadTrained {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let value = param.val();
+        if value.is_require_grad() && self.seen.insert(param.id) {
+            let elements = value.shape().num_elements();
+            self.found.push(Trained { id: param.id, path: self.path.join("."), elements });
+        }
+    }
+}
+
+struct ReadValues(HashMap<ParamId, Vec<f32>>);
+
+impl ModuleVisitor for ReadValues {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        self.0.entry(param.id).or_insert_with(|| on_host(param.val()));
+    }
+}
+
+fn on_host<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    let data = tensor.inner().into_data();
+    data.as_slice::<f32>().map_or_else(|_| data.iter::<f32>().collect(), <[f32]>::to_vec)
+}

@@ -1,0 +1,65 @@
+//! Gradients of a batch without a step.
+
+use super::{Ended, Pipeline};
+use crate::batch::{Batch, MicroBatches};
+use crate::error::StepError;
+use crate::failure::During;
+use crate::flush::Verdict;
+use crate::payload::Payload;
+use crate::report::Update;
+use crate::shown::ParameterGradient;
+use crate::weight::Weight;
+
+/// What a batch gives.
+pub(crate) struct Probe {
+    /// In layer order.
+    pub(crate) gradients: Vec<ParameterGradient>,
+    /// The sum of every term of the loss.
+    pub(crate) losses: Vec<f64>,
+    pub(crate) weight: Weight,
+}
+
+impl<In: Payload, Target: Payload> Pipeline<In, Target> {
+    /// The gradients that the next step would have with this batch, in layer order; nothing steps, and nothing is counted.
+    ///
+    /// They are read on the host.
+    ///
+    /// # Errors
+    /// As for [`step`](Self::step); where the loss or a gradient is not finite and no lower loss scale helps,
+    /// [`StepError::NonFinite`], whatever the policy is.
+    pub fn gradients(&mut self, batch: Batch<In, Target>) -> Result<Vec<ParameterGradient>, StepError> {
+        let batch = self.cut(batch, self.plan().micro_batches())?;
+        let divisor = batch.weights.total.clone();
+        Ok(self.probe(batch, &divisor)?.gradients)
+    }
+
+    /// A batch, cut into so many pieces.
+    pub(crate) fn cut(&self, batch: Batch<In, Target>, pieces: usize) -> Result<MicroBatches<In, Target>, StepError> {
+        Ok(batch.cut(pieces, self.door.weight)?)
+    }
+
+    /// What these pieces give, which must be as many as a step has, with losses divided by this.
+    pub(crate) fn probe(&mut self, batch: MicroBatches<In, Target>, divisor: &Weight) -> Result<Probe, StepError> {
+        self.running()?;
+        self.during = During::Step(self.steps);
+        self.probed(batch, divisor).map_err(|ended| self.end(ended))
+    }
+
+    fn probed(&mut self, batch: MicroBatches<In, Target>, divisor: &Weight) -> Result<Probe, Ended> {
+        loop {
+            let context = self.context(batch.weights.clone(), divisor.clone());
+            let sums = self.sums(batch.inputs.clone(), batch.targets.clone(), &context)?;
+            let Some(scaling) = sums.scaling(self.stepping.flush) else {
+                self.conclude(Verdict::Skip)?;
+                let culprit = self.inspect((batch.inputs.clone(), batch.targets.clone()), &context)?;
+                match self.not_finite(culprit, context.loss_scale)? {
+                    Update::Overflow { .. } => continue,
+                    _ => return Err(Ended::ByCaller(StepError::NonFinite { step: self.steps, culprit })),
+                }
+            };
+            let concluded = self.conclude(Verdict::Show { scaling })?;
+            let gradients = concluded.into_iter().flat_map(|stage| stage.conclusion.gradients).collect();
+            return Ok(Probe { gradients, losses: sums.losses, weight: batch.weights.total });
+        }
+    }
+}

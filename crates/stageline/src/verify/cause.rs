@@ -1,0 +1,131 @@
+//! Why two trainings of a model are not the same.
+
+use std::fmt;
+
+/// A fault that accumulation is known for, as found by what it would do to the gradients of the first step.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Cause {
+    /// The mean over a step is made of the means of its micro-batches, as if they all weighed the same.
+    MeanOfMeans(Whose),
+    /// All gradients are too large or too small by one factor.
+    MissedDivision {
+        /// The gradient, as a multiple of what it should be.
+        factor: f64,
+    },
+    /// The gradients of a stage are without one micro-batch.
+    MissingMicroBatch {
+        /// The stage. The ones before it miss what it does not hand back.
+        stage: usize,
+        /// The micro-batch.
+        micro_batch: usize,
+    },
+    /// Gradients are clipped part by part, and not all of a step together.
+    ClippedApart(ClipScope),
+    /// Gradients are not clipped, though they should be.
+    NotClipped,
+    /// A batch norm normalises each micro-batch by its own statistics.
+    BatchNorm {
+        /// The stage.
+        stage: usize,
+        /// Where it is in the stage's module.
+        path: String,
+    },
+    /// The loss of a sample depends on which others are in its micro-batch, though there is no batch norm.
+    CoupledSamples,
+    /// The parameters are not the same each time that the model is built.
+    NotSeeded,
+    /// It is the rounding of the precision that stages compute in.
+    Rounding,
+    /// The gradients of the first step are the same; what is made of them, or a later step, is not.
+    AfterTheGradients {
+        /// The first step whose loss is another.
+        step: usize,
+    },
+    /// None of these.
+    Unknown {
+        /// The stage of the parameter whose gradients are the furthest apart.
+        stage: usize,
+        /// Where it is in the stage's module.
+        path: String,
+    },
+}
+
+/// Where means are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// The loss is a mean already.
+    Loss,
+    /// The training takes means of micro-batches.
+    Training,
+}
+
+/// What is clipped by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClipScope {
+    /// Each micro-batch.
+    MicroBatch,
+    /// Each stage.
+    Stage,
+    /// Each parameter.
+    Parameter,
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::MeanOfMeans(Whose::Loss) => write!(
+                f,
+                "mean of means: `LossStage::loss` gives a mean of a micro-batch; give the sum over its targets, and their \
+                 number as its weight"
+            ),
+            Self::MeanOfMeans(Whose::Training) => write!(
+                f,
+                "mean of means: the means of the micro-batches are averaged, though they weigh different numbers of targets; \
+                 add up sums, and divide by the weight of the whole step"
+            ),
+            Self::MissedDivision { factor } => write!(
+                f,
+                "a missed division: all gradients are {factor:.6} times what they should be; divide the sum of a step once, \
+                 by the weight of all its targets, which `LossStage::weight` must count"
+            ),
+            Self::MissingMicroBatch { stage, micro_batch } => write!(
+                f,
+                "stage {stage} drops micro-batch {micro_batch}: its gradients, and those before it, are the sum without it; \
+                 look for what is detached or left out there"
+            ),
+            Self::ClippedApart(scope) => {
+                let each = match scope {
+                    ClipScope::MicroBatch => "micro-batch",
+                    ClipScope::Stage => "stage",
+                    ClipScope::Parameter => "parameter",
+                };
+                write!(f, "a clip per {each}: clip all gradients together, once a step, when they are added up")
+            }
+            Self::NotClipped => write!(f, "gradients are not clipped; clip them when they are added up"),
+            Self::BatchNorm { stage, path } => write!(
+                f,
+                "a batch norm, `{path}` of stage {stage}: it normalises each micro-batch by its own statistics, which no \
+                 accumulation can undo; take a norm over single samples, or accept it with `AccumulatedBatchNorm`"
+            ),
+            Self::CoupledSamples => write!(
+                f,
+                "the loss of a sample depends on the other samples of its micro-batch; look for a mean, a maximum or a \
+                 difference over the first dimension"
+            ),
+            Self::NotSeeded => {
+                write!(f, "the model has other parameters each time that it is built; make its layers with `seeded`")
+            }
+            Self::Rounding => write!(f, "the precision: in f32 it is the same"),
+            Self::AfterTheGradients { step } => write!(
+                f,
+                "the gradients of the first step agree, and the losses part at step {step}; look at the optimizer, at a \
+                 learning rate that counts micro-batches, and at what changes from step to step"
+            ),
+            Self::Unknown { stage, path } => write!(
+                f,
+                "no known fault gives these gradients; begin with `{path}` of stage {stage}, where they are the furthest apart"
+            ),
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Two sets of gradients, compared.
+
+use std::fmt;
+
+use super::VerifyError;
+use crate::shown::ParameterGradient;
+
+/// How far apart two gradients of a parameter are.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Difference {
+    /// The stage that trains the parameter.
+    pub stage: usize,
+    /// Where it is in the stage's module.
+    pub path: String,
+    /// The norm of the difference, as a share of the norm of the reference's gradient; of a thousandth of the norm of all
+    /// gradients, where that is more, so that gradients which are zero but for rounding do not count.
+    pub relative: f64,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.1e} {} of stage {}", self.relative, self.path, self.stage)
+    }
+}
+
+/// Of the gradients as they were summed, and as the optimizers got them: clipping hides what is too large.
+pub(super) fn differences(
+    configured: &[ParameterGradient],
+    reference: &[ParameterGradient],
+) -> Result<Vec<Difference>, VerifyError> {
+    same_parameters(configured, reference)?;
+    let floors = [
+        floor(reference.iter().map(|gradient| gradient.summed.as_slice())),
+        floor(reference.iter().map(|gradient| gradient.applied.as_slice())),
+    ];
+    let pairs = configured.iter().zip(reference);
+    let difference = |(configured, reference): (&ParameterGradient, &ParameterGradient)| {
+        let summed = relative(wide(&configured.summed), wide(&reference.summed), floors[0]);
+        let applied = relative(wide(&configured.applied), wide(&reference.applied), floors[1]);
+        let relative = if summed.is_nan() { summed } else { applied.max(summed) };
+        Difference { stage: reference.stage, path: reference.path.clone(), relative }
+    };
+    Ok(pairs.map(difference).collect())
+}
+
+fn same_parameters(configured: &[ParameterGradient], reference: &[ParameterGradient]) -> Result<(), VerifyError> {
+    let describe = |gradient: Option<&ParameterGradient>| match gradient {
+        Some(gradient) => format!("`{}` of {} elements", gradient.path, gradient.applied.len()),
+        None => "none".to_owned(),
+    };
+    let sizes =
+        |gradient: Option<&ParameterGradient>| gradient.map(|gradient| (gradient.summed.len(), gradient.applied.len()));
+    for at in 0..configured.len().max(reference.len()) {
+        let (found, expected) = (configured.get(at), reference.get(at));
+        if sizes(found) != sizes(expected) {
+            return Err(VerifyError::Gradients { at, found: describe(found), expected: describe(expected) });
+        }
+    }
+    Ok(())
+}
+
+/// A thousandth of the norm of all gradients together.
+pub(super) fn floor<'a>(gradients: impl Iterator<Item = &'a [f32]>) -> f64 {
+    1e-3 * gradients.map(|gradient| wide(gradient).map(|value| value * value).sum::<f64>()).sum::<f64>().sqrt()
+}
+
+/// The norm of a difference, as a share of that of the second, or of the floor.
+pub(super) fn relative(values: impl Iterator<Item = f64>, reference: impl Iterator<Item = f64>, floor: f64) -> f64 {
+    let (difference, norm) = values.zip(reference).fold((0.0, 0.0), |(difference, norm), (value, reference)| {
+        (difference + (value - reference) * (value - reference), norm + reference * reference)
+    });
+    if difference == 0.0 { 0.0 } else { difference.sqrt() / norm.sqrt().max(floor) }
+}
+
+pub(super) fn wide(values: &[f32]) -> impl Iterator<Item = f64> {
+    values.iter().copied().map(f64::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gradient(path: &str, values: &[f32]) -> ParameterGradient {
+        ParameterGradient::new(0, path, values.to_vec(), values.to_vec())
+    }
+
+    #[test]
+    fn differences_are_relative_and_rounding_of_nothing_does_not_count() {
+        let reference = [gradient("large", &[3.0, 4.0]), gradient("nothing", &[0.0, 1e-9])];
+        let configured = [gradient("large", &[3.0, 4.5]), gradient("nothing", &[1e-9, 0.0])];
+        let found = differences(&configured, &reference).unwrap();
+        assert!((found[0].relative - 0.1).abs() < 1e-12 && found[1].relative < 1e-6, "{found:?}");
+        assert_eq!(found[0].to_string(), "1.0e-1 large of stage 0");
+    }
+
+    #[test]
+    fn other_parameters_are_refused() {
+        let (one, two) = (gradient("a", &[1.0]), gradient("b", &[1.0, 2.0]));
+        let error = differences(std::slice::from_ref(&one), &[one.clone(), two.clone()]).unwrap_err().to_string();
+        assert!(error.contains("gradient 1 of the training that is verified is none"), "{error}");
+        let error = differences(&[two], &[one]).unwrap_err().to_string();
+        assert!(error.contains("is `b` of 2 elements, where the model has `a` of 1 elements"), "{error}");
+    }
+}
