@@ -69,8 +69,13 @@ impl Report {
         bound_ms: f64,
         memory: Option<&Memory>,
     ) -> Self {
-        let idle_ms =
-            |Idle { fill, drain, imbalance, transfer, flush }| IdleMs { fill, drain, imbalance, transfer, flush };
+        let idle_ms = |idle: Idle| IdleMs {
+            fill: exact(idle.fill),
+            drain: exact(idle.drain),
+            imbalance: exact(idle.imbalance),
+            transfer: exact(idle.transfer),
+            flush: exact(idle.flush),
+        };
         Self {
             found: None,
             step_ms: exact(timeline.step()),
