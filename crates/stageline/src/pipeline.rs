@@ -1,6 +1,11 @@
-//! The caller's handle: cuts a batch, starts a pass, and gathers what the workers report.
+//! The caller's handle: what is asked of a pipeline.
+//!
+//! - `train`: a step; `probe`: gradients without a step.
+//! - `pass`: what both ask of the workers.
 
+mod pass;
 mod probe;
+mod train;
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -9,21 +14,19 @@ use std::time::Instant;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use stageline_schedule::{Checked, Plan};
 
+use self::pass::Ended;
 pub(crate) use self::probe::Probe;
-use crate::batch::{Batch, BatchError, MicroBatches, Weights};
-use crate::batch_size::BatchChange;
-use crate::clip::Scaling;
+use self::train::Concluded;
+use crate::batch::{Batch, BatchError};
 use crate::error::{BuildError, StepError};
 use crate::failure::{During, Failure};
-use crate::finite::{self, Culprit, OnNonFinite, Origin};
-use crate::flush::{FlushConfig, Ledger, Sums, Verdict, losses};
-use crate::health::ParameterHealth;
+use crate::flush::{FlushConfig, Verdict};
 use crate::loss_scale::Scaler;
 use crate::modules::Modules;
 use crate::payload::Payload;
-use crate::report::{EvalReport, LossTerm, StageReport, StepReport, Update};
-use crate::runner::{Context, Pass, Runner};
-use crate::stop::{Stop, Stopped};
+use crate::report::{EvalReport, StepReport};
+use crate::runner::Runner;
+use crate::stop::Stop;
 use crate::weight::Weight;
 use crate::worker::{Command, Finished, Line, Stepped, Worker};
 
@@ -168,137 +171,6 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         if self.workers.is_empty() { Err(StepError::Stopped { during: self.during }) } else { Ok(()) }
     }
 
-    fn train(&mut self, batch: MicroBatches<In, Target>) -> Result<Concluded, Ended> {
-        self.warn_of_change(batch.weights.all_samples());
-        let total = batch.weights.total.clone();
-        let context = self.context(batch.weights, total);
-        let again = (batch.inputs.clone(), batch.targets.clone());
-        let sums = self.sums(batch.inputs, batch.targets, &context)?;
-        let scaling = sums.scaling(self.stepping.flush);
-        let examine = self.stepping.flush.examines(self.steps);
-        let verdict = scaling.map_or(Verdict::Skip, |scaling| Verdict::Step { scaling, examine });
-        let concluded = self.conclude(verdict)?;
-        let update = match scaling {
-            Some(scaling) => {
-                self.stepping.scaler.stepped();
-                Update::Stepped { gradient_norm: sums.gradient_norm, clipped: scaling != Scaling::Keep }
-            }
-            None => {
-                let culprit = self.inspect(again, &context)?;
-                self.not_finite(culprit, context.loss_scale)?
-            }
-        };
-        let report = |stage: &Stepped| StageReport { busy: stage.busy, learning_rate: stage.conclusion.learning_rate };
-        Ok(Concluded {
-            terms: terms(&sums.losses, &context.weights.total),
-            stages: concluded.iter().map(report).collect(),
-            health: concluded.into_iter().flat_map(|stage| stage.conclusion.health).collect(),
-            update,
-        })
-    }
-
-    /// What the stages know of a step.
-    fn context(&self, weights: Weights, divisor: Weight) -> Arc<Context> {
-        Arc::new(Context { step: self.steps, weights, divisor, loss_scale: self.stepping.scaler.scale() })
-    }
-
-    /// The first part of a step: what all stages have summed.
-    fn sums(&self, inputs: Vec<In>, targets: Vec<Target>, context: &Arc<Context>) -> Result<Sums, Ended> {
-        let expected = Ledger { backwards: context.weights.each.len(), weight: context.weights.total.clone() };
-        let finished = self.run(inputs, targets, Arc::clone(&self.plan), &Pass::Train(Arc::clone(context)))?;
-        Sums::of(finished, &expected).map_err(|error| Ended::ByCaller(error.into()))
-    }
-
-    /// The second part of a step: what every stage tells of it, in order.
-    fn conclude(&self, verdict: Verdict) -> Result<Vec<Stepped>, Stopped> {
-        for worker in &self.workers {
-            self.stop.send(&worker.verdicts, verdict)?;
-        }
-        self.concluded_stages()
-    }
-
-    /// Once.
-    fn warn_of_change(&mut self, samples: usize) {
-        if let Some(change) = self.stepping.tuned_for.and_then(|tuned_for| BatchChange::between(tuned_for, samples)) {
-            self.stepping.tuned_for = None;
-            tracing::warn!("{change}");
-        }
-    }
-
-    /// What is made of a step that is not finite.
-    fn not_finite(&mut self, culprit: Option<Culprit>, loss_scale: f64) -> Result<Update, Ended> {
-        let step = self.steps;
-        // What a forward made, or came with the batch, is not for its scale.
-        let by_scale = culprit.is_none_or(|culprit| culprit.origin == Origin::Backward);
-        if by_scale && self.stepping.scaler.back_off() {
-            tracing::info!(
-                step,
-                loss_scale,
-                lower = self.stepping.scaler.scale(),
-                ?culprit,
-                "gradients overflow: the step is skipped"
-            );
-            return Ok(Update::Overflow { loss_scale, culprit });
-        }
-        match self.stepping.flush.on_non_finite {
-            OnNonFinite::Stop => Err(Ended::ByCaller(StepError::NonFinite { step, culprit })),
-            OnNonFinite::Skip => {
-                tracing::warn!(step, ?culprit, "the loss or a gradient is not finite: the step is skipped");
-                Ok(Update::NonFinite { culprit })
-            }
-        }
-    }
-
-    /// Runs a step again, without its flush, to find the first thing in it that is not finite.
-    fn inspect(
-        &self,
-        (inputs, targets): (Vec<In>, Vec<Target>),
-        context: &Arc<Context>,
-    ) -> Result<Option<Culprit>, Stopped> {
-        let finished = self.run(inputs, targets, Arc::clone(&self.plan), &Pass::Inspect(Arc::clone(context)))?;
-        self.concluded_stages()?;
-        Ok(finite::first(finished.into_iter().flat_map(|stage| stage.outcome.culprits)))
-    }
-
-    /// What every stage tells when its step is over, in order.
-    fn concluded_stages(&self) -> Result<Vec<Stepped>, Stopped> {
-        let mut stepped = self.gather(&self.stepped)?;
-        stepped.sort_by_key(|stage| stage.stage);
-        Ok(stepped)
-    }
-
-    fn evaluate(&mut self, batch: MicroBatches<In, Target>) -> Result<EvalReport, Ended> {
-        self.during = During::Evaluation { steps: self.steps };
-        let total = batch.weights.total.clone();
-        let context = self.context(batch.weights, total);
-        let plan = Arc::new(self.plan.forwards(batch.inputs.len()));
-        let finished = self.run(batch.inputs, batch.targets, plan, &Pass::Evaluate(Arc::clone(&context)))?;
-        let terms = terms(&losses(&finished), &context.weights.total);
-        Ok(EvalReport { loss: total_loss(&terms), terms })
-    }
-
-    /// Runs one pass of every worker's list.
-    fn run(
-        &self,
-        inputs: Vec<In>,
-        targets: Vec<Target>,
-        plan: Arc<Checked>,
-        pass: &Pass,
-    ) -> Result<Vec<Finished>, Stopped> {
-        self.stop.send(&self.door.inputs, inputs)?;
-        self.stop.send(&self.door.targets, targets)?;
-        for worker in &self.workers {
-            let command = Command { during: self.during, plan: Arc::clone(&plan), pass: pass.clone() };
-            self.stop.send(&worker.commands, command)?;
-        }
-        self.gather(&self.finished)
-    }
-
-    /// One message of every stage.
-    fn gather<R>(&self, messages: &Receiver<R>) -> Result<Vec<R>, Stopped> {
-        (0..self.plan().stages()).map(|_| self.stop.receive(messages)).collect()
-    }
-
     /// Stops and joins every worker; gives the one root cause.
     fn end(&mut self, ended: Ended) -> StepError {
         if let Ended::ByCaller(error) = ended {
@@ -323,50 +195,5 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
 impl<In: Payload, Target: Payload> Drop for Pipeline<In, Target> {
     fn drop(&mut self) {
         self.join();
-    }
-}
-
-/// A step that is over.
-struct Concluded {
-    /// None where nothing was computed.
-    terms: Vec<LossTerm>,
-    stages: Vec<StageReport>,
-    health: Vec<ParameterHealth>,
-    update: Update,
-}
-
-impl Concluded {
-    /// Nothing was computed.
-    fn without_weight(stages: usize) -> Self {
-        let stages = vec![StageReport::default(); stages];
-        Self { terms: Vec::new(), stages, health: Vec::new(), update: Update::NoWeight }
-    }
-
-    fn loss(&self) -> f64 {
-        if self.terms.is_empty() { f64::NAN } else { total_loss(&self.terms) }
-    }
-}
-
-/// The terms of a loss, of their sums.
-fn terms(sums: &[f64], weight: &Weight) -> Vec<LossTerm> {
-    let means = weight.divide(sums).into_iter();
-    means.zip(weight.terms()).map(|(loss, &weight)| LossTerm { loss, weight }).collect()
-}
-
-fn total_loss(terms: &[LossTerm]) -> f64 {
-    terms.iter().map(|term| term.loss).sum()
-}
-
-/// Why a pass ended early.
-enum Ended {
-    /// A worker stopped; it has said why.
-    ByWorker,
-    /// The caller stops the workers, with this error.
-    ByCaller(StepError),
-}
-
-impl From<Stopped> for Ended {
-    fn from(Stopped: Stopped) -> Self {
-        Self::ByWorker
     }
 }

@@ -1,6 +1,7 @@
 //! Gradients of a batch without a step.
 
-use super::{Ended, Pipeline};
+use super::Pipeline;
+use super::pass::Ended;
 use crate::batch::{Batch, MicroBatches};
 use crate::error::StepError;
 use crate::failure::During;

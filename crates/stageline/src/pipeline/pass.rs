@@ -1,0 +1,115 @@
+//! What is asked of all workers at once, and what they answer.
+
+use std::sync::Arc;
+
+use crossbeam_channel::Receiver;
+use stageline_schedule::Checked;
+
+use super::Pipeline;
+use crate::batch::{MicroBatches, Weights};
+use crate::error::StepError;
+use crate::failure::During;
+use crate::finite::{self, Culprit};
+use crate::flush::{Ledger, Sums, Verdict, losses};
+use crate::payload::Payload;
+use crate::report::{EvalReport, LossTerm};
+use crate::runner::{Context, Pass};
+use crate::stop::Stopped;
+use crate::weight::Weight;
+use crate::worker::{Command, Finished, Stepped};
+
+/// Why a pass ended early.
+pub(super) enum Ended {
+    /// A worker stopped; it has said why.
+    ByWorker,
+    /// The caller stops the workers, with this error.
+    ByCaller(StepError),
+}
+
+impl From<Stopped> for Ended {
+    fn from(Stopped: Stopped) -> Self {
+        Self::ByWorker
+    }
+}
+
+impl<In: Payload, Target: Payload> Pipeline<In, Target> {
+    /// What the stages know of a step.
+    pub(super) fn context(&self, weights: Weights, divisor: Weight) -> Arc<Context> {
+        Arc::new(Context { step: self.steps, weights, divisor, loss_scale: self.stepping.scaler.scale() })
+    }
+
+    /// The first part of a step: what all stages have summed.
+    pub(super) fn sums(&self, inputs: Vec<In>, targets: Vec<Target>, context: &Arc<Context>) -> Result<Sums, Ended> {
+        let expected = Ledger { backwards: context.weights.each.len(), weight: context.weights.total.clone() };
+        let finished = self.run(inputs, targets, Arc::clone(&self.plan), &Pass::Train(Arc::clone(context)))?;
+        Sums::of(finished, &expected).map_err(|error| Ended::ByCaller(error.into()))
+    }
+
+    /// The second part of a step: what every stage tells of it, in order.
+    pub(super) fn conclude(&self, verdict: Verdict) -> Result<Vec<Stepped>, Stopped> {
+        for worker in &self.workers {
+            self.stop.send(&worker.verdicts, verdict)?;
+        }
+        self.concluded_stages()
+    }
+
+    /// Runs a step again, without its flush, to find the first thing in it that is not finite.
+    pub(super) fn inspect(
+        &self,
+        (inputs, targets): (Vec<In>, Vec<Target>),
+        context: &Arc<Context>,
+    ) -> Result<Option<Culprit>, Stopped> {
+        let finished = self.run(inputs, targets, Arc::clone(&self.plan), &Pass::Inspect(Arc::clone(context)))?;
+        self.concluded_stages()?;
+        Ok(finite::first(finished.into_iter().flat_map(|stage| stage.outcome.culprits)))
+    }
+
+    pub(super) fn evaluate(&mut self, batch: MicroBatches<In, Target>) -> Result<EvalReport, Ended> {
+        self.during = During::Evaluation { steps: self.steps };
+        let total = batch.weights.total.clone();
+        let context = self.context(batch.weights, total);
+        let plan = Arc::new(self.plan.forwards(batch.inputs.len()));
+        let finished = self.run(batch.inputs, batch.targets, plan, &Pass::Evaluate(Arc::clone(&context)))?;
+        let terms = terms(&losses(&finished), &context.weights.total);
+        Ok(EvalReport { loss: total_loss(&terms), terms })
+    }
+
+    /// Runs one pass of every worker's list.
+    fn run(
+        &self,
+        inputs: Vec<In>,
+        targets: Vec<Target>,
+        plan: Arc<Checked>,
+        pass: &Pass,
+    ) -> Result<Vec<Finished>, Stopped> {
+        self.stop.send(&self.door.inputs, inputs)?;
+        self.stop.send(&self.door.targets, targets)?;
+        for worker in &self.workers {
+            let command = Command { during: self.during, plan: Arc::clone(&plan), pass: pass.clone() };
+            self.stop.send(&worker.commands, command)?;
+        }
+        self.gather(&self.finished)
+    }
+
+    /// One message of every stage.
+    fn gather<R>(&self, messages: &Receiver<R>) -> Result<Vec<R>, Stopped> {
+        (0..self.plan().stages()).map(|_| self.stop.receive(messages)).collect()
+    }
+
+    /// What every stage tells when its step is over, in order.
+    fn concluded_stages(&self) -> Result<Vec<Stepped>, Stopped> {
+        let mut stepped = self.gather(&self.stepped)?;
+        stepped.sort_by_key(|stage| stage.stage);
+        Ok(stepped)
+    }
+}
+
+/// The terms of a loss, of their sums.
+pub(super) fn terms(sums: &[f64], weight: &Weight) -> Vec<LossTerm> {
+    let means = weight.divide(sums).into_iter();
+    means.zip(weight.terms()).map(|(loss, &weight)| LossTerm { loss, weight }).collect()
+}
+
+pub(super) fn total_loss(terms: &[LossTerm]) -> f64 {
+    terms.iter().map(|term| term.loss).sum()
+}
