@@ -28,6 +28,7 @@ use burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig;
 use burn::lr_scheduler::linear::LinearLrSchedulerConfig;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::lr_scheduler::sequential::SequentialLrSchedulerConfig;
+use burn::module::ParamGroup;
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;
 use clap::Parser;
@@ -85,7 +86,10 @@ impl<'a> Recipe<'a> {
     fn new(settings: &'a Settings) -> Result<Self> {
         let cuts = cut::cut(settings.shape, settings.running.devices.len())?;
         println!("blocks of every stage, with the embeddings before the first and the head after the last: {cuts:?}");
-        let optimizer = AdamWConfig::new().with_weight_decay(0.1).with_epsilon(1e-8).init();
+        let adam = |decay| AdamWConfig::new().with_weight_decay(decay).with_epsilon(1e-8);
+        // Norms and biases do not decay.
+        let group = ParamGroup::from_any_predicates(vec!["norm", "bias"]);
+        let optimizer = adam(0.1).init().with_group(group, adam(0.0).build(), None);
         let learning_rate = learning_rate(&settings.training)?;
         let config = |device: &Device| StageConfig::new(device.clone(), optimizer.clone(), learning_rate.clone());
         Ok(Self { settings, cuts, configs: settings.running.devices.iter().map(config).collect() })
