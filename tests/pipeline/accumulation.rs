@@ -107,7 +107,7 @@ fn a_report_adds_up() {
     let mut pipeline = Mlp::new(3, 8, 41).split(4, &config()).micro_batches(2).build().unwrap();
     let (input, target) = Mlp::batch(8, 8, false, 1);
     let report = pipeline.step(Batch::new(input, target)).unwrap();
-    assert_eq!((report.stages.len(), report.workers, report.micro_batches), (4, 4, 2));
+    assert_eq!((report.stages.len(), report.workers(), report.micro_batches), (4, 4, 2));
     assert_eq!(report.ideal_bubble(), 3.0 / 5.0);
     assert!((0.0..1.0).contains(&report.bubble()), "{}", report.bubble());
     assert!(report.stages.iter().all(|stage| stage.busy <= report.step_time));

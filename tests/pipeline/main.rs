@@ -24,6 +24,7 @@ mod mlp;
 mod normalisation;
 mod parity;
 mod precision;
+mod recording;
 mod terms;
 mod tied;
 mod verify;

@@ -45,6 +45,12 @@ impl Timeline {
         }
         idle(self, &simulate(checked, &free))
     }
+
+    /// The same, against a timeline of the same plan in which transfers take no time: for those whose transfers are not
+    /// latencies.
+    pub fn idle_besides(&self, untransferred: &Self) -> Vec<Idle> {
+        idle(self, untransferred)
+    }
 }
 
 /// From the timeline, and the one in which transfers take no time.

@@ -26,7 +26,7 @@ impl StageFailure {
     pub fn micro_batch(&self) -> Option<usize> {
         match self.activity {
             Activity::Instruction(instruction) => Some(instruction.micro_batch()),
-            Activity::Start | Activity::Finish | Activity::OptimizerStep => None,
+            _ => None,
         }
     }
 }
@@ -62,8 +62,12 @@ pub enum Activity {
     Instruction(Instruction),
     /// It reads the loss and shows its ledger.
     Finish,
+    /// It waits until all stages are at the flush.
+    Verdict,
     /// It steps its optimizer.
     OptimizerStep,
+    /// It takes over the new values of other stages' parameters.
+    Follow,
 }
 
 impl fmt::Display for Activity {
@@ -74,7 +78,9 @@ impl fmt::Display for Activity {
                 write!(f, "action {instruction}, micro-batch {},", instruction.micro_batch())
             }
             Self::Finish => write!(f, "the flush"),
+            Self::Verdict => write!(f, "the wait at the flush"),
             Self::OptimizerStep => write!(f, "the optimizer step"),
+            Self::Follow => write!(f, "the exchange of tied parameters"),
         }
     }
 }

@@ -22,6 +22,7 @@
 //!   [`finite`] are its parts.
 //! - [`health`]: how each parameter is doing; `named`: parameters under their paths; `moments`: what their optimizer knows.
 //! - `shown`: gradients that are shown, not used.
+//! - [`events`]: what a worker did, and when; [`recording`]: a step as it was, and why its workers idled.
 //! - [`report`], [`error`] with [`failure`], [`modules`]: what comes out.
 //!
 //! [`verify`] proves on a model of one's own that all this comes to one full batch on one device.
@@ -41,6 +42,7 @@ pub mod dropout;
 pub mod effects;
 mod erased;
 pub mod error;
+pub mod events;
 pub mod failure;
 pub mod finite;
 pub mod flush;
@@ -55,6 +57,7 @@ mod norm;
 pub mod payload;
 pub mod pipeline;
 pub mod precision;
+pub mod recording;
 pub mod report;
 mod runner;
 pub mod samples;
@@ -78,6 +81,7 @@ pub use clip::Clip;
 pub use device::{DeviceError, DeviceName};
 pub use dropout::Dropout;
 pub use error::{BuildError, StepError};
+pub use events::Event;
 pub use failure::{Activity, During, Failure, StageFailure};
 pub use finite::{Culprit, OnNonFinite, Origin};
 pub use health::{Histogram, ParameterHealth};
@@ -86,6 +90,7 @@ pub use modules::{ModuleError, Modules};
 pub use payload::{Payload, PayloadMapper};
 pub use pipeline::Pipeline;
 pub use precision::Precision;
+pub use recording::{Account, Recording};
 pub use report::{EvalReport, LossTerm, StageReport, StepReport, Update};
 pub use samples::Samples;
 pub use seed::seeded;

@@ -4,7 +4,7 @@ use burn::tensor::{Bool, Device, Int, Tensor};
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::payload::{Payload, PayloadMapper};
-use crate::stop::{Stop, Stopped};
+use crate::stop::{Stopped, Waits};
 use crate::tape::LeafGradients;
 use crate::weight::Weight;
 
@@ -45,34 +45,34 @@ pub(crate) fn link<T>(capacity: usize, previous: Device, next: Device) -> (Downs
 
 impl<T: Payload> Downstream<T> {
     /// Moves an activation to the next stage's device and hands it over.
-    pub(crate) fn send(&self, stop: &Stop, micro_batch: usize, activation: Weighted<T>) -> Result<(), Stopped> {
+    pub(crate) fn send(&self, waits: &Waits, micro_batch: usize, activation: Weighted<T>) -> Result<(), Stopped> {
         let content = Weighted { payload: move_to(activation.payload, &self.next), ..activation };
-        stop.send(&self.activations, Message { micro_batch, content })
+        waits.send(&self.activations, Message { micro_batch, content })
     }
 
-    pub(crate) fn receive_gradient(&self, stop: &Stop, micro_batch: usize) -> Result<LeafGradients, Stopped> {
-        take(stop, &self.gradients, micro_batch)
+    pub(crate) fn receive_gradient(&self, waits: &Waits, micro_batch: usize) -> Result<LeafGradients, Stopped> {
+        take(waits, &self.gradients, micro_batch)
     }
 }
 
 impl<T: Payload> Upstream<T> {
-    pub(crate) fn receive(&self, stop: &Stop, micro_batch: usize) -> Result<Weighted<T>, Stopped> {
-        take(stop, &self.activations, micro_batch)
+    pub(crate) fn receive(&self, waits: &Waits, micro_batch: usize) -> Result<Weighted<T>, Stopped> {
+        take(waits, &self.activations, micro_batch)
     }
 
     /// Moves gradients to the previous stage's device and hands them over.
     pub(crate) fn send_gradient(
         &self,
-        stop: &Stop,
+        waits: &Waits,
         micro_batch: usize,
         gradients: LeafGradients,
     ) -> Result<(), Stopped> {
-        stop.send(&self.gradients, Message { micro_batch, content: gradients.moved_to(&self.previous) })
+        waits.send(&self.gradients, Message { micro_batch, content: gradients.moved_to(&self.previous) })
     }
 }
 
-fn take<T>(stop: &Stop, channel: &Receiver<Message<T>>, micro_batch: usize) -> Result<T, Stopped> {
-    let message = stop.receive(channel)?;
+fn take<T>(waits: &Waits, channel: &Receiver<Message<T>>, micro_batch: usize) -> Result<T, Stopped> {
+    let message = waits.receive(channel)?;
     assert_eq!(message.micro_batch, micro_batch, "a checked plan receives in the order in which it sends");
     Ok(message.content)
 }

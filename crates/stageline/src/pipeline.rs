@@ -24,11 +24,12 @@ use crate::flush::{FlushConfig, Verdict};
 use crate::loss_scale::Scaler;
 use crate::modules::Modules;
 use crate::payload::Payload;
+use crate::recording::Recording;
 use crate::report::{EvalReport, StepReport};
 use crate::runner::Runner;
 use crate::stop::Stop;
 use crate::weight::Weight;
-use crate::worker::{Command, Finished, Line, Stepped, Worker};
+use crate::worker::{Command, Finished, Line, Recorded, Stepped, Worker, events_of};
 
 /// A model on its stages' devices and threads, ready to train.
 ///
@@ -39,12 +40,14 @@ pub struct Pipeline<In: Payload, Target: Payload> {
     workers: Vec<WorkerHandle>,
     finished: Receiver<Finished>,
     stepped: Receiver<Stepped>,
+    recorded: Receiver<Recorded>,
     stop: Arc<Stop>,
     stepping: Stepping,
     /// How many steps are done, those that were skipped included.
     steps: usize,
-    /// What the workers were last asked for.
+    /// What the workers were last asked for, and when.
     during: During,
+    began: Instant,
     /// The stages, once their workers have ended.
     ended: Vec<Box<dyn Runner>>,
 }
@@ -68,6 +71,8 @@ struct WorkerHandle {
     commands: Sender<Command>,
     verdicts: Sender<Verdict>,
     thread: JoinHandle<Vec<Box<dyn Runner>>>,
+    /// How many events there are in a step.
+    events: usize,
 }
 
 impl<In: Payload, Target: Payload> Pipeline<In, Target> {
@@ -80,15 +85,18 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     ) -> Result<Self, BuildError> {
         let (finished_sender, finished) = bounded(runners.len());
         let (stepped_sender, stepped) = bounded(runners.len());
+        let (recorded_sender, recorded) = bounded(plan.plan().workers());
         let mut pipeline = Self {
             door,
             workers: Vec::new(),
             finished,
             stepped,
+            recorded,
             stop: Arc::new(Stop::new()),
             stepping,
             steps: 0,
             during: During::Step(0),
+            began: Instant::now(),
             ended: Vec::new(),
             plan: Arc::clone(&plan),
         };
@@ -104,10 +112,11 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
                 finished: finished_sender.clone(),
                 verdicts: verdict_receiver,
                 stepped: stepped_sender.clone(),
-                stop: Arc::clone(&pipeline.stop),
+                recorded: recorded_sender.clone(),
             };
-            let thread = Worker::new(index, runners, line).spawn(cores)?;
-            pipeline.workers.push(WorkerHandle { commands, verdicts, thread });
+            let thread = Worker::new(index, runners, line, Arc::clone(&pipeline.stop)).spawn(cores)?;
+            let events = events_of(&plan, index);
+            pipeline.workers.push(WorkerHandle { commands, verdicts, thread, events });
         }
         Ok(pipeline)
     }
@@ -128,22 +137,24 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// [`into_modules`](Self::into_modules) gives the modules back.
     pub fn step(&mut self, batch: Batch<In, Target>) -> Result<StepReport, StepError> {
         self.running()?;
-        let start = Instant::now();
-        self.during = During::Step(self.steps);
+        self.begin(During::Step(self.steps));
         let loss_scale = self.stepping.scaler.scale();
         let concluded = match batch.cut(self.plan().micro_batches(), self.door.weight) {
-            Err(BatchError::NoWeight) => Concluded::without_weight(self.plan().stages()),
+            Err(BatchError::NoWeight) => Concluded::without_weight(self.plan()),
             cut => self.train(cut?).map_err(|interrupt| self.end(interrupt))?,
         };
+        let step_time = self.began.elapsed();
+        let loss = concluded.loss();
+        let recording = Recording::new(Arc::clone(&self.plan), step_time, concluded.events);
         let report = StepReport {
             step: self.steps,
-            loss: concluded.loss(),
+            loss,
             terms: concluded.terms,
             loss_scale,
-            step_time: start.elapsed(),
+            step_time,
             stages: concluded.stages,
-            workers: self.workers.len(),
             micro_batches: self.plan().micro_batches(),
+            recording,
             update: concluded.update,
             health: concluded.health,
         };
@@ -165,6 +176,11 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     pub fn into_modules(mut self) -> Modules {
         self.join();
         Modules::new(std::mem::take(&mut self.ended), self.plan().stages())
+    }
+
+    /// What is asked of the workers from now on.
+    fn begin(&mut self, during: During) {
+        (self.during, self.began) = (during, Instant::now());
     }
 
     fn running(&self) -> Result<(), StepError> {

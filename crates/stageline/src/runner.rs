@@ -20,7 +20,7 @@ use crate::shown::{ParameterGradient, show};
 use crate::sink::Sink;
 use crate::slots::Slots;
 use crate::stage::BoxError;
-use crate::stop::{Stop, Stopped};
+use crate::stop::{Stopped, Waits};
 use crate::tape::{LeafGradients, Leaves, track};
 use crate::tie::Ties;
 use crate::weight::Weight;
@@ -94,13 +94,13 @@ pub(crate) struct Conclusion {
 /// A stage, its types erased: what the worker drives.
 pub(crate) trait Runner: Send {
     fn stage(&self) -> usize;
-    fn begin(&mut self, pass: &Pass, stop: &Stop) -> Result<(), Stopped>;
-    fn run(&mut self, instruction: Instruction, stop: &Stop) -> Result<(), Interrupt>;
+    fn begin(&mut self, pass: &Pass, waits: &Waits) -> Result<(), Stopped>;
+    fn run(&mut self, instruction: Instruction, waits: &Waits) -> Result<(), Interrupt>;
     fn finish(&mut self) -> Outcome;
     /// Steps the optimizer, or leaves it as it is.
-    fn conclude(&mut self, verdict: Verdict, stop: &Stop) -> Result<Conclusion, Stopped>;
+    fn conclude(&mut self, verdict: Verdict, waits: &Waits) -> Result<Conclusion, Stopped>;
     /// Waits for the new values of other stages' parameters, if they have stepped.
-    fn follow(&mut self, verdict: Verdict, stop: &Stop) -> Result<(), Stopped>;
+    fn follow(&mut self, verdict: Verdict, waits: &Waits) -> Result<(), Stopped>;
     fn into_module(self: Box<Self>) -> Option<ErasedModule>;
 }
 
@@ -179,13 +179,13 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         }
     }
 
-    fn follow_owners(&mut self, stop: &Stop) -> Result<(), Stopped> {
-        if self.ties.follows() { self.trained.change(|module| self.ties.follow(module, stop)) } else { Ok(()) }
+    fn follow_owners(&mut self, waits: &Waits) -> Result<(), Stopped> {
+        if self.ties.follows() { self.trained.change(|module| self.ties.follow(module, waits)) } else { Ok(()) }
     }
 
-    fn receive(&mut self, micro_batch: usize, stop: &Stop) -> Result<(), Stopped> {
+    fn receive(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped> {
         match &self.source {
-            Source::Link(upstream) => self.arrived.put(micro_batch, upstream.receive(stop, micro_batch)?),
+            Source::Link(upstream) => self.arrived.put(micro_batch, upstream.receive(waits, micro_batch)?),
             Source::Batch(_) => unreachable!("lowering gives the first stage no previous one"),
         }
         Ok(())
@@ -235,7 +235,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         }
     }
 
-    fn backward(&mut self, micro_batch: usize, stop: &Stop) -> Result<(), Stopped> {
+    fn backward(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped> {
         let Mode::Training { context, .. } = &self.mode else { unreachable!("an evaluation has no backwards") };
         let context = Arc::clone(context);
         let Taped { input, residual, weight } = self.tape.take(micro_batch);
@@ -251,7 +251,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
             let to_input = matches!(self.source, Source::Batch(_)) || self.departing.get(micro_batch).is_finite();
             to_input && squared_norms(module, &gradients).into_iter().all(f64::is_finite)
         };
-        let gradients = self.ties.exchange(module, micro_batch, gradients, stop)?;
+        let gradients = self.ties.exchange(module, micro_batch, gradients, waits)?;
         let gradients = self.trained.precision().widen(module, gradients);
         self.gradients.add(module, micro_batch, gradients, weight);
         if !left_finite {
@@ -260,9 +260,9 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         Ok(())
     }
 
-    fn send_gradient(&mut self, micro_batch: usize, stop: &Stop) -> Result<(), Stopped> {
+    fn send_gradient(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped> {
         match &self.source {
-            Source::Link(upstream) => upstream.send_gradient(stop, micro_batch, self.departing.take(micro_batch)),
+            Source::Link(upstream) => upstream.send_gradient(waits, micro_batch, self.departing.take(micro_batch)),
             Source::Batch(_) => unreachable!("lowering gives the first stage no previous one"),
         }
     }
@@ -273,17 +273,17 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
         self.stage
     }
 
-    fn begin(&mut self, pass: &Pass, stop: &Stop) -> Result<(), Stopped> {
+    fn begin(&mut self, pass: &Pass, waits: &Waits) -> Result<(), Stopped> {
         if let Source::Batch(feed) = &self.source {
-            let micro_batches = stop.receive(feed)?.into_iter().zip(pass.context().weights.each.iter().cloned());
+            let micro_batches = waits.receive(feed)?.into_iter().zip(pass.context().weights.each.iter().cloned());
             self.arrived = micro_batches.map(|(payload, weight)| Weighted { payload, weight }).collect();
         }
         if !self.tied {
-            self.ties.publish(self.trained.module(), stop)?;
-            self.follow_owners(stop)?;
+            self.ties.publish(self.trained.module(), waits)?;
+            self.follow_owners(waits)?;
             self.tied = true;
         }
-        self.sink.begin(stop)?;
+        self.sink.begin(waits)?;
         self.mode = match pass {
             Pass::Train(context) => Mode::Training { context: Arc::clone(context), inspection: None },
             Pass::Inspect(context) => Mode::Training { context: Arc::clone(context), inspection: Some(Vec::new()) },
@@ -292,22 +292,22 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
         Ok(())
     }
 
-    fn run(&mut self, instruction: Instruction, stop: &Stop) -> Result<(), Interrupt> {
+    fn run(&mut self, instruction: Instruction, waits: &Waits) -> Result<(), Interrupt> {
         match instruction {
             Instruction::Compute(Action { compute, micro_batch, .. }) => match compute {
                 Compute::Forward => self.forward(micro_batch).map_err(Interrupt::Failed)?,
-                Compute::Backward => self.backward(micro_batch, stop)?,
+                Compute::Backward => self.backward(micro_batch, waits)?,
                 Compute::InputGradient | Compute::WeightGradient => {
                     unreachable!("a plan with split backwards is refused when the pipeline is built")
                 }
             },
             Instruction::Receive(Transfer { carried, micro_batch, .. }) => match carried {
-                Carried::Activation => self.receive(micro_batch, stop)?,
-                Carried::Gradient => self.sink.receive_gradient(micro_batch, stop)?,
+                Carried::Activation => self.receive(micro_batch, waits)?,
+                Carried::Gradient => self.sink.receive_gradient(micro_batch, waits)?,
             },
             Instruction::Send(Transfer { carried, micro_batch, .. }) => match carried {
-                Carried::Activation => self.sink.send(micro_batch, stop)?,
-                Carried::Gradient => self.send_gradient(micro_batch, stop)?,
+                Carried::Activation => self.sink.send(micro_batch, waits)?,
+                Carried::Gradient => self.send_gradient(micro_batch, waits)?,
             },
         }
         Ok(())
@@ -327,7 +327,7 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
         Outcome { squared_norms, culprits, ledger: self.gradients.ledger(), losses: self.sink.losses() }
     }
 
-    fn conclude(&mut self, verdict: Verdict, stop: &Stop) -> Result<Conclusion, Stopped> {
+    fn conclude(&mut self, verdict: Verdict, waits: &Waits) -> Result<Conclusion, Stopped> {
         let gradients = self.gradients.take();
         let module = self.trained.module();
         let (scaling, examine) = match verdict {
@@ -343,13 +343,13 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
         let learning_rate = Some(self.trained.step(gradients));
         let module = self.trained.module();
         let health = examination.map(|before| before.after(self.stage, module, &self.trained.second_moments()));
-        self.ties.publish(module, stop)?;
+        self.ties.publish(module, waits)?;
         Ok(Conclusion { learning_rate, health: health.unwrap_or_default(), gradients: Vec::new() })
     }
 
-    fn follow(&mut self, verdict: Verdict, stop: &Stop) -> Result<(), Stopped> {
+    fn follow(&mut self, verdict: Verdict, waits: &Waits) -> Result<(), Stopped> {
         match verdict {
-            Verdict::Step { .. } => self.follow_owners(stop),
+            Verdict::Step { .. } => self.follow_owners(waits),
             Verdict::Show { .. } | Verdict::Skip => Ok(()),
         }
     }

@@ -11,7 +11,7 @@ use crate::payload::Payload;
 use crate::runner::Context;
 use crate::slots::Slots;
 use crate::stage::{BoxError, LossStage, Stage};
-use crate::stop::{Stop, Stopped};
+use crate::stop::{Stopped, Waits};
 use crate::tape::{LeafGradients, Leaves, track};
 use crate::weight::Weight;
 
@@ -21,7 +21,7 @@ pub(crate) trait Sink<M>: Send {
     /// What a forward leaves for its backward.
     type Residual: Send;
 
-    fn begin(&mut self, stop: &Stop) -> Result<(), Stopped>;
+    fn begin(&mut self, waits: &Waits) -> Result<(), Stopped>;
     fn forward(
         &mut self,
         module: &M,
@@ -35,8 +35,8 @@ pub(crate) trait Sink<M>: Send {
     fn output_soundness(&self, micro_batch: usize) -> Soundness;
     /// Whether all gradients that came back for this micro-batch are finite.
     fn gradient_is_finite(&self, micro_batch: usize) -> bool;
-    fn send(&mut self, micro_batch: usize, stop: &Stop) -> Result<(), Stopped>;
-    fn receive_gradient(&mut self, micro_batch: usize, stop: &Stop) -> Result<(), Stopped>;
+    fn send(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped>;
+    fn receive_gradient(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped>;
     /// The sum of the losses of the pass, term by term, if this is where they are made.
     fn losses(&mut self) -> Option<Vec<f64>>;
 }
@@ -58,7 +58,7 @@ impl<S: Stage> Sink<S> for ToNext<S::Output> {
     type Input = S::Input;
     type Residual = Leaves;
 
-    fn begin(&mut self, _stop: &Stop) -> Result<(), Stopped> {
+    fn begin(&mut self, _waits: &Waits) -> Result<(), Stopped> {
         Ok(())
     }
 
@@ -86,12 +86,12 @@ impl<S: Stage> Sink<S> for ToNext<S::Output> {
         self.gradients.get(micro_batch).is_finite()
     }
 
-    fn send(&mut self, micro_batch: usize, stop: &Stop) -> Result<(), Stopped> {
-        self.downstream.send(stop, micro_batch, self.ready.take(micro_batch))
+    fn send(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped> {
+        self.downstream.send(waits, micro_batch, self.ready.take(micro_batch))
     }
 
-    fn receive_gradient(&mut self, micro_batch: usize, stop: &Stop) -> Result<(), Stopped> {
-        self.gradients.put(micro_batch, self.downstream.receive_gradient(stop, micro_batch)?);
+    fn receive_gradient(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped> {
+        self.gradients.put(micro_batch, self.downstream.receive_gradient(waits, micro_batch)?);
         Ok(())
     }
 
@@ -144,8 +144,8 @@ impl<L: LossStage> Sink<L> for ToLoss<L::Target> {
     type Input = L::Input;
     type Residual = Tensor<1>;
 
-    fn begin(&mut self, stop: &Stop) -> Result<(), Stopped> {
-        self.targets = stop.receive(&self.feed)?.into_iter().collect();
+    fn begin(&mut self, waits: &Waits) -> Result<(), Stopped> {
+        self.targets = waits.receive(&self.feed)?.into_iter().collect();
         Ok(())
     }
 
@@ -181,11 +181,11 @@ impl<L: LossStage> Sink<L> for ToLoss<L::Target> {
         true
     }
 
-    fn send(&mut self, _micro_batch: usize, _stop: &Stop) -> Result<(), Stopped> {
+    fn send(&mut self, _micro_batch: usize, _waits: &Waits) -> Result<(), Stopped> {
         unreachable!("lowering gives the last stage no next one")
     }
 
-    fn receive_gradient(&mut self, _micro_batch: usize, _stop: &Stop) -> Result<(), Stopped> {
+    fn receive_gradient(&mut self, _micro_batch: usize, _waits: &Waits) -> Result<(), Stopped> {
         unreachable!("lowering gives the last stage no next one")
     }
 

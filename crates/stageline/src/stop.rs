@@ -1,7 +1,10 @@
 //! The stop signal: the first error ends every wait.
 
+use std::cell::Cell;
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, TrySendError, bounded, select};
 use parking_lot::Mutex;
@@ -47,30 +50,100 @@ impl Stop {
 
     /// Receives, unless the pipeline stops or the other end is gone.
     pub(crate) fn receive<T>(&self, channel: &Receiver<T>) -> Result<T, Stopped> {
+        match self.try_receive(channel)? {
+            Some(message) => Ok(message),
+            None => self.await_message(channel),
+        }
+    }
+
+    /// Sends, unless the pipeline stops or the other end is gone.
+    pub(crate) fn send<T>(&self, channel: &Sender<T>, message: T) -> Result<(), Stopped> {
+        match self.try_send(channel, message)? {
+            None => Ok(()),
+            Some(message) => self.await_room(channel, message),
+        }
+    }
+
+    /// What is there already, if anything.
+    fn try_receive<T>(&self, channel: &Receiver<T>) -> Result<Option<T>, Stopped> {
         self.check()?;
         match channel.try_recv() {
-            Ok(message) => return Ok(message),
-            Err(TryRecvError::Disconnected) => return Err(Stopped),
-            Err(TryRecvError::Empty) => {}
+            Ok(message) => Ok(Some(message)),
+            Err(TryRecvError::Disconnected) => Err(Stopped),
+            Err(TryRecvError::Empty) => Ok(None),
         }
+    }
+
+    fn await_message<T>(&self, channel: &Receiver<T>) -> Result<T, Stopped> {
         select! {
             recv(channel) -> message => message.map_err(|_| Stopped),
             recv(self.raised) -> _ => Err(Stopped),
         }
     }
 
-    /// Sends, unless the pipeline stops or the other end is gone.
-    pub(crate) fn send<T>(&self, channel: &Sender<T>, message: T) -> Result<(), Stopped> {
+    /// The message, if there is no room for it.
+    fn try_send<T>(&self, channel: &Sender<T>, message: T) -> Result<Option<T>, Stopped> {
         self.check()?;
-        let message = match channel.try_send(message) {
-            Ok(()) => return Ok(()),
-            Err(TrySendError::Disconnected(_)) => return Err(Stopped),
-            Err(TrySendError::Full(message)) => message,
-        };
+        match channel.try_send(message) {
+            Ok(()) => Ok(None),
+            Err(TrySendError::Disconnected(_)) => Err(Stopped),
+            Err(TrySendError::Full(message)) => Ok(Some(message)),
+        }
+    }
+
+    fn await_room<T>(&self, channel: &Sender<T>, message: T) -> Result<(), Stopped> {
         select! {
             send(channel, message) -> sent => sent.map_err(|_| Stopped),
             recv(self.raised) -> _ => Err(Stopped),
         }
+    }
+}
+
+/// A worker's waits, timed.
+pub(crate) struct Waits {
+    stop: Arc<Stop>,
+    waited: Cell<Duration>,
+}
+
+impl Waits {
+    pub(crate) fn new(stop: Arc<Stop>) -> Self {
+        Self { stop, waited: Cell::default() }
+    }
+
+    /// How long there was nothing to do but wait, since this was last asked.
+    pub(crate) fn take(&self) -> Duration {
+        self.waited.take()
+    }
+
+    pub(crate) fn raise(&self, error: StepError) {
+        self.stop.raise(error);
+    }
+
+    pub(crate) fn check(&self) -> Result<(), Stopped> {
+        self.stop.check()
+    }
+
+    /// As [`Stop::receive`].
+    pub(crate) fn receive<T>(&self, channel: &Receiver<T>) -> Result<T, Stopped> {
+        match self.stop.try_receive(channel)? {
+            Some(message) => Ok(message),
+            None => self.timed(|| self.stop.await_message(channel)),
+        }
+    }
+
+    /// As [`Stop::send`].
+    pub(crate) fn send<T>(&self, channel: &Sender<T>, message: T) -> Result<(), Stopped> {
+        match self.stop.try_send(channel, message)? {
+            None => Ok(()),
+            Some(message) => self.timed(|| self.stop.await_room(channel, message)),
+        }
+    }
+
+    fn timed<R>(&self, wait: impl FnOnce() -> R) -> R {
+        let start = Instant::now();
+        let result = wait();
+        self.waited.set(self.waited.get() + start.elapsed());
+        result
     }
 }
 

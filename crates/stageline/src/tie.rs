@@ -12,7 +12,7 @@ use burn::tensor::{Device, Tensor};
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::erased::Erased;
-use crate::stop::{Stop, Stopped};
+use crate::stop::{Stopped, Waits};
 
 /// Tensors of some parameters.
 type Tensors = HashMap<ParamId, Erased>;
@@ -79,18 +79,18 @@ impl Ties {
         module: &M,
         micro_batch: usize,
         mut gradients: GradientsParams,
-        stop: &Stop,
+        waits: &Waits,
     ) -> Result<GradientsParams, Stopped> {
         for Held { ids, gradients: sender, owner, .. } in &self.held {
             let mut take = TakeGradients { ids, gradients: &mut gradients, owner, taken: Tensors::new() };
             module.visit(&mut take);
             let tensors = take.taken;
-            stop.send(sender, Gradients { micro_batch, tensors })?;
+            waits.send(sender, Gradients { micro_batch, tensors })?;
         }
         // The last stage first, as a single graph adds them up.
         let mut received = Vec::with_capacity(self.owned.len());
         for Owned { gradients: receiver, .. } in self.owned.iter().rev() {
-            let Gradients { micro_batch: of, tensors } = stop.receive(receiver)?;
+            let Gradients { micro_batch: of, tensors } = waits.receive(receiver)?;
             assert_eq!(of, micro_batch, "all stages of a checked plan backward in one order");
             received.push(tensors);
         }
@@ -101,11 +101,11 @@ impl Ties {
     }
 
     /// Gives the holders the values of this stage's parameters.
-    pub(crate) fn publish<M: Module>(&self, module: &M, stop: &Stop) -> Result<(), Stopped> {
+    pub(crate) fn publish<M: Module>(&self, module: &M, waits: &Waits) -> Result<(), Stopped> {
         for Owned { ids, values, holder, .. } in &self.owned {
             let mut read = ReadValues { ids, holder, values: Tensors::new() };
             module.visit(&mut read);
-            stop.send(values, read.values)?;
+            waits.send(values, read.values)?;
         }
         Ok(())
     }
@@ -121,9 +121,9 @@ impl Ties {
     }
 
     /// Waits for the owners' values, and gives them to the copies.
-    pub(crate) fn follow<M: Module>(&self, mut module: M, stop: &Stop) -> Result<M, (M, Stopped)> {
+    pub(crate) fn follow<M: Module>(&self, mut module: M, waits: &Waits) -> Result<M, (M, Stopped)> {
         for Held { values, .. } in &self.held {
-            module = match stop.receive(values) {
+            module = match waits.receive(values) {
                 Ok(values) => unify(module.map(&mut SetValues { values })),
                 Err(stopped) => return Err((module, stopped)),
             };

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use rayon::ThreadPoolBuilder;
@@ -11,16 +11,21 @@ use stageline_schedule::{Checked, Instruction};
 
 use crate::effects;
 use crate::error::{BuildError, StepError};
+use crate::events::{Diary, Event};
 use crate::failure::{Activity, During, Failure, StageFailure};
 use crate::flush::Verdict;
 use crate::runner::{Conclusion, Interrupt, Outcome, Pass, Runner};
-use crate::stop::{Stop, Stopped};
+use crate::stop::{Stop, Stopped, Waits};
 
 /// What the caller asks of every worker.
 pub(crate) struct Command {
     pub(crate) during: During,
     pub(crate) plan: Arc<Checked>,
     pub(crate) pass: Pass,
+    /// When the step began.
+    pub(crate) began: Instant,
+    /// Where to write down what is done; what there is no room for is left out.
+    pub(crate) events: Vec<Event>,
 }
 
 /// What a stage shows when its list is done.
@@ -32,9 +37,13 @@ pub(crate) struct Finished {
 /// What a stage tells when its step is over.
 pub(crate) struct Stepped {
     pub(crate) stage: usize,
-    /// Since the pass began.
-    pub(crate) busy: Duration,
     pub(crate) conclusion: Conclusion,
+}
+
+/// What a worker did in a step.
+pub(crate) struct Recorded {
+    pub(crate) worker: usize,
+    pub(crate) events: Vec<Event>,
 }
 
 /// The worker's ends of its channels with the caller.
@@ -44,43 +53,28 @@ pub(crate) struct Line {
     /// What all stages do at the end of a step.
     pub(crate) verdicts: Receiver<Verdict>,
     pub(crate) stepped: Sender<Stepped>,
-    pub(crate) stop: Arc<Stop>,
-}
-
-/// A stage, and how long it has computed in this pass.
-struct Seat {
-    runner: Box<dyn Runner>,
-    busy: Duration,
-}
-
-/// Where a worker is, for the error, should one come.
-#[derive(Clone, Copy)]
-struct Position {
-    stage: usize,
-    activity: Activity,
-    during: During,
+    pub(crate) recorded: Sender<Recorded>,
 }
 
 /// The interpreter of one row of a plan.
 pub(crate) struct Worker {
     index: usize,
-    seats: Vec<Seat>,
+    runners: Vec<Box<dyn Runner>>,
     line: Line,
-    at: Position,
+    waits: Waits,
+    diary: Diary,
 }
 
 impl Worker {
-    pub(crate) fn new(index: usize, runners: Vec<Box<dyn Runner>>, line: Line) -> Self {
-        let stage = runners.first().map_or(0, |runner| runner.stage());
-        let at = Position { stage, activity: Activity::Start, during: During::Step(0) };
-        let seats = runners.into_iter().map(|runner| Seat { runner, busy: Duration::ZERO }).collect();
-        Self { index, seats, line, at }
+    pub(crate) fn new(index: usize, runners: Vec<Box<dyn Runner>>, line: Line, stop: Arc<Stop>) -> Self {
+        let diary = Diary::new(runners.first().map_or(0, |runner| runner.stage()));
+        Self { index, runners, line, waits: Waits::new(stop), diary }
     }
 
     /// Starts the thread, named after its first stage, with a pool of `cores` threads (itself one of them) for the
     /// kernels that run on it. It ends when the caller drops its command channel or the pipeline stops.
     pub(crate) fn spawn(mut self, cores: usize) -> Result<JoinHandle<Vec<Box<dyn Runner>>>, BuildError> {
-        let (worker, name) = (self.index, format!("stage-{}", self.at.stage));
+        let (worker, name) = (self.index, format!("stage-{}", self.diary.stage));
         let (ready, is_ready) = bounded(1);
         let thread = thread::Builder::new().name(name.clone()).spawn(move || {
             let pool = ThreadPoolBuilder::new().num_threads(cores).use_current_thread();
@@ -89,7 +83,7 @@ impl Worker {
             if ready.send(built).is_ok() && pool.is_ok() {
                 self.serve();
             }
-            self.seats.into_iter().map(|seat| seat.runner).collect()
+            self.runners
         });
         let thread = thread.map_err(|cause| BuildError::Spawn { worker, cause })?;
         match is_ready.recv() {
@@ -100,8 +94,8 @@ impl Worker {
     }
 
     fn serve(&mut self) {
-        while let Ok(command) = self.line.stop.receive(&self.line.commands) {
-            match catch_unwind(AssertUnwindSafe(|| self.execute(&command))) {
+        while let Ok(command) = self.waits.receive(&self.line.commands) {
+            match catch_unwind(AssertUnwindSafe(|| self.execute(command))) {
                 Ok(Ok(())) => {}
                 Ok(Err(Interrupt::Stopped)) => return,
                 Ok(Err(Interrupt::Failed(error))) => return self.fail(Failure::Error(error)),
@@ -112,24 +106,32 @@ impl Worker {
 
     /// Stops all workers, before anything of the user's, such as a subscriber, runs again.
     fn fail(&self, failure: Failure) {
-        let Position { stage, activity, during } = self.at;
+        let Diary { stage, activity, during, .. } = self.diary;
         let failure = StageFailure { stage, activity, during, failure };
-        self.line.stop.raise(StepError::Stage(Box::new(failure)));
+        self.waits.raise(StepError::Stage(Box::new(failure)));
         tracing::error!(stage, %activity, %during, "a stage failed: the pipeline stops");
     }
 
-    fn execute(&mut self, command: &Command) -> Result<(), Interrupt> {
-        for seat in &mut self.seats {
-            self.at = Position { stage: seat.runner.stage(), activity: Activity::Start, during: command.during };
-            seat.busy = Duration::ZERO;
-            seat.runner.begin(&command.pass, &self.line.stop)?;
+    fn execute(&mut self, command: Command) -> Result<(), Interrupt> {
+        let Command { during, plan, pass, began, events } = command;
+        self.waits.take();
+        self.diary.open(during, began, events);
+        for runner in &mut self.runners {
+            self.diary.enter(runner.stage(), Activity::Start);
+            runner.begin(&pass, &self.waits)?;
+            self.diary.leave(self.waits.take());
         }
-        for instruction in command.plan.instructions(self.index) {
+        for instruction in plan.instructions(self.index) {
             self.interpret(instruction)?;
         }
         self.finish()?;
-        match command.pass {
-            Pass::Train(_) => self.conclude(self.line.stop.receive(&self.line.verdicts)?)?,
+        match pass {
+            Pass::Train(_) => {
+                let verdict = self.verdict()?;
+                self.conclude(verdict)?;
+                let recorded = Recorded { worker: self.index, events: self.diary.close() };
+                self.waits.send(&self.line.recorded, recorded)?;
+            }
             Pass::Inspect(_) => self.conclude(Verdict::Skip)?,
             Pass::Evaluate(_) => effects::skipped(),
         }
@@ -137,49 +139,63 @@ impl Worker {
     }
 
     fn interpret(&mut self, instruction: Instruction) -> Result<(), Interrupt> {
-        self.line.stop.check()?;
+        self.waits.check()?;
         let stage = instruction.stage();
-        self.at = Position { stage, activity: Activity::Instruction(instruction), ..self.at };
-        let seat = self.seats.iter_mut().find(|seat| seat.runner.stage() == stage);
-        let seat = seat.expect("a checked plan keeps a stage on one worker");
-        let span = tracing::trace_span!("action", stage, action = %instruction, during = %self.at.during);
+        self.diary.enter(stage, Activity::Instruction(instruction));
+        let runner = self.runners.iter_mut().find(|runner| runner.stage() == stage);
+        let runner = runner.expect("a checked plan keeps a stage on one worker");
+        let span = tracing::trace_span!("action", stage, action = %instruction, during = %self.diary.during);
         let _entered = span.enter();
-        let start = Instant::now();
-        seat.runner.run(instruction, &self.line.stop)?;
-        if let Instruction::Compute(_) = instruction {
-            seat.busy += start.elapsed();
-        }
+        runner.run(instruction, &self.waits)?;
+        self.diary.leave(self.waits.take());
         Ok(())
     }
 
     /// Shows every stage's ledger to the caller.
     fn finish(&mut self) -> Result<(), Stopped> {
-        for seat in &mut self.seats {
-            let stage = seat.runner.stage();
-            self.at = Position { stage, activity: Activity::Finish, ..self.at };
-            let start = Instant::now();
-            let outcome = seat.runner.finish();
-            seat.busy += start.elapsed();
-            self.line.stop.send(&self.line.finished, Finished { stage, outcome })?;
+        for runner in &mut self.runners {
+            let stage = runner.stage();
+            self.diary.enter(stage, Activity::Finish);
+            let outcome = runner.finish();
+            self.waits.send(&self.line.finished, Finished { stage, outcome })?;
+            self.diary.leave(self.waits.take());
         }
         Ok(())
     }
 
+    /// Waits until all stages are here.
+    fn verdict(&mut self) -> Result<Verdict, Stopped> {
+        self.diary.enter(self.diary.stage, Activity::Verdict);
+        let verdict = self.waits.receive(&self.line.verdicts)?;
+        self.diary.leave(self.waits.take());
+        Ok(verdict)
+    }
+
     fn conclude(&mut self, verdict: Verdict) -> Result<(), Stopped> {
-        let mut concluded = Vec::with_capacity(self.seats.len());
-        for seat in &mut self.seats {
-            let stage = seat.runner.stage();
-            self.at = Position { stage, activity: Activity::OptimizerStep, ..self.at };
-            let start = Instant::now();
-            let conclusion = seat.runner.conclude(verdict, &self.line.stop)?;
-            seat.busy += start.elapsed();
-            seat.runner.follow(verdict, &self.line.stop)?;
-            concluded.push(Stepped { stage, busy: seat.busy, conclusion });
+        let mut concluded = Vec::with_capacity(self.runners.len());
+        for runner in &mut self.runners {
+            let stage = runner.stage();
+            self.diary.enter(stage, Activity::OptimizerStep);
+            let conclusion = runner.conclude(verdict, &self.waits)?;
+            self.diary.leave(self.waits.take());
+            self.diary.enter(stage, Activity::Follow);
+            runner.follow(verdict, &self.waits)?;
+            self.diary.leave(self.waits.take());
+            concluded.push(Stepped { stage, conclusion });
         }
         match verdict {
             Verdict::Step { .. } => effects::stepped(),
             Verdict::Show { .. } | Verdict::Skip => effects::skipped(),
         }
-        concluded.into_iter().try_for_each(|stepped| self.line.stop.send(&self.line.stepped, stepped))
+        concluded.into_iter().try_for_each(|stepped| self.waits.send(&self.line.stepped, stepped))
     }
+}
+
+/// How many events a worker writes down in a step.
+pub(crate) fn events_of(plan: &Checked, worker: usize) -> usize {
+    const AROUND_EACH_STAGE: usize = 4; // start, finish, optimizer step, follow
+    let mut stages: Vec<_> = plan.plan().rows()[worker].iter().map(|action| action.stage).collect();
+    stages.sort_unstable();
+    stages.dedup();
+    plan.instructions(worker).count() + AROUND_EACH_STAGE * stages.len() + 1
 }

@@ -8,6 +8,7 @@ use stageline_schedule::Checked;
 use super::Pipeline;
 use crate::batch::{MicroBatches, Weights};
 use crate::error::StepError;
+use crate::events::Event;
 use crate::failure::During;
 use crate::finite::{self, Culprit};
 use crate::flush::{Ledger, Sums, Verdict, losses};
@@ -16,7 +17,7 @@ use crate::report::{EvalReport, LossTerm};
 use crate::runner::{Context, Pass};
 use crate::stop::Stopped;
 use crate::weight::Weight;
-use crate::worker::{Command, Finished, Stepped};
+use crate::worker::{Command, Finished, Recorded, Stepped};
 
 /// Why a pass ended early.
 pub(super) enum Ended {
@@ -65,7 +66,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     }
 
     pub(super) fn evaluate(&mut self, batch: MicroBatches<In, Target>) -> Result<EvalReport, Ended> {
-        self.during = During::Evaluation { steps: self.steps };
+        self.begin(During::Evaluation { steps: self.steps });
         let total = batch.weights.total.clone();
         let context = self.context(batch.weights, total);
         let plan = Arc::new(self.plan.forwards(batch.inputs.len()));
@@ -85,10 +86,21 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         self.stop.send(&self.door.inputs, inputs)?;
         self.stop.send(&self.door.targets, targets)?;
         for worker in &self.workers {
-            let command = Command { during: self.during, plan: Arc::clone(&plan), pass: pass.clone() };
+            let events = if let Pass::Train(_) = pass { Vec::with_capacity(worker.events) } else { Vec::new() };
+            let (during, began) = (self.during, self.began);
+            let command = Command { during, plan: Arc::clone(&plan), pass: pass.clone(), began, events };
             self.stop.send(&worker.commands, command)?;
         }
         self.gather(&self.finished)
+    }
+
+    /// What each worker has done in a training pass, when that is over.
+    pub(super) fn recorded(&self) -> Result<Vec<Vec<Event>>, Stopped> {
+        let mut recorded = (0..self.plan().workers())
+            .map(|_| self.stop.receive(&self.recorded))
+            .collect::<Result<Vec<Recorded>, _>>()?;
+        recorded.sort_by_key(|recorded| recorded.worker);
+        Ok(recorded.into_iter().map(|recorded| recorded.events).collect())
     }
 
     /// One message of every stage.

@@ -42,7 +42,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// What these pieces give, which must be as many as a step has, with losses divided by this.
     pub(crate) fn probe(&mut self, batch: MicroBatches<In, Target>, divisor: &Weight) -> Result<Probe, StepError> {
         self.running()?;
-        self.during = During::Step(self.steps);
+        self.begin(During::Step(self.steps));
         self.probed(batch, divisor).map_err(|ended| self.end(ended))
     }
 
@@ -52,6 +52,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             let sums = self.sums(batch.inputs.clone(), batch.targets.clone(), &context)?;
             let Some(scaling) = sums.scaling(self.stepping.flush) else {
                 self.conclude(Verdict::Skip)?;
+                self.recorded()?;
                 let culprit = self.inspect((batch.inputs.clone(), batch.targets.clone()), &context)?;
                 match self.not_finite(culprit, context.loss_scale)? {
                     Update::Overflow { .. } => continue,
@@ -59,6 +60,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
                 }
             };
             let concluded = self.conclude(Verdict::Show { scaling })?;
+            self.recorded()?;
             let gradients = concluded.into_iter().flat_map(|stage| stage.conclusion.gradients).collect();
             return Ok(Probe { gradients, losses: sums.losses, weight: batch.weights.total });
         }

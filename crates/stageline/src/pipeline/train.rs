@@ -1,11 +1,14 @@
 //! A step.
 
+use stageline_schedule::Plan;
+
 use super::Pipeline;
 use super::pass::{Ended, terms, total_loss};
 use crate::batch::MicroBatches;
 use crate::batch_size::BatchChange;
 use crate::clip::Scaling;
 use crate::error::StepError;
+use crate::events::{Event, busy};
 use crate::finite::{Culprit, OnNonFinite, Origin};
 use crate::flush::Verdict;
 use crate::health::ParameterHealth;
@@ -20,13 +23,16 @@ pub(super) struct Concluded {
     pub(super) stages: Vec<StageReport>,
     pub(super) health: Vec<ParameterHealth>,
     pub(super) update: Update,
+    /// Of each worker.
+    pub(super) events: Vec<Vec<Event>>,
 }
 
 impl Concluded {
     /// Nothing was computed.
-    pub(super) fn without_weight(stages: usize) -> Self {
-        let stages = vec![StageReport::default(); stages];
-        Self { terms: Vec::new(), stages, health: Vec::new(), update: Update::NoWeight }
+    pub(super) fn without_weight(plan: &Plan) -> Self {
+        let stages = vec![StageReport::default(); plan.stages()];
+        let events = vec![Vec::new(); plan.workers()];
+        Self { terms: Vec::new(), stages, health: Vec::new(), update: Update::NoWeight, events }
     }
 
     pub(super) fn loss(&self) -> f64 {
@@ -45,6 +51,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         let examine = self.stepping.flush.examines(self.steps);
         let verdict = scaling.map_or(Verdict::Skip, |scaling| Verdict::Step { scaling, examine });
         let concluded = self.conclude(verdict)?;
+        let events = self.recorded()?;
         let update = match scaling {
             Some(scaling) => {
                 self.stepping.scaler.stepped();
@@ -55,12 +62,16 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
                 self.not_finite(culprit, context.loss_scale)?
             }
         };
-        let report = |stage: &Stepped| StageReport { busy: stage.busy, learning_rate: stage.conclusion.learning_rate };
+        let report = |stage: &Stepped| StageReport {
+            busy: busy(&events, stage.stage),
+            learning_rate: stage.conclusion.learning_rate,
+        };
         Ok(Concluded {
             terms: terms(&sums.losses, &context.weights.total),
             stages: concluded.iter().map(report).collect(),
             health: concluded.into_iter().flat_map(|stage| stage.conclusion.health).collect(),
             update,
+            events,
         })
     }
 

@@ -1,0 +1,108 @@
+//! What a worker did, and when.
+
+use std::time::{Duration, Instant};
+
+use stageline_schedule::Instruction;
+
+use crate::failure::{Activity, During};
+
+/// One thing that a worker did in a step. Times are since the step began.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Event {
+    /// For which stage.
+    pub stage: usize,
+    /// What it did.
+    pub activity: Activity,
+    /// When it began: when the one before ended.
+    pub start: Duration,
+    /// When it ended.
+    pub end: Duration,
+    /// How long of that it had to wait for others.
+    pub waited: Duration,
+}
+
+impl Event {
+    /// How long it was at work.
+    pub fn worked(&self) -> Duration {
+        (self.end - self.start).saturating_sub(self.waited)
+    }
+
+    /// Whether that is work of the stage: a forward, a backward, or its part of the flush.
+    pub fn computes(&self) -> bool {
+        match self.activity {
+            Activity::Instruction(Instruction::Compute(_)) | Activity::Finish | Activity::OptimizerStep => true,
+            Activity::Instruction(_) | Activity::Start | Activity::Verdict | Activity::Follow => false,
+        }
+    }
+}
+
+/// How long a stage computed.
+pub(crate) fn busy(rows: &[Vec<Event>], stage: usize) -> Duration {
+    let own = rows.iter().flatten().filter(|event| event.stage == stage && event.computes());
+    own.map(Event::worked).sum()
+}
+
+/// Where a worker is, and what it has done so far.
+pub(crate) struct Diary {
+    pub(crate) stage: usize,
+    pub(crate) activity: Activity,
+    pub(crate) during: During,
+    /// The beginning of the step.
+    began: Instant,
+    /// The end of the last event.
+    since: Instant,
+    /// As many as there is room for: it never grows, so that nothing is allocated between two actions.
+    events: Vec<Event>,
+}
+
+impl Diary {
+    pub(crate) fn new(stage: usize) -> Self {
+        let now = Instant::now();
+        let (activity, during) = (Activity::Start, During::Step(0));
+        Self { stage, activity, during, began: now, since: now, events: Vec::new() }
+    }
+
+    /// A new pass, with room for events.
+    pub(crate) fn open(&mut self, during: During, began: Instant, room: Vec<Event>) {
+        *self = Self { during, began, since: Instant::now(), events: room, ..*self };
+        self.events.clear();
+    }
+
+    pub(crate) fn enter(&mut self, stage: usize, activity: Activity) {
+        (self.stage, self.activity) = (stage, activity);
+    }
+
+    /// What was entered is done, after so long a wait.
+    pub(crate) fn leave(&mut self, waited: Duration) {
+        let now = Instant::now();
+        if self.events.len() < self.events.capacity() {
+            let (start, end) = (self.since - self.began, now - self.began);
+            self.events.push(Event { stage: self.stage, activity: self.activity, start, end, waited });
+        }
+        self.since = now;
+    }
+
+    pub(crate) fn close(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.events)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_follow_each_other_and_never_outgrow_their_room() {
+        let mut diary = Diary::new(3);
+        diary.open(During::Step(1), Instant::now(), Vec::with_capacity(2));
+        let room = diary.events.capacity();
+        for _ in 0..room + 1 {
+            diary.enter(4, Activity::Finish);
+            diary.leave(Duration::ZERO);
+        }
+        let events = diary.close();
+        assert_eq!((events.len(), events.capacity()), (room, room));
+        assert!(events.windows(2).all(|pair| pair[0].end == pair[1].start && pair[1].start <= pair[1].end));
+        assert!(events.iter().all(|event| event.stage == 4 && event.computes()));
+    }
+}

@@ -1,0 +1,245 @@
+//! What a step records, and what it blames for idle workers.
+
+use std::any::type_name;
+use std::thread::sleep;
+use std::time::Duration;
+
+use burn::module::Module;
+use burn::optim::{AdamWState, Optimizer, SgdConfig};
+use burn::tensor::{Device, Tensor};
+use stageline::schedule::{GPipe, Instruction, Interleaved, OneFOneB, Schedule};
+use stageline::{
+    Account, Activity, Batch, Event, LossStage, Payload, PayloadMapper, Pipeline, PipelineBuilder, Stage, StageConfig,
+    StepReport, Weight,
+};
+
+use crate::mlp::{Error, Layer, Mlp, Target, config, device};
+
+const WIDTH: usize = 4;
+
+fn batch(rows: usize) -> Batch<Tensor<2>, Target> {
+    let (input, target) = Mlp::batch(rows, WIDTH, false, 1);
+    Batch::new(input, target)
+}
+
+/// The second step: threads and memory are warm.
+fn step(builder: PipelineBuilder<Tensor<2>, Target>) -> StepReport {
+    let mut pipeline = builder.build().unwrap();
+    pipeline.step(batch(8)).unwrap();
+    pipeline.step(batch(8)).unwrap()
+}
+
+#[test]
+fn every_action_of_the_plan_is_recorded_once_and_in_order() {
+    let schedules: [(usize, Box<dyn Schedule>); 3] =
+        [(3, Box::new(OneFOneB)), (2, Box::new(GPipe)), (4, Box::new(Interleaved { chunks: 2 }))];
+    for (stages, schedule) in schedules {
+        let report = step(Mlp::new(3, WIDTH, 1).split(stages, &config()).micro_batches(4).schedule(schedule));
+        let recording = &report.recording;
+        let plan = recording.plan();
+        assert_eq!(recording.events().len(), plan.plan().workers());
+        for (worker, events) in recording.events().iter().enumerate() {
+            let instruction = |event: &Event| match event.activity {
+                Activity::Instruction(instruction) => Some(instruction),
+                _ => None,
+            };
+            let recorded: Vec<Instruction> = events.iter().filter_map(instruction).collect();
+            assert_eq!(recorded, plan.instructions(worker).collect::<Vec<_>>());
+            for pair in events.windows(2) {
+                assert_eq!(pair[0].end, pair[1].start, "events follow each other without a gap");
+            }
+            assert!(events.iter().all(|event| event.start <= event.end && event.waited <= event.end - event.start));
+            assert!(events.last().unwrap().end <= recording.took());
+            assert_eq!(events.iter().filter(|event| event.activity == Activity::Verdict).count(), 1);
+        }
+    }
+}
+
+#[test]
+fn accounts_add_up_to_the_step() {
+    for (stages, micro_batches) in [(1, 1), (1, 4), (2, 3), (4, 8)] {
+        let report = step(Mlp::new(3, WIDTH, 2).split(stages, &config()).micro_batches(micro_batches));
+        let recording = &report.recording;
+        let took = recording.took().as_secs_f64();
+        let accounts = recording.accounts();
+        for account in &accounts {
+            assert!((account.busy + account.idle() - took).abs() < 1e-9 * took, "{account:?} of {took}");
+            let Account { busy, fill, drain, imbalance, transfer, flush, other } = *account;
+            for part in [busy, fill, drain, imbalance, transfer, flush, other] {
+                assert!(part >= -1e-9, "P={stages} M={micro_batches}: {account:?}");
+            }
+        }
+        let busy: f64 = accounts.iter().map(|account| account.busy).sum();
+        assert!((recording.bubble() - (1.0 - busy / took / accounts.len() as f64)).abs() < 1e-9);
+        assert!((0.0..=1.0).contains(&recording.simulated_bubble()));
+        assert!(
+            recording.simulated_bubble() <= recording.bubble() + 1e-9,
+            "a simulation has nothing that the step has not"
+        );
+        let stages: f64 = report.stages.iter().map(|stage| stage.busy.as_secs_f64()).sum();
+        assert!((stages - busy).abs() < 1e-9);
+    }
+}
+
+#[test]
+fn a_step_of_nothing_has_no_events() {
+    let (input, (wanted, mask)) = Mlp::batch(4, WIDTH, false, 1);
+    let mut pipeline = Mlp::new(1, WIDTH, 3).split(2, &config()).micro_batches(2).build().unwrap();
+    let report = pipeline.step(Batch::new(input, (wanted, mask * 0.0))).unwrap();
+    assert!(report.recording.events().iter().all(Vec::is_empty));
+    let took = report.recording.took().as_secs_f64();
+    assert_eq!(report.recording.accounts(), [Account { other: took, ..Account::default() }; 2]);
+}
+
+/// What is slow in a pipeline of three stages.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Slow {
+    Stage,
+    Transfer,
+    Flush,
+    Nothing,
+}
+
+/// Far more than all computes of these small stages take.
+const LONG: Duration = Duration::from_millis(15);
+
+/// A tensor that may take long to be moved.
+#[derive(Clone)]
+struct Moved {
+    tensor: Tensor<2>,
+    slow: bool,
+}
+
+impl Payload for Moved {
+    fn map<M: PayloadMapper>(self, mapper: &mut M) -> Self {
+        if self.slow && type_name::<M>().contains("MoveTo") {
+            sleep(LONG);
+        }
+        Self { tensor: Payload::map(self.tensor, mapper), ..self }
+    }
+}
+
+/// The first stage.
+#[derive(Module, Debug)]
+struct Front {
+    layer: Layer,
+    slow_transfer: bool,
+}
+
+/// The second.
+#[derive(Module, Debug)]
+struct Middle {
+    layer: Layer,
+    slow: bool,
+}
+
+/// The last.
+#[derive(Module, Debug)]
+struct Back {
+    error: Error,
+}
+
+impl Stage for Front {
+    type Input = Tensor<2>;
+    type Output = Moved;
+
+    fn forward(&self, input: Tensor<2>) -> Moved {
+        sleep(LONG / 5);
+        Moved { tensor: self.layer.forward(input), slow: self.slow_transfer }
+    }
+}
+
+impl Stage for Middle {
+    type Input = Moved;
+    type Output = Moved;
+
+    fn forward(&self, input: Moved) -> Moved {
+        sleep(if self.slow { LONG } else { LONG / 5 });
+        Moved { tensor: self.layer.forward(input.tensor), slow: false }
+    }
+}
+
+impl LossStage for Back {
+    type Input = Moved;
+    type Target = Target;
+
+    fn loss(&self, input: Moved, target: Target) -> Tensor<1> {
+        sleep(LONG / 5);
+        self.error.loss(input.tensor, target)
+    }
+
+    fn weight(target: &Target) -> Weight {
+        Error::weight(target)
+    }
+}
+
+/// Takes its time for every parameter.
+#[derive(Clone)]
+struct SlowOptimizer;
+
+impl Optimizer for SlowOptimizer {
+    type State<const D: usize> = AdamWState<D>;
+
+    fn step<const D: usize>(
+        &self,
+        _: f64,
+        tensor: Tensor<D>,
+        _: Tensor<D>,
+        state: Option<Self::State<D>>,
+    ) -> (Tensor<D>, Option<Self::State<D>>) {
+        sleep(4 * LONG);
+        (tensor, state)
+    }
+
+    fn to_device<const D: usize>(state: Self::State<D>, _: &Device) -> Self::State<D> {
+        state
+    }
+}
+
+fn report(slow: Slow) -> StepReport {
+    let Mlp { mut layers, error } = Mlp::new(2, WIDTH, 4);
+    let front = Front { layer: layers.remove(0), slow_transfer: slow == Slow::Transfer };
+    let middle = Middle { layer: layers.remove(0), slow: slow == Slow::Stage };
+    let plain = StageConfig::new(device(), SgdConfig::new().init(), 0.1);
+    let middles = if slow == Slow::Flush { StageConfig::new(device(), SlowOptimizer, 0.1) } else { plain.clone() };
+    let chain = Pipeline::builder().stage(front, plain.clone()).stage(middle, middles);
+    step(chain.loss(Back { error }, plain).micro_batches(8))
+}
+
+/// What the last worker lost most by.
+fn blamed(report: &StepReport) -> &'static str {
+    let Account { fill, drain, imbalance, transfer, flush, other, .. } = report.recording.accounts()[2];
+    let causes = [
+        (fill + drain, "fill and drain"),
+        (imbalance, "imbalance"),
+        (transfer, "transfer"),
+        (flush, "flush"),
+        (other, "other"),
+    ];
+    causes.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).unwrap().1
+}
+
+#[test]
+fn what_is_slow_is_blamed_by_name() {
+    for (slow, cause) in [
+        (Slow::Stage, "imbalance"),
+        (Slow::Transfer, "transfer"),
+        (Slow::Flush, "flush"),
+        (Slow::Nothing, "fill and drain"),
+    ] {
+        let report = report(slow);
+        assert_eq!(blamed(&report), cause, "{slow:?}: {:?}", report.recording.accounts());
+    }
+}
+
+/// The costs that a step tells are those that were put in.
+#[test]
+fn measured_costs_are_those_of_the_stages() {
+    let report = report(Slow::Stage);
+    let costs = report.recording.costs();
+    for micro_batch in 0..8 {
+        let [front, middle] = [0, 1].map(|stage| costs.stage(stage, micro_batch).forward);
+        assert!(middle >= LONG.as_secs_f64() && front >= LONG.as_secs_f64() / 5.0, "{middle} {front}");
+        assert!(costs.stage(1, micro_batch).backward < LONG.as_secs_f64());
+    }
+}
