@@ -93,7 +93,6 @@ pub struct Settings {
 }
 
 /// What is trained how long.
-#[derive(Clone)]
 pub struct Training {
     pub steps: usize,
     pub learning_rate: f64,
@@ -105,7 +104,6 @@ pub struct Training {
 }
 
 /// Where and in which order it runs.
-#[derive(Clone)]
 pub struct Running {
     /// One a stage.
     pub devices: Vec<Device>,

@@ -28,3 +28,4 @@ mod recording;
 mod terms;
 mod tied;
 mod verify;
+mod verify_edges;

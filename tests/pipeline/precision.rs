@@ -282,6 +282,19 @@ fn what_is_not_for_the_scale_is_left_to_the_policy() {
     assert!(matches!(build(OnNonFinite::Stop).step(bad()), Err(StepError::NonFinite { .. })));
 }
 
+/// An overflow of one micro-batch does not excuse the input of another.
+#[test]
+fn a_bad_input_behind_an_overflow_is_left_to_the_policy() {
+    let scale = LossScale::Dynamic(DynamicLossScale { initial: 2.0_f64.powi(40), ..DynamicLossScale::default() });
+    let builder = model().split(2, &config()).micro_batches(MICRO_BATCHES).precision(Precision::F16);
+    let mut pipeline = builder.loss_scale(scale).build().unwrap();
+    let (input, target) = Mlp::batch(ROWS, WIDTH, false, 9);
+    let bad = input.slice_fill([ROWS - 1..ROWS, 0..1], f32::NAN);
+    let error = pipeline.step(Batch::new(bad, target)).unwrap_err();
+    let culprit = Culprit { stage: 0, micro_batch: MICRO_BATCHES - 1, origin: Origin::Input };
+    assert!(matches!(error, StepError::NonFinite { culprit: Some(found), .. } if found == culprit), "{error}");
+}
+
 #[test]
 fn a_loss_in_a_low_precision_is_refused() {
     /// Sums in what it is given.
@@ -307,7 +320,7 @@ fn a_loss_in_a_low_precision_is_refused() {
     assert!(error.contains("the loss is summed in BF16") && error.contains(".cast(FloatDType::F32)"), "{error}");
 }
 
-/// A batch norm of ours, of burn's, or none.
+/// A layer, and a batch norm of ours behind it.
 #[derive(Module, Debug)]
 struct Normed {
     layer: Layer,

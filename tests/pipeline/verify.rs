@@ -7,34 +7,35 @@ use burn::tensor::{Tensor, TensorData};
 use stageline::schedule::{GPipe, Interleaved, OneFOneB};
 use stageline::verify::{Bars, Cause, ClipScope, Trial, VerifyError, Whose};
 use stageline::{
-    AccumulatedBatchNorm, Batch, BoxError, Clip, Dropout, LossStage, LossTerm, ParameterGradient, Pipeline,
-    PipelineBuilder, Precision, Samples, Stage, StageConfig, StepError, Verification, Verify, Weight,
+    AccumulatedBatchNorm, Batch, BoxError, Clip, Dropout, DynamicLossScale, LossScale, LossStage, LossTerm,
+    ParameterGradient, Pipeline, PipelineBuilder, Precision, Samples, Stage, StageConfig, StepError, Verification,
+    Verify, Weight,
 };
 
 use crate::mlp::{Error, Layer, Mlp, Target, config, device};
 use crate::parity::Dropped;
 
-const WIDTH: usize = 6;
-const ROWS: usize = 12;
-const MICRO_BATCHES: usize = 4;
+pub const WIDTH: usize = 6;
+pub const ROWS: usize = 12;
+pub const MICRO_BATCHES: usize = 4;
 const MAX_NORM: f64 = 0.05;
 const STEPS: usize = 8;
 
-type MlpBatch = Batch<Tensor<2>, Target>;
-type MlpBuilder = PipelineBuilder<Tensor<2>, Target>;
+pub type MlpBatch = Batch<Tensor<2>, Target>;
+pub type MlpBuilder = PipelineBuilder<Tensor<2>, Target>;
 type Make = Box<dyn Fn() -> MlpBuilder>;
 
-fn batch(step: usize) -> MlpBatch {
+pub fn batch(step: usize) -> MlpBatch {
     // Masks make the micro-batches weigh 1 to 3 rows.
     let (input, target) = Mlp::batch(ROWS, WIDTH, true, 300 + step as u64);
     Batch::new(input, target)
 }
 
-fn held_out() -> [MlpBatch; 2] {
+pub fn held_out() -> [MlpBatch; 2] {
     [batch(1000), batch(1001)]
 }
 
-fn model() -> Mlp {
+pub fn model() -> Mlp {
     Mlp::new(2, WIDTH, 8)
 }
 
@@ -62,7 +63,7 @@ fn sound_trainings_pass() {
         assert!(verification.passes(), "{name}: {verification}");
         assert_eq!(verification.losses.len(), STEPS);
         let (worst, bars) = (verification.worst().unwrap().relative, verification.bars);
-        assert!(worst <= bars.gradient && verification.validation.unwrap().difference() <= bars.validation, "{name}");
+        assert!(worst <= bars.gradient && verification.validation.unwrap().difference() <= bars.loss, "{name}");
         assert!(verification.to_string().ends_with("they train the same\n"), "{verification}");
     }
 }
@@ -230,6 +231,10 @@ enum Slip {
     ClipRunning,
     /// Each micro-batch's mean, and then their mean.
     ClipMeans,
+    /// The mean so far, after every micro-batch.
+    ClipRunningMeans,
+    /// Each micro-batch's mean, added up.
+    SumOfMeans,
     ClipEachLayer,
     ClipEachParameter,
     NoClip,
@@ -300,7 +305,8 @@ impl Loop {
         let mut sum: All = parts[0].1.iter().map(|values| vec![0.0; values.len()]).collect();
         for (micro_batch, (_, part, weight)) in parts.iter().enumerate() {
             let factor = match self.slip {
-                Slip::MeanOfMeans | Slip::ClipMeans => 1.0 / weight / MICRO_BATCHES as f64,
+                Slip::MeanOfMeans | Slip::ClipMeans | Slip::ClipRunningMeans => 1.0 / weight / MICRO_BATCHES as f64,
+                Slip::SumOfMeans => 1.0 / weight,
                 Slip::NoDivision => 1.0,
                 Slip::DividedByM => 1.0 / total / MICRO_BATCHES as f64,
                 _ => 1.0 / total,
@@ -328,7 +334,7 @@ impl Loop {
                 _ => add(&mut scaled, &part, factor),
             }
             add(&mut sum, &scaled, 1.0);
-            if self.slip == Slip::ClipRunning {
+            if matches!(self.slip, Slip::ClipRunning | Slip::ClipRunningMeans) {
                 clip(&mut sum);
             }
         }
@@ -368,10 +374,10 @@ impl Trial<Tensor<2>, Target> for Loop {
         Ok(loss)
     }
 
-    fn evaluate(&mut self, batch: MlpBatch) -> Result<LossTerm, BoxError> {
+    fn evaluate(&mut self, batch: MlpBatch) -> Result<Vec<LossTerm>, BoxError> {
         let [(input, target)] = <[_; 1]>::try_from(batch.into_micro_batches(1)?).map_err(|_| "one piece")?;
         let (loss, _, weight) = self.part(input, target);
-        Ok(LossTerm { loss: loss / weight, weight })
+        Ok(vec![LossTerm { loss: loss / weight, weight }])
     }
 }
 
@@ -390,13 +396,14 @@ fn slips_of_a_training_loop_are_called_by_name() {
         (Slip::ClipEach, by_micro_batch()),
         (Slip::ClipRunning, by_micro_batch()),
         (Slip::ClipMeans, by_micro_batch()),
+        (Slip::ClipRunningMeans, by_micro_batch()),
         (Slip::ClipEachLayer, Cause::ClippedApart(ClipScope::Stage)),
         (Slip::ClipEachParameter, Cause::ClippedApart(ClipScope::Parameter)),
         (Slip::NoClip, Cause::NotClipped),
         (Slip::DropsLast, Cause::MissingMicroBatch { stage: 1, micro_batch: last }),
         (Slip::DropsSecond, Cause::MissingMicroBatch { stage: 2, micro_batch: 1 }),
         // The second update is the first with another rate, and the third loss the first that shows it.
-        (Slip::HastySchedule, Cause::AfterTheGradients { step: 2 }),
+        (Slip::HastySchedule, Cause::AfterTheGradients { step: Some(2) }),
         (Slip::Sign, Cause::Unknown { stage: 1, path: "0.linear.weight".to_owned() }),
     ];
     for (slip, cause) in table {
@@ -409,10 +416,13 @@ fn slips_of_a_training_loop_are_called_by_name() {
 
     let total: f64 =
         batch(0).into_micro_batches(1).unwrap().iter().map(|(_, target)| Error::weight(target).terms()[0]).sum();
-    for (slip, expected) in [(Slip::NoDivision, total), (Slip::DividedByM, 1.0 / MICRO_BATCHES as f64)] {
+    let m = MICRO_BATCHES as f64;
+    for (slip, expected) in [(Slip::NoDivision, total), (Slip::DividedByM, 1.0 / m), (Slip::SumOfMeans, m)] {
         let verification = Verify::new().steps(2).trial(Loop::new(slip), like_the_loop, batch, &held_out()).unwrap();
         let Some(Cause::MissedDivision { factor }) = verification.cause else { panic!("{slip:?}: {verification}") };
-        assert!((factor / expected - 1.0).abs() < 1e-4, "{slip:?}: {factor} against {expected}");
+        // A sum of means is not quite M times too large where masks are uneven.
+        let close = if slip == Slip::SumOfMeans { 1e-3 } else { 1e-4 };
+        assert!((factor / expected - 1.0).abs() < close, "{slip:?}: {factor} against {expected}");
     }
 }
 
@@ -483,18 +493,24 @@ fn gradients_are_shown_and_nothing_is_changed() {
     let summed = norm(&mut gradients.iter().flat_map(|gradient| gradient.summed.iter().copied()));
     let applied = norm(&mut gradients.iter().flat_map(|gradient| gradient.applied.iter().copied()));
     assert!(summed > 2.0 * MAX_NORM && (applied - MAX_NORM).abs() < 1e-6, "{summed} to {applied}");
+
     let masked = Mlp::batch(ROWS, WIDTH, true, 1);
     let masked = Batch::new(masked.0, (masked.1.0, masked.1.1 * 0.0));
     let mut pipeline = model().split(2, &stage).micro_batches(2).build().unwrap();
     assert!(matches!(pipeline.gradients(masked), Err(StepError::Batch(_))));
 }
 
-/// Not used by the table, but by a model in f16: its scale falls until its gradients can be shown.
+/// Unscaled, and the scale is afterwards what it was.
 #[test]
 fn gradients_in_f16_are_shown_unscaled() {
     let shown = |precision| {
         let builder = model().split(2, &config()).micro_batches(MICRO_BATCHES).precision(precision);
-        builder.build().unwrap().gradients(batch(0)).unwrap()
+        let initial = if precision == Precision::F16 { 2.0_f64.powi(24) } else { 1.0 };
+        let scale = DynamicLossScale { initial, ..DynamicLossScale::default() };
+        let mut pipeline = builder.loss_scale(LossScale::Dynamic(scale)).build().unwrap();
+        let gradients = pipeline.gradients(batch(0)).unwrap();
+        assert_eq!(pipeline.step(batch(0)).unwrap().loss_scale, initial);
+        gradients
     };
     let (full, half) = (shown(Precision::Full), shown(Precision::F16));
     for (full, half) in full.iter().zip(&half) {

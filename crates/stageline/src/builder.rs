@@ -270,7 +270,8 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
     }
 
     /// M: into how many micro-batches a batch is cut, which is also how many gradients are accumulated before the
-    /// optimizers step; 1 if not set.
+    /// optimizers step; 1 if not set. Where the batch grows with it, so does what every step sees: say what the schedule is
+    /// for by [`tuned_for`](Self::tuned_for).
     pub fn micro_batches(mut self, micro_batches: usize) -> Self {
         self.micro_batches = micro_batches;
         self

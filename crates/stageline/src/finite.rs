@@ -16,8 +16,9 @@ pub enum OnNonFinite {
     Skip,
 }
 
-/// The first in a step whose results were not finite although what it got from other stages was. (A parameter or a target that is not
-/// finite shows as the forward that uses it.)
+/// The first in a step whose results were not finite although what it got from other stages was. Inputs and forwards come
+/// before backwards, which a loss scale may be to blame for. (A parameter or a target that is not finite shows as the forward
+/// that uses it.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Culprit {
     /// The stage.
@@ -50,11 +51,11 @@ impl fmt::Display for Culprit {
     }
 }
 
-/// Of all stages' culprits the first in the step: micro-batch by micro-batch, forwards up the stages and backwards down.
+/// Of all stages' culprits the first: micro-batch by micro-batch, forwards up the stages and, if none is, backwards down.
 pub(crate) fn first(culprits: impl Iterator<Item = Culprit>) -> Option<Culprit> {
     culprits.min_by_key(|culprit| {
         let way = if culprit.origin == Origin::Backward { usize::MAX - culprit.stage } else { culprit.stage };
-        (culprit.micro_batch, culprit.origin, way)
+        (culprit.origin == Origin::Backward, culprit.micro_batch, culprit.origin, way)
     })
 }
 
@@ -110,7 +111,7 @@ mod tests {
         assert_eq!(of(&[]), None);
         assert_eq!(of(&[culprit(2, 1, forward), culprit(1, 1, forward)]), Some(culprit(1, 1, forward)));
         assert_eq!(of(&[culprit(0, 1, backward), culprit(2, 1, backward)]), Some(culprit(2, 1, backward)));
-        assert_eq!(of(&[culprit(0, 0, backward), culprit(0, 1, forward)]), Some(culprit(0, 0, backward)));
+        assert_eq!(of(&[culprit(0, 0, backward), culprit(0, 1, forward)]), Some(culprit(0, 1, forward)));
         assert_eq!(of(&[culprit(0, 3, backward), culprit(2, 3, forward)]), Some(culprit(2, 3, forward)));
     }
 }

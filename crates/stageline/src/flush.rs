@@ -11,7 +11,7 @@ use burn::optim::{GradientsParams, ModuleOptimizer};
 use crate::clip::{Clip, Scaling};
 use crate::finite::OnNonFinite;
 use crate::moments::second_moments;
-use crate::precision::Precision;
+use crate::precision::{Precision, Rounding};
 use crate::tie::unify;
 use crate::weight::Weight;
 use crate::worker::Finished;
@@ -132,6 +132,7 @@ pub(crate) struct Trained<M> {
     /// What the stage computes with, where that is not the module itself.
     copy: Option<M>,
     precision: Precision,
+    rounding: Option<Rounding>,
     optimizer: ModuleOptimizer,
     learning_rate: ModuleLrScheduler,
 }
@@ -143,8 +144,9 @@ impl<M: Module> Trained<M> {
         optimizer: ModuleOptimizer,
         learning_rate: ModuleLrScheduler,
     ) -> Self {
-        let copy = precision.copy_of(&module);
-        Self { module: Some(module), copy, precision, optimizer, learning_rate }
+        let rounding = precision.rounding(&module);
+        let copy = rounding.as_ref().map(|rounding| rounding.copy_of(&module));
+        Self { module: Some(module), copy, precision, rounding, optimizer, learning_rate }
     }
 
     pub(crate) fn module(&self) -> &M {
@@ -191,7 +193,7 @@ impl<M: Module> Trained<M> {
     }
 
     fn put(&mut self, module: M) {
-        self.copy = self.precision.copy_of(&module);
+        self.copy = self.rounding.as_ref().map(|rounding| rounding.copy_of(&module));
         self.module = Some(module);
     }
 

@@ -86,10 +86,11 @@ impl Examination {
         second_moments: &HashMap<ParamId, f64>,
     ) -> Vec<ParameterHealth> {
         let after = named::values(module);
-        let of = |Named { id, path, gradient }: Named| {
+        let of = |Named { id, path, gradient, .. }: Named| {
+            let gradient = gradient?;
             let elements = || gradient.iter().copied().map(f64::from);
             let (before, after) = (&self.values[&id], &after[&id]);
-            ParameterHealth {
+            Some(ParameterHealth {
                 stage,
                 path,
                 gradient_norm: norm(elements()),
@@ -100,9 +101,9 @@ impl Examination {
                 second_moment: second_moments.get(&id).copied(),
                 zeros: elements().filter(|element| *element == 0.0).count() as f64 / gradient.len().max(1) as f64,
                 histogram: Histogram::of(elements()),
-            }
+            })
         };
-        self.gradients.into_iter().map(of).collect()
+        self.gradients.into_iter().filter_map(of).collect()
     }
 }
 

@@ -6,32 +6,19 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 
-/// The gradient of one parameter.
+/// A parameter that is trained, and its gradient.
 pub(crate) struct Named {
     pub(crate) id: ParamId,
-    /// Where the parameter is in its module, such as `0.linear.weight`.
-    pub(crate) path: String,
-    pub(crate) gradient: Vec<f32>,
-}
-
-/// The gradients that there are, in the order of the module's parameters, each once.
-pub(crate) fn gradients<M: Module>(module: &M, gradients: &GradientsParams) -> Vec<Named> {
-    let mut read = ReadGradients { path: Vec::new(), seen: HashSet::new(), gradients, found: Vec::new() };
-    module.visit(&mut read);
-    read.found
-}
-
-/// A parameter that is trained.
-pub(crate) struct Trained {
-    pub(crate) id: ParamId,
-    /// Where it is in its module.
+    /// Where it is in its module, such as `0.linear.weight`.
     pub(crate) path: String,
     pub(crate) elements: usize,
+    /// `None` where the loss does not depend on it.
+    pub(crate) gradient: Option<Vec<f32>>,
 }
 
 /// The parameters that are trained, in the order of the module, each once.
-pub(crate) fn trained<M: Module>(module: &M) -> Vec<Trained> {
-    let mut read = ReadTrained { path: Vec::new(), seen: HashSet::new(), found: Vec::new() };
+pub(crate) fn gradients<M: Module>(module: &M, gradients: &GradientsParams) -> Vec<Named> {
+    let mut read = ReadGradients { path: Vec::new(), seen: HashSet::new(), gradients, found: Vec::new() };
     module.visit(&mut read);
     read.found
 }
@@ -61,33 +48,11 @@ impl ModuleVisitor for ReadGradients<'_> {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let Some(gradient) = self.gradients.get::<D>(param.id) else { return };
-        if self.seen.insert(param.id) {
-            self.found.push(Named { id: param.id, path: self.path.join("."), gradient: on_host(gradient) });
-        }
-    }
-}
-
-struct ReadTrained {
-    path: Vec<String>,
-    seen: HashSet<ParamId>,
-    found: Vec<Trained>,
-}
-
-impl ModuleVisitor for ReadTrained {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
-    }
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let value = param.val();
         if value.is_require_grad() && self.seen.insert(param.id) {
-            let elements = value.shape().num_elements();
-            self.found.push(Trained { id: param.id, path: self.path.join("."), elements });
+            let gradient = self.gradients.get::<D>(param.id).map(on_host);
+            let (path, elements) = (self.path.join("."), value.shape().num_elements());
+            self.found.push(Named { id: param.id, path, elements, gradient });
         }
     }
 }

@@ -1,12 +1,14 @@
 //! The precision in which stages compute; parameters, gradient sums and optimizers keep theirs.
 
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::str::FromStr;
 
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{Bool, FloatDType, Int, Tensor};
 
+use crate::erased::Erased;
 use crate::payload::{Payload, PayloadMapper};
 use crate::tie::{unify, with_value};
 
@@ -19,7 +21,8 @@ use crate::tie::{unify, with_value};
 /// copy is then made anew. Targets stay as they come, and the loss has to be made in f32: cast what it is made from with
 /// `.cast(FloatDType::F32)`, which does nothing in a run in f32.
 ///
-/// Batch norms keep their parameters and statistics in full; of burn's own, which cannot take rounded inputs, `build` says so.
+/// Batch norms keep their parameters in full, and all running states are kept; of burn's own batch norm, which cannot take
+/// rounded inputs, `build` says so.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
     /// That of the parameters, most often f32.
@@ -42,10 +45,9 @@ impl Precision {
         }
     }
 
-    /// What a stage computes with instead of its module, if anything.
-    pub(crate) fn copy_of<M: Module>(self, module: &M) -> Option<M> {
-        let dtype = self.rounded()?;
-        Some(unify(module.clone().map(&mut Round { dtype, containers: Vec::new() })))
+    /// How copies of a module are made, if it is not to compute itself.
+    pub(crate) fn rounding<M: Module>(self, module: &M) -> Option<Rounding> {
+        Some(Rounding { dtype: self.rounded()?, kept: kept(module) })
     }
 
     /// Rounds an input that comes with a batch.
@@ -70,29 +72,101 @@ impl Precision {
 /// What burn calls the struct of a batch norm.
 pub(crate) const BATCH_NORM: &str = "Struct:BatchNorm";
 
-struct Round {
+/// How a stage's copy of its module is made.
+pub(crate) struct Rounding {
     dtype: FloatDType,
-    /// The structs around a parameter.
-    containers: Vec<String>,
+    /// What stays as it is: all of a batch norm, and running states, whose tensors a module shares with its copies.
+    kept: HashSet<ParamId>,
 }
 
-impl ModuleMapper for Round {
-    fn enter_module(&mut self, _name: &str, container: &str) {
-        self.containers.push(container.to_owned());
+impl Rounding {
+    pub(crate) fn copy_of<M: Module>(&self, module: &M) -> M {
+        unify(module.clone().map(&mut Round(self)))
     }
+}
 
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.containers.pop();
-    }
+struct Round<'a>(&'a Rounding);
 
+impl ModuleMapper for Round<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        // Also because its statistics are shared with the module that is copied.
-        if self.containers.iter().any(|container| container == BATCH_NORM) {
+        if self.0.kept.contains(&param.id) {
             return param;
         }
         let value = param.val();
-        let rounded = value.clone().inner().cast(self.dtype).autodiff();
+        let rounded = value.clone().inner().cast(self.0.dtype).autodiff();
         with_value(param, if value.is_require_grad() { rounded.require_grad() } else { rounded })
+    }
+}
+
+fn kept<M: Module>(module: &M) -> HashSet<ParamId> {
+    let mut batch_norms = BatchNorms { depth: Vec::new(), found: HashSet::new() };
+    module.visit(&mut batch_norms);
+    // Only by writing to a copy does it show what is shared; what was there is then written back.
+    let mut mark = Mark { values: HashMap::new(), back: false };
+    let copy = module.clone().map(&mut mark);
+    let mut shared = Marked(HashSet::new());
+    module.visit(&mut shared);
+    mark.back = true;
+    drop(copy.map(&mut mark));
+    batch_norms.found.extend(shared.0);
+    batch_norms.found
+}
+
+struct BatchNorms {
+    /// Whether each struct around a parameter is a batch norm.
+    depth: Vec<bool>,
+    found: HashSet<ParamId>,
+}
+
+impl ModuleVisitor for BatchNorms {
+    fn enter_module(&mut self, _name: &str, container: &str) {
+        self.depth.push(container == BATCH_NORM);
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.depth.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if self.depth.contains(&true) {
+            self.found.insert(param.id);
+        }
+    }
+}
+
+/// Makes everything that is not trained f64, and back what it was.
+struct Mark {
+    values: HashMap<ParamId, Erased>,
+    back: bool,
+}
+
+impl ModuleMapper for Mark {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let value = param.val();
+        if value.is_require_grad() {
+            return param;
+        }
+        let other = match self.values.get(&param.id).filter(|_| self.back) {
+            Some(before) => before.clone().tensor(),
+            None => {
+                self.values.entry(param.id).or_insert_with(|| Erased::new(value.clone()));
+                value.cast(MARK)
+            }
+        };
+        with_value(param, other)
+    }
+}
+
+/// A type that no parameter has.
+const MARK: FloatDType = FloatDType::F64;
+
+struct Marked(HashSet<ParamId>);
+
+impl ModuleVisitor for Marked {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if FloatDType::from(param.val().dtype()) == MARK {
+            self.0.insert(param.id);
+        }
     }
 }
 
@@ -150,6 +224,7 @@ pub struct PrecisionError(String);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use burn::module::RunningState;
     use burn::nn::{BatchNormConfig, LinearConfig};
     use burn::tensor::{DType, Device};
 
@@ -165,11 +240,34 @@ mod tests {
     fn a_copy_is_rounded_and_the_module_is_not() {
         let device = Device::flex().autodiff();
         let module = (LinearConfig::new(2, 3).init(&device), BatchNormConfig::new(3).init(&device));
-        assert!(Precision::Full.copy_of(&module).is_none());
-        let (linear, norm) = Precision::Bf16.copy_of(&module).unwrap();
+        assert!(Precision::Full.rounding(&module).is_none());
+        let (linear, norm) = Precision::Bf16.rounding(&module).unwrap().copy_of(&module);
         assert_eq!(linear.weight.val().dtype(), DType::BF16);
         assert_eq!((linear.weight.id, linear.weight.is_require_grad()), (module.0.weight.id, true));
         assert_eq!(module.0.weight.val().dtype(), DType::F32);
         assert_eq!((norm.gamma.val().dtype(), norm.running_mean.value().dtype()), (DType::F32, DType::F32));
+    }
+
+    /// A state of a user's own, and a parameter that is frozen.
+    #[derive(Module, Debug)]
+    struct Stateful {
+        state: RunningState<Tensor<1>>,
+        frozen: Param<Tensor<1>>,
+    }
+
+    #[test]
+    fn running_states_are_left_alone_and_frozen_parameters_are_rounded() {
+        let device = Device::flex().autodiff();
+        let value = || Tensor::<1>::from_floats([0.123_456_789], &device);
+        let frozen = Param::from_tensor(value()).set_require_grad(false);
+        let module = Stateful { state: RunningState::new(value()), frozen };
+        let rounding = Precision::Bf16.rounding(&module).unwrap();
+        for _ in 0..2 {
+            let copy = rounding.copy_of(&module);
+            assert_eq!(copy.frozen.val().dtype(), DType::BF16);
+            assert_eq!((copy.state.value().dtype(), module.state.value().dtype()), (DType::F32, DType::F32));
+            assert_eq!(module.state.value().into_data(), value().into_data());
+            assert_eq!(module.frozen.val().into_data(), value().into_data());
+        }
     }
 }

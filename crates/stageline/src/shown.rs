@@ -1,12 +1,10 @@
 //! Gradients, shown instead of being used.
 
-use std::collections::HashMap;
-
 use burn::module::Module;
 use burn::optim::GradientsParams;
 
 use crate::clip::Scaling;
-use crate::named::{self, Trained};
+use crate::named;
 use crate::tie::Ties;
 
 /// The gradient of one parameter for one batch.
@@ -38,17 +36,13 @@ pub(crate) fn show<M: Module>(
     scaling: Scaling,
     ties: &Ties,
 ) -> Vec<ParameterGradient> {
-    let by_id = |gradients: &GradientsParams| {
-        let named = named::gradients(module, gradients).into_iter();
-        named.map(|named| (named.id, named.gradient)).collect::<HashMap<_, _>>()
-    };
-    let mut summed = by_id(&gradients);
-    let mut applied = by_id(&scaling.apply(module, gradients));
-    let own = named::trained(module).into_iter().filter(|parameter| !ties.holds(parameter.id));
-    own.map(|Trained { id, path, elements }| {
-        let zeros = || vec![0.0; elements];
-        let (summed, applied) = (summed.remove(&id), applied.remove(&id));
-        ParameterGradient::new(stage, path, summed.unwrap_or_else(zeros), applied.unwrap_or_else(zeros))
+    let summed = named::gradients(module, &gradients);
+    let applied = named::gradients(module, &scaling.apply(module, gradients));
+    let own = summed.into_iter().zip(applied).filter(|(summed, _)| !ties.holds(summed.id));
+    own.map(|(summed, applied)| {
+        let zeros = || vec![0.0; summed.elements];
+        let (path, summed) = (summed.path, summed.gradient.unwrap_or_else(zeros));
+        ParameterGradient::new(stage, path, summed, applied.gradient.unwrap_or_else(zeros))
     })
     .collect()
 }

@@ -16,11 +16,13 @@ pub use cause::{Cause, ClipScope, Whose};
 pub use difference::Difference;
 pub use trial::Trial;
 
-use crate::batch::Batch;
+use crate::batch::{Batch, BatchError};
 use crate::builder::PipelineBuilder;
 use crate::error::{BuildError, StepError};
 use crate::payload::Payload;
 use crate::precision::Precision;
+use crate::report::LossTerm;
+use crate::shown::ParameterGradient;
 use crate::stage::BoxError;
 use diagnosis::Diagnosis;
 
@@ -53,16 +55,16 @@ pub struct Verify {
 pub struct Bars {
     /// Of each parameter's gradient at the first step, relative to its norm.
     pub gradient: f64,
-    /// Of the validation losses, absolutely.
-    pub validation: f64,
+    /// Of the validation losses; where there are none, of the last training losses. Of losses above 1 relative.
+    pub loss: f64,
 }
 
 impl Bars {
     /// In f32 1e-3 for both; in a lower precision 0.1, for gradients of few samples have few bits, and the usual 0.02.
     pub fn of(precision: Precision) -> Self {
         match precision {
-            Precision::Full => Self { gradient: 1e-3, validation: 1e-3 },
-            Precision::Bf16 | Precision::F16 => Self { gradient: 0.1, validation: 0.02 },
+            Precision::Full => Self { gradient: 1e-3, loss: 1e-3 },
+            Precision::Bf16 | Precision::F16 => Self { gradient: 0.1, loss: 0.02 },
         }
     }
 }
@@ -84,7 +86,8 @@ impl Verify {
         Self { steps: steps.max(1), ..self }
     }
 
-    /// Into how many micro-batches the reference is cut, where the full batch does not fit on its device.
+    /// Into how many micro-batches the reference is cut, where the full batch does not fit on its device, or batches are cut
+    /// by hand. Then only what this leaves out is proved.
     pub fn reference_micro_batches(self, micro_batches: usize) -> Self {
         Self { reference_micro_batches: micro_batches.max(1), ..self }
     }
@@ -97,7 +100,7 @@ impl Verify {
     /// Puts a pipeline to the proof.
     ///
     /// `build` makes it anew, with the same parameters every time ([`seeded`](crate::seeded)); `batch` gives the batch of a
-    /// step, which must not be cut by hand; `validation` are batches that are not trained on.
+    /// step; `validation` are batches that are not trained on.
     ///
     /// # Errors
     /// Where one of the runs fails. That they differ is no error.
@@ -128,9 +131,7 @@ impl Verify {
         let configured_gradients = trial.gradients(batch(0)).map_err(VerifyError::Trial)?;
         let configured = self.train(&mut trial, &batch, validation)?;
         drop(trial);
-        let mut reference = build().reference(self.reference_micro_batches).build()?;
-        let reference_gradients = reference.gradients(batch(0))?;
-        let reference = self.train(&mut reference, &batch, validation)?;
+        let (reference, reference_gradients) = self.reference(&build, &batch, validation)?;
 
         let gradients = difference::differences(&configured_gradients, &reference_gradients)?;
         let losses = configured.losses.into_iter().zip(reference.losses);
@@ -154,6 +155,20 @@ impl Verify {
         Ok(verification)
     }
 
+    fn reference<In: Payload, Target: Payload>(
+        self,
+        build: impl Fn() -> PipelineBuilder<In, Target>,
+        batch: impl Fn(usize) -> Batch<In, Target>,
+        validation: &[Batch<In, Target>],
+    ) -> Result<(Trained, Vec<ParameterGradient>), VerifyError> {
+        let mut reference = build().reference(self.reference_micro_batches).build()?;
+        let gradients = match reference.gradients(batch(0)) {
+            Err(StepError::Batch(BatchError::Count { given, .. })) => return Err(VerifyError::CutByHand { given }),
+            gradients => gradients?,
+        };
+        Ok((self.train(&mut reference, batch, validation)?, gradients))
+    }
+
     fn train<In: Payload, Target: Payload>(
         self,
         trial: &mut impl Trial<In, Target>,
@@ -163,11 +178,21 @@ impl Verify {
         let losses = (0..self.steps).map(|step| trial.step(batch(step))).collect::<Result<_, _>>();
         let losses = losses.map_err(VerifyError::Trial)?;
         let evaluate = |batch: &Batch<In, Target>| trial.evaluate(batch.clone());
-        let terms = validation.iter().map(evaluate).collect::<Result<Vec<_>, _>>().map_err(VerifyError::Trial)?;
-        let weight = terms.iter().map(|term| term.weight).sum::<f64>();
-        let loss = terms.iter().map(|term| term.loss * term.weight).sum::<f64>() / weight;
-        Ok(Trained { losses, validation: (!terms.is_empty()).then_some(loss) })
+        let batches = validation.iter().map(evaluate).collect::<Result<Vec<_>, _>>().map_err(VerifyError::Trial)?;
+        Ok(Trained { losses, validation: (!batches.is_empty()).then(|| together(&batches)) })
     }
+}
+
+/// The loss of all batches together, term by term.
+fn together(batches: &[Vec<LossTerm>]) -> f64 {
+    let terms = batches.iter().map(Vec::len).max().unwrap_or(0);
+    let of_term = |term: usize| {
+        let of_batches = || batches.iter().filter_map(|terms| terms.get(term)).filter(|term| term.weight > 0.0);
+        let weight: f64 = of_batches().map(|term| term.weight).sum();
+        let sum: f64 = of_batches().map(|term| term.loss * term.weight).sum();
+        if weight > 0.0 { sum / weight } else { 0.0 }
+    };
+    (0..terms).map(of_term).sum()
 }
 
 struct Trained {
@@ -189,6 +214,11 @@ impl Compared {
     /// How far they are from each other.
     pub fn difference(self) -> f64 {
         (self.configured - self.reference).abs()
+    }
+
+    /// Whether that is no more than this; of losses above 1, as a share.
+    fn within(self, bar: f64) -> bool {
+        self.difference() <= bar * self.reference.abs().max(1.0)
     }
 }
 
@@ -222,13 +252,13 @@ impl Verification {
 
     fn agrees(&self) -> bool {
         let gradients = self.gradients.iter().all(|difference| difference.relative <= self.bars.gradient);
-        gradients && self.validation.is_none_or(|validation| validation.difference() <= self.bars.validation)
+        let last = self.validation.or(self.losses.last().copied());
+        gradients && last.is_none_or(|losses| losses.within(self.bars.loss))
     }
 
-    /// The step from which on the losses are apart.
-    fn parting(&self) -> usize {
-        let apart = |losses: &Compared| losses.difference() > self.bars.validation * losses.reference.abs();
-        self.losses.iter().position(apart).unwrap_or(self.losses.len())
+    /// The first step whose loss is apart.
+    fn parting(&self) -> Option<usize> {
+        self.losses.iter().position(|losses| !losses.within(self.bars.loss))
     }
 }
 
@@ -250,15 +280,16 @@ impl fmt::Display for Verification {
             writeln!(f, "  {difference}")?;
         }
         writeln!(f, "losses: {:>13} {:>12} {:>12}", "as configured", "full batch", "difference")?;
-        let last = losses.len() - 1;
-        for step in (0..=last).step_by((last / (SHOWN - 1)).max(1)) {
+        let mut steps: Vec<_> = (0..SHOWN).map(|row| row * (losses.len() - 1) / (SHOWN - 1)).collect();
+        steps.dedup();
+        for step in steps {
             let Compared { configured, reference } = losses[step];
             let difference = losses[step].difference();
             writeln!(f, "  step {step:>5} {configured:>9.6} {reference:>12.6} {difference:>12.1e}")?;
         }
         if let Some(compared @ Compared { configured, reference }) = validation {
             let difference = compared.difference();
-            let most = bars.validation;
+            let most = bars.loss;
             writeln!(f, "validation {configured:>10.6} {reference:>12.6} {difference:>12.1e} (at most {most:.0e})")?;
         }
         match &self.cause {
@@ -279,6 +310,15 @@ pub enum VerifyError {
     /// [`Verify::reference_micro_batches`].
     #[error("the reference failed: {0}")]
     Reference(#[from] StepError),
+    /// Batches are cut by hand, and cannot be put together to a full one.
+    #[error(
+        "batches are cut by hand into {given} micro-batches, which cannot be put together; give the reference as many, by \
+         `.reference_micro_batches({given})`, or whole batches"
+    )]
+    CutByHand {
+        /// Into how many.
+        given: usize,
+    },
     /// What was put to the proof failed.
     #[error("the training that is verified failed: {0}")]
     Trial(BoxError),

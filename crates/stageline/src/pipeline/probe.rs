@@ -7,7 +7,6 @@ use crate::error::StepError;
 use crate::failure::During;
 use crate::flush::Verdict;
 use crate::payload::Payload;
-use crate::report::Update;
 use crate::shown::ParameterGradient;
 use crate::weight::Weight;
 
@@ -22,8 +21,9 @@ pub(crate) struct Probe {
 
 impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// The gradients that the next step would have with this batch, in layer order; nothing steps, and nothing is counted.
+    /// (The running statistics of a batch norm of burn's move with every forward.)
     ///
-    /// They are read on the host.
+    /// They are read on the host. Where they overflow at the present loss scale, they are computed with a lower one.
     ///
     /// # Errors
     /// As for [`step`](Self::step); where the loss or a gradient is not finite and no lower loss scale helps,
@@ -43,7 +43,10 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     pub(crate) fn probe(&mut self, batch: MicroBatches<In, Target>, divisor: &Weight) -> Result<Probe, StepError> {
         self.running()?;
         self.begin(During::Step(self.steps));
-        self.probed(batch, divisor).map_err(|ended| self.end(ended))
+        let scaler = self.stepping.scaler;
+        let probe = self.probed(batch, divisor);
+        self.stepping.scaler = scaler;
+        probe.map_err(|ended| self.end(ended))
     }
 
     fn probed(&mut self, batch: MicroBatches<In, Target>, divisor: &Weight) -> Result<Probe, Ended> {
@@ -54,10 +57,10 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
                 self.conclude(Verdict::Skip)?;
                 self.recorded()?;
                 let culprit = self.inspect((batch.inputs.clone(), batch.targets.clone()), &context)?;
-                match self.not_finite(culprit, context.loss_scale)? {
-                    Update::Overflow { .. } => continue,
-                    _ => return Err(Ended::ByCaller(StepError::NonFinite { step: self.steps, culprit })),
+                if self.back_off(culprit) {
+                    continue;
                 }
+                return Err(Ended::ByCaller(StepError::NonFinite { step: self.steps, culprit }));
             };
             let concluded = self.conclude(Verdict::Show { scaling })?;
             self.recorded()?;

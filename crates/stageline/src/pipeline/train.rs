@@ -84,11 +84,9 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     }
 
     /// What is made of a step that is not finite.
-    pub(super) fn not_finite(&mut self, culprit: Option<Culprit>, loss_scale: f64) -> Result<Update, Ended> {
+    fn not_finite(&mut self, culprit: Option<Culprit>, loss_scale: f64) -> Result<Update, Ended> {
         let step = self.steps;
-        // What a forward made, or came with the batch, is not for its scale.
-        let by_scale = culprit.is_none_or(|culprit| culprit.origin == Origin::Backward);
-        if by_scale && self.stepping.scaler.back_off() {
+        if self.back_off(culprit) {
             tracing::info!(
                 step,
                 loss_scale,
@@ -105,5 +103,10 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
                 Ok(Update::NonFinite { culprit })
             }
         }
+    }
+
+    /// Lowers the scale of the loss, if that can help: what a forward made, or came with the batch, is not for its scale.
+    pub(super) fn back_off(&mut self, culprit: Option<Culprit>) -> bool {
+        culprit.is_none_or(|culprit| culprit.origin == Origin::Backward) && self.stepping.scaler.back_off()
     }
 }

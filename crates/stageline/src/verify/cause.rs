@@ -33,14 +33,16 @@ pub enum Cause {
     },
     /// The loss of a sample depends on which others are in its micro-batch, though there is no batch norm.
     CoupledSamples,
+    /// The model gives other gradients each time that it computes the same.
+    DrawsRandomNumbers,
     /// The parameters are not the same each time that the model is built.
     NotSeeded,
     /// It is the rounding of the precision that stages compute in.
     Rounding,
     /// The gradients of the first step are the same; what is made of them, or a later step, is not.
     AfterTheGradients {
-        /// The first step whose loss is another.
-        step: usize,
+        /// The first step whose loss is another; `None` where only the validation loss is.
+        step: Option<usize>,
     },
     /// None of these.
     Unknown {
@@ -74,16 +76,7 @@ pub enum ClipScope {
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::MeanOfMeans(Whose::Loss) => write!(
-                f,
-                "mean of means: `LossStage::loss` gives a mean of a micro-batch; give the sum over its targets, and their \
-                 number as its weight"
-            ),
-            Self::MeanOfMeans(Whose::Training) => write!(
-                f,
-                "mean of means: the means of the micro-batches are averaged, though they weigh different numbers of targets; \
-                 add up sums, and divide by the weight of the whole step"
-            ),
+            Self::MeanOfMeans(whose) => write!(f, "mean of means: {whose}"),
             Self::MissedDivision { factor } => write!(
                 f,
                 "a missed division: all gradients are {factor:.6} times what they should be; divide the sum of a step once, \
@@ -95,12 +88,7 @@ impl fmt::Display for Cause {
                  look for what is detached or left out there"
             ),
             Self::ClippedApart(scope) => {
-                let each = match scope {
-                    ClipScope::MicroBatch => "micro-batch",
-                    ClipScope::Stage => "stage",
-                    ClipScope::Parameter => "parameter",
-                };
-                write!(f, "a clip per {each}: clip all gradients together, once a step, when they are added up")
+                write!(f, "a clip per {scope}: clip all gradients together, once a step, when they are added up")
             }
             Self::NotClipped => write!(f, "gradients are not clipped; clip them when they are added up"),
             Self::BatchNorm { stage, path } => write!(
@@ -110,22 +98,54 @@ impl fmt::Display for Cause {
             ),
             Self::CoupledSamples => write!(
                 f,
-                "the loss of a sample depends on the other samples of its micro-batch; look for a mean, a maximum or a \
-                 difference over the first dimension"
+                "the loss of a sample depends on the other samples of its micro-batch, or something is added once a \
+                 micro-batch; look for a mean, a maximum or a difference over the first dimension, and for a regulariser in \
+                 the loss"
+            ),
+            Self::DrawsRandomNumbers => write!(
+                f,
+                "the model draws random numbers that depend on more than the sample; drop with `stageline::Dropout`"
             ),
             Self::NotSeeded => {
                 write!(f, "the model has other parameters each time that it is built; make its layers with `seeded`")
             }
             Self::Rounding => write!(f, "the precision: in f32 it is the same"),
-            Self::AfterTheGradients { step } => write!(
-                f,
-                "the gradients of the first step agree, and the losses part at step {step}; look at the optimizer, at a \
-                 learning rate that counts micro-batches, and at what changes from step to step"
-            ),
+            Self::AfterTheGradients { step } => {
+                let place = step.map_or("after the last step".to_owned(), |step| format!("at step {step}"));
+                write!(
+                    f,
+                    "the gradients of the first step agree, and the losses part {place}; look at the optimizer, at a learning \
+                     rate that counts micro-batches, and at what changes from step to step"
+                )
+            }
             Self::Unknown { stage, path } => write!(
                 f,
                 "no known fault gives these gradients; begin with `{path}` of stage {stage}, where they are the furthest apart"
             ),
         }
+    }
+}
+
+impl fmt::Display for Whose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Loss => {
+                "`LossStage::loss` gives a mean of a micro-batch; give the sum over its targets, and their number as its weight"
+            }
+            Self::Training => {
+                "the means of the micro-batches are averaged, though they weigh different numbers of targets; add up sums, and \
+                 divide by the weight of the whole step"
+            }
+        })
+    }
+}
+
+impl fmt::Display for ClipScope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::MicroBatch => "micro-batch",
+            Self::Stage => "stage",
+            Self::Parameter => "parameter",
+        })
     }
 }

@@ -1,8 +1,6 @@
 //! The likely cause of a difference: each known fault predicts gradients, and the one that predicts those that were found is it.
 
-use std::ops::Range;
-
-use super::difference::{floor, relative, wide};
+use super::difference::{relative, wide};
 use super::{Cause, ClipScope, VerifyError, Whose};
 use crate::batch::{Batch, MicroBatches};
 use crate::builder::PipelineBuilder;
@@ -11,6 +9,7 @@ use crate::payload::Payload;
 use crate::pipeline::{Pipeline, Probe};
 use crate::precision::Precision;
 use crate::shown::ParameterGradient;
+use crate::weight::Weight;
 
 /// What is known of a difference.
 pub(super) struct Diagnosis<'a, B, In, Target> {
@@ -26,18 +25,28 @@ pub(super) struct Diagnosis<'a, B, In, Target> {
 /// All gradients, one parameter after the other.
 type Flat = Vec<f64>;
 
-/// What the pieces of a batch give by themselves.
-struct Pieces {
-    /// The sum of their losses, all terms together, and of what they weigh in the first term.
-    losses: Vec<(f64, f64)>,
-    /// The sum of their gradients, each divided by the weight of all.
+/// What the pieces of a batch give, each computed by itself.
+struct Parts {
+    /// The sum of every term of the loss, and its weight, of each piece.
+    losses: Vec<(Vec<f64>, Weight)>,
+    /// The sum of their gradients, divided by the weight of all.
     sum: Flat,
-    /// The mean of their gradients, each divided by its own weight.
-    mean: Flat,
     /// The parameters, by their index, to which a piece gives nothing.
     silent: Vec<Vec<usize>>,
-    /// The first, with each piece clipped, or with the sum clipped after each piece; and the second with each piece clipped.
-    clipped: [Flat; 3],
+}
+
+/// What known faults make of the gradients of the pieces.
+struct Predictions {
+    /// The mean of their means.
+    mean: Flat,
+    /// Their sum, each clipped by itself.
+    clipped_each: Flat,
+    /// Their sum, clipped after each addition.
+    clipped_running: Flat,
+    /// The mean of their means, each clipped by itself.
+    clipped_means: Flat,
+    /// The mean of their means, clipped after each addition.
+    clipped_running_means: Flat,
 }
 
 impl<B, In, Target> Diagnosis<'_, B, In, Target>
@@ -50,30 +59,33 @@ where
     pub(super) fn cause(&self) -> Result<Option<Cause>, VerifyError> {
         let configuration = (self.build)();
         let (clip, micro_batches) = (configuration.configured_clip(), configuration.configured_micro_batches());
-        let batch_norms = configuration.batch_norms().to_vec();
+        let batch_norm = configuration.batch_norms().first().cloned();
         let mut probes = configuration.reference(1).unclipped().build()?;
 
-        let whole = self.pieces(&mut probes, self.reference_micro_batches, clip)?;
+        let whole = self.parts(&mut probes, self.reference_micro_batches)?;
+        if !self.close(&self.parts(&mut probes, self.reference_micro_batches)?.sum, &whole.sum) {
+            return Ok(Some(Cause::DrawsRandomNumbers));
+        }
         if !self.close(&whole.sum, &flat(self.reference)) {
             return Ok(Some(Cause::NotSeeded));
         }
-        let pieces = self.pieces(&mut probes, micro_batches, clip)?;
-        let found = flat(self.configured);
-        if let Some(cause) = self.of_loss(&whole, &pieces) {
+        let parts = self.parts(&mut probes, micro_batches)?;
+        if let Some(cause) = self.of_loss(&whole, &parts) {
             return Ok(Some(cause));
         }
-        if !self.close(&pieces.sum, &whole.sum) {
-            let batch_norm = batch_norms.into_iter().next();
+        if !self.close(&parts.sum, &whole.sum) {
             let batch_norm = batch_norm.map(|(stage, path)| Cause::BatchNorm { stage, path });
-            return Ok(self.silent(&whole, &pieces).or(batch_norm).or(Some(Cause::CoupledSamples)));
+            return Ok(self.silent(&whole, &parts).or(batch_norm).or(Some(Cause::CoupledSamples)));
         }
-        if self.close(&found, &pieces.sum) {
+        let found = flat(self.configured);
+        if self.close(&found, &parts.sum) {
             return Ok(self.of_clip(clip));
         }
-        if let Some(cause) = self.of_sum(&found, &pieces) {
+        let predictions = self.predictions(&mut probes, micro_batches, clip)?;
+        if let Some(cause) = self.of_sum(&found, &parts.sum, predictions) {
             return Ok(Some(cause));
         }
-        if let Some(cause) = self.missing(&mut probes, micro_batches, &pieces.sum)? {
+        if let Some(cause) = self.missing(&mut probes, micro_batches, &parts.sum)? {
             return Ok(Some(cause));
         }
         if self.is_rounding(&found)? {
@@ -82,62 +94,86 @@ where
         Ok(Some(self.unknown()))
     }
 
-    /// What the batch gives, cut into so many pieces of which each is computed by itself.
-    fn pieces(
+    /// What the batch gives, cut into so many pieces.
+    fn parts(&self, probes: &mut Pipeline<In, Target>, count: usize) -> Result<Parts, VerifyError> {
+        let batch = self.cut(probes, count)?;
+        let mut parts = Parts { losses: Vec::new(), sum: self.zeros(), silent: Vec::new() };
+        for piece in 0..count {
+            let only = batch.clone().only(piece);
+            let Probe { gradients, losses, weight } = probes.probe(only, &batch.weights.total)?;
+            parts.losses.push((losses, weight));
+            let nothing = |&at: &usize| gradients[at].summed.iter().all(|value| *value == 0.0);
+            parts.silent.push((0..gradients.len()).filter(nothing).collect());
+            add(&mut parts.sum, &flat(&gradients), 1.0);
+        }
+        Ok(parts)
+    }
+
+    fn predictions(
         &self,
         probes: &mut Pipeline<In, Target>,
         count: usize,
         clip: Option<Clip>,
-    ) -> Result<Pieces, VerifyError> {
+    ) -> Result<Predictions, VerifyError> {
         let batch = self.cut(probes, count)?;
-        let total = batch.weights.total.clone();
-        let zeros = || vec![0.0; self.reference.iter().map(|gradient| gradient.summed.len()).sum()];
-        let mut pieces = Pieces {
-            losses: Vec::new(),
-            sum: zeros(),
-            mean: zeros(),
-            silent: Vec::new(),
-            clipped: [zeros(), zeros(), zeros()],
+        let mut all = Predictions {
+            mean: self.zeros(),
+            clipped_each: self.zeros(),
+            clipped_running: self.zeros(),
+            clipped_means: self.zeros(),
+            clipped_running_means: self.zeros(),
         };
+        let share = 1.0 / count as f64;
         for piece in 0..count {
             let only = batch.clone().only(piece);
             let own = only.weights.total.clone();
-            let Probe { gradients, losses, weight } = probes.probe(only.clone(), &total)?;
-            pieces.losses.push((losses.iter().sum(), weight.terms()[0]));
-            let nothing = |&at: &usize| gradients[at].summed.iter().all(|value| *value == 0.0);
-            pieces.silent.push((0..gradients.len()).filter(nothing).collect());
-            let part = flat(&gradients);
-            add(&mut pieces.sum, &part, 1.0);
-            add(&mut pieces.clipped[0], &clipped(part.clone(), clip), 1.0);
-            add(&mut pieces.clipped[1], &part, 1.0);
-            pieces.clipped[1] = clipped(std::mem::take(&mut pieces.clipped[1]), clip);
+            let part = flat(&probes.probe(only.clone(), &batch.weights.total)?.gradients);
+            add(&mut all.clipped_running, &part, 1.0);
+            all.clipped_running = clipped(all.clipped_running, clip);
+            add(&mut all.clipped_each, &clipped(part, clip), 1.0);
             if !own.is_zero() {
                 let mean = flat(&probes.probe(only, &own)?.gradients);
-                add(&mut pieces.mean, &mean, 1.0 / count as f64);
-                add(&mut pieces.clipped[2], &clipped(mean, clip), 1.0 / count as f64);
+                add(&mut all.mean, &mean, share);
+                add(&mut all.clipped_running_means, &mean, share);
+                all.clipped_running_means = clipped(all.clipped_running_means, clip);
+                add(&mut all.clipped_means, &clipped(mean, clip), share);
             }
         }
-        Ok(pieces)
+        Ok(all)
     }
 
     fn cut(&self, probes: &Pipeline<In, Target>, count: usize) -> Result<MicroBatches<In, Target>, VerifyError> {
         Ok(probes.cut(self.batch.clone(), count)?)
     }
 
-    /// Whether the loss of the whole is the sum of those of its pieces, and so is its weight.
-    fn of_loss(&self, whole: &Pieces, pieces: &Pieces) -> Option<Cause> {
-        let sums =
-            |pieces: &Pieces| pieces.losses.iter().fold((0.0, 0.0), |sum, piece| (sum.0 + piece.0, sum.1 + piece.1));
-        let ((loss, weight), (sum, total)) = (sums(whole), sums(pieces));
+    fn zeros(&self) -> Flat {
+        vec![0.0; self.reference.iter().map(|gradient| gradient.summed.len()).sum()]
+    }
+
+    /// Whether each term of the loss of the whole is the sum of those of its pieces, and so is its weight.
+    fn of_loss(&self, whole: &Parts, parts: &Parts) -> Option<Cause> {
+        let terms = whole.losses.first().map_or(0, |(losses, _)| losses.len());
+        let of_term = |parts: &Parts, term: usize| -> Vec<(f64, f64)> {
+            parts.losses.iter().map(|(losses, weight)| (losses[term], weight.terms()[term])).collect()
+        };
+        (0..terms).find_map(|term| self.of_term(&of_term(whole, term), &of_term(parts, term)))
+    }
+
+    /// The same for one term, by its losses and weights.
+    fn of_term(&self, whole: &[(f64, f64)], parts: &[(f64, f64)]) -> Option<Cause> {
+        let total = |pairs: &[(f64, f64)]| pairs.iter().fold((0.0, 0.0), |sum, pair| (sum.0 + pair.0, sum.1 + pair.1));
+        let ((loss, weight), (sum, weights)) = (total(whole), total(parts));
         let apart = |value: f64| (value / loss - 1.0).abs();
-        // A mean weighs its pieces by what they weigh, or all the same where these do not say.
-        let by_weight = pieces.losses.iter().map(|(loss, weight)| loss * weight).sum::<f64>() / total;
-        let as_mean = apart(by_weight).min(apart(sum / pieces.losses.len() as f64));
-        if as_mean <= self.bar || (as_mean < 0.5 && apart(sum) > 0.5) {
-            return (apart(sum) > self.bar).then_some(Cause::MeanOfMeans(Whose::Loss));
+        // A mean of means: by what the pieces weigh, or all the same where these do not say.
+        let by_weight = parts.iter().map(|(loss, weight)| loss * weight).sum::<f64>() / weights;
+        let as_mean = apart(by_weight).min(apart(sum / parts.len() as f64));
+        // The sum of means is as many times the whole as there are pieces, and masks make the mean differ from it by less.
+        let nearer_to_mean = as_mean < 0.5 && apart(sum) > 0.5;
+        if apart(sum) > self.bar && (as_mean <= self.bar || nearer_to_mean) {
+            return Some(Cause::MeanOfMeans(Whose::Loss));
         }
-        let uneven = (total / weight - 1.0).abs() > self.bar;
-        (uneven && apart(sum) <= self.bar).then(|| Cause::MissedDivision { factor: weight / total })
+        let uneven = (weights / weight - 1.0).abs() > self.bar;
+        (uneven && apart(sum) <= self.bar).then(|| Cause::MissedDivision { factor: weight / weights })
     }
 
     /// The sum is right: whether what the optimizer gets is.
@@ -164,30 +200,31 @@ where
     }
 
     /// The sum is not right: whether a fault in making it is known.
-    fn of_sum(&self, found: &Flat, pieces: &Pieces) -> Option<Cause> {
-        let [each, running, means] = &pieces.clipped;
-        let factor = dot(found, &pieces.sum) / dot(&pieces.sum, &pieces.sum);
-        let scaled: Flat = pieces.sum.iter().map(|value| value * factor).collect();
-        let by_micro_batch = || Cause::ClippedApart(ClipScope::MicroBatch);
-        self.closest(
-            found,
-            [
-                (Cause::MissedDivision { factor }, scaled),
-                (Cause::MeanOfMeans(Whose::Training), pieces.mean.clone()),
-                (by_micro_batch(), each.clone()),
-                (by_micro_batch(), running.clone()),
-                (by_micro_batch(), means.clone()),
-            ],
-        )
+    fn of_sum(&self, found: &Flat, sum: &Flat, predictions: Predictions) -> Option<Cause> {
+        let Predictions { mean, clipped_each, clipped_running, clipped_means, clipped_running_means } = predictions;
+        let scaled = |values: &Flat| {
+            let factor = dot(found, values) / dot(values, values);
+            (Cause::MissedDivision { factor }, values.iter().map(|value| value * factor).collect::<Flat>())
+        };
+        let by_micro_batch = |values| (Cause::ClippedApart(ClipScope::MicroBatch), values);
+        // Before the scaled mean, which is as close with a factor of 1.
+        let unscaled = [
+            (Cause::MeanOfMeans(Whose::Training), mean.clone()),
+            by_micro_batch(clipped_each),
+            by_micro_batch(clipped_running),
+            by_micro_batch(clipped_means),
+            by_micro_batch(clipped_running_means),
+        ];
+        self.closest(found, unscaled).or_else(|| self.closest(found, [scaled(sum), scaled(&mean)]))
     }
 
     /// A micro-batch that gives nothing to all parameters that are wrong: the model itself drops it.
-    fn silent(&self, whole: &Pieces, pieces: &Pieces) -> Option<Cause> {
-        let wrong = self.wrong(&pieces.sum, &whole.sum);
+    fn silent(&self, whole: &Parts, parts: &Parts) -> Option<Cause> {
+        let wrong = self.wrong(&parts.sum, &whole.sum);
         let stage = self.last_stage(&wrong)?;
-        let counts = |micro_batch: &usize| pieces.losses[*micro_batch].1 > 0.0;
-        let drops = |micro_batch: &usize| wrong.iter().all(|at| pieces.silent[*micro_batch].contains(at));
-        let micro_batch = (0..pieces.silent.len()).filter(counts).find(drops)?;
+        let counts = |micro_batch: &usize| !parts.losses[*micro_batch].1.is_zero();
+        let drops = |micro_batch: &usize| wrong.iter().all(|at| parts.silent[*micro_batch].contains(at));
+        let micro_batch = (0..parts.silent.len()).filter(counts).find(drops)?;
         Some(Cause::MissingMicroBatch { stage, micro_batch })
     }
 
@@ -214,25 +251,6 @@ where
         Ok(None)
     }
 
-    /// The parameters, by their index, whose gradients are apart.
-    fn wrong(&self, found: &Flat, expected: &Flat) -> Vec<usize> {
-        let floor = floor(self.reference.iter().map(|gradient| gradient.summed.as_slice()));
-        let mut start = 0;
-        let ranges = self.reference.iter().map(|gradient| {
-            start += gradient.summed.len();
-            start - gradient.summed.len()..start
-        });
-        let apart = |(_, range): &(usize, Range<usize>)| {
-            let (found, expected) = (&found[range.clone()], &expected[range.clone()]);
-            relative(found.iter().copied(), expected.iter().copied(), floor) > self.bar
-        };
-        ranges.enumerate().filter(apart).map(|(at, _)| at).collect()
-    }
-
-    fn last_stage(&self, parameters: &[usize]) -> Option<usize> {
-        parameters.iter().map(|&at| self.reference[at].stage).max()
-    }
-
     /// Whether a lower precision is configured, and in the full one all is the same.
     fn is_rounding(&self, found: &Flat) -> Result<bool, VerifyError> {
         let configuration = (self.build)();
@@ -245,14 +263,37 @@ where
 
     /// The cause whose gradients are the closest, if any are close.
     fn closest<const N: usize>(&self, found: &Flat, candidates: [(Cause, Flat); N]) -> Option<Cause> {
-        let distance = |predicted: &Flat| relative(found.iter().copied(), predicted.iter().copied(), 0.0);
-        let measured = candidates.into_iter().map(|(cause, predicted)| (distance(&predicted), cause));
+        let largest = |predicted: &Flat| self.distances(found, predicted).into_iter().fold(0.0, f64::max);
+        let measured = candidates.into_iter().map(|(cause, predicted)| (largest(&predicted), cause));
         let close = measured.filter(|(distance, _)| *distance <= self.bar);
         close.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, cause)| cause)
     }
 
     fn close(&self, found: &Flat, expected: &Flat) -> bool {
-        relative(found.iter().copied(), expected.iter().copied(), 0.0) <= self.bar
+        self.wrong(found, expected).is_empty()
+    }
+
+    /// The parameters, by their index, whose gradients are apart.
+    fn wrong(&self, found: &Flat, expected: &Flat) -> Vec<usize> {
+        let apart = |(_, distance): &(usize, f64)| distance.is_nan() || *distance > self.bar;
+        self.distances(found, expected).into_iter().enumerate().filter(apart).map(|(at, _)| at).collect()
+    }
+
+    /// How far apart they are, parameter by parameter.
+    fn distances(&self, found: &Flat, expected: &Flat) -> Vec<f64> {
+        let norm = dot(expected, expected).sqrt();
+        let mut start = 0;
+        let distance = |gradient: &ParameterGradient| {
+            let range = start..start + gradient.summed.len();
+            start = range.end;
+            let (found, expected) = (&found[range.clone()], &expected[range]);
+            relative(found.iter().copied(), expected.iter().copied(), norm)
+        };
+        self.reference.iter().map(distance).collect()
+    }
+
+    fn last_stage(&self, parameters: &[usize]) -> Option<usize> {
+        parameters.iter().map(|&at| self.reference[at].stage).max()
     }
 
     fn unknown(&self) -> Cause {

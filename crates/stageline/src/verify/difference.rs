@@ -29,15 +29,15 @@ pub(super) fn differences(
     reference: &[ParameterGradient],
 ) -> Result<Vec<Difference>, VerifyError> {
     same_parameters(configured, reference)?;
-    let floors = [
-        floor(reference.iter().map(|gradient| gradient.summed.as_slice())),
-        floor(reference.iter().map(|gradient| gradient.applied.as_slice())),
-    ];
+    let norm = |values: fn(&ParameterGradient) -> &[f32]| {
+        reference.iter().flat_map(|gradient| wide(values(gradient))).map(|value| value * value).sum::<f64>().sqrt()
+    };
+    let norms = [norm(|gradient| &gradient.summed), norm(|gradient| &gradient.applied)];
     let pairs = configured.iter().zip(reference);
     let difference = |(configured, reference): (&ParameterGradient, &ParameterGradient)| {
-        let summed = relative(wide(&configured.summed), wide(&reference.summed), floors[0]);
-        let applied = relative(wide(&configured.applied), wide(&reference.applied), floors[1]);
-        let relative = if summed.is_nan() { summed } else { applied.max(summed) };
+        let summed = relative(wide(&configured.summed), wide(&reference.summed), norms[0]);
+        let applied = relative(wide(&configured.applied), wide(&reference.applied), norms[1]);
+        let relative = if (summed + applied).is_nan() { f64::NAN } else { applied.max(summed) };
         Difference { stage: reference.stage, path: reference.path.clone(), relative }
     };
     Ok(pairs.map(difference).collect())
@@ -59,17 +59,16 @@ fn same_parameters(configured: &[ParameterGradient], reference: &[ParameterGradi
     Ok(())
 }
 
-/// A thousandth of the norm of all gradients together.
-pub(super) fn floor<'a>(gradients: impl Iterator<Item = &'a [f32]>) -> f64 {
-    1e-3 * gradients.map(|gradient| wide(gradient).map(|value| value * value).sum::<f64>()).sum::<f64>().sqrt()
-}
-
-/// The norm of a difference, as a share of that of the second, or of the floor.
-pub(super) fn relative(values: impl Iterator<Item = f64>, reference: impl Iterator<Item = f64>, floor: f64) -> f64 {
+/// The norm of a difference, as a share of that of the second; or of a thousandth of the norm of all gradients.
+pub(super) fn relative(
+    values: impl Iterator<Item = f64>,
+    reference: impl Iterator<Item = f64>,
+    norm_of_all: f64,
+) -> f64 {
     let (difference, norm) = values.zip(reference).fold((0.0, 0.0), |(difference, norm), (value, reference)| {
         (difference + (value - reference) * (value - reference), norm + reference * reference)
     });
-    if difference == 0.0 { 0.0 } else { difference.sqrt() / norm.sqrt().max(floor) }
+    if difference == 0.0 { 0.0 } else { difference.sqrt() / norm.sqrt().max(1e-3 * norm_of_all) }
 }
 
 pub(super) fn wide(values: &[f32]) -> impl Iterator<Item = f64> {

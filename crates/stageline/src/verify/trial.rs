@@ -21,11 +21,11 @@ pub trait Trial<In, Target> {
     /// Whatever the training says.
     fn step(&mut self, batch: Batch<In, Target>) -> Result<f64, BoxError>;
 
-    /// The loss of a batch, without training on it.
+    /// The terms of the loss of a batch, of which most losses have one, without training on it.
     ///
     /// # Errors
     /// Whatever the training says.
-    fn evaluate(&mut self, batch: Batch<In, Target>) -> Result<LossTerm, BoxError>;
+    fn evaluate(&mut self, batch: Batch<In, Target>) -> Result<Vec<LossTerm>, BoxError>;
 }
 
 impl<In: Payload, Target: Payload> Trial<In, Target> for Pipeline<In, Target> {
@@ -37,8 +37,7 @@ impl<In: Payload, Target: Payload> Trial<In, Target> for Pipeline<In, Target> {
         Ok(Pipeline::step(self, batch)?.loss)
     }
 
-    fn evaluate(&mut self, batch: Batch<In, Target>) -> Result<LossTerm, BoxError> {
-        let report = self.eval(batch)?;
-        Ok(LossTerm { loss: report.loss, weight: report.weight() })
+    fn evaluate(&mut self, batch: Batch<In, Target>) -> Result<Vec<LossTerm>, BoxError> {
+        Ok(self.eval(batch)?.terms)
     }
 }

@@ -1,0 +1,101 @@
+//! A stage whose actions take a given time and no core: the pipeline runs for real, and only the computing is made up.
+
+use std::hint::spin_loop;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::NoCheckpointing};
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::{Autodiff, Backend, Flex};
+use burn::module::{Module, Param};
+use burn::tensor::{Device, Tensor};
+use stageline::{LossStage, Stage, Weight};
+
+/// Adds a parameter to a small activation; each forward and backward lasts as long as it should.
+#[derive(Module, Debug)]
+pub struct Paced {
+    bias: Param<Tensor<1>>,
+    #[module(skip)]
+    pace: Pace,
+}
+
+/// How long one action of a stage takes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pace {
+    pub forward: Duration,
+    pub backward: Duration,
+}
+
+impl Paced {
+    pub fn new(pace: Pace) -> Self {
+        Self { bias: Param::from_tensor(Tensor::zeros([1], &Device::flex().autodiff())), pace }
+    }
+}
+
+impl Stage for Paced {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        let until = Instant::now() + self.pace.forward;
+        let output = input + self.bias.val().unsqueeze();
+        // An evaluation has no backward to wait in.
+        let output = if output.device().is_autodiff() { slow_backward(output, self.pace.backward) } else { output };
+        wait(until);
+        output
+    }
+}
+
+impl LossStage for Paced {
+    type Input = Tensor<2>;
+    type Target = ();
+
+    fn loss(&self, input: Tensor<2>, (): ()) -> Tensor<1> {
+        self.forward(input).sum()
+    }
+
+    fn weight((): &()) -> Weight {
+        1.0.into()
+    }
+}
+
+/// How late a sleep ends at worst, most of the time.
+const LATE: Duration = Duration::from_micros(200);
+
+/// Sleeps, but for the last moment, which has to be met exactly.
+fn wait(until: Instant) {
+    let left = until.saturating_duration_since(Instant::now());
+    if left > LATE {
+        sleep(left - LATE);
+    }
+    while Instant::now() < until {
+        spin_loop();
+    }
+}
+
+/// The same tensor, whose gradient comes through after this time.
+fn slow_backward(tensor: Tensor<2>, backward: Duration) -> Tensor<2> {
+    let tensor = tensor.try_into_primitive::<Autodiff<Flex>>().expect("a tensor in a graph on the CPU");
+    let (value, node) = tensor.into_parts();
+    let slow = match Slow.prepare::<NoCheckpointing>([node]).compute_bound().stateful() {
+        OpsKind::Tracked(prepared) => prepared.finish(backward, value),
+        OpsKind::UnTracked(prepared) => prepared.finish(value),
+    };
+    Tensor::from_primitive::<Autodiff<Flex>>(slow)
+}
+
+#[derive(Debug)]
+struct Slow;
+
+impl<B: Backend> Backward<B, 1> for Slow {
+    type State = Duration;
+
+    fn backward(self, ops: Ops<Duration, 1>, gradients: &mut Gradients, _: &mut Checkpointer) {
+        wait(Instant::now() + ops.state);
+        let gradient = gradients.consume::<B>(&ops.node);
+        if let [Some(parent)] = ops.parents {
+            gradients.register::<B>(parent.id, gradient);
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! Where a verification could be mistaken: small gradients, large losses, several terms, random numbers.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use burn::module::Module;
+use burn::nn::{BatchNormConfig, Linear};
+use burn::optim::SgdConfig;
+use burn::tensor::Tensor;
+use stageline::verify::{Cause, Trial, VerifyError, Whose};
+use stageline::{
+    AccumulatedBatchNorm, Batch, BoxError, LossStage, LossTerm, ParameterGradient, Pipeline, PipelineBuilder, Samples,
+    Stage, StageConfig, Verify, Weight,
+};
+
+use crate::mlp::{Error, Layer, Mlp, Target, config, device, pieces};
+use crate::verify::{MICRO_BATCHES, MlpBatch, MlpBuilder, ROWS, WIDTH, batch, held_out, model};
+
+/// What is in a branch whose gradients are small.
+#[derive(Module, Debug)]
+struct Weak {
+    layer: Layer,
+    norm: Option<AccumulatedBatchNorm>,
+    #[module(skip)]
+    drops: bool,
+}
+
+impl Stage for Weak {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        let branch = self.layer.forward(input.clone()) * 5e-4;
+        let branch = if let Some(norm) = &self.norm { norm.forward(branch) * 5e-4 } else { branch };
+        let last = |samples: Samples| samples.first + samples.count == ROWS && samples.count < ROWS;
+        let branch = if self.drops && Samples::current().is_some_and(last) { branch.detach() } else { branch };
+        input + branch
+    }
+}
+
+fn weak(norm: bool, drops: bool) -> MlpBuilder {
+    let Mlp { mut layers, error } = model();
+    let norm = norm.then(|| BatchNormConfig::new(WIDTH).init(&device().autodiff()).into());
+    let middle = Weak { layer: layers.remove(1), norm, drops };
+    let chain = Pipeline::builder().stage(layers, config()).stage(middle, config());
+    chain.loss(error, config()).micro_batches(MICRO_BATCHES)
+}
+
+#[test]
+fn faults_of_small_gradients_are_called_by_name() {
+    let cause = |norm, drops| Verify::new().steps(4).pipeline(|| weak(norm, drops), batch, &held_out()).unwrap().cause;
+    assert_eq!(cause(false, false), None);
+    assert_eq!(cause(false, true), Some(Cause::MissingMicroBatch { stage: 1, micro_batch: MICRO_BATCHES - 1 }));
+    assert_eq!(cause(true, false), Some(Cause::BatchNorm { stage: 1, path: "norm.norm".to_owned() }));
+}
+
+#[test]
+fn large_losses_are_compared_relatively() {
+    let large = |step: usize| {
+        let (input, (wanted, mask)) = Mlp::batch(ROWS, WIDTH, true, 300 + step as u64);
+        Batch::new(input, (wanted * 1000.0, mask))
+    };
+    let build = || model().split(3, &config()).micro_batches(MICRO_BATCHES);
+    let verification = Verify::new().steps(8).pipeline(build, large, &[large(1000)]).unwrap();
+    assert!(verification.passes(), "{verification}");
+}
+
+/// A pipeline that is put to the proof as if it were a loop of one's own.
+struct Own {
+    pipeline: Pipeline<Tensor<2>, Target>,
+    nan: bool,
+}
+
+impl Trial<Tensor<2>, Target> for Own {
+    fn gradients(&mut self, batch: MlpBatch) -> Result<Vec<ParameterGradient>, BoxError> {
+        let mut gradients = self.pipeline.gradients(batch)?;
+        if self.nan {
+            gradients[0].applied.fill(f32::NAN);
+        }
+        Ok(gradients)
+    }
+
+    fn step(&mut self, batch: MlpBatch) -> Result<f64, BoxError> {
+        Ok(self.pipeline.step(batch)?.loss)
+    }
+
+    fn evaluate(&mut self, batch: MlpBatch) -> Result<Vec<LossTerm>, BoxError> {
+        Ok(self.pipeline.eval(batch)?.terms)
+    }
+}
+
+fn at_rate(rate: f64) -> MlpBuilder {
+    let stage = StageConfig::new(device(), SgdConfig::new().init(), rate);
+    model().split(3, &stage).micro_batches(MICRO_BATCHES)
+}
+
+#[test]
+fn without_validation_the_training_losses_count() {
+    let trial = |rate| Own { pipeline: at_rate(rate).build().unwrap(), nan: false };
+    let verify = Verify::new().steps(10);
+    assert!(verify.trial(trial(0.5), || at_rate(0.5), batch, &[]).unwrap().passes());
+    let verification = verify.trial(trial(0.02), || at_rate(0.5), batch, &[]).unwrap();
+    assert_eq!(verification.cause, Some(Cause::AfterTheGradients { step: Some(1) }), "{verification}");
+}
+
+#[test]
+fn a_gradient_that_is_no_number_is_apart() {
+    let trial = Own { pipeline: at_rate(0.5).build().unwrap(), nan: true };
+    let verification = Verify::new().steps(2).trial(trial, || at_rate(0.5), batch, &held_out()).unwrap();
+    assert!(!verification.passes() && verification.worst().unwrap().relative.is_nan(), "{verification}");
+}
+
+/// Two terms, the second of which can be a mean, or weigh nothing but one.
+#[derive(Module, Debug)]
+struct Two<const FAULT: usize> {
+    linear: Linear,
+}
+
+type TwoMasks = (Tensor<2>, Tensor<2>, Tensor<2>);
+
+impl<const FAULT: usize> LossStage for Two<FAULT> {
+    type Input = Tensor<2>;
+    type Target = TwoMasks;
+
+    fn loss(&self, input: Tensor<2>, (wanted, first, second): TwoMasks) -> Tensor<1> {
+        let output = self.linear.forward(input);
+        let squares = |rows: Tensor<2>| (rows.clone() * rows).sum();
+        let size = squares(output.clone() * second.clone());
+        let size = if FAULT == 1 { size / second.sum() } else { size };
+        Tensor::cat(vec![squares((output - wanted) * first), size], 0)
+    }
+
+    fn weight((_, first, second): &TwoMasks) -> Weight {
+        let count = |mask: &Tensor<2>| mask.clone().sum().into_scalar::<f64>();
+        if FAULT == 0 { [count(first), count(second)].into() } else { [count(first), 1.0].into() }
+    }
+}
+
+fn two_masks(step: usize) -> Batch<Tensor<2>, TwoMasks> {
+    let (input, (wanted, first)) = Mlp::batch(ROWS, WIDTH, true, 300 + step as u64);
+    // One row counts in every micro-batch.
+    let second = pieces(ROWS, MICRO_BATCHES)
+        .into_iter()
+        .fold(first.clone(), |mask, rows| mask.slice_fill([rows.start..rows.start + 1, 0..1], 1.0));
+    Batch::new(input, (wanted, first, second))
+}
+
+fn of_two<const FAULT: usize>() -> PipelineBuilder<Tensor<2>, TwoMasks> {
+    let Mlp { layers, error } = model();
+    let chain = Pipeline::builder().stage(layers, config());
+    chain.loss(Two::<FAULT> { linear: error.linear }, config()).micro_batches(MICRO_BATCHES)
+}
+
+#[test]
+fn each_term_of_a_loss_is_looked_at() {
+    let verify = Verify::new().steps(3);
+    assert_eq!(verify.pipeline(of_two::<0>, two_masks, &[two_masks(9)]).unwrap().cause, None);
+    let mean = verify.pipeline(of_two::<1>, two_masks, &[two_masks(9)]).unwrap();
+    assert_eq!(mean.cause, Some(Cause::MeanOfMeans(Whose::Loss)), "{mean}");
+    let weighs_one = verify.pipeline(of_two::<2>, two_masks, &[two_masks(9)]).unwrap();
+    let factor = 1.0 / MICRO_BATCHES as f64;
+    assert_eq!(weighs_one.cause, Some(Cause::MissedDivision { factor }), "{weighs_one}");
+
+    let (input, (wanted, mask)) = Mlp::batch(ROWS, WIDTH, true, 7);
+    let without_first = Batch::new(input, (wanted, mask.zeros_like(), mask));
+    let verification = verify.pipeline(of_two::<0>, two_masks, &[without_first]).unwrap();
+    assert!(verification.passes() && verification.validation.unwrap().reference > 0.0, "{verification}");
+}
+
+/// A mask from a generator that all share, as burn's own dropout has it. (A generator of the test's own: others seed burn's.)
+#[derive(Module, Debug)]
+struct Noisy {
+    layer: Layer,
+}
+
+impl Stage for Noisy {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        static DRAWN: AtomicU64 = AtomicU64::new(0);
+        let output = self.layer.forward(input);
+        let (_, (mask, _)) = Mlp::batch(output.dims()[0], WIDTH, false, DRAWN.fetch_add(1, Ordering::Relaxed));
+        output * mask.greater_elem(-0.2).float().autodiff()
+    }
+}
+
+#[test]
+fn a_model_that_draws_is_told_from_one_without_seeds() {
+    let build = || {
+        let Mlp { layers, error } = model();
+        let noisy: Vec<_> = layers.into_iter().map(|layer| Noisy { layer }).collect();
+        Pipeline::builder().stage(noisy, config()).loss(error, config()).micro_batches(MICRO_BATCHES)
+    };
+    let verification = Verify::new().steps(2).pipeline(build, batch, &held_out()).unwrap();
+    assert_eq!(verification.cause, Some(Cause::DrawsRandomNumbers), "{verification}");
+}
+
+/// A regulariser, once a micro-batch.
+#[derive(Module, Debug)]
+struct Regularised {
+    error: Error,
+}
+
+impl LossStage for Regularised {
+    type Input = Tensor<2>;
+    type Target = Target;
+
+    fn loss(&self, input: Tensor<2>, target: Target) -> Tensor<1> {
+        let weights = self.error.linear.weight.val();
+        self.error.loss(input, target) + (weights.clone() * weights).sum() * 0.01
+    }
+
+    fn weight(target: &Target) -> Weight {
+        Error::weight(target)
+    }
+}
+
+#[test]
+fn what_is_added_once_a_micro_batch_is_told() {
+    let build = || {
+        let Mlp { layers, error } = model();
+        let chain = Pipeline::builder().stage(layers, config());
+        chain.loss(Regularised { error }, config()).micro_batches(MICRO_BATCHES)
+    };
+    let verification = Verify::new().steps(2).pipeline(build, batch, &held_out()).unwrap();
+    assert_eq!(verification.cause, Some(Cause::CoupledSamples));
+    assert!(verification.to_string().contains("once a micro-batch"), "{verification}");
+}
+
+/// Hand-cut batches are not put together; with as many pieces in the reference the rest is proved.
+#[test]
+fn batches_cut_by_hand_need_a_reference_that_is_cut() {
+    let by_hand = |step| Batch::from_micro_batches(batch(step).into_micro_batches(MICRO_BATCHES).unwrap());
+    let build = || model().split(2, &config()).micro_batches(MICRO_BATCHES);
+    let error = Verify::new().steps(2).pipeline(build, by_hand, &[]).unwrap_err();
+    assert!(matches!(error, VerifyError::CutByHand { given: MICRO_BATCHES }), "{error}");
+    let verify = Verify::new().steps(2).reference_micro_batches(MICRO_BATCHES);
+    assert!(verify.pipeline(build, by_hand, &[]).unwrap().passes());
+}
