@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::action::{Action, Compute};
 use crate::check::Checked;
-use crate::csv::{CellError, ParsePlanError};
+use crate::csv_error::{CellError, ParsePlanError};
 use crate::lower::{Carried, Instruction, Transfer, around};
 
 impl Checked {

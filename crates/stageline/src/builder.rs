@@ -27,7 +27,8 @@ use crate::runner::{Runner, Source, StageRunner};
 use crate::seed::materialize;
 use crate::sink::{ToLoss, ToNext};
 use crate::stage::{LossStage, Stage};
-use crate::tie::{Ties, tie, unify};
+use crate::tie::{Ties, tie};
+use crate::unify::unify;
 use crate::weight::Weight;
 
 /// What a stage needs besides its module: a device, an optimizer, and a learning rate.
@@ -385,7 +386,9 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
             return Err(BuildError::BatchNormPrecision { stage, precision: self.precision });
         }
         let loss_scale = self.loss_scale.unwrap_or_else(|| LossScale::of(self.precision));
-        loss_scale.validate()?;
+        if !loss_scale.is_sound() {
+            return Err(BuildError::LossScale { scale: loss_scale });
+        }
         self.one_gpu_at_most()?;
         let plan = self.checked_plan()?;
         let workers = plan.plan().workers();

@@ -5,7 +5,7 @@ use stageline_schedule::{Action, CheckError, Compute, ScheduleError};
 use crate::batch::BatchError;
 use crate::failure::{During, StageFailure};
 use crate::finite::Culprit;
-use crate::flush::LedgerError;
+use crate::ledger::LedgerError;
 use crate::loss_scale::LossScale;
 use crate::precision::Precision;
 

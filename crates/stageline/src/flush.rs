@@ -9,48 +9,11 @@ use burn::module::{Module, ParamId};
 use burn::optim::{GradientsParams, ModuleOptimizer};
 
 use crate::clip::{Clip, Scaling};
-use crate::finite::OnNonFinite;
+use crate::finite::{Culprit, OnNonFinite};
+use crate::ledger::{Ledger, LedgerError, agree};
 use crate::moments::second_moments;
 use crate::precision::{Precision, Rounding};
-use crate::tie::unify;
-use crate::weight::Weight;
-use crate::worker::Finished;
-
-/// What a stage has summed: it must be every micro-batch, and exactly the weight of the batch.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Ledger {
-    /// Micro-batches whose gradients are in the sum.
-    pub backwards: usize,
-    /// The sum of their loss weights.
-    pub weight: Weight,
-}
-
-/// A stage's sum is not the whole batch.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error(
-    "stage {stage} summed {} micro-batches of weight {}, but the step has {} of weight {}: {}; \
-     no stage has stepped: this is a bug in the pipeline",
-    found.backwards, found.weight, expected.backwards, expected.weight, self.missing()
-)]
-pub struct LedgerError {
-    /// The stage.
-    pub stage: usize,
-    /// What it summed.
-    pub found: Ledger,
-    /// What the step has.
-    pub expected: Ledger,
-}
-
-impl LedgerError {
-    /// Sums are made in ascending order, so the first that is missing follows the last that is there.
-    fn missing(&self) -> String {
-        match self.found.backwards {
-            all if all == self.expected.backwards => "their weights differ".to_owned(),
-            first if first < self.expected.backwards => format!("micro-batch {first} is missing"),
-            _ => "there are too many".to_owned(),
-        }
-    }
-}
+use crate::unify::unify;
 
 /// What the flush does to gradients.
 #[derive(Clone, Copy, Debug, Default)]
@@ -84,6 +47,20 @@ pub(crate) enum Verdict {
     Skip,
 }
 
+/// What a stage has to show at the end of a pass.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Outcome {
+    pub(crate) stage: usize,
+    /// The squared norm of every parameter's gradient, in layer order.
+    pub(crate) squared_norms: Vec<f64>,
+    /// What an inspection found.
+    pub(crate) culprits: Vec<Culprit>,
+    /// What is in its gradient sum.
+    pub(crate) ledger: Ledger,
+    /// The sum of the losses, term by term, from the last stage.
+    pub(crate) losses: Option<Vec<f64>>,
+}
+
 /// What all stages have summed.
 pub(crate) struct Sums {
     /// The terms of the loss, each added up over the micro-batches.
@@ -97,12 +74,12 @@ impl Sums {
     ///
     /// # Errors
     /// [`LedgerError`] where a stage has not summed the whole step.
-    pub(crate) fn of(mut finished: Vec<Finished>, expected: &Ledger) -> Result<Self, LedgerError> {
-        finished.sort_by_key(|stage| stage.stage);
-        agree(finished.iter().map(|stage| (stage.stage, stage.outcome.ledger.clone())), expected)?;
-        let squares = finished.iter().flat_map(|stage| &stage.outcome.squared_norms);
+    pub(crate) fn of(mut outcomes: Vec<Outcome>, expected: &Ledger) -> Result<Self, LedgerError> {
+        outcomes.sort_by_key(|outcome| outcome.stage);
+        agree(outcomes.iter().map(|outcome| (outcome.stage, outcome.ledger.clone())), expected)?;
+        let squares = outcomes.iter().flat_map(|outcome| &outcome.squared_norms);
         let gradient_norm = squares.sum::<f64>().sqrt();
-        Ok(Self { losses: losses(&finished), gradient_norm })
+        Ok(Self { losses: losses(&outcomes), gradient_norm })
     }
 
     /// What is done to the gradients; `None` where the loss or one of them is not finite.
@@ -113,16 +90,8 @@ impl Sums {
 }
 
 /// The sum of every term of the loss, from the one stage that makes them.
-pub(crate) fn losses(finished: &[Finished]) -> Vec<f64> {
-    finished.iter().find_map(|stage| stage.outcome.losses.clone()).unwrap_or_default()
-}
-
-/// Whether every stage, by its index, has summed the whole step.
-fn agree(ledgers: impl IntoIterator<Item = (usize, Ledger)>, expected: &Ledger) -> Result<(), LedgerError> {
-    match ledgers.into_iter().find(|(_, found)| found != expected) {
-        Some((stage, found)) => Err(LedgerError { stage, found, expected: expected.clone() }),
-        None => Ok(()),
-    }
+pub(crate) fn losses(outcomes: &[Outcome]) -> Vec<f64> {
+    outcomes.iter().find_map(|outcome| outcome.losses.clone()).unwrap_or_default()
 }
 
 /// A module with what updates it.
@@ -200,21 +169,5 @@ impl<M: Module> Trained<M> {
     /// The module, unless the optimizer panicked with it.
     pub(crate) fn into_module(self) -> Option<M> {
         self.module
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_stage_that_missed_a_micro_batch_is_named() {
-        let expected = Ledger { backwards: 2, weight: 5.0.into() };
-        assert_eq!(agree([(0, expected.clone()), (1, expected.clone())], &expected), Ok(()));
-        let found = Ledger { backwards: 1, weight: 3.0.into() };
-        let error = agree([(0, expected.clone()), (1, found)], &expected).unwrap_err();
-        let message =
-            "stage 1 summed 1 micro-batches of weight 3, but the step has 2 of weight 5: micro-batch 1 is missing;";
-        assert!(error.to_string().starts_with(message), "{error}");
     }
 }

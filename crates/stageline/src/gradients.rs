@@ -6,7 +6,7 @@ use burn::module::Module;
 use burn::optim::{GradientsAccumulator, GradientsParams};
 
 use crate::clip::Scaling;
-use crate::flush::Ledger;
+use crate::ledger::Ledger;
 use crate::norm::squared_norms;
 use crate::weight::Weight;
 

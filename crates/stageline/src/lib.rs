@@ -13,12 +13,14 @@
 //! - [`builder`]: stages joined by their types, with a device, an optimizer and a schedule.
 //! - [`pipeline`]: [`Pipeline::step`] and [`Pipeline::eval`].
 //! - [`batch`]: a batch, cut into micro-batches with their loss weights.
+//! - `context`: what all workers are told of it.
 //! - `worker`: one thread, which interprets its list of instructions; `stop` ends its waits.
 //! - `runner`: what a stage does at each instruction; `sink` is where its output goes, `link` the boundary to its
 //!   neighbour, `tape` what a forward leaves for its backward, `slots` what waits between two instructions.
 //! - [`weight`]: what a loss weighs; [`precision`] and [`loss_scale`]: in what it is computed.
-//! - `gradients`: the running sum over micro-batches; `tie`: parameters that several stages have.
-//! - [`flush`]: the ledger that all stages must agree on, the verdict, and the optimizer step; `norm`, [`clip`] and
+//! - `gradients`: the running sum over micro-batches; `tie`: parameters that several stages have, `unify` those that a module
+//!   has several times.
+//! - [`flush`]: the [`ledger`] that all stages must agree on, the verdict, and the optimizer step; `norm`, [`clip`] and
 //!   [`finite`] are its parts.
 //! - [`health`]: how each parameter is doing; `named`: parameters under their paths; `moments`: what their optimizer knows.
 //! - `shown`: gradients that are shown, not used.
@@ -37,6 +39,7 @@ pub mod batch_norm;
 pub mod batch_size;
 pub mod builder;
 pub mod clip;
+mod context;
 pub mod device;
 pub mod dropout;
 pub mod effects;
@@ -48,6 +51,7 @@ pub mod finite;
 pub mod flush;
 mod gradients;
 pub mod health;
+pub mod ledger;
 mod link;
 pub mod loss_scale;
 pub mod modules;
@@ -69,6 +73,7 @@ pub mod stage;
 mod stop;
 mod tape;
 mod tie;
+mod unify;
 pub mod verify;
 pub mod weight;
 mod worker;

@@ -20,7 +20,7 @@ use self::train::Concluded;
 use crate::batch::{Batch, BatchError};
 use crate::error::{BuildError, StepError};
 use crate::failure::{During, Failure};
-use crate::flush::{FlushConfig, Verdict};
+use crate::flush::{FlushConfig, Outcome, Verdict};
 use crate::loss_scale::Scaler;
 use crate::modules::Modules;
 use crate::payload::Payload;
@@ -29,7 +29,7 @@ use crate::report::{EvalReport, StepReport};
 use crate::runner::Runner;
 use crate::stop::Stop;
 use crate::weight::Weight;
-use crate::worker::{Command, Finished, Line, Recorded, Stepped, Worker, events_of};
+use crate::worker::{Command, Line, Recorded, Stepped, Worker, events_of};
 
 /// A model on its stages' devices and threads, ready to train.
 ///
@@ -38,7 +38,7 @@ pub struct Pipeline<In: Payload, Target: Payload> {
     plan: Arc<Checked>,
     door: Door<In, Target>,
     workers: Vec<WorkerHandle>,
-    finished: Receiver<Finished>,
+    finished: Receiver<Outcome>,
     stepped: Receiver<Stepped>,
     recorded: Receiver<Recorded>,
     stop: Arc<Stop>,

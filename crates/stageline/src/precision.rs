@@ -10,7 +10,7 @@ use burn::tensor::{Bool, FloatDType, Int, Tensor};
 
 use crate::erased::Erased;
 use crate::payload::{Payload, PayloadMapper};
-use crate::tie::{unify, with_value};
+use crate::unify::{unify, with_value};
 
 /// In what forwards and backwards compute (Micikevicius et al., 2018, *Mixed Precision Training*,
 /// [arXiv:1710.03740](https://arxiv.org/abs/1710.03740)).

@@ -9,9 +9,9 @@ use burn::tensor::Device;
 use crossbeam_channel::Receiver;
 use stageline_schedule::{Action, Carried, Compute, Instruction, Transfer};
 
-use crate::batch::Weights;
+use crate::context::{Context, Pass};
 use crate::finite::{Culprit, Origin, Soundness, soundness};
-use crate::flush::{Ledger, Trained, Verdict};
+use crate::flush::{Outcome, Trained, Verdict};
 use crate::gradients::GradientSum;
 use crate::health::{Examination, ParameterHealth};
 use crate::link::{Upstream, Weighted, move_to};
@@ -25,34 +25,6 @@ use crate::tape::{LeafGradients, Leaves, track};
 use crate::tie::Ties;
 use crate::weight::Weight;
 
-/// What the workers do with a batch.
-#[derive(Clone)]
-pub(crate) enum Pass {
-    /// Forwards, backwards and a flush.
-    Train(Arc<Context>),
-    /// The same without the flush, looking for the first thing that is not finite.
-    Inspect(Arc<Context>),
-    /// Forwards only, without a graph.
-    Evaluate(Arc<Context>),
-}
-
-/// What all stages know of a batch.
-pub(crate) struct Context {
-    pub(crate) step: usize,
-    pub(crate) weights: Weights,
-    /// What the loss is divided by: their total,
-    pub(crate) divisor: Weight,
-    /// and then multiplied by.
-    pub(crate) loss_scale: f64,
-}
-
-impl Pass {
-    fn context(&self) -> &Arc<Context> {
-        let (Self::Train(context) | Self::Inspect(context) | Self::Evaluate(context)) = self;
-        context
-    }
-}
-
 /// Why a worker leaves its list.
 pub(crate) enum Interrupt {
     /// Another worker failed, or the caller is gone.
@@ -65,19 +37,6 @@ impl From<Stopped> for Interrupt {
     fn from(Stopped: Stopped) -> Self {
         Self::Stopped
     }
-}
-
-/// What a stage has to show at the end of a pass.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Outcome {
-    /// The squared norm of every parameter's gradient, in layer order.
-    pub(crate) squared_norms: Vec<f64>,
-    /// What an inspection found.
-    pub(crate) culprits: Vec<Culprit>,
-    /// What is in its gradient sum.
-    pub(crate) ledger: Ledger,
-    /// The sum of the losses, term by term, from the last stage.
-    pub(crate) losses: Option<Vec<f64>>,
 }
 
 /// What a stage has to tell of the end of a step.
@@ -324,7 +283,13 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
             Mode::Training { inspection: Some(culprits), .. } => (Vec::new(), culprits),
             Mode::Evaluating(_) | Mode::Idle => (Vec::new(), Vec::new()),
         };
-        Outcome { squared_norms, culprits, ledger: self.gradients.ledger(), losses: self.sink.losses() }
+        Outcome {
+            stage: self.stage,
+            squared_norms,
+            culprits,
+            ledger: self.gradients.ledger(),
+            losses: self.sink.losses(),
+        }
     }
 
     fn conclude(&mut self, verdict: Verdict, waits: &Waits) -> Result<Conclusion, Stopped> {

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 use crossbeam_channel::Receiver;
 
+use crate::context::Context;
 use crate::finite::{Soundness, soundness, tensor_is_finite};
 use crate::link::{Downstream, Weighted, move_to};
 use crate::payload::Payload;
-use crate::runner::Context;
 use crate::slots::Slots;
 use crate::stage::{BoxError, LossStage, Stage};
 use crate::stop::{Stopped, Waits};

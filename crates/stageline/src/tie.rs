@@ -4,7 +4,7 @@
 //! the same micro-batch, before these are added up over the micro-batches: so the sum is the one of a single graph, to the bit
 //! where no stage but one uses the parameter more than once. Only the owner steps, and gives the copies its new value.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
@@ -13,6 +13,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::erased::Erased;
 use crate::stop::{Stopped, Waits};
+use crate::unify::{is_trained, unify, with_value};
 
 /// Tensors of some parameters.
 type Tensors = HashMap<ParamId, Erased>;
@@ -192,54 +193,4 @@ impl ModuleMapper for SetValues {
             None => param,
         }
     }
-}
-
-/// One tensor for every parameter that a module has several times, as plain modules do not keep it: each of them would be
-/// trained by itself.
-pub(crate) fn unify<M: Module>(module: M) -> M {
-    let mut count = Count::default();
-    module.visit(&mut count);
-    if count.repeated { module.map(&mut Unify::default()) } else { module }
-}
-
-#[derive(Default)]
-struct Count {
-    seen: HashSet<ParamId>,
-    repeated: bool,
-}
-
-impl ModuleVisitor for Count {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.repeated |= is_trained(param) && !self.seen.insert(param.id);
-    }
-}
-
-#[derive(Default)]
-struct Unify {
-    first: HashMap<ParamId, Erased>,
-}
-
-impl ModuleMapper for Unify {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        if !is_trained(&param) {
-            return param;
-        }
-        match self.first.get(&param.id) {
-            Some(first) => with_value(param, first.clone().tensor::<D>()),
-            None => {
-                self.first.insert(param.id, Erased::new(param.val()));
-                param
-            }
-        }
-    }
-}
-
-fn is_trained<const D: usize>(param: &Param<Tensor<D>>) -> bool {
-    param.val().is_require_grad()
-}
-
-/// A parameter with another value.
-pub(crate) fn with_value<const D: usize>(param: Param<Tensor<D>>, value: Tensor<D>) -> Param<Tensor<D>> {
-    let (id, _, mapper) = param.consume();
-    Param::from_mapped_value(id, value, mapper)
 }

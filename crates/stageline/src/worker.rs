@@ -9,12 +9,13 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use rayon::ThreadPoolBuilder;
 use stageline_schedule::{Checked, Instruction};
 
+use crate::context::Pass;
 use crate::effects;
 use crate::error::{BuildError, StepError};
 use crate::events::{Diary, Event};
 use crate::failure::{Activity, During, Failure, StageFailure};
-use crate::flush::Verdict;
-use crate::runner::{Conclusion, Interrupt, Outcome, Pass, Runner};
+use crate::flush::{Outcome, Verdict};
+use crate::runner::{Conclusion, Interrupt, Runner};
 use crate::stop::{Stop, Stopped, Waits};
 
 /// What the caller asks of every worker.
@@ -26,12 +27,6 @@ pub(crate) struct Command {
     pub(crate) began: Instant,
     /// Where to write down what is done; what there is no room for is left out.
     pub(crate) events: Vec<Event>,
-}
-
-/// What a stage shows when its list is done.
-pub(crate) struct Finished {
-    pub(crate) stage: usize,
-    pub(crate) outcome: Outcome,
 }
 
 /// What a stage tells when its step is over.
@@ -49,7 +44,7 @@ pub(crate) struct Recorded {
 /// The worker's ends of its channels with the caller.
 pub(crate) struct Line {
     pub(crate) commands: Receiver<Command>,
-    pub(crate) finished: Sender<Finished>,
+    pub(crate) finished: Sender<Outcome>,
     /// What all stages do at the end of a step.
     pub(crate) verdicts: Receiver<Verdict>,
     pub(crate) stepped: Sender<Stepped>,
@@ -154,10 +149,9 @@ impl Worker {
     /// Shows every stage's ledger to the caller.
     fn finish(&mut self) -> Result<(), Stopped> {
         for runner in &mut self.runners {
-            let stage = runner.stage();
-            self.diary.enter(stage, Activity::Finish);
+            self.diary.enter(runner.stage(), Activity::Finish);
             let outcome = runner.finish();
-            self.waits.send(&self.line.finished, Finished { stage, outcome })?;
+            self.waits.send(&self.line.finished, outcome)?;
             self.diary.leave(self.waits.take());
         }
         Ok(())

@@ -7,17 +7,18 @@ use stageline_schedule::Checked;
 
 use super::Pipeline;
 use crate::batch::{MicroBatches, Weights};
+use crate::context::{Context, Pass};
 use crate::error::StepError;
 use crate::events::Event;
 use crate::failure::During;
 use crate::finite::{self, Culprit};
-use crate::flush::{Ledger, Sums, Verdict, losses};
+use crate::flush::{Outcome, Sums, Verdict, losses};
+use crate::ledger::Ledger;
 use crate::payload::Payload;
 use crate::report::{EvalReport, LossTerm};
-use crate::runner::{Context, Pass};
 use crate::stop::Stopped;
 use crate::weight::Weight;
-use crate::worker::{Command, Finished, Recorded, Stepped};
+use crate::worker::{Command, Recorded, Stepped};
 
 /// Why a pass ended early.
 pub(super) enum Ended {
@@ -62,7 +63,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     ) -> Result<Option<Culprit>, Stopped> {
         let finished = self.run(inputs, targets, Arc::clone(&self.plan), &Pass::Inspect(Arc::clone(context)))?;
         self.concluded_stages()?;
-        Ok(finite::first(finished.into_iter().flat_map(|stage| stage.outcome.culprits)))
+        Ok(finite::first(finished.into_iter().flat_map(|outcome| outcome.culprits)))
     }
 
     pub(super) fn evaluate(&mut self, batch: MicroBatches<In, Target>) -> Result<EvalReport, Ended> {
@@ -82,7 +83,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         targets: Vec<Target>,
         plan: Arc<Checked>,
         pass: &Pass,
-    ) -> Result<Vec<Finished>, Stopped> {
+    ) -> Result<Vec<Outcome>, Stopped> {
         self.stop.send(&self.door.inputs, inputs)?;
         self.stop.send(&self.door.targets, targets)?;
         for worker in &self.workers {
