@@ -1,0 +1,77 @@
+//! A pipeline, built and timed.
+
+use anyhow::Result;
+use burn::optim::{AdamWConfig, SgdConfig};
+use burn::tensor::{Device, Tensor};
+use stageline::{Batch, Payload, Pipeline, PipelineBuilder, StageConfig, StepReport};
+
+use crate::cut;
+use crate::flags::{Case, Flags, Kind};
+use crate::gpt::{LEARNING_RATE, Load};
+use crate::model::Shape;
+use crate::paced::{Pace, Paced};
+use crate::point::{Point, causes};
+use crate::side_by_side::median;
+
+pub fn measure(flags: &Flags, case: &Case) -> Result<Point> {
+    match flags.kind {
+        Kind::Paced => {
+            let pace = flags.pace(case.schedule.chunks());
+            let rows = Tensor::<2>::ones([case.micro_batches, 1], &Device::flex());
+            point(flags, case, paced(pace, case), || Batch::new(rows.clone(), ()), case.micro_batches)
+        }
+        Kind::Cpu | Kind::Cuda => {
+            let load = Load {
+                shape: Shape { layers: flags.layers, width: flags.width, context: flags.context },
+                micro_batches: case.micro_batches,
+                micro_batch_size: flags.micro_batch_size,
+            };
+            let stages = case.workers * case.schedule.chunks();
+            let (cuts, devices) = (cut::cut(load.shape, stages)?, flags.devices()?);
+            // A worker's chunks are on its device.
+            let of_stage = |stage: usize| devices[stage % case.workers % devices.len()].clone();
+            let config = |stage| StageConfig::new(of_stage(stage), AdamWConfig::new().init(), LEARNING_RATE);
+            let builder = cut::split(load.layers(), &cuts, (0..stages).map(config).collect()).cores_per_stage(1);
+            let tokens = case.micro_batches * load.micro_batch_size * load.shape.context;
+            point(flags, case, builder, || load.batch(), tokens)
+        }
+    }
+}
+
+fn paced(pace: Pace, case: &Case) -> PipelineBuilder<Tensor<2>, ()> {
+    let config = || StageConfig::new(Device::flex(), SgdConfig::new().init(), 0.0);
+    let mut chain = Pipeline::builder();
+    for _ in 1..case.workers * case.schedule.chunks() {
+        chain = chain.stage(Paced::new(pace), config());
+    }
+    chain.loss(Paced::new(pace), config()).cores_per_stage(1)
+}
+
+fn point<In: Payload, Target: Payload>(
+    flags: &Flags,
+    case: &Case,
+    builder: PipelineBuilder<In, Target>,
+    batch: impl Fn() -> Batch<In, Target>,
+    samples: usize,
+) -> Result<Point> {
+    let mut pipeline = builder.schedule(case.schedule).micro_batches(case.micro_batches).build()?;
+    pipeline.step(batch())?;
+    let reports = (0..flags.rounds).map(|_| pipeline.step(batch())).collect::<Result<Vec<_>, _>>()?;
+    let median_of = |of: fn(&StepReport) -> f64| median(reports.iter().map(of));
+    let step_seconds = median_of(|report| report.step_time.as_secs_f64());
+    let last = &reports[flags.rounds - 1];
+    Ok(Point {
+        schedule: case.schedule.name(),
+        stages: case.workers,
+        micro_batches: case.micro_batches,
+        r#virtual: case.schedule.chunks(),
+        kind: flags.kind.to_string(),
+        step_seconds,
+        bubble: median_of(StepReport::bubble),
+        bubble_ideal: last.ideal_bubble(),
+        bubble_simulated: median_of(|report| report.recording.simulated_bubble()),
+        throughput: samples as f64 / step_seconds,
+        peak_live: pipeline.plan().peak_live().into_iter().max().unwrap_or(0),
+        causes: causes(&last.recording.accounts(), last.recording.took().as_secs_f64()),
+    })
+}

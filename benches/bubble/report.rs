@@ -1,0 +1,131 @@
+//! All measurements together.
+
+use std::fmt::Write;
+
+use stageline_report::{Line, LineChart, Page, Scale, Series, StackedBars};
+
+use crate::flags::{Flags, Kind};
+use crate::point::Point;
+
+pub const HEADER: &str =
+    "schedule                P    M   step ms   bubble    ideal     away simulated  samples/s  live";
+
+pub fn csv(points: &[Point]) -> String {
+    let mut csv = String::from(
+        "schedule,stages,micro_batches,virtual,kind,step_seconds,bubble,bubble_ideal,bubble_simulated,throughput,peak_live\n",
+    );
+    for point in points {
+        let Point { schedule, stages, micro_batches, r#virtual, kind, step_seconds, .. } = point;
+        let Point { bubble, bubble_ideal, bubble_simulated, throughput, peak_live, .. } = point;
+        let _ = writeln!(
+            csv,
+            "{schedule},{stages},{micro_batches},{virtual},{kind},{step_seconds},{bubble},{bubble_ideal},{bubble_simulated},\
+             {throughput},{peak_live}"
+        );
+    }
+    csv
+}
+
+pub fn html(flags: &Flags, points: &[Point]) -> String {
+    let mut page = Page::new("The bubble against M");
+    page.section("How it was measured", &about(flags));
+    let mut schedules: Vec<_> = points.iter().map(|point| point.schedule).collect();
+    schedules.dedup();
+    for schedule in schedules {
+        let of_schedule: Vec<_> = points.iter().filter(|point| point.schedule == schedule).collect();
+        page.section(schedule, "Solid: measured. Dashed: simulated with the measured costs. Dotted: in theory.");
+        page.pictures([
+            chart("Bubble", "share of the total stage time", &of_schedule, &BUBBLES),
+            chart("Throughput", unit(flags.kind), &of_schedule, &[(Line::Solid, |point| point.throughput)]),
+            chart("Memory", "peak live micro-batches", &of_schedule, &[(Line::Solid, |point| point.peak_live as f64)]),
+        ]);
+        page.pictures(workers(&of_schedule).into_iter().map(|workers| idle(workers, &of_schedule)));
+    }
+    page.section("All figures", "Medians of the measured steps.");
+    let columns =
+        ["schedule", "P", "M", "V", "step, ms", "bubble", "ideal", "simulated", unit(flags.kind), "peak live"];
+    page.table(&columns, points.iter().map(row));
+    page.html()
+}
+
+fn about(flags: &Flags) -> String {
+    let what = match flags.kind {
+        Kind::Paced => format!(
+            "Paced stages: the forwards of a worker take {} ms a micro-batch, its backwards {} ms, and no core; threads, \
+             channels, transfers and flush are real.",
+            flags.forward_ms, flags.backward_ms
+        ),
+        Kind::Cpu | Kind::Cuda => format!(
+            "A GPT of {} blocks, width {}, context {}, {} samples a micro-batch.",
+            flags.layers, flags.width, flags.context, flags.micro_batch_size
+        ),
+    };
+    let clock = match flags.kind {
+        Kind::Cuda => " The clock is the host's: on a GPU it shows when work was enqueued.",
+        Kind::Paced | Kind::Cpu => "",
+    };
+    format!("{what}{clock} Medians of {} steps. stageline {}.", flags.rounds, env!("CARGO_PKG_VERSION"))
+}
+
+fn unit(kind: Kind) -> &'static str {
+    if kind == Kind::Paced { "samples a second" } else { "tokens a second" }
+}
+
+type Figure = (Line, fn(&Point) -> f64);
+
+const BUBBLES: [Figure; 3] = [
+    (Line::Solid, |point| point.bubble),
+    (Line::Dashed, |point| point.bubble_simulated),
+    (Line::Dotted, |point| point.bubble_ideal),
+];
+
+fn workers(points: &[&Point]) -> Vec<usize> {
+    let mut workers: Vec<_> = points.iter().map(|point| point.stages).collect();
+    workers.dedup();
+    workers
+}
+
+fn chart(title: &str, y: &str, points: &[&Point], figures: &[Figure]) -> String {
+    let mut series = Vec::new();
+    for (colour, workers) in workers(points).into_iter().enumerate() {
+        let own = || points.iter().filter(|point| point.stages == workers);
+        for &(line, figure) in figures {
+            let points = own().map(|point| (point.micro_batches as f64, figure(point))).collect();
+            series.push(Series { name: format!("P = {workers}, {}", of_line(line)), points, line, colour });
+        }
+    }
+    LineChart { title, x: "micro-batches, M", y, scale: Scale::Doubling, series }.svg()
+}
+
+fn of_line(line: Line) -> &'static str {
+    match line {
+        Line::Solid => "measured",
+        Line::Dashed => "simulated",
+        Line::Dotted => "in theory",
+    }
+}
+
+fn idle(workers: usize, points: &[&Point]) -> String {
+    let own: Vec<_> = points.iter().filter(|point| point.stages == workers).collect();
+    let Some(first) = own.first() else { return String::new() };
+    let parts = first.causes.iter().enumerate();
+    let parts = parts.map(|(at, (name, _))| (*name, own.iter().map(|point| point.causes[at].1).collect())).collect();
+    let title = format!("Idle time by cause, P = {workers}");
+    let categories = own.iter().map(|point| point.micro_batches.to_string()).collect();
+    StackedBars { title: &title, x: "micro-batches, M", y: "share of the total stage time", categories, parts }.svg()
+}
+
+fn row(point: &Point) -> Vec<String> {
+    vec![
+        point.schedule.to_owned(),
+        point.stages.to_string(),
+        point.micro_batches.to_string(),
+        point.r#virtual.to_string(),
+        format!("{:.2}", 1e3 * point.step_seconds),
+        format!("{:.4}", point.bubble),
+        format!("{:.4}", point.bubble_ideal),
+        format!("{:.4}", point.bubble_simulated),
+        format!("{:.1}", point.throughput),
+        point.peak_live.to_string(),
+    ]
+}
