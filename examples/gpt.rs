@@ -14,6 +14,8 @@ mod flags;
 mod log;
 #[path = "gpt/model.rs"]
 mod model;
+#[path = "gpt/record.rs"]
+mod record;
 #[path = "gpt/sample.rs"]
 mod sample;
 #[path = "gpt/text.rs"]
@@ -33,11 +35,13 @@ use burn::optim::AdamWConfig;
 use burn::tensor::Device;
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
+use stageline::schedule::Plan;
 use stageline::{Pipeline, PipelineBuilder, StageConfig, Verify};
+use stageline_report::record::Run;
 
 use crate::cut::Bytes;
 use crate::flags::{Flags, Settings, Training};
-use crate::log::{FinalLine, Log, StepLine};
+use crate::log::{FinalLine, Log};
 use crate::model::Layers;
 use crate::text::Source;
 
@@ -46,9 +50,9 @@ const SAMPLE_LENGTH: usize = 256;
 
 fn main() -> Result<()> {
     tracing_subscriber::fmt().with_writer(stderr).with_target(false).without_time().init();
-    let settings = Flags::parse().resolve()?;
+    let mut settings = Flags::parse().resolve()?;
+    let outputs = std::mem::take(&mut settings.outputs);
     let device = settings.running.devices[0].clone();
-    let mut log = Log::create(settings.log.as_deref())?;
     let text = Source::open(settings.data.as_deref(), settings.shape.context, settings.seed, device.clone())?;
     let recipe = Recipe::new(&settings)?;
     let training = &settings.training;
@@ -57,16 +61,19 @@ fn main() -> Result<()> {
     }
 
     let mut pipeline = recipe.builder().build()?;
+    let mut log = Log::create(outputs, recipe.run(pipeline.plan()), training.steps)?;
     let before = bits_per_byte(&mut pipeline, &text, training.batch_size)?;
+    log.validation(0, before * LN_2)?;
     println!("validation: {before:.3} bits a byte before training; single bytes have {:.3}", text.unigram_entropy());
     train(&mut pipeline, &text, training, &mut log)?;
     let after = bits_per_byte(&mut pipeline, &text, training.batch_size)?;
+    log.validation(training.steps, after * LN_2)?;
     println!("validation: {after:.3} bits a byte after training");
 
     let layers = cut::join(pipeline.into_modules())?;
     let (parameters_sha256, parameters) = fingerprint::fingerprint(&layers);
     println!("{parameters} parameters, sha256 {parameters_sha256}");
-    log.write(&FinalLine { r#final: true, validation_bits_per_byte: after, parameters, parameters_sha256 })?;
+    log.finish(&FinalLine { r#final: true, validation_bits_per_byte: after, parameters, parameters_sha256 })?;
 
     let prompt = text.prompt();
     let continued = sample::continue_text(&layers, &prompt, SAMPLE_LENGTH, settings.seed, &device);
@@ -93,6 +100,22 @@ impl<'a> Recipe<'a> {
         let learning_rate = learning_rate(&settings.training)?;
         let config = |device: &Device| StageConfig::new(device.clone(), optimizer.clone(), learning_rate.clone());
         Ok(Self { settings, cuts, configs: settings.running.devices.iter().map(config).collect() })
+    }
+
+    /// What the log says of it.
+    fn run(&self, plan: &Plan) -> Run {
+        let Settings { shape, training, running, configuration, .. } = self.settings;
+        let tokens = training.batch_size / training.micro_batches * shape.context;
+        Run {
+            stageline: env!("CARGO_PKG_VERSION").to_owned(),
+            schedule: running.schedule.name().to_owned(),
+            plan: plan.to_csv(),
+            channel_capacity: running.channel_capacity.unwrap_or(training.micro_batches),
+            layers: cut::layers(*shape, &self.cuts),
+            tokens_per_micro_batch: tokens as f64,
+            clock: "the host's".to_owned(),
+            configuration: configuration.clone(),
+        }
     }
 
     fn builder(&self) -> PipelineBuilder<Bytes, Bytes> {
@@ -140,12 +163,12 @@ fn train(pipeline: &mut Pipeline<Bytes, Bytes>, text: &Source, training: &Traini
     let bar = ProgressBar::new(training.steps as u64).with_style(style);
     for step in 0..training.steps {
         let report = pipeline.step(text.batch(step, training.batch_size))?;
-        let line = StepLine::from(&report);
         let message = format!(
-            "loss {:.3} nats, {:.0} tokens/s, bubble {:.1}% of the total (ideal {:.1}%)",
+            "loss {:.3} nats, {:.0} tokens/s, bubble {:.1}% of the total (simulated {:.1}%, ideal {:.1}%)",
             report.loss,
-            line.tokens_per_s,
+            report.weight() / report.step_time.as_secs_f64(),
             100.0 * report.bubble(),
+            100.0 * report.recording.simulated_bubble(),
             100.0 * report.ideal_bubble(),
         );
         // Where there is no terminal to draw a bar on, ten lines say as much.
@@ -154,7 +177,7 @@ fn train(pipeline: &mut Pipeline<Bytes, Bytes>, text: &Source, training: &Traini
         }
         bar.set_message(message);
         bar.inc(1);
-        log.write(&line)?;
+        log.step(&report)?;
     }
     bar.finish();
     Ok(())

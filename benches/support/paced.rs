@@ -15,7 +15,7 @@ use stageline::{LossStage, Stage, Weight};
 /// Adds a parameter to a small activation; each forward and backward lasts as long as it should.
 #[derive(Module, Debug)]
 pub struct Paced {
-    bias: Param<Tensor<1>>,
+    bias: Param<Tensor<2>>,
     #[module(skip)]
     pace: Pace,
 }
@@ -29,7 +29,7 @@ pub struct Pace {
 
 impl Paced {
     pub fn new(pace: Pace) -> Self {
-        Self { bias: Param::from_tensor(Tensor::zeros([1], &Device::flex().autodiff())), pace }
+        Self { bias: Param::from_tensor(Tensor::zeros([1, 1], &Device::flex().autodiff())), pace }
     }
 }
 
@@ -39,7 +39,7 @@ impl Stage for Paced {
 
     fn forward(&self, input: Tensor<2>) -> Tensor<2> {
         let until = Instant::now() + self.pace.forward;
-        let output = input + self.bias.val().unsqueeze();
+        let output = input + self.bias.val();
         // An evaluation has no backward to wait in.
         let output = if output.device().is_autodiff() { slow_backward(output, self.pace.backward) } else { output };
         wait(until);

@@ -6,30 +6,54 @@ use anyhow::Result;
 use burn::tensor::{Int, Tensor};
 use stageline::schedule::balance;
 use stageline::{LossStage, Modules, Pipeline, PipelineBuilder, StageConfig};
+use stageline_report::record::Layer;
 
 use crate::model::{Block, Embeddings, Head, Layers, Shape, VOCABULARY};
 
 /// Bytes of text, `[batch, context]`.
 pub type Bytes = Tensor<2, Int>;
 
+/// A layer of the model: how many parameters it has, and how many FLOPs a forward takes for a byte.
+struct LayerCost {
+    parameters: usize,
+    flops: usize,
+}
+
+/// Embeddings, blocks and head.
+fn costs(shape: Shape) -> Vec<LayerCost> {
+    let Shape { layers, width, context } = shape;
+    let embeddings = LayerCost { parameters: (VOCABULARY + context) * width, flops: 2 * width };
+    let block =
+        || LayerCost { parameters: 12 * width * width + 13 * width, flops: 24 * width * width + 4 * context * width };
+    let head = LayerCost { parameters: VOCABULARY * width + 2 * width, flops: 2 * VOCABULARY * width };
+    [embeddings].into_iter().chain((0..layers).map(|_| block())).chain([head]).collect()
+}
+
 /// The blocks of every stage: the first stage also has the embeddings, the last one the head.
 ///
 /// Layers are weighed by their share of the model's FLOPs plus their share of its parameters.
 pub fn cut(shape: Shape, stages: usize) -> Result<Vec<Range<usize>>> {
-    let Shape { layers, width, context } = shape;
-    let block = (12 * width * width, 24 * width * width + 4 * context * width);
-    let embeddings = ((VOCABULARY + context) * width, 2 * width);
-    let head = (VOCABULARY * width, 2 * VOCABULARY * width);
-    let mut costs = vec![block; layers];
-    costs.insert(0, embeddings);
-    costs.push(head);
-
-    let parameters: usize = costs.iter().map(|cost| cost.0).sum();
-    let flops: usize = costs.iter().map(|cost| cost.1).sum();
-    let share = |cost: &(usize, usize)| cost.0 as f64 / parameters as f64 + cost.1 as f64 / flops as f64;
+    let costs = costs(shape);
+    let parameters: usize = costs.iter().map(|cost| cost.parameters).sum();
+    let flops: usize = costs.iter().map(|cost| cost.flops).sum();
+    let share = |cost: &LayerCost| cost.parameters as f64 / parameters as f64 + cost.flops as f64 / flops as f64;
     let cuts = balance(&costs.iter().map(share).collect::<Vec<_>>(), stages)?;
-    let block_of = |layer: usize| layer.saturating_sub(1).min(layers);
+    let block_of = |layer: usize| layer.saturating_sub(1).min(shape.layers);
     Ok(cuts.into_iter().map(|cut| block_of(cut.start)..block_of(cut.end)).collect())
+}
+
+/// The layers of the model, with the stage of each.
+pub fn layers(shape: Shape, cuts: &[Range<usize>]) -> Vec<Layer> {
+    let (first, last) = (0, cuts.len() - 1);
+    let layer = |(at, cost): (usize, LayerCost)| {
+        let (name, stage) = match at {
+            0 => ("embeddings".to_owned(), first),
+            _ if at > shape.layers => ("head".to_owned(), last),
+            _ => (format!("block {}", at - 1), cuts.iter().position(|cut| cut.contains(&(at - 1))).unwrap_or(last)),
+        };
+        Layer { name, stage, weight: cost.flops as f64, parameters: cost.parameters as u64 }
+    };
+    costs(shape).into_iter().enumerate().map(layer).collect()
 }
 
 /// One stage for every range of blocks, each with its configuration.

@@ -1,13 +1,16 @@
 //! What the command line says, and what it means.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use burn::tensor::Device;
 use clap::Parser;
+use serde_json::Value;
 use stageline::schedule::{Schedule, schedule_named};
 use stageline::{Clip, DeviceName, Precision};
 
+use crate::log::{Outputs, setting};
 use crate::model::Shape;
 
 /// What no flag that counts something needs to go beyond.
@@ -76,9 +79,18 @@ pub struct Flags {
     /// one full batch on one device does
     #[arg(long, num_args = 0..=1, default_missing_value = "100")]
     verify: Option<usize>,
-    /// Writes a JSON object a step, and one at the end, to this file
-    #[arg(long)]
+    /// Writes a JSON object a line: what is run, every step, every validation, and what came of it
+    #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
+    /// Writes a few steps for Perfetto (ui.perfetto.dev) or chrome://tracing
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Writes scalars for TensorBoard into this folder
+    #[arg(long, value_name = "FOLDER")]
+    tensorboard: Option<PathBuf>,
+    /// Writes a page about the run
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
 }
 
 /// Flags that make sense together.
@@ -89,7 +101,9 @@ pub struct Settings {
     pub running: Running,
     pub seed: u64,
     pub verify: Option<usize>,
-    pub log: Option<PathBuf>,
+    pub outputs: Outputs,
+    /// All flags that change what is run, for the log.
+    pub configuration: BTreeMap<String, Value>,
 }
 
 /// What is trained how long.
@@ -114,6 +128,26 @@ pub struct Running {
 }
 
 impl Flags {
+    fn configuration(&self) -> BTreeMap<String, Value> {
+        BTreeMap::from([
+            setting("stages", self.stages),
+            setting("micro_batches", self.micro_batches),
+            setting("micro_batch_size", self.micro_batch_size),
+            setting("schedule", self.schedule.name()),
+            setting("steps", self.steps),
+            setting("layers", self.layers),
+            setting("width", self.width),
+            setting("context", self.context),
+            setting("precision", self.precision.to_string()),
+            setting("learning_rate", self.learning_rate),
+            setting("clip", self.clip),
+            setting("seed", self.seed),
+            setting("device", &self.device),
+            setting("channel_capacity", self.channel_capacity),
+            setting("cores_per_stage", self.cores_per_stage),
+        ])
+    }
+
     /// Refuses what cannot be, before anything is read or started.
     pub fn resolve(self) -> Result<Settings> {
         for (flag, value) in [
@@ -132,6 +166,7 @@ impl Flags {
             self.learning_rate
         );
         ensure!(self.clip >= 0.0 && self.clip.is_finite(), "--clip {}: give 0 or more", self.clip);
+        let configuration = self.configuration();
         let names = DeviceName::parse_list(&self.device).context("--device")?;
         let devices = names.into_iter().map(DeviceName::open).collect::<Result<Vec<_>, _>>().context("--device")?;
         let of_stage = |stage: usize| devices[stage * devices.len().min(self.stages) / self.stages].clone();
@@ -156,7 +191,8 @@ impl Flags {
             },
             seed: self.seed,
             verify: self.verify,
-            log: self.log,
+            outputs: Outputs { log: self.log, trace: self.trace, tensorboard: self.tensorboard, report: self.report },
+            configuration,
         })
     }
 }

@@ -1,62 +1,121 @@
-//! One JSON object a line.
+//! Where a run is written down: a log, a trace, TensorBoard's files, a page.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use serde::Serialize;
-use stageline::{ParameterHealth, StepReport, Update};
+use serde_json::{Value, json};
+use stageline::StepReport;
+use stageline_report::record::{Line, Run, Validation};
+use stageline_report::{RunLog, TensorBoard, Trace, run_page};
 
-/// A log that may go nowhere.
-pub struct Log(Option<BufWriter<File>>);
+use crate::record;
 
-/// What one step did; the loss is in nats a byte, the bubble a share of the total stage time.
-#[derive(Serialize)]
-pub struct StepLine {
-    step: usize,
-    loss: f64,
-    weight: f64,
-    pub tokens_per_s: f64,
-    step_seconds: f64,
-    bubble: f64,
-    bubble_ideal: f64,
-    /// This and the next two are `null` where the step was skipped.
-    learning_rate: Option<f64>,
-    gradient_norm: Option<f64>,
-    clipped: Option<bool>,
-    loss_scale: f64,
-    /// In the steps that examine it.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    health: Vec<HealthLine>,
+/// The step whose events are in the log, or the last one: the first two have to warm up.
+const DRAWN: usize = 2;
+
+/// How many steps a trace has, from that one on.
+const TRACED: usize = 5;
+
+/// Where everything goes that is asked for.
+#[derive(Default)]
+pub struct Outputs {
+    pub log: Option<PathBuf>,
+    pub trace: Option<PathBuf>,
+    pub tensorboard: Option<PathBuf>,
+    pub report: Option<PathBuf>,
 }
 
-/// What a step did to one parameter.
-#[derive(Serialize)]
-struct HealthLine {
-    stage: usize,
-    parameter: String,
-    gradient_norm: f64,
-    parameter_norm: f64,
-    update_ratio: f64,
-    second_moment: Option<f64>,
-    zeros: f64,
-    /// How many elements of the gradient are of a size from each power of two on.
-    histogram: Vec<(f64, u64)>,
+/// A run that is being written down.
+pub struct Log {
+    outputs: Outputs,
+    file: Option<BufWriter<File>>,
+    /// The same text, for the page.
+    text: Vec<u8>,
+    trace: Trace,
+    board: Option<TensorBoard<BufWriter<File>>>,
+    /// The step whose events are kept.
+    drawn: usize,
 }
 
-impl From<&ParameterHealth> for HealthLine {
-    fn from(health: &ParameterHealth) -> Self {
-        Self {
-            stage: health.stage,
-            parameter: health.path.clone(),
-            gradient_norm: health.gradient_norm,
-            parameter_norm: health.parameter_norm,
-            update_ratio: health.update_ratio(),
-            second_moment: health.second_moment,
-            zeros: health.zeros,
-            histogram: health.histogram.bins().filter(|(_, count)| *count > 0).collect(),
+impl Log {
+    /// Begins with what is run, for so many steps.
+    pub fn create(outputs: Outputs, run: Run, steps: usize) -> Result<Self> {
+        let create = |path: &Path| File::create(path).map(BufWriter::new).with_context(|| path.display().to_string());
+        let file = outputs.log.as_deref().map(create).transpose()?;
+        let board = match &outputs.tensorboard {
+            Some(folder) => {
+                fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+                let name = format!("events.out.tfevents.{:.0}.stageline", now());
+                Some(TensorBoard::new(create(&folder.join(name))?, now())?)
+            }
+            None => None,
+        };
+        let drawn = DRAWN.min(steps.saturating_sub(1));
+        let mut log = Self { outputs, file, text: Vec::new(), trace: Trace::new(), board, drawn };
+        log.write(&Line::Run(Box::new(run)))?;
+        Ok(log)
+    }
+
+    pub fn step(&mut self, report: &StepReport) -> Result<()> {
+        if self.outputs.trace.is_some() && (self.drawn..self.drawn + TRACED).contains(&report.step) {
+            self.trace.add(report.step, report.step_time.as_secs_f64(), &record::events(report));
         }
+        if self.file.is_none() && self.board.is_none() && self.outputs.report.is_none() {
+            return Ok(());
+        }
+        let step = record::step(report, report.step == self.drawn);
+        if let Some(board) = &mut self.board {
+            let figures = [
+                ("loss", step.loss),
+                ("learning rate", step.learning_rate),
+                ("gradient norm", step.gradient_norm),
+                ("tokens a second", Some(step.tokens_per_s)),
+                ("bubble/measured", Some(step.bubble)),
+                ("bubble/simulated", Some(step.bubble_simulated)),
+                ("bubble/in theory", Some(step.bubble_ideal)),
+            ];
+            let figures: Vec<_> = figures.into_iter().filter_map(|(tag, figure)| Some((tag, figure?))).collect();
+            board.scalars(now(), step.step, &figures)?;
+        }
+        self.write(&Line::Step(Box::new(step)))
+    }
+
+    pub fn validation(&mut self, after_steps: usize, validation_loss: f64) -> Result<()> {
+        if let Some(board) = &mut self.board {
+            board.scalars(now(), after_steps, &[("validation loss", validation_loss)])?;
+        }
+        self.write(&Line::Validation(Validation { after_steps, validation_loss }))
+    }
+
+    /// Writes the last line, the trace and the page.
+    pub fn finish(mut self, last: &FinalLine) -> Result<()> {
+        self.write(&Line::Other(serde_json::to_value(last)?))?;
+        if let Some(path) = &self.outputs.trace {
+            fs::write(path, self.trace.json()).with_context(|| path.display().to_string())?;
+        }
+        if let Some(path) = &self.outputs.report {
+            let log = RunLog::read(self.text.as_slice())?;
+            fs::write(path, run_page(&log)).with_context(|| path.display().to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Appends a line, and hands it to the system at once: a run that is cut short keeps its log.
+    fn write(&mut self, line: &Line) -> Result<()> {
+        let mut text = serde_json::to_vec(line)?;
+        text.push(b'\n');
+        if let Some(file) = &mut self.file {
+            file.write_all(&text)?;
+            file.flush()?;
+        }
+        if self.outputs.report.is_some() {
+            self.text.extend(text);
+        }
+        Ok(())
     }
 }
 
@@ -69,42 +128,11 @@ pub struct FinalLine {
     pub parameters_sha256: String,
 }
 
-impl From<&StepReport> for StepLine {
-    fn from(report: &StepReport) -> Self {
-        let step_seconds = report.step_time.as_secs_f64();
-        let (gradient_norm, clipped) = match report.update {
-            Update::Stepped { gradient_norm, clipped } => (Some(gradient_norm), Some(clipped)),
-            _ => (None, None),
-        };
-        Self {
-            step: report.step,
-            loss: report.loss,
-            weight: report.weight(),
-            tokens_per_s: report.weight() / step_seconds,
-            step_seconds,
-            bubble: report.bubble(),
-            bubble_ideal: report.ideal_bubble(),
-            learning_rate: report.stages.last().and_then(|stage| stage.learning_rate),
-            gradient_norm,
-            clipped,
-            loss_scale: report.loss_scale,
-            health: report.health.iter().map(HealthLine::from).collect(),
-        }
-    }
+/// A setting and its value.
+pub fn setting(name: &str, value: impl Serialize) -> (String, Value) {
+    (name.to_owned(), json!(value))
 }
 
-impl Log {
-    /// Creates the file at `path`, if there is one.
-    pub fn create(path: Option<&Path>) -> Result<Self> {
-        let create = |path: &Path| File::create(path).with_context(|| format!("--log {}", path.display()));
-        Ok(Self(path.map(create).transpose()?.map(BufWriter::new)))
-    }
-
-    /// Appends a line, and hands it to the system at once: a run that is cut short keeps its log.
-    pub fn write(&mut self, line: &impl Serialize) -> Result<()> {
-        let Some(file) = &mut self.0 else { return Ok(()) };
-        serde_json::to_writer(&mut *file, line)?;
-        file.write_all(b"\n")?;
-        Ok(file.flush()?)
-    }
+fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64())
 }

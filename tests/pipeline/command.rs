@@ -4,7 +4,7 @@ use std::env;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// A program that a plain `cargo test` has built beside this one.
 fn example(name: &str) -> Command {
@@ -46,8 +46,11 @@ fn hash(lines: &[Value]) -> &str {
 #[test]
 fn the_log_has_a_line_a_step_and_a_final_one() {
     let lines = logged("log", "--stages 2 --health-every 2");
-    assert_eq!(lines.len(), 4);
-    for (step, line) in lines[..3].iter().enumerate() {
+    // What is run, a validation, three steps, a validation, what came of it.
+    assert_eq!(lines.len(), 7);
+    assert_eq!((&lines[0]["schedule"], &lines[0]["configuration"]["stages"]), (&json!("1f1b"), &json!(2)));
+    assert_eq!((&lines[1]["after_steps"], &lines[5]["after_steps"]), (&json!(0), &json!(3)));
+    for (step, line) in lines[2..5].iter().enumerate() {
         assert_eq!(line["step"], step);
         assert_eq!(line["weight"], 3.0 * 2.0 * 16.0);
         for field in

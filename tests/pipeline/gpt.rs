@@ -90,3 +90,17 @@ fn layers_survive_a_split_and_a_join() {
     let builder = cut::split(layers, &cut::cut(SHAPE, 5).unwrap(), vec![config; 5]);
     assert_eq!(fingerprint(&cut::join(builder.build().unwrap().into_modules()).unwrap()).0, before);
 }
+
+#[test]
+fn every_layer_is_named_with_its_stage_and_size() {
+    let layers = Layers::init(SHAPE, 3, &Device::flex().autodiff());
+    let named = cut::layers(SHAPE, &cut::cut(SHAPE, 2).unwrap());
+    let sizes = [layers.embeddings.num_params(), layers.blocks[0].num_params(), layers.head.num_params()];
+    let found: Vec<_> = named.iter().map(|layer| (layer.name.as_str(), layer.parameters as usize)).collect();
+    let [embeddings, block, head] = sizes;
+    assert_eq!(
+        found,
+        [("embeddings", embeddings), ("block 0", block), ("block 1", block), ("block 2", block), ("head", head)]
+    );
+    assert!(named.iter().map(|layer| layer.stage).is_sorted() && named[0].stage == 0 && named[4].stage == 1);
+}

@@ -2,6 +2,7 @@
 //!
 //! - `shape`: which schedule, how many stages and micro-batches.
 //! - `costs`: what everything takes and holds.
+//! - `run`: what the log of a run says: predictions, advice, a page.
 //! - `plan`, `simulate`, `search`, `check`: a subcommand each; `report`: what the middle two say; `output`:
 //!   where it goes.
 
@@ -10,6 +11,7 @@ mod costs;
 mod output;
 mod plan;
 mod report;
+mod run;
 mod search;
 mod shape;
 mod simulate;
@@ -36,6 +38,9 @@ enum Subcommands {
     Simulate(simulate::Flags),
     Search(search::Flags),
     Check(check::Flags),
+    Predict(run::PredictFlags),
+    Advise(run::AdviseFlags),
+    Page(run::PageFlags),
 }
 
 fn main() -> ExitCode {
@@ -44,6 +49,9 @@ fn main() -> ExitCode {
         Subcommands::Simulate(flags) => simulate::run(&flags),
         Subcommands::Search(flags) => search::run(&flags),
         Subcommands::Check(flags) => check::run(&flags),
+        Subcommands::Predict(flags) => run::predict(&flags),
+        Subcommands::Advise(flags) => run::advise(&flags),
+        Subcommands::Page(flags) => run::page(&flags),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

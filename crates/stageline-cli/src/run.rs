@@ -1,0 +1,208 @@
+//! A run that was logged: predictions from it, advice about it, and a page of it.
+
+use std::fs::{self, File};
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use clap::Args;
+use serde::Serialize;
+use stageline_report::{Measured, Prediction, RunLog, Target, run_page};
+use stageline_schedule::{Schedule, schedule_named};
+
+use crate::output::print;
+
+/// What another P, M or schedule would give, from the log of a run.
+///
+/// Stages of another cut are made of the layers that the log names; where a stage of the run has several, each is taken for its
+/// share of FLOPs. The same prediction for the run itself is compared with the run. The halves of a split backward are taken
+/// to be halves.
+#[derive(Args)]
+pub(crate) struct PredictFlags {
+    /// The log, from `--log` of a run
+    #[arg(long, value_name = "FILE")]
+    from: PathBuf,
+    /// P: how many workers [default: those of the run]
+    #[arg(long)]
+    stages: Option<usize>,
+    /// M: how many micro-batches, of the same size [default: those of the run]
+    #[arg(long)]
+    micro_batches: Option<usize>,
+    /// The schedule [default: that of the run]
+    #[arg(long)]
+    schedule: Option<String>,
+    /// One line of JSON instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// The smallest M for a bubble, the cut that balances the measured layers, and what held the run back.
+#[derive(Args)]
+pub(crate) struct AdviseFlags {
+    /// The log, from `--log` of a run
+    #[arg(long, value_name = "FILE")]
+    from: PathBuf,
+    /// P: how many workers [default: those of the run]
+    #[arg(long)]
+    stages: Option<usize>,
+    /// The schedule [default: that of the run]
+    #[arg(long)]
+    schedule: Option<String>,
+    /// The bubble not to be above, as a share of the total stage time
+    #[arg(long, default_value_t = 0.1)]
+    bubble: f64,
+    /// The largest M to try
+    #[arg(long, default_value_t = 512)]
+    most: usize,
+}
+
+/// A page about a run, from its log.
+#[derive(Args)]
+pub(crate) struct PageFlags {
+    /// The log, from `--log` of a run
+    #[arg(long, value_name = "FILE")]
+    from: PathBuf,
+    /// The page
+    #[arg(long, value_name = "FILE.html")]
+    html: PathBuf,
+}
+
+/// What `predict` says. Bubbles are shares of the total stage time.
+#[derive(Serialize)]
+struct Predicted<'a> {
+    schedule: &'a str,
+    stages: usize,
+    micro_batches: usize,
+    step_seconds: f64,
+    bubble: f64,
+    tokens_per_s: f64,
+    peak_live: &'a [usize],
+    /// The layers of each stage.
+    layers: Vec<Vec<&'a str>>,
+    /// How far the same prediction for the run itself is from the run, relative: of the step, and of the bubble absolute.
+    own_step_error: f64,
+    own_bubble_error: f64,
+}
+
+pub(crate) fn predict(flags: &PredictFlags) -> Result<()> {
+    let log = read(&flags.from)?;
+    let measured = Measured::of(&log)?;
+    let (schedule, name) = schedule(&log, flags.schedule.as_deref())?;
+    let workers = flags.stages.unwrap_or(log.plan.workers());
+    let micro_batches = flags.micro_batches.unwrap_or(log.plan.micro_batches());
+    let prediction = measured.predict(&Target { workers, micro_batches, schedule })?;
+    let own = own_error(&log, &measured)?;
+    let predicted = Predicted {
+        schedule: &name,
+        stages: workers,
+        micro_batches,
+        step_seconds: prediction.step,
+        bubble: prediction.bubble,
+        tokens_per_s: prediction.tokens_per_s,
+        peak_live: &prediction.peak_live,
+        layers: layers(&log, &prediction),
+        own_step_error: own.step,
+        own_bubble_error: own.bubble,
+    };
+    print(&if flags.json { serde_json::to_string(&predicted)? + "\n" } else { text(&predicted) })
+}
+
+fn text(predicted: &Predicted) -> String {
+    let Predicted { schedule, stages, micro_batches, step_seconds, bubble, tokens_per_s, peak_live, .. } = predicted;
+    let layers = predicted.layers.iter().enumerate();
+    let layers =
+        layers.map(|(stage, names)| format!("stage {stage:>4}     {}\n", names.join(", "))).collect::<String>();
+    format!(
+        "{schedule}, P = {stages}, M = {micro_batches}\n\
+         step           {:.1} ms\n\
+         bubble         {:.2}% of the total\n\
+         throughput     {tokens_per_s:.0} targets a second\n\
+         peak live      {peak_live:?} micro-batches a worker\n\
+         {layers}\
+         of the run itself the same prediction is {:.1}% off in the step, and {:.4} in the bubble\n",
+        1e3 * step_seconds,
+        100.0 * bubble,
+        100.0 * predicted.own_step_error,
+        predicted.own_bubble_error,
+    )
+}
+
+/// How far a prediction of the run itself is from the run.
+struct OwnError {
+    step: f64,
+    bubble: f64,
+}
+
+fn own_error(log: &RunLog, measured: &Measured) -> Result<OwnError> {
+    let (schedule, _) = schedule(log, None)?;
+    let target = Target { workers: log.plan.workers(), micro_batches: log.plan.micro_batches(), schedule };
+    let own = measured.predict(&target)?;
+    let (step, bubble) = log.typical().ok_or_else(|| anyhow!("the log has no steps"))?;
+    Ok(OwnError { step: (own.step / step - 1.0).abs(), bubble: (own.bubble - bubble).abs() })
+}
+
+pub(crate) fn advise(flags: &AdviseFlags) -> Result<()> {
+    ensure!((0.0..1.0).contains(&flags.bubble), "--bubble {}: give a share, at least 0 and less than 1", flags.bubble);
+    let log = read(&flags.from)?;
+    let measured = Measured::of(&log)?;
+    let (schedule, name) = schedule(&log, flags.schedule.as_deref())?;
+    let workers = flags.stages.unwrap_or(log.plan.workers());
+    let bubble = 100.0 * flags.bubble;
+    let mut text = match measured.least_micro_batches(workers, schedule, flags.bubble, flags.most)? {
+        Some((micro_batches, prediction)) => format!(
+            "M = {micro_batches} is the smallest with a bubble of at most {bubble:.1}% under {name} at P = {workers}: {:.1}%, \
+             {:.0} targets a second, at most {} live micro-batches\n{}",
+            100.0 * prediction.bubble,
+            prediction.tokens_per_s,
+            prediction.peak_live.iter().max().copied().unwrap_or(0),
+            cut(&log, &prediction),
+        ),
+        None => {
+            format!("no M up to {} has a bubble of at most {bubble:.1}% under {name} at P = {workers}\n", flags.most)
+        }
+    };
+    if let Some((cause, share)) = log.main_cause() {
+        text += &format!("what held the run back most: {}, {:.1}% of its stage time\n", reason(cause), 100.0 * share);
+    }
+    print(&text)
+}
+
+fn cut(log: &RunLog, prediction: &Prediction) -> String {
+    let stages = layers(log, prediction).into_iter().enumerate();
+    stages.map(|(stage, names)| format!("stage {stage}: {}\n", names.join(", "))).collect()
+}
+
+/// A cause, and what to do about it.
+fn reason(cause: &str) -> &str {
+    match cause {
+        "fill" | "drain" => "filling and draining the pipeline (take a larger M, or a schedule with chunks)",
+        "imbalance" => "stages that have unequal work (cut it as above)",
+        "transfer" => "transfers (cut where activations are small, or take faster links)",
+        "flush" => "unequal parts of the flush (spread the parameters more evenly)",
+        _ => "what the runtime adds (take larger micro-batches)",
+    }
+}
+
+pub(crate) fn page(flags: &PageFlags) -> Result<()> {
+    let page = run_page(&read(&flags.from)?);
+    fs::write(&flags.html, page).with_context(|| flags.html.display().to_string())
+}
+
+fn read(path: &Path) -> Result<RunLog> {
+    let file = File::open(path).with_context(|| path.display().to_string())?;
+    RunLog::read(BufReader::new(file)).with_context(|| path.display().to_string())
+}
+
+/// A schedule by its name, or that of the run.
+fn schedule(log: &RunLog, name: Option<&str>) -> Result<(&'static (dyn Schedule + Sync), String)> {
+    let name = name.unwrap_or(&log.run.schedule);
+    Ok((schedule_named(name)?, name.to_owned()))
+}
+
+/// The names of each stage's layers.
+fn layers<'a>(log: &'a RunLog, prediction: &Prediction) -> Vec<Vec<&'a str>> {
+    let names = |range: &std::ops::Range<usize>| {
+        log.run.layers[range.clone()].iter().map(|layer| layer.name.as_str()).collect()
+    };
+    prediction.cut.iter().map(names).collect()
+}

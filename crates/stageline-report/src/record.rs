@@ -1,0 +1,188 @@
+//! The lines of a run's log: JSON objects, one a line, of which everything else is made.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// A line of a log.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Line {
+    /// The first line.
+    Run(Box<Run>),
+    /// What one step did.
+    Step(Box<Step>),
+    /// A loss on what is not trained on.
+    Validation(Validation),
+    /// What else a program wants to say; it is kept, and not shown.
+    Other(Value),
+}
+
+/// What was run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// The version of the library.
+    pub stageline: String,
+    /// The name of the schedule.
+    pub schedule: String,
+    /// The plan, as PyTorch's CSV.
+    pub plan: String,
+    /// How many micro-batches a channel holds.
+    pub channel_capacity: usize,
+    /// The layers of the model, in order.
+    pub layers: Vec<Layer>,
+    /// Targets in a micro-batch, tokens most often.
+    pub tokens_per_micro_batch: f64,
+    /// How times were taken.
+    pub clock: String,
+    /// Everything that was set.
+    pub configuration: BTreeMap<String, Value>,
+}
+
+/// A layer of the model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Layer {
+    /// What it is.
+    pub name: String,
+    /// The stage that has it.
+    pub stage: usize,
+    /// Its part of what the stage computes, as against the stage's other layers.
+    pub weight: f64,
+    /// How many parameters it has.
+    pub parameters: u64,
+}
+
+/// What one step did. Times are in seconds, bubbles shares of the *total* stage time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Step {
+    /// The step, from 0.
+    pub step: usize,
+    /// Per unit of weight; none where no target counted.
+    pub loss: Option<f64>,
+    /// How many targets counted.
+    pub weight: f64,
+    /// Targets a second.
+    pub tokens_per_s: f64,
+    /// From the cut batch to the last optimizer step.
+    pub step_seconds: f64,
+    /// Measured.
+    pub bubble: f64,
+    /// In theory, with equal stages and free transfers.
+    pub bubble_ideal: f64,
+    /// Of the same plan with the costs of this step.
+    pub bubble_simulated: f64,
+    /// This and the next two are none where the step was skipped.
+    pub learning_rate: Option<f64>,
+    /// Of all gradients together, before they were clipped.
+    pub gradient_norm: Option<f64>,
+    /// Whether they were clipped.
+    pub clipped: Option<bool>,
+    /// What the loss was multiplied by before the backward.
+    pub loss_scale: f64,
+    /// Where each worker's time went.
+    pub workers: Vec<Account>,
+    /// What each stage took for a micro-batch, on average.
+    pub stages: Vec<StageCosts>,
+    /// Each parameter, in the steps that examine it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub health: Vec<Health>,
+    /// Each worker's events, in the steps that are drawn.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub timeline: Vec<Vec<Event>>,
+}
+
+/// Where one worker's part of a step went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Account {
+    /// It computed.
+    pub busy: f64,
+    /// The pipeline was not yet full.
+    pub fill: f64,
+    /// The pipeline ran empty.
+    pub drain: f64,
+    /// Another worker had more to compute.
+    pub imbalance: f64,
+    /// Transfers took their time.
+    pub transfer: f64,
+    /// Another worker's part of the flush was longer.
+    pub flush: f64,
+    /// Threads, channels, the cut of the batch.
+    pub other: f64,
+}
+
+impl Account {
+    /// The causes of idleness, by name.
+    pub fn causes(&self) -> [(&'static str, f64); 6] {
+        let Self { fill, drain, imbalance, transfer, flush, other, .. } = *self;
+        [
+            ("fill", fill),
+            ("drain", drain),
+            ("imbalance", imbalance),
+            ("transfer", transfer),
+            ("flush", flush),
+            ("other", other),
+        ]
+    }
+}
+
+/// What a stage took: for a micro-batch on average, and for its part of the flush.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StageCosts {
+    /// A forward.
+    pub forward: f64,
+    /// A whole backward.
+    pub backward: f64,
+    /// The send of an output.
+    pub send_activation: f64,
+    /// The send of a gradient.
+    pub send_gradient: f64,
+    /// Norms and the optimizer step.
+    pub flush: f64,
+}
+
+/// What a step did to one parameter.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Health {
+    /// The stage that trains it.
+    pub stage: usize,
+    /// Where it is in the stage's module.
+    pub parameter: String,
+    /// The norm of its gradient, not yet clipped.
+    pub gradient_norm: f64,
+    /// Its norm after the step.
+    pub parameter_norm: f64,
+    /// The norm of the step as a share of that.
+    pub update_ratio: f64,
+    /// The mean of its optimizer's second moment, if it keeps one.
+    pub second_moment: Option<f64>,
+    /// The share of gradient elements that are 0.
+    pub zeros: f64,
+    /// How many elements of the gradient are of a size from each power of two on.
+    pub histogram: Vec<(f64, u64)>,
+}
+
+/// Something that a worker did. Times are since the step began.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// For which stage.
+    pub stage: usize,
+    /// An instruction of the lowered plan, such as `2F0` or `2SEND_F0`, or a part of the step: `start`, `finish`, `verdict`,
+    /// `optimizer` or `follow`.
+    pub activity: String,
+    /// When it began.
+    pub start: f64,
+    /// When it ended.
+    pub end: f64,
+    /// How long of that it waited for others.
+    pub waited: f64,
+}
+
+/// A loss on what is not trained on.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Validation {
+    /// After how many steps.
+    pub after_steps: usize,
+    /// Per unit of weight.
+    pub validation_loss: f64,
+}

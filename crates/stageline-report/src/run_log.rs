@@ -1,0 +1,110 @@
+//! A log, read.
+
+use std::io::BufRead;
+
+use stageline_schedule::{ParsePlanError, Plan};
+
+use crate::record::{Account, Line, Run, Step, Validation};
+
+/// A run, as its log tells it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunLog {
+    /// What was run.
+    pub run: Run,
+    /// The plan that was run.
+    pub plan: Plan,
+    /// What its steps did, in order.
+    pub steps: Vec<Step>,
+    /// The losses on what is not trained on, in order.
+    pub validations: Vec<Validation>,
+}
+
+impl RunLog {
+    /// Reads a log. A last line that is cut short, as by a crash, is left out.
+    ///
+    /// # Errors
+    /// [`LogError`], with the line.
+    pub fn read(lines: impl BufRead) -> Result<Self, LogError> {
+        let (mut run, mut steps, mut validations) = (None, Vec::new(), Vec::new());
+        let mut unreadable = None;
+        for (number, line) in lines.lines().enumerate() {
+            let line = line?;
+            if line.trim().is_empty() {
+                continue;
+            }
+            if let Some(error) = unreadable {
+                return Err(error);
+            }
+            match serde_json::from_str(&line) {
+                Ok(Line::Run(first)) => run = Some(*first),
+                Ok(Line::Step(step)) => steps.push(*step),
+                Ok(Line::Validation(validation)) => validations.push(validation),
+                Ok(Line::Other(_)) => {}
+                Err(cause) => unreadable = Some(LogError::Line { line: number + 1, cause }),
+            }
+        }
+        let run = run.ok_or(LogError::NoRun)?;
+        let plan = Plan::from_csv(&run.plan).map_err(LogError::Plan)?;
+        Ok(Self { run, plan, steps, validations })
+    }
+
+    /// The steps that computed something, but for the first two, in which memory and threads are not yet warm; the first
+    /// ones, where there are no others.
+    pub fn warm_steps(&self) -> impl Iterator<Item = &Step> {
+        let computed = || self.steps.iter().filter(|step| step.weight > 0.0);
+        let cold = if computed().count() > 2 { 2 } else { 0 };
+        computed().skip(cold)
+    }
+
+    /// The median step, in seconds, and the median bubble; `None` without steps.
+    pub fn typical(&self) -> Option<(f64, f64)> {
+        let of = |figure: fn(&Step) -> f64| median(self.warm_steps().map(figure));
+        Some((of(|step| step.step_seconds)?, of(|step| step.bubble)?))
+    }
+
+    /// The cause of most of the idle time, and its share of the total stage time; `None` without steps.
+    pub fn main_cause(&self) -> Option<(&'static str, f64)> {
+        let mut shares: Vec<(&'static str, f64)> = Account::default().causes().map(|(name, _)| (name, 0.0)).to_vec();
+        let mut total = 0.0;
+        for step in self.warm_steps() {
+            total += step.step_seconds * step.workers.len() as f64;
+            for account in &step.workers {
+                shares.iter_mut().zip(account.causes()).for_each(|(share, cause)| share.1 += cause.1);
+            }
+        }
+        let most = shares.into_iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
+        (total > 0.0).then_some((most.0, most.1 / total))
+    }
+}
+
+/// Why a log cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LogError {
+    /// The file cannot be read.
+    #[error("the log cannot be read: {0}")]
+    Io(#[from] std::io::Error),
+    /// A line is not one of a log.
+    #[error("line {line} of the log is no JSON object: {cause}; write the log anew with `--log`")]
+    Line {
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong with it.
+        cause: serde_json::Error,
+    },
+    /// There is no first line.
+    #[error(
+        "the log does not say what was run: its first line, with `schedule` and `plan`, is missing; write it anew with `--log`"
+    )]
+    NoRun,
+    /// The plan in the first line is none.
+    #[error("the plan of the log cannot be read: {0}")]
+    Plan(ParsePlanError),
+}
+
+/// The middle value; `None` of none.
+pub(crate) fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<_> = values.filter(|value| value.is_finite()).collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied()
+}

@@ -1,0 +1,250 @@
+//! A run as a page. Every figure on it is in the log.
+
+use std::fmt::Write;
+
+use stageline_schedule::{Action, Compute, Instruction};
+
+use crate::chart::{Line, LineChart, Scale, Series, StackedBars, number};
+use crate::page::Page;
+use crate::record::{Account, Event, Health, Step};
+use crate::run_log::RunLog;
+use crate::text::escaped;
+
+/// The page of a run.
+pub fn run_page(log: &RunLog) -> String {
+    let mut page = Page::new("A pipeline run");
+    page.section("In short", &in_short(log));
+    page.pictures([
+        over_steps(log, "Loss", "per target", &[("training", |step| step.loss)], validations(log)),
+        over_steps(log, "Throughput", "targets a second", &[("targets", |step| Some(step.tokens_per_s))], None),
+        over_steps(log, "Learning rate", "", &[("learning rate", |step| step.learning_rate)], None),
+        over_steps(log, "Gradient norm", "before clipping", &[("gradient norm", |step| step.gradient_norm)], None),
+    ]);
+    bubble(&mut page, log);
+    if let Some(step) = log.steps.iter().find(|step| !step.timeline.is_empty()) {
+        let about = format!(
+            "Step {}, {} ms. Blue: forwards. Orange: backwards. Green: norms and optimizer. White is the bubble.",
+            step.step,
+            number(1e3 * step.step_seconds)
+        );
+        page.section("The timeline", &about);
+        page.pictures([timeline(&step.timeline, step.step_seconds)]);
+    }
+    memory(&mut page, log);
+    health(&mut page, log);
+    page.section("What was run", "All that was set.");
+    let settings = log.run.configuration.iter().map(|(name, value)| vec![name.clone(), value.to_string()]);
+    let versions =
+        vec![vec!["stageline".to_owned(), log.run.stageline.clone()], vec!["clock".to_owned(), log.run.clock.clone()]];
+    page.table(&["setting", "value"], versions.into_iter().chain(settings));
+    page.html()
+}
+
+fn in_short(log: &RunLog) -> String {
+    let (plan, run) = (&log.plan, &log.run);
+    let mut text = format!(
+        "{} with P = {} workers, {} stages and M = {} micro-batches; {} steps.",
+        run.schedule,
+        plan.workers(),
+        plan.stages(),
+        plan.micro_batches(),
+        log.steps.len()
+    );
+    if let Some(step) = log.steps.last() {
+        let _ = write!(
+            text,
+            " The last step took {} s: bubble {:.1}% of the total stage time (simulated {:.1}%, in theory {:.1}%).",
+            number(step.step_seconds),
+            100.0 * step.bubble,
+            100.0 * step.bubble_simulated,
+            100.0 * step.bubble_ideal
+        );
+    }
+    if let Some(last) = log.validations.last() {
+        let _ = write!(text, " Validation loss {} after {} steps.", number(last.validation_loss), last.after_steps);
+    }
+    text
+}
+
+type Figure<'a> = (&'a str, fn(&Step) -> Option<f64>);
+
+fn over_steps(log: &RunLog, title: &str, y: &str, figures: &[Figure], more: Option<Series>) -> String {
+    let series = figures.iter().enumerate().map(|(colour, (name, figure))| {
+        let points = thinned(&log.steps).map(|step| (step.step as f64, figure(step).unwrap_or(f64::NAN)));
+        Series { name: (*name).to_owned(), points: points.collect(), line: Line::Solid, colour }
+    });
+    LineChart { title, x: "step", y, scale: Scale::Linear, series: series.chain(more).collect() }.svg()
+}
+
+/// No more steps than a chart has room for.
+fn thinned(steps: &[Step]) -> impl Iterator<Item = &Step> {
+    const MOST: usize = 2_000;
+    steps.iter().step_by(steps.len().div_ceil(MOST).max(1))
+}
+
+fn validations(log: &RunLog) -> Option<Series> {
+    let points = log.validations.iter().map(|validation| (validation.after_steps as f64, validation.validation_loss));
+    let points: Vec<_> = points.collect();
+    (!points.is_empty()).then(|| Series { name: "validation".to_owned(), points, line: Line::Dashed, colour: 1 })
+}
+
+fn bubble(page: &mut Page, log: &RunLog) {
+    page.section(
+        "The bubble",
+        "The share of the total stage time (workers x step) in which nothing is computed, and why.",
+    );
+    let figures: [Figure; 3] = [
+        ("measured", |step| Some(step.bubble)),
+        ("simulated", |step| Some(step.bubble_simulated)),
+        ("in theory", |step| Some(step.bubble_ideal)),
+    ];
+    let share = "share of the total stage time";
+    page.pictures([over_steps(log, "Bubble", share, &figures, None), by_cause(log)]);
+}
+
+/// Each worker's mean over the steps.
+fn by_cause(log: &RunLog) -> String {
+    let workers = log.plan.workers();
+    let mean = |worker: usize, cause: usize| {
+        let of_steps = log.warm_steps().filter_map(|step| Some((step.workers.get(worker)?, step.step_seconds)));
+        let shares: Vec<_> = of_steps.map(|(account, took)| account.causes()[cause].1 / took).collect();
+        shares.iter().sum::<f64>() / shares.len().max(1) as f64
+    };
+    let names = Account::default().causes().map(|(name, _)| name);
+    let parts = names.iter().enumerate();
+    let parts = parts.map(|(cause, name)| (*name, (0..workers).map(|worker| mean(worker, cause)).collect())).collect();
+    let categories = (0..workers).map(|worker| worker.to_string()).collect();
+    StackedBars {
+        title: "Idle time by cause",
+        x: "worker",
+        y: "share of its time, mean of the steps",
+        categories,
+        parts,
+    }
+    .svg()
+}
+
+fn timeline(rows: &[Vec<Event>], seconds: f64) -> String {
+    const WIDTH: f64 = 1200.0;
+    const ROW: f64 = 34.0;
+    const LEFT: f64 = 70.0;
+    let stages = rows.iter().flatten().map(|event| event.stage + 1).max().unwrap_or(0);
+    let at = |time: f64| LEFT + time / seconds * (WIDTH - LEFT);
+    let height = ROW * stages as f64 + 30.0;
+    let mut svg = format!("<svg class='chart' viewBox='0 0 {WIDTH} {height}' role='img' aria-label='timeline'>");
+    for stage in 0..stages {
+        let y = ROW * stage as f64 + 20.0;
+        let _ = write!(svg, "<text class='tick' x='0' y='{y}'>stage {stage}</text>");
+    }
+    for event in rows.iter().flatten() {
+        let Some((colour, label)) = look(&event.activity) else { continue };
+        let (x, width, y) = (at(event.start), at(event.end) - at(event.start), ROW * event.stage as f64 + 4.0);
+        let _ = write!(
+            svg,
+            "<rect class='act c{colour}' x='{x:.2}' y='{y}' width='{width:.2}' height='{}'><title>{}: {} to {} ms</title></rect>",
+            ROW - 8.0,
+            escaped(&event.activity),
+            number(1e3 * event.start),
+            number(1e3 * event.end)
+        );
+        if width > 7.0 * label.len() as f64 + 4.0 {
+            let (middle, baseline) = (x + width / 2.0, y + ROW / 2.0);
+            let _ =
+                write!(svg, "<text class='label' x='{middle:.1}' y='{baseline}' text-anchor='middle'>{label}</text>");
+        }
+    }
+    for tick in 0..=5 {
+        let time = seconds * f64::from(tick) / 5.0;
+        let anchor = if tick == 5 { "end" } else { "middle" };
+        let (x, y) = (at(time), height - 6.0);
+        let _ = write!(
+            svg,
+            "<text class='tick' x='{x:.1}' y='{y}' text-anchor='{anchor}'>{} ms</text>",
+            number(1e3 * time)
+        );
+    }
+    svg + "</svg>"
+}
+
+/// The colour and the label of what is computed.
+fn look(activity: &str) -> Option<(usize, String)> {
+    match activity.parse() {
+        Ok(Instruction::Compute(action)) => {
+            let colour = if action.compute == Compute::Forward { 0 } else { 1 };
+            Some((colour, format!("{}{}", action.compute.letter(), action.micro_batch)))
+        }
+        Ok(_) => None,
+        Err(_) => ["finish", "optimizer"].contains(&activity).then(|| (2, String::new())),
+    }
+}
+
+fn memory(page: &mut Page, log: &RunLog) {
+    page.section(
+        "What stages hold",
+        "Parameters, and the most micro-batches that are forwarded and not yet backwarded.",
+    );
+    let live = log.plan.peak_live();
+    let row = |stage: usize| {
+        let own = || log.run.layers.iter().filter(|layer| layer.stage == stage);
+        let has = |row: &Vec<Action>| row.iter().any(|action| action.stage == stage);
+        let worker = log.plan.rows().iter().position(has).unwrap_or(0);
+        vec![
+            stage.to_string(),
+            own().map(|layer| layer.name.as_str()).collect::<Vec<_>>().join(", "),
+            own().map(|layer| layer.parameters).sum::<u64>().to_string(),
+            worker.to_string(),
+            live[worker].to_string(),
+        ]
+    };
+    let columns = ["stage", "layers", "parameters", "worker", "its live micro-batches"];
+    page.table(&columns, (0..log.plan.stages()).map(row));
+}
+
+fn health(page: &mut Page, log: &RunLog) {
+    let examined: Vec<_> = log.steps.iter().filter(|step| !step.health.is_empty()).collect();
+    let Some(last) = examined.last() else { return };
+    let about = format!("As of step {}; {} steps were examined.", last.step, examined.len());
+    page.section("How each parameter is doing", &about);
+    let mean = |step: &Step, figure: fn(&Health) -> Option<f64>| {
+        let figures: Vec<_> = step.health.iter().filter_map(figure).collect();
+        figures.iter().sum::<f64>() / figures.len() as f64
+    };
+    let over = |title, figure: fn(&Health) -> Option<f64>| {
+        let points = examined.iter().map(|step| (step.step as f64, mean(step, figure))).collect();
+        let series = vec![Series { name: "mean of the parameters".to_owned(), points, line: Line::Solid, colour: 0 }];
+        LineChart { title, x: "step", y: "", scale: Scale::Linear, series }.svg()
+    };
+    page.pictures([
+        over("Update as a share of the parameter's norm", |health| Some(health.update_ratio)),
+        over("Second moment", |health| health.second_moment),
+        histogram(last),
+    ]);
+    let row = |health: &Health| {
+        vec![
+            format!("{}: {}", health.stage, health.parameter),
+            number(health.gradient_norm),
+            number(health.parameter_norm),
+            number(health.update_ratio),
+            health.second_moment.map_or_else(String::new, number),
+            format!("{:.1}%", 100.0 * health.zeros),
+        ]
+    };
+    let columns = ["stage: parameter", "gradient norm", "norm", "update / norm", "second moment", "zeros"];
+    page.table(&columns, last.health.iter().map(row));
+}
+
+/// The sizes of all gradient elements of a step.
+fn histogram(step: &Step) -> String {
+    let mut bins: Vec<(f64, u64)> = Vec::new();
+    for (from, count) in step.health.iter().flat_map(|health| &health.histogram) {
+        match bins.iter_mut().find(|bin| bin.0 == *from) {
+            Some(bin) => bin.1 += count,
+            None => bins.push((*from, *count)),
+        }
+    }
+    bins.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let label = |from: f64| if from > 0.0 { format!("{}", from.log2().round()) } else { "less".to_owned() };
+    let categories = bins.iter().map(|bin| label(bin.0)).collect();
+    let parts = vec![("elements", bins.iter().map(|bin| bin.1 as f64).collect())];
+    StackedBars { title: "Sizes of gradient elements", x: "power of two", y: "elements", categories, parts }.svg()
+}

@@ -1,0 +1,85 @@
+//! What a step tells, as a line of a log.
+
+use stageline::{Activity, ParameterHealth, StepReport, Update};
+use stageline_report::record::{Account, Event, Health, StageCosts, Step};
+
+/// With the events, where they are to be drawn.
+pub fn step(report: &StepReport, timeline: bool) -> Step {
+    let (gradient_norm, clipped) = match report.update {
+        Update::Stepped { gradient_norm, clipped } => (Some(gradient_norm), Some(clipped)),
+        _ => (None, None),
+    };
+    let step_seconds = report.step_time.as_secs_f64();
+    Step {
+        step: report.step,
+        loss: report.loss.is_finite().then_some(report.loss),
+        weight: report.weight(),
+        tokens_per_s: report.weight() / step_seconds,
+        step_seconds,
+        bubble: report.bubble(),
+        bubble_ideal: report.ideal_bubble(),
+        bubble_simulated: report.recording.simulated_bubble(),
+        learning_rate: report.stages.last().and_then(|stage| stage.learning_rate),
+        gradient_norm,
+        clipped,
+        loss_scale: report.loss_scale,
+        workers: report.recording.accounts().into_iter().map(account).collect(),
+        stages: stages(report),
+        health: report.health.iter().map(health).collect(),
+        timeline: if timeline { events(report) } else { Vec::new() },
+    }
+}
+
+fn account(account: stageline::Account) -> Account {
+    let stageline::Account { busy, fill, drain, imbalance, transfer, flush, other } = account;
+    Account { busy, fill, drain, imbalance, transfer, flush, other }
+}
+
+/// Means over the micro-batches.
+fn stages(report: &StepReport) -> Vec<StageCosts> {
+    let (costs, micro_batches) = (report.recording.costs(), report.micro_batches);
+    let of_stage = |stage: usize| {
+        let mut sum = StageCosts { flush: costs.optimizer(stage), ..StageCosts::default() };
+        for micro_batch in 0..micro_batches {
+            let (cost, share) = (costs.stage(stage, micro_batch), 1.0 / micro_batches as f64);
+            sum.forward += cost.forward * share;
+            sum.backward += cost.backward * share;
+            sum.send_activation += cost.send_activation * share;
+            sum.send_gradient += cost.send_gradient * share;
+        }
+        sum
+    };
+    (0..report.stages.len()).map(of_stage).collect()
+}
+
+fn health(health: &ParameterHealth) -> Health {
+    Health {
+        stage: health.stage,
+        parameter: health.path.clone(),
+        gradient_norm: health.gradient_norm,
+        parameter_norm: health.parameter_norm,
+        update_ratio: health.update_ratio(),
+        second_moment: health.second_moment,
+        zeros: health.zeros,
+        histogram: health.histogram.bins().filter(|(_, count)| *count > 0).collect(),
+    }
+}
+
+/// Each worker's events.
+pub fn events(report: &StepReport) -> Vec<Vec<Event>> {
+    let event = |event: &stageline::Event| Event {
+        stage: event.stage,
+        activity: match event.activity {
+            Activity::Start => "start".to_owned(),
+            Activity::Instruction(instruction) => instruction.to_string(),
+            Activity::Finish => "finish".to_owned(),
+            Activity::Verdict => "verdict".to_owned(),
+            Activity::OptimizerStep => "optimizer".to_owned(),
+            _ => "follow".to_owned(),
+        },
+        start: event.start.as_secs_f64(),
+        end: event.end.as_secs_f64(),
+        waited: event.waited.as_secs_f64(),
+    };
+    report.recording.events().iter().map(|row| row.iter().map(event).collect()).collect()
+}
