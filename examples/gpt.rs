@@ -14,6 +14,8 @@ mod flags;
 mod log;
 #[path = "gpt/model.rs"]
 mod model;
+#[path = "gpt/progress.rs"]
+mod progress;
 #[path = "gpt/record.rs"]
 mod record;
 #[path = "gpt/sample.rs"]
@@ -22,7 +24,6 @@ mod sample;
 mod text;
 
 use std::f64::consts::LN_2;
-use std::io::stderr;
 use std::ops::Range;
 
 use anyhow::{Result, anyhow, ensure};
@@ -34,7 +35,6 @@ use burn::module::ParamGroup;
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;
 use clap::Parser;
-use indicatif::{ProgressBar, ProgressStyle};
 use stageline::schedule::Plan;
 use stageline::{Pipeline, PipelineBuilder, StageConfig, Verify};
 use stageline_report::record::Run;
@@ -43,13 +43,16 @@ use crate::cut::Bytes;
 use crate::flags::{Flags, Settings, Training};
 use crate::log::{FinalLine, Log};
 use crate::model::Layers;
+use crate::progress::Progress;
 use crate::text::Source;
 
 /// How many bytes the trained model writes at the end.
 const SAMPLE_LENGTH: usize = 256;
 
 fn main() -> Result<()> {
-    tracing_subscriber::fmt().with_writer(stderr).with_target(false).without_time().init();
+    let progress = Progress::default();
+    let warnings = progress.clone();
+    tracing_subscriber::fmt().with_writer(move || warnings.clone()).with_target(false).without_time().init();
     let mut settings = Flags::parse().resolve()?;
     let outputs = std::mem::take(&mut settings.outputs);
     let device = settings.running.devices[0].clone();
@@ -65,7 +68,7 @@ fn main() -> Result<()> {
     let before = bits_per_byte(&mut pipeline, &text, training.batch_size)?;
     log.validation(0, before * LN_2)?;
     println!("validation: {before:.3} bits a byte before training; single bytes have {:.3}", text.unigram_entropy());
-    train(&mut pipeline, &text, training, &mut log)?;
+    train(&mut pipeline, &text, training, &mut log, &progress)?;
     let after = bits_per_byte(&mut pipeline, &text, training.batch_size)?;
     log.validation(training.steps, after * LN_2)?;
     println!("validation: {after:.3} bits a byte after training");
@@ -113,7 +116,7 @@ impl<'a> Recipe<'a> {
             channel_capacity: running.channel_capacity.unwrap_or(training.micro_batches),
             layers: cut::layers(*shape, &self.cuts),
             tokens_per_micro_batch: tokens as f64,
-            clock: "the host's".to_owned(),
+            clock: running.clock.to_string(),
             configuration: configuration.clone(),
         }
     }
@@ -122,7 +125,8 @@ impl<'a> Recipe<'a> {
         let Settings { shape, training, running, seed, .. } = self.settings;
         let layers = Layers::init(*shape, *seed, &running.devices[0].clone().autodiff());
         let builder = cut::split(layers, &self.cuts, self.configs.clone());
-        let mut builder = builder.schedule(running.schedule).precision(running.precision).tuned_for(training.tuned_for);
+        let builder = builder.schedule(running.schedule).precision(running.precision).clock(running.clock);
+        let mut builder = builder.tuned_for(training.tuned_for);
         builder = builder.micro_batches(training.micro_batches).health_every(training.health_every);
         if let Some(clip) = training.clip {
             builder = builder.clip(clip);
@@ -158,28 +162,20 @@ fn learning_rate(training: &Training) -> Result<ModuleLrScheduler> {
     schedule.init().map_err(|error| anyhow!("the learning rate schedule of {} steps: {error}", training.steps))
 }
 
-fn train(pipeline: &mut Pipeline<Bytes, Bytes>, text: &Source, training: &Training, log: &mut Log) -> Result<()> {
-    let style = ProgressStyle::with_template("{wide_bar} step {pos}/{len} {msg} {eta}")?;
-    let bar = ProgressBar::new(training.steps as u64).with_style(style);
+fn train(
+    pipeline: &mut Pipeline<Bytes, Bytes>,
+    text: &Source,
+    training: &Training,
+    log: &mut Log,
+    progress: &Progress,
+) -> Result<()> {
+    progress.begin(training.steps)?;
     for step in 0..training.steps {
         let report = pipeline.step(text.batch(step, training.batch_size))?;
-        let message = format!(
-            "loss {:.3} nats, {:.0} tokens/s, bubble {:.1}% of the total (simulated {:.1}%, ideal {:.1}%)",
-            report.loss,
-            report.weight() / report.step_time.as_secs_f64(),
-            100.0 * report.bubble(),
-            100.0 * report.recording.simulated_bubble(),
-            100.0 * report.ideal_bubble(),
-        );
-        // Where there is no terminal to draw a bar on, ten lines say as much.
-        if bar.is_hidden() && (step + 1) % training.steps.div_ceil(10) == 0 {
-            println!("step {}/{}: {message}", step + 1, training.steps);
-        }
-        bar.set_message(message);
-        bar.inc(1);
+        progress.step(&report);
         log.step(&report)?;
     }
-    bar.finish();
+    progress.end();
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use burn::optim::{AdamWConfig, SgdConfig};
 use burn::tensor::{Device, Tensor};
-use stageline::{Batch, Payload, Pipeline, PipelineBuilder, StageConfig, StepReport};
+use stageline::{Batch, Clock, Payload, Pipeline, PipelineBuilder, StageConfig, StepReport};
 
 use crate::cut;
 use crate::flags::{Case, Flags, Kind};
@@ -18,7 +18,7 @@ pub fn measure(flags: &Flags, case: &Case) -> Result<Point> {
         Kind::Paced => {
             let pace = flags.pace(case.schedule.chunks());
             let rows = Tensor::<2>::ones([case.micro_batches, 1], &Device::flex());
-            point(flags, case, paced(pace, case), || Batch::new(rows.clone(), ()), case.micro_batches)
+            point(flags, case, || paced(pace, case), || Batch::new(rows.clone(), ()), case.micro_batches)
         }
         Kind::Cpu | Kind::Cuda => {
             let load = Load {
@@ -31,9 +31,10 @@ pub fn measure(flags: &Flags, case: &Case) -> Result<Point> {
             // A worker's chunks are on its device.
             let of_stage = |stage: usize| devices[stage % case.workers % devices.len()].clone();
             let config = |stage| StageConfig::new(of_stage(stage), AdamWConfig::new().init(), LEARNING_RATE);
-            let builder = cut::split(load.layers(), &cuts, (0..stages).map(config).collect()).cores_per_stage(1);
+            let configs = || (0..stages).map(config).collect();
+            let build = || cut::split(load.layers(), &cuts, configs()).cores_per_stage(1);
             let tokens = case.micro_batches * load.micro_batch_size * load.shape.context;
-            point(flags, case, builder, || load.batch(), tokens)
+            point(flags, case, build, || load.batch(), tokens)
         }
     }
 }
@@ -50,15 +51,22 @@ fn paced(pace: Pace, case: &Case) -> PipelineBuilder<Tensor<2>, ()> {
 fn point<In: Payload, Target: Payload>(
     flags: &Flags,
     case: &Case,
-    builder: PipelineBuilder<In, Target>,
+    build: impl Fn() -> PipelineBuilder<In, Target>,
     batch: impl Fn() -> Batch<In, Target>,
     samples: usize,
 ) -> Result<Point> {
-    let mut pipeline = builder.schedule(case.schedule).micro_batches(case.micro_batches).build()?;
-    pipeline.step(batch())?;
-    let reports = (0..flags.rounds).map(|_| pipeline.step(batch())).collect::<Result<Vec<_>, _>>()?;
-    let median_of = |of: fn(&StepReport) -> f64| median(reports.iter().map(of));
-    let step_seconds = median_of(|report| report.step_time.as_secs_f64());
+    let run = |clock: Clock| -> Result<_> {
+        let builder = build().schedule(case.schedule).micro_batches(case.micro_batches).clock(clock);
+        let mut pipeline = builder.build()?;
+        pipeline.step(batch())?;
+        let reports = (0..flags.rounds).map(|_| Ok(pipeline.step(batch())?)).collect::<Result<Vec<_>>>()?;
+        Ok((reports, pipeline.plan().peak_live().into_iter().max().unwrap_or(0)))
+    };
+    let median_of = |reports: &[StepReport], of: fn(&StepReport) -> f64| median(reports.iter().map(of));
+    let (unmeasured, peak_live) = run(Clock::Host)?;
+    let step_seconds = median_of(&unmeasured, |report| report.step_time.as_secs_f64());
+    // On a GPU bubbles are measured in steps of their own, which that slows down.
+    let reports = if flags.kind == Kind::Cuda { run(Clock::Synchronised)?.0 } else { unmeasured };
     let last = &reports[flags.rounds - 1];
     Ok(Point {
         schedule: case.schedule.name(),
@@ -67,11 +75,11 @@ fn point<In: Payload, Target: Payload>(
         r#virtual: case.schedule.chunks(),
         kind: flags.kind.to_string(),
         step_seconds,
-        bubble: median_of(StepReport::bubble),
+        bubble: median_of(&reports, StepReport::bubble),
         bubble_ideal: last.ideal_bubble(),
-        bubble_simulated: median_of(|report| report.recording.simulated_bubble()),
+        bubble_simulated: median_of(&reports, |report| report.recording.simulated_bubble()),
         throughput: samples as f64 / step_seconds,
-        peak_live: pipeline.plan().peak_live().into_iter().max().unwrap_or(0),
+        peak_live,
         causes: causes(&last.recording.accounts(), last.recording.took().as_secs_f64()),
     })
 }

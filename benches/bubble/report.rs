@@ -61,7 +61,9 @@ fn about(flags: &Flags) -> String {
         ),
     };
     let clock = match flags.kind {
-        Kind::Cuda => " The clock is the host's: on a GPU it shows when work was enqueued.",
+        Kind::Cuda => {
+            " Bubbles are of steps that wait for the device at every compute; step time and throughput are of steps that do not."
+        }
         Kind::Paced | Kind::Cpu => "",
     };
     format!("{what}{clock} Medians of {} steps. stageline {}.", flags.rounds, env!("CARGO_PKG_VERSION"))

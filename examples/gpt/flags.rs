@@ -8,7 +8,7 @@ use burn::tensor::Device;
 use clap::Parser;
 use serde_json::Value;
 use stageline::schedule::{Schedule, schedule_named};
-use stageline::{Clip, DeviceName, Precision};
+use stageline::{Clip, Clock, DeviceName, Precision};
 
 use crate::log::{Outputs, setting};
 use crate::model::Shape;
@@ -66,6 +66,9 @@ pub struct Flags {
     /// The seed of parameters, samples and split
     #[arg(long, default_value_t = 0)]
     seed: u64,
+    /// Waits for the device at the end of every compute: times are then those of computes on a GPU too, and steps slower
+    #[arg(long)]
+    synchronise: bool,
     /// `cpu` or `cuda:0`, or a list of them for consecutive stages; several GPUs are refused for now
     #[arg(long, default_value = "cpu")]
     device: String,
@@ -123,6 +126,7 @@ pub struct Running {
     pub devices: Vec<Device>,
     pub schedule: &'static (dyn Schedule + Sync),
     pub precision: Precision,
+    pub clock: Clock,
     pub channel_capacity: Option<usize>,
     pub cores_per_stage: Option<usize>,
 }
@@ -186,6 +190,7 @@ impl Flags {
                 devices: (0..self.stages).map(of_stage).collect(),
                 schedule: self.schedule,
                 precision: self.precision,
+                clock: if self.synchronise { Clock::Synchronised } else { Clock::Host },
                 channel_capacity: self.channel_capacity,
                 cores_per_stage: self.cores_per_stage,
             },

@@ -1,7 +1,7 @@
 //! The examples, run as a user runs them, on small settings.
 
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};
@@ -88,6 +88,53 @@ fn the_hash_depends_on_the_seed_and_not_on_the_cut() {
     assert_eq!(hash(&logged("cut", "--stages 4 --precision bf16")), hash(&lower));
     assert_ne!(hash(&logged("seed", "--stages 1 --seed 1")), hash(&whole));
     assert_ne!(hash(&logged("micro", "--stages 1 --micro-batches 2")), hash(&whole));
+}
+
+/// What a browser makes of a page; `None` where no browser is named by `STAGELINE_BROWSER`.
+fn rendered(page: &Path) -> Option<String> {
+    let browser = env::var_os("STAGELINE_BROWSER")?;
+    let profile = tempfile::tempdir().unwrap();
+    let output = Command::new(browser)
+        .args("--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --dump-dom".split(' '))
+        .args(
+            "--disable-background-networking --disable-component-update --disable-sync --enable-logging=stderr"
+                .split(' '),
+        )
+        .arg(format!("--user-data-dir={}", profile.path().display()))
+        .arg(format!("file://{}", page.display()))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && !said.contains(":CONSOLE"), "{said}");
+    Some(String::from_utf8(output.stdout).unwrap())
+}
+
+#[test]
+fn a_run_is_traced_and_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let [page, trace, board] = ["run.html", "run.json", "board"].map(path);
+    let flags = format!("--report {} --trace {} --tensorboard {}", page.display(), trace.display(), board.display());
+    let lines = logged("log", &format!("--stages 2 --health-every 1 {flags}"));
+
+    // The drawn step has every event, and they are in the trace.
+    let drawn = lines.iter().find(|line| line["timeline"].is_array()).unwrap();
+    let events: usize = drawn["timeline"].as_array().unwrap().iter().map(|row| row.as_array().unwrap().len()).sum();
+    let trace: Value = serde_json::from_str(&std::fs::read_to_string(trace).unwrap()).unwrap();
+    let slices = trace["traceEvents"].as_array().unwrap().iter().filter(|event| event["ph"] == "X").count();
+    assert_eq!((slices, drawn["step"].as_u64()), (events, Some(2)));
+    assert_eq!(std::fs::read_dir(board).unwrap().count(), 1);
+
+    let html = std::fs::read_to_string(&page).unwrap();
+    let shown = format!("Validation loss {}", &lines[5]["validation_loss"].to_string()[..3]);
+    for part in ["The timeline", ">F2<", ">B2<", "attention_norm.gamma", "Idle time by cause", &shown] {
+        assert!(html.contains(part), "{part}");
+    }
+    if let Some(dom) = rendered(&page) {
+        // Loss, throughput, rate, norm, bubble, causes, timeline, and three of health.
+        assert_eq!(dom.matches("class=\"chart\"").count(), 10, "{dom}");
+        assert!(dom.contains(">F2</text>") && dom.contains("<td>0: 0.bytes.weight</td>"));
+    }
 }
 
 #[test]

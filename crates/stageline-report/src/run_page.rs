@@ -15,10 +15,22 @@ pub fn run_page(log: &RunLog) -> String {
     let mut page = Page::new("A pipeline run");
     page.section("In short", &in_short(log));
     page.pictures([
-        over_steps(log, "Loss", "per target", &[("training", |step| step.loss)], validations(log)),
-        over_steps(log, "Throughput", "targets a second", &[("targets", |step| Some(step.tokens_per_s))], None),
-        over_steps(log, "Learning rate", "", &[("learning rate", |step| step.learning_rate)], None),
-        over_steps(log, "Gradient norm", "before clipping", &[("gradient norm", |step| step.gradient_norm)], None),
+        over_steps(log, "Loss", "per target", &[("training", Line::Solid, |step| step.loss)], validations(log)),
+        over_steps(
+            log,
+            "Throughput",
+            "targets a second",
+            &[("targets", Line::Solid, |step| Some(step.tokens_per_s))],
+            None,
+        ),
+        over_steps(log, "Learning rate", "", &[("learning rate", Line::Solid, |step| step.learning_rate)], None),
+        over_steps(
+            log,
+            "Gradient norm",
+            "before clipping",
+            &[("gradient norm", Line::Solid, |step| step.gradient_norm)],
+            None,
+        ),
     ]);
     bubble(&mut page, log);
     if let Some(step) = log.steps.iter().find(|step| !step.timeline.is_empty()) {
@@ -66,12 +78,12 @@ fn in_short(log: &RunLog) -> String {
     text
 }
 
-type Figure<'a> = (&'a str, fn(&Step) -> Option<f64>);
+type Figure<'a> = (&'a str, Line, fn(&Step) -> Option<f64>);
 
 fn over_steps(log: &RunLog, title: &str, y: &str, figures: &[Figure], more: Option<Series>) -> String {
-    let series = figures.iter().enumerate().map(|(colour, (name, figure))| {
+    let series = figures.iter().enumerate().map(|(colour, (name, line, figure))| {
         let points = thinned(&log.steps).map(|step| (step.step as f64, figure(step).unwrap_or(f64::NAN)));
-        Series { name: (*name).to_owned(), points: points.collect(), line: Line::Solid, colour }
+        Series { name: (*name).to_owned(), points: points.collect(), line: *line, colour }
     });
     LineChart { title, x: "step", y, scale: Scale::Linear, series: series.chain(more).collect() }.svg()
 }
@@ -94,9 +106,9 @@ fn bubble(page: &mut Page, log: &RunLog) {
         "The share of the total stage time (workers x step) in which nothing is computed, and why.",
     );
     let figures: [Figure; 3] = [
-        ("measured", |step| Some(step.bubble)),
-        ("simulated", |step| Some(step.bubble_simulated)),
-        ("in theory", |step| Some(step.bubble_ideal)),
+        ("measured", Line::Solid, |step| Some(step.bubble)),
+        ("simulated", Line::Dashed, |step| Some(step.bubble_simulated)),
+        ("in theory", Line::Dotted, |step| Some(step.bubble_ideal)),
     ];
     let share = "share of the total stage time";
     page.pictures([over_steps(log, "Bubble", share, &figures, None), by_cause(log)]);

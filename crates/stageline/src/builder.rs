@@ -23,6 +23,7 @@ use crate::loss_scale::{LossScale, Scaler};
 use crate::payload::Payload;
 use crate::pipeline::{Door, Pipeline, Stepping};
 use crate::precision::Precision;
+use crate::recording::Clock;
 use crate::runner::{Runner, Source, StageRunner};
 use crate::seed::materialize;
 use crate::sink::{ToLoss, ToNext};
@@ -239,6 +240,7 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
             precision: Precision::Full,
             loss_scale: None,
             tuned_for: None,
+            clock: Clock::Host,
             flush: FlushConfig::default(),
         }
     }
@@ -260,6 +262,7 @@ pub struct PipelineBuilder<In: Payload, Target: Payload> {
     precision: Precision,
     loss_scale: Option<LossScale>,
     tuned_for: Option<usize>,
+    clock: Clock,
     flush: FlushConfig,
 }
 
@@ -371,6 +374,12 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         self
     }
 
+    /// Whose time steps are recorded in; [`Clock::Host`] if not set.
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
     /// Writes the plan, checks it, and starts one thread a worker.
     ///
     /// # Errors
@@ -411,7 +420,12 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         let mut site = Site { capacity, precision, devices, ties, runners: Vec::new() };
         (self.wire)(&mut site);
         let door = Door { inputs: self.inputs, targets: self.targets, weight: self.weight };
-        let stepping = Stepping { scaler: Scaler::new(loss_scale), tuned_for: self.tuned_for, flush: self.flush };
+        let stepping = Stepping {
+            scaler: Scaler::new(loss_scale),
+            tuned_for: self.tuned_for,
+            flush: self.flush,
+            clock: self.clock,
+        };
         Pipeline::start(Arc::new(plan), site.runners, cores, door, stepping)
     }
 

@@ -95,7 +95,7 @@ pub use modules::{ModuleError, Modules};
 pub use payload::{Payload, PayloadMapper};
 pub use pipeline::Pipeline;
 pub use precision::Precision;
-pub use recording::{Account, Recording};
+pub use recording::{Account, Clock, Recording};
 pub use report::{EvalReport, LossTerm, StageReport, StepReport, Update};
 pub use samples::Samples;
 pub use seed::seeded;

@@ -24,7 +24,7 @@ use crate::flush::{FlushConfig, Outcome, Verdict};
 use crate::loss_scale::Scaler;
 use crate::modules::Modules;
 use crate::payload::Payload;
-use crate::recording::Recording;
+use crate::recording::{Clock, Recording};
 use crate::report::{EvalReport, StepReport};
 use crate::runner::Runner;
 use crate::stop::Stop;
@@ -58,6 +58,7 @@ pub(crate) struct Stepping {
     /// Samples a step, until it was told that there are others.
     pub(crate) tuned_for: Option<usize>,
     pub(crate) flush: FlushConfig,
+    pub(crate) clock: Clock,
 }
 
 /// Where batches enter.
@@ -114,7 +115,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
                 stepped: stepped_sender.clone(),
                 recorded: recorded_sender.clone(),
             };
-            let thread = Worker::new(index, runners, line, Arc::clone(&pipeline.stop)).spawn(cores)?;
+            let thread =
+                Worker::new(index, runners, line, Arc::clone(&pipeline.stop), pipeline.stepping.clock).spawn(cores)?;
             let events = events_of(&plan, index);
             pipeline.workers.push(WorkerHandle { commands, verdicts, thread, events });
         }
@@ -145,7 +147,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         };
         let step_time = self.began.elapsed();
         let loss = concluded.loss();
-        let recording = Recording::new(Arc::clone(&self.plan), step_time, concluded.events);
+        let recording = Recording::new(Arc::clone(&self.plan), step_time, concluded.events, self.stepping.clock);
         let report = StepReport {
             step: self.steps,
             loss,

@@ -1,5 +1,6 @@
 //! A step as it was, and why its workers idled.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,12 +11,33 @@ use stageline_schedule::{
 use crate::events::Event;
 use crate::failure::Activity;
 
+/// Whose time events are taken in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Clock {
+    /// The host's. On an asynchronous device it shows when work was enqueued, not when it was done.
+    #[default]
+    Host,
+    /// The host's, with a wait for the device at the end of every compute. It measures what computes take on any device, and
+    /// slows steps down where the device would have gone on meanwhile: compare the throughput of a run without it.
+    Synchronised,
+}
+
+impl fmt::Display for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Host => "the host's",
+            Self::Synchronised => "the host's, synchronised with the device at every compute",
+        })
+    }
+}
+
 /// What the workers of a pipeline did in one step, and when.
 #[derive(Clone, Debug)]
 pub struct Recording {
     plan: Arc<Checked>,
     took: Duration,
     rows: Vec<Vec<Event>>,
+    clock: Clock,
 }
 
 /// Where one worker's part of a step went, in seconds: what it computed, and why it idled. It adds up to the step.
@@ -48,8 +70,13 @@ impl Account {
 }
 
 impl Recording {
-    pub(crate) fn new(plan: Arc<Checked>, took: Duration, rows: Vec<Vec<Event>>) -> Self {
-        Self { plan, took, rows }
+    pub(crate) fn new(plan: Arc<Checked>, took: Duration, rows: Vec<Vec<Event>>, clock: Clock) -> Self {
+        Self { plan, took, rows, clock }
+    }
+
+    /// Whose time it is in.
+    pub fn clock(&self) -> Clock {
+        self.clock
     }
 
     /// The plan that was run.

@@ -15,6 +15,7 @@ use crate::error::{BuildError, StepError};
 use crate::events::{Diary, Event};
 use crate::failure::{Activity, During, Failure, StageFailure};
 use crate::flush::{Outcome, Verdict};
+use crate::recording::Clock;
 use crate::runner::{Conclusion, Interrupt, Runner};
 use crate::stop::{Stop, Stopped, Waits};
 
@@ -58,12 +59,13 @@ pub(crate) struct Worker {
     line: Line,
     waits: Waits,
     diary: Diary,
+    clock: Clock,
 }
 
 impl Worker {
-    pub(crate) fn new(index: usize, runners: Vec<Box<dyn Runner>>, line: Line, stop: Arc<Stop>) -> Self {
+    pub(crate) fn new(index: usize, runners: Vec<Box<dyn Runner>>, line: Line, stop: Arc<Stop>, clock: Clock) -> Self {
         let diary = Diary::new(runners.first().map_or(0, |runner| runner.stage()));
-        Self { index, runners, line, waits: Waits::new(stop), diary }
+        Self { index, runners, line, waits: Waits::new(stop), diary, clock }
     }
 
     /// Starts the thread, named after its first stage, with a pool of `cores` threads (itself one of them) for the
@@ -139,10 +141,18 @@ impl Worker {
         self.diary.enter(stage, Activity::Instruction(instruction));
         let runner = self.runners.iter_mut().find(|runner| runner.stage() == stage);
         let runner = runner.expect("a checked plan keeps a stage on one worker");
-        let span = tracing::trace_span!("action", stage, action = %instruction, during = %self.diary.during);
+        let micro_batch = instruction.micro_batch();
+        let (action, during) = (tracing::field::display(instruction), tracing::field::display(self.diary.during));
+        let waited_us = tracing::field::Empty;
+        let span = tracing::trace_span!("action", stage, action, micro_batch, during, waited_us);
         let _entered = span.enter();
         runner.run(instruction, &self.waits)?;
-        self.diary.leave(self.waits.take());
+        if let (Clock::Synchronised, Instruction::Compute(_)) = (self.clock, instruction) {
+            runner.synchronise();
+        }
+        let waited = self.waits.take();
+        span.record("waited_us", waited.as_micros() as u64);
+        self.diary.leave(waited);
         Ok(())
     }
 

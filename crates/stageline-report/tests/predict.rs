@@ -1,0 +1,152 @@
+//! Predictions from runs that are made up, of which everything is known.
+
+use std::collections::BTreeMap;
+
+use stageline_report::record::{Account, Layer, Line, Run, StageCosts, Step};
+use stageline_report::{LogError, Measured, PredictError, RunLog, Target, run_page};
+use stageline_schedule::{GPipe, Interleaved, OneFOneB, Schedule, ZbH1};
+
+/// A run of layers that take so many seconds for a forward, twice that for a backward and half for the flush.
+fn log(layers: &[f64], stages: usize, micro_batches: usize, other: f64) -> RunLog {
+    let plan = OneFOneB.plan(stages, micro_batches).unwrap();
+    let of_stage = |layer: usize| layer * stages / layers.len();
+    let stage_costs = |stage: usize| {
+        let own = layers.iter().enumerate().filter(|(layer, _)| of_stage(*layer) == stage).map(|(_, cost)| cost);
+        let forward: f64 = own.sum();
+        StageCosts { forward, backward: 2.0 * forward, flush: 0.5 * forward, ..StageCosts::default() }
+    };
+    let run = Run {
+        stageline: "0".to_owned(),
+        schedule: "1f1b".to_owned(),
+        plan: plan.to_csv(),
+        channel_capacity: micro_batches,
+        layers: layers
+            .iter()
+            .enumerate()
+            .map(|(layer, cost)| Layer {
+                name: format!("layer {layer}"),
+                stage: of_stage(layer),
+                weight: *cost,
+                parameters: 1,
+            })
+            .collect(),
+        tokens_per_micro_batch: 100.0,
+        clock: "made up".to_owned(),
+        configuration: BTreeMap::new(),
+    };
+    let step = |step| Step {
+        step,
+        loss: Some(1.0),
+        weight: 1.0,
+        tokens_per_s: 1.0,
+        step_seconds: 1.0,
+        bubble: 0.25,
+        bubble_ideal: 0.2,
+        bubble_simulated: 0.2,
+        learning_rate: Some(0.1),
+        gradient_norm: Some(1.0),
+        clipped: Some(false),
+        loss_scale: 1.0,
+        workers: vec![Account { imbalance: 0.1, other, ..Account::default() }; stages],
+        stages: (0..stages).map(stage_costs).collect(),
+        health: Vec::new(),
+        timeline: Vec::new(),
+    };
+    let lines = (0..5).map(|number| Line::Step(Box::new(step(number))));
+    let text: String = [Line::Run(Box::new(run))]
+        .into_iter()
+        .chain(lines)
+        .map(|line| serde_json::to_string(&line).unwrap() + "\n")
+        .collect();
+    RunLog::read(text.as_bytes()).unwrap()
+}
+
+/// With equal layers, the closed form of 1F1B and GPipe: (M + P - 1) (F + B), and then the flush.
+#[test]
+fn equal_stages_take_the_closed_form() {
+    let measured = Measured::of(&log(&[1.0; 8], 2, 4, 0.0)).unwrap();
+    for (workers, micro_batches) in [(1, 1), (2, 4), (4, 16), (8, 32)] {
+        for schedule in [&OneFOneB as &dyn Schedule, &GPipe] {
+            let prediction = measured.predict(&Target { workers, micro_batches, schedule }).unwrap();
+            let (forward, m) = (8.0 / workers as f64, micro_batches as f64);
+            let step = (m + workers as f64 - 1.0) * 3.0 * forward + 0.5 * forward;
+            assert!((prediction.step - step).abs() < 1e-9, "P={workers} M={micro_batches}: {}", prediction.step);
+            let busy = m * 3.0 * forward + 0.5 * forward;
+            assert!((prediction.bubble - (1.0 - busy / step)).abs() < 1e-9);
+            assert!((prediction.tokens_per_s - 100.0 * m / step).abs() < 1e-9);
+            assert_eq!(prediction.cut.len(), workers);
+        }
+    }
+    let chunked = Target { workers: 2, micro_batches: 4, schedule: &Interleaved { chunks: 2 } };
+    assert_eq!(measured.predict(&chunked).unwrap().cut.len(), 4);
+    let split = measured.predict(&Target { workers: 4, micro_batches: 8, schedule: &ZbH1 }).unwrap();
+    let whole = measured.predict(&Target { workers: 4, micro_batches: 8, schedule: &OneFOneB }).unwrap();
+    assert!(split.step < whole.step && split.bubble < whole.bubble);
+}
+
+/// What the runtime adds grows with the number of actions.
+#[test]
+fn what_a_runtime_adds_is_added() {
+    let (without, with) = (log(&[1.0; 4], 2, 4, 0.0), log(&[1.0; 4], 2, 4, 0.8));
+    let step = |log: &RunLog, micro_batches| {
+        let target = Target { workers: 2, micro_batches, schedule: &OneFOneB };
+        Measured::of(log).unwrap().predict(&target).unwrap().step
+    };
+    assert!((step(&with, 4) - step(&without, 4) - 0.8).abs() < 1e-9);
+    assert!((step(&with, 16) - step(&without, 16) - 3.2).abs() < 1e-9);
+}
+
+/// Unequal layers are cut anew: the dearest stage is as cheap as contiguous layers allow.
+#[test]
+fn layers_are_cut_as_evenly_as_they_go() {
+    let measured = Measured::of(&log(&[4.0, 1.0, 1.0, 1.0, 1.0, 4.0], 2, 4, 0.0)).unwrap();
+    let cut = |workers| measured.predict(&Target { workers, micro_batches: 4, schedule: &OneFOneB }).unwrap().cut;
+    assert_eq!(cut(2), [0..3, 3..6]);
+    assert_eq!(cut(3), [0..1, 1..5, 5..6]);
+    let error = measured.predict(&Target { workers: 7, micro_batches: 4, schedule: &OneFOneB }).unwrap_err();
+    assert_eq!(error.to_string(), "6 layers cannot be cut into 7 stages; ask for 1 to 6 stages");
+}
+
+#[test]
+fn the_least_m_for_a_bubble_is_found() {
+    let measured = Measured::of(&log(&[1.0; 4], 4, 4, 0.0)).unwrap();
+    let (micro_batches, prediction) = measured.least_micro_batches(4, &OneFOneB, 0.1, 100).unwrap().unwrap();
+    assert!(prediction.bubble <= 0.1);
+    let fewer = Target { workers: 4, micro_batches: micro_batches - 1, schedule: &OneFOneB };
+    assert!(measured.predict(&fewer).unwrap().bubble > 0.1);
+    assert_eq!(measured.least_micro_batches(4, &OneFOneB, 0.1, 8).unwrap(), None);
+}
+
+#[test]
+fn what_held_a_run_back_is_named() {
+    for (other, expected, share) in [(0.0, "imbalance", 0.1), (0.3, "other", 0.3)] {
+        let (cause, found) = log(&[1.0; 2], 2, 4, other).main_cause().unwrap();
+        assert!(cause == expected && (found - share).abs() < 1e-12, "{cause}: {found}");
+    }
+    assert_eq!(log(&[1.0; 2], 2, 4, 0.3).typical(), Some((1.0, 0.25)));
+}
+
+#[test]
+fn logs_that_are_none_are_refused_with_the_line() {
+    let error = RunLog::read("{\"a\":1}\n".as_bytes()).unwrap_err();
+    assert!(matches!(error, LogError::NoRun), "{error}");
+    let error = RunLog::read("{\n{}\n".as_bytes()).unwrap_err();
+    assert!(matches!(error, LogError::Line { line: 1, .. }), "{error}");
+    // A last line that a crash cut short is no harm.
+    let mut cut_short = log(&[1.0; 2], 2, 2, 0.0);
+    let text = serde_json::to_string(&Line::Run(Box::new(cut_short.run.clone()))).unwrap() + "\n{\"step\":1,\"lo";
+    let read = RunLog::read(text.as_bytes()).unwrap();
+    assert_eq!((read.run == cut_short.run, read.steps.len()), (true, 0));
+    assert!(matches!(Measured::of(&read), Err(PredictError::NoSteps)));
+    cut_short.run.layers.truncate(1);
+    assert!(matches!(Measured::of(&cut_short), Err(PredictError::Layers { stages: 2 })));
+}
+
+#[test]
+fn a_page_of_a_run_without_steps_is_a_page() {
+    let mut empty = log(&[1.0; 2], 2, 2, 0.0);
+    empty.steps.clear();
+    assert!(run_page(&empty).contains("Loss: nothing was measured"));
+    let page = run_page(&log(&[1.0; 2], 2, 2, 0.0));
+    assert!(page.contains("layer 0") && page.contains("made up") && !page.contains("NaN"));
+}
