@@ -102,7 +102,7 @@ impl Flags {
     pub fn cases(&self) -> Result<Vec<Case>> {
         ensure!(self.rounds > 0, "--rounds 0: measure at least 1 step");
         for (flag, value) in [("--forward-ms", self.forward_ms), ("--backward-ms", self.backward_ms)] {
-            ensure!(value >= 0.0 && value <= 60_000.0, "{flag} {value}: give 0 to 60000");
+            ensure!((0.0..=60_000.0).contains(&value), "{flag} {value}: give 0 to 60000");
         }
         let mut cases = Vec::new();
         for name in &self.schedules {

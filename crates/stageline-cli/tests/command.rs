@@ -190,3 +190,34 @@ fn what_cannot_be_planned_is_said() {
     assert!(error("simulate --stages 2").contains("--micro-batches"));
     assert_eq!(text("plan --schedule interleaved --chunks 3 --stages 2 --micro-batches 2 --csv").lines().count(), 2);
 }
+
+/// Two equal stages of a second a forward, three steps.
+const LOG: &str = r#"{"stageline":"0.1.0","schedule":"1f1b","plan":"0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n","channel_capacity":2,"layers":[{"name":"front","stage":0,"weight":1,"parameters":5},{"name":"back","stage":1,"weight":1,"parameters":5}],"tokens_per_micro_batch":10,"clock":"the host's","configuration":{"seed":1}}
+{"step":0,"loss":2.0,"weight":20,"tokens_per_s":2,"step_seconds":9.0,"bubble":0.3333,"bubble_ideal":0.3333,"bubble_simulated":0.3333,"learning_rate":0.1,"gradient_norm":1,"clipped":false,"loss_scale":1,"workers":[{"busy":6,"fill":1,"drain":2,"imbalance":0,"transfer":0,"flush":0,"other":0},{"busy":6,"fill":1,"drain":2,"imbalance":0,"transfer":0,"flush":0,"other":0}],"stages":[{"forward":1,"backward":2,"send_activation":0,"send_gradient":0,"flush":0},{"forward":1,"backward":2,"send_activation":0,"send_gradient":0,"flush":0}]}
+{"final":true}
+"#;
+
+#[test]
+fn a_logged_run_is_predicted_advised_about_and_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let (log, html) = (folder.path().join("run.jsonl"), folder.path().join("run.html"));
+    fs::write(&log, LOG).unwrap();
+    let (log, html) = (log.display(), html.display());
+
+    // (M + P - 1) (F + B), and the bubble of (P - 1) / (M + P - 1).
+    let predicted = json(&format!("predict --from {log} --micro-batches 8 --json"));
+    assert_eq!((predicted["step_seconds"].as_f64(), predicted["own_step_error"].as_f64()), (Some(27.0), Some(0.0)));
+    assert!((predicted["bubble"].as_f64().unwrap() - 1.0 / 9.0).abs() < 1e-12);
+    assert_eq!(predicted["layers"], serde_json::json!([["front"], ["back"]]));
+    assert!(text(&format!("predict --from {log}")).contains("of the run itself the same prediction is 0.0% off"));
+
+    let advice = text(&format!("advise --from {log} --bubble 0.2"));
+    assert!(advice.starts_with("M = 4 is the smallest with a bubble of at most 20.0% under 1f1b at P = 2"), "{advice}");
+    assert!(advice.contains("held the run back most: filling and draining the pipeline"), "{advice}");
+
+    text(&format!("page --from {log} --html {html}"));
+    let page = fs::read_to_string(folder.path().join("run.html")).unwrap();
+    assert!(page.contains("<td>front</td>") && page.contains("<td>seed</td>"));
+    let refused = error(&format!("predict --from {log} --stages 3"));
+    assert!(refused.contains("2 layers cannot be cut into 3 stages"), "{refused}");
+}
