@@ -68,7 +68,10 @@ fn main() -> Result<()> {
     let before = bits_per_byte(&mut pipeline, &text, training.batch_size)?;
     log.validation(0, before * LN_2)?;
     println!("validation: {before:.3} bits a byte before training; single bytes have {:.3}", text.unigram_entropy());
-    train(&mut pipeline, &text, training, &mut log, &progress)?;
+    if let Err(error) = train(&mut pipeline, &text, training, &mut log, &progress) {
+        log.close()?;
+        return Err(error);
+    }
     let after = bits_per_byte(&mut pipeline, &text, training.batch_size)?;
     log.validation(training.steps, after * LN_2)?;
     println!("validation: {after:.3} bits a byte after training");

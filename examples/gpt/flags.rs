@@ -91,6 +91,9 @@ pub struct Flags {
     /// Writes scalars for TensorBoard into this folder
     #[arg(long, value_name = "FOLDER")]
     tensorboard: Option<PathBuf>,
+    /// The step, from 0, whose timeline is in the log and on the page, and with which the trace begins
+    #[arg(long, default_value_t = 2)]
+    draw_step: usize,
     /// Writes a page about the run
     #[arg(long, value_name = "FILE.html")]
     report: Option<PathBuf>,
@@ -196,7 +199,13 @@ impl Flags {
             },
             seed: self.seed,
             verify: self.verify,
-            outputs: Outputs { log: self.log, trace: self.trace, tensorboard: self.tensorboard, report: self.report },
+            outputs: Outputs {
+                log: self.log,
+                trace: self.trace,
+                tensorboard: self.tensorboard,
+                report: self.report,
+                draw_step: self.draw_step,
+            },
             configuration,
         })
     }

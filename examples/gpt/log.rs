@@ -14,10 +14,7 @@ use stageline_report::{RunLog, TensorBoard, Trace, run_page};
 
 use crate::record;
 
-/// The step whose events are in the log, or the last one: the first two have to warm up.
-const DRAWN: usize = 2;
-
-/// How many steps a trace has, from that one on.
+/// How many steps a trace has, from the drawn one on.
 const TRACED: usize = 5;
 
 /// Where everything goes that is asked for.
@@ -27,6 +24,8 @@ pub struct Outputs {
     pub trace: Option<PathBuf>,
     pub tensorboard: Option<PathBuf>,
     pub report: Option<PathBuf>,
+    /// The step whose events are in the log and on the page; the last one, if there are fewer.
+    pub draw_step: usize,
 }
 
 /// A run that is being written down.
@@ -49,12 +48,12 @@ impl Log {
         let board = match &outputs.tensorboard {
             Some(folder) => {
                 fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
-                let name = format!("events.out.tfevents.{:.0}.stageline", now());
+                let name = format!("events.out.tfevents.{:.0}.stageline.{}", now(), std::process::id());
                 Some(TensorBoard::new(create(&folder.join(name))?, now())?)
             }
             None => None,
         };
-        let drawn = DRAWN.min(steps.saturating_sub(1));
+        let drawn = outputs.draw_step.min(steps.saturating_sub(1));
         let mut log = Self { outputs, file, text: Vec::new(), trace: Trace::new(), board, drawn };
         log.write(&Line::Run(Box::new(run)))?;
         Ok(log)
@@ -62,7 +61,10 @@ impl Log {
 
     pub fn step(&mut self, report: &StepReport) -> Result<()> {
         if self.outputs.trace.is_some() && (self.drawn..self.drawn + TRACED).contains(&report.step) {
-            self.trace.add(report.step, report.step_time.as_secs_f64(), &record::events(report));
+            let added = self.trace.add(report.step, report.step_time.as_secs_f64(), &record::events(report));
+            if !added {
+                tracing::warn!(step = report.step, "the trace has no room for this step: it has too many actions");
+            }
         }
         if self.file.is_none() && self.board.is_none() && self.outputs.report.is_none() {
             return Ok(());
@@ -91,9 +93,14 @@ impl Log {
         self.write(&Line::Validation(Validation { after_steps, validation_loss }))
     }
 
-    /// Writes the last line, the trace and the page.
+    /// Writes what came of it, the trace and the page.
     pub fn finish(mut self, last: &FinalLine) -> Result<()> {
         self.write(&Line::Other(serde_json::to_value(last)?))?;
+        self.close()
+    }
+
+    /// Writes the trace and the page, of a run that was cut short too.
+    pub fn close(self) -> Result<()> {
         if let Some(path) = &self.outputs.trace {
             fs::write(path, self.trace.json()).with_context(|| path.display().to_string())?;
         }

@@ -6,7 +6,7 @@ use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 use stageline::StepReport;
 
-/// A bar that also lets other lines through: what is written to it goes to stderr, above the bar.
+/// The loss is in nats a byte, the bubble a share of the total stage time. A bar that also lets other lines through: what is written to it goes to stderr, above the bar.
 #[derive(Clone)]
 pub struct Progress(ProgressBar);
 
@@ -18,7 +18,7 @@ impl Default for Progress {
 
 impl Progress {
     pub fn begin(&self, steps: usize) -> Result<()> {
-        self.0.set_style(ProgressStyle::with_template("{wide_bar} step {pos}/{len} {msg} {eta}")?);
+        self.0.set_style(ProgressStyle::with_template("{bar:16} {pos}/{len} {msg}, {eta} left")?);
         self.0.set_length(steps as u64);
         self.0.reset();
         Ok(())
@@ -26,16 +26,15 @@ impl Progress {
 
     pub fn step(&self, report: &StepReport) {
         let message = format!(
-            "loss {:.3} nats, {:.0} tokens/s, bubble {:.1}% of the total (simulated {:.1}%, ideal {:.1}%)",
+            "loss {:.3}, {:.0} tokens/s, bubble {:.1}% (ideal {:.1}%)",
             report.loss,
             report.weight() / report.step_time.as_secs_f64(),
             100.0 * report.bubble(),
-            100.0 * report.recording.simulated_bubble(),
             100.0 * report.ideal_bubble(),
         );
         let (done, all) = (report.step as u64 + 1, self.0.length().unwrap_or(1));
         // Where there is no terminal to draw a bar on, ten lines say as much.
-        if self.0.is_hidden() && done.is_multiple_of(all.div_ceil(10).max(1)) {
+        if self.0.is_hidden() && (done.is_multiple_of(all.div_ceil(10).max(1)) || done == all) {
             println!("step {done}/{all}: {message}");
         }
         self.0.set_message(message);

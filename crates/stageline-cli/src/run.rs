@@ -2,12 +2,13 @@
 
 use std::fs::{self, File};
 use std::io::BufReader;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 use serde::Serialize;
-use stageline_report::{Measured, Prediction, RunLog, Target, run_page};
+use stageline_report::{Cause, Cut, Measured, RunLog, Target, run_page};
 use stageline_schedule::{Schedule, schedule_named};
 
 use crate::output::print;
@@ -31,6 +32,9 @@ pub(crate) struct PredictFlags {
     /// The schedule [default: that of the run]
     #[arg(long)]
     schedule: Option<String>,
+    /// V: in how many chunks every worker's part is cut, for schedules that leave the choice
+    #[arg(long)]
+    chunks: Option<usize>,
     /// One line of JSON instead of text
     #[arg(long)]
     json: bool,
@@ -87,10 +91,10 @@ struct Predicted<'a> {
 pub(crate) fn predict(flags: &PredictFlags) -> Result<()> {
     let log = read(&flags.from)?;
     let measured = Measured::of(&log)?;
-    let (schedule, name) = schedule(&log, flags.schedule.as_deref())?;
+    let (schedule, name) = schedule(&log, flags.schedule.as_deref(), flags.chunks)?;
     let workers = flags.stages.unwrap_or(log.plan.workers());
     let micro_batches = flags.micro_batches.unwrap_or(log.plan.micro_batches());
-    let prediction = measured.predict(&Target { workers, micro_batches, schedule })?;
+    let prediction = measured.predict(&Target { workers, micro_batches, schedule: &schedule, cut: Cut::OfTheRun })?;
     let own = own_error(&log, &measured)?;
     let predicted = Predicted {
         schedule: &name,
@@ -100,7 +104,7 @@ pub(crate) fn predict(flags: &PredictFlags) -> Result<()> {
         bubble: prediction.bubble,
         tokens_per_s: prediction.tokens_per_s,
         peak_live: &prediction.peak_live,
-        layers: layers(&log, &prediction),
+        layers: layers(&log, &prediction.cut),
         own_step_error: own.step,
         own_bubble_error: own.bubble,
     };
@@ -116,7 +120,7 @@ fn text(predicted: &Predicted) -> String {
         "{schedule}, P = {stages}, M = {micro_batches}\n\
          step           {:.1} ms\n\
          bubble         {:.2}% of the total\n\
-         throughput     {tokens_per_s:.0} targets a second\n\
+         throughput     {tokens_per_s:.0} tokens a second\n\
          peak live      {peak_live:?} micro-batches a worker\n\
          {layers}\
          of the run itself the same prediction is {:.1}% off in the step, and {:.4} in the bubble\n",
@@ -134,8 +138,8 @@ struct OwnError {
 }
 
 fn own_error(log: &RunLog, measured: &Measured) -> Result<OwnError> {
-    let (schedule, _) = schedule(log, None)?;
-    let target = Target { workers: log.plan.workers(), micro_batches: log.plan.micro_batches(), schedule };
+    let (workers, micro_batches) = (log.plan.workers(), log.plan.micro_batches());
+    let target = Target { workers, micro_batches, schedule: &log.plan, cut: Cut::OfTheRun };
     let own = measured.predict(&target)?;
     let (step, bubble) = log.typical().ok_or_else(|| anyhow!("the log has no steps"))?;
     Ok(OwnError { step: (own.step / step - 1.0).abs(), bubble: (own.bubble - bubble).abs() })
@@ -145,41 +149,40 @@ pub(crate) fn advise(flags: &AdviseFlags) -> Result<()> {
     ensure!((0.0..1.0).contains(&flags.bubble), "--bubble {}: give a share, at least 0 and less than 1", flags.bubble);
     let log = read(&flags.from)?;
     let measured = Measured::of(&log)?;
-    let (schedule, name) = schedule(&log, flags.schedule.as_deref())?;
+    let (schedule, name) = schedule(&log, flags.schedule.as_deref(), None)?;
     let workers = flags.stages.unwrap_or(log.plan.workers());
     let bubble = 100.0 * flags.bubble;
-    let mut text = match measured.least_micro_batches(workers, schedule, flags.bubble, flags.most)? {
+    let mut text = match measured.least_micro_batches(workers, &schedule, flags.bubble, flags.most)? {
         Some((micro_batches, prediction)) => format!(
             "M = {micro_batches} is the smallest with a bubble of at most {bubble:.1}% under {name} at P = {workers}: {:.1}%, \
-             {:.0} targets a second, at most {} live micro-batches\n{}",
+             {:.0} tokens a second, at most {} live micro-batches\n",
             100.0 * prediction.bubble,
             prediction.tokens_per_s,
             prediction.peak_live.iter().max().copied().unwrap_or(0),
-            cut(&log, &prediction),
         ),
         None => {
             format!("no M up to {} has a bubble of at most {bubble:.1}% under {name} at P = {workers}\n", flags.most)
         }
     };
+    let cut = measured.balanced(workers * schedule.chunks())?;
+    text += if measured.cut() == cut { "the run is cut as evenly as layers go:\n" } else { "the most even cut:\n" };
+    for (stage, names) in layers(&log, &cut).into_iter().enumerate() {
+        text += &format!("stage {stage}: {}\n", names.join(", "));
+    }
     if let Some((cause, share)) = log.main_cause() {
         text += &format!("what held the run back most: {}, {:.1}% of its stage time\n", reason(cause), 100.0 * share);
     }
     print(&text)
 }
 
-fn cut(log: &RunLog, prediction: &Prediction) -> String {
-    let stages = layers(log, prediction).into_iter().enumerate();
-    stages.map(|(stage, names)| format!("stage {stage}: {}\n", names.join(", "))).collect()
-}
-
 /// A cause, and what to do about it.
-fn reason(cause: &str) -> &str {
+fn reason(cause: Cause) -> &'static str {
     match cause {
-        "fill" | "drain" => "filling and draining the pipeline (take a larger M, or a schedule with chunks)",
-        "imbalance" => "stages that have unequal work (cut it as above)",
-        "transfer" => "transfers (cut where activations are small, or take faster links)",
-        "flush" => "unequal parts of the flush (spread the parameters more evenly)",
-        _ => "what the runtime adds (take larger micro-batches)",
+        Cause::Pipeline => "filling and draining the pipeline (take a larger M, or a schedule with chunks)",
+        Cause::Imbalance => "stages that have unequal work (take the most even cut, or fewer stages)",
+        Cause::Transfer => "transfers (cut where activations are small, or take faster links)",
+        Cause::Flush => "unequal parts of the flush (spread the parameters more evenly)",
+        Cause::Other => "what the runtime adds (take larger micro-batches)",
     }
 }
 
@@ -193,16 +196,26 @@ fn read(path: &Path) -> Result<RunLog> {
     RunLog::read(BufReader::new(file)).with_context(|| path.display().to_string())
 }
 
-/// A schedule by its name, or that of the run.
-fn schedule(log: &RunLog, name: Option<&str>) -> Result<(&'static (dyn Schedule + Sync), String)> {
-    let name = name.unwrap_or(&log.run.schedule);
-    Ok((schedule_named(name)?, name.to_owned()))
+/// A schedule by its name, or that of the run with its chunks.
+fn schedule(log: &RunLog, name: Option<&str>, chunks: Option<usize>) -> Result<(Box<dyn Schedule>, String)> {
+    let own = log.plan.stages() / log.plan.workers().max(1);
+    let (name, chunks) = match name {
+        Some(name) => (name, chunks),
+        None => (log.run.schedule.as_str(), chunks.or(Some(own))),
+    };
+    let named = schedule_named(name).context("name a schedule with --schedule")?;
+    let schedule: Box<dyn Schedule> = match chunks.filter(|chunks| *chunks != named.chunks()) {
+        None => Box::new(named),
+        Some(chunks) => {
+            let own = named.chunks();
+            named.with_chunks(chunks).ok_or_else(|| anyhow!("{name} has {own} chunks a worker, not {chunks}"))?
+        }
+    };
+    Ok((schedule, name.to_owned()))
 }
 
 /// The names of each stage's layers.
-fn layers<'a>(log: &'a RunLog, prediction: &Prediction) -> Vec<Vec<&'a str>> {
-    let names = |range: &std::ops::Range<usize>| {
-        log.run.layers[range.clone()].iter().map(|layer| layer.name.as_str()).collect()
-    };
-    prediction.cut.iter().map(names).collect()
+fn layers<'a>(log: &'a RunLog, cut: &[Range<usize>]) -> Vec<Vec<&'a str>> {
+    let names = |range: &Range<usize>| log.run.layers[range.clone()].iter().map(|layer| layer.name.as_str()).collect();
+    cut.iter().map(names).collect()
 }

@@ -6,7 +6,7 @@
 //! - [`trace`]: a run for Perfetto; [`tensorboard`]: for TensorBoard.
 //! - [`chart`]: lines and bars as SVG.
 //! - [`predict`]: what another plan would give.
-//! - [`run_page`]: a run as a page.
+//! - [`mod@run_page`]: a run as a page.
 //! - [`page`]: one HTML file that needs nothing else.
 
 pub mod chart;
@@ -21,8 +21,8 @@ pub mod trace;
 
 pub use chart::{Line, LineChart, Scale, Series, StackedBars};
 pub use page::Page;
-pub use predict::{Measured, PredictError, Prediction, Target};
-pub use run_log::{LogError, RunLog};
+pub use predict::{Cut, Measured, PredictError, Prediction, Target};
+pub use run_log::{Cause, LogError, RunLog};
 pub use run_page::run_page;
 pub use tensorboard::TensorBoard;
 pub use trace::Trace;

@@ -72,7 +72,7 @@ p{margin:.25rem 0 1rem;color:var(--faint);max-width:60rem}\
 figure{margin:0;overflow-x:auto}svg.chart{width:100%;height:auto}\
 .title{font-weight:600;font-size:14px;fill:var(--ink)}.axis{font-size:12px;fill:var(--faint)}\
 .tick{font-size:11px;fill:var(--faint)}.grid{stroke:var(--rule)}\
-.label{font-size:12px;fill:var(--paper)}.line{fill:none;stroke-width:2}.dot,.bar,.act{stroke:none}\
+.arrow{stroke:var(--faint);stroke-width:.75;opacity:.6}.label{font-size:12px;fill:var(--paper)}.line{fill:none;stroke-width:2}.dot,.bar,.act{stroke:none}\
 .legend{display:flex;flex-wrap:wrap;gap:.1rem 1rem;list-style:none;padding:0 0 0 4rem;margin:0;font-size:12px}\
 .legend svg{width:24px;height:8px;margin-right:.35rem}\
 .line.c0{stroke:var(--k0)}.line.c1{stroke:var(--k1)}.line.c2{stroke:var(--k2)}.line.c3{stroke:var(--k3)}\

@@ -1,11 +1,13 @@
 //! What another plan would give, from what a run took.
 //!
-//! Every layer's cost is its share of what its stage took, medians over the steps; stages of another cut are sums of layers,
-//! as even as contiguous layers can be. A step is the simulated one, and what the run had besides: threads, channels and the
-//! cut of the batch, which grow with the number of actions.
+//! With as many stages as the run they are its own; of another cut they are sums of layers, as even as contiguous layers can be,
+//! where a layer is its share of what its stage took. A step is the simulated one, and what the run had besides: the cut of the
+//! batch once a step, threads and channels with every action.
+
+use std::ops::Range;
 
 use stageline_schedule::{
-    BalanceError, CheckError, Costs, Schedule, ScheduleError, StageCost, balance, check, simulate,
+    BalanceError, CheckError, Costs, Plan, Schedule, ScheduleError, StageCost, balance, check, simulate,
 };
 
 use crate::record::{Layer, StageCosts};
@@ -19,6 +21,17 @@ pub struct Target<'a> {
     pub micro_batches: usize,
     /// The schedule.
     pub schedule: &'a dyn Schedule,
+    /// Which stage has which layers.
+    pub cut: Cut,
+}
+
+/// How a model is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// As the run was, if it had as many stages; else balanced.
+    OfTheRun,
+    /// As evenly as contiguous layers go.
+    Balanced,
 }
 
 /// What a plan would give.
@@ -28,24 +41,30 @@ pub struct Prediction {
     pub step: f64,
     /// Share of the *total* stage time.
     pub bubble: f64,
-    /// Targets a second.
+    /// Tokens a second.
     pub tokens_per_s: f64,
     /// Each worker's peak of live micro-batches, all its chunks together.
     pub peak_live: Vec<usize>,
     /// The layers of each stage, by their index.
-    pub cut: Vec<std::ops::Range<usize>>,
+    pub cut: Vec<Range<usize>>,
 }
 
 /// What a run says of its model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
     layers: Vec<LayerCost>,
+    /// The run's own.
+    cut: Vec<Range<usize>>,
     /// Of a micro-batch.
     tokens: f64,
-    /// What every action had besides, on its worker.
+    /// What a step has besides, once.
+    once: f64,
+    /// What every action has besides, on its worker.
     besides: f64,
-    /// What a send took.
+    /// What a send takes.
     send: f64,
+    /// Micro-batches that a channel holds, if not all.
+    capacity: Option<usize>,
 }
 
 /// What one layer takes for a micro-batch, and for its part of the flush.
@@ -60,52 +79,65 @@ impl Measured {
     /// # Errors
     /// [`PredictError`] where the log has no step, or does not say which stage has which layers.
     pub fn of(log: &RunLog) -> Result<Self, PredictError> {
-        let stages = log.plan.stages();
+        let (stages, micro_batches) = (log.plan.stages(), log.plan.micro_batches());
         let costs = (0..stages).map(|stage| stage_costs(log, stage)).collect::<Option<Vec<_>>>();
         let costs = costs.ok_or(PredictError::NoSteps)?;
+        let unknown = || PredictError::Layers { stages };
         let layers = log.run.layers.iter().map(|layer| layer_cost(layer, &log.run.layers, &costs));
-        let layers = layers.collect::<Option<Vec<_>>>().ok_or(PredictError::Layers { stages })?;
-        let held = |stage: usize| log.run.layers.iter().any(|layer| layer.stage == stage);
-        if !(0..stages).all(held) {
-            return Err(PredictError::Layers { stages });
-        }
-        let actions = (2 * log.plan.micro_batches() * stages / log.plan.workers().max(1)).max(1) as f64;
-        let besides = median(log.warm_steps().map(|step| {
+        let layers = layers.collect::<Option<Vec<_>>>().ok_or_else(unknown)?;
+        let cut = cut_of(&log.run.layers, stages).ok_or_else(unknown)?;
+        let other = median(log.warm_steps().map(|step| {
             let other: f64 = step.workers.iter().map(|worker| worker.other).sum();
             other / step.workers.len().max(1) as f64
         }));
+        let other = other.unwrap_or(0.0).max(0.0);
+        let once = once_a_step(log).min(other);
+        let actions = (2 * micro_batches * stages / log.plan.workers().max(1)).max(1) as f64;
         let sends = costs.iter().flat_map(|cost| [cost.send_activation, cost.send_gradient]).filter(|send| *send > 0.0);
         Ok(Self {
             layers,
+            cut,
             tokens: log.run.tokens_per_micro_batch,
-            besides: besides.unwrap_or(0.0).max(0.0) / actions,
+            once,
+            besides: (other - once) / actions,
             send: median(sends).unwrap_or(0.0),
+            capacity: Some(log.run.channel_capacity).filter(|capacity| *capacity < micro_batches),
         })
+    }
+
+    /// The layers of each stage of the run, by their index.
+    pub fn cut(&self) -> &[Range<usize>] {
+        &self.cut
+    }
+
+    /// The most even cut.
+    ///
+    /// # Errors
+    /// [`PredictError::Balance`] where there are fewer layers than stages.
+    pub fn balanced(&self, stages: usize) -> Result<Vec<Range<usize>>, PredictError> {
+        let work: Vec<_> = self.layers.iter().map(|layer| layer.forward + layer.backward).collect();
+        Ok(balance(&work, stages)?)
     }
 
     /// # Errors
     /// [`PredictError`] where there is no such plan, or there are fewer layers than stages.
     pub fn predict(&self, target: &Target) -> Result<Prediction, PredictError> {
         let stages = target.workers * target.schedule.chunks();
-        let work: Vec<_> = self.layers.iter().map(|layer| layer.forward + layer.backward).collect();
-        let cut = balance(&work, stages)?;
+        let cut = match target.cut {
+            Cut::OfTheRun if stages == self.cut.len() => self.cut.clone(),
+            _ => self.balanced(stages)?,
+        };
         let plan = target.schedule.plan(stages, target.micro_batches)?;
-        let checked = check(plan, target.micro_batches)?;
-        let sum = |range: &std::ops::Range<usize>, of: fn(&LayerCost) -> f64| {
-            self.layers[range.clone()].iter().map(of).sum::<f64>()
-        };
-        let stage_cost = |range| {
-            let (forward, backward) = (sum(range, |layer| layer.forward), sum(range, |layer| layer.backward));
-            // A send keeps its worker; a backward's halves are taken to be halves.
-            StageCost::new(forward + self.send, backward / 2.0 + self.send, backward / 2.0)
-        };
+        let capacity = self.capacity.unwrap_or(target.micro_batches).min(target.micro_batches);
+        let checked = check(plan, capacity)?;
+        let sum =
+            |range: &Range<usize>, of: fn(&LayerCost) -> f64| self.layers[range.clone()].iter().map(of).sum::<f64>();
+        let (costs, sends) = self.costs(&cut, checked.plan(), sum);
         let flush = cut.iter().map(|range| sum(range, |layer| layer.flush)).collect();
-        let costs = Costs::by_stage(cut.iter().map(stage_cost).collect()).with_optimizer(flush);
-        let timeline = simulate(&checked, &costs);
+        let timeline = simulate(&checked, &Costs::by_stage(costs).with_optimizer(flush));
         let actions = (2 * target.micro_batches * target.schedule.chunks()) as f64;
-        let step = timeline.step() + self.besides * actions;
-        let sends = 2.0 * self.send * (target.micro_batches * stages) as f64;
-        let busy = timeline.busy().iter().sum::<f64>() - sends;
+        let step = timeline.step() + self.once + self.besides * actions;
+        let busy = timeline.busy().iter().sum::<f64>() - sends * target.micro_batches as f64;
         Ok(Prediction {
             step,
             bubble: 1.0 - busy / (step * target.workers as f64),
@@ -113,6 +145,27 @@ impl Measured {
             peak_live: checked.plan().peak_live(),
             cut,
         })
+    }
+
+    /// What each stage takes, the sends to other workers included, which keep theirs; and those sends of one micro-batch.
+    fn costs(
+        &self,
+        cut: &[Range<usize>],
+        plan: &Plan,
+        sum: impl Fn(&Range<usize>, fn(&LayerCost) -> f64) -> f64,
+    ) -> (Vec<StageCost>, f64) {
+        let worker = |stage: usize| plan.rows().iter().position(|row| row.iter().any(|action| action.stage == stage));
+        let crosses = |stage: usize| stage + 1 < cut.len() && worker(stage) != worker(stage + 1);
+        let mut sends = 0.0;
+        let stage_cost = |(stage, range)| {
+            let (forward, backward) = (sum(range, |layer| layer.forward), sum(range, |layer| layer.backward));
+            let onwards = if crosses(stage) { self.send } else { 0.0 };
+            let back = if stage > 0 && crosses(stage - 1) { self.send } else { 0.0 };
+            sends += onwards + back;
+            // A backward's halves are taken to be halves.
+            StageCost::new(forward + onwards, backward / 2.0 + back, backward / 2.0)
+        };
+        (cut.iter().enumerate().map(stage_cost).collect(), sends)
     }
 
     /// The smallest M, and not more than `most`, whose bubble is not above `bubble`; none if there is none.
@@ -127,7 +180,7 @@ impl Measured {
         most: usize,
     ) -> Result<Option<(usize, Prediction)>, PredictError> {
         for micro_batches in 1..=most {
-            match self.predict(&Target { workers, micro_batches, schedule }) {
+            match self.predict(&Target { workers, micro_batches, schedule, cut: Cut::Balanced }) {
                 Ok(prediction) if prediction.bubble <= bubble => return Ok(Some((micro_batches, prediction))),
                 Ok(_) | Err(PredictError::Schedule(ScheduleError::MicroBatches { .. })) => {}
                 Err(error) => return Err(error),
@@ -135,6 +188,29 @@ impl Measured {
         }
         Ok(None)
     }
+}
+
+/// The layers of each stage, which must be consecutive, and at least one.
+fn cut_of(layers: &[Layer], stages: usize) -> Option<Vec<Range<usize>>> {
+    let mut cut = Vec::with_capacity(stages);
+    for chunk in layers.chunk_by(|a, b| a.stage == b.stage) {
+        if chunk[0].stage != cut.len() {
+            return None;
+        }
+        let start = cut.last().map_or(0, |last: &Range<usize>| last.end);
+        cut.push(start..start + chunk.len());
+    }
+    (cut.len() == stages).then_some(cut)
+}
+
+/// What is before the first compute and behind the last event, in the step whose events are known; 0 where none are.
+fn once_a_step(log: &RunLog) -> f64 {
+    let Some(step) = log.steps.iter().find(|step| !step.timeline.is_empty()) else { return 0.0 };
+    let events = || step.timeline.iter().flatten();
+    let computes = events().filter(|event| event.activity.ends_with(|last: char| last.is_ascii_digit()));
+    let first = computes.map(|event| event.start).fold(f64::INFINITY, f64::min);
+    let last = events().map(|event| event.end).fold(0.0, f64::max);
+    if first.is_finite() { first + (step.step_seconds - last).max(0.0) } else { 0.0 }
 }
 
 /// A stage's costs, medians over the steps.

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 /// A line of a log.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Line {
     /// The first line.
@@ -17,6 +17,32 @@ pub enum Line {
     Validation(Validation),
     /// What else a program wants to say; it is kept, and not shown.
     Other(Value),
+}
+
+impl Line {
+    /// Reads a line by the field that only its kind has.
+    ///
+    /// # Errors
+    /// Where it is no JSON, or lacks what its kind has.
+    pub fn read(text: &str) -> Result<Self, serde_json::Error> {
+        let value: Value = serde_json::from_str(text)?;
+        let has = |field: &str| value.get(field).is_some();
+        if has("plan") {
+            return Ok(Self::Run(serde_json::from_value(value)?));
+        }
+        if has("step") {
+            return Ok(Self::Step(serde_json::from_value(value)?));
+        }
+        if has("after_steps") {
+            return Ok(Self::Validation(serde_json::from_value(value)?));
+        }
+        Ok(Self::Other(value))
+    }
+}
+
+/// JSON has no NaN and no infinity: they are written as `null`.
+fn or_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
 }
 
 /// What was run.
@@ -67,10 +93,13 @@ pub struct Step {
     /// From the cut batch to the last optimizer step.
     pub step_seconds: f64,
     /// Measured.
+    #[serde(deserialize_with = "or_nan")]
     pub bubble: f64,
     /// In theory, with equal stages and free transfers.
+    #[serde(deserialize_with = "or_nan")]
     pub bubble_ideal: f64,
     /// Of the same plan with the costs of this step.
+    #[serde(deserialize_with = "or_nan")]
     pub bubble_simulated: f64,
     /// This and the next two are none where the step was skipped.
     pub learning_rate: Option<f64>,
@@ -149,14 +178,18 @@ pub struct Health {
     /// Where it is in the stage's module.
     pub parameter: String,
     /// The norm of its gradient, not yet clipped.
+    #[serde(deserialize_with = "or_nan")]
     pub gradient_norm: f64,
     /// Its norm after the step.
+    #[serde(deserialize_with = "or_nan")]
     pub parameter_norm: f64,
     /// The norm of the step as a share of that.
+    #[serde(deserialize_with = "or_nan")]
     pub update_ratio: f64,
     /// The mean of its optimizer's second moment, if it keeps one.
     pub second_moment: Option<f64>,
     /// The share of gradient elements that are 0.
+    #[serde(deserialize_with = "or_nan")]
     pub zeros: f64,
     /// How many elements of the gradient are of a size from each power of two on.
     pub histogram: Vec<(f64, u64)>,
@@ -184,5 +217,6 @@ pub struct Validation {
     /// After how many steps.
     pub after_steps: usize,
     /// Per unit of weight.
+    #[serde(deserialize_with = "or_nan")]
     pub validation_loss: f64,
 }

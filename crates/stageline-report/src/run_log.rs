@@ -35,7 +35,7 @@ impl RunLog {
             if let Some(error) = unreadable {
                 return Err(error);
             }
-            match serde_json::from_str(&line) {
+            match Line::read(&line) {
                 Ok(Line::Run(first)) => run = Some(*first),
                 Ok(Line::Step(step)) => steps.push(*step),
                 Ok(Line::Validation(validation)) => validations.push(validation),
@@ -48,10 +48,10 @@ impl RunLog {
         Ok(Self { run, plan, steps, validations })
     }
 
-    /// The steps that computed something, but for the first two, in which memory and threads are not yet warm; the first
+    /// The steps that stepped, but for the first two, in which memory and threads are not yet warm; the first
     /// ones, where there are no others.
     pub fn warm_steps(&self) -> impl Iterator<Item = &Step> {
-        let computed = || self.steps.iter().filter(|step| step.weight > 0.0);
+        let computed = || self.steps.iter().filter(|step| step.gradient_norm.is_some());
         let cold = if computed().count() > 2 { 2 } else { 0 };
         computed().skip(cold)
     }
@@ -62,19 +62,36 @@ impl RunLog {
         Some((of(|step| step.step_seconds)?, of(|step| step.bubble)?))
     }
 
-    /// The cause of most of the idle time, and its share of the total stage time; `None` without steps.
-    pub fn main_cause(&self) -> Option<(&'static str, f64)> {
-        let mut shares: Vec<(&'static str, f64)> = Account::default().causes().map(|(name, _)| (name, 0.0)).to_vec();
-        let mut total = 0.0;
-        for step in self.warm_steps() {
-            total += step.step_seconds * step.workers.len() as f64;
-            for account in &step.workers {
-                shares.iter_mut().zip(account.causes()).for_each(|(share, cause)| share.1 += cause.1);
-            }
-        }
-        let most = shares.into_iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
-        (total > 0.0).then_some((most.0, most.1 / total))
+    /// The cause of most of the idle time, and its share of the total stage time; `None` without steps. Filling and draining
+    /// are one.
+    pub fn main_cause(&self) -> Option<(Cause, f64)> {
+        let accounts = || self.warm_steps().flat_map(|step| &step.workers);
+        let total: f64 = self.warm_steps().map(|step| step.step_seconds * step.workers.len() as f64).sum();
+        let share = |cause: fn(&Account) -> f64| accounts().map(cause).sum::<f64>() / total;
+        let shares = [
+            (Cause::Pipeline, share(|account| account.fill + account.drain)),
+            (Cause::Imbalance, share(|account| account.imbalance)),
+            (Cause::Transfer, share(|account| account.transfer)),
+            (Cause::Flush, share(|account| account.flush)),
+            (Cause::Other, share(|account| account.other)),
+        ];
+        shares.into_iter().filter(|_| total > 0.0).max_by(|a, b| a.1.total_cmp(&b.1))
     }
+}
+
+/// Why workers idle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// It is filled and drained.
+    Pipeline,
+    /// Stages have unequal work.
+    Imbalance,
+    /// Transfers take their time.
+    Transfer,
+    /// Parts of the flush are unequal.
+    Flush,
+    /// The runtime.
+    Other,
 }
 
 /// Why a log cannot be read.
@@ -85,7 +102,7 @@ pub enum LogError {
     #[error("the log cannot be read: {0}")]
     Io(#[from] std::io::Error),
     /// A line is not one of a log.
-    #[error("line {line} of the log is no JSON object: {cause}; write the log anew with `--log`")]
+    #[error("line {line} of the log cannot be read: {cause}; write the log anew with `--log`")]
     Line {
         /// The line, from 1.
         line: usize,

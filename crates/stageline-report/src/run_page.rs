@@ -1,5 +1,6 @@
 //! A run as a page. Every figure on it is in the log.
 
+use std::collections::HashMap;
 use std::fmt::Write;
 
 use stageline_schedule::{Action, Compute, Instruction};
@@ -15,15 +16,21 @@ pub fn run_page(log: &RunLog) -> String {
     let mut page = Page::new("A pipeline run");
     page.section("In short", &in_short(log));
     page.pictures([
-        over_steps(log, "Loss", "per target", &[("training", Line::Solid, |step| step.loss)], validations(log)),
+        over_steps(log, "Loss", "per token", &[("training", Line::Solid, |step| step.loss)], validations(log)),
         over_steps(
             log,
             "Throughput",
-            "targets a second",
-            &[("targets", Line::Solid, |step| Some(step.tokens_per_s))],
+            "tokens a second",
+            &[("tokens", Line::Solid, |step| Some(step.tokens_per_s))],
             None,
         ),
-        over_steps(log, "Learning rate", "", &[("learning rate", Line::Solid, |step| step.learning_rate)], None),
+        over_steps(
+            log,
+            "Learning rate",
+            "per step",
+            &[("learning rate", Line::Solid, |step| step.learning_rate)],
+            None,
+        ),
         over_steps(
             log,
             "Gradient norm",
@@ -35,7 +42,7 @@ pub fn run_page(log: &RunLog) -> String {
     bubble(&mut page, log);
     if let Some(step) = log.steps.iter().find(|step| !step.timeline.is_empty()) {
         let about = format!(
-            "Step {}, {} ms. Blue: forwards. Orange: backwards. Green: norms and optimizer. White is the bubble.",
+            "Step {}, {} ms. Blue: forwards. Orange: backwards. Green: norms and optimizer. Thin lines: transfers. What is empty is the bubble.",
             step.step,
             number(1e3 * step.step_seconds)
         );
@@ -62,14 +69,12 @@ fn in_short(log: &RunLog) -> String {
         plan.micro_batches(),
         log.steps.len()
     );
-    if let Some(step) = log.steps.last() {
+    if let Some((seconds, bubble)) = log.typical() {
         let _ = write!(
             text,
-            " The last step took {} s: bubble {:.1}% of the total stage time (simulated {:.1}%, in theory {:.1}%).",
-            number(step.step_seconds),
-            100.0 * step.bubble,
-            100.0 * step.bubble_simulated,
-            100.0 * step.bubble_ideal
+            " A typical step took {} s, with a bubble of {:.1}% of the total stage time.",
+            number(seconds),
+            100.0 * bubble
         );
     }
     if let Some(last) = log.validations.last() {
@@ -165,6 +170,11 @@ fn timeline(rows: &[Vec<Event>], seconds: f64) -> String {
                 write!(svg, "<text class='label' x='{middle:.1}' y='{baseline}' text-anchor='middle'>{label}</text>");
         }
     }
+    for ((from, sender), (to, receiver)) in transfers(rows) {
+        let middle = |stage: usize| ROW * stage as f64 + ROW / 2.0;
+        let (x1, y1, x2, y2) = (at(from), middle(sender), at(to), middle(receiver));
+        let _ = write!(svg, "<line class='arrow' x1='{x1:.1}' y1='{y1}' x2='{x2:.1}' y2='{y2}'/>");
+    }
     for tick in 0..=5 {
         let time = seconds * f64::from(tick) / 5.0;
         let anchor = if tick == 5 { "end" } else { "middle" };
@@ -178,11 +188,33 @@ fn timeline(rows: &[Vec<Event>], seconds: f64) -> String {
     svg + "</svg>"
 }
 
+/// A time, and a stage.
+type Place = (f64, usize);
+
+/// From where each transfer is sent, and where it is received.
+fn transfers(rows: &[Vec<Event>]) -> Vec<(Place, Place)> {
+    let events = || rows.iter().flatten().filter_map(|event| Some((event, event.activity.parse().ok()?)));
+    let sent = events().filter_map(|(event, instruction)| match instruction {
+        Instruction::Send(transfer) => Some((transfer, (event.start, event.stage))),
+        _ => None,
+    });
+    let sent: HashMap<_, _> = sent.collect();
+    let received = events().filter_map(|(event, instruction)| match instruction {
+        Instruction::Receive(transfer) => Some((*sent.get(&transfer)?, (event.end, event.stage))),
+        _ => None,
+    });
+    received.collect()
+}
+
 /// The colour and the label of what is computed.
 fn look(activity: &str) -> Option<(usize, String)> {
     match activity.parse() {
         Ok(Instruction::Compute(action)) => {
-            let colour = if action.compute == Compute::Forward { 0 } else { 1 };
+            let colour = match action.compute {
+                Compute::Forward => 0,
+                Compute::Backward | Compute::InputGradient => 1,
+                Compute::WeightGradient => 3,
+            };
             Some((colour, format!("{}{}", action.compute.letter(), action.micro_batch)))
         }
         Ok(_) => None,

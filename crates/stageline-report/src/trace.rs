@@ -11,9 +11,11 @@ use crate::record::Event;
 /// A trace that grows step by step.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
-    events: Vec<(f64, Value)>,
+    /// By their time, in nanoseconds.
+    events: Vec<(u64, Value)>,
     stages: usize,
     arrows: u64,
+    /// Of the last step.
     end: f64,
     /// Steps for which there was no room.
     left_out: usize,
@@ -22,13 +24,10 @@ pub struct Trace {
 /// More than this no viewer opens with pleasure.
 const MOST_EVENTS: usize = 200_000;
 
-/// Seconds to the format's microseconds, to the nanosecond.
-fn micros(seconds: f64) -> f64 {
-    (seconds * 1e9).round() / 1e3
+/// The format's microseconds.
+fn micros(nanoseconds: u64) -> f64 {
+    nanoseconds as f64 / 1e3
 }
-
-/// The shortest slice: one of no length holds no arrow.
-const SHORTEST: f64 = 1e-9;
 
 impl Trace {
     /// An empty trace.
@@ -43,44 +42,50 @@ impl Trace {
             self.left_out += 1;
             return false;
         }
-        let mut sends: HashMap<Transfer, (f64, usize)> = HashMap::new();
+        let mut sends: HashMap<Transfer, (u64, usize)> = HashMap::new();
         let mut receives = Vec::new();
-        for event in timeline.iter().flatten() {
-            self.stages = self.stages.max(event.stage + 1);
-            let (start, end) = (self.end + event.start, self.end + event.end.max(event.start + SHORTEST));
-            self.slice(step, event, start, end);
-            match event.activity.parse() {
-                Ok(Instruction::Send(transfer)) => drop(sends.insert(transfer, (start, event.stage))),
-                Ok(Instruction::Receive(transfer)) => receives.push((transfer, end - SHORTEST / 2.0, event.stage)),
-                _ => {}
+        for row in timeline {
+            // A slice has a length, or it could hold no arrow; the next one then begins later.
+            let mut earliest = 0;
+            for event in row {
+                self.stages = self.stages.max(event.stage + 1);
+                let nanoseconds = |time: f64| ((self.end + time) * 1e9).round() as u64;
+                let start = nanoseconds(event.start).max(earliest);
+                let end = nanoseconds(event.end).max(start + 1);
+                earliest = end;
+                self.slice(step, event, start, end);
+                match event.activity.parse() {
+                    Ok(Instruction::Send(transfer)) => drop(sends.insert(transfer, (start, event.stage))),
+                    Ok(Instruction::Receive(transfer)) => receives.push((transfer, end - 1, event.stage)),
+                    _ => {}
+                }
             }
         }
         for (transfer, at, stage) in receives {
             if let Some((from, sender)) = sends.remove(&transfer) {
-                // Where a clock cannot tell them apart, the arrow still points forward.
-                self.arrow(from, sender, at.max(from), stage);
+                self.arrow(from, sender, at, stage);
             }
         }
         self.end += seconds;
         true
     }
 
-    fn slice(&mut self, step: usize, event: &Event, start: f64, end: f64) {
+    fn slice(&mut self, step: usize, event: &Event, start: u64, end: u64) {
         let (name, category, colour) = look(&event.activity);
         self.events.push((
             start,
             json!({
-                "ph": "X", "pid": 0, "tid": event.stage, "ts": micros(start), "dur": micros(end) - micros(start),
+                "ph": "X", "pid": 0, "tid": event.stage, "ts": micros(start), "dur": micros(end - start),
                 "name": name, "cat": category, "cname": colour,
                 "args": {"step": step, "activity": event.activity, "waited_ms": event.waited * 1e3},
             }),
         ));
     }
 
-    fn arrow(&mut self, from: f64, sender: usize, to: f64, receiver: usize) {
+    fn arrow(&mut self, from: u64, sender: usize, to: u64, receiver: usize) {
         self.arrows += 1;
         let id = self.arrows;
-        let end = |phase: &str, at: f64, stage: usize| {
+        let end = |phase: &str, at: u64, stage: usize| {
             json!({
                 "ph": phase, "bp": "e", "id": id, "pid": 0, "tid": stage, "ts": micros(at), "name": "transfer", "cat": "transfer",
             })
@@ -102,7 +107,7 @@ impl Trace {
             })
             .collect();
         let mut timed = self.events.clone();
-        timed.sort_by(|a, b| a.0.total_cmp(&b.0));
+        timed.sort_by_key(|(time, _)| *time);
         events.extend(timed.into_iter().map(|(_, event)| event));
         json!({"displayTimeUnit": "ms", "traceEvents": events, "otherData": {"steps_left_out": self.left_out}})
             .to_string()
@@ -140,7 +145,7 @@ mod tests {
     /// One micro-batch through two stages, the second time with transfers of no length.
     fn trace() -> Value {
         let mut trace = Trace::new();
-        for length in [0.25, 0.0] {
+        for length in [0.25, 1e-8] {
             let first = vec![
                 event(0, "0F0", 0.0, 1.0),
                 event(0, "0SEND_F0", 1.0, 1.0 + length),
@@ -169,7 +174,7 @@ mod tests {
             let slices = events.iter().filter(|event| event["ph"] == "X" && event["tid"] == stage);
             let slices: Vec<_> =
                 slices.map(|event| (event["ts"].as_f64().unwrap(), event["dur"].as_f64().unwrap())).collect();
-            assert!(slices.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0 + 1e-3), "{slices:?}");
+            assert!(slices.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0 + 1e-6), "{slices:?}");
             assert!(slices.iter().all(|(_, duration)| *duration > 0.0));
         }
         assert_eq!(events.iter().filter(|event| event["ph"] == "X").count(), 18);
@@ -185,7 +190,7 @@ mod tests {
         let slice_at = |tid: &Value, ts: f64| {
             let inside = |event: &&Value| {
                 let (start, duration) = (event["ts"].as_f64().unwrap(), event["dur"].as_f64().unwrap());
-                event["tid"] == *tid && start <= ts && ts <= start + duration
+                event["tid"] == *tid && start <= ts && ts < start + duration
             };
             let found = events.iter().filter(|event| event["ph"] == "X").filter(inside);
             found.map(|event| event["args"]["activity"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
@@ -199,8 +204,8 @@ mod tests {
             let [start, end] = ends.as_slice() else { panic!("{ends:?}") };
             assert_eq!((start["ph"].as_str(), end["ph"].as_str()), (Some("s"), Some("f")));
             let [from, to] = [start, end].map(|end| slice_at(&end["tid"], end["ts"].as_f64().unwrap()));
-            assert!(from.iter().any(|activity| activity.contains("SEND")), "{from:?}");
-            assert!(to.iter().any(|activity| activity.contains("RECV")), "{to:?}");
+            assert!(from.len() == 1 && from[0].contains("SEND"), "{from:?}");
+            assert!(to.len() == 1 && to[0].contains("RECV"), "{to:?}");
         }
     }
 

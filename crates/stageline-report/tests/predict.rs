@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use stageline_report::record::{Account, Layer, Line, Run, StageCosts, Step};
-use stageline_report::{LogError, Measured, PredictError, RunLog, Target, run_page};
+use stageline_report::{Cause, Cut, LogError, Measured, PredictError, RunLog, Target, run_page};
 use stageline_schedule::{GPipe, Interleaved, OneFOneB, Schedule, ZbH1};
 
 /// A run of layers that take so many seconds for a forward, twice that for a backward and half for the flush.
@@ -67,7 +67,8 @@ fn equal_stages_take_the_closed_form() {
     let measured = Measured::of(&log(&[1.0; 8], 2, 4, 0.0)).unwrap();
     for (workers, micro_batches) in [(1, 1), (2, 4), (4, 16), (8, 32)] {
         for schedule in [&OneFOneB as &dyn Schedule, &GPipe] {
-            let prediction = measured.predict(&Target { workers, micro_batches, schedule }).unwrap();
+            let prediction =
+                measured.predict(&Target { workers, micro_batches, schedule, cut: Cut::Balanced }).unwrap();
             let (forward, m) = (8.0 / workers as f64, micro_batches as f64);
             let step = (m + workers as f64 - 1.0) * 3.0 * forward + 0.5 * forward;
             assert!((prediction.step - step).abs() < 1e-9, "P={workers} M={micro_batches}: {}", prediction.step);
@@ -77,10 +78,12 @@ fn equal_stages_take_the_closed_form() {
             assert_eq!(prediction.cut.len(), workers);
         }
     }
-    let chunked = Target { workers: 2, micro_batches: 4, schedule: &Interleaved { chunks: 2 } };
+    let chunked = Target { workers: 2, micro_batches: 4, schedule: &Interleaved { chunks: 2 }, cut: Cut::Balanced };
     assert_eq!(measured.predict(&chunked).unwrap().cut.len(), 4);
-    let split = measured.predict(&Target { workers: 4, micro_batches: 8, schedule: &ZbH1 }).unwrap();
-    let whole = measured.predict(&Target { workers: 4, micro_batches: 8, schedule: &OneFOneB }).unwrap();
+    let split =
+        measured.predict(&Target { workers: 4, micro_batches: 8, schedule: &ZbH1, cut: Cut::Balanced }).unwrap();
+    let whole =
+        measured.predict(&Target { workers: 4, micro_batches: 8, schedule: &OneFOneB, cut: Cut::Balanced }).unwrap();
     assert!(split.step < whole.step && split.bubble < whole.bubble);
 }
 
@@ -89,7 +92,7 @@ fn equal_stages_take_the_closed_form() {
 fn what_a_runtime_adds_is_added() {
     let (without, with) = (log(&[1.0; 4], 2, 4, 0.0), log(&[1.0; 4], 2, 4, 0.8));
     let step = |log: &RunLog, micro_batches| {
-        let target = Target { workers: 2, micro_batches, schedule: &OneFOneB };
+        let target = Target { workers: 2, micro_batches, schedule: &OneFOneB, cut: Cut::Balanced };
         Measured::of(log).unwrap().predict(&target).unwrap().step
     };
     assert!((step(&with, 4) - step(&without, 4) - 0.8).abs() < 1e-9);
@@ -100,11 +103,32 @@ fn what_a_runtime_adds_is_added() {
 #[test]
 fn layers_are_cut_as_evenly_as_they_go() {
     let measured = Measured::of(&log(&[4.0, 1.0, 1.0, 1.0, 1.0, 4.0], 2, 4, 0.0)).unwrap();
-    let cut = |workers| measured.predict(&Target { workers, micro_batches: 4, schedule: &OneFOneB }).unwrap().cut;
+    let cut = |workers| {
+        measured.predict(&Target { workers, micro_batches: 4, schedule: &OneFOneB, cut: Cut::Balanced }).unwrap().cut
+    };
     assert_eq!(cut(2), [0..3, 3..6]);
     assert_eq!(cut(3), [0..1, 1..5, 5..6]);
-    let error = measured.predict(&Target { workers: 7, micro_batches: 4, schedule: &OneFOneB }).unwrap_err();
+    let error = measured
+        .predict(&Target { workers: 7, micro_batches: 4, schedule: &OneFOneB, cut: Cut::Balanced })
+        .unwrap_err();
     assert_eq!(error.to_string(), "6 layers cannot be cut into 7 stages; ask for 1 to 6 stages");
+}
+
+/// A run that is cut unevenly is predicted as it was, and the balanced cut is another.
+#[test]
+fn the_run_itself_is_predicted_with_its_own_cut() {
+    let log = log(&[3.0, 3.0, 1.0, 1.0], 2, 4, 0.0);
+    let predict = |cut, micro_batches| {
+        let target = Target { workers: 2, micro_batches, schedule: &log.plan, cut };
+        Measured::of(&log).unwrap().predict(&target)
+    };
+    // The dearer stage, which is the first, is never idle: 4 x (6 + 12), and its flush.
+    let own = predict(Cut::OfTheRun, 4).unwrap();
+    assert_eq!(own.cut, [0..2, 2..4]);
+    assert!((own.step - (4.0 * 18.0 + 3.0)).abs() < 1e-9, "{}", own.step);
+    assert_eq!(predict(Cut::Balanced, 4).unwrap().cut, [0..1, 1..4]);
+    // The plan itself is of its own shape only.
+    assert!(matches!(predict(Cut::OfTheRun, 8), Err(PredictError::Schedule(_))));
 }
 
 #[test]
@@ -112,16 +136,16 @@ fn the_least_m_for_a_bubble_is_found() {
     let measured = Measured::of(&log(&[1.0; 4], 4, 4, 0.0)).unwrap();
     let (micro_batches, prediction) = measured.least_micro_batches(4, &OneFOneB, 0.1, 100).unwrap().unwrap();
     assert!(prediction.bubble <= 0.1);
-    let fewer = Target { workers: 4, micro_batches: micro_batches - 1, schedule: &OneFOneB };
+    let fewer = Target { workers: 4, micro_batches: micro_batches - 1, schedule: &OneFOneB, cut: Cut::Balanced };
     assert!(measured.predict(&fewer).unwrap().bubble > 0.1);
     assert_eq!(measured.least_micro_batches(4, &OneFOneB, 0.1, 8).unwrap(), None);
 }
 
 #[test]
 fn what_held_a_run_back_is_named() {
-    for (other, expected, share) in [(0.0, "imbalance", 0.1), (0.3, "other", 0.3)] {
+    for (other, expected, share) in [(0.0, Cause::Imbalance, 0.1), (0.3, Cause::Other, 0.3)] {
         let (cause, found) = log(&[1.0; 2], 2, 4, other).main_cause().unwrap();
-        assert!(cause == expected && (found - share).abs() < 1e-12, "{cause}: {found}");
+        assert!(cause == expected && (found - share).abs() < 1e-12, "{cause:?}: {found}");
     }
     assert_eq!(log(&[1.0; 2], 2, 4, 0.3).typical(), Some((1.0, 0.25)));
 }

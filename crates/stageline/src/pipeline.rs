@@ -142,10 +142,10 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         self.begin(During::Step(self.steps));
         let loss_scale = self.stepping.scaler.scale();
         let concluded = match batch.cut(self.plan().micro_batches(), self.door.weight) {
-            Err(BatchError::NoWeight) => Concluded::without_weight(self.plan()),
+            Err(BatchError::NoWeight) => Concluded::without_weight(self.plan(), self.began.elapsed()),
             cut => self.train(cut?).map_err(|interrupt| self.end(interrupt))?,
         };
-        let step_time = self.began.elapsed();
+        let step_time = concluded.took;
         let loss = concluded.loss();
         let recording = Recording::new(Arc::clone(&self.plan), step_time, concluded.events, self.stepping.clock);
         let report = StepReport {

@@ -1,5 +1,6 @@
 //! A step as it was, and why its workers idled.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,8 +18,8 @@ pub enum Clock {
     /// The host's. On an asynchronous device it shows when work was enqueued, not when it was done.
     #[default]
     Host,
-    /// The host's, with a wait for the device at the end of every compute. It measures what computes take on any device, and
-    /// slows steps down where the device would have gone on meanwhile: compare the throughput of a run without it.
+    /// The host's, with a wait for the device at the end of every action. It measures what actions take on any device, and slows
+    /// steps down where the device would have gone on meanwhile: compare the throughput of a run without it.
     Synchronised,
 }
 
@@ -26,7 +27,7 @@ impl fmt::Display for Clock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Host => "the host's",
-            Self::Synchronised => "the host's, synchronised with the device at every compute",
+            Self::Synchronised => "the host's, synchronised with the device at every action",
         })
     }
 }
@@ -103,53 +104,23 @@ impl Recording {
 
     /// The bubble of the same plan with what every compute and transfer took, simulated: without what a runtime adds.
     pub fn simulated_bubble(&self) -> f64 {
-        let costs = self.costs();
-        let total = self.simulated(&costs).step() * self.plan.plan().workers() as f64;
-        let busy: f64 = simulate(&self.plan, &costs.without_latency()).busy().iter().sum();
+        let total = self.simulated(Sends::Keep).step() * self.plan.plan().workers() as f64;
+        let busy: f64 = self.simulated(Sends::TakeNoTime).busy().iter().sum();
         if total > 0.0 { (1.0 - busy / total).max(0.0) } else { 0.0 }
     }
 
     /// What everything took, in seconds: every micro-batch on every stage, each stage's part of the flush, and as latency
     /// how long its sends kept it. Of a whole backward each half is taken to be the half.
     pub fn costs(&self) -> Costs {
-        let (stages, micro_batches) = (self.plan.plan().stages(), self.plan.plan().micro_batches());
-        let mut costs = vec![vec![StageCost::new(0.0, 0.0, 0.0); micro_batches]; stages];
-        let mut flush = vec![0.0; stages];
-        for event in self.rows.iter().flatten() {
-            let (stage, worked) = (event.stage, event.worked().as_secs_f64());
-            match event.activity {
-                Activity::Instruction(Instruction::Compute(Action { compute, micro_batch, .. })) => {
-                    let cost = &mut costs[stage][micro_batch];
-                    match compute {
-                        Compute::Forward => cost.forward = worked,
-                        Compute::InputGradient => cost.input_gradient = worked,
-                        Compute::WeightGradient => cost.weight_gradient = worked,
-                        Compute::Backward => {
-                            *cost = StageCost {
-                                backward: worked,
-                                input_gradient: worked / 2.0,
-                                weight_gradient: worked / 2.0,
-                                ..*cost
-                            };
-                        }
-                    }
-                }
-                Activity::Instruction(Instruction::Send(Transfer { carried, micro_batch, .. })) => match carried {
-                    Carried::Activation => costs[stage][micro_batch].send_activation = worked,
-                    Carried::Gradient => costs[stage][micro_batch].send_gradient = worked,
-                },
-                Activity::Finish | Activity::OptimizerStep => flush[stage] += worked,
-                _ => {}
-            }
-        }
+        let Tally { costs, finish, optimizer } = self.tally();
+        let flush = finish.into_iter().zip(optimizer).map(|(finish, optimizer)| finish + optimizer).collect();
         Costs::by_micro_batch(costs).with_optimizer(flush)
     }
 
     /// Each worker's account.
     pub fn accounts(&self) -> Vec<Account> {
-        let (took, costs) = (self.took.as_secs_f64(), self.costs());
-        let untransferred = simulate(&self.plan, &costs.without_latency());
-        let idle = self.simulated(&costs).idle_besides(&untransferred);
+        let took = self.took.as_secs_f64();
+        let idle = self.simulated(Sends::Keep).idle_besides(&self.simulated(Sends::TakeNoTime));
         let account = |(row, idle): (&Vec<Event>, Idle)| {
             let busy = row.iter().filter(|event| event.computes()).map(Event::worked).sum::<Duration>().as_secs_f64();
             let Idle { fill, drain, imbalance, transfer, flush } = idle;
@@ -158,18 +129,97 @@ impl Recording {
         self.rows.iter().zip(idle).map(account).collect()
     }
 
-    /// The step with nothing but these costs. A send keeps its worker, so it counts as the end of its compute.
-    fn simulated(&self, costs: &Costs) -> Timeline {
-        let plan = self.plan.plan();
-        let occupying = |stage: usize, micro_batch: usize| {
-            let cost = costs.stage(stage, micro_batch);
-            let (forward, backward) = (cost.forward + cost.send_activation, cost.backward + cost.send_gradient);
-            let input_gradient = cost.input_gradient + cost.send_gradient;
-            StageCost { forward, backward, input_gradient, ..cost }.with_latency(0.0)
-        };
-        let of_stage = |stage| (0..plan.micro_batches()).map(|micro_batch| occupying(stage, micro_batch)).collect();
-        let occupying = Costs::by_micro_batch((0..plan.stages()).map(of_stage).collect());
-        let flush = (0..plan.stages()).map(|stage| costs.optimizer(stage)).collect();
-        simulate(&self.plan, &occupying.with_optimizer(flush))
+    /// When each transfer had arrived.
+    fn received(&self) -> HashMap<Transfer, Duration> {
+        let received = self.rows.iter().flatten().filter_map(|event| match event.activity {
+            Activity::Instruction(Instruction::Receive(transfer)) => Some((transfer, event.end)),
+            _ => None,
+        });
+        received.collect()
+    }
+
+    fn tally(&self) -> Tally {
+        let (stages, micro_batches) = (self.plan.plan().stages(), self.plan.plan().micro_batches());
+        let costs = vec![vec![StageCost::new(0.0, 0.0, 0.0); micro_batches]; stages];
+        let mut tally = Tally { costs, finish: vec![0.0; stages], optimizer: vec![0.0; stages] };
+        let received = self.received();
+        for event in self.rows.iter().flatten() {
+            let (stage, worked) = (event.stage, event.worked().as_secs_f64());
+            match event.activity {
+                Activity::Instruction(Instruction::Compute(action)) => tally.compute(action, worked),
+                Activity::Instruction(Instruction::Send(transfer)) => {
+                    // The receiver may have it before the sender is done with sending.
+                    let there = received.get(&transfer).map(|end| end.saturating_sub(event.start).as_secs_f64());
+                    let cost = &mut tally.costs[stage][transfer.micro_batch];
+                    let send = match transfer.carried {
+                        Carried::Activation => &mut cost.send_activation,
+                        Carried::Gradient => &mut cost.send_gradient,
+                    };
+                    *send = there.map_or(worked, |there| worked.min(there));
+                }
+                Activity::Finish => tally.finish[stage] += worked,
+                Activity::OptimizerStep => tally.optimizer[stage] += worked,
+                _ => {}
+            }
+        }
+        tally
+    }
+
+    /// The step with nothing but what everything took. What keeps a worker besides its computes is counted to the compute
+    /// before it: sends, and behind the last one the norms, which need not wait for other workers.
+    fn simulated(&self, sends: Sends) -> Timeline {
+        let mut tally = self.tally();
+        for cost in tally.costs.iter_mut().flatten() {
+            if sends == Sends::Keep {
+                let StageCost { send_activation, send_gradient, .. } = *cost;
+                cost.forward += send_activation;
+                cost.backward += send_gradient;
+                cost.input_gradient += send_gradient;
+            }
+            *cost = cost.with_latency(0.0);
+        }
+        for row in self.plan.plan().rows() {
+            let Some(last) = row.last() else { continue };
+            let mut stages: Vec<_> = row.iter().map(|action| action.stage).collect();
+            stages.sort_unstable();
+            stages.dedup();
+            let finish: f64 = stages.into_iter().map(|stage| tally.finish[stage]).sum();
+            *tally.cost(*last) += finish;
+        }
+        simulate(&self.plan, &Costs::by_micro_batch(tally.costs).with_optimizer(tally.optimizer))
+    }
+}
+
+/// Whether sends keep their workers in a simulation.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sends {
+    Keep,
+    TakeNoTime,
+}
+
+/// What everything took in one step, in seconds.
+struct Tally {
+    costs: Vec<Vec<StageCost>>,
+    finish: Vec<f64>,
+    optimizer: Vec<f64>,
+}
+
+impl Tally {
+    fn compute(&mut self, action: Action, worked: f64) {
+        *self.cost(action) = worked;
+        if action.compute == Compute::Backward {
+            let cost = &mut self.costs[action.stage][action.micro_batch];
+            (cost.input_gradient, cost.weight_gradient) = (worked / 2.0, worked / 2.0);
+        }
+    }
+
+    fn cost(&mut self, Action { stage, compute, micro_batch }: Action) -> &mut f64 {
+        let cost = &mut self.costs[stage][micro_batch];
+        match compute {
+            Compute::Forward => &mut cost.forward,
+            Compute::Backward => &mut cost.backward,
+            Compute::InputGradient => &mut cost.input_gradient,
+            Compute::WeightGradient => &mut cost.weight_gradient,
+        }
     }
 }

@@ -147,9 +147,7 @@ impl Worker {
         let span = tracing::trace_span!("action", stage, action, micro_batch, during, waited_us);
         let _entered = span.enter();
         runner.run(instruction, &self.waits)?;
-        if let (Clock::Synchronised, Instruction::Compute(_)) = (self.clock, instruction) {
-            runner.synchronise();
-        }
+        self.clock.wait_for(runner.as_ref());
         let waited = self.waits.take();
         span.record("waited_us", waited.as_micros() as u64);
         self.diary.leave(waited);
@@ -160,9 +158,12 @@ impl Worker {
     fn finish(&mut self) -> Result<(), Stopped> {
         for runner in &mut self.runners {
             self.diary.enter(runner.stage(), Activity::Finish);
+            let _entered = span(&self.diary).entered();
             let outcome = runner.finish();
-            self.waits.send(&self.line.finished, outcome)?;
+            self.clock.wait_for(runner.as_ref());
+            // Before the others may go on because of it.
             self.diary.leave(self.waits.take());
+            self.waits.send(&self.line.finished, outcome)?;
         }
         Ok(())
     }
@@ -180,7 +181,11 @@ impl Worker {
         for runner in &mut self.runners {
             let stage = runner.stage();
             self.diary.enter(stage, Activity::OptimizerStep);
-            let conclusion = runner.conclude(verdict, &self.waits)?;
+            let conclusion = {
+                let _entered = span(&self.diary).entered();
+                runner.conclude(verdict, &self.waits)?
+            };
+            self.clock.wait_for(runner.as_ref());
             self.diary.leave(self.waits.take());
             self.diary.enter(stage, Activity::Follow);
             runner.follow(verdict, &self.waits)?;
@@ -193,6 +198,21 @@ impl Worker {
         }
         concluded.into_iter().try_for_each(|stepped| self.waits.send(&self.line.stepped, stepped))
     }
+}
+
+impl Clock {
+    /// Waits for the device, if that is how time is taken.
+    fn wait_for(self, runner: &dyn Runner) {
+        if self == Self::Synchronised {
+            runner.synchronise();
+        }
+    }
+}
+
+/// Of a part of the flush.
+fn span(diary: &Diary) -> tracing::Span {
+    let Diary { stage, activity, during, .. } = *diary;
+    tracing::trace_span!("action", stage, action = %activity, %during)
 }
 
 /// How many events a worker writes down in a step.

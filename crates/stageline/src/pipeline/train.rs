@@ -1,5 +1,7 @@
 //! A step.
 
+use std::time::Duration;
+
 use stageline_schedule::Plan;
 
 use super::Pipeline;
@@ -25,14 +27,16 @@ pub(super) struct Concluded {
     pub(super) update: Update,
     /// Of each worker.
     pub(super) events: Vec<Vec<Event>>,
+    /// Up to the last worker's end, without a second run.
+    pub(super) took: Duration,
 }
 
 impl Concluded {
     /// Nothing was computed.
-    pub(super) fn without_weight(plan: &Plan) -> Self {
+    pub(super) fn without_weight(plan: &Plan, took: Duration) -> Self {
         let stages = vec![StageReport::default(); plan.stages()];
         let events = vec![Vec::new(); plan.workers()];
-        Self { terms: Vec::new(), stages, health: Vec::new(), update: Update::NoWeight, events }
+        Self { terms: Vec::new(), stages, health: Vec::new(), update: Update::NoWeight, events, took }
     }
 
     pub(super) fn loss(&self) -> f64 {
@@ -52,6 +56,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         let verdict = scaling.map_or(Verdict::Skip, |scaling| Verdict::Step { scaling, examine });
         let concluded = self.conclude(verdict)?;
         let events = self.recorded()?;
+        let took = self.began.elapsed();
         let update = match scaling {
             Some(scaling) => {
                 self.stepping.scaler.stepped();
@@ -72,6 +77,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             health: concluded.into_iter().flat_map(|stage| stage.conclusion.health).collect(),
             update,
             events,
+            took,
         })
     }
 
