@@ -127,13 +127,13 @@ fn a_run_is_traced_and_shown() {
 
     let html = std::fs::read_to_string(&page).unwrap();
     let shown = format!("Validation loss {}", &lines[5]["validation_loss"].to_string()[..3]);
-    for part in ["The timeline", ">F2<", ">B2<", "attention_norm.gamma", "Idle time by cause", &shown] {
+    for part in ["The timeline", "<title>0F2: ", "<title>1B2: ", "attention_norm.gamma", "Idle time by cause", &shown] {
         assert!(html.contains(part), "{part}");
     }
     if let Some(dom) = rendered(&page) {
         // Loss, throughput, rate, norm, bubble, causes, timeline, and three of health.
         assert_eq!(dom.matches("class=\"chart\"").count(), 10, "{dom}");
-        assert!(dom.contains(">F2</text>") && dom.contains("<td>0: 0.bytes.weight</td>"));
+        assert!(dom.contains("<title>0F2: ") && dom.contains("<td>0: 0.bytes.weight</td>"));
     }
 }
 
