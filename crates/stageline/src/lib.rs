@@ -16,7 +16,7 @@
 //! - `context`: what all workers are told of it.
 //! - `worker`: one thread, which interprets its list of instructions; `stop` ends its waits.
 //! - `runner`: what a stage does at each instruction; `sink` is where its output goes, `link` the boundary to its
-//!   neighbour, `tape` what a forward leaves for its backward, `slots` what waits between two instructions.
+//!   neighbour, `tape` what a forward leaves for its backward, `vjp` how that starts, `slots` what waits between two instructions.
 //! - [`weight`]: what a loss weighs; [`precision`] and [`loss_scale`]: in what it is computed.
 //! - `gradients`: the running sum over micro-batches; `tie`: parameters that several stages have, `unify` those that a module
 //!   has several times.
@@ -75,6 +75,7 @@ mod tape;
 mod tie;
 mod unify;
 pub mod verify;
+mod vjp;
 pub mod weight;
 mod worker;
 

@@ -4,6 +4,7 @@ use burn::tensor::{Bool, Device, Gradients, Int, Tensor};
 
 use crate::erased::Erased;
 use crate::payload::{Payload, PayloadMapper};
+use crate::vjp::root;
 
 /// The gradients of a payload's float leaves, in the payload's order; `None` where the loss does not depend on a leaf.
 pub(crate) struct LeafGradients(Vec<Option<Erased>>);
@@ -30,10 +31,8 @@ trait Leaf: Send {
 }
 
 impl<const D: usize> Leaf for Tensor<D> {
-    /// A scalar whose gradient with respect to this tensor is the given one, bit for bit: y -> sum(y * gradient).
     fn seeded(&self, gradient: Erased) -> Option<Tensor<1>> {
-        let gradient = gradient.tensor::<D>().autodiff();
-        self.is_tracked().then(|| (self.clone() * gradient).sum())
+        root(self.clone(), gradient.tensor::<D>())
     }
 
     fn gradient(&self, gradients: &mut Gradients) -> Option<Erased> {
