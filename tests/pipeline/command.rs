@@ -95,7 +95,10 @@ fn rendered(page: &Path) -> Option<String> {
     let browser = env::var_os("STAGELINE_BROWSER")?;
     let profile = tempfile::tempdir().unwrap();
     let output = Command::new(browser)
-        .args("--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --dump-dom".split(' '))
+        .args(
+            "--headless --no-sandbox --disable-gpu --disable-dev-shm-usage --disable-quic --no-first-run --dump-dom"
+                .split(' '),
+        )
         .args(
             "--disable-background-networking --disable-component-update --disable-sync --enable-logging=stderr"
                 .split(' '),
