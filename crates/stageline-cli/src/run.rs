@@ -9,9 +9,10 @@ use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 use serde::Serialize;
 use stageline_report::{Cause, Cut, Measured, RunLog, Target, run_page};
-use stageline_schedule::{Schedule, schedule_named};
+use stageline_schedule::Schedule;
 
 use crate::output::print;
+use crate::shape;
 
 /// What another P, M or schedule would give, from the log of a run.
 ///
@@ -198,20 +199,12 @@ fn read(path: &Path) -> Result<RunLog> {
 
 /// A schedule by its name, or that of the run with its chunks.
 fn schedule(log: &RunLog, name: Option<&str>, chunks: Option<usize>) -> Result<(Box<dyn Schedule>, String)> {
-    let own = log.plan.stages() / log.plan.workers().max(1);
-    let (name, chunks) = match name {
-        Some(name) => (name, chunks),
-        None => (log.run.schedule.as_str(), chunks.or(Some(own))),
-    };
-    let named = schedule_named(name).context("name a schedule with --schedule")?;
-    let schedule: Box<dyn Schedule> = match chunks.filter(|chunks| *chunks != named.chunks()) {
-        None => Box::new(named),
-        Some(chunks) => {
-            let own = named.chunks();
-            named.with_chunks(chunks).ok_or_else(|| anyhow!("{name} has {own} chunks a worker, not {chunks}"))?
-        }
-    };
-    Ok((schedule, name.to_owned()))
+    if let Some(name) = name {
+        return Ok((shape::schedule(name, chunks)?, name.to_owned()));
+    }
+    let (name, own) = (&log.run.schedule, log.plan.stages() / log.plan.workers().max(1));
+    let schedule = shape::schedule(name, chunks.or(Some(own))).context("name a schedule with --schedule")?;
+    Ok((schedule, name.clone()))
 }
 
 /// The names of each stage's layers.

@@ -33,18 +33,23 @@ fn names() -> String {
 
 impl Shape {
     pub(crate) fn plan(&self) -> anyhow::Result<Plan> {
-        let named = schedule_named(&self.schedule)?;
-        let schedule: Box<dyn Schedule> = match self.chunks {
-            None => Box::new(named),
-            Some(chunks) if chunks == named.chunks() => Box::new(named),
-            Some(chunks) => named.with_chunks(chunks).ok_or_else(|| {
-                let own = named.chunks();
-                anyhow!("{} has {own} chunks a worker, not {chunks}; leave --chunks out", self.schedule)
-            })?,
-        };
+        let schedule = schedule(&self.schedule, self.chunks)?;
         let stages = self.stages.saturating_mul(schedule.chunks());
         not_too_large(stages, self.micro_batches)?;
         Ok(schedule.plan(stages, self.micro_batches)?)
+    }
+}
+
+/// A schedule by its name, with so many chunks a worker, or its own.
+pub(crate) fn schedule(name: &str, chunks: Option<usize>) -> anyhow::Result<Box<dyn Schedule>> {
+    let named = schedule_named(name)?;
+    match chunks {
+        None => Ok(Box::new(named)),
+        Some(chunks) if chunks == named.chunks() => Ok(Box::new(named)),
+        Some(chunks) => named.with_chunks(chunks).ok_or_else(|| {
+            let own = named.chunks();
+            anyhow!("{name} has {own} chunks a worker, not {chunks}; leave --chunks out")
+        }),
     }
 }
 

@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use stageline_schedule::{
-    BalanceError, CheckError, Costs, Plan, Schedule, ScheduleError, StageCost, balance, check, simulate,
+    BalanceError, CheckError, Costs, Placement, Schedule, ScheduleError, StageCost, balance, check, simulate,
 };
 
 use crate::record::{Layer, StageCosts};
@@ -132,7 +132,7 @@ impl Measured {
         let checked = check(plan, capacity)?;
         let sum =
             |range: &Range<usize>, of: fn(&LayerCost) -> f64| self.layers[range.clone()].iter().map(of).sum::<f64>();
-        let (costs, sends) = self.costs(&cut, checked.plan(), sum);
+        let (costs, sends) = self.costs(&cut, &checked.placement(), sum);
         let flush = cut.iter().map(|range| sum(range, |layer| layer.flush)).collect();
         let timeline = simulate(&checked, &Costs::by_stage(costs).with_optimizer(flush));
         let actions = (2 * target.micro_batches * target.schedule.chunks()) as f64;
@@ -151,11 +151,10 @@ impl Measured {
     fn costs(
         &self,
         cut: &[Range<usize>],
-        plan: &Plan,
+        placement: &Placement,
         sum: impl Fn(&Range<usize>, fn(&LayerCost) -> f64) -> f64,
     ) -> (Vec<StageCost>, f64) {
-        let worker = |stage: usize| plan.rows().iter().position(|row| row.iter().any(|action| action.stage == stage));
-        let crosses = |stage: usize| stage + 1 < cut.len() && worker(stage) != worker(stage + 1);
+        let crosses = |stage: usize| stage + 1 < cut.len() && placement.worker(stage) != placement.worker(stage + 1);
         let mut sends = 0.0;
         let stage_cost = |(stage, range)| {
             let (forward, backward) = (sum(range, |layer| layer.forward), sum(range, |layer| layer.backward));

@@ -1,18 +1,16 @@
 //! Stages in order, joined by their types, become a pipeline.
 
-use std::collections::{BTreeMap, HashMap};
 use std::num::NonZero;
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::module::Module;
 use burn::optim::ModuleOptimizer;
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Device;
 use crossbeam_channel::{Sender, bounded};
 use stageline_schedule::{Checked, OneFOneB, Schedule, check};
 
-use crate::batch_norm::batch_norms;
 use crate::clip::Clip;
 use crate::device::is_host;
 use crate::error::BuildError;
@@ -20,6 +18,7 @@ use crate::finite::OnNonFinite;
 use crate::flush::{FlushConfig, Trained};
 use crate::link::link;
 use crate::loss_scale::{LossScale, Scaler};
+use crate::owners::Owners;
 use crate::payload::Payload;
 use crate::pipeline::{Door, Pipeline, Stepping};
 use crate::precision::Precision;
@@ -55,78 +54,6 @@ impl StageConfig {
     #[must_use]
     pub fn on(self, device: Device) -> Self {
         Self { device, ..self }
-    }
-}
-
-/// Which stage trains which parameter, and what about that cannot be.
-#[derive(Default)]
-struct Owners {
-    /// The first stage that trains it, and its shape.
-    trained: HashMap<ParamId, (usize, Vec<usize>)>,
-    /// A stage in which it is frozen.
-    frozen: HashMap<ParamId, usize>,
-    /// Stages whose parameter has one id and two shapes.
-    misshapen: Option<(usize, usize)>,
-    /// Parameters that later stages have too, by owner and holder.
-    shared: BTreeMap<(usize, usize), Vec<ParamId>>,
-    /// A stage whose optimizer clips.
-    clipping: Option<usize>,
-    /// Batch norms, by stage and path.
-    batch_norms: Vec<(usize, String)>,
-    /// A stage that has one of burn's.
-    plain_batch_norm: Option<usize>,
-}
-
-impl Owners {
-    fn add<M: Module>(&mut self, stage: usize, module: &M, optimizer: &ModuleOptimizer) {
-        module.visit(&mut Claim { owners: self, stage });
-        if optimizer.has_gradient_clipping() {
-            self.clipping.get_or_insert(stage);
-        }
-        let found = batch_norms(module);
-        let plain = found.iter().any(|batch_norm| batch_norm.plain);
-        self.batch_norms.extend(found.into_iter().map(|batch_norm| (stage, batch_norm.path)));
-        if plain {
-            self.plain_batch_norm.get_or_insert(stage);
-            tracing::warn!(
-                stage,
-                "a plain batch norm updates its running statistics at every micro-batch, in skipped steps too; \
-                 `AccumulatedBatchNorm` updates them once a step"
-            );
-        }
-    }
-}
-
-impl Owners {
-    /// The stages of a parameter that is trained in one place and frozen in another.
-    fn half_frozen(&self) -> Option<(usize, usize)> {
-        let both = |(id, (trained, _)): (&ParamId, &(usize, Vec<usize>))| Some((*trained, *self.frozen.get(id)?));
-        self.trained.iter().filter_map(both).min()
-    }
-}
-
-struct Claim<'a> {
-    owners: &'a mut Owners,
-    stage: usize,
-}
-
-impl ModuleVisitor for Claim<'_> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let value = param.val();
-        if value.is_require_grad() {
-            let first = || (self.stage, value.dims().to_vec());
-            let (owner, shape) = self.owners.trained.entry(param.id).or_insert_with(first);
-            let owner = *owner;
-            if shape != value.dims().as_slice() {
-                self.owners.misshapen.get_or_insert((owner, self.stage));
-            }
-            let shared = (owner != self.stage).then(|| self.owners.shared.entry((owner, self.stage)).or_default());
-            if let Some(ids) = shared.filter(|ids| !ids.contains(&param.id)) {
-                ids.push(param.id);
-            }
-        } else {
-            self.owners.frozen.entry(param.id).or_insert(self.stage);
-        }
     }
 }
 

@@ -45,10 +45,9 @@ impl Event {
     }
 }
 
-/// How long a stage computed.
-pub(crate) fn busy(rows: &[Vec<Event>], stage: usize) -> Duration {
-    let own = rows.iter().flatten().filter(|event| event.stage == stage && event.computes());
-    own.map(Event::worked).sum()
+/// How long was computed in these events.
+pub(crate) fn busy<'a>(events: impl IntoIterator<Item = &'a Event>) -> Duration {
+    events.into_iter().filter(|event| event.computes()).map(Event::worked).sum()
 }
 
 /// Where a worker is, and what it has done so far.
@@ -74,7 +73,6 @@ impl Diary {
     /// A new pass, with room for events.
     pub(crate) fn open(&mut self, during: During, began: Instant, room: Vec<Event>) {
         *self = Self { during, began, since: Instant::now(), events: room, ..*self };
-        self.events.clear();
     }
 
     pub(crate) fn enter(&mut self, stage: usize, activity: Activity) {

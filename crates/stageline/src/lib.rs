@@ -10,7 +10,8 @@
 //! In the order in which a batch goes through:
 //!
 //! - [`stage`], [`mod@payload`]: what a user writes: parts of a model, and what crosses between them.
-//! - [`builder`]: stages joined by their types, with a device, an optimizer and a schedule.
+//! - [`builder`]: stages joined by their types, with a device, an optimizer and a schedule; `owners`: which of them trains which
+//!   parameter.
 //! - [`pipeline`]: [`Pipeline::step`] and [`Pipeline::eval`].
 //! - [`batch`]: a batch, cut into micro-batches with their loss weights.
 //! - `context`: what all workers are told of it.
@@ -58,6 +59,7 @@ pub mod modules;
 mod moments;
 mod named;
 mod norm;
+mod owners;
 pub mod payload;
 pub mod pipeline;
 pub mod precision;

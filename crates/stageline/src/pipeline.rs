@@ -102,10 +102,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             plan: Arc::clone(&plan),
         };
         let mut unseated: Vec<_> = runners.into_iter().map(Some).collect();
-        for (index, row) in plan.plan().rows().iter().enumerate() {
-            let mut stages: Vec<_> = row.iter().map(|action| action.stage).collect();
-            stages.sort_unstable();
-            let runners = stages.into_iter().filter_map(|stage| unseated[stage].take()).collect();
+        for (index, stages) in plan.placement().stages_of().iter().enumerate() {
+            let runners = stages.iter().filter_map(|&stage| unseated[stage].take()).collect();
             let (commands, command_receiver) = bounded(1);
             let (verdicts, verdict_receiver) = bounded(1);
             let line = Line {
@@ -117,7 +115,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             };
             let thread =
                 Worker::new(index, runners, line, Arc::clone(&pipeline.stop), pipeline.stepping.clock).spawn(cores)?;
-            let events = events_of(&plan, index);
+            let events = events_of(&plan, index, stages.len());
             pipeline.workers.push(WorkerHandle { commands, verdicts, thread, events });
         }
         Ok(pipeline)

@@ -9,7 +9,7 @@ use stageline_schedule::{
     Action, Carried, Checked, Compute, Costs, Idle, Instruction, StageCost, Timeline, Transfer, simulate,
 };
 
-use crate::events::Event;
+use crate::events::{Event, busy};
 use crate::failure::Activity;
 
 /// Whose time events are taken in.
@@ -98,7 +98,7 @@ impl Recording {
     /// The bubble: the share of the *total* stage time (workers x step) in which nothing is computed.
     pub fn bubble(&self) -> f64 {
         let total = self.took.as_secs_f64() * self.plan.plan().workers() as f64;
-        let busy: Duration = self.rows.iter().flatten().filter(|event| event.computes()).map(Event::worked).sum();
+        let busy = busy(self.rows.iter().flatten());
         if total > 0.0 { (1.0 - busy.as_secs_f64() / total).max(0.0) } else { 0.0 }
     }
 
@@ -122,7 +122,7 @@ impl Recording {
         let took = self.took.as_secs_f64();
         let idle = self.simulated(Sends::Keep).idle_besides(&self.simulated(Sends::TakeNoTime));
         let account = |(row, idle): (&Vec<Event>, Idle)| {
-            let busy = row.iter().filter(|event| event.computes()).map(Event::worked).sum::<Duration>().as_secs_f64();
+            let busy = busy(row).as_secs_f64();
             let Idle { fill, drain, imbalance, transfer, flush } = idle;
             Account { busy, fill, drain, imbalance, transfer, flush, other: took - busy - idle.total() }
         };
@@ -178,12 +178,9 @@ impl Recording {
             }
             *cost = cost.with_latency(0.0);
         }
-        for row in self.plan.plan().rows() {
+        for (row, stages) in self.plan.plan().rows().iter().zip(self.plan.placement().stages_of()) {
             let Some(last) = row.last() else { continue };
-            let mut stages: Vec<_> = row.iter().map(|action| action.stage).collect();
-            stages.sort_unstable();
-            stages.dedup();
-            let finish: f64 = stages.into_iter().map(|stage| tally.finish[stage]).sum();
+            let finish: f64 = stages.iter().map(|&stage| tally.finish[stage]).sum();
             *tally.cost(*last) += finish;
         }
         simulate(&self.plan, &Costs::by_micro_batch(tally.costs).with_optimizer(tally.optimizer))

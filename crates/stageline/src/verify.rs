@@ -32,10 +32,11 @@ use diagnosis::Diagnosis;
 /// ```no_run
 /// # use burn::tensor::Tensor;
 /// # use stageline::{Batch, PipelineBuilder, Verify};
-/// # type Builder = PipelineBuilder<Tensor<2>, Tensor<2>>;
-/// # fn build() -> Builder { unimplemented!() }
-/// # fn batch(step: usize) -> Batch<Tensor<2>, Tensor<2>> { unimplemented!() }
-/// # fn check(held_out: Vec<Batch<Tensor<2>, Tensor<2>>>) -> Result<(), Box<dyn std::error::Error>> {
+/// # fn check(
+/// #     build: impl Fn() -> PipelineBuilder<Tensor<2>, Tensor<2>>,
+/// #     batch: impl Fn(usize) -> Batch<Tensor<2>, Tensor<2>>,
+/// #     held_out: Vec<Batch<Tensor<2>, Tensor<2>>>,
+/// # ) -> Result<(), Box<dyn std::error::Error>> {
 /// let verification = Verify::new().steps(50).pipeline(build, batch, &held_out)?;
 /// print!("{verification}");
 /// assert!(verification.passes());
@@ -145,6 +146,7 @@ impl Verify {
                 batch: batch(0),
                 configured: &configured_gradients,
                 reference: &reference_gradients,
+                differences: &verification.gradients,
                 reference_micro_batches: self.reference_micro_batches,
                 bar: bars.gradient,
             };
@@ -247,7 +249,7 @@ impl Verification {
 
     /// The parameter whose gradients are the furthest apart.
     pub fn worst(&self) -> Option<&Difference> {
-        self.gradients.iter().max_by(|a, b| a.relative.total_cmp(&b.relative))
+        difference::worst(&self.gradients)
     }
 
     fn agrees(&self) -> bool {

@@ -68,7 +68,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             }
         };
         let report = |stage: &Stepped| StageReport {
-            busy: busy(&events, stage.stage),
+            busy: busy(events.iter().flatten().filter(|event| event.stage == stage.stage)),
             learning_rate: stage.conclusion.learning_rate,
         };
         Ok(Concluded {

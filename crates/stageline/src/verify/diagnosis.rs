@@ -1,6 +1,6 @@
 //! The likely cause of a difference: each known fault predicts gradients, and the one that predicts those that were found is it.
 
-use super::difference::{relative, wide};
+use super::difference::{Difference, relative, wide, worst};
 use super::{Cause, ClipScope, VerifyError, Whose};
 use crate::batch::{Batch, MicroBatches};
 use crate::builder::PipelineBuilder;
@@ -18,6 +18,8 @@ pub(super) struct Diagnosis<'a, B, In, Target> {
     pub(super) batch: Batch<In, Target>,
     pub(super) configured: &'a [ParameterGradient],
     pub(super) reference: &'a [ParameterGradient],
+    /// Between these two.
+    pub(super) differences: &'a [Difference],
     pub(super) reference_micro_batches: usize,
     pub(super) bar: f64,
 }
@@ -297,9 +299,8 @@ where
     }
 
     fn unknown(&self) -> Cause {
-        let differences = super::difference::differences(self.configured, self.reference).unwrap_or_default();
-        let worst = differences.into_iter().max_by(|a, b| a.relative.total_cmp(&b.relative));
-        let (stage, path) = worst.map_or((0, String::new()), |worst| (worst.stage, worst.path));
+        let worst = worst(self.differences);
+        let (stage, path) = worst.map_or((0, String::new()), |worst| (worst.stage, worst.path.clone()));
         Cause::Unknown { stage, path }
     }
 }

@@ -43,6 +43,11 @@ pub(super) fn differences(
     Ok(pairs.map(difference).collect())
 }
 
+/// The parameter whose gradients are the furthest apart.
+pub(super) fn worst(differences: &[Difference]) -> Option<&Difference> {
+    differences.iter().max_by(|a, b| a.relative.total_cmp(&b.relative))
+}
+
 fn same_parameters(configured: &[ParameterGradient], reference: &[ParameterGradient]) -> Result<(), VerifyError> {
     let describe = |gradient: Option<&ParameterGradient>| match gradient {
         Some(gradient) => format!("`{}` of {} elements", gradient.path, gradient.applied.len()),
