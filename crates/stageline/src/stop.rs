@@ -4,12 +4,16 @@ use std::cell::Cell;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, TrySendError, bounded, select};
 use parking_lot::Mutex;
 
 use crate::error::StepError;
+
+/// How long a wait looks again for a message before it sleeps: to wake a thread takes up to that long.
+const PATIENCE: Duration = Duration::from_micros(50);
 
 /// A wait ended because the pipeline stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +78,15 @@ impl Stop {
         }
     }
 
+    /// Leaves its core to whoever is ready meanwhile, and sleeps when that takes too long.
     fn await_message<T>(&self, channel: &Receiver<T>) -> Result<T, Stopped> {
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            thread::yield_now();
+            if let Some(message) = self.try_receive(channel)? {
+                return Ok(message);
+            }
+        }
         select! {
             recv(channel) -> message => message.map_err(|_| Stopped),
             recv(self.raised) -> _ => Err(Stopped),
