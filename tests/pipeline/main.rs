@@ -10,6 +10,9 @@ mod fingerprint;
 #[path = "../../examples/gpt/model.rs"]
 mod model;
 
+#[global_allocator]
+static ALLOCATOR: stageline::CountingAllocator = stageline::CountingAllocator::new();
+
 mod accumulation;
 mod boundaries;
 mod command;
@@ -20,6 +23,7 @@ mod failure;
 mod flush;
 mod gpt;
 mod health;
+mod memory;
 mod mlp;
 mod normalisation;
 mod parity;

@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use stageline_schedule::Instruction;
 
+use crate::allocator::Meter;
 use crate::failure::{Activity, During};
+use crate::memory::Held;
 
 /// One thing that a worker did in a step. Times are since the step began.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -19,6 +21,8 @@ pub struct Event {
     pub end: Duration,
     /// How long of that it had to wait for others.
     pub waited: Duration,
+    /// What its worker held; none where nothing counts that (see [`CountingAllocator`](crate::CountingAllocator)).
+    pub held: Option<Held>,
 }
 
 impl Event {
@@ -59,6 +63,8 @@ pub(crate) struct Diary {
     began: Instant,
     /// The end of the last event.
     since: Instant,
+    /// Of the worker's threads.
+    meter: Option<&'static Meter>,
     /// As many as there is room for: it never grows, so that nothing is allocated between two actions.
     events: Vec<Event>,
 }
@@ -67,7 +73,12 @@ impl Diary {
     pub(crate) fn new(stage: usize) -> Self {
         let now = Instant::now();
         let (activity, during) = (Activity::Start, During::Step(0));
-        Self { stage, activity, during, began: now, since: now, events: Vec::new() }
+        Self { stage, activity, during, began: now, since: now, meter: None, events: Vec::new() }
+    }
+
+    /// Writes down what is held, too.
+    pub(crate) fn weigh(&mut self, meter: Option<&'static Meter>) {
+        self.meter = meter;
     }
 
     /// A new pass, with room for events.
@@ -84,7 +95,8 @@ impl Diary {
         let now = Instant::now();
         if self.events.len() < self.events.capacity() {
             let (start, end) = (self.since - self.began, now - self.began);
-            self.events.push(Event { stage: self.stage, activity: self.activity, start, end, waited });
+            let held = self.meter.map(|meter| Held { end: meter.held() as u64, peak: meter.take_peak() as u64 });
+            self.events.push(Event { stage: self.stage, activity: self.activity, start, end, waited, held });
         }
         self.since = now;
     }

@@ -13,6 +13,7 @@ use crate::finite::{Culprit, OnNonFinite};
 use crate::ledger::{Ledger, LedgerError, agree};
 use crate::moments::second_moments;
 use crate::precision::{Precision, Rounding};
+use crate::settle::settle;
 use crate::unify::unify;
 
 /// What the flush does to gradients.
@@ -139,6 +140,12 @@ impl<M: Module> Trained<M> {
         let stepped = self.optimizer.step(learning_rate, module, gradients);
         self.put(unify(stepped));
         base
+    }
+
+    /// Makes the parameters this thread's own.
+    pub(crate) fn settle(&mut self) {
+        let module = self.take();
+        self.put(settle(module));
     }
 
     /// Changes the module by something that gives it back in any case.

@@ -20,12 +20,13 @@
 //!   neighbour, `tape` what a forward leaves for its backward, `vjp` how that starts, `slots` what waits between two instructions.
 //! - [`weight`]: what a loss weighs; [`precision`] and [`loss_scale`]: in what it is computed.
 //! - `gradients`: the running sum over micro-batches; `tie`: parameters that several stages have, `unify` those that a module
-//!   has several times.
+//!   has several times; `settle`: parameters that are the thread's own.
 //! - [`flush`]: the [`ledger`] that all stages must agree on, the verdict, and the optimizer step; `norm`, [`clip`] and
 //!   [`finite`] are its parts.
 //! - [`health`]: how each parameter is doing; `named`: parameters under their paths; `moments`: what their optimizer knows.
 //! - `shown`: gradients that are shown, not used.
-//! - [`events`]: what a worker did, and when; [`recording`]: a step as it was, and why its workers idled.
+//! - [`events`]: what a worker did, and when; [`recording`]: a step as it was, and why its workers idled;
+//!   [`memory`]: what they held, as `allocator` counts it.
 //! - [`report`], [`error`] with [`failure`], [`modules`]: what comes out.
 //!
 //! [`verify`] proves on a model of one's own that all this comes to one full batch on one device.
@@ -35,6 +36,7 @@
 //! [`EffectiveBatch`] does the arithmetic of batch sizes.
 //! [`seeded`] makes parameters that do not depend on the cut, and [`DeviceName`] names devices.
 
+mod allocator;
 pub mod batch;
 pub mod batch_norm;
 pub mod batch_size;
@@ -55,6 +57,7 @@ pub mod health;
 pub mod ledger;
 mod link;
 pub mod loss_scale;
+pub mod memory;
 pub mod modules;
 mod moments;
 mod named;
@@ -68,6 +71,7 @@ pub mod report;
 mod runner;
 pub mod samples;
 mod seed;
+mod settle;
 mod shown;
 mod sink;
 mod slots;
@@ -81,6 +85,7 @@ mod vjp;
 pub mod weight;
 mod worker;
 
+pub use allocator::CountingAllocator;
 pub use batch::{Batch, BatchError};
 pub use batch_norm::AccumulatedBatchNorm;
 pub use batch_size::{BatchChange, EffectiveBatch};
@@ -94,6 +99,7 @@ pub use failure::{Activity, During, Failure, StageFailure};
 pub use finite::{Culprit, OnNonFinite, Origin};
 pub use health::{Histogram, ParameterHealth};
 pub use loss_scale::{DynamicLossScale, LossScale};
+pub use memory::{Held, WorkerMemory};
 pub use modules::{ModuleError, Modules};
 pub use payload::{Payload, PayloadMapper};
 pub use pipeline::Pipeline;

@@ -11,6 +11,7 @@ use stageline_schedule::{
 
 use crate::events::{Event, busy};
 use crate::failure::Activity;
+use crate::memory::{WorkerMemory, activation};
 
 /// Whose time events are taken in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -127,6 +128,16 @@ impl Recording {
             Account { busy, fill, drain, imbalance, transfer, flush, other: took - busy - idle.total() }
         };
         self.rows.iter().zip(idle).map(account).collect()
+    }
+
+    /// What each worker held; none where nothing counts that (see [`CountingAllocator`](crate::CountingAllocator)).
+    pub fn memory(&self) -> Option<Vec<WorkerMemory>> {
+        self.rows.iter().map(|row| WorkerMemory::of(row)).collect()
+    }
+
+    /// What each stage keeps of one micro-batch from its forward until its backward, in bytes, on average.
+    pub fn activations(&self) -> Option<Vec<f64>> {
+        (0..self.plan.plan().stages()).map(|stage| activation(stage, &self.rows)).collect()
     }
 
     /// When each transfer had arrived.

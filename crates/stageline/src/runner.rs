@@ -104,8 +104,8 @@ pub(crate) struct StageRunner<M, K: Sink<M>> {
     departing: Slots<LeafGradients>,
     gradients: GradientSum<M>,
     ties: Ties,
-    /// Whether copies of other stages' parameters have had their first value.
-    tied: bool,
+    /// Whether its parameters are its thread's own, and copies of other stages' have had their first value.
+    settled: bool,
 }
 
 /// One live micro-batch.
@@ -126,7 +126,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
     ) -> Self {
         Self {
             ties,
-            tied: false,
+            settled: false,
             stage,
             device,
             trained,
@@ -239,10 +239,11 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
             let micro_batches = waits.receive(feed)?.into_iter().zip(pass.context().weights.each.iter().cloned());
             self.arrived = micro_batches.map(|(payload, weight)| Weighted { payload, weight }).collect();
         }
-        if !self.tied {
+        if !self.settled {
+            self.trained.settle();
             self.ties.publish(self.trained.module(), waits)?;
             self.follow_owners(waits)?;
-            self.tied = true;
+            self.settled = true;
         }
         self.sink.begin(waits)?;
         self.mode = match pass {

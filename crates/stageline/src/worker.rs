@@ -9,6 +9,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use rayon::ThreadPoolBuilder;
 use stageline_schedule::{Checked, Instruction};
 
+use crate::allocator::Meter;
 use crate::context::Pass;
 use crate::effects;
 use crate::error::{BuildError, StepError};
@@ -74,7 +75,10 @@ impl Worker {
         let (worker, name) = (self.index, format!("stage-{}", self.diary.stage));
         let (ready, is_ready) = bounded(1);
         let thread = thread::Builder::new().name(name.clone()).spawn(move || {
-            let pool = ThreadPoolBuilder::new().num_threads(cores).use_current_thread();
+            let meter = Meter::start();
+            self.diary.weigh(meter);
+            let count = move |_| meter.into_iter().for_each(Meter::count_this_thread);
+            let pool = ThreadPoolBuilder::new().num_threads(cores).use_current_thread().start_handler(count);
             let pool = pool.thread_name(move |core| format!("{name}-core-{core}")).build();
             let built = pool.as_ref().map(|_| ()).map_err(ToString::to_string);
             if ready.send(built).is_ok() && pool.is_ok() {

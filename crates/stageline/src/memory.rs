@@ -1,0 +1,46 @@
+//! What workers hold in a step, in bytes.
+
+use stageline_schedule::{Compute, Instruction};
+
+use crate::events::Event;
+use crate::failure::Activity;
+
+/// What a worker held during one thing that it did, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// When it was done.
+    pub end: u64,
+    /// The most at any time until then.
+    pub peak: u64,
+}
+
+/// What a worker held in a step, in bytes, as its threads allocated it: what it sent counts until its receiver frees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkerMemory {
+    /// After the step, and so until the next one: parameters and optimizer states.
+    pub resident: u64,
+    /// The most at any time in it.
+    pub peak: u64,
+}
+
+impl WorkerMemory {
+    pub(crate) fn of(events: &[Event]) -> Option<Self> {
+        let held = || events.iter().filter_map(|event| event.held);
+        Some(Self { resident: held().last()?.end, peak: held().map(|held| held.peak).max()? })
+    }
+}
+
+/// What a forward of a stage left for its backward, in bytes: the mean over the micro-batches. It is what a live micro-batch holds.
+pub(crate) fn activation(stage: usize, rows: &[Vec<Event>]) -> Option<f64> {
+    let pairs = rows.iter().flat_map(|row| row.windows(2));
+    let left = pairs.filter_map(|pair| match (pair[1].activity, pair[0].held, pair[1].held) {
+        (Activity::Instruction(Instruction::Compute(action)), Some(before), Some(after))
+            if action.stage == stage && action.compute == Compute::Forward =>
+        {
+            Some(after.end as f64 - before.end as f64)
+        }
+        _ => None,
+    });
+    let left: Vec<_> = left.collect();
+    (!left.is_empty()).then(|| left.iter().sum::<f64>() / left.len() as f64)
+}

@@ -1,0 +1,70 @@
+//! What a step says of its memory, against what schedules and optimizers are known to hold.
+
+use burn::optim::{AdamWConfig, ModuleOptimizer, SgdConfig};
+use stageline::schedule::{GPipe, OneFOneB, Schedule};
+use stageline::{Batch, StageConfig, StepReport, WorkerMemory};
+
+use crate::mlp::{LEARNING_RATE, Mlp, device};
+
+const WIDTH: usize = 128;
+const ROWS: usize = 256;
+/// A tensor of a micro-batch, and a layer's parameters.
+const TENSOR: f64 = (4 * ROWS * WIDTH) as f64;
+const PARAMETERS: f64 = (4 * WIDTH * (WIDTH + 1)) as f64;
+
+/// The third step of one layer a stage.
+fn report(
+    optimizer: ModuleOptimizer,
+    schedule: &'static (dyn Schedule + Sync),
+    stages: usize,
+    micro_batches: usize,
+) -> StepReport {
+    let config = StageConfig::new(device(), optimizer, LEARNING_RATE);
+    let builder = Mlp::new(stages - 1, WIDTH, 1).split(stages, &config).schedule(schedule);
+    let mut pipeline = builder.micro_batches(micro_batches).cores_per_stage(1).build().unwrap();
+    let step = || {
+        let (input, target) = Mlp::batch(ROWS * micro_batches, WIDTH, false, 2);
+        Batch::new(input, target)
+    };
+    (0..3).map(|_| pipeline.step(step()).unwrap()).last().unwrap()
+}
+
+fn memory(report: &StepReport) -> Vec<WorkerMemory> {
+    report.recording.memory().expect("the tests count what is allocated")
+}
+
+fn near(found: f64, expected: f64, tolerance: f64, what: &str) {
+    assert!((found - expected).abs() <= tolerance, "{what}: {found}, expected {expected}");
+}
+
+#[test]
+fn both_moments_of_adam_are_as_large_as_the_parameters() {
+    let with = memory(&report(AdamWConfig::new().init(), &OneFOneB, 3, 4));
+    let without = memory(&report(SgdConfig::new().init(), &OneFOneB, 3, 4));
+    for (with, without) in with.iter().zip(without) {
+        near(with.resident as f64 - without.resident as f64, 2.0 * PARAMETERS, 0.05 * PARAMETERS, "bytes of moments");
+        assert!(without.resident as f64 > PARAMETERS && without.resident < without.peak);
+    }
+}
+
+#[test]
+fn a_live_micro_batch_holds_what_its_backward_needs() {
+    let report = report(SgdConfig::new().init(), &OneFOneB, 3, 4);
+    let activations = report.recording.activations().unwrap();
+    // What goes into tanh, and what comes out and is sent; the inputs of later stages are counted where they were sent.
+    for stage in [0, 1] {
+        near(activations[stage], 2.0 * TENSOR, 0.1 * TENSOR, "bytes of a live micro-batch");
+    }
+}
+
+#[test]
+fn the_peak_of_gpipe_grows_by_an_activation_a_micro_batch_and_that_of_1f1b_does_not() {
+    let peaks = |schedule: &'static (dyn Schedule + Sync), micro_batches| {
+        let report = report(SgdConfig::new().init(), schedule, 2, micro_batches);
+        (memory(&report)[0].peak as f64, report.recording.activations().unwrap()[0])
+    };
+    let ((few, _), (many, activation)) = (peaks(&GPipe, 4), peaks(&GPipe, 12));
+    near((many - few) / 8.0, activation, 0.1 * activation, "growth of GPipe's peak");
+    let ((few, _), (many, _)) = (peaks(&OneFOneB, 4), peaks(&OneFOneB, 12));
+    near(many, few, 0.1 * activation, "peak of 1F1B");
+}
