@@ -31,9 +31,14 @@ use std::fs;
 
 use anyhow::{Context, Result};
 use clap::Parser;
+use stageline::CountingAllocator;
 
 use crate::flags::Flags;
 use crate::point::Point;
+
+/// Counts what stages hold.
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
 fn main() -> Result<()> {
     let flags = Flags::parse();

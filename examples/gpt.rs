@@ -36,7 +36,7 @@ use burn::optim::AdamWConfig;
 use burn::tensor::Device;
 use clap::Parser;
 use stageline::schedule::Plan;
-use stageline::{Pipeline, PipelineBuilder, StageConfig, Verify};
+use stageline::{CountingAllocator, Pipeline, PipelineBuilder, StageConfig, Verify};
 use stageline_report::record::Run;
 
 use crate::cut::Bytes;
@@ -45,6 +45,10 @@ use crate::log::{FinalLine, Log};
 use crate::model::Layers;
 use crate::progress::Progress;
 use crate::text::Source;
+
+/// Counts what stages hold.
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
 /// How many bytes the trained model writes at the end.
 const SAMPLE_LENGTH: usize = 256;

@@ -80,6 +80,7 @@ fn point<In: Payload, Target: Payload>(
         bubble_simulated: median_of(&reports, |report| report.recording.simulated_bubble()),
         throughput: samples as f64 / step_seconds,
         peak_live,
+        peak_bytes: last.recording.memory().and_then(|workers| workers.iter().map(|worker| worker.peak).max()),
         causes: causes(&last.recording.accounts(), last.recording.took().as_secs_f64()),
     })
 }

@@ -25,6 +25,8 @@ pub struct Point {
     pub throughput: f64,
     /// The most live micro-batches of a worker, all its chunks together.
     pub peak_live: usize,
+    /// The most bytes that a worker held, on the CPU.
+    pub peak_bytes: Option<u64>,
     /// Shares of the total stage time, by cause; of one step.
     #[serde(skip)]
     pub causes: [(&'static str, f64); 6],

@@ -12,15 +12,16 @@ pub const HEADER: &str =
 
 pub fn csv(points: &[Point]) -> String {
     let mut csv = String::from(
-        "schedule,stages,micro_batches,virtual,kind,step_seconds,bubble,bubble_ideal,bubble_simulated,throughput,peak_live\n",
+        "schedule,stages,micro_batches,virtual,kind,step_seconds,bubble,bubble_ideal,bubble_simulated,throughput,peak_live,peak_bytes\n",
     );
     for point in points {
         let Point { schedule, stages, micro_batches, r#virtual, kind, step_seconds, .. } = point;
-        let Point { bubble, bubble_ideal, bubble_simulated, throughput, peak_live, .. } = point;
+        let Point { bubble, bubble_ideal, bubble_simulated, throughput, peak_live, peak_bytes, .. } = point;
+        let peak_bytes = peak_bytes.map_or_else(String::new, |bytes| bytes.to_string());
         let _ = writeln!(
             csv,
             "{schedule},{stages},{micro_batches},{virtual},{kind},{step_seconds},{bubble},{bubble_ideal},{bubble_simulated},\
-             {throughput},{peak_live}"
+             {throughput},{peak_live},{peak_bytes}"
         );
     }
     csv
@@ -37,13 +38,30 @@ pub fn html(flags: &Flags, points: &[Point]) -> String {
         page.pictures([
             chart("Bubble", "share of the total stage time", &of_schedule, &BUBBLES),
             chart("Throughput", unit(flags.kind), &of_schedule, &[(Line::Solid, |point| point.throughput)]),
-            chart("Memory", "peak live micro-batches", &of_schedule, &[(Line::Solid, |point| point.peak_live as f64)]),
+            chart(
+                "Live micro-batches",
+                "most of a worker",
+                &of_schedule,
+                &[(Line::Solid, |point| point.peak_live as f64)],
+            ),
+            chart("Memory", "peak bytes of a worker", &of_schedule, &[(Line::Solid, bytes)]),
         ]);
         page.pictures(workers(&of_schedule).into_iter().map(|workers| idle(workers, &of_schedule)));
     }
     page.section("All figures", "Medians of the measured steps.");
-    let columns =
-        ["schedule", "P", "M", "V", "step, ms", "bubble", "ideal", "simulated", unit(flags.kind), "peak live"];
+    let columns = [
+        "schedule",
+        "P",
+        "M",
+        "V",
+        "step, ms",
+        "bubble",
+        "ideal",
+        "simulated",
+        unit(flags.kind),
+        "peak live",
+        "peak bytes",
+    ];
     page.table(&columns, points.iter().map(row));
     page.html()
 }
@@ -71,6 +89,11 @@ fn about(flags: &Flags) -> String {
 
 fn unit(kind: Kind) -> &'static str {
     if kind == Kind::Paced { "samples a second" } else { "tokens a second" }
+}
+
+/// NaN, which is not drawn, where nothing counted.
+fn bytes(point: &Point) -> f64 {
+    point.peak_bytes.map_or(f64::NAN, |bytes| bytes as f64)
 }
 
 type Figure = (Line, fn(&Point) -> f64);
@@ -129,5 +152,6 @@ fn row(point: &Point) -> Vec<String> {
         format!("{:.4}", point.bubble_simulated),
         format!("{:.1}", point.throughput),
         point.peak_live.to_string(),
+        point.peak_bytes.map_or_else(String::new, |bytes| bytes.to_string()),
     ]
 }

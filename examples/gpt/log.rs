@@ -80,7 +80,9 @@ impl Log {
                 ("bubble/simulated", Some(step.bubble_simulated)),
                 ("bubble/in theory", Some(step.bubble_ideal)),
             ];
-            let figures: Vec<_> = figures.into_iter().filter_map(|(tag, figure)| Some((tag, figure?))).collect();
+            let peak = step.memory.iter().map(|memory| memory.peak).max();
+            let figures = figures.into_iter().chain([("memory/peak bytes of a worker", peak.map(|peak| peak as f64))]);
+            let figures: Vec<_> = figures.filter_map(|(tag, figure)| Some((tag, figure?))).collect();
             board.scalars(now(), step.step, &figures)?;
         }
         self.write(&Line::Step(Box::new(step)))

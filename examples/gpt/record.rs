@@ -1,7 +1,7 @@
 //! What a step tells, as a line of a log.
 
 use stageline::{Activity, ParameterHealth, StepReport, Update};
-use stageline_report::record::{Account, Event, Health, StageCosts, Step};
+use stageline_report::record::{Account, Event, Health, StageCosts, Step, WorkerMemory};
 
 /// With the events, where they are to be drawn.
 pub fn step(report: &StepReport, timeline: bool) -> Step {
@@ -25,6 +25,7 @@ pub fn step(report: &StepReport, timeline: bool) -> Step {
         loss_scale: report.loss_scale,
         workers: report.recording.accounts().into_iter().map(account).collect(),
         stages: stages(report),
+        memory: report.recording.memory().unwrap_or_default().into_iter().map(memory).collect(),
         health: report.health.iter().map(health).collect(),
         timeline: if timeline { events(report) } else { Vec::new() },
     }
@@ -35,11 +36,18 @@ fn account(account: stageline::Account) -> Account {
     Account { busy, fill, drain, imbalance, transfer, flush, other }
 }
 
+fn memory(memory: stageline::WorkerMemory) -> WorkerMemory {
+    let stageline::WorkerMemory { resident, peak } = memory;
+    WorkerMemory { resident, peak }
+}
+
 /// Means over the micro-batches.
 fn stages(report: &StepReport) -> Vec<StageCosts> {
     let (costs, micro_batches) = (report.recording.costs(), report.micro_batches);
+    let activations = report.recording.activations();
     let of_stage = |stage: usize| {
-        let mut sum = StageCosts { flush: costs.optimizer(stage), ..StageCosts::default() };
+        let activation_bytes = activations.as_ref().map(|bytes| bytes[stage]);
+        let mut sum = StageCosts { flush: costs.optimizer(stage), activation_bytes, ..StageCosts::default() };
         for micro_batch in 0..micro_batches {
             let (cost, share) = (costs.stage(stage, micro_batch), 1.0 / micro_batches as f64);
             sum.forward += cost.forward * share;
@@ -80,6 +88,7 @@ pub fn events(report: &StepReport) -> Vec<Vec<Event>> {
         start: event.start.as_secs_f64(),
         end: event.end.as_secs_f64(),
         waited: event.waited.as_secs_f64(),
+        held: event.held.map(|held| held.end),
     };
     report.recording.events().iter().map(|row| row.iter().map(event).collect()).collect()
 }

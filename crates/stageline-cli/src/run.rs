@@ -82,6 +82,8 @@ struct Predicted<'a> {
     bubble: f64,
     tokens_per_s: f64,
     peak_live: &'a [usize],
+    /// In bytes; none where the run did not count what it held.
+    peak_bytes: Option<&'a [f64]>,
     /// The layers of each stage.
     layers: Vec<Vec<&'a str>>,
     /// How far the same prediction for the run itself is from the run, relative: of the step, and of the bubble absolute.
@@ -105,6 +107,7 @@ pub(crate) fn predict(flags: &PredictFlags) -> Result<()> {
         bubble: prediction.bubble,
         tokens_per_s: prediction.tokens_per_s,
         peak_live: &prediction.peak_live,
+        peak_bytes: prediction.peak_bytes.as_deref(),
         layers: layers(&log, &prediction.cut),
         own_step_error: own.step,
         own_bubble_error: own.bubble,
@@ -117,12 +120,18 @@ fn text(predicted: &Predicted) -> String {
     let layers = predicted.layers.iter().enumerate();
     let layers =
         layers.map(|(stage, names)| format!("stage {stage:>4}     {}\n", names.join(", "))).collect::<String>();
+    let megabytes =
+        |bytes: &[f64]| bytes.iter().map(|bytes| format!("{:.1}", bytes / 1e6)).collect::<Vec<_>>().join(", ");
+    let memory = predicted
+        .peak_bytes
+        .map_or_else(String::new, |bytes| format!("peak memory    {} MB a worker\n", megabytes(bytes)));
     format!(
         "{schedule}, P = {stages}, M = {micro_batches}\n\
          step           {:.1} ms\n\
          bubble         {:.2}% of the total\n\
          throughput     {tokens_per_s:.0} tokens a second\n\
          peak live      {peak_live:?} micro-batches a worker\n\
+         {memory}\
          {layers}\
          of the run itself the same prediction is {:.1}% off in the step, and {:.4} in the bubble\n",
         1e3 * step_seconds,

@@ -10,6 +10,7 @@
 //! - [`page`]: one HTML file that needs nothing else.
 
 pub mod chart;
+mod footprint;
 pub mod page;
 pub mod predict;
 pub mod record;

@@ -10,6 +10,7 @@ use stageline_schedule::{
     BalanceError, CheckError, Costs, Placement, Schedule, ScheduleError, StageCost, balance, check, simulate,
 };
 
+use crate::footprint::Footprint;
 use crate::record::{Layer, StageCosts};
 use crate::run_log::{RunLog, median};
 
@@ -45,6 +46,8 @@ pub struct Prediction {
     pub tokens_per_s: f64,
     /// Each worker's peak of live micro-batches, all its chunks together.
     pub peak_live: Vec<usize>,
+    /// The most that each worker holds, in bytes; `None` where the run did not count that.
+    pub peak_bytes: Option<Vec<f64>>,
     /// The layers of each stage, by their index.
     pub cut: Vec<Range<usize>>,
 }
@@ -53,6 +56,7 @@ pub struct Prediction {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
     layers: Vec<LayerCost>,
+    footprint: Option<Footprint>,
     /// The run's own.
     cut: Vec<Range<usize>>,
     /// Of a micro-batch.
@@ -96,6 +100,7 @@ impl Measured {
         let sends = costs.iter().flat_map(|cost| [cost.send_activation, cost.send_gradient]).filter(|send| *send > 0.0);
         Ok(Self {
             layers,
+            footprint: Footprint::of(log, &cut),
             cut,
             tokens: log.run.tokens_per_micro_batch,
             once,
@@ -143,6 +148,7 @@ impl Measured {
             bubble: 1.0 - busy / (step * target.workers as f64),
             tokens_per_s: self.tokens * target.micro_batches as f64 / step,
             peak_live: checked.plan().peak_live(),
+            peak_bytes: self.footprint.as_ref().map(|footprint| footprint.peaks(&cut, checked.plan())),
             cut,
         })
     }
@@ -222,6 +228,7 @@ fn stage_costs(log: &RunLog, stage: usize) -> Option<StageCosts> {
         send_activation: of(|cost| cost.send_activation)?,
         send_gradient: of(|cost| cost.send_gradient)?,
         flush: of(|cost| cost.flush)?,
+        activation_bytes: None,
     })
 }
 

@@ -113,6 +113,9 @@ pub struct Step {
     pub workers: Vec<Account>,
     /// What each stage took for a micro-batch, on average.
     pub stages: Vec<StageCosts>,
+    /// What each worker held, where that was counted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub memory: Vec<WorkerMemory>,
     /// Each parameter, in the steps that examine it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub health: Vec<Health>,
@@ -168,6 +171,18 @@ pub struct StageCosts {
     pub send_gradient: f64,
     /// Norms and the optimizer step.
     pub flush: f64,
+    /// What a forward left for its backward, in bytes, where that was counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub activation_bytes: Option<f64>,
+}
+
+/// What a worker held, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerMemory {
+    /// After the step: parameters and optimizer states.
+    pub resident: u64,
+    /// The most in the step.
+    pub peak: u64,
 }
 
 /// What a step did to one parameter.
@@ -209,6 +224,9 @@ pub struct Event {
     pub end: f64,
     /// How long of that it waited for others.
     pub waited: f64,
+    /// What its worker held when it ended, in bytes, where that was counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<u64>,
 }
 
 /// A loss on what is not trained on.

@@ -8,7 +8,7 @@ use stageline_schedule::{Action, Compute, Instruction};
 use crate::chart::{Line, LineChart, Scale, Series, StackedBars, number};
 use crate::page::Page;
 use crate::record::{Account, Event, Health, Step};
-use crate::run_log::RunLog;
+use crate::run_log::{RunLog, median};
 use crate::text::escaped;
 
 /// The page of a run.
@@ -225,9 +225,17 @@ fn look(activity: &str) -> Option<(usize, String)> {
 fn memory(page: &mut Page, log: &RunLog) {
     page.section(
         "What stages hold",
-        "Parameters, and the most micro-batches that are forwarded and not yet backwarded.",
+        "Parameters, the most micro-batches that are forwarded and not yet backwarded, and bytes where they were counted (medians of the steps).",
     );
+    let peaks: Vec<_> = (0..log.plan.workers()).map(|worker| peak_bytes(log, worker)).collect();
+    page.pictures(peaks.iter().any(|series| !series.points.is_empty()).then(|| {
+        let y = "peak bytes of the step";
+        LineChart { title: "Memory of each worker", x: "step", y, scale: Scale::Linear, series: peaks }.svg()
+    }));
     let live = log.plan.peak_live();
+    let typical = |figure: &dyn Fn(&Step) -> Option<f64>| {
+        median(log.warm_steps().filter_map(figure)).map_or_else(String::new, number)
+    };
     let row = |stage: usize| {
         let own = || log.run.layers.iter().filter(|layer| layer.stage == stage);
         let has = |row: &Vec<Action>| row.iter().any(|action| action.stage == stage);
@@ -238,10 +246,29 @@ fn memory(page: &mut Page, log: &RunLog) {
             own().map(|layer| layer.parameters).sum::<u64>().to_string(),
             worker.to_string(),
             live[worker].to_string(),
+            typical(&|step| step.stages.get(stage)?.activation_bytes),
+            typical(&|step| Some(step.memory.get(worker)?.resident as f64)),
+            typical(&|step| Some(step.memory.get(worker)?.peak as f64)),
         ]
     };
-    let columns = ["stage", "layers", "parameters", "worker", "its live micro-batches"];
+    let columns = [
+        "stage",
+        "layers",
+        "parameters",
+        "worker",
+        "its live micro-batches",
+        "bytes each",
+        "its bytes between steps",
+        "at its peak",
+    ];
     page.table(&columns, (0..log.plan.stages()).map(row));
+}
+
+/// Over the steps; none where it was not counted.
+fn peak_bytes(log: &RunLog, worker: usize) -> Series {
+    let point = |step: &Step| Some((step.step as f64, step.memory.get(worker)?.peak as f64));
+    let points = thinned(&log.steps).filter_map(point).collect();
+    Series { name: format!("worker {worker}"), points, line: Line::Solid, colour: worker }
 }
 
 fn health(page: &mut Page, log: &RunLog) {

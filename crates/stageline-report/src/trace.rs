@@ -1,5 +1,5 @@
 //! Chrome's trace event format, which Perfetto and `chrome://tracing` open: a track a stage, a slice an event, and an arrow
-//! from each send to its receive. (*Trace Event Format*, Google, docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.)
+//! from each send to its receive, and what workers hold as counters. (*Trace Event Format*, Google, docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.)
 
 use std::collections::HashMap;
 
@@ -38,7 +38,7 @@ impl Trace {
     /// Appends a step that took so many seconds, by its workers' events; whether there was room.
     pub fn add(&mut self, step: usize, seconds: f64, timeline: &[Vec<Event>]) -> bool {
         let more: usize = timeline.iter().map(Vec::len).sum();
-        if self.events.len() + 3 * more > MOST_EVENTS {
+        if self.events.len() + 4 * more > MOST_EVENTS {
             self.left_out += 1;
             return false;
         }
@@ -72,6 +72,11 @@ impl Trace {
 
     fn slice(&mut self, step: usize, event: &Event, start: u64, end: u64) {
         let (name, category, colour) = look(&event.activity);
+        if let Some(bytes) = event.held {
+            let name = format!("bytes held by stage {}'s worker", event.stage);
+            self.events
+                .push((end, json!({"ph": "C", "pid": 0, "ts": micros(end), "name": name, "args": {"bytes": bytes}})));
+        }
         self.events.push((
             start,
             json!({
@@ -139,7 +144,7 @@ mod tests {
     use super::*;
 
     fn event(stage: usize, activity: &str, start: f64, end: f64) -> Event {
-        Event { stage, activity: activity.to_owned(), start, end, waited: 0.0 }
+        Event { stage, activity: activity.to_owned(), start, end, waited: 0.0, held: Some(stage as u64 + 7) }
     }
 
     /// One micro-batch through two stages, the second time with transfers of no length.
@@ -178,6 +183,9 @@ mod tests {
             assert!(slices.iter().all(|(_, duration)| *duration > 0.0));
         }
         assert_eq!(events.iter().filter(|event| event["ph"] == "X").count(), 18);
+        let held: Vec<_> =
+            events.iter().filter(|event| event["ph"] == "C").map(|event| &event["args"]["bytes"]).collect();
+        assert!(held.len() == 18 && held.iter().all(|bytes| **bytes == 7 || **bytes == 8), "{held:?}");
         let names: Vec<_> =
             events.iter().filter(|event| event["name"] == "thread_name").map(|event| &event["args"]["name"]).collect();
         assert_eq!(names, ["stage 0", "stage 1"]);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use stageline_report::record::{Account, Layer, Line, Run, StageCosts, Step};
+use stageline_report::record::{Account, Layer, Line, Run, StageCosts, Step, WorkerMemory};
 use stageline_report::{Cause, Cut, LogError, Measured, PredictError, RunLog, Target, run_page};
 use stageline_schedule::{GPipe, Interleaved, OneFOneB, Schedule, ZbH1};
 
@@ -13,7 +13,13 @@ fn log(layers: &[f64], stages: usize, micro_batches: usize, other: f64) -> RunLo
     let stage_costs = |stage: usize| {
         let own = layers.iter().enumerate().filter(|(layer, _)| of_stage(*layer) == stage).map(|(_, cost)| cost);
         let forward: f64 = own.sum();
-        StageCosts { forward, backward: 2.0 * forward, flush: 0.5 * forward, ..StageCosts::default() }
+        let activation_bytes = Some(1000.0 * forward);
+        StageCosts { forward, backward: 2.0 * forward, flush: 0.5 * forward, activation_bytes, ..StageCosts::default() }
+    };
+    let memory = |stage: usize| {
+        let own = (0..layers.len()).filter(|&layer| of_stage(layer) == stage).count() as u64;
+        let activations = plan.peak_live()[stage] as f64 * stage_costs(stage).activation_bytes.unwrap();
+        WorkerMemory { resident: 12 * own, peak: 12 * own + 4 * own + activations as u64 + 500 }
     };
     let run = Run {
         stageline: "0".to_owned(),
@@ -49,6 +55,7 @@ fn log(layers: &[f64], stages: usize, micro_batches: usize, other: f64) -> RunLo
         loss_scale: 1.0,
         workers: vec![Account { imbalance: 0.1, other, ..Account::default() }; stages],
         stages: (0..stages).map(stage_costs).collect(),
+        memory: (0..stages).map(memory).collect(),
         health: Vec::new(),
         timeline: Vec::new(),
     };
@@ -85,6 +92,25 @@ fn equal_stages_take_the_closed_form() {
     let whole =
         measured.predict(&Target { workers: 4, micro_batches: 8, schedule: &OneFOneB, cut: Cut::Balanced }).unwrap();
     assert!(split.step < whole.step && split.bubble < whole.bubble);
+}
+
+/// Of a parameter 4 bytes of gradient and 12 of the rest; of every live micro-batch 1000 bytes a layer; and 500.
+#[test]
+fn memory_is_what_layers_and_live_micro_batches_hold() {
+    let log = log(&[1.0; 8], 2, 4, 0.0);
+    let peaks = |workers: usize, micro_batches, schedule: &dyn Schedule| {
+        let target = Target { workers, micro_batches, schedule, cut: Cut::Balanced };
+        Measured::of(&log).unwrap().predict(&target).unwrap().peak_bytes.unwrap()
+    };
+    let held = |layers: f64, live: f64| 500.0 + layers * (16.0 + 1000.0 * live);
+    assert_eq!(peaks(2, 4, &OneFOneB), [held(4.0, 2.0), held(4.0, 1.0)]);
+    assert_eq!(peaks(2, 64, &OneFOneB), peaks(2, 4, &OneFOneB));
+    assert_eq!(peaks(4, 16, &OneFOneB), [4.0, 3.0, 2.0, 1.0].map(|live| held(2.0, live)));
+    assert_eq!(peaks(2, 16, &GPipe), [held(4.0, 16.0); 2]);
+    let mut uncounted = log.clone();
+    uncounted.steps.iter_mut().for_each(|step| step.memory.clear());
+    let target = Target { workers: 2, micro_batches: 4, schedule: &OneFOneB, cut: Cut::Balanced };
+    assert_eq!(Measured::of(&uncounted).unwrap().predict(&target).unwrap().peak_bytes, None);
 }
 
 /// What the runtime adds grows with the number of actions.
