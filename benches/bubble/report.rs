@@ -44,7 +44,7 @@ pub fn html(flags: &Flags, points: &[Point]) -> String {
                 &of_schedule,
                 &[(Line::Solid, |point| point.peak_live as f64)],
             ),
-            chart("Memory", "peak bytes of a worker", &of_schedule, &[(Line::Solid, bytes)]),
+            chart("Memory", "peak MB of a worker", &of_schedule, &[(Line::Solid, bytes)]),
         ]);
         page.pictures(workers(&of_schedule).into_iter().map(|workers| idle(workers, &of_schedule)));
     }
@@ -93,7 +93,7 @@ fn unit(kind: Kind) -> &'static str {
 
 /// NaN, which is not drawn, where nothing counted.
 fn bytes(point: &Point) -> f64 {
-    point.peak_bytes.map_or(f64::NAN, |bytes| bytes as f64)
+    point.peak_bytes.map_or(f64::NAN, |bytes| bytes as f64 / 1e6)
 }
 
 type Figure = (Line, fn(&Point) -> f64);

@@ -112,6 +112,17 @@ fn rendered(page: &Path) -> Option<String> {
     Some(String::from_utf8(output.stdout).unwrap())
 }
 
+/// TensorBoard's own reader finds what is in the log; not asked where no Python that has it is named by `STAGELINE_TENSORBOARD`.
+fn read_by_tensorboard(board: &Path, lines: &[Value]) {
+    let Some(python) = env::var_os("STAGELINE_TENSORBOARD") else { return };
+    let log = board.with_extension("jsonl");
+    std::fs::write(&log, lines.iter().map(|line| format!("{line}\n")).collect::<String>()).unwrap();
+    let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("scripts/read-tensorboard.py");
+    let output = Command::new(python).arg(script).args([board, &log]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("loss: 3 steps agree"));
+}
+
 #[test]
 fn a_run_is_traced_and_shown() {
     let folder = tempfile::tempdir().unwrap();
@@ -126,7 +137,8 @@ fn a_run_is_traced_and_shown() {
     let trace: Value = serde_json::from_str(&std::fs::read_to_string(trace).unwrap()).unwrap();
     let slices = trace["traceEvents"].as_array().unwrap().iter().filter(|event| event["ph"] == "X").count();
     assert_eq!((slices, drawn["step"].as_u64()), (events, Some(2)));
-    assert_eq!(std::fs::read_dir(board).unwrap().count(), 1);
+    assert_eq!(std::fs::read_dir(&board).unwrap().count(), 1);
+    read_by_tensorboard(&board, &lines);
 
     let html = std::fs::read_to_string(&page).unwrap();
     let shown = format!("Validation loss {}", &lines[5]["validation_loss"].to_string()[..3]);
@@ -134,8 +146,8 @@ fn a_run_is_traced_and_shown() {
         assert!(html.contains(part), "{part}");
     }
     if let Some(dom) = rendered(&page) {
-        // Loss, throughput, rate, norm, bubble, causes, timeline, and three of health.
-        assert_eq!(dom.matches("class=\"chart\"").count(), 10, "{dom}");
+        // Loss, throughput, rate, norm, bubble, causes, timeline, two of memory, and three of health.
+        assert_eq!(dom.matches("class=\"chart\"").count(), 12, "{dom}");
         assert!(dom.contains("<title>0F2: ") && dom.contains("<td>0: 0.bytes.weight</td>"));
     }
 }

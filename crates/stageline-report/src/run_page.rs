@@ -225,13 +225,11 @@ fn look(activity: &str) -> Option<(usize, String)> {
 fn memory(page: &mut Page, log: &RunLog) {
     page.section(
         "What stages hold",
-        "Parameters, the most micro-batches that are forwarded and not yet backwarded, and bytes where they were counted (medians of the steps).",
+        "Parameters, the most micro-batches that are forwarded and not yet backwarded, and memory where it was counted (medians of the steps).",
     );
-    let peaks: Vec<_> = (0..log.plan.workers()).map(|worker| peak_bytes(log, worker)).collect();
-    page.pictures(peaks.iter().any(|series| !series.points.is_empty()).then(|| {
-        let y = "peak bytes of the step";
-        LineChart { title: "Memory of each worker", x: "step", y, scale: Scale::Linear, series: peaks }.svg()
-    }));
+    if log.steps.iter().any(|step| !step.memory.is_empty()) {
+        page.pictures([peaks(log)].into_iter().chain(held(log)));
+    }
     let live = log.plan.peak_live();
     let typical = |figure: &dyn Fn(&Step) -> Option<f64>| {
         median(log.warm_steps().filter_map(figure)).map_or_else(String::new, number)
@@ -246,9 +244,9 @@ fn memory(page: &mut Page, log: &RunLog) {
             own().map(|layer| layer.parameters).sum::<u64>().to_string(),
             worker.to_string(),
             live[worker].to_string(),
-            typical(&|step| step.stages.get(stage)?.activation_bytes),
-            typical(&|step| Some(step.memory.get(worker)?.resident as f64)),
-            typical(&|step| Some(step.memory.get(worker)?.peak as f64)),
+            typical(&|step| Some(step.stages.get(stage)?.activation_bytes? / 1e6)),
+            typical(&|step| Some(megabytes(step.memory.get(worker)?.resident))),
+            typical(&|step| Some(megabytes(step.memory.get(worker)?.peak))),
         ]
     };
     let columns = [
@@ -257,18 +255,39 @@ fn memory(page: &mut Page, log: &RunLog) {
         "parameters",
         "worker",
         "its live micro-batches",
-        "bytes each",
-        "its bytes between steps",
-        "at its peak",
+        "MB each",
+        "MB between steps",
+        "MB at the peak",
     ];
     page.table(&columns, (0..log.plan.stages()).map(row));
 }
 
-/// Over the steps; none where it was not counted.
-fn peak_bytes(log: &RunLog, worker: usize) -> Series {
-    let point = |step: &Step| Some((step.step as f64, step.memory.get(worker)?.peak as f64));
-    let points = thinned(&log.steps).filter_map(point).collect();
-    Series { name: format!("worker {worker}"), points, line: Line::Solid, colour: worker }
+/// A line a worker.
+fn of_workers(log: &RunLog, points: impl Fn(usize) -> Vec<(f64, f64)>) -> Vec<Series> {
+    let series = |worker| {
+        let name = format!("worker {worker}");
+        Series { name, points: points(worker), line: Line::Solid, colour: worker }
+    };
+    (0..log.plan.workers()).map(series).collect()
+}
+
+fn peaks(log: &RunLog) -> String {
+    let point = |worker: usize, step: &Step| Some((step.step as f64, megabytes(step.memory.get(worker)?.peak)));
+    let series = of_workers(log, |worker| thinned(&log.steps).filter_map(|step| point(worker, step)).collect());
+    LineChart { title: "Peak memory", x: "step", y: "MB of a worker", scale: Scale::Linear, series }.svg()
+}
+
+/// Over the step that is drawn.
+fn held(log: &RunLog) -> Option<String> {
+    let step = log.steps.iter().find(|step| !step.timeline.is_empty())?;
+    let point = |event: &Event| Some((1e3 * event.end, megabytes(event.held?)));
+    let series = of_workers(log, |worker| step.timeline.get(worker).into_iter().flatten().filter_map(point).collect());
+    let title = format!("Memory held in step {}", step.step);
+    Some(LineChart { title: &title, x: "ms", y: "MB of a worker", scale: Scale::Linear, series }.svg())
+}
+
+fn megabytes(bytes: u64) -> f64 {
+    bytes as f64 / 1e6
 }
 
 fn health(page: &mut Page, log: &RunLog) {
