@@ -123,7 +123,6 @@ impl<'a> Recipe<'a> {
             channel_capacity: running.channel_capacity.unwrap_or(training.micro_batches),
             layers: cut::layers(*shape, &self.cuts),
             tokens_per_micro_batch: tokens as f64,
-            clock: running.clock.to_string(),
             configuration: configuration.clone(),
         }
     }
@@ -132,7 +131,10 @@ impl<'a> Recipe<'a> {
         let Settings { shape, training, running, seed, .. } = self.settings;
         let layers = Layers::init(*shape, *seed, &running.devices[0].clone().autodiff());
         let builder = cut::split(layers, &self.cuts, self.configs.clone());
-        let builder = builder.schedule(running.schedule).precision(running.precision).clock(running.clock);
+        let builder = builder
+            .schedule(running.schedule)
+            .precision(running.precision)
+            .synchronise_every(running.synchronise_every);
         let mut builder = builder.tuned_for(training.tuned_for);
         builder = builder.micro_batches(training.micro_batches).health_every(training.health_every);
         if let Some(clip) = training.clip {

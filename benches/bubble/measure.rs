@@ -3,7 +3,7 @@
 use anyhow::Result;
 use burn::optim::{AdamWConfig, SgdConfig};
 use burn::tensor::{Device, Tensor};
-use stageline::{Batch, Clock, Payload, Pipeline, PipelineBuilder, StageConfig, StepReport};
+use stageline::{Batch, Payload, Pipeline, PipelineBuilder, StageConfig, StepReport};
 
 use crate::cut;
 use crate::flags::{Case, Flags, Kind};
@@ -55,18 +55,19 @@ fn point<In: Payload, Target: Payload>(
     batch: impl Fn() -> Batch<In, Target>,
     samples: usize,
 ) -> Result<Point> {
-    let run = |clock: Clock| -> Result<_> {
-        let builder = build().schedule(case.schedule).micro_batches(case.micro_batches).clock(clock);
+    let run = |synchronise_every: usize| -> Result<_> {
+        let builder =
+            build().schedule(case.schedule).micro_batches(case.micro_batches).synchronise_every(synchronise_every);
         let mut pipeline = builder.build()?;
         pipeline.step(batch())?;
         let reports = (0..flags.rounds).map(|_| Ok(pipeline.step(batch())?)).collect::<Result<Vec<_>>>()?;
         Ok((reports, pipeline.plan().peak_live().into_iter().max().unwrap_or(0)))
     };
     let median_of = |reports: &[StepReport], of: fn(&StepReport) -> f64| median(reports.iter().map(of));
-    let (unmeasured, peak_live) = run(Clock::Host)?;
+    let (unmeasured, peak_live) = run(0)?;
     let step_seconds = median_of(&unmeasured, |report| report.step_time.as_secs_f64());
     // On a GPU bubbles are measured in steps of their own, which that slows down.
-    let reports = if flags.kind == Kind::Cuda { run(Clock::Synchronised)?.0 } else { unmeasured };
+    let reports = if flags.kind == Kind::Cuda { run(1)?.0 } else { unmeasured };
     let last = &reports[flags.rounds - 1];
     Ok(Point {
         schedule: case.schedule.name(),

@@ -8,7 +8,7 @@ use burn::tensor::Device;
 use clap::Parser;
 use serde_json::Value;
 use stageline::schedule::{Schedule, schedule_named};
-use stageline::{Clip, Clock, DeviceName, Precision};
+use stageline::{Clip, DeviceName, Precision};
 
 use crate::log::{Outputs, setting};
 use crate::model::Shape;
@@ -66,9 +66,10 @@ pub struct Flags {
     /// The seed of parameters, samples and split
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Waits for the device at the end of every compute: times are then those of computes on a GPU too, and steps slower
-    #[arg(long)]
-    synchronise: bool,
+    /// Every how many steps workers wait for their device after every action: times, and the bubble, are then those of a GPU
+    /// too, and the throughput is that of the other steps; 0 is never
+    #[arg(long, default_value_t = 0)]
+    synchronise_every: usize,
     /// `cpu` or `cuda:0`, or a list of them for consecutive stages; several GPUs are refused for now
     #[arg(long, default_value = "cpu")]
     device: String,
@@ -129,7 +130,7 @@ pub struct Running {
     pub devices: Vec<Device>,
     pub schedule: &'static (dyn Schedule + Sync),
     pub precision: Precision,
-    pub clock: Clock,
+    pub synchronise_every: usize,
     pub channel_capacity: Option<usize>,
     pub cores_per_stage: Option<usize>,
 }
@@ -150,6 +151,7 @@ impl Flags {
             setting("clip", self.clip),
             setting("seed", self.seed),
             setting("device", &self.device),
+            setting("synchronise_every", self.synchronise_every),
             setting("channel_capacity", self.channel_capacity),
             setting("cores_per_stage", self.cores_per_stage),
         ])
@@ -193,7 +195,7 @@ impl Flags {
                 devices: (0..self.stages).map(of_stage).collect(),
                 schedule: self.schedule,
                 precision: self.precision,
-                clock: if self.synchronise { Clock::Synchronised } else { Clock::Host },
+                synchronise_every: self.synchronise_every,
                 channel_capacity: self.channel_capacity,
                 cores_per_stage: self.cores_per_stage,
             },

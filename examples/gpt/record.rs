@@ -1,6 +1,6 @@
 //! What a step tells, as a line of a log.
 
-use stageline::{Activity, ParameterHealth, StepReport, Update};
+use stageline::{Activity, Clock, ParameterHealth, StepReport, Update};
 use stageline_report::record::{Account, Event, Health, StageCosts, Step, WorkerMemory};
 
 /// With the events, where they are to be drawn.
@@ -16,6 +16,7 @@ pub fn step(report: &StepReport, timeline: bool) -> Step {
         weight: report.weight(),
         tokens_per_s: report.weight() / step_seconds,
         step_seconds,
+        synchronised: report.recording.clock() == Clock::Synchronised,
         bubble: report.bubble(),
         bubble_ideal: report.ideal_bubble(),
         bubble_simulated: report.recording.simulated_bubble(),

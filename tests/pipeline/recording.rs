@@ -9,8 +9,8 @@ use burn::optim::{AdamWState, Optimizer, SgdConfig};
 use burn::tensor::{Device, Tensor};
 use stageline::schedule::{GPipe, Instruction, Interleaved, OneFOneB, Schedule};
 use stageline::{
-    Account, Activity, Batch, Event, LossStage, Payload, PayloadMapper, Pipeline, PipelineBuilder, Stage, StageConfig,
-    StepReport, Weight,
+    Account, Activity, Batch, Clock, Event, LossStage, Payload, PayloadMapper, Pipeline, PipelineBuilder, Stage,
+    StageConfig, StepReport, Weight,
 };
 
 use crate::mlp::{Error, Layer, Mlp, Target, config, device};
@@ -79,6 +79,19 @@ fn accounts_add_up_to_the_step() {
         let stages: f64 = report.stages.iter().map(|stage| stage.busy.as_secs_f64()).sum();
         assert!((stages - busy).abs() < 1e-9);
     }
+}
+
+#[test]
+fn every_so_many_steps_are_synchronised_and_say_so() {
+    let clocks = |every| {
+        let builder = Mlp::new(1, WIDTH, 1).split(2, &config()).micro_batches(4).synchronise_every(every);
+        let mut pipeline = builder.build().unwrap();
+        (0..4).map(|_| pipeline.step(batch(8)).unwrap().recording.clock()).collect::<Vec<_>>()
+    };
+    use Clock::{Host, Synchronised};
+    assert_eq!(clocks(0), [Host; 4]);
+    assert_eq!(clocks(1), [Synchronised; 4]);
+    assert_eq!(clocks(3), [Synchronised, Host, Host, Synchronised]);
 }
 
 #[test]

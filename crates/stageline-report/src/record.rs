@@ -60,8 +60,6 @@ pub struct Run {
     pub layers: Vec<Layer>,
     /// Targets in a micro-batch, tokens most often.
     pub tokens_per_micro_batch: f64,
-    /// How times were taken.
-    pub clock: String,
     /// Everything that was set.
     pub configuration: BTreeMap<String, Value>,
 }
@@ -92,6 +90,9 @@ pub struct Step {
     pub tokens_per_s: f64,
     /// From the cut batch to the last optimizer step.
     pub step_seconds: f64,
+    /// Whether workers waited for their device after every action, so that times are the device's.
+    #[serde(default)]
+    pub synchronised: bool,
     /// Measured.
     #[serde(deserialize_with = "or_nan")]
     pub bubble: f64,

@@ -49,11 +49,21 @@ impl RunLog {
     }
 
     /// The steps that stepped, but for the first two, in which memory and threads are not yet warm; the first
-    /// ones, where there are no others.
+    /// ones, where there are no others. If any of them are synchronised with their devices, these only.
     pub fn warm_steps(&self) -> impl Iterator<Item = &Step> {
+        let synchronised = self.warm().any(|step| step.synchronised);
+        self.warm().filter(move |step| step.synchronised == synchronised)
+    }
+
+    fn warm(&self) -> impl Iterator<Item = &Step> {
         let computed = || self.steps.iter().filter(|step| step.gradient_norm.is_some());
         let cold = if computed().count() > 2 { 2 } else { 0 };
         computed().skip(cold)
+    }
+
+    /// The median of the tokens a second, in steps that are not synchronised; `None` if there are none.
+    pub fn throughput(&self) -> Option<f64> {
+        median(self.warm().filter(|step| !step.synchronised).map(|step| step.tokens_per_s))
     }
 
     /// The median step, in seconds, and the median bubble; `None` without steps.

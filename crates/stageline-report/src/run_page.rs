@@ -15,24 +15,27 @@ use crate::text::escaped;
 pub fn run_page(log: &RunLog) -> String {
     let mut page = Page::new("A pipeline run");
     page.section("In short", &in_short(log));
+    let all: Vec<_> = log.steps.iter().collect();
+    // What it costs to wait for devices is no throughput; on a GPU the others' times are no bubble.
+    let free: Vec<_> = log.steps.iter().filter(|step| !step.synchronised).collect();
     page.pictures([
-        over_steps(log, "Loss", "per token", &[("training", Line::Solid, |step| step.loss)], validations(log)),
+        over_steps(&all, "Loss", "per token", &[("training", Line::Solid, |step| step.loss)], validations(log)),
         over_steps(
-            log,
+            &free,
             "Throughput",
             "tokens a second",
             &[("tokens", Line::Solid, |step| Some(step.tokens_per_s))],
             None,
         ),
         over_steps(
-            log,
+            &all,
             "Learning rate",
             "per step",
             &[("learning rate", Line::Solid, |step| step.learning_rate)],
             None,
         ),
         over_steps(
-            log,
+            &all,
             "Gradient norm",
             "before clipping",
             &[("gradient norm", Line::Solid, |step| step.gradient_norm)],
@@ -53,9 +56,8 @@ pub fn run_page(log: &RunLog) -> String {
     health(&mut page, log);
     page.section("What was run", "All that was set.");
     let settings = log.run.configuration.iter().map(|(name, value)| vec![name.clone(), value.to_string()]);
-    let versions =
-        vec![vec!["stageline".to_owned(), log.run.stageline.clone()], vec!["clock".to_owned(), log.run.clock.clone()]];
-    page.table(&["setting", "value"], versions.into_iter().chain(settings));
+    let version = vec!["stageline".to_owned(), log.run.stageline.clone()];
+    page.table(&["setting", "value"], [version].into_iter().chain(settings));
     page.html()
 }
 
@@ -77,6 +79,21 @@ fn in_short(log: &RunLog) -> String {
             100.0 * bubble
         );
     }
+    let synchronised = log.warm_steps().any(|step| step.synchronised);
+    text += match synchronised {
+        true => {
+            " That, and all times and bubbles, is of steps in which workers waited for their device after every action."
+        }
+        false => " Times are the host's: on a GPU, of what was enqueued.",
+    };
+    if let Some(throughput) = log.throughput() {
+        let _ = write!(
+            text,
+            " {} tokens a second{}.",
+            number(throughput),
+            if synchronised { " in the others" } else { "" }
+        );
+    }
     if let Some(last) = log.validations.last() {
         let _ = write!(text, " Validation loss {} after {} steps.", number(last.validation_loss), last.after_steps);
     }
@@ -85,18 +102,18 @@ fn in_short(log: &RunLog) -> String {
 
 type Figure<'a> = (&'a str, Line, fn(&Step) -> Option<f64>);
 
-fn over_steps(log: &RunLog, title: &str, y: &str, figures: &[Figure], more: Option<Series>) -> String {
+fn over_steps(steps: &[&Step], title: &str, y: &str, figures: &[Figure], more: Option<Series>) -> String {
     let series = figures.iter().enumerate().map(|(colour, (name, line, figure))| {
-        let points = thinned(&log.steps).map(|step| (step.step as f64, figure(step).unwrap_or(f64::NAN)));
+        let points = thinned(steps).map(|step| (step.step as f64, figure(step).unwrap_or(f64::NAN)));
         Series { name: (*name).to_owned(), points: points.collect(), line: *line, colour }
     });
     LineChart { title, x: "step", y, scale: Scale::Linear, series: series.chain(more).collect() }.svg()
 }
 
 /// No more steps than a chart has room for.
-fn thinned(steps: &[Step]) -> impl Iterator<Item = &Step> {
+fn thinned<'a>(steps: &[&'a Step]) -> impl Iterator<Item = &'a Step> {
     const MOST: usize = 2_000;
-    steps.iter().step_by(steps.len().div_ceil(MOST).max(1))
+    steps.iter().copied().step_by(steps.len().div_ceil(MOST).max(1))
 }
 
 fn validations(log: &RunLog) -> Option<Series> {
@@ -115,8 +132,10 @@ fn bubble(page: &mut Page, log: &RunLog) {
         ("simulated", Line::Dashed, |step| Some(step.bubble_simulated)),
         ("in theory", Line::Dotted, |step| Some(step.bubble_ideal)),
     ];
+    let synchronised = log.steps.iter().any(|step| step.synchronised);
+    let timed: Vec<_> = log.steps.iter().filter(|step| step.synchronised == synchronised).collect();
     let share = "share of the total stage time";
-    page.pictures([over_steps(log, "Bubble", share, &figures, None), by_cause(log)]);
+    page.pictures([over_steps(&timed, "Bubble", share, &figures, None), by_cause(log)]);
 }
 
 /// Each worker's mean over the steps.
@@ -272,8 +291,9 @@ fn of_workers(log: &RunLog, points: impl Fn(usize) -> Vec<(f64, f64)>) -> Vec<Se
 }
 
 fn peaks(log: &RunLog) -> String {
+    let steps: Vec<_> = log.steps.iter().collect();
     let point = |worker: usize, step: &Step| Some((step.step as f64, megabytes(step.memory.get(worker)?.peak)));
-    let series = of_workers(log, |worker| thinned(&log.steps).filter_map(|step| point(worker, step)).collect());
+    let series = of_workers(log, |worker| thinned(&steps).filter_map(|step| point(worker, step)).collect());
     LineChart { title: "Peak memory", x: "step", y: "MB of a worker", scale: Scale::Linear, series }.svg()
 }
 

@@ -37,8 +37,7 @@ fn log(layers: &[f64], stages: usize, micro_batches: usize, other: f64) -> RunLo
             })
             .collect(),
         tokens_per_micro_batch: 100.0,
-        clock: "made up".to_owned(),
-        configuration: BTreeMap::new(),
+        configuration: BTreeMap::from([("data".to_owned(), "made up".into())]),
     };
     let step = |step| Step {
         step,
@@ -46,6 +45,7 @@ fn log(layers: &[f64], stages: usize, micro_batches: usize, other: f64) -> RunLo
         weight: 1.0,
         tokens_per_s: 1.0,
         step_seconds: 1.0,
+        synchronised: false,
         bubble: 0.25,
         bubble_ideal: 0.2,
         bubble_simulated: 0.2,
@@ -174,6 +174,17 @@ fn what_held_a_run_back_is_named() {
         assert!(cause == expected && (found - share).abs() < 1e-12, "{cause:?}: {found}");
     }
     assert_eq!(log(&[1.0; 2], 2, 4, 0.3).typical(), Some((1.0, 0.25)));
+}
+
+/// Times are those of the steps that waited for their devices, and throughput that of the others.
+#[test]
+fn synchronised_steps_are_for_times_and_the_others_for_throughput() {
+    let mut log = log(&[1.0; 2], 2, 4, 0.0);
+    assert_eq!(log.throughput(), Some(1.0));
+    let synchronised = &mut log.steps[4];
+    (synchronised.synchronised, synchronised.step_seconds, synchronised.tokens_per_s) = (true, 2.0, 0.5);
+    assert_eq!((log.typical(), log.throughput()), (Some((2.0, 0.25)), Some(1.0)));
+    assert!(run_page(&log).contains("1 tokens a second in the others"));
 }
 
 #[test]

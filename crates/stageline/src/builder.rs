@@ -22,7 +22,6 @@ use crate::owners::Owners;
 use crate::payload::Payload;
 use crate::pipeline::{Door, Pipeline, Stepping};
 use crate::precision::Precision;
-use crate::recording::Clock;
 use crate::runner::{Runner, Source, StageRunner};
 use crate::seed::materialize;
 use crate::sink::{ToLoss, ToNext};
@@ -167,7 +166,7 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
             precision: Precision::Full,
             loss_scale: None,
             tuned_for: None,
-            clock: Clock::Host,
+            synchronise_every: 0,
             flush: FlushConfig::default(),
         }
     }
@@ -189,7 +188,7 @@ pub struct PipelineBuilder<In: Payload, Target: Payload> {
     precision: Precision,
     loss_scale: Option<LossScale>,
     tuned_for: Option<usize>,
-    clock: Clock,
+    synchronise_every: usize,
     flush: FlushConfig,
 }
 
@@ -301,9 +300,11 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         self
     }
 
-    /// Whose time steps are recorded in; [`Clock::Host`] if not set.
-    pub fn clock(mut self, clock: Clock) -> Self {
-        self.clock = clock;
+    /// Every how many steps, from the first on, workers wait for their device after every action, so that recordings have the
+    /// time of the device ([`Clock::Synchronised`](crate::Clock)); 0, never, if not set. On an asynchronous device it slows
+    /// such a step down: the throughput is that of the others.
+    pub fn synchronise_every(mut self, steps: usize) -> Self {
+        self.synchronise_every = steps;
         self
     }
 
@@ -351,7 +352,7 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
             scaler: Scaler::new(loss_scale),
             tuned_for: self.tuned_for,
             flush: self.flush,
-            clock: self.clock,
+            synchronise_every: self.synchronise_every,
         };
         Pipeline::start(Arc::new(plan), site.runners, cores, door, stepping)
     }

@@ -31,15 +31,6 @@ impl Event {
         (self.end - self.start).saturating_sub(self.waited)
     }
 
-    /// The stage that it waited for, if it did: the one that sends, or the one that makes room; at the flush all.
-    pub fn waits_for(&self) -> Option<usize> {
-        match self.activity {
-            Activity::Instruction(Instruction::Receive(transfer)) => Some(transfer.from),
-            Activity::Instruction(Instruction::Send(transfer)) => Some(transfer.to()),
-            _ => None,
-        }
-    }
-
     /// Whether that is work of the stage: a forward, a backward, or its part of the flush.
     pub fn computes(&self) -> bool {
         match self.activity {

@@ -26,7 +26,7 @@ pub struct WorkerMemory {
 impl WorkerMemory {
     pub(crate) fn of(events: &[Event]) -> Option<Self> {
         let held = || events.iter().filter_map(|event| event.held);
-        Some(Self { resident: held().last()?.end, peak: held().map(|held| held.peak).max()? })
+        Some(Self { resident: held().next_back()?.end, peak: held().map(|held| held.peak).max()? })
     }
 }
 

@@ -58,7 +58,16 @@ pub(crate) struct Stepping {
     /// Samples a step, until it was told that there are others.
     pub(crate) tuned_for: Option<usize>,
     pub(crate) flush: FlushConfig,
-    pub(crate) clock: Clock,
+    /// Every how many steps actions are synchronised with their devices; 0 is never.
+    pub(crate) synchronise_every: usize,
+}
+
+impl Stepping {
+    /// Whose time a step is recorded in.
+    pub(crate) fn clock(&self, step: usize) -> Clock {
+        let synchronised = self.synchronise_every > 0 && step.is_multiple_of(self.synchronise_every);
+        if synchronised { Clock::Synchronised } else { Clock::Host }
+    }
 }
 
 /// Where batches enter.
@@ -113,8 +122,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
                 stepped: stepped_sender.clone(),
                 recorded: recorded_sender.clone(),
             };
-            let thread =
-                Worker::new(index, runners, line, Arc::clone(&pipeline.stop), pipeline.stepping.clock).spawn(cores)?;
+            let thread = Worker::new(index, runners, line, Arc::clone(&pipeline.stop)).spawn(cores)?;
             let events = events_of(&plan, index, stages.len());
             pipeline.workers.push(WorkerHandle { commands, verdicts, thread, events });
         }
@@ -145,7 +153,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         };
         let step_time = concluded.took;
         let loss = concluded.loss();
-        let recording = Recording::new(Arc::clone(&self.plan), step_time, concluded.events, self.stepping.clock);
+        let recording =
+            Recording::new(Arc::clone(&self.plan), step_time, concluded.events, self.stepping.clock(self.steps));
         let report = StepReport {
             step: self.steps,
             loss,

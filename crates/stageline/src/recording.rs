@@ -1,7 +1,6 @@
 //! A step as it was, and why its workers idled.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,17 +19,8 @@ pub enum Clock {
     #[default]
     Host,
     /// The host's, with a wait for the device at the end of every action. It measures what actions take on any device, and slows
-    /// steps down where the device would have gone on meanwhile: compare the throughput of a run without it.
+    /// steps down where the device would have gone on meanwhile.
     Synchronised,
-}
-
-impl fmt::Display for Clock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Host => "the host's",
-            Self::Synchronised => "the host's, synchronised with the device at every action",
-        })
-    }
 }
 
 /// What the workers of a pipeline did in one step, and when.

@@ -25,6 +25,7 @@ pub(crate) struct Command {
     pub(crate) during: During,
     pub(crate) plan: Arc<Checked>,
     pub(crate) pass: Pass,
+    pub(crate) clock: Clock,
     /// When the step began.
     pub(crate) began: Instant,
     /// Where to write down what is done; what there is no room for is left out.
@@ -60,13 +61,14 @@ pub(crate) struct Worker {
     line: Line,
     waits: Waits,
     diary: Diary,
+    /// Of the step.
     clock: Clock,
 }
 
 impl Worker {
-    pub(crate) fn new(index: usize, runners: Vec<Box<dyn Runner>>, line: Line, stop: Arc<Stop>, clock: Clock) -> Self {
+    pub(crate) fn new(index: usize, runners: Vec<Box<dyn Runner>>, line: Line, stop: Arc<Stop>) -> Self {
         let diary = Diary::new(runners.first().map_or(0, |runner| runner.stage()));
-        Self { index, runners, line, waits: Waits::new(stop), diary, clock }
+        Self { index, runners, line, waits: Waits::new(stop), diary, clock: Clock::Host }
     }
 
     /// Starts the thread, named after its first stage, with a pool of `cores` threads (itself one of them) for the
@@ -114,7 +116,8 @@ impl Worker {
     }
 
     fn execute(&mut self, command: Command) -> Result<(), Interrupt> {
-        let Command { during, plan, pass, began, events } = command;
+        let Command { during, plan, pass, clock, began, events } = command;
+        self.clock = clock;
         self.waits.take();
         self.diary.open(during, began, events);
         for runner in &mut self.runners {

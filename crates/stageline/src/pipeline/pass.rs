@@ -88,8 +88,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         self.stop.send(&self.door.targets, targets)?;
         for worker in &self.workers {
             let events = if let Pass::Train(_) = pass { Vec::with_capacity(worker.events) } else { Vec::new() };
-            let (during, began) = (self.during, self.began);
-            let command = Command { during, plan: Arc::clone(&plan), pass: pass.clone(), began, events };
+            let (during, began, clock) = (self.during, self.began, self.stepping.clock(self.steps));
+            let command = Command { during, plan: Arc::clone(&plan), pass: pass.clone(), clock, began, events };
             self.stop.send(&worker.commands, command)?;
         }
         self.gather(&self.finished)
