@@ -31,5 +31,6 @@ mod precision;
 mod recording;
 mod terms;
 mod tied;
+mod transfers;
 mod verify;
 mod verify_edges;

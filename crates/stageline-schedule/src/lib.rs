@@ -15,7 +15,7 @@
 //! - [`lower`](mod@lower): computes, with the sends and receives between them put in.
 //! - `replay`: one run of a plan, to its end or to a [`Deadlock`] with its reason.
 //! - [`check`](mod@check): complete, in order, and free of deadlock at a channel capacity; and the order of transfers.
-//!   `excerpt`: the plan around what is wrong.
+//!   `streams`: that order, as devices see it; `excerpt`: the plan around what is wrong.
 //! - `costs`, [`simulate`](mod@simulate): a checked plan and what everything takes become a timeline; `idle`: why workers
 //!   wait in it; `memory`: what they hold; `svg`: its picture.
 //! - `bound`: what no plan can beat; `automatic`, `search`: the plan that comes nearest to it.
@@ -56,6 +56,7 @@ mod ready;
 mod replay;
 mod schedules;
 mod search;
+mod streams;
 mod svg;
 
 pub use action::{Action, Compute, ParseActionError};

@@ -12,7 +12,7 @@ use crossbeam_channel::{Sender, bounded};
 use stageline_schedule::{Checked, OneFOneB, Schedule, check};
 
 use crate::clip::Clip;
-use crate::device::is_host;
+use crate::device::communication_streams;
 use crate::error::BuildError;
 use crate::finite::OnNonFinite;
 use crate::flush::{FlushConfig, Trained};
@@ -167,6 +167,7 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
             loss_scale: None,
             tuned_for: None,
             synchronise_every: 0,
+            ordered_transfers: false,
             flush: FlushConfig::default(),
         }
     }
@@ -189,6 +190,7 @@ pub struct PipelineBuilder<In: Payload, Target: Payload> {
     loss_scale: Option<LossScale>,
     tuned_for: Option<usize>,
     synchronise_every: usize,
+    ordered_transfers: bool,
     flush: FlushConfig,
 }
 
@@ -308,6 +310,15 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         self
     }
 
+    /// Workers issue their transfers in the plan's global order on any devices, as they always do between GPUs.
+    ///
+    /// Where steps are not the same from one to the next, it makes workers wait for each other's transfers; on devices that
+    /// need no order it is for tests.
+    pub fn ordered_transfers(mut self) -> Self {
+        self.ordered_transfers = true;
+        self
+    }
+
     /// Writes the plan, checks it, and starts one thread a worker.
     ///
     /// # Errors
@@ -326,7 +337,6 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         if !loss_scale.is_sound() {
             return Err(BuildError::LossScale { scale: loss_scale });
         }
-        self.one_gpu_at_most()?;
         let plan = self.checked_plan()?;
         let workers = plan.plan().workers();
         let cores = match self.cores_per_stage {
@@ -344,6 +354,10 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         for (stages, ids) in self.owners.shared {
             tie(&mut ties, &self.devices, stages, ids, plan.plan().micro_batches());
         }
+        let streams = match self.ordered_transfers {
+            true => (0..self.devices.len()).map(|stage| Some(plan.placement().worker(stage))).collect(),
+            false => communication_streams(&self.devices),
+        };
         let (capacity, precision, devices) = (plan.capacity(), self.precision, self.devices);
         let mut site = Site { capacity, precision, devices, ties, runners: Vec::new() };
         (self.wire)(&mut site);
@@ -354,18 +368,7 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
             flush: self.flush,
             synchronise_every: self.synchronise_every,
         };
-        Pipeline::start(Arc::new(plan), site.runners, cores, door, stepping)
-    }
-
-    /// burn moves tensors between GPUs by NCCL, which deadlocks where two workers start opposite moves at once.
-    fn one_gpu_at_most(&self) -> Result<(), BuildError> {
-        let mut gpus: Vec<&Device> = Vec::new();
-        for device in self.devices.iter().filter(|device| !is_host(device)) {
-            if !gpus.contains(&device) {
-                gpus.push(device);
-            }
-        }
-        if gpus.len() > 1 { Err(BuildError::SeveralGpus { gpus: gpus.len() }) } else { Ok(()) }
+        Pipeline::start(Arc::new(plan), site.runners, cores, door, stepping, streams)
     }
 
     fn checked_plan(&self) -> Result<Checked, BuildError> {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::batch::Weights;
+use crate::turns::Turns;
 use crate::weight::Weight;
 
 /// What the workers do with a batch.
@@ -24,6 +25,8 @@ pub(crate) struct Context {
     pub(crate) divisor: Weight,
     /// and then multiplied by.
     pub(crate) loss_scale: f64,
+    /// When transfers are issued.
+    pub(crate) turns: Arc<Turns>,
 }
 
 impl Pass {

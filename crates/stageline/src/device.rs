@@ -39,12 +39,30 @@ impl DeviceName {
             Self::Cuda(index) => {
                 // Asked first: the first operation on a device without a driver panics on another thread.
                 let found = Device::enumerate(burn::tensor::DeviceType::Cuda).into_vec().len();
-                if index < found { Ok(Device::cuda(index)) } else { Err(DeviceError::NotFound { device: self, found }) }
+                if index < found {
+                    computes(self, Device::cuda(index))
+                } else {
+                    Err(DeviceError::NotFound { device: self, found })
+                }
             }
             #[cfg(not(feature = "cuda"))]
             Self::Cuda(_) => Err(DeviceError::NotBuilt { device: self, feature: "cuda" }),
         }
     }
+}
+
+/// The device, if a first kernel runs on it: what is missing shows here, and not on a thread of a library.
+#[cfg(any(feature = "cuda", test))]
+fn computes(device: DeviceName, opened: Device) -> Result<Device, DeviceError> {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    let two = || (burn::tensor::Tensor::<1>::ones([1], &opened) + 1.0).into_scalar::<f32>();
+    let cause = match catch_unwind(AssertUnwindSafe(two)) {
+        Ok(2.0) => return Ok(opened),
+        Ok(wrong) => format!("1 + 1 is {wrong} on it"),
+        Err(panic) => crate::failure::Failure::of_panic(panic).to_string(),
+    };
+    Err(DeviceError::Unusable { device, cause })
 }
 
 /// Whether a device computes on the host's cores.
@@ -56,6 +74,24 @@ pub(crate) fn is_host(device: &Device) -> bool {
 #[cfg(not(feature = "flex"))]
 pub(crate) fn is_host(_: &Device) -> bool {
     false
+}
+
+/// Whether a move from one device to the other is one between GPUs, which burn leaves to NCCL.
+pub(crate) fn between_gpus(from: &Device, to: &Device) -> bool {
+    !is_host(from) && !is_host(to) && from.clone().inner() != to.clone().inner()
+}
+
+/// The communication stream of each stage's device: one for every GPU, if there are several.
+pub(crate) fn communication_streams(devices: &[Device]) -> Vec<Option<usize>> {
+    let mut gpus: Vec<Device> = Vec::new();
+    let mut stream = |device: &Device| {
+        let gpu = device.clone().inner();
+        gpus.iter().position(|known| *known == gpu).or_else(|| {
+            gpus.push(gpu);
+            Some(gpus.len() - 1)
+        })
+    };
+    devices.iter().map(|device| if is_host(device) { None } else { stream(device) }).collect()
 }
 
 impl FromStr for DeviceName {
@@ -102,6 +138,17 @@ pub enum DeviceError {
         /// The feature that brings it.
         feature: &'static str,
     },
+    /// It is there, but a first kernel does not run on it.
+    #[error(
+        "`{device}` was found, but does not compute: {cause}; look whether CUDA's libraries (libcuda, libnvrtc) can be loaded \
+         and are not newer than the driver, and whether `nvidia-smi` shows free memory"
+    )]
+    Unusable {
+        /// The device.
+        device: DeviceName,
+        /// What went wrong.
+        cause: String,
+    },
     /// The machine does not have it.
     #[error(
         "`{device}` was not found: the driver shows {found} such devices; \
@@ -131,6 +178,15 @@ mod tests {
         for text in ["gpu", "cuda", "cuda:", "cuda:-1", "cuda:x"] {
             assert_eq!(DeviceName::parse_list(text), Err(DeviceError::Unknown { text: text.to_owned() }));
         }
+    }
+
+    #[test]
+    #[cfg(feature = "flex")]
+    fn a_device_that_computes_is_opened() {
+        assert_eq!(computes(DeviceName::Cpu, Device::flex()), Ok(Device::flex()));
+        let autodiff = Device::flex().autodiff();
+        assert!(!between_gpus(&autodiff, &Device::flex()));
+        assert_eq!(communication_streams(&[Device::flex(), autodiff]), [None, None]);
     }
 
     #[test]

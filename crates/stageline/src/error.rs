@@ -33,15 +33,6 @@ pub enum BuildError {
         /// The action.
         action: Action,
     },
-    /// Stages are on several GPUs.
-    #[error(
-        "stages are on {gpus} GPUs, but transfers between GPUs are not ordered yet and could deadlock; \
-         put all stages on one GPU"
-    )]
-    SeveralGpus {
-        /// How many.
-        gpus: usize,
-    },
     /// Two stages have the same parameter in different shapes.
     #[error(
         "stages {} and {} have a parameter of the same id in different shapes; give one of them a parameter id of its own, or \

@@ -2,10 +2,13 @@
 
 use burn::tensor::{Bool, Device, Int, Tensor};
 use crossbeam_channel::{Receiver, Sender, bounded};
+use stageline_schedule::Transfer;
 
+use crate::device::between_gpus;
 use crate::payload::{Payload, PayloadMapper};
 use crate::stop::{Stopped, Waits};
 use crate::tape::LeafGradients;
+use crate::turns::Turns;
 use crate::weight::Weight;
 
 /// One micro-batch's payload, and the loss weight that it stands for.
@@ -45,9 +48,17 @@ pub(crate) fn link<T>(capacity: usize, previous: Device, next: Device) -> (Downs
 
 impl<T: Payload> Downstream<T> {
     /// Moves an activation to the next stage's device and hands it over.
-    pub(crate) fn send(&self, waits: &Waits, micro_batch: usize, activation: Weighted<T>) -> Result<(), Stopped> {
-        let content = Weighted { payload: move_to(activation.payload, &self.next), ..activation };
-        waits.send(&self.activations, Message { micro_batch, content })
+    pub(crate) fn send(
+        &self,
+        waits: &Waits,
+        turns: &Turns,
+        transfer: Transfer,
+        activation: Weighted<T>,
+    ) -> Result<(), Stopped> {
+        let Weighted { payload, weight } = activation;
+        let payload = turns.issue(transfer, waits, || payload.map(&mut Send(&self.next)))?;
+        let content = Weighted { payload, weight };
+        waits.send(&self.activations, Message { micro_batch: transfer.micro_batch, content })
     }
 
     pub(crate) fn receive_gradient(&self, waits: &Waits, micro_batch: usize) -> Result<LeafGradients, Stopped> {
@@ -64,10 +75,12 @@ impl<T: Payload> Upstream<T> {
     pub(crate) fn send_gradient(
         &self,
         waits: &Waits,
-        micro_batch: usize,
+        turns: &Turns,
+        transfer: Transfer,
         gradients: LeafGradients,
     ) -> Result<(), Stopped> {
-        waits.send(&self.gradients, Message { micro_batch, content: gradients.moved_to(&self.previous) })
+        let content = turns.issue(transfer, waits, || gradients.moved_to(&self.previous))?;
+        waits.send(&self.gradients, Message { micro_batch: transfer.micro_batch, content })
     }
 }
 
@@ -77,14 +90,10 @@ fn take<T>(waits: &Waits, channel: &Receiver<Message<T>>, micro_batch: usize) ->
     Ok(message.content)
 }
 
-/// Moves a payload to a device, out of any graph.
-pub(crate) fn move_to<P: Payload>(payload: P, device: &Device) -> P {
-    payload.map(&mut MoveTo(device))
-}
+/// What is sent leaves its graph, and goes straight to the next device.
+struct Send<'a>(&'a Device);
 
-struct MoveTo<'a>(&'a Device);
-
-impl PayloadMapper for MoveTo<'_> {
+impl PayloadMapper for Send<'_> {
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
         tensor.inner().to_device(self.0)
     }
@@ -92,6 +101,12 @@ impl PayloadMapper for MoveTo<'_> {
         tensor.inner().to_device(self.0)
     }
     fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
-        tensor.inner().to_device(self.0)
+        let tensor = tensor.inner();
+        // NCCL has no type for it.
+        if between_gpus(&tensor.device(), self.0) {
+            tensor.int().to_device(self.0).bool()
+        } else {
+            tensor.to_device(self.0)
+        }
     }
 }

@@ -28,6 +28,7 @@ use crate::recording::{Clock, Recording};
 use crate::report::{EvalReport, StepReport};
 use crate::runner::Runner;
 use crate::stop::Stop;
+use crate::turns::Turns;
 use crate::weight::Weight;
 use crate::worker::{Command, Line, Recorded, Stepped, Worker, events_of};
 
@@ -43,6 +44,10 @@ pub struct Pipeline<In: Payload, Target: Payload> {
     recorded: Receiver<Recorded>,
     stop: Arc<Stop>,
     stepping: Stepping,
+    /// The communication stream of each stage's device, where transfers are ordered.
+    streams: Vec<Option<usize>>,
+    /// Of training passes.
+    turns: Arc<Turns>,
     /// How many steps are done, those that were skipped included.
     steps: usize,
     /// What the workers were last asked for, and when.
@@ -92,6 +97,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         cores: usize,
         door: Door<In, Target>,
         stepping: Stepping,
+        streams: Vec<Option<usize>>,
     ) -> Result<Self, BuildError> {
         let (finished_sender, finished) = bounded(runners.len());
         let (stepped_sender, stepped) = bounded(runners.len());
@@ -104,6 +110,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             recorded,
             stop: Arc::new(Stop::new()),
             stepping,
+            turns: Arc::new(Turns::new(&plan, &streams)),
+            streams,
             steps: 0,
             during: During::Step(0),
             began: Instant::now(),

@@ -14,8 +14,9 @@ use crate::finite::{Culprit, Origin, Soundness, soundness};
 use crate::flush::{Outcome, Trained, Verdict};
 use crate::gradients::GradientSum;
 use crate::health::{Examination, ParameterHealth};
-use crate::link::{Upstream, Weighted, move_to};
+use crate::link::{Upstream, Weighted};
 use crate::norm::squared_norms;
+use crate::placing::place;
 use crate::shown::{ParameterGradient, show};
 use crate::sink::Sink;
 use crate::slots::Slots;
@@ -23,6 +24,7 @@ use crate::stage::BoxError;
 use crate::stop::{Stopped, Waits};
 use crate::tape::{LeafGradients, Leaves, track};
 use crate::tie::Ties;
+use crate::turns::Turns;
 use crate::weight::Weight;
 
 /// Why a worker leaves its list.
@@ -104,6 +106,8 @@ pub(crate) struct StageRunner<M, K: Sink<M>> {
     departing: Slots<LeafGradients>,
     gradients: GradientSum<M>,
     ties: Ties,
+    /// Of the pass.
+    turns: Arc<Turns>,
     /// Whether its parameters are its thread's own, and copies of other stages' have had their first value.
     settled: bool,
 }
@@ -126,6 +130,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
     ) -> Self {
         Self {
             ties,
+            turns: Arc::default(),
             settled: false,
             stage,
             device,
@@ -179,9 +184,8 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
 
     /// A batch's input, as the stage computes with it.
     fn placed(&self, input: K::Input) -> K::Input {
-        let input = move_to(input, &self.device);
         match self.source {
-            Source::Batch(_) => self.trained.precision().round_input(input),
+            Source::Batch(_) => self.trained.precision().round_input(place(input, &self.device)),
             Source::Link(_) => input,
         }
     }
@@ -221,9 +225,12 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         Ok(())
     }
 
-    fn send_gradient(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped> {
+    fn send_gradient(&mut self, transfer: Transfer, waits: &Waits) -> Result<(), Stopped> {
         match &self.source {
-            Source::Link(upstream) => upstream.send_gradient(waits, micro_batch, self.departing.take(micro_batch)),
+            Source::Link(upstream) => {
+                let gradients = self.departing.take(transfer.micro_batch);
+                upstream.send_gradient(waits, &self.turns, transfer, gradients)
+            }
             Source::Batch(_) => unreachable!("lowering gives the first stage no previous one"),
         }
     }
@@ -246,6 +253,7 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
             self.settled = true;
         }
         self.sink.begin(waits)?;
+        self.turns = Arc::clone(&pass.context().turns);
         self.mode = match pass {
             Pass::Train(context) => Mode::Training { context: Arc::clone(context), inspection: None },
             Pass::Inspect(context) => Mode::Training { context: Arc::clone(context), inspection: Some(Vec::new()) },
@@ -267,9 +275,9 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
                 Carried::Activation => self.receive(micro_batch, waits)?,
                 Carried::Gradient => self.sink.receive_gradient(micro_batch, waits)?,
             },
-            Instruction::Send(Transfer { carried, micro_batch, .. }) => match carried {
-                Carried::Activation => self.sink.send(micro_batch, waits)?,
-                Carried::Gradient => self.send_gradient(micro_batch, waits)?,
+            Instruction::Send(transfer) => match transfer.carried {
+                Carried::Activation => self.sink.send(transfer, &self.turns, waits)?,
+                Carried::Gradient => self.send_gradient(transfer, waits)?,
             },
         }
         Ok(())

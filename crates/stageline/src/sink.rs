@@ -4,15 +4,18 @@ use std::collections::BTreeMap;
 
 use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 use crossbeam_channel::Receiver;
+use stageline_schedule::Transfer;
 
 use crate::context::Context;
 use crate::finite::{Soundness, soundness, tensor_is_finite};
-use crate::link::{Downstream, Weighted, move_to};
+use crate::link::{Downstream, Weighted};
 use crate::payload::Payload;
+use crate::placing::place;
 use crate::slots::Slots;
 use crate::stage::{BoxError, LossStage, Stage};
 use crate::stop::{Stopped, Waits};
 use crate::tape::{LeafGradients, Leaves, track};
+use crate::turns::Turns;
 use crate::weight::Weight;
 
 /// The far side of a stage's module.
@@ -35,7 +38,7 @@ pub(crate) trait Sink<M>: Send {
     fn output_soundness(&self, micro_batch: usize) -> Soundness;
     /// Whether all gradients that came back for this micro-batch are finite.
     fn gradient_is_finite(&self, micro_batch: usize) -> bool;
-    fn send(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped>;
+    fn send(&mut self, transfer: Transfer, turns: &Turns, waits: &Waits) -> Result<(), Stopped>;
     fn receive_gradient(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped>;
     /// The sum of the losses of the pass, term by term, if this is where they are made.
     fn losses(&mut self) -> Option<Vec<f64>>;
@@ -86,8 +89,8 @@ impl<S: Stage> Sink<S> for ToNext<S::Output> {
         self.gradients.get(micro_batch).is_finite()
     }
 
-    fn send(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped> {
-        self.downstream.send(waits, micro_batch, self.ready.take(micro_batch))
+    fn send(&mut self, transfer: Transfer, turns: &Turns, waits: &Waits) -> Result<(), Stopped> {
+        self.downstream.send(waits, turns, transfer, self.ready.take(transfer.micro_batch))
     }
 
     fn receive_gradient(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped> {
@@ -114,7 +117,7 @@ impl<T: Payload> ToLoss<T> {
     }
 
     fn target(&mut self, micro_batch: usize) -> T {
-        move_to(self.targets.take(micro_batch), &self.device)
+        place(self.targets.take(micro_batch), &self.device)
     }
 
     /// Keeps a loss to be reported, if it has a number for each term, and enough bits for a sum.
@@ -181,7 +184,7 @@ impl<L: LossStage> Sink<L> for ToLoss<L::Target> {
         true
     }
 
-    fn send(&mut self, _micro_batch: usize, _waits: &Waits) -> Result<(), Stopped> {
+    fn send(&mut self, _transfer: Transfer, _turns: &Turns, _waits: &Waits) -> Result<(), Stopped> {
         unreachable!("lowering gives the last stage no next one")
     }
 

@@ -12,6 +12,7 @@ use burn::tensor::{Device, Tensor};
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::erased::Erased;
+use crate::placing::place_tensor;
 use crate::stop::{Stopped, Waits};
 use crate::unify::{is_trained, unify, with_value};
 
@@ -145,7 +146,7 @@ impl ModuleVisitor for TakeGradients<'_> {
         if self.ids.contains(&param.id)
             && let Some(gradient) = self.gradients.remove::<D>(param.id)
         {
-            self.taken.insert(param.id, Erased::new(gradient).moved_to(self.owner));
+            self.taken.insert(param.id, Erased::new(place_tensor(gradient, self.owner)));
         }
     }
 }
@@ -177,7 +178,7 @@ struct ReadValues<'a> {
 impl ModuleVisitor for ReadValues<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         if self.ids.contains(&param.id) && is_trained(param) {
-            self.values.insert(param.id, Erased::new(param.val().inner()).moved_to(self.holder));
+            self.values.insert(param.id, Erased::new(place_tensor(param.val(), self.holder)));
         }
     }
 }

@@ -5,6 +5,7 @@ mod forms;
 mod generators;
 mod search;
 mod simulation;
+mod streams;
 
 use stageline_schedule::{Checked, Costs, DualPipeV, Schedule, Timeline, VHalf, VMin, ZbV, check, simulate};
 

@@ -17,6 +17,7 @@ use crate::ledger::Ledger;
 use crate::payload::Payload;
 use crate::report::{EvalReport, LossTerm};
 use crate::stop::Stopped;
+use crate::turns::Turns;
 use crate::weight::Weight;
 use crate::worker::{Command, Recorded, Stepped};
 
@@ -37,7 +38,11 @@ impl From<Stopped> for Ended {
 impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// What the stages know of a step.
     pub(super) fn context(&self, weights: Weights, divisor: Weight) -> Arc<Context> {
-        Arc::new(Context { step: self.steps, weights, divisor, loss_scale: self.stepping.scaler.scale() })
+        self.context_in_turns(weights, divisor, Arc::clone(&self.turns))
+    }
+
+    fn context_in_turns(&self, weights: Weights, divisor: Weight, turns: Arc<Turns>) -> Arc<Context> {
+        Arc::new(Context { step: self.steps, weights, divisor, loss_scale: self.stepping.scaler.scale(), turns })
     }
 
     /// The first part of a step: what all stages have summed.
@@ -69,8 +74,9 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     pub(super) fn evaluate(&mut self, batch: MicroBatches<In, Target>) -> Result<EvalReport, Ended> {
         self.begin(During::Evaluation { steps: self.steps });
         let total = batch.weights.total.clone();
-        let context = self.context(batch.weights, total);
         let plan = Arc::new(self.plan.forwards(batch.inputs.len()));
+        let turns = Arc::new(Turns::new(&plan, &self.streams));
+        let context = self.context_in_turns(batch.weights, total, turns);
         let finished = self.run(batch.inputs, batch.targets, plan, &Pass::Evaluate(Arc::clone(&context)))?;
         let terms = terms(&losses(&finished), &context.weights.total);
         Ok(EvalReport { loss: total_loss(&terms), terms })
