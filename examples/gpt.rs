@@ -72,7 +72,7 @@ fn main() -> Result<()> {
     let before = bits_per_byte(&mut pipeline, &text, training.batch_size)?;
     log.validation(0, before * LN_2)?;
     println!("validation: {before:.3} bits a byte before training; single bytes have {:.3}", text.unigram_entropy());
-    if let Err(error) = train(&mut pipeline, &text, training, &mut log, &progress) {
+    if let Err(error) = train(&mut pipeline, &text, &settings, &mut log, &progress) {
         log.close()?;
         return Err(error);
     }
@@ -174,15 +174,17 @@ fn learning_rate(training: &Training) -> Result<ModuleLrScheduler> {
 fn train(
     pipeline: &mut Pipeline<Bytes, Bytes>,
     text: &Source,
-    training: &Training,
+    settings: &Settings,
     log: &mut Log,
     progress: &Progress,
 ) -> Result<()> {
+    let Settings { training, running, .. } = settings;
     progress.begin(training.steps)?;
     for step in 0..training.steps {
         let report = pipeline.step(text.batch(step, training.batch_size))?;
-        progress.step(&report);
-        log.step(&report)?;
+        let utilisation = running.utilisation.map(|share| share * report.weight() / report.step_time.as_secs_f64());
+        progress.step(&report, utilisation);
+        log.step(&report, utilisation)?;
     }
     progress.end();
     Ok(())

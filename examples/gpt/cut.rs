@@ -29,6 +29,13 @@ fn costs(shape: Shape) -> Vec<LayerCost> {
     [embeddings].into_iter().chain((0..layers).map(|_| block())).chain([head]).collect()
 }
 
+/// The FLOPs of training on a byte: a forward, and a backward that takes twice as many. (Chowdhery et al., 2022,
+/// [arXiv:2204.02311](https://arxiv.org/abs/2204.02311), appendix B; what is computed again or thrown away does not count.)
+#[allow(dead_code)] // only the example asks
+pub fn training_flops(shape: Shape) -> f64 {
+    3.0 * costs(shape).iter().map(|cost| cost.flops as f64).sum::<f64>()
+}
+
 /// The blocks of every stage: the first stage also has the embeddings, the last one the head.
 ///
 /// Layers are weighed by their share of the model's FLOPs plus their share of its parameters.

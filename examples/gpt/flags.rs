@@ -10,6 +10,7 @@ use serde_json::Value;
 use stageline::schedule::{Schedule, schedule_named};
 use stageline::{Clip, DeviceName, Precision};
 
+use crate::cut::training_flops;
 use crate::log::{Outputs, setting};
 use crate::model::Shape;
 
@@ -70,7 +71,11 @@ pub struct Flags {
     /// too, and the throughput is that of the other steps; 0 is never
     #[arg(long, default_value_t = 0)]
     synchronise_every: usize,
-    /// `cpu` or `cuda:0`, or a list of them for consecutive stages; several GPUs are refused for now
+    /// The TFLOP/s that one device can do at most in this precision, such as 989 for an H200 in bf16: the log and the progress
+    /// then have the model FLOP utilisation, the tokens a second x FLOPs of training on one, as a share of that of all devices
+    #[arg(long)]
+    peak_tflops: Option<f64>,
+    /// `cpu` or `cuda:0`, or a list of them for consecutive workers
     #[arg(long, default_value = "cpu")]
     device: String,
     /// Micro-batches that a channel between two stages holds [default: all]
@@ -131,6 +136,8 @@ pub struct Running {
     pub schedule: &'static (dyn Schedule + Sync),
     pub precision: Precision,
     pub synchronise_every: usize,
+    /// The share of what all devices can do at most that training on one token a second takes.
+    pub utilisation: Option<f64>,
     pub channel_capacity: Option<usize>,
     pub cores_per_stage: Option<usize>,
 }
@@ -152,6 +159,7 @@ impl Flags {
             setting("seed", self.seed),
             setting("device", &self.device),
             setting("synchronise_every", self.synchronise_every),
+            setting("peak_tflops", self.peak_tflops),
             setting("channel_capacity", self.channel_capacity),
             setting("cores_per_stage", self.cores_per_stage),
         ])
@@ -175,13 +183,20 @@ impl Flags {
             self.learning_rate
         );
         ensure!(self.clip >= 0.0 && self.clip.is_finite(), "--clip {}: give 0 or more", self.clip);
+        let peak = self.peak_tflops.unwrap_or(1.0);
+        ensure!(peak > 0.0 && peak.is_finite(), "--peak-tflops {peak}: give a number above 0");
         let configuration = self.configuration();
         let names = DeviceName::parse_list(&self.device).context("--device")?;
         let devices = names.into_iter().map(DeviceName::open).collect::<Result<Vec<_>, _>>().context("--device")?;
-        let of_stage = |stage: usize| devices[stage * devices.len().min(self.stages) / self.stages].clone();
+        // All chunks of a worker are on its device.
+        let workers = (self.stages / self.schedule.chunks().max(1)).max(1);
+        let used = devices.len().min(workers);
+        let of_stage = |stage: usize| devices[stage % workers * used / workers].clone();
+        let shape = Shape { layers: self.layers, width: self.width, context: self.context };
+        let of_peak = |tflops: f64| training_flops(shape) / (tflops * 1e12 * used as f64);
         Ok(Settings {
             data: self.data,
-            shape: Shape { layers: self.layers, width: self.width, context: self.context },
+            shape,
             training: Training {
                 steps: self.steps,
                 learning_rate: self.learning_rate,
@@ -196,6 +211,7 @@ impl Flags {
                 schedule: self.schedule,
                 precision: self.precision,
                 synchronise_every: self.synchronise_every,
+                utilisation: self.peak_tflops.map(of_peak),
                 channel_capacity: self.channel_capacity,
                 cores_per_stage: self.cores_per_stage,
             },

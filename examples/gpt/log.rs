@@ -59,7 +59,7 @@ impl Log {
         Ok(log)
     }
 
-    pub fn step(&mut self, report: &StepReport) -> Result<()> {
+    pub fn step(&mut self, report: &StepReport, utilisation: Option<f64>) -> Result<()> {
         if self.outputs.trace.is_some() && (self.drawn..self.drawn + TRACED).contains(&report.step) {
             let added = self.trace.add(report.step, report.step_time.as_secs_f64(), &record::events(report));
             if !added {
@@ -69,13 +69,15 @@ impl Log {
         if self.file.is_none() && self.board.is_none() && self.outputs.report.is_none() {
             return Ok(());
         }
-        let step = record::step(report, report.step == self.drawn);
+        let mut step = record::step(report, report.step == self.drawn);
+        step.model_flop_utilisation = utilisation;
         if let Some(board) = &mut self.board {
             let figures = [
                 ("loss", step.loss),
                 ("learning rate", step.learning_rate),
                 ("gradient norm", step.gradient_norm),
                 ("tokens a second", Some(step.tokens_per_s)),
+                ("model FLOP utilisation", step.model_flop_utilisation),
                 ("bubble/measured", Some(step.bubble)),
                 ("bubble/simulated", Some(step.bubble_simulated)),
                 ("bubble/in theory", Some(step.bubble_ideal)),

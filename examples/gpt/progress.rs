@@ -24,14 +24,17 @@ impl Progress {
         Ok(())
     }
 
-    pub fn step(&self, report: &StepReport) {
-        let message = format!(
+    pub fn step(&self, report: &StepReport, utilisation: Option<f64>) {
+        let mut message = format!(
             "loss {:.3}, {:.0} tokens/s, bubble {:.1}% (ideal {:.1}%)",
             report.loss,
             report.weight() / report.step_time.as_secs_f64(),
             100.0 * report.bubble(),
             100.0 * report.ideal_bubble(),
         );
+        if let Some(utilisation) = utilisation {
+            message += &format!(", {:.1}% of the peak FLOP/s", 100.0 * utilisation);
+        }
         let (done, all) = (report.step as u64 + 1, self.0.length().unwrap_or(1));
         // Where there is no terminal to draw a bar on, ten lines say as much.
         if self.0.is_hidden() && (done.is_multiple_of(all.div_ceil(10).max(1)) || done == all) {

@@ -15,6 +15,7 @@ pub fn step(report: &StepReport, timeline: bool) -> Step {
         loss: report.loss.is_finite().then_some(report.loss),
         weight: report.weight(),
         tokens_per_s: report.weight() / step_seconds,
+        model_flop_utilisation: None,
         step_seconds,
         synchronised: report.recording.clock() == Clock::Synchronised,
         bubble: report.bubble(),

@@ -88,6 +88,9 @@ pub struct Step {
     pub weight: f64,
     /// Targets a second.
     pub tokens_per_s: f64,
+    /// The FLOPs of the model's training that this is, as a share of what its devices can do at most, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model_flop_utilisation: Option<f64>,
     /// From the cut batch to the last optimizer step.
     pub step_seconds: f64,
     /// Whether workers waited for their device after every action, so that times are the device's.

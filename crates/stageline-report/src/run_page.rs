@@ -94,6 +94,10 @@ fn in_short(log: &RunLog) -> String {
             if synchronised { " in the others" } else { "" }
         );
     }
+    let utilisation = log.steps.iter().filter(|step| !step.synchronised).filter_map(|step| step.model_flop_utilisation);
+    if let Some(utilisation) = median(utilisation) {
+        let _ = write!(text, " That is {:.1}% of the FLOP/s that the devices can do.", 100.0 * utilisation);
+    }
     if let Some(last) = log.validations.last() {
         let _ = write!(text, " Validation loss {} after {} steps.", number(last.validation_loss), last.after_steps);
     }

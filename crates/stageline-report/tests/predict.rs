@@ -44,6 +44,7 @@ fn log(layers: &[f64], stages: usize, micro_batches: usize, other: f64) -> RunLo
         loss: Some(1.0),
         weight: 1.0,
         tokens_per_s: 1.0,
+        model_flop_utilisation: None,
         step_seconds: 1.0,
         synchronised: false,
         bubble: 0.25,

@@ -5,6 +5,8 @@ use std::cell::Cell;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::memory::Held;
+
 /// A global allocator that counts what every worker's threads allocate until somebody frees it, wherever that is.
 ///
 /// With it a step's [`Recording`](crate::Recording) has the memory of stages whose devices are CPUs. Every allocation is 16
@@ -69,13 +71,17 @@ impl Meter {
         METER.set(Some(self));
     }
 
-    pub(crate) fn held(&self) -> usize {
+    fn held(&self) -> usize {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// The most that was held since this was last asked.
-    pub(crate) fn take_peak(&self) -> usize {
+    fn take_peak(&self) -> usize {
         self.peak.swap(self.held(), Ordering::Relaxed)
+    }
+
+    /// What is held, and the most since this was last asked.
+    pub(crate) fn read(&self) -> Held {
+        Held { end: self.held() as u64, peak: self.take_peak() as u64 }
     }
 
     fn grow(&self, bytes: usize) {

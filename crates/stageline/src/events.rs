@@ -4,7 +4,6 @@ use std::time::{Duration, Instant};
 
 use stageline_schedule::Instruction;
 
-use crate::allocator::Meter;
 use crate::failure::{Activity, During};
 use crate::memory::Held;
 
@@ -21,7 +20,7 @@ pub struct Event {
     pub end: Duration,
     /// How long of that it had to wait for others.
     pub waited: Duration,
-    /// What its worker held; none where nothing counts that (see [`CountingAllocator`](crate::CountingAllocator)).
+    /// What its worker held; none where nothing counts that (see [`Held`]).
     pub held: Option<Held>,
 }
 
@@ -54,8 +53,6 @@ pub(crate) struct Diary {
     began: Instant,
     /// The end of the last event.
     since: Instant,
-    /// Of the worker's threads.
-    meter: Option<&'static Meter>,
     /// As many as there is room for: it never grows, so that nothing is allocated between two actions.
     events: Vec<Event>,
 }
@@ -64,12 +61,7 @@ impl Diary {
     pub(crate) fn new(stage: usize) -> Self {
         let now = Instant::now();
         let (activity, during) = (Activity::Start, During::Step(0));
-        Self { stage, activity, during, began: now, since: now, meter: None, events: Vec::new() }
-    }
-
-    /// Writes down what is held, too.
-    pub(crate) fn weigh(&mut self, meter: Option<&'static Meter>) {
-        self.meter = meter;
+        Self { stage, activity, during, began: now, since: now, events: Vec::new() }
     }
 
     /// A new pass, with room for events.
@@ -82,11 +74,10 @@ impl Diary {
     }
 
     /// What was entered is done, after so long a wait.
-    pub(crate) fn leave(&mut self, waited: Duration) {
+    pub(crate) fn leave(&mut self, waited: Duration, held: Option<Held>) {
         let now = Instant::now();
         if self.events.len() < self.events.capacity() {
             let (start, end) = (self.since - self.began, now - self.began);
-            let held = self.meter.map(|meter| Held { end: meter.held() as u64, peak: meter.take_peak() as u64 });
             self.events.push(Event { stage: self.stage, activity: self.activity, start, end, waited, held });
         }
         self.since = now;
@@ -108,7 +99,7 @@ mod tests {
         let room = diary.events.capacity();
         for _ in 0..room + 1 {
             diary.enter(4, Activity::Finish);
-            diary.leave(Duration::ZERO);
+            diary.leave(Duration::ZERO, None);
         }
         let events = diary.close();
         assert_eq!((events.len(), events.capacity()), (room, room));

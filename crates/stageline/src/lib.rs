@@ -17,7 +17,7 @@
 //! - `context`: what all workers are told of it.
 //! - `worker`: one thread, which interprets its list of instructions; `stop` ends its waits.
 //! - `runner`: what a stage does at each instruction; `sink` is where its output goes, `link` the boundary to its
-//!   neighbour, `tape` what a forward leaves for its backward, `vjp` how that starts, `slots` what waits between two instructions.
+//!   neighbour, `turns` when it may be used, `placing` what goes another way, `tape` what a forward leaves for its backward, `vjp` how that starts, `slots` what waits between two instructions.
 //! - [`weight`]: what a loss weighs; [`precision`] and [`loss_scale`]: in what it is computed.
 //! - `gradients`: the running sum over micro-batches; `tie`: parameters that several stages have, `unify` those that a module
 //!   has several times; `settle`: parameters that are the thread's own.
@@ -26,7 +26,7 @@
 //! - [`health`]: how each parameter is doing; `named`: parameters under their paths; `moments`: what their optimizer knows.
 //! - `shown`: gradients that are shown, not used.
 //! - [`events`]: what a worker did, and when; [`recording`]: a step as it was, and why its workers idled;
-//!   [`memory`]: what they held, as `allocator` counts it.
+//!   [`memory`]: what they held, as `gauges` read it and `allocator` counts it.
 //! - [`report`], [`error`] with [`failure`], [`modules`]: what comes out.
 //!
 //! [`verify`] proves on a model of one's own that all this comes to one full batch on one device.
@@ -52,6 +52,7 @@ pub mod events;
 pub mod failure;
 pub mod finite;
 pub mod flush;
+mod gauges;
 mod gradients;
 pub mod health;
 pub mod ledger;

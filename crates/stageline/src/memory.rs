@@ -6,6 +6,10 @@ use crate::events::Event;
 use crate::failure::Activity;
 
 /// What a worker held during one thing that it did, in bytes.
+///
+/// Of the host's memory in programs that install the [`CountingAllocator`](crate::CountingAllocator). Of a GPU's, in steps that
+/// are [synchronised](crate::Clock::Synchronised), what its pools have in use when it is done (several stages on one GPU share
+/// them), so that a peak is one of these readings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
     /// When it was done.

@@ -120,7 +120,7 @@ impl Recording {
         self.rows.iter().zip(idle).map(account).collect()
     }
 
-    /// What each worker held; none where nothing counts that (see [`CountingAllocator`](crate::CountingAllocator)).
+    /// What each worker held; none where nothing counts that (see [`Held`](crate::Held)).
     pub fn memory(&self) -> Option<Vec<WorkerMemory>> {
         self.rows.iter().map(|row| WorkerMemory::of(row)).collect()
     }

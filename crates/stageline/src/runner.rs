@@ -57,8 +57,7 @@ pub(crate) trait Runner: Send {
     fn stage(&self) -> usize;
     fn begin(&mut self, pass: &Pass, waits: &Waits) -> Result<(), Stopped>;
     fn run(&mut self, instruction: Instruction, waits: &Waits) -> Result<(), Interrupt>;
-    /// Waits until the device has done what it was given.
-    fn synchronise(&self);
+    fn device(&self) -> &Device;
     fn finish(&mut self) -> Outcome;
     /// Steps the optimizer, or leaves it as it is.
     fn conclude(&mut self, verdict: Verdict, waits: &Waits) -> Result<Conclusion, Stopped>;
@@ -283,11 +282,8 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
         Ok(())
     }
 
-    fn synchronise(&self) {
-        // A device that fails here fails again at the next thing that it is asked for, where there is an error to return.
-        if let Err(error) = self.device.sync() {
-            tracing::warn!(stage = self.stage, %error, "the device could not be waited for");
-        }
+    fn device(&self) -> &Device {
+        &self.device
     }
 
     fn finish(&mut self) -> Outcome {

@@ -16,6 +16,7 @@ use crate::error::{BuildError, StepError};
 use crate::events::{Diary, Event};
 use crate::failure::{Activity, During, Failure, StageFailure};
 use crate::flush::{Outcome, Verdict};
+use crate::gauges::Gauges;
 use crate::recording::Clock;
 use crate::runner::{Conclusion, Interrupt, Runner};
 use crate::stop::{Stop, Stopped, Waits};
@@ -61,14 +62,20 @@ pub(crate) struct Worker {
     line: Line,
     waits: Waits,
     diary: Diary,
-    /// Of the step.
-    clock: Clock,
+    gauges: Gauges,
 }
 
 impl Worker {
     pub(crate) fn new(index: usize, runners: Vec<Box<dyn Runner>>, line: Line, stop: Arc<Stop>) -> Self {
         let diary = Diary::new(runners.first().map_or(0, |runner| runner.stage()));
-        Self { index, runners, line, waits: Waits::new(stop), diary, clock: Clock::Host }
+        Self {
+            index,
+            runners,
+            line,
+            waits: Waits::new(stop),
+            diary,
+            gauges: Gauges { clock: Clock::Host, meter: None },
+        }
     }
 
     /// Starts the thread, named after its first stage, with a pool of `cores` threads (itself one of them) for the
@@ -78,7 +85,7 @@ impl Worker {
         let (ready, is_ready) = bounded(1);
         let thread = thread::Builder::new().name(name.clone()).spawn(move || {
             let meter = Meter::start();
-            self.diary.weigh(meter);
+            self.gauges.meter = meter;
             let count = move |_| meter.into_iter().for_each(Meter::count_this_thread);
             let pool = ThreadPoolBuilder::new().num_threads(cores).use_current_thread().start_handler(count);
             let pool = pool.thread_name(move |core| format!("{name}-core-{core}")).build();
@@ -117,13 +124,13 @@ impl Worker {
 
     fn execute(&mut self, command: Command) -> Result<(), Interrupt> {
         let Command { during, plan, pass, clock, began, events } = command;
-        self.clock = clock;
+        self.gauges.clock = clock;
         self.waits.take();
         self.diary.open(during, began, events);
         for runner in &mut self.runners {
             self.diary.enter(runner.stage(), Activity::Start);
             runner.begin(&pass, &self.waits)?;
-            self.diary.leave(self.waits.take());
+            self.diary.leave(self.waits.take(), self.gauges.read(runner.device()));
         }
         for instruction in plan.instructions(self.index) {
             self.interpret(instruction)?;
@@ -154,10 +161,10 @@ impl Worker {
         let span = tracing::trace_span!("action", stage, action, micro_batch, during, waited_us);
         let _entered = span.enter();
         runner.run(instruction, &self.waits)?;
-        self.clock.wait_for(runner.as_ref());
+        let held = self.gauges.read(runner.device());
         let waited = self.waits.take();
         span.record("waited_us", waited.as_micros() as u64);
-        self.diary.leave(waited);
+        self.diary.leave(waited, held);
         Ok(())
     }
 
@@ -167,9 +174,8 @@ impl Worker {
             self.diary.enter(runner.stage(), Activity::Finish);
             let _entered = span(&self.diary).entered();
             let outcome = runner.finish();
-            self.clock.wait_for(runner.as_ref());
             // Before the others may go on because of it.
-            self.diary.leave(self.waits.take());
+            self.diary.leave(self.waits.take(), self.gauges.read(runner.device()));
             self.waits.send(&self.line.finished, outcome)?;
         }
         Ok(())
@@ -179,7 +185,7 @@ impl Worker {
     fn verdict(&mut self) -> Result<Verdict, Stopped> {
         self.diary.enter(self.diary.stage, Activity::Verdict);
         let verdict = self.waits.receive(&self.line.verdicts)?;
-        self.diary.leave(self.waits.take());
+        self.diary.leave(self.waits.take(), None);
         Ok(verdict)
     }
 
@@ -192,11 +198,10 @@ impl Worker {
                 let _entered = span(&self.diary).entered();
                 runner.conclude(verdict, &self.waits)?
             };
-            self.clock.wait_for(runner.as_ref());
-            self.diary.leave(self.waits.take());
+            self.diary.leave(self.waits.take(), self.gauges.read(runner.device()));
             self.diary.enter(stage, Activity::Follow);
             runner.follow(verdict, &self.waits)?;
-            self.diary.leave(self.waits.take());
+            self.diary.leave(self.waits.take(), self.gauges.read(runner.device()));
             concluded.push(Stepped { stage, conclusion });
         }
         match verdict {
@@ -204,15 +209,6 @@ impl Worker {
             Verdict::Show { .. } | Verdict::Skip => effects::skipped(),
         }
         concluded.into_iter().try_for_each(|stepped| self.waits.send(&self.line.stepped, stepped))
-    }
-}
-
-impl Clock {
-    /// Waits for the device, if that is how time is taken.
-    fn wait_for(self, runner: &dyn Runner) {
-        if self == Self::Synchronised {
-            runner.synchronise();
-        }
     }
 }
 
