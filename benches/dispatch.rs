@@ -22,12 +22,16 @@ use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOpti
 use burn::tensor::{Device, Tensor};
 use clap::Parser;
 use rayon::ThreadPoolBuilder;
-use stageline::{Batch, LossStage, Pipeline, Stage, StageConfig, Weight};
+use stageline::{Batch, CountingAllocator, LossStage, Pipeline, Stage, StageConfig, Weight};
 
 use crate::empty::Empty;
 use crate::gpt::{LEARNING_RATE, Load};
 use crate::model::{Block, Embeddings, Head, Layers, Shape};
 use crate::side_by_side::{median, side_by_side, time};
+
+/// Counts what stages hold, as in programs that ask for it.
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
 /// Times the pipeline's own cost.
 #[derive(Parser)]

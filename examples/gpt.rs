@@ -23,7 +23,9 @@ mod sample;
 #[path = "gpt/text.rs"]
 mod text;
 
+use std::collections::BTreeMap;
 use std::f64::consts::LN_2;
+use std::num::NonZero;
 use std::ops::Range;
 
 use anyhow::{Result, anyhow, ensure};
@@ -41,7 +43,7 @@ use stageline_report::record::Run;
 
 use crate::cut::Bytes;
 use crate::flags::{Flags, Settings, Training};
-use crate::log::{FinalLine, Log};
+use crate::log::{FinalLine, Log, setting};
 use crate::model::Layers;
 use crate::progress::Progress;
 use crate::text::Source;
@@ -123,6 +125,11 @@ impl<'a> Recipe<'a> {
             channel_capacity: running.channel_capacity.unwrap_or(training.micro_batches),
             layers: cut::layers(*shape, &self.cuts),
             tokens_per_micro_batch: tokens as f64,
+            machine: BTreeMap::from([
+                setting("burn", burn_version()),
+                setting("system", format!("{} {}", std::env::consts::OS, std::env::consts::ARCH)),
+                setting("cores", std::thread::available_parallelism().map_or(0, NonZero::get)),
+            ]),
             configuration: configuration.clone(),
         }
     }
@@ -158,6 +165,13 @@ fn verify(recipe: &Recipe, text: &Source, batch_size: usize, steps: usize) -> Re
     print!("{verification}");
     ensure!(verification.passes(), "it does not train as a full batch on one device does");
     Ok(())
+}
+
+/// The version of burn that this program is built with.
+fn burn_version() -> &'static str {
+    let packages = include_str!("../Cargo.lock").split("[[package]]");
+    let burn = packages.into_iter().find_map(|package| package.split_once("name = \"burn\"\nversion = \""));
+    burn.and_then(|(_, rest)| rest.split('"').next()).unwrap_or("unknown")
 }
 
 /// A linear warm-up over a tenth of the steps, then a cosine down to a tenth of the highest rate.

@@ -25,10 +25,10 @@ pub struct Point {
     pub throughput: f64,
     /// The most live micro-batches of a worker, all its chunks together.
     pub peak_live: usize,
-    /// The most bytes that a worker held, on the CPU.
+    /// The most bytes that a worker held, on the CPU; of one step.
     pub peak_bytes: Option<u64>,
     /// Shares of the total stage time, by cause; of one step.
-    #[serde(skip)]
+    #[serde(rename = "idle_by_cause")]
     pub causes: [(&'static str, f64); 6],
 }
 

@@ -8,7 +8,7 @@ use crate::flags::{Flags, Kind};
 use crate::point::Point;
 
 pub const HEADER: &str =
-    "schedule                P    M   step ms   bubble    ideal     away simulated  samples/s  live";
+    "schedule                P    M   step ms   bubble    ideal     away simulated      per s  live";
 
 pub fn csv(points: &[Point]) -> String {
     let mut csv = String::from(
@@ -48,7 +48,7 @@ pub fn html(flags: &Flags, points: &[Point]) -> String {
         ]);
         page.pictures(workers(&of_schedule).into_iter().map(|workers| idle(workers, &of_schedule)));
     }
-    page.section("All figures", "Medians of the measured steps.");
+    page.section("All figures", "Medians of the measured steps; memory and idle time by cause are of the last one.");
     let columns = [
         "schedule",
         "P",

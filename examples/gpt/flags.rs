@@ -223,6 +223,7 @@ impl Flags {
                 tensorboard: self.tensorboard,
                 report: self.report,
                 draw_step: self.draw_step,
+                synchronise_every: self.synchronise_every,
             },
             configuration,
         })

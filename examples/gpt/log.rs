@@ -24,8 +24,11 @@ pub struct Outputs {
     pub trace: Option<PathBuf>,
     pub tensorboard: Option<PathBuf>,
     pub report: Option<PathBuf>,
-    /// The step whose events are in the log and on the page; the last one, if there are fewer.
+    /// The step whose events are in the log and on the page; the last one, if there are fewer; the next that is synchronised,
+    /// if some are.
     pub draw_step: usize,
+    /// Every how many steps one is synchronised with its devices; 0 is never.
+    pub synchronise_every: usize,
 }
 
 /// A run that is being written down.
@@ -53,7 +56,11 @@ impl Log {
             }
             None => None,
         };
-        let drawn = outputs.draw_step.min(steps.saturating_sub(1));
+        let last = steps.saturating_sub(1);
+        let drawn = match outputs.synchronise_every {
+            0 => outputs.draw_step.min(last),
+            every => outputs.draw_step.next_multiple_of(every).min(last - last % every),
+        };
         let mut log = Self { outputs, file, text: Vec::new(), trace: Trace::new(), board, drawn };
         log.write(&Line::Run(Box::new(run)))?;
         Ok(log)
@@ -72,14 +79,19 @@ impl Log {
         let mut step = record::step(report, report.step == self.drawn);
         step.model_flop_utilisation = utilisation;
         if let Some(board) = &mut self.board {
+            // Of a GPU, bubbles are those of synchronised steps, and throughput is that of the others.
+            let (timed, free) = match self.outputs.synchronise_every {
+                0 | 1 => (true, true),
+                _ => (step.synchronised, !step.synchronised),
+            };
             let figures = [
                 ("loss", step.loss),
                 ("learning rate", step.learning_rate),
                 ("gradient norm", step.gradient_norm),
-                ("tokens a second", Some(step.tokens_per_s)),
+                ("tokens a second", free.then_some(step.tokens_per_s)),
                 ("model FLOP utilisation", step.model_flop_utilisation),
-                ("bubble/measured", Some(step.bubble)),
-                ("bubble/simulated", Some(step.bubble_simulated)),
+                ("bubble/measured", timed.then_some(step.bubble)),
+                ("bubble/simulated", timed.then_some(step.bubble_simulated)),
                 ("bubble/in theory", Some(step.bubble_ideal)),
             ];
             let peak = step.memory.iter().map(|memory| memory.peak).max();

@@ -90,6 +90,7 @@ pub fn events(report: &StepReport) -> Vec<Vec<Event>> {
         start: event.start.as_secs_f64(),
         end: event.end.as_secs_f64(),
         waited: event.waited.as_secs_f64(),
+        waited_for: event.waited_for().map(|cause| cause.to_string()),
         held: event.held.map(|held| held.end),
     };
     report.recording.events().iter().map(|row| row.iter().map(event).collect()).collect()

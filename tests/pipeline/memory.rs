@@ -6,7 +6,7 @@ use stageline::{Batch, StageConfig, StepReport, WorkerMemory};
 
 use crate::mlp::{LEARNING_RATE, Mlp, device};
 
-const WIDTH: usize = 128;
+const WIDTH: usize = 256;
 const ROWS: usize = 256;
 /// A tensor of a micro-batch, and a layer's parameters.
 const TENSOR: f64 = (4 * ROWS * WIDTH) as f64;

@@ -10,7 +10,7 @@ use burn::tensor::{Device, Tensor};
 use stageline::schedule::{GPipe, Instruction, Interleaved, OneFOneB, Schedule};
 use stageline::{
     Account, Activity, Batch, Clock, Event, LossStage, Payload, PayloadMapper, Pipeline, PipelineBuilder, Stage,
-    StageConfig, StepReport, Weight,
+    StageConfig, StepReport, WaitCause, Weight,
 };
 
 use crate::mlp::{Error, Layer, Mlp, Target, config, device};
@@ -50,6 +50,16 @@ fn every_action_of_the_plan_is_recorded_once_and_in_order() {
             }
             assert!(events.iter().all(|event| event.start <= event.end && event.waited <= event.end - event.start));
             assert!(events.last().unwrap().end <= recording.took());
+            for event in events {
+                let cause = match event.activity {
+                    Activity::Instruction(Instruction::Receive(transfer)) => Some(WaitCause::Stage(transfer.from)),
+                    Activity::Verdict => Some(WaitCause::AllStages),
+                    Activity::Start => Some(WaitCause::Caller),
+                    // There is room for all, and there are no tied parameters.
+                    _ => None,
+                };
+                assert_eq!(event.waited_for(), cause.filter(|_| event.waited > Duration::ZERO), "{event:?}");
+            }
             assert_eq!(events.iter().filter(|event| event.activity == Activity::Verdict).count(), 1);
         }
     }

@@ -3,11 +3,11 @@
 //! Parameters and optimizer states belong to layers; so do gradients, of 4 bytes a parameter; activations are held once for every
 //! live micro-batch. What a worker held besides at its peak (workspaces of kernels, gradients on their way) stays as it was.
 //! A layer has its share of its stage's activations by its share of the stage's FLOPs, and of what is resident by its
-//! parameters.
+//! parameters; so has it of the little that kernels keep for each thread.
 
 use std::ops::Range;
 
-use stageline_schedule::{Action, Plan, StageMemory};
+use stageline_schedule::{Plan, StageMemory};
 
 use crate::record::Layer;
 use crate::run_log::{RunLog, median};
@@ -77,8 +77,11 @@ impl Footprint {
 
 /// The worker of each stage.
 fn workers(plan: &Plan) -> Vec<usize> {
-    let has = |row: &Vec<Action>, stage: usize| row.iter().any(|action| action.stage == stage);
-    (0..plan.stages()).map(|stage| plan.rows().iter().position(|row| has(row, stage)).unwrap_or(0)).collect()
+    let mut worker_of = vec![0; plan.stages()];
+    for (worker, row) in plan.rows().iter().enumerate() {
+        row.iter().for_each(|action| worker_of[action.stage] = worker);
+    }
+    worker_of
 }
 
 /// A layer's share among others, of which it is one; an equal one where none has any of it.

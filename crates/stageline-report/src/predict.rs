@@ -11,7 +11,7 @@ use stageline_schedule::{
 };
 
 use crate::footprint::Footprint;
-use crate::record::{Layer, StageCosts};
+use crate::record::{Layer, StageCosts, Step};
 use crate::run_log::{RunLog, median};
 
 /// What is predicted.
@@ -210,7 +210,8 @@ fn cut_of(layers: &[Layer], stages: usize) -> Option<Vec<Range<usize>>> {
 
 /// What is before the first compute and behind the last event, in the step whose events are known; 0 where none are.
 fn once_a_step(log: &RunLog) -> f64 {
-    let Some(step) = log.steps.iter().find(|step| !step.timeline.is_empty()) else { return 0.0 };
+    let drawn = |step: &&Step| !step.timeline.is_empty() && step.synchronised == log.synchronised();
+    let Some(step) = log.steps.iter().find(drawn) else { return 0.0 };
     let events = || step.timeline.iter().flatten();
     let computes = events().filter(|event| event.activity.ends_with(|last: char| last.is_ascii_digit()));
     let first = computes.map(|event| event.start).fold(f64::INFINITY, f64::min);

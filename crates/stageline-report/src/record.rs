@@ -60,6 +60,9 @@ pub struct Run {
     pub layers: Vec<Layer>,
     /// Targets in a micro-batch, tokens most often.
     pub tokens_per_micro_batch: f64,
+    /// What it ran on, and with.
+    #[serde(default)]
+    pub machine: BTreeMap<String, Value>,
     /// Everything that was set.
     pub configuration: BTreeMap<String, Value>,
 }
@@ -228,6 +231,9 @@ pub struct Event {
     pub end: f64,
     /// How long of that it waited for others.
     pub waited: f64,
+    /// For whom, such as `stage 1`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waited_for: Option<String>,
     /// What its worker held when it ended, in bytes, where that was counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<u64>,

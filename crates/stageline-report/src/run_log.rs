@@ -51,8 +51,18 @@ impl RunLog {
     /// The steps that stepped, but for the first two, in which memory and threads are not yet warm; the first
     /// ones, where there are no others. If any of them are synchronised with their devices, these only.
     pub fn warm_steps(&self) -> impl Iterator<Item = &Step> {
-        let synchronised = self.warm().any(|step| step.synchronised);
+        let synchronised = self.synchronised();
         self.warm().filter(move |step| step.synchronised == synchronised)
+    }
+
+    /// Whether times are those of steps that are synchronised with their devices.
+    pub fn synchronised(&self) -> bool {
+        self.warm().any(|step| step.synchronised)
+    }
+
+    /// The worker of a stage.
+    pub(crate) fn worker_of(&self, stage: usize) -> Option<usize> {
+        self.plan.rows().iter().position(|row| row.iter().any(|action| action.stage == stage))
     }
 
     fn warm(&self) -> impl Iterator<Item = &Step> {

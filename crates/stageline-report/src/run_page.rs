@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt::Write;
 
-use stageline_schedule::{Action, Compute, Instruction};
+use stageline_schedule::{Compute, Instruction};
 
 use crate::chart::{Line, LineChart, Scale, Series, StackedBars, number};
 use crate::page::Page;
@@ -57,7 +57,8 @@ pub fn run_page(log: &RunLog) -> String {
     page.section("What was run", "All that was set.");
     let settings = log.run.configuration.iter().map(|(name, value)| vec![name.clone(), value.to_string()]);
     let version = vec!["stageline".to_owned(), log.run.stageline.clone()];
-    page.table(&["setting", "value"], [version].into_iter().chain(settings));
+    let machine = log.run.machine.iter().map(|(name, value)| vec![name.clone(), value.to_string()]);
+    page.table(&["setting", "value"], [version].into_iter().chain(machine).chain(settings));
     page.html()
 }
 
@@ -72,14 +73,18 @@ fn in_short(log: &RunLog) -> String {
         log.steps.len()
     );
     if let Some((seconds, bubble)) = log.typical() {
+        let percent = |figure: fn(&Step) -> f64| 100.0 * median(log.warm_steps().map(figure)).unwrap_or(f64::NAN);
         let _ = write!(
             text,
-            " A typical step took {} s, with a bubble of {:.1}% of the total stage time.",
+            " A typical step took {} s, with a bubble of {:.1}% of the total stage time; ideal for equal stages under 1F1B and \
+             GPipe: {:.1}%; simulated with what everything took: {:.1}%.",
             number(seconds),
-            100.0 * bubble
+            100.0 * bubble,
+            percent(|step| step.bubble_ideal),
+            percent(|step| step.bubble_simulated),
         );
     }
-    let synchronised = log.warm_steps().any(|step| step.synchronised);
+    let synchronised = log.synchronised();
     text += match synchronised {
         true => {
             " That, and all times and bubbles, is of steps in which workers waited for their device after every action."
@@ -136,7 +141,7 @@ fn bubble(page: &mut Page, log: &RunLog) {
         ("simulated", Line::Dashed, |step| Some(step.bubble_simulated)),
         ("in theory", Line::Dotted, |step| Some(step.bubble_ideal)),
     ];
-    let synchronised = log.steps.iter().any(|step| step.synchronised);
+    let synchronised = log.synchronised();
     let timed: Vec<_> = log.steps.iter().filter(|step| step.synchronised == synchronised).collect();
     let share = "share of the total stage time";
     page.pictures([over_steps(&timed, "Bubble", share, &figures, None), by_cause(log)]);
@@ -259,8 +264,7 @@ fn memory(page: &mut Page, log: &RunLog) {
     };
     let row = |stage: usize| {
         let own = || log.run.layers.iter().filter(|layer| layer.stage == stage);
-        let has = |row: &Vec<Action>| row.iter().any(|action| action.stage == stage);
-        let worker = log.plan.rows().iter().position(has).unwrap_or(0);
+        let worker = log.worker_of(stage).expect("every stage of a plan has a worker");
         vec![
             stage.to_string(),
             own().map(|layer| layer.name.as_str()).collect::<Vec<_>>().join(", "),

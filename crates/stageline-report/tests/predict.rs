@@ -37,6 +37,7 @@ fn log(layers: &[f64], stages: usize, micro_batches: usize, other: f64) -> RunLo
             })
             .collect(),
         tokens_per_micro_batch: 100.0,
+        machine: BTreeMap::new(),
         configuration: BTreeMap::from([("data".to_owned(), "made up".into())]),
     };
     let step = |step| Step {

@@ -3,14 +3,14 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
 
 use crate::memory::Held;
 
 /// A global allocator that counts what every worker's threads allocate until somebody frees it, wherever that is.
 ///
-/// With it a step's [`Recording`](crate::Recording) has the memory of stages whose devices are CPUs. Every allocation is 16
-/// bytes longer.
+/// With it a step's [`Recording`](crate::Recording) has the memory of stages whose devices are CPUs. Every allocation is longer
+/// by its alignment, and by 16 bytes at least.
 ///
 /// ```
 /// use stageline::CountingAllocator;
@@ -47,6 +47,8 @@ impl<A> CountingAllocator<A> {
 pub(crate) struct Meter {
     held: AtomicUsize,
     peak: AtomicUsize,
+    /// What its own threads have allocated and not freed: what others free of it is still there.
+    kept: AtomicIsize,
 }
 
 thread_local! {
@@ -79,9 +81,10 @@ impl Meter {
         self.peak.swap(self.held(), Ordering::Relaxed)
     }
 
-    /// What is held, and the most since this was last asked.
+    /// What is held, and since this was last asked the most of it, and what the worker itself has added.
     pub(crate) fn read(&self) -> Held {
-        Held { end: self.held() as u64, peak: self.take_peak() as u64 }
+        let kept = self.kept.swap(0, Ordering::Relaxed) as i64;
+        Held { end: self.held() as u64, peak: self.take_peak() as u64, kept }
     }
 
     fn grow(&self, bytes: usize) {
@@ -93,6 +96,13 @@ impl Meter {
 
     fn shrink(&self, bytes: usize) {
         self.held.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts a change for the worker itself, if this is one of its threads.
+    fn keep(&'static self, bytes: isize) {
+        if METER.get().is_some_and(|own| std::ptr::eq(own, self)) {
+            self.kept.fetch_add(bytes, Ordering::Relaxed);
+        }
     }
 }
 
@@ -116,10 +126,10 @@ unsafe fn sign(block: *mut u8, room: usize, size: usize) -> *mut u8 {
     if block.is_null() {
         return block;
     }
-    // A thread that is ending has no meter any more.
-    let owner: Owner = METER.try_with(Cell::get).unwrap_or(None);
+    let owner: Owner = METER.get();
     if let Some(meter) = owner {
         meter.grow(size);
+        meter.keep(size as isize);
     }
     // SAFETY: an owner, aligned as the block is, fits in the last bytes of the room.
     unsafe {
@@ -157,6 +167,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for CountingAllocator<A> {
         unsafe {
             if let Some(meter) = owner(data) {
                 meter.shrink(layout.size());
+                meter.keep(-(layout.size() as isize));
             }
             self.0.dealloc(data.sub(room), whole);
         }
@@ -164,9 +175,8 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for CountingAllocator<A> {
 
     unsafe fn realloc(&self, data: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         let Some((whole, room)) = with_owner(layout) else { return null_mut() };
-        let Some(longer) = size.checked_add(room).filter(|longer| *longer <= isize::MAX as usize) else {
-            return null_mut();
-        };
+        let longer = size.checked_add(room).and_then(|longer| Layout::from_size_align(longer, whole.align()).ok());
+        let Some(longer) = longer.map(|layout| layout.size()) else { return null_mut() };
         // SAFETY: the caller has it from here, in this layout; the owner moves along with the rest of the block.
         unsafe {
             let owner = owner(data);
@@ -175,8 +185,10 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for CountingAllocator<A> {
                 return block;
             }
             if let Some(meter) = owner {
-                meter.grow(size);
+                // A copy on the way is not counted.
                 meter.shrink(layout.size());
+                meter.grow(size);
+                meter.keep(size as isize - layout.size() as isize);
             }
             block.add(room)
         }
@@ -207,6 +219,7 @@ mod tests {
             unsafe {
                 let mut data = if zeroed { ALLOCATOR.alloc_zeroed(layout) } else { ALLOCATOR.alloc(layout) };
                 prop_assert_eq!(meter.held(), first);
+                prop_assert_eq!(data as usize % align, 0);
                 if zeroed {
                     prop_assert!((0..first).all(|at| *data.add(at) == 0));
                 }
@@ -230,6 +243,24 @@ mod tests {
     }
 
     #[test]
+    fn what_another_thread_frees_is_no_longer_held_but_was_not_given_up() {
+        let meter: &'static Meter = Box::leak(Box::default());
+        meter.count_this_thread();
+        let layout = Layout::from_size_align(1000, 8).unwrap();
+        // SAFETY: both blocks are used in their layout, and freed once.
+        let there = unsafe { [ALLOCATOR.alloc(layout), ALLOCATOR.alloc(layout)].map(|data| data as usize) };
+        assert_eq!(meter.read(), Held { end: 2000, peak: 2000, kept: 2000 });
+        std::thread::scope(|scope| {
+            // SAFETY: as above.
+            scope.spawn(|| unsafe { ALLOCATOR.dealloc(there[0] as *mut u8, layout) });
+        });
+        assert_eq!(meter.read(), Held { end: 1000, peak: 2000, kept: 0 });
+        // SAFETY: as above.
+        unsafe { ALLOCATOR.dealloc(there[1] as *mut u8, layout) };
+        assert_eq!(meter.read(), Held { end: 0, peak: 1000, kept: -1000 });
+    }
+
+    #[test]
     fn what_is_too_large_is_refused() {
         let layout = Layout::from_size_align(isize::MAX as usize - 7, 8).unwrap();
         // SAFETY: nothing is given, and the small block is used in its layout and freed once.
@@ -239,6 +270,11 @@ mod tests {
             let data = ALLOCATOR.alloc(small);
             assert!(ALLOCATOR.realloc(data, small, isize::MAX as usize - 7).is_null());
             ALLOCATOR.dealloc(data, small);
+            // Too large only when it is rounded up to its alignment.
+            let aligned = Layout::from_size_align(64, 64).unwrap();
+            let data = ALLOCATOR.alloc(aligned);
+            assert!(ALLOCATOR.realloc(data, aligned, isize::MAX as usize - 74).is_null());
+            ALLOCATOR.dealloc(data, aligned);
         }
     }
 

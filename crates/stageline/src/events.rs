@@ -1,5 +1,6 @@
 //! What a worker did, and when.
 
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use stageline_schedule::Instruction;
@@ -30,11 +31,56 @@ impl Event {
         (self.end - self.start).saturating_sub(self.waited)
     }
 
+    /// For whom it waited, if it did.
+    pub fn waited_for(&self) -> Option<WaitCause> {
+        (self.waited > Duration::ZERO).then(|| self.activity.wait_cause()).flatten()
+    }
+
     /// Whether that is work of the stage: a forward, a backward, or its part of the flush.
     pub fn computes(&self) -> bool {
         match self.activity {
             Activity::Instruction(Instruction::Compute(_)) | Activity::Finish | Activity::OptimizerStep => true,
             Activity::Instruction(_) | Activity::Start | Activity::Verdict | Activity::Follow => false,
+        }
+    }
+}
+
+/// Whom a worker waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitCause {
+    /// The stage that sends, or the one that makes room in its channel.
+    Stage(usize),
+    /// All of them, at the flush.
+    AllStages,
+    /// The stages that have the same parameters.
+    TiedStages,
+    /// Who called `step`.
+    Caller,
+}
+
+impl fmt::Display for WaitCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stage(stage) => write!(f, "stage {stage}"),
+            Self::AllStages => write!(f, "all stages"),
+            Self::TiedStages => write!(f, "stages with the same parameters"),
+            Self::Caller => write!(f, "the caller"),
+        }
+    }
+}
+
+impl Activity {
+    /// Whom it waits for, if it has to.
+    pub fn wait_cause(self) -> Option<WaitCause> {
+        match self {
+            Self::Instruction(Instruction::Receive(transfer)) => Some(WaitCause::Stage(transfer.from)),
+            Self::Instruction(Instruction::Send(transfer)) => Some(WaitCause::Stage(transfer.to())),
+            Self::Instruction(Instruction::Compute(_)) | Self::OptimizerStep | Self::Follow => {
+                Some(WaitCause::TiedStages)
+            }
+            Self::Verdict => Some(WaitCause::AllStages),
+            Self::Start => Some(WaitCause::Caller),
+            Self::Finish => None,
         }
     }
 }

@@ -97,7 +97,7 @@ pub use clip::Clip;
 pub use device::{DeviceError, DeviceName};
 pub use dropout::Dropout;
 pub use error::{BuildError, StepError};
-pub use events::Event;
+pub use events::{Event, WaitCause};
 pub use failure::{Activity, During, Failure, StageFailure};
 pub use finite::{Culprit, OnNonFinite, Origin};
 pub use health::{Histogram, ParameterHealth};

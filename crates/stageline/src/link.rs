@@ -56,7 +56,7 @@ impl<T: Payload> Downstream<T> {
         activation: Weighted<T>,
     ) -> Result<(), Stopped> {
         let Weighted { payload, weight } = activation;
-        let payload = turns.issue(transfer, waits, || payload.map(&mut Send(&self.next)))?;
+        let payload = turns.issue(transfer, waits, || payload.map(&mut MoveTo(&self.next)))?;
         let content = Weighted { payload, weight };
         waits.send(&self.activations, Message { micro_batch: transfer.micro_batch, content })
     }
@@ -91,9 +91,9 @@ fn take<T>(waits: &Waits, channel: &Receiver<Message<T>>, micro_batch: usize) ->
 }
 
 /// What is sent leaves its graph, and goes straight to the next device.
-struct Send<'a>(&'a Device);
+struct MoveTo<'a>(&'a Device);
 
-impl PayloadMapper for Send<'_> {
+impl PayloadMapper for MoveTo<'_> {
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
         tensor.inner().to_device(self.0)
     }

@@ -16,6 +16,8 @@ pub struct Held {
     pub end: u64,
     /// The most at any time until then.
     pub peak: u64,
+    /// By how much the worker itself made it more: what others freed meanwhile of what it had sent is not taken off.
+    pub kept: i64,
 }
 
 /// What a worker held in a step, in bytes, as its threads allocated it: what it sent counts until its receiver frees it.
@@ -36,15 +38,13 @@ impl WorkerMemory {
 
 /// What a forward of a stage left for its backward, in bytes: the mean over the micro-batches. It is what a live micro-batch holds.
 pub(crate) fn activation(stage: usize, rows: &[Vec<Event>]) -> Option<f64> {
-    let pairs = rows.iter().flat_map(|row| row.windows(2));
-    let left = pairs.filter_map(|pair| match (pair[1].activity, pair[0].held, pair[1].held) {
-        (Activity::Instruction(Instruction::Compute(action)), Some(before), Some(after))
-            if action.stage == stage && action.compute == Compute::Forward =>
-        {
-            Some(after.end as f64 - before.end as f64)
+    let forward = |event: &&Event| match event.activity {
+        Activity::Instruction(Instruction::Compute(action)) => {
+            (action.stage, action.compute) == (stage, Compute::Forward)
         }
-        _ => None,
-    });
-    let left: Vec<_> = left.collect();
-    (!left.is_empty()).then(|| left.iter().sum::<f64>() / left.len() as f64)
+        _ => false,
+    };
+    let kept = rows.iter().flatten().filter(forward).map(|event| Some(event.held?.kept as f64));
+    let kept = kept.collect::<Option<Vec<_>>>()?;
+    (!kept.is_empty()).then(|| kept.iter().sum::<f64>() / kept.len() as f64)
 }

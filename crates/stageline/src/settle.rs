@@ -1,4 +1,4 @@
-//! Parameters are written anew by the thread that will use them: near its cores, and counted as its own.
+//! Trained parameters are written anew by the thread that will use them: near its cores, and counted as its own.
 
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::Tensor;

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use rayon::ThreadPoolBuilder;
@@ -68,14 +68,7 @@ pub(crate) struct Worker {
 impl Worker {
     pub(crate) fn new(index: usize, runners: Vec<Box<dyn Runner>>, line: Line, stop: Arc<Stop>) -> Self {
         let diary = Diary::new(runners.first().map_or(0, |runner| runner.stage()));
-        Self {
-            index,
-            runners,
-            line,
-            waits: Waits::new(stop),
-            diary,
-            gauges: Gauges { clock: Clock::Host, meter: None },
-        }
+        Self { index, runners, line, waits: Waits::new(stop), diary, gauges: Gauges::new() }
     }
 
     /// Starts the thread, named after its first stage, with a pool of `cores` threads (itself one of them) for the
@@ -124,7 +117,7 @@ impl Worker {
 
     fn execute(&mut self, command: Command) -> Result<(), Interrupt> {
         let Command { during, plan, pass, clock, began, events } = command;
-        self.gauges.clock = clock;
+        self.gauges.begin(clock);
         self.waits.take();
         self.diary.open(during, began, events);
         for runner in &mut self.runners {
@@ -157,13 +150,13 @@ impl Worker {
         let runner = runner.expect("a checked plan keeps a stage on one worker");
         let micro_batch = instruction.micro_batch();
         let (action, during) = (tracing::field::display(instruction), tracing::field::display(self.diary.during));
-        let waited_us = tracing::field::Empty;
-        let span = tracing::trace_span!("action", stage, action, micro_batch, during, waited_us);
+        let (waited_us, waited_for) = (tracing::field::Empty, tracing::field::Empty);
+        let span = tracing::trace_span!("action", stage, action, micro_batch, during, waited_us, waited_for);
         let _entered = span.enter();
         runner.run(instruction, &self.waits)?;
         let held = self.gauges.read(runner.device());
         let waited = self.waits.take();
-        span.record("waited_us", waited.as_micros() as u64);
+        note_wait(&span, self.diary.activity, waited);
         self.diary.leave(waited, held);
         Ok(())
     }
@@ -184,8 +177,11 @@ impl Worker {
     /// Waits until all stages are here.
     fn verdict(&mut self) -> Result<Verdict, Stopped> {
         self.diary.enter(self.diary.stage, Activity::Verdict);
+        let span = span(&self.diary).entered();
         let verdict = self.waits.receive(&self.line.verdicts)?;
-        self.diary.leave(self.waits.take(), None);
+        let waited = self.waits.take();
+        note_wait(&span, Activity::Verdict, waited);
+        self.diary.leave(waited, None);
         Ok(verdict)
     }
 
@@ -200,8 +196,11 @@ impl Worker {
             };
             self.diary.leave(self.waits.take(), self.gauges.read(runner.device()));
             self.diary.enter(stage, Activity::Follow);
+            let span = span(&self.diary).entered();
             runner.follow(verdict, &self.waits)?;
-            self.diary.leave(self.waits.take(), self.gauges.read(runner.device()));
+            let waited = self.waits.take();
+            note_wait(&span, Activity::Follow, waited);
+            self.diary.leave(waited, self.gauges.read(runner.device()));
             concluded.push(Stepped { stage, conclusion });
         }
         match verdict {
@@ -212,10 +211,18 @@ impl Worker {
     }
 }
 
-/// Of a part of the flush.
+/// Of a part of the step that is no instruction.
 fn span(diary: &Diary) -> tracing::Span {
     let Diary { stage, activity, during, .. } = *diary;
-    tracing::trace_span!("action", stage, action = %activity, %during)
+    let (waited_us, waited_for) = (tracing::field::Empty, tracing::field::Empty);
+    tracing::trace_span!("action", stage, action = %activity, %during, waited_us, waited_for)
+}
+
+fn note_wait(span: &tracing::Span, activity: Activity, waited: Duration) {
+    span.record("waited_us", waited.as_micros() as u64);
+    if let Some(cause) = activity.wait_cause().filter(|_| !waited.is_zero()) {
+        span.record("waited_for", tracing::field::display(cause));
+    }
 }
 
 /// How many events a worker of so many stages writes down in a step.
