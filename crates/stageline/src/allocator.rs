@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
 
-use crate::memory::Held;
+use crate::events::Held;
 
 /// A global allocator that counts what every worker's threads allocate until somebody frees it, wherever that is.
 ///

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use stageline_schedule::Instruction;
 
 use crate::failure::{Activity, During};
-use crate::memory::Held;
 
 /// One thing that a worker did in a step. Times are since the step began.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -43,6 +42,21 @@ impl Event {
             Activity::Instruction(_) | Activity::Start | Activity::Verdict | Activity::Follow => false,
         }
     }
+}
+
+/// What a worker held during one thing that it did, in bytes.
+///
+/// Of the host's memory in programs that install the [`CountingAllocator`](crate::CountingAllocator). Of a GPU's, in steps that
+/// are [synchronised](crate::Clock::Synchronised), what its pools have in use when it is done (several stages on one GPU share
+/// them), so that a peak is one of these readings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// When it was done.
+    pub end: u64,
+    /// The most at any time until then.
+    pub peak: u64,
+    /// By how much the worker itself made it more: what others freed meanwhile of what it had sent is not taken off.
+    pub kept: i64,
 }
 
 /// Whom a worker waits for.

@@ -6,7 +6,7 @@ use burn::tensor::Device;
 
 use crate::allocator::Meter;
 use crate::device::is_host;
-use crate::memory::Held;
+use crate::events::Held;
 use crate::recording::Clock;
 
 /// What is read at the end of everything that a worker does.

@@ -5,21 +5,6 @@ use stageline_schedule::{Compute, Instruction};
 use crate::events::Event;
 use crate::failure::Activity;
 
-/// What a worker held during one thing that it did, in bytes.
-///
-/// Of the host's memory in programs that install the [`CountingAllocator`](crate::CountingAllocator). Of a GPU's, in steps that
-/// are [synchronised](crate::Clock::Synchronised), what its pools have in use when it is done (several stages on one GPU share
-/// them), so that a peak is one of these readings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held {
-    /// When it was done.
-    pub end: u64,
-    /// The most at any time until then.
-    pub peak: u64,
-    /// By how much the worker itself made it more: what others freed meanwhile of what it had sent is not taken off.
-    pub kept: i64,
-}
-
 /// What a worker held in a step, in bytes, as its threads allocated it: what it sent counts until its receiver frees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerMemory {
