@@ -34,3 +34,4 @@ mod tied;
 mod transfers;
 mod verify;
 mod verify_edges;
+mod watchdog;

@@ -28,6 +28,7 @@ use crate::sink::{ToLoss, ToNext};
 use crate::stage::{LossStage, Stage};
 use crate::tie::{Ties, tie};
 use crate::unify::unify;
+use crate::watchdog::Watchdog;
 use crate::weight::Weight;
 
 /// What a stage needs besides its module: a device, an optimizer, and a learning rate.
@@ -168,6 +169,7 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
             tuned_for: None,
             synchronise_every: 0,
             ordered_transfers: false,
+            watchdog: Some(Watchdog::default()),
             flush: FlushConfig::default(),
         }
     }
@@ -191,6 +193,7 @@ pub struct PipelineBuilder<In: Payload, Target: Payload> {
     tuned_for: Option<usize>,
     synchronise_every: usize,
     ordered_transfers: bool,
+    watchdog: Option<Watchdog>,
     flush: FlushConfig,
 }
 
@@ -310,6 +313,12 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         self
     }
 
+    /// When a pipeline that stands still is warned of and given up; [`Watchdog::default`] if not set, and `None` never.
+    pub fn watchdog(mut self, watchdog: impl Into<Option<Watchdog>>) -> Self {
+        self.watchdog = watchdog.into();
+        self
+    }
+
     /// Workers issue their transfers in the plan's global order on any devices, as they always do between GPUs.
     ///
     /// Where steps are not the same from one to the next, it makes workers wait for each other's transfers; on devices that
@@ -336,6 +345,9 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         let loss_scale = self.loss_scale.unwrap_or_else(|| LossScale::of(self.precision));
         if !loss_scale.is_sound() {
             return Err(BuildError::LossScale { scale: loss_scale });
+        }
+        if let Some(watchdog) = self.watchdog.filter(|watchdog| !watchdog.is_sound()) {
+            return Err(BuildError::Watchdog { watchdog });
         }
         let plan = self.checked_plan()?;
         let workers = plan.plan().workers();
@@ -367,6 +379,7 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
             tuned_for: self.tuned_for,
             flush: self.flush,
             synchronise_every: self.synchronise_every,
+            watchdog: self.watchdog,
         };
         Pipeline::start(Arc::new(plan), site.runners, cores, door, stepping, streams)
     }

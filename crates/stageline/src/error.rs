@@ -8,6 +8,7 @@ use crate::finite::Culprit;
 use crate::ledger::LedgerError;
 use crate::loss_scale::LossScale;
 use crate::precision::Precision;
+use crate::watchdog::{Stall, Watchdog};
 
 /// Why a pipeline cannot be built. Threads that have started, if any, have ended.
 #[derive(Debug, thiserror::Error)]
@@ -97,6 +98,14 @@ pub enum BuildError {
         /// What the system said.
         cause: std::io::Error,
     },
+    /// The watchdog's limits are no times.
+    #[error(
+        "{watchdog:?} cannot watch: give a floor above 0 and a factor that is finite and not negative, or no watchdog"
+    )]
+    Watchdog {
+        /// Its limits.
+        watchdog: Watchdog,
+    },
     /// The operating system would not start the threads of a worker's kernels.
     #[error("the pool of {cores} cores of worker {worker} could not be started: {cause}; lower the cores a stage")]
     Pool {
@@ -145,6 +154,12 @@ pub enum StepError {
         /// Where it came from; `None` if a second run of the step did not show it again.
         culprit: Option<Culprit>,
     },
+    /// Nothing began for longer than the [`Watchdog`](crate::Watchdog) allows. All workers are told to stop; a thread that
+    /// does not end within 5 s is left behind with its module. No stage has stepped, unless one of them was at its step.
+    #[error(
+        "the pipeline is given up: {0}\nlook at what the stages at work do, or give it more time with `.watchdog(...)`"
+    )]
+    Stalled(Box<Stall>),
     /// An earlier step or evaluation failed.
     #[error(
         "the pipeline stopped in {during}, with the error that it returned; take the modules back with \

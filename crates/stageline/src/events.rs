@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use stageline_schedule::Instruction;
 
 use crate::failure::{Activity, During};
+use crate::watchdog::{Place, Post};
 
 /// One thing that a worker did in a step. Times are since the step began.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -115,22 +116,25 @@ pub(crate) struct Diary {
     since: Instant,
     /// As many as there is room for: it never grows, so that nothing is allocated between two actions.
     events: Vec<Event>,
+    /// Where others can look up the place.
+    post: Post,
 }
 
 impl Diary {
-    pub(crate) fn new(stage: usize) -> Self {
+    pub(crate) fn new(stage: usize, post: Post) -> Self {
         let now = Instant::now();
         let (activity, during) = (Activity::Start, During::Step(0));
-        Self { stage, activity, during, began: now, since: now, events: Vec::new() }
+        Self { stage, activity, during, began: now, since: now, events: Vec::new(), post }
     }
 
     /// A new pass, with room for events.
     pub(crate) fn open(&mut self, during: During, began: Instant, room: Vec<Event>) {
-        *self = Self { during, began, since: Instant::now(), events: room, ..*self };
+        (self.during, self.began, self.since, self.events) = (during, began, Instant::now(), room);
     }
 
     pub(crate) fn enter(&mut self, stage: usize, activity: Activity) {
         (self.stage, self.activity) = (stage, activity);
+        self.post.tell(Place { stage, activity, since: self.since });
     }
 
     /// What was entered is done, after so long a wait.
@@ -154,13 +158,15 @@ mod tests {
 
     #[test]
     fn events_follow_each_other_and_never_outgrow_their_room() {
-        let mut diary = Diary::new(3);
+        let post = Post::new(3);
+        let mut diary = Diary::new(3, post.clone());
         diary.open(During::Step(1), Instant::now(), Vec::with_capacity(2));
         let room = diary.events.capacity();
         for _ in 0..room + 1 {
             diary.enter(4, Activity::Finish);
             diary.leave(Duration::ZERO, None);
         }
+        assert_eq!((post.place().stage, post.place().activity), (4, Activity::Finish));
         let events = diary.close();
         assert_eq!((events.len(), events.capacity()), (room, room));
         assert!(events.windows(2).all(|pair| pair[0].end == pair[1].start && pair[1].start <= pair[1].end));

@@ -27,6 +27,7 @@
 //! - `shown`: gradients that are shown, not used.
 //! - [`events`]: what a worker did, and when; [`recording`]: a step as it was, and why its workers idled;
 //!   [`memory`]: what they held, as `gauges` read it and `allocator` counts it.
+//! - [`watchdog`]: a pipeline that stands still is looked at, and given up.
 //! - [`report`], [`error`] with [`failure`], [`modules`]: what comes out.
 //!
 //! [`verify`] proves on a model of one's own that all this comes to one full batch on one device.
@@ -85,6 +86,7 @@ mod turns;
 mod unify;
 pub mod verify;
 mod vjp;
+pub mod watchdog;
 pub mod weight;
 mod worker;
 
@@ -115,6 +117,7 @@ pub use shown::ParameterGradient;
 pub use stage::{BoxError, LossStage, Stage};
 pub use stageline_schedule as schedule;
 pub use verify::{Verification, Verify};
+pub use watchdog::{Stall, Stalled, Watchdog};
 pub use weight::Weight;
 
 /// The README's example, compiled.

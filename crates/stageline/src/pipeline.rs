@@ -8,8 +8,8 @@ mod probe;
 mod train;
 
 use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::Instant;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use stageline_schedule::{Checked, Plan};
@@ -29,6 +29,7 @@ use crate::report::{EvalReport, StepReport};
 use crate::runner::Runner;
 use crate::stop::Stop;
 use crate::turns::Turns;
+use crate::watchdog::{Place, Post, Stall, Watchdog};
 use crate::weight::Weight;
 use crate::worker::{Command, Line, Recorded, Stepped, Worker, events_of};
 
@@ -48,6 +49,8 @@ pub struct Pipeline<In: Payload, Target: Payload> {
     streams: Vec<Option<usize>>,
     /// Of training passes.
     turns: Arc<Turns>,
+    /// The longest thing that a worker did in any step.
+    longest: Duration,
     /// How many steps are done, those that were skipped included.
     steps: usize,
     /// What the workers were last asked for, and when.
@@ -57,6 +60,9 @@ pub struct Pipeline<In: Payload, Target: Payload> {
     ended: Vec<Box<dyn Runner>>,
 }
 
+/// How long a pipeline that stood still is waited for: a thread in an endless action cannot be ended from outside.
+const AFTER_A_STALL: Duration = Duration::from_secs(5);
+
 /// How steps are made.
 pub(crate) struct Stepping {
     pub(crate) scaler: Scaler,
@@ -65,6 +71,7 @@ pub(crate) struct Stepping {
     pub(crate) flush: FlushConfig,
     /// Every how many steps actions are synchronised with their devices; 0 is never.
     pub(crate) synchronise_every: usize,
+    pub(crate) watchdog: Option<Watchdog>,
 }
 
 impl Stepping {
@@ -86,6 +93,7 @@ struct WorkerHandle {
     commands: Sender<Command>,
     verdicts: Sender<Verdict>,
     thread: JoinHandle<Vec<Box<dyn Runner>>>,
+    post: Post,
     /// How many events there are in a step.
     events: usize,
 }
@@ -112,6 +120,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             stepping,
             turns: Arc::new(Turns::new(&plan, &streams)),
             streams,
+            longest: Duration::ZERO,
             steps: 0,
             during: During::Step(0),
             began: Instant::now(),
@@ -130,9 +139,11 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
                 stepped: stepped_sender.clone(),
                 recorded: recorded_sender.clone(),
             };
-            let thread = Worker::new(index, runners, line, Arc::clone(&pipeline.stop)).spawn(cores)?;
+            let post = Post::new(stages.first().copied().unwrap_or(0));
+            let worker = Worker::new(index, runners, line, Arc::clone(&pipeline.stop), post.clone());
+            let thread = worker.spawn(cores)?;
             let events = events_of(&plan, index, stages.len());
-            pipeline.workers.push(WorkerHandle { commands, verdicts, thread, events });
+            pipeline.workers.push(WorkerHandle { commands, verdicts, thread, post, events });
         }
         Ok(pipeline)
     }
@@ -160,6 +171,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             cut => self.train(cut?).map_err(|interrupt| self.end(interrupt))?,
         };
         let step_time = concluded.took;
+        let took = concluded.events.iter().flatten().map(|event| event.end - event.start);
+        self.longest = took.fold(self.longest, Duration::max);
         let loss = concluded.loss();
         let recording =
             Recording::new(Arc::clone(&self.plan), step_time, concluded.events, self.stepping.clock(self.steps));
@@ -191,7 +204,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
 
     /// Ends the threads and gives the modules back, with autodiff, as the last step left them.
     pub fn into_modules(mut self) -> Modules {
-        self.join();
+        self.join(None);
         Modules::new(std::mem::take(&mut self.ended), self.plan().stages())
     }
 
@@ -206,17 +219,48 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
 
     /// Stops and joins every worker; gives the one root cause.
     fn end(&mut self, ended: Ended) -> StepError {
+        let stalled = matches!(ended, Ended::ByCaller(StepError::Stalled(_)));
         if let Ended::ByCaller(error) = ended {
             self.stop.raise(error);
         }
-        self.join();
+        let patience =
+            self.stepping.watchdog.map(|watchdog| watchdog.limit(self.longest).saturating_add(watchdog.grace));
+        self.join(if stalled { Some(AFTER_A_STALL) } else { patience });
         self.stop.take_error().unwrap_or(StepError::Stopped { during: self.during })
     }
 
-    /// Ends every worker that still runs, and keeps its stages.
-    fn join(&mut self) {
-        let threads: Vec<_> = self.workers.drain(..).map(|worker| worker.thread).collect();
-        for thread in threads {
+    /// Waits for a message of a worker, and looks meanwhile whether any of them still begins something.
+    fn receive<R>(&self, messages: &Receiver<R>) -> Result<R, Ended> {
+        let Some(watchdog) = self.stepping.watchdog else { return Ok(self.stop.receive(messages)?) };
+        let (limit, mut warned) = (watchdog.limit(self.longest), false);
+        loop {
+            if let Some(message) = self.stop.receive_within(messages, watchdog.interval())? {
+                return Ok(message);
+            }
+            let stall = Stall::seen(self.workers.iter().map(|worker| worker.post.place()), self.began, self.during);
+            if stall.still > limit.saturating_add(watchdog.grace) {
+                return Err(Ended::ByCaller(StepError::Stalled(Box::new(stall))));
+            }
+            if stall.still > limit && !warned {
+                warned = true;
+                tracing::warn!("{stall}");
+            }
+        }
+    }
+
+    /// Ends every worker that still runs, and keeps its stages. One that does not end in time is left behind.
+    fn join(&mut self, patience: Option<Duration>) {
+        let workers: Vec<_> = self.workers.drain(..).map(|worker| (worker.thread, worker.post)).collect();
+        let start = Instant::now();
+        for (thread, post) in workers {
+            while patience.is_some_and(|patience| start.elapsed() < patience) && !thread.is_finished() {
+                thread::sleep(Duration::from_millis(1));
+            }
+            if patience.is_some() && !thread.is_finished() {
+                let Place { stage, activity, .. } = post.place();
+                tracing::error!(stage, %activity, "a worker does not end: its thread and its modules are left behind");
+                continue;
+            }
             match thread.join() {
                 Ok(runners) => self.ended.extend(runners),
                 Err(panic) => tracing::error!(failure = %Failure::of_panic(panic), "a worker thread was lost"),
@@ -227,6 +271,6 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
 
 impl<In: Payload, Target: Payload> Drop for Pipeline<In, Target> {
     fn drop(&mut self) {
-        self.join();
+        self.join(None);
     }
 }

@@ -60,6 +60,18 @@ impl Stop {
         }
     }
 
+    /// The same, but none if nothing comes for so long.
+    pub(crate) fn receive_within<T>(&self, channel: &Receiver<T>, wait: Duration) -> Result<Option<T>, Stopped> {
+        if let Some(message) = self.look_for(channel)? {
+            return Ok(Some(message));
+        }
+        select! {
+            recv(channel) -> message => message.map(Some).map_err(|_| Stopped),
+            recv(self.raised) -> _ => Err(Stopped),
+            default(wait) => Ok(None),
+        }
+    }
+
     /// Sends, unless the pipeline stops or the other end is gone.
     pub(crate) fn send<T>(&self, channel: &Sender<T>, message: T) -> Result<(), Stopped> {
         match self.try_send(channel, message)? {
@@ -78,14 +90,23 @@ impl Stop {
         }
     }
 
-    /// Leaves its core to whoever is ready meanwhile, and sleeps when that takes too long.
-    fn await_message<T>(&self, channel: &Receiver<T>) -> Result<T, Stopped> {
+    /// What comes in a short time. It leaves its core to whoever is ready meanwhile.
+    fn look_for<T>(&self, channel: &Receiver<T>) -> Result<Option<T>, Stopped> {
         let start = Instant::now();
-        while start.elapsed() < PATIENCE {
-            thread::yield_now();
+        loop {
             if let Some(message) = self.try_receive(channel)? {
-                return Ok(message);
+                return Ok(Some(message));
             }
+            if start.elapsed() >= PATIENCE {
+                return Ok(None);
+            }
+            thread::yield_now();
+        }
+    }
+
+    fn await_message<T>(&self, channel: &Receiver<T>) -> Result<T, Stopped> {
+        if let Some(message) = self.look_for(channel)? {
+            return Ok(message);
         }
         select! {
             recv(channel) -> message => message.map_err(|_| Stopped),

@@ -20,6 +20,7 @@ use crate::gauges::Gauges;
 use crate::recording::Clock;
 use crate::runner::{Conclusion, Interrupt, Runner};
 use crate::stop::{Stop, Stopped, Waits};
+use crate::watchdog::Post;
 
 /// What the caller asks of every worker.
 pub(crate) struct Command {
@@ -66,8 +67,8 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn new(index: usize, runners: Vec<Box<dyn Runner>>, line: Line, stop: Arc<Stop>) -> Self {
-        let diary = Diary::new(runners.first().map_or(0, |runner| runner.stage()));
+    pub(crate) fn new(index: usize, runners: Vec<Box<dyn Runner>>, line: Line, stop: Arc<Stop>, post: Post) -> Self {
+        let diary = Diary::new(runners.first().map_or(0, |runner| runner.stage()), post);
         Self { index, runners, line, waits: Waits::new(stop), diary, gauges: Gauges::new() }
     }
 
@@ -139,6 +140,8 @@ impl Worker {
             Pass::Inspect(_) => self.conclude(Verdict::Skip)?,
             Pass::Evaluate(_) => effects::skipped(),
         }
+        // From here on it waits for the caller.
+        self.diary.enter(self.diary.stage, Activity::Start);
         Ok(())
     }
 

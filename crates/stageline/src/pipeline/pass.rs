@@ -53,7 +53,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     }
 
     /// The second part of a step: what every stage tells of it, in order.
-    pub(super) fn conclude(&self, verdict: Verdict) -> Result<Vec<Stepped>, Stopped> {
+    pub(super) fn conclude(&self, verdict: Verdict) -> Result<Vec<Stepped>, Ended> {
         for worker in &self.workers {
             self.stop.send(&worker.verdicts, verdict)?;
         }
@@ -65,7 +65,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         &self,
         (inputs, targets): (Vec<In>, Vec<Target>),
         context: &Arc<Context>,
-    ) -> Result<Option<Culprit>, Stopped> {
+    ) -> Result<Option<Culprit>, Ended> {
         let finished = self.run(inputs, targets, Arc::clone(&self.plan), &Pass::Inspect(Arc::clone(context)))?;
         self.concluded_stages()?;
         Ok(finite::first(finished.into_iter().flat_map(|outcome| outcome.culprits)))
@@ -89,7 +89,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         targets: Vec<Target>,
         plan: Arc<Checked>,
         pass: &Pass,
-    ) -> Result<Vec<Outcome>, Stopped> {
+    ) -> Result<Vec<Outcome>, Ended> {
         self.stop.send(&self.door.inputs, inputs)?;
         self.stop.send(&self.door.targets, targets)?;
         for worker in &self.workers {
@@ -102,21 +102,20 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     }
 
     /// What each worker has done in a training pass, when that is over.
-    pub(super) fn recorded(&self) -> Result<Vec<Vec<Event>>, Stopped> {
-        let mut recorded = (0..self.plan().workers())
-            .map(|_| self.stop.receive(&self.recorded))
-            .collect::<Result<Vec<Recorded>, _>>()?;
+    pub(super) fn recorded(&self) -> Result<Vec<Vec<Event>>, Ended> {
+        let mut recorded =
+            (0..self.plan().workers()).map(|_| self.receive(&self.recorded)).collect::<Result<Vec<Recorded>, _>>()?;
         recorded.sort_by_key(|recorded| recorded.worker);
         Ok(recorded.into_iter().map(|recorded| recorded.events).collect())
     }
 
     /// One message of every stage.
-    fn gather<R>(&self, messages: &Receiver<R>) -> Result<Vec<R>, Stopped> {
-        (0..self.plan().stages()).map(|_| self.stop.receive(messages)).collect()
+    fn gather<R>(&self, messages: &Receiver<R>) -> Result<Vec<R>, Ended> {
+        (0..self.plan().stages()).map(|_| self.receive(messages)).collect()
     }
 
     /// What every stage tells when its step is over, in order.
-    fn concluded_stages(&self) -> Result<Vec<Stepped>, Stopped> {
+    fn concluded_stages(&self) -> Result<Vec<Stepped>, Ended> {
         let mut stepped = self.gather(&self.stepped)?;
         stepped.sort_by_key(|stage| stage.stage);
         Ok(stepped)
