@@ -4,12 +4,16 @@
 //! cargo run --release --example gpt -- --stages 2 --micro-batches 8
 //! ```
 
+#[path = "gpt/config.rs"]
+mod config;
 #[path = "gpt/cut.rs"]
 mod cut;
 #[path = "gpt/fingerprint.rs"]
 mod fingerprint;
 #[path = "gpt/flags.rs"]
 mod flags;
+#[path = "gpt/keep.rs"]
+mod keep;
 #[path = "gpt/log.rs"]
 mod log;
 #[path = "gpt/model.rs"]
@@ -28,7 +32,7 @@ use std::f64::consts::LN_2;
 use std::num::NonZero;
 use std::ops::Range;
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig;
 use burn::lr_scheduler::linear::LinearLrSchedulerConfig;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
@@ -36,13 +40,14 @@ use burn::lr_scheduler::sequential::SequentialLrSchedulerConfig;
 use burn::module::ParamGroup;
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;
-use clap::Parser;
 use stageline::schedule::Plan;
+use stageline::checkpoint::Checkpoint;
 use stageline::{CountingAllocator, Pipeline, PipelineBuilder, StageConfig, Verify};
 use stageline_report::record::Run;
 
 use crate::cut::Bytes;
-use crate::flags::{Flags, Settings, Training};
+use crate::flags::{Job, Training};
+use crate::keep::{Identity, Keeper};
 use crate::log::{FinalLine, Log, setting};
 use crate::model::Layers;
 use crate::progress::Progress;
@@ -59,25 +64,41 @@ fn main() -> Result<()> {
     let progress = Progress::default();
     let warnings = progress.clone();
     tracing_subscriber::fmt().with_writer(move || warnings.clone()).with_target(false).without_time().init();
-    let mut settings = Flags::parse().resolve()?;
-    let outputs = std::mem::take(&mut settings.outputs);
-    let device = settings.running.devices[0].clone();
-    let text = Source::open(settings.data.as_deref(), settings.shape.context, settings.seed, device.clone())?;
-    let recipe = Recipe::new(&settings)?;
-    let training = &settings.training;
-    if let Some(steps) = settings.verify {
+    let (resolved, saved) = keep::command_line(std::env::args_os().collect())?;
+    if resolved.flags.print_config {
+        print!("{}", resolved.settings.to_toml()?);
+        return Ok(());
+    }
+    let mut job = resolved.flags.job(resolved.settings)?;
+    let outputs = std::mem::take(&mut job.outputs);
+    let device = job.running.devices[0].clone();
+    let text = Source::open(job.data.as_deref(), job.shape.context, job.seed, device.clone())?;
+    let recipe = Recipe::new(&job)?;
+    let training = &job.training;
+    if let Some(steps) = job.verify {
         return verify(&recipe, &text, training.batch_size, steps);
     }
 
-    let mut pipeline = recipe.builder().build()?;
-    let mut log = Log::create(outputs, recipe.run(pipeline.plan()), training.steps)?;
+    let identity = Identity::of(&job, &text);
+    let checkpoint = saved.map(|saved| saved.read()).transpose().context("--resume")?;
+    checkpoint.iter().try_for_each(|checkpoint| identity.check(checkpoint))?;
+    let start = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.progress.steps as usize);
+    let mut pipeline = recipe.builder(checkpoint).build()?;
+    let mut keeper = Keeper::new(&job.keeping, identity)?;
+    let mut log = Log::create(outputs, recipe.run(pipeline.plan()), start, training.steps)?;
     let before = bits_per_byte(&mut pipeline, &text, training.batch_size)?;
-    log.validation(0, before * LN_2)?;
-    println!("validation: {before:.3} bits a byte before training; single bytes have {:.3}", text.unigram_entropy());
-    if let Err(error) = train(&mut pipeline, &text, &settings, &mut log, &progress) {
+    log.validation(start, before * LN_2)?;
+    println!(
+        "validation: {before:.3} bits a byte after {start} steps; single bytes have {:.3}",
+        text.unigram_entropy()?
+    );
+    let trained = train(&mut pipeline, &text, &job, (start, &mut keeper), &mut log, &progress);
+    if !trained.as_ref().is_ok_and(|steps| *steps == training.steps) {
         log.close()?;
-        return Err(error);
+        keeper.finish()?;
+        return trained.map(drop);
     }
+    keeper.finish()?;
     let after = bits_per_byte(&mut pipeline, &text, training.batch_size)?;
     log.validation(training.steps, after * LN_2)?;
     println!("validation: {after:.3} bits a byte after training");
@@ -87,8 +108,8 @@ fn main() -> Result<()> {
     println!("{parameters} parameters, sha256 {parameters_sha256}");
     log.finish(&FinalLine { r#final: true, validation_bits_per_byte: after, parameters, parameters_sha256 })?;
 
-    let prompt = text.prompt();
-    let continued = sample::continue_text(&layers, &prompt, SAMPLE_LENGTH, settings.seed, &device);
+    let prompt = text.prompt()?;
+    let continued = sample::continue_text(&layers, &prompt, SAMPLE_LENGTH, job.seed, &device);
     println!("--- held-out text:\n{}", String::from_utf8_lossy(&prompt));
     println!("--- continued by the model:\n{}", String::from_utf8_lossy(&continued));
     Ok(())
@@ -96,27 +117,27 @@ fn main() -> Result<()> {
 
 /// What a pipeline is built of, as often as one likes.
 struct Recipe<'a> {
-    settings: &'a Settings,
+    job: &'a Job,
     cuts: Vec<Range<usize>>,
     configs: Vec<StageConfig>,
 }
 
 impl<'a> Recipe<'a> {
-    fn new(settings: &'a Settings) -> Result<Self> {
-        let cuts = cut::cut(settings.shape, settings.running.devices.len())?;
+    fn new(job: &'a Job) -> Result<Self> {
+        let cuts = cut::cut(job.shape, job.running.devices.len())?;
         println!("blocks of every stage, with the embeddings before the first and the head after the last: {cuts:?}");
         let adam = |decay| AdamWConfig::new().with_weight_decay(decay).with_epsilon(1e-8);
         // Norms and biases do not decay.
         let group = ParamGroup::from_any_predicates(vec!["norm", "bias"]);
         let optimizer = adam(0.1).init().with_group(group, adam(0.0).build(), None);
-        let learning_rate = learning_rate(&settings.training)?;
+        let learning_rate = learning_rate(&job.training)?;
         let config = |device: &Device| StageConfig::new(device.clone(), optimizer.clone(), learning_rate.clone());
-        Ok(Self { settings, cuts, configs: settings.running.devices.iter().map(config).collect() })
+        Ok(Self { job, cuts, configs: job.running.devices.iter().map(config).collect() })
     }
 
     /// What the log says of it.
     fn run(&self, plan: &Plan) -> Run {
-        let Settings { shape, training, running, configuration, .. } = self.settings;
+        let Job { shape, training, running, settings, .. } = self.job;
         let tokens = training.batch_size / training.micro_batches * shape.context;
         Run {
             stageline: env!("CARGO_PKG_VERSION").to_owned(),
@@ -130,14 +151,19 @@ impl<'a> Recipe<'a> {
                 setting("system", format!("{} {}", std::env::consts::OS, std::env::consts::ARCH)),
                 setting("cores", std::thread::available_parallelism().map_or(0, NonZero::get)),
             ]),
-            configuration: configuration.clone(),
+            configuration: settings.0.clone(),
         }
     }
 
-    fn builder(&self) -> PipelineBuilder<Bytes, Bytes> {
-        let Settings { shape, training, running, seed, .. } = self.settings;
+    /// Anew, or from there.
+    fn builder(&self, checkpoint: Option<Checkpoint>) -> PipelineBuilder<Bytes, Bytes> {
+        let Job { shape, training, running, seed, .. } = self.job;
         let layers = Layers::init(*shape, *seed, &running.devices[0].clone().autodiff());
-        let builder = cut::split(layers, &self.cuts, self.configs.clone());
+        let names = cut::names(&layers);
+        let mut builder = cut::split(layers, &self.cuts, self.configs.clone()).names(names).watchdog(running.watchdog);
+        if let Some(checkpoint) = checkpoint {
+            builder = builder.restore(checkpoint);
+        }
         let builder = builder
             .schedule(running.schedule)
             .precision(running.precision)
@@ -159,9 +185,10 @@ impl<'a> Recipe<'a> {
 
 /// Proves that the recipe trains as a full batch on one device does; an error if not.
 fn verify(recipe: &Recipe, text: &Source, batch_size: usize, steps: usize) -> Result<()> {
-    let validation: Vec<_> = text.validation(batch_size).collect();
-    let batch = |step| text.batch(step, batch_size);
-    let verification = Verify::new().steps(steps).pipeline(|| recipe.builder(), batch, &validation)?;
+    let validation = text.validation(batch_size).collect::<Result<Vec<_>>>()?;
+    let batches = (0..steps).map(|step| text.batch(step, batch_size)).collect::<Result<Vec<_>>>()?;
+    let batch = |step: usize| batches[step].clone();
+    let verification = Verify::new().steps(steps).pipeline(|| recipe.builder(None), batch, &validation)?;
     print!("{verification}");
     ensure!(verification.passes(), "it does not train as a full batch on one device does");
     Ok(())
@@ -185,30 +212,46 @@ fn learning_rate(training: &Training) -> Result<ModuleLrScheduler> {
     schedule.init().map_err(|error| anyhow!("the learning rate schedule of {} steps: {error}", training.steps))
 }
 
+/// Up to the last step, or to where it is told to stop.
 fn train(
     pipeline: &mut Pipeline<Bytes, Bytes>,
     text: &Source,
-    settings: &Settings,
+    job: &Job,
+    (start, keeper): (usize, &mut Keeper),
     log: &mut Log,
     progress: &Progress,
-) -> Result<()> {
-    let Settings { training, running, .. } = settings;
-    progress.begin(training.steps)?;
-    for step in 0..training.steps {
-        let report = pipeline.step(text.batch(step, training.batch_size))?;
+) -> Result<usize> {
+    let Job { training, running, .. } = job;
+    progress.begin(start, training.steps)?;
+    for step in start..training.steps {
+        if keeper.stops(step) {
+            progress.end();
+            keeper.save(pipeline)?;
+            return Ok(step);
+        }
+        let report = match pipeline.step(text.batch(step, training.batch_size)?) {
+            Ok(report) => report,
+            Err(error) => {
+                // No stage has made the step: nothing that was trained is lost.
+                keeper.save(pipeline).unwrap_or_else(|lost| eprintln!("no checkpoint after the error: {lost}"));
+                return Err(error.into());
+            }
+        };
         let utilisation = running.utilisation.map(|share| share * report.weight() / report.step_time.as_secs_f64());
         progress.step(&report, utilisation);
         log.step(&report, utilisation)?;
+        keeper.step(pipeline, step + 1)?;
     }
     progress.end();
-    Ok(())
+    keeper.save(pipeline)?;
+    Ok(training.steps)
 }
 
 /// The loss on the held-out windows, in bits.
 fn bits_per_byte(pipeline: &mut Pipeline<Bytes, Bytes>, text: &Source, batch_size: usize) -> Result<f64> {
     let (mut nats, mut bytes) = (0.0, 0.0);
     for batch in text.validation(batch_size) {
-        let report = pipeline.eval(batch)?;
+        let report = pipeline.eval(batch?)?;
         nats += report.loss * report.weight();
         bytes += report.weight();
     }

@@ -3,9 +3,10 @@
 use std::ops::Range;
 
 use anyhow::Result;
+use burn::module::Module;
 use burn::tensor::{Int, Tensor};
 use stageline::schedule::balance;
-use stageline::{LossStage, Modules, Pipeline, PipelineBuilder, StageConfig};
+use stageline::{LossStage, Modules, Names, Pipeline, PipelineBuilder, StageConfig};
 use stageline_report::record::Layer;
 
 use crate::model::{Block, Embeddings, Head, Layers, Shape, VOCABULARY};
@@ -61,6 +62,13 @@ pub fn layers(shape: Shape, cuts: &[Range<usize>]) -> Vec<Layer> {
         Layer { name, stage, weight: cost.flops as f64, parameters: cost.parameters as u64 }
     };
     costs(shape).into_iter().enumerate().map(layer).collect()
+}
+
+/// What parameters are called, wherever the model is cut.
+#[allow(dead_code)] // only the example asks
+pub fn names<H: Module>(layers: &Layers<H>) -> Names {
+    let Layers { embeddings, blocks, head } = layers;
+    Names::new().part("embeddings", embeddings).part("blocks", blocks).part("head", head)
 }
 
 /// One stage for every range of blocks, each with its configuration.

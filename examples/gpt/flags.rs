@@ -1,17 +1,18 @@
 //! What the command line says, and what it means.
 
-use std::collections::BTreeMap;
+use std::num::NonZero;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use burn::tensor::Device;
 use clap::Parser;
-use serde_json::Value;
 use stageline::schedule::{Schedule, schedule_named};
-use stageline::{Clip, DeviceName, Precision};
+use stageline::{Clip, DeviceName, Precision, Watchdog};
 
+use crate::config::Settings;
 use crate::cut::training_flops;
-use crate::log::{Outputs, setting};
+use crate::log::Outputs;
 use crate::model::Shape;
 
 /// What no flag that counts something needs to go beyond.
@@ -88,6 +89,36 @@ pub struct Flags {
     /// one full batch on one device does
     #[arg(long, num_args = 0..=1, default_missing_value = "100")]
     verify: Option<usize>,
+    /// Writes checkpoints into this folder: every so often, at the end, on the first Ctrl-C or SIGTERM, which then ends the
+    /// training, and after an error
+    #[arg(long, value_name = "FOLDER")]
+    pub checkpoint: Option<PathBuf>,
+    /// After every how many steps
+    #[arg(long, default_value_t = 100)]
+    every: usize,
+    /// How many checkpoints are kept
+    #[arg(long, default_value_t = NonZero::new(3).expect("3 is not 0"))]
+    keep: NonZero<usize>,
+    /// Goes on from a checkpoint, or from the latest of a folder of them; `latest` is that of `--checkpoint`. Its settings hold
+    /// where no others are given; stages, schedule, M and devices are free
+    #[arg(long, value_name = "FOLDER")]
+    pub resume: Option<PathBuf>,
+    /// Ends after so many steps, as Ctrl-C does
+    #[arg(long, value_name = "STEPS")]
+    stop_after: Option<usize>,
+    /// After how many seconds in which nothing begins a warning says what every stage is doing; ten times that later the
+    /// training ends with an error. 0 is never
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    watchdog: u32,
+    /// Reads settings from a TOML file: flags by their names, with `_` for `-`; flags count more
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// One setting, such as `micro_batches=16`; counts more than the file, and less than a flag
+    #[arg(long, value_name = "NAME=VALUE")]
+    set: Vec<String>,
+    /// Prints all settings as a file for `--config`, and does nothing else
+    #[arg(long)]
+    pub print_config: bool,
     /// Writes a JSON object a line: what is run, every step, every validation, and what came of it
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
@@ -106,7 +137,7 @@ pub struct Flags {
 }
 
 /// Flags that make sense together.
-pub struct Settings {
+pub struct Job {
     pub data: Option<PathBuf>,
     pub shape: Shape,
     pub training: Training,
@@ -114,8 +145,17 @@ pub struct Settings {
     pub seed: u64,
     pub verify: Option<usize>,
     pub outputs: Outputs,
-    /// All flags that change what is run, for the log.
-    pub configuration: BTreeMap<String, Value>,
+    pub keeping: Keeping,
+    /// All flags, for the log and for checkpoints.
+    pub settings: Settings,
+}
+
+/// Which checkpoints are written.
+pub struct Keeping {
+    pub folder: Option<PathBuf>,
+    pub every: usize,
+    pub keep: NonZero<usize>,
+    pub stop_after: Option<usize>,
 }
 
 /// What is trained how long.
@@ -140,39 +180,19 @@ pub struct Running {
     pub utilisation: Option<f64>,
     pub channel_capacity: Option<usize>,
     pub cores_per_stage: Option<usize>,
+    pub watchdog: Option<Watchdog>,
 }
 
 impl Flags {
-    fn configuration(&self) -> BTreeMap<String, Value> {
-        BTreeMap::from([
-            setting("stages", self.stages),
-            setting("micro_batches", self.micro_batches),
-            setting("micro_batch_size", self.micro_batch_size),
-            setting("schedule", self.schedule.name()),
-            setting("steps", self.steps),
-            setting("layers", self.layers),
-            setting("width", self.width),
-            setting("context", self.context),
-            setting("precision", self.precision.to_string()),
-            setting("learning_rate", self.learning_rate),
-            setting("clip", self.clip),
-            setting("seed", self.seed),
-            setting("device", &self.device),
-            setting("synchronise_every", self.synchronise_every),
-            setting("peak_tflops", self.peak_tflops),
-            setting("channel_capacity", self.channel_capacity),
-            setting("cores_per_stage", self.cores_per_stage),
-        ])
-    }
-
     /// Refuses what cannot be, before anything is read or started.
-    pub fn resolve(self) -> Result<Settings> {
+    pub fn job(self, settings: Settings) -> Result<Job> {
         for (flag, value) in [
             ("--stages", self.stages),
             ("--micro-batches", self.micro_batches),
             ("--micro-batch-size", self.micro_batch_size),
             ("--width", self.width),
             ("--context", self.context),
+            ("--every", self.every),
             ("--layers + 1", self.layers.saturating_add(1)),
         ] {
             ensure!((1..=LARGEST).contains(&value), "{flag} {value}: give 1 to {LARGEST}");
@@ -185,7 +205,6 @@ impl Flags {
         ensure!(self.clip >= 0.0 && self.clip.is_finite(), "--clip {}: give 0 or more", self.clip);
         let peak = self.peak_tflops.unwrap_or(1.0);
         ensure!(peak > 0.0 && peak.is_finite(), "--peak-tflops {peak}: give a number above 0");
-        let configuration = self.configuration();
         let names = DeviceName::parse_list(&self.device).context("--device")?;
         let devices = names.into_iter().map(DeviceName::open).collect::<Result<Vec<_>, _>>().context("--device")?;
         // All chunks of a worker are on its device.
@@ -194,7 +213,7 @@ impl Flags {
         let of_stage = |stage: usize| devices[stage % workers * used / workers].clone();
         let shape = Shape { layers: self.layers, width: self.width, context: self.context };
         let of_peak = |tflops: f64| training_flops(shape) / (tflops * 1e12 * used as f64);
-        Ok(Settings {
+        Ok(Job {
             data: self.data,
             shape,
             training: Training {
@@ -214,6 +233,7 @@ impl Flags {
                 utilisation: self.peak_tflops.map(of_peak),
                 channel_capacity: self.channel_capacity,
                 cores_per_stage: self.cores_per_stage,
+                watchdog: watchdog(self.watchdog),
             },
             seed: self.seed,
             verify: self.verify,
@@ -225,7 +245,19 @@ impl Flags {
                 draw_step: self.draw_step,
                 synchronise_every: self.synchronise_every,
             },
-            configuration,
+            keeping: Keeping {
+                folder: self.checkpoint,
+                every: self.every,
+                keep: self.keep,
+                stop_after: self.stop_after,
+            },
+            settings,
         })
     }
+}
+
+/// The watchdog that warns after so many seconds.
+fn watchdog(seconds: u32) -> Option<Watchdog> {
+    let floor = Duration::from_secs(seconds.into());
+    (seconds > 0).then(|| Watchdog { floor, grace: 10 * floor, ..Watchdog::default() })
 }

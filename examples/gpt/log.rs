@@ -1,7 +1,7 @@
 //! Where a run is written down: a log, a trace, TensorBoard's files, a page.
 
-use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -44,10 +44,13 @@ pub struct Log {
 }
 
 impl Log {
-    /// Begins with what is run, for so many steps.
-    pub fn create(outputs: Outputs, run: Run, steps: usize) -> Result<Self> {
+    /// Begins with what is run, from one step to another; a run that goes on from a checkpoint goes on with its log.
+    pub fn create(outputs: Outputs, run: Run, start: usize, steps: usize) -> Result<Self> {
         let create = |path: &Path| File::create(path).map(BufWriter::new).with_context(|| path.display().to_string());
-        let file = outputs.log.as_deref().map(create).transpose()?;
+        let (file, before) = match outputs.log.as_deref() {
+            Some(path) if start > 0 => go_on(path).with_context(|| path.display().to_string())?,
+            path => (path.map(create).transpose()?, Vec::new()),
+        };
         let board = match &outputs.tensorboard {
             Some(folder) => {
                 fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
@@ -61,7 +64,7 @@ impl Log {
             0 => outputs.draw_step.min(last),
             every => outputs.draw_step.next_multiple_of(every).min(last - last % every),
         };
-        let mut log = Self { outputs, file, text: Vec::new(), trace: Trace::new(), board, drawn };
+        let mut log = Self { outputs, file, text: before, trace: Trace::new(), board, drawn };
         log.write(&Line::Run(Box::new(run)))?;
         Ok(log)
     }
@@ -140,6 +143,16 @@ impl Log {
         }
         Ok(())
     }
+}
+
+/// A log that is there already, if it is, and its text, without a last line that was cut short.
+fn go_on(path: &Path) -> Result<(Option<BufWriter<File>>, Vec<u8>)> {
+    let mut file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
+    let mut text = Vec::new();
+    file.read_to_end(&mut text)?;
+    text.truncate(text.iter().rposition(|&byte| byte == b'\n').map_or(0, |last| last + 1));
+    file.set_len(text.len() as u64)?;
+    Ok((Some(BufWriter::new(file)), text))
 }
 
 /// What came of it all.

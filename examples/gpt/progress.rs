@@ -17,10 +17,13 @@ impl Default for Progress {
 }
 
 impl Progress {
-    pub fn begin(&self, steps: usize) -> Result<()> {
+    /// From a step on.
+    pub fn begin(&self, start: usize, steps: usize) -> Result<()> {
         self.0.set_style(ProgressStyle::with_template("{bar:16} {pos}/{len} {msg}, {eta} left")?);
         self.0.set_length(steps as u64);
         self.0.reset();
+        self.0.set_position(start as u64);
+        self.0.reset_eta();
         Ok(())
     }
 

@@ -53,33 +53,38 @@ impl Source {
         Ok(Self { corpus, sampler, validation, context, device })
     }
 
+    /// Of what text it is.
+    pub fn fingerprint(&self) -> String {
+        self.corpus.fingerprint()
+    }
+
     /// The batch of a step: `size` windows, each byte the target of the ones before it.
-    pub fn batch(&self, step: usize, size: usize) -> Batch<Bytes, Bytes> {
+    pub fn batch(&self, step: usize, size: usize) -> Result<Batch<Bytes, Bytes>> {
         self.windows(self.corpus.train(), &self.sampler.offsets(step as u64, size))
     }
 
     /// The held-out windows, in batches of `size`.
-    pub fn validation(&self, size: usize) -> impl Iterator<Item = Batch<Bytes, Bytes>> {
+    pub fn validation(&self, size: usize) -> impl Iterator<Item = Result<Batch<Bytes, Bytes>>> {
         self.validation.chunks(size).map(|offsets| self.windows(self.corpus.validation(), offsets))
     }
 
     /// The entropy of single held-out bytes, in bits: what a model that ignores the context cannot go below.
-    pub fn unigram_entropy(&self) -> f64 {
-        self.corpus.validation().unigram_entropy()
+    pub fn unigram_entropy(&self) -> Result<f64> {
+        Ok(self.corpus.validation().unigram_entropy()?)
     }
 
     /// The first held-out window, to be continued.
-    pub fn prompt(&self) -> Vec<u8> {
+    pub fn prompt(&self) -> Result<Vec<u8>> {
         let mut prompt = vec![0; self.context];
-        self.corpus.validation().read(self.validation[0], &mut prompt);
-        prompt
+        self.corpus.validation().read(self.validation[0], &mut prompt)?;
+        Ok(prompt)
     }
 
-    fn windows(&self, text: &Text, offsets: &[u64]) -> Batch<Bytes, Bytes> {
+    fn windows(&self, text: &Text, offsets: &[u64]) -> Result<Batch<Bytes, Bytes>> {
         let mut window = vec![0; self.context + 1];
         let (mut inputs, mut targets) = (Vec::new(), Vec::new());
         for &offset in offsets {
-            text.read(offset, &mut window);
+            text.read(offset, &mut window)?;
             inputs.extend(window[..self.context].iter().map(|&byte| i32::from(byte)));
             targets.extend(window[1..].iter().map(|&byte| i32::from(byte)));
         }
@@ -87,7 +92,7 @@ impl Source {
             let data = TensorData::new(bytes, [offsets.len(), self.context]);
             Tensor::<2, Int>::from_data(data, &self.device)
         };
-        Batch::new(tensor(inputs), tensor(targets))
+        Ok(Batch::new(tensor(inputs), tensor(targets)))
     }
 }
 

@@ -73,10 +73,11 @@ fn a_stage_that_sleeps_for_ever_is_named_and_left_behind() {
         assert_eq!(at_work, [(1, Activity::Instruction(Instruction::Compute(asleep)))]);
         // The last stage waits for the one before it, and that one for the sleeper.
         let causes: Vec<_> =
-            stall.workers.iter().map(|worker| (worker.waits(), worker.activity.wait_cause())).collect();
-        let waiting = |stage| (true, Some(WaitCause::Stage(stage)));
+            stall.workers.iter().map(|worker| worker.waits_for()).collect();
+        let waiting = |stage| Some(WaitCause::Stage(stage));
         assert_eq!((causes[2], causes[3]), (waiting(1), waiting(2)));
-        assert!(causes[0].0, "{:?}", stall.workers[0]);
+        assert!(causes[0].is_some(), "{:?}", stall.workers[0]);
+        assert_eq!(stall.to_json()["recent"][1].as_array().unwrap().last(), Some(&stall.to_json()["workers"][1]));
         let text = StepError::Stalled(stall).to_string();
         assert!(text.contains("at work: stage 1\n") && text.contains("stage 1: action 1F0"), "{text}");
 

@@ -1,30 +1,34 @@
 //! A path becomes a text for training and one for validation.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::path::Path;
 
-use memmap2::{Mmap, MmapOptions};
-
 use crate::error::CorpusError;
+use crate::fingerprint::fingerprint;
 use crate::options::CorpusOptions;
 use crate::split::split;
-use crate::take::{Extent, take};
+use crate::take::take;
 use crate::text::Text;
 use crate::walk::walk;
 
-/// A memory-mapped byte corpus, split into a text for training and one for validation.
+/// A byte corpus that stays on disk, split into a text for training and one for validation.
 #[derive(Debug)]
 pub struct Corpus {
     train: Text,
     validation: Text,
+    fingerprint: String,
 }
 
 impl Corpus {
     /// Opens a text file, or all files of a folder and the folders in it.
     ///
-    /// **The files must not be truncated while the corpus is open**: reading a part of a memory map that its file no
-    /// longer has ends the process with a signal, and bytes that are overwritten change under the reader.
+    /// A file must stay as it is while the corpus is open, so that a run goes on with the text that it began with. One
+    /// that was deleted, that shrank or grew, or that has another modification time, is a [`CorpusError::Changed`] at
+    /// the next read of it; windows that lie in other files are read as before. Not noticed is what leaves both the
+    /// length and the modification time as they were: a write that follows another within the resolution of the file
+    /// system's clock, some milliseconds, or one after which the time was set back. Files are found by `path` at every
+    /// read, so a relative one binds the process to its working directory.
     ///
     /// In a folder, symbolic links, hidden entries (such as `.git`), folders named `target` and empty files are
     /// skipped. Each file has two random draws, which depend on nothing but the seed and its path relative to the
@@ -43,7 +47,7 @@ impl Corpus {
     /// - [`CorpusError::PathNotFound`]: the path does not exist.
     /// - [`CorpusError::NothingToRead`]: there is no file of these extensions that has a byte in it.
     /// - [`CorpusError::Io`]: a file or folder is unreadable.
-    /// - [`CorpusError::Map`]: the operating system refused a memory map, most likely because they are too many.
+    /// - [`CorpusError::Changed`]: a file changed while the corpus was being opened.
     pub fn open(path: &Path, options: &CorpusOptions) -> Result<Self, CorpusError> {
         options.check()?;
         let metadata = fs::metadata(path).map_err(|source| match source.kind() {
@@ -60,7 +64,10 @@ impl Corpus {
             return Err(CorpusError::NothingToRead { path: path.to_path_buf(), extensions });
         }
         let sides = split(taken, options.validation_fraction);
-        Ok(Self { train: map_all(&sides.train)?, validation: map_all(&sides.validation)? })
+        // That a file is unreadable should be said now, and not when a step first needs it.
+        sides.train.iter().chain(&sides.validation).try_for_each(|extent| extent.read(0, &mut []))?;
+        let fingerprint = fingerprint(path, &sides);
+        Ok(Self { train: Text::new(sides.train), validation: Text::new(sides.validation), fingerprint })
     }
 
     /// What to train on; never empty.
@@ -72,28 +79,17 @@ impl Corpus {
     pub fn validation(&self) -> &Text {
         &self.validation
     }
-}
 
-/// The text of `extents`, in their order.
-fn map_all(extents: &[Extent]) -> Result<Text, CorpusError> {
-    let maps = extents.iter().enumerate().map(|(maps, extent)| map(extent, maps));
-    Ok(Text::new(maps.collect::<Result<Vec<_>, _>>()?))
-}
-
-/// Maps one extent; `maps` were mapped before it.
-fn map(extent: &Extent, maps: usize) -> Result<Mmap, CorpusError> {
-    let Extent { path, bytes } = extent;
-    let file = File::open(path).map_err(CorpusError::io(path))?;
-    if file.metadata().map_err(CorpusError::io(path))?.len() < bytes.end {
-        let shrunk = io::Error::new(io::ErrorKind::UnexpectedEof, "it was truncated while it was opened");
-        return Err(CorpusError::io(path)(shrunk));
+    /// Which text this is, as 64 hexadecimal digits: the same for the same text, so that a resumed run can tell.
+    ///
+    /// It covers which stretches of which files were taken, in order, for training and for validation, with the files'
+    /// paths relative to the folder. So it tells when a file was added, removed, renamed or resized, and when options
+    /// choose other files or another split. It does not cover what the bytes are, which would take a pass over all of
+    /// them, nor modification times and the place of the folder, which a copy of the corpus does not share. The name of
+    /// a path that is itself a file is not covered either.
+    pub fn fingerprint(&self) -> String {
+        self.fingerprint.clone()
     }
-    let failed = |source| CorpusError::Map { path: path.clone(), maps, source };
-    let length = usize::try_from(bytes.end - bytes.start)
-        .map_err(|_| failed(io::Error::other("it is larger than the address space")))?;
-    // SAFETY: the map is only read, and ends within the file, as checked above. That nobody truncates or overwrites
-    // the file while it is mapped cannot be checked; `Corpus::open` asks it of the caller.
-    unsafe { MmapOptions::new().offset(bytes.start).len(length).map(&file) }.map_err(failed)
 }
 
 #[cfg(test)]
@@ -117,7 +113,7 @@ mod tests {
 
     fn contents(text: &Text) -> String {
         let mut bytes = vec![0; text.len() as usize];
-        text.read(0, &mut bytes);
+        text.read(0, &mut bytes).unwrap();
         String::from_utf8(bytes).unwrap()
     }
 
@@ -168,8 +164,8 @@ mod tests {
             lines.retain(|line| line.starts_with("line") && line != "line 7");
             lines
         };
-        assert_eq!(old(before.train()), old(after.train()));
-        assert_eq!(old(before.validation()), old(after.validation()));
+        assert_eq!(old(moved.train()), old(after.train()));
+        assert_eq!(old(moved.validation()), old(after.validation()));
     }
 
     #[test]
@@ -272,11 +268,41 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_shrank_since_it_was_taken_is_an_error() {
-        let root = folder(1);
-        let path = root.path().join("0.txt");
-        let extent = Extent { path: path.clone(), bytes: 0..8 }; // the file has 7
-        let error = map(&extent, 0).unwrap_err();
-        assert!(matches!(error, CorpusError::Io { path: named, .. } if named == path));
+    fn the_fingerprint_is_of_the_names_and_lengths_wherever_they_lie() {
+        let (root, elsewhere) = (folder(20), folder(20));
+        let of = |path: &Path| open(path, CorpusOptions::default()).fingerprint();
+        let before = of(root.path());
+        assert_eq!(before.len(), 64);
+        assert_eq!(before, of(elsewhere.path()));
+        fs::write(root.path().join("7.txt"), "LINE 7\n").unwrap();
+        assert_eq!(before, of(root.path()), "the bytes themselves are not covered");
+        fs::write(root.path().join("7.txt"), "line 7").unwrap();
+        assert_ne!(before, of(root.path()));
+        fs::rename(elsewhere.path().join("7.txt"), elsewhere.path().join("seven.txt")).unwrap();
+        assert_ne!(before, of(elsewhere.path()));
+    }
+
+    #[test]
+    fn the_fingerprint_is_of_what_the_options_choose_and_not_of_the_options() {
+        let root = folder(20);
+        let of = |options| open(root.path(), options).fingerprint();
+        let default = of(CorpusOptions::default());
+        assert_eq!(default, of(CorpusOptions { max_files: 20, ..Default::default() }));
+        assert_ne!(default, of(CorpusOptions { max_files: 19, ..Default::default() }));
+        assert_ne!(default, of(CorpusOptions { seed: 1, ..Default::default() }));
+        assert_ne!(default, of(CorpusOptions { validation_fraction: 0.9, ..Default::default() }));
+    }
+
+    #[test]
+    fn the_fingerprint_of_a_single_file_is_of_its_length_and_its_split() {
+        let root = tempfile::tempdir().unwrap();
+        let of = |name: &str, length, validation_fraction| {
+            let path = root.path().join(name);
+            fs::write(&path, vec![b'x'; length]).unwrap();
+            open(&path, CorpusOptions { validation_fraction, ..Default::default() }).fingerprint()
+        };
+        assert_eq!(of("a.txt", 100, 0.1), of("b.txt", 100, 0.1));
+        assert_ne!(of("a.txt", 100, 0.1), of("a.txt", 101, 0.1));
+        assert_ne!(of("a.txt", 100, 0.1), of("a.txt", 100, 0.2));
     }
 }

@@ -3,7 +3,9 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why a corpus cannot be opened or sampled.
+use crate::change::Change;
+
+/// Why a corpus cannot be opened, sampled or read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CorpusError {
@@ -47,19 +49,19 @@ pub enum CorpusError {
         /// What it may be.
         allowed: &'static str,
     },
-    /// The operating system refused a memory map.
+    /// A file is no longer what it was when the corpus was opened.
     #[error(
-        "cannot map {} into memory, with {maps} files of its side mapped before it; lower max_files, or raise the \
-         limit on maps (vm.max_map_count on Linux)",
+        "{} had {had} bytes when the corpus was opened, and {now}; put it back as it was, with its modification time, \
+         or open the corpus again; train on a copy if it is still written to",
         path.display()
     )]
-    Map {
+    Changed {
         /// The file.
         path: PathBuf,
-        /// How many files of the same side were mapped before it.
-        maps: usize,
-        /// What the operating system said.
-        source: io::Error,
+        /// How many bytes it had.
+        had: u64,
+        /// What has become of it.
+        now: Change,
     },
     /// A file or folder cannot be read.
     #[error("cannot read {}; make it readable, or move it out of the corpus", path.display())]
@@ -109,18 +111,29 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_map_names_the_file_the_number_and_the_way_out() {
-        let source = io::Error::other("out of maps");
-        let message = CorpusError::Map { path: "some/file".into(), maps: 65_000, source }.to_string();
-        for part in ["some/file", "65000 files", "lower max_files"] {
-            assert!(message.contains(part), "{message}");
-        }
+    fn an_io_error_names_the_path_and_keeps_its_cause() {
+        let error = CorpusError::io(Path::new("some/file"))(io::Error::other("disk on fire"));
+        let expected = "cannot read some/file; make it readable, or move it out of the corpus";
+        assert_eq!(
+            (error.to_string().as_str(), error.source().unwrap().to_string().as_str()),
+            (expected, "disk on fire")
+        );
     }
 
     #[test]
-    fn an_io_error_names_the_path_and_keeps_its_cause() {
-        let error = CorpusError::io(Path::new("some/file"))(io::Error::other("disk on fire"));
-        assert!(error.to_string().contains("some/file"), "{error}");
-        assert_eq!(error.source().unwrap().to_string(), "disk on fire");
+    fn what_cannot_be_sampled_is_said_with_its_numbers() {
+        assert_eq!(
+            CorpusError::TextTooShort { text_len: 64, window: 65 }.to_string(),
+            "the text has 64 bytes, but a window takes 65; shorten the window, or read more text (more files, a larger \
+             max_bytes or, for validation, a larger validation_fraction)"
+        );
+        assert_eq!(
+            CorpusError::OutOfRange { name: "max_files", value: "0".into(), allowed: "at least 1" }.to_string(),
+            "max_files is 0; it must be at least 1"
+        );
+        assert_eq!(
+            CorpusError::PathNotFound { path: "some/folder".into() }.to_string(),
+            "some/folder does not exist; give the path of a text file, or of a folder of them"
+        );
     }
 }

@@ -10,8 +10,8 @@ pub struct CorpusOptions {
     pub extensions: Option<Vec<String>>,
     /// Cap on the bytes of both sides together, at least 1; the last file is cut to meet it. By default 32 MiB.
     pub max_bytes: u64,
-    /// Cap on the files of both sides together, at least 1. By default 16,384, because every file is one memory map
-    /// and Linux allows a process about 65,000.
+    /// Cap on the files of both sides together, at least 1. By default 16,384; each is opened once at the start, to see
+    /// that it can be.
     pub max_files: usize,
     /// Share of the files, or of the bytes of a single file, that is held out: 0 (none) to below 1. By default 0.1.
     pub validation_fraction: f64,

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use crate::take::{Extent, Taken};
+use crate::extent::Extent;
+use crate::take::Taken;
 
 /// What is read on each side.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -21,13 +22,13 @@ pub(crate) fn split(mut taken: Vec<Taken>, fraction: f64) -> Sides {
 }
 
 /// Holds out the end of a file; of its bytes, at least one stays on each side where there are two.
-fn split_bytes(Extent { path, bytes }: Extent, fraction: f64) -> Sides {
-    let length = bytes.end - bytes.start;
-    let most = length - 1; // an extent is never empty
+fn split_bytes(whole: Extent, fraction: f64) -> Sides {
+    let bytes = whole.bytes.clone();
+    let most = whole.len() - 1; // an extent is never empty
     let least = u64::from(fraction > 0.0).min(most);
-    let border = bytes.end - ((length as f64 * fraction) as u64).clamp(least, most);
+    let border = bytes.end - ((whole.len() as f64 * fraction) as u64).clamp(least, most);
     let side = |bytes: Range<u64>| {
-        let extent = (!bytes.is_empty()).then(|| Extent { path: path.clone(), bytes });
+        let extent = (!bytes.is_empty()).then(|| Extent { bytes, ..whole.clone() });
         extent.into_iter().collect()
     };
     Sides { train: side(bytes.start..border), validation: side(border..bytes.end) }
@@ -56,9 +57,10 @@ fn remove_nearest(side: &mut Vec<Taken>, fraction: f64) -> Option<Taken> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::change::Stamp;
 
     fn taken(name: &str, length: u64, share: f64) -> Taken {
-        Taken { extent: Extent { path: name.into(), bytes: 0..length }, share }
+        Taken { extent: Extent { path: name.into(), bytes: 0..length, stamp: Stamp::default() }, share }
     }
 
     /// The names on each side, for files with the given shares, named `0`, `1`, and so on.

@@ -1,21 +1,14 @@
 //! Files in order of rank, up to the caps on files and bytes.
 
 use std::fs;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use crate::change::Stamp;
 use crate::error::CorpusError;
+use crate::extent::Extent;
 use crate::hash::draws;
 use crate::options::CorpusOptions;
 use crate::walk::relative_name;
-
-/// A stretch of a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Extent {
-    pub(crate) path: PathBuf,
-    /// From the start of the file; never empty.
-    pub(crate) bytes: Range<u64>,
-}
 
 /// A file that is in the corpus.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,10 +36,11 @@ pub(crate) fn take(root: &Path, files: Vec<PathBuf>, options: &CorpusOptions) ->
         if room == 0 || taken.len() == options.max_files {
             break;
         }
-        let length = fs::metadata(&path).map_err(CorpusError::io(&path))?.len().min(room);
+        let stamp = Stamp::of(&fs::metadata(&path).map_err(CorpusError::io(&path))?);
+        let length = stamp.length.min(room);
         if length > 0 {
             room -= length;
-            taken.push(Taken { extent: Extent { path, bytes: 0..length }, share: draws.share });
+            taken.push(Taken { extent: Extent { path, bytes: 0..length, stamp }, share: draws.share });
         }
     }
     Ok(taken)

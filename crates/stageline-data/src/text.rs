@@ -1,31 +1,36 @@
-//! One side of a corpus, as one stream of bytes over memory maps.
+//! One side of a corpus, as one stream of bytes over extents.
 
 use std::fmt;
 
-use memmap2::Mmap;
+use crate::error::CorpusError;
+use crate::extent::Extent;
 
-/// Memory-mapped pieces of files that read as one stream of bytes, joined with nothing in between.
+/// How many bytes a pass over the whole text reads at once.
+const CHUNK: u64 = 1 << 18;
+
+/// Pieces of files that read as one stream of bytes, joined with nothing in between.
 ///
-/// Offsets and lengths are in bytes. Reading is thread-safe and takes no lock.
-#[derive(Default)]
+/// Offsets and lengths are in bytes. Nothing is kept in memory and no file open: each read opens the files it touches,
+/// and compares their lengths and modification times with those at the time when the corpus was opened. Reading is
+/// thread-safe and takes no lock.
 pub struct Text {
-    /// None of them empty.
-    pieces: Vec<Mmap>,
-    /// Where each piece starts in the stream.
+    extents: Vec<Extent>,
+    /// Where each extent starts in the stream.
     starts: Vec<u64>,
     len: u64,
 }
 
 impl Text {
-    /// The text of `pieces` in this order; empty ones are left out.
-    pub(crate) fn new(pieces: impl IntoIterator<Item = Mmap>) -> Self {
-        let mut text = Self::default();
-        for piece in pieces.into_iter().filter(|piece| !piece.is_empty()) {
-            text.starts.push(text.len);
-            text.len += piece.len() as u64;
-            text.pieces.push(piece);
-        }
-        text
+    /// The text of `extents` in this order.
+    pub(crate) fn new(extents: Vec<Extent>) -> Self {
+        let mut len = 0;
+        let start = |extent: &Extent| {
+            let start = len;
+            len += extent.len();
+            start
+        };
+        let starts = extents.iter().map(start).collect();
+        Self { extents, starts, len }
     }
 
     /// Length in bytes.
@@ -40,50 +45,70 @@ impl Text {
 
     /// How many files the text is made of.
     pub fn files(&self) -> usize {
-        self.pieces.len()
+        self.extents.len()
     }
 
     /// Fills `buffer` with the bytes from `offset` on, across the borders between files.
     ///
+    /// # Errors
+    /// - [`CorpusError::Changed`]: a file that it touches is no longer what it was;
+    ///   [`Corpus::open`](crate::Corpus::open) says what is noticed. What `buffer` then holds is not to be used.
+    /// - [`CorpusError::Io`]: a file that it touches cannot be read.
+    ///
     /// # Panics
     /// If `offset + buffer.len()` is more than [`Text::len`]; offsets from a [`Sampler`](crate::Sampler) made for this
     /// length never are.
-    pub fn read(&self, offset: u64, buffer: &mut [u8]) {
+    pub fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), CorpusError> {
         let fits = offset.checked_add(buffer.len() as u64).is_some_and(|end| end <= self.len);
         assert!(fits, "{} bytes at offset {offset} are not in a text of {} bytes", buffer.len(), self.len);
         if buffer.is_empty() {
-            return; // the text may have no piece at all
+            return Ok(()); // the text may have no extent at all
         }
-        // The first piece starts at 0, so at least one start is at or before the offset.
+        // The first extent starts at 0, so at least one start is at or before the offset.
         let mut index = self.starts.partition_point(|&start| start <= offset) - 1;
-        let mut skip = (offset - self.starts[index]) as usize;
+        let mut skip = offset - self.starts[index];
         let mut rest = buffer;
         while !rest.is_empty() {
-            let from = &self.pieces[index][skip..];
-            let (now, later) = rest.split_at_mut(from.len().min(rest.len()));
-            now.copy_from_slice(&from[..now.len()]);
+            let extent = &self.extents[index];
+            let here = (extent.len() - skip).min(rest.len() as u64) as usize;
+            let (now, later) = rest.split_at_mut(here);
+            extent.read(skip, now)?;
             (rest, index, skip) = (later, index + 1, 0);
         }
+        Ok(())
     }
 
     /// How often each byte value occurs, indexed by the value; reads the whole text.
-    pub fn byte_counts(&self) -> [u64; 256] {
+    ///
+    /// # Errors
+    /// As [`Text::read`].
+    pub fn byte_counts(&self) -> Result<[u64; 256], CorpusError> {
         let mut counts = [0; 256];
-        for &byte in self.pieces.iter().flat_map(|piece| piece.iter()) {
-            counts[usize::from(byte)] += 1;
+        let mut buffer = vec![0; CHUNK.min(self.len) as usize];
+        for extent in &self.extents {
+            for skip in (0..extent.len()).step_by(CHUNK as usize) {
+                let chunk = &mut buffer[..CHUNK.min(extent.len() - skip) as usize];
+                extent.read(skip, chunk)?;
+                for &byte in &*chunk {
+                    counts[usize::from(byte)] += 1;
+                }
+            }
         }
-        counts
+        Ok(counts)
     }
 
     /// The entropy of [`Text::byte_counts`] in bits per byte, 0 to 8; 0 for an empty text. Reads the whole text.
     ///
     /// This is -sum(p log2 p) over the byte values: the loss of the best model that ignores context, so a model that
     /// does better has learned from context.
-    pub fn unigram_entropy(&self) -> f64 {
-        let counts = self.byte_counts();
+    ///
+    /// # Errors
+    /// As [`Text::read`].
+    pub fn unigram_entropy(&self) -> Result<f64, CorpusError> {
+        let counts = self.byte_counts()?;
         let shares = counts.iter().filter(|&&count| count > 0).map(|&count| count as f64 / self.len as f64);
         // From +0.0, because an empty sum of floats is -0.0.
-        shares.fold(0.0, |bits, p| bits - p * p.log2())
+        Ok(shares.fold(0.0, |bits, p| bits - p * p.log2()))
     }
 }
 
@@ -95,27 +120,33 @@ impl fmt::Debug for Text {
 
 #[cfg(test)]
 mod tests {
-    use memmap2::MmapMut;
+    use std::fs;
 
     use super::*;
+    use crate::change::Stamp;
 
-    fn text(pieces: &[&[u8]]) -> Text {
-        Text::new(pieces.iter().map(|bytes| {
-            let mut map = MmapMut::map_anon(bytes.len()).unwrap();
-            map.copy_from_slice(bytes);
-            map.make_read_only().unwrap()
-        }))
+    /// A text of files with these contents, which are not empty; the folder holds them.
+    fn text(pieces: &[&[u8]]) -> (tempfile::TempDir, Text) {
+        let root = tempfile::tempdir().unwrap();
+        let extent = |(i, bytes): (usize, &&[u8])| {
+            let path = root.path().join(i.to_string());
+            fs::write(&path, bytes).unwrap();
+            let stamp = Stamp::of(&fs::metadata(&path).unwrap());
+            Extent { path, bytes: 0..bytes.len() as u64, stamp }
+        };
+        let text = Text::new(pieces.iter().enumerate().map(extent).collect());
+        (root, text)
     }
 
     #[test]
     fn every_read_equals_the_concatenation() {
-        let pieces: [&[u8]; 5] = [b"abc", b"", b"d", b"efghij", b"kl"];
-        let (text, whole) = (text(&pieces), pieces.concat());
+        let pieces: [&[u8]; 4] = [b"abc", b"d", b"efghij", b"kl"];
+        let ((_root, text), whole) = (text(&pieces), pieces.concat());
         assert_eq!((text.len(), text.files()), (12, 4));
         for start in 0..=whole.len() {
             for end in start..=whole.len() {
                 let mut buffer = vec![0; end - start];
-                text.read(start as u64, &mut buffer);
+                text.read(start as u64, &mut buffer).unwrap();
                 assert_eq!(buffer, whole[start..end], "{start}..{end}");
             }
         }
@@ -123,30 +154,32 @@ mod tests {
 
     #[test]
     fn an_empty_text_reads_nothing() {
-        let text = text(&[b""]);
+        let text = Text::new(Vec::new());
         assert!(text.is_empty());
         assert_eq!(text.files(), 0);
-        assert_eq!(text.unigram_entropy(), 0.0);
-        text.read(0, &mut []);
+        assert_eq!(text.unigram_entropy().unwrap(), 0.0);
+        text.read(0, &mut []).unwrap();
     }
 
     #[test]
     #[should_panic(expected = "2 bytes at offset 3 are not in a text of 4 bytes")]
     fn a_read_past_the_end_panics() {
-        text(&[b"ab", b"cd"]).read(3, &mut [0; 2]);
+        let _ = text(&[b"ab", b"cd"]).1.read(3, &mut [0; 2]);
     }
 
     #[test]
     #[should_panic(expected = "are not in a text of 4 bytes")]
     fn an_offset_that_overflows_panics() {
-        text(&[b"ab", b"cd"]).read(u64::MAX, &mut [0; 2]);
+        let _ = text(&[b"ab", b"cd"]).1.read(u64::MAX, &mut [0; 2]);
     }
 
     #[test]
     fn bytes_are_counted_over_all_pieces() {
-        let counts = text(&[b"aab", b"b\xff"]).byte_counts();
+        let long = vec![b'c'; CHUNK as usize * 2 + 1];
+        let counts = text(&[b"aab", b"b\xff", &long]).1.byte_counts().unwrap();
         assert_eq!((counts[usize::from(b'a')], counts[usize::from(b'b')], counts[0xff]), (2, 2, 1));
-        assert_eq!(counts.iter().sum::<u64>(), 5);
+        assert_eq!(counts[usize::from(b'c')], long.len() as u64);
+        assert_eq!(counts.iter().sum::<u64>(), 5 + long.len() as u64);
     }
 
     #[test]
@@ -160,7 +193,7 @@ mod tests {
             (&[every_byte.as_slice(), every_byte.as_slice()], 8.0),
         ];
         for (pieces, bits) in cases {
-            let entropy = text(pieces).unigram_entropy();
+            let entropy = text(pieces).1.unigram_entropy().unwrap();
             assert!((entropy - bits).abs() < 1e-12, "{entropy} and not {bits} for {pieces:?}");
         }
     }

@@ -20,7 +20,8 @@ pub struct RunLog {
 }
 
 impl RunLog {
-    /// Reads a log. A last line that is cut short, as by a crash, is left out.
+    /// Reads a log. A last line that is cut short, as by a crash, is left out; so are steps that were made again, after the run
+    /// went on from a checkpoint.
     ///
     /// # Errors
     /// [`LogError`], with the line.
@@ -36,8 +37,13 @@ impl RunLog {
                 return Err(error);
             }
             match Line::read(&line) {
-                Ok(Line::Run(first)) => run = Some(*first),
-                Ok(Line::Step(step)) => steps.push(*step),
+                Ok(Line::Run(latest)) => run = Some(*latest),
+                Ok(Line::Step(step)) => {
+                    while steps.last().is_some_and(|last: &Step| last.step >= step.step) {
+                        steps.pop();
+                    }
+                    steps.push(*step);
+                }
                 Ok(Line::Validation(validation)) => validations.push(validation),
                 Ok(Line::Other(_)) => {}
                 Err(cause) => unreadable = Some(LogError::Line { line: number + 1, cause }),

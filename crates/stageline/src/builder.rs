@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
-use burn::module::Module;
+use burn::module::{Module, ParamId};
 use burn::optim::ModuleOptimizer;
 use burn::tensor::Device;
 use crossbeam_channel::{Sender, bounded};
+use stageline_checkpoint::Checkpoint;
 use stageline_schedule::{Checked, OneFOneB, Schedule, check};
 
 use crate::clip::Clip;
@@ -16,8 +17,11 @@ use crate::device::communication_streams;
 use crate::error::BuildError;
 use crate::finite::OnNonFinite;
 use crate::flush::{FlushConfig, Trained};
+use crate::layout::{Layout, Restored};
 use crate::link::link;
 use crate::loss_scale::{LossScale, Scaler};
+use crate::mismatch::Mismatch;
+use crate::names::Names;
 use crate::owners::Owners;
 use crate::payload::Payload;
 use crate::pipeline::{Door, Pipeline, Stepping};
@@ -75,10 +79,14 @@ impl<M: Module> Unplaced<M> {
     }
 
     /// On its device.
-    fn place(self, site: &Site) -> (Device, Trained<M>) {
+    fn place(self, site: &mut Site) -> (Device, Trained<M>) {
         let device = site.devices[self.stage].clone();
         let module = unify(self.module.fork(&device));
-        (device, Trained::new(module, site.precision, self.optimizer, self.learning_rate))
+        let mut trained = Trained::new(module, site.precision, self.optimizer, self.learning_rate);
+        if let Some(restored) = site.restored[self.stage].take() {
+            site.unused.extend(trained.restore(restored).err().unwrap_or_default());
+        }
+        (device, trained)
     }
 }
 
@@ -89,6 +97,10 @@ struct Site {
     devices: Vec<Device>,
     /// What each stage shares with others.
     ties: Vec<Ties>,
+    /// What each stage goes on from.
+    restored: Vec<Option<Restored>>,
+    /// What optimizers could not use of it.
+    unused: Vec<(ParamId, String)>,
     runners: Vec<Box<dyn Runner>>,
 }
 
@@ -170,6 +182,8 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
             synchronise_every: 0,
             ordered_transfers: false,
             watchdog: Some(Watchdog::default()),
+            names: None,
+            restore: None,
             flush: FlushConfig::default(),
         }
     }
@@ -194,6 +208,8 @@ pub struct PipelineBuilder<In: Payload, Target: Payload> {
     synchronise_every: usize,
     ordered_transfers: bool,
     watchdog: Option<Watchdog>,
+    names: Option<Names>,
+    restore: Option<Checkpoint>,
     flush: FlushConfig,
 }
 
@@ -319,6 +335,23 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         self
     }
 
+    /// What parameters are called in checkpoints; by their stage and their path there if not set, which ties a checkpoint to the
+    /// cut.
+    pub fn names(mut self, names: Names) -> Self {
+        self.names = Some(names);
+        self
+    }
+
+    /// Goes on from there: parameters, optimizer states, learning rates, the loss scale, and the number of steps.
+    ///
+    /// With the same batches and configuration it goes on to the same bits, whatever the cut, schedule and devices; the
+    /// optimizers and schedulers of the stages must be those of before. What burn draws from its own random number generator, as
+    /// its own dropout does, is not part of it ([`Dropout`](crate::Dropout) is).
+    pub fn restore(mut self, checkpoint: Checkpoint) -> Self {
+        self.restore = Some(checkpoint);
+        self
+    }
+
     /// Workers issue their transfers in the plan's global order on any devices, as they always do between GPUs.
     ///
     /// Where steps are not the same from one to the next, it makes workers wait for each other's transfers; on devices that
@@ -371,17 +404,25 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
             false => communication_streams(&self.devices),
         };
         let (capacity, precision, devices) = (plan.capacity(), self.precision, self.devices);
-        let mut site = Site { capacity, precision, devices, ties, runners: Vec::new() };
+        let layout = Layout::new(self.owners.tensors, self.names.as_ref())?;
+        let restored = self.restore.as_ref().map(|checkpoint| layout.restore(checkpoint)).transpose();
+        let restored = restored.map_err(BuildError::Checkpoint)?.map(|stages| stages.into_iter().map(Some).collect());
+        let restored = restored.unwrap_or_else(|| devices.iter().map(|_| None).collect());
+        let mut site = Site { capacity, precision, devices, ties, restored, unused: Vec::new(), runners: Vec::new() };
         (self.wire)(&mut site);
+        Mismatch::unless_empty(layout.unused(site.unused)).map_err(BuildError::Checkpoint)?;
         let door = Door { inputs: self.inputs, targets: self.targets, weight: self.weight };
+        let progress = self.restore.map(|checkpoint| checkpoint.progress);
         let stepping = Stepping {
-            scaler: Scaler::new(loss_scale),
+            scaler: Scaler::resumed(loss_scale, progress.and_then(|progress| progress.loss_scale)),
             tuned_for: self.tuned_for,
             flush: self.flush,
             synchronise_every: self.synchronise_every,
             watchdog: self.watchdog,
         };
-        Pipeline::start(Arc::new(plan), site.runners, cores, door, stepping, streams)
+        let mut pipeline = Pipeline::start(Arc::new(plan), site.runners, cores, door, stepping, streams, layout)?;
+        progress.into_iter().for_each(|progress| pipeline.resume(progress));
+        Ok(pipeline)
     }
 
     fn checked_plan(&self) -> Result<Checked, BuildError> {

@@ -7,6 +7,7 @@ use crate::failure::{During, StageFailure};
 use crate::finite::Culprit;
 use crate::ledger::LedgerError;
 use crate::loss_scale::LossScale;
+use crate::mismatch::Mismatch;
 use crate::precision::Precision;
 use crate::watchdog::{Stall, Watchdog};
 
@@ -98,6 +99,27 @@ pub enum BuildError {
         /// What the system said.
         cause: std::io::Error,
     },
+    /// A stage has a parameter that the names leave out.
+    #[error("parameter `{path}` of stage {stage} has no name; give `Names` the part of the model that it is in")]
+    Unnamed {
+        /// The stage.
+        stage: usize,
+        /// Where it is in it.
+        path: String,
+    },
+    /// Two parameters have one name.
+    #[error(
+        "two parameters are called `{name}`, in stages {} and {}; give each part of the model a name of its own", stages.0, stages.1
+    )]
+    OneNameTwice {
+        /// The name.
+        name: String,
+        /// The stages.
+        stages: (usize, usize),
+    },
+    /// The checkpoint is of another model.
+    #[error("the checkpoint is of another model; build the one that it was made of, or take another checkpoint:{0}")]
+    Checkpoint(Mismatch),
     /// The watchdog's limits are no times.
     #[error(
         "{watchdog:?} cannot watch: give a floor above 0 and a factor that is finite and not negative, or no watchdog"
@@ -134,8 +156,7 @@ pub enum StepError {
     /// The batch cannot be cut. The pipeline takes the next batch.
     #[error(transparent)]
     Batch(#[from] BatchError),
-    /// A stage panicked or returned an error. All workers have stopped and their threads are joined; no stage has
-    /// stepped, unless the activity is the optimizer step itself.
+    /// A stage panicked or returned an error. All workers have stopped and their threads are joined; no stage has stepped.
     #[error(transparent)]
     Stage(Box<StageFailure>),
     /// The stages do not agree on what they summed. All workers have stopped; no stage has stepped.
@@ -155,18 +176,26 @@ pub enum StepError {
         culprit: Option<Culprit>,
     },
     /// Nothing began for longer than the [`Watchdog`](crate::Watchdog) allows. All workers are told to stop; a thread that
-    /// does not end within 5 s is left behind with its module. No stage has stepped, unless one of them was at its step.
+    /// does not end within 5 s is left behind with its module. No stage has stepped.
     #[error(
         "the pipeline is given up: {0}\nlook at what the stages at work do, or give it more time with `.watchdog(...)`"
     )]
     Stalled(Box<Stall>),
     /// An earlier step or evaluation failed.
     #[error(
-        "the pipeline stopped in {during}, with the error that it returned; take the modules back with \
-         `into_modules` and build a new pipeline from them (optimizer states and learning rates start anew)"
+        "the pipeline stopped in {during}, with the error that it returned; take what it had before with `checkpoint`, \
+         build a new pipeline, and let it `restore` that"
     )]
     Stopped {
         /// What failed.
         during: During,
+    },
+    /// A stage has gone, and with it what a checkpoint needs.
+    #[error(
+        "stage {stage} is lost: its thread did not end, or panicked outside any action; go on from the last checkpoint on disk"
+    )]
+    Lost {
+        /// The stage.
+        stage: usize,
     },
 }

@@ -1,11 +1,10 @@
 //! What a worker did, and when.
 
-use std::fmt;
 use std::time::{Duration, Instant};
 
 use stageline_schedule::Instruction;
 
-use crate::failure::{Activity, During};
+use crate::failure::{Activity, During, WaitCause};
 use crate::watchdog::{Place, Post};
 
 /// One thing that a worker did in a step. Times are since the step began.
@@ -40,7 +39,7 @@ impl Event {
     pub fn computes(&self) -> bool {
         match self.activity {
             Activity::Instruction(Instruction::Compute(_)) | Activity::Finish | Activity::OptimizerStep => true,
-            Activity::Instruction(_) | Activity::Start | Activity::Verdict | Activity::Follow => false,
+            Activity::Instruction(_) | Activity::Start | Activity::Verdict | Activity::Follow | Activity::Save => false,
         }
     }
 }
@@ -58,46 +57,6 @@ pub struct Held {
     pub peak: u64,
     /// By how much the worker itself made it more: what others freed meanwhile of what it had sent is not taken off.
     pub kept: i64,
-}
-
-/// Whom a worker waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WaitCause {
-    /// The stage that sends, or the one that makes room in its channel.
-    Stage(usize),
-    /// All of them, at the flush.
-    AllStages,
-    /// The stages that have the same parameters.
-    TiedStages,
-    /// Who called `step`.
-    Caller,
-}
-
-impl fmt::Display for WaitCause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Stage(stage) => write!(f, "stage {stage}"),
-            Self::AllStages => write!(f, "all stages"),
-            Self::TiedStages => write!(f, "stages with the same parameters"),
-            Self::Caller => write!(f, "the caller"),
-        }
-    }
-}
-
-impl Activity {
-    /// Whom it waits for, if it has to.
-    pub fn wait_cause(self) -> Option<WaitCause> {
-        match self {
-            Self::Instruction(Instruction::Receive(transfer)) => Some(WaitCause::Stage(transfer.from)),
-            Self::Instruction(Instruction::Send(transfer)) => Some(WaitCause::Stage(transfer.to())),
-            Self::Instruction(Instruction::Compute(_)) | Self::OptimizerStep | Self::Follow => {
-                Some(WaitCause::TiedStages)
-            }
-            Self::Verdict => Some(WaitCause::AllStages),
-            Self::Start => Some(WaitCause::Caller),
-            Self::Finish => None,
-        }
-    }
 }
 
 /// How long was computed in these events.
@@ -166,7 +125,7 @@ mod tests {
             diary.enter(4, Activity::Finish);
             diary.leave(Duration::ZERO, None);
         }
-        assert_eq!((post.place().stage, post.place().activity), (4, Activity::Finish));
+        assert_eq!(post.places().last().map(|place| (place.stage, place.activity)).unwrap(), (4, Activity::Finish));
         let events = diary.close();
         assert_eq!((events.len(), events.capacity()), (room, room));
         assert!(events.windows(2).all(|pair| pair[0].end == pair[1].start && pair[1].start <= pair[1].end));

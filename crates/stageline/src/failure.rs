@@ -41,6 +41,21 @@ pub enum During {
         /// The steps before it.
         steps: usize,
     },
+    /// A checkpoint, after so many steps.
+    Checkpoint {
+        /// The steps before it.
+        steps: usize,
+    },
+}
+
+impl During {
+    /// Whether all stages have made this step before.
+    pub(crate) fn is_after(self, made: usize) -> bool {
+        match self {
+            Self::Step(step) => made < step,
+            Self::Evaluation { steps } | Self::Checkpoint { steps } => made < steps,
+        }
+    }
 }
 
 impl fmt::Display for During {
@@ -48,6 +63,7 @@ impl fmt::Display for During {
         match self {
             Self::Step(step) => write!(f, "step {step}"),
             Self::Evaluation { steps } => write!(f, "an evaluation after {steps} steps"),
+            Self::Checkpoint { steps } => write!(f, "a checkpoint after {steps} steps"),
         }
     }
 }
@@ -68,6 +84,8 @@ pub enum Activity {
     OptimizerStep,
     /// It takes over the new values of other stages' parameters.
     Follow,
+    /// It copies what it keeps from step to step.
+    Save,
 }
 
 impl fmt::Display for Activity {
@@ -81,6 +99,47 @@ impl fmt::Display for Activity {
             Self::Verdict => write!(f, "the wait at the flush"),
             Self::OptimizerStep => write!(f, "the optimizer step"),
             Self::Follow => write!(f, "the exchange of tied parameters"),
+            Self::Save => write!(f, "the copy of its state"),
+        }
+    }
+}
+
+/// Whom a worker waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitCause {
+    /// The stage that sends, or the one that makes room in its channel.
+    Stage(usize),
+    /// All of them, at the flush.
+    AllStages,
+    /// The stages that have the same parameters.
+    TiedStages,
+    /// Who called `step`.
+    Caller,
+}
+
+impl fmt::Display for WaitCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stage(stage) => write!(f, "stage {stage}"),
+            Self::AllStages => write!(f, "all stages"),
+            Self::TiedStages => write!(f, "stages with the same parameters"),
+            Self::Caller => write!(f, "the caller"),
+        }
+    }
+}
+
+impl Activity {
+    /// Whom it waits for, if it has to.
+    pub fn wait_cause(self) -> Option<WaitCause> {
+        match self {
+            Self::Instruction(Instruction::Receive(transfer)) => Some(WaitCause::Stage(transfer.from)),
+            Self::Instruction(Instruction::Send(transfer)) => Some(WaitCause::Stage(transfer.to())),
+            Self::Instruction(Instruction::Compute(_)) | Self::OptimizerStep | Self::Follow => {
+                Some(WaitCause::TiedStages)
+            }
+            Self::Verdict => Some(WaitCause::AllStages),
+            Self::Start => Some(WaitCause::Caller),
+            Self::Finish | Self::Save => None,
         }
     }
 }

@@ -10,10 +10,13 @@ use burn::optim::{GradientsParams, ModuleOptimizer};
 
 use crate::clip::{Clip, Scaling};
 use crate::finite::{Culprit, OnNonFinite};
+use crate::layout::{Restored, StageState};
 use crate::ledger::{Ledger, LedgerError, agree};
 use crate::moments::second_moments;
+use crate::optimizer_state;
 use crate::precision::{Precision, Rounding};
 use crate::settle::settle;
+use crate::tensors;
 use crate::unify::unify;
 
 /// What the flush does to gradients.
@@ -95,6 +98,13 @@ pub(crate) fn losses(outcomes: &[Outcome]) -> Vec<f64> {
     outcomes.iter().find_map(|outcome| outcome.losses.clone()).unwrap_or_default()
 }
 
+/// What a stage was before a step.
+struct Before<M> {
+    module: M,
+    optimizer: ModuleOptimizer,
+    learning_rate: ModuleLrScheduler,
+}
+
 /// A module with what updates it.
 pub(crate) struct Trained<M> {
     /// `None` only while the optimizer holds it.
@@ -105,6 +115,8 @@ pub(crate) struct Trained<M> {
     rounding: Option<Rounding>,
     optimizer: ModuleOptimizer,
     learning_rate: ModuleLrScheduler,
+    /// Until it is known that all stages have stepped.
+    before: Option<Before<M>>,
 }
 
 impl<M: Module> Trained<M> {
@@ -116,11 +128,11 @@ impl<M: Module> Trained<M> {
     ) -> Self {
         let rounding = precision.rounding(&module);
         let copy = rounding.as_ref().map(|rounding| rounding.copy_of(&module));
-        Self { module: Some(module), copy, precision, rounding, optimizer, learning_rate }
+        Self { module: Some(module), copy, precision, rounding, optimizer, learning_rate, before: None }
     }
 
     pub(crate) fn module(&self) -> &M {
-        self.module.as_ref().expect("a worker ends when its optimizer panics")
+        self.module.as_ref().expect("a worker that panics is not asked again")
     }
 
     /// The module, or its copy in a lower precision.
@@ -132,8 +144,10 @@ impl<M: Module> Trained<M> {
         self.precision
     }
 
-    /// One optimizer step, at the base learning rate that it returns.
+    /// One optimizer step, at the base learning rate that it returns. It counts once all stages have made theirs.
     pub(crate) fn step(&mut self, gradients: GradientsParams) -> f64 {
+        let (module, optimizer) = (self.module().clone(), self.optimizer.clone());
+        self.before = Some(Before { module, optimizer, learning_rate: self.learning_rate.clone() });
         let learning_rate = self.learning_rate.step();
         let base = learning_rate.base();
         let module = self.take();
@@ -142,10 +156,49 @@ impl<M: Module> Trained<M> {
         base
     }
 
-    /// Makes the parameters this thread's own.
+    /// All stages have stepped.
+    pub(crate) fn commit(&mut self) {
+        self.before = None;
+    }
+
+    /// Undoes the last step, as far as it was made.
+    pub(crate) fn roll_back(&mut self) {
+        if let Some(before) = self.before.take() {
+            (self.optimizer, self.learning_rate) = (before.optimizer, before.learning_rate);
+            self.put(before.module);
+        }
+    }
+
+    /// Makes the parameters, and what its optimizer remembers of them, this thread's own.
     pub(crate) fn settle(&mut self) {
         let module = self.take();
         self.put(settle(module));
+        if let Ok(state) = self.optimizer.into_bytes()
+            && let Ok(optimizer) = self.optimizer.clone().from_bytes(state)
+        {
+            self.optimizer = optimizer;
+        }
+    }
+
+    /// What it keeps from step to step.
+    pub(crate) fn state(&self, stage: usize) -> StageState {
+        StageState { stage, tensors: tensors::read(self.module()), optimizer: optimizer_state::read(&self.optimizer) }
+    }
+
+    /// Goes on from there.
+    ///
+    /// # Errors
+    /// What of it the optimizer cannot use.
+    pub(crate) fn restore(&mut self, restored: Restored) -> Result<(), Vec<(ParamId, String)>> {
+        let Restored { tensors, optimizer, paths, optimizer_steps } = restored;
+        let module = self.take();
+        self.put(unify(tensors::write(module, &tensors)));
+        for _ in 0..optimizer_steps {
+            self.learning_rate.step();
+        }
+        let paths = paths.iter().map(|(id, path)| (*id, path.as_str()));
+        self.optimizer = optimizer_state::write(self.optimizer.clone(), optimizer, paths)?;
+        Ok(())
     }
 
     /// Changes the module by something that gives it back in any case.
@@ -165,7 +218,7 @@ impl<M: Module> Trained<M> {
     fn take(&mut self) -> M {
         // First, or the optimizer could not write in place where a parameter is in both.
         self.copy = None;
-        self.module.take().expect("a worker ends when its optimizer panics")
+        self.module.take().expect("a worker that panics is not asked again")
     }
 
     fn put(&mut self, module: M) {
@@ -173,7 +226,12 @@ impl<M: Module> Trained<M> {
         self.module = Some(module);
     }
 
-    /// The module, unless the optimizer panicked with it.
+    /// Whether the module is here.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.module.is_some()
+    }
+
+    /// The module, unless something panicked with it.
     pub(crate) fn into_module(self) -> Option<M> {
         self.module
     }

@@ -27,6 +27,8 @@
 //! - `shown`: gradients that are shown, not used.
 //! - [`events`]: what a worker did, and when; [`recording`]: a step as it was, and why its workers idled;
 //!   [`memory`]: what they held, as `gauges` read it and `allocator` counts it.
+//! - `layout`: the tensors of all stages under their [`names`], as a checkpoint has them and a restored pipeline takes them ([`mismatch`]
+//!   says where it cannot); `tensors` and `optimizer_state` read and write them, `host` is their form outside burn.
 //! - [`watchdog`]: a pipeline that stands still is looked at, and given up.
 //! - [`report`], [`error`] with [`failure`], [`modules`]: what comes out.
 //!
@@ -56,14 +58,19 @@ pub mod flush;
 mod gauges;
 mod gradients;
 pub mod health;
+mod host;
+mod layout;
 pub mod ledger;
 mod link;
 pub mod loss_scale;
 pub mod memory;
 pub mod modules;
+pub mod mismatch;
 mod moments;
 mod named;
+pub mod names;
 mod norm;
+mod optimizer_state;
 mod owners;
 pub mod payload;
 pub mod pipeline;
@@ -81,6 +88,7 @@ mod slots;
 pub mod stage;
 mod stop;
 mod tape;
+mod tensors;
 mod tie;
 mod turns;
 mod unify;
@@ -99,13 +107,15 @@ pub use clip::Clip;
 pub use device::{DeviceError, DeviceName};
 pub use dropout::Dropout;
 pub use error::{BuildError, StepError};
-pub use events::{Event, Held, WaitCause};
-pub use failure::{Activity, During, Failure, StageFailure};
+pub use events::{Event, Held};
+pub use failure::{Activity, During, Failure, StageFailure, WaitCause};
 pub use finite::{Culprit, OnNonFinite, Origin};
 pub use health::{Histogram, ParameterHealth};
 pub use loss_scale::{DynamicLossScale, LossScale};
 pub use memory::WorkerMemory;
+pub use mismatch::{Difference, Kind, Mismatch};
 pub use modules::{ModuleError, Modules};
+pub use names::Names;
 pub use payload::{Payload, PayloadMapper};
 pub use pipeline::Pipeline;
 pub use precision::Precision;
@@ -115,6 +125,7 @@ pub use samples::Samples;
 pub use seed::seeded;
 pub use shown::ParameterGradient;
 pub use stage::{BoxError, LossStage, Stage};
+pub use stageline_checkpoint as checkpoint;
 pub use stageline_schedule as schedule;
 pub use verify::{Verification, Verify};
 pub use watchdog::{Stall, Stalled, Watchdog};

@@ -1,5 +1,7 @@
 //! The factor that keeps small gradients within the range of f16.
 
+use stageline_checkpoint::LossScale as State;
+
 use crate::precision::Precision;
 
 /// What the loss is multiplied by before its backward, after it was divided by the weight of the step; gradients are divided
@@ -70,6 +72,21 @@ impl Scaler {
     pub(crate) fn new(config: LossScale) -> Self {
         let (LossScale::Fixed(scale) | LossScale::Dynamic(DynamicLossScale { initial: scale, .. })) = config;
         Self { config, scale, calm: 0 }
+    }
+
+    /// Where it was, if it moves.
+    pub(crate) fn resumed(config: LossScale, state: Option<State>) -> Self {
+        let fresh = Self::new(config);
+        match (config, state) {
+            (LossScale::Dynamic(_), Some(State { scale, good_steps })) => Self { scale, calm: good_steps as usize, ..fresh },
+            _ => fresh,
+        }
+    }
+
+    /// Where it is, if it moves.
+    pub(crate) fn state(&self) -> Option<State> {
+        let LossScale::Dynamic(_) = self.config else { return None };
+        Some(State { scale: self.scale, good_steps: self.calm as u64 })
     }
 
     pub(crate) fn scale(&self) -> f64 {

@@ -7,6 +7,7 @@ use burn::optim::ModuleOptimizer;
 use burn::tensor::Tensor;
 
 use crate::batch_norm::batch_norms;
+use crate::tensors::{Description, describe};
 
 /// Which stage trains which parameter, and what about that cannot be.
 #[derive(Default)]
@@ -19,6 +20,8 @@ pub(crate) struct Owners {
     pub(crate) misshapen: Option<(usize, usize)>,
     /// Parameters that later stages have too, by owner and holder.
     pub(crate) shared: BTreeMap<(usize, usize), Vec<ParamId>>,
+    /// What each stage has, in order.
+    pub(crate) tensors: Vec<Vec<Description>>,
     /// A stage whose optimizer clips.
     pub(crate) clipping: Option<usize>,
     /// Batch norms, by stage and path.
@@ -30,6 +33,7 @@ pub(crate) struct Owners {
 impl Owners {
     pub(crate) fn add<M: Module>(&mut self, stage: usize, module: &M, optimizer: &ModuleOptimizer) {
         module.visit(&mut Claim { owners: self, stage });
+        self.tensors.push(describe(module));
         if optimizer.has_gradient_clipping() {
             self.clipping.get_or_insert(stage);
         }

@@ -5,6 +5,7 @@
 
 mod pass;
 mod probe;
+mod save;
 mod train;
 
 use std::sync::Arc;
@@ -23,9 +24,10 @@ use crate::failure::{During, Failure};
 use crate::flush::{FlushConfig, Outcome, Verdict};
 use crate::loss_scale::Scaler;
 use crate::modules::Modules;
+use crate::layout::{Layout, StageState};
 use crate::payload::Payload;
 use crate::recording::{Clock, Recording};
-use crate::report::{EvalReport, StepReport};
+use crate::report::{EvalReport, StepReport, Update};
 use crate::runner::Runner;
 use crate::stop::Stop;
 use crate::turns::Turns;
@@ -43,6 +45,7 @@ pub struct Pipeline<In: Payload, Target: Payload> {
     finished: Receiver<Outcome>,
     stepped: Receiver<Stepped>,
     recorded: Receiver<Recorded>,
+    saved: Receiver<StageState>,
     stop: Arc<Stop>,
     stepping: Stepping,
     /// The communication stream of each stage's device, where transfers are ordered.
@@ -53,6 +56,9 @@ pub struct Pipeline<In: Payload, Target: Payload> {
     longest: Duration,
     /// How many steps are done, those that were skipped included.
     steps: usize,
+    optimizer_steps: u64,
+    /// What its tensors are called.
+    layout: Layout,
     /// What the workers were last asked for, and when.
     during: During,
     began: Instant,
@@ -106,22 +112,27 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         door: Door<In, Target>,
         stepping: Stepping,
         streams: Vec<Option<usize>>,
+        layout: Layout,
     ) -> Result<Self, BuildError> {
         let (finished_sender, finished) = bounded(runners.len());
         let (stepped_sender, stepped) = bounded(runners.len());
         let (recorded_sender, recorded) = bounded(plan.plan().workers());
+        let (saved_sender, saved) = bounded(runners.len());
         let mut pipeline = Self {
             door,
             workers: Vec::new(),
             finished,
             stepped,
             recorded,
+            saved,
             stop: Arc::new(Stop::new()),
             stepping,
             turns: Arc::new(Turns::new(&plan, &streams)),
             streams,
             longest: Duration::ZERO,
             steps: 0,
+            optimizer_steps: 0,
+            layout,
             during: During::Step(0),
             began: Instant::now(),
             ended: Vec::new(),
@@ -138,6 +149,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
                 verdicts: verdict_receiver,
                 stepped: stepped_sender.clone(),
                 recorded: recorded_sender.clone(),
+                saved: saved_sender.clone(),
             };
             let post = Post::new(stages.first().copied().unwrap_or(0));
             let worker = Worker::new(index, runners, line, Arc::clone(&pipeline.stop), post.clone());
@@ -170,6 +182,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             Err(BatchError::NoWeight) => Concluded::without_weight(self.plan(), self.began.elapsed()),
             cut => self.train(cut?).map_err(|interrupt| self.end(interrupt))?,
         };
+        self.optimizer_steps += u64::from(matches!(concluded.update, Update::Stepped { .. }));
         let step_time = concluded.took;
         let took = concluded.events.iter().flatten().map(|event| event.end - event.start);
         self.longest = took.fold(self.longest, Duration::max);
@@ -221,7 +234,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     fn end(&mut self, ended: Ended) -> StepError {
         let stalled = matches!(ended, Ended::ByCaller(StepError::Stalled(_)));
         if let Ended::ByCaller(error) = ended {
-            self.stop.raise(error);
+            self.stop.raise(error, self.during);
         }
         let patience =
             self.stepping.watchdog.map(|watchdog| watchdog.limit(self.longest).saturating_add(watchdog.grace));
@@ -237,13 +250,13 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             if let Some(message) = self.stop.receive_within(messages, watchdog.interval())? {
                 return Ok(message);
             }
-            let stall = Stall::seen(self.workers.iter().map(|worker| worker.post.place()), self.began, self.during);
+            let stall = Stall::seen(self.workers.iter().map(|worker| worker.post.places()), self.began, self.during);
             if stall.still > limit.saturating_add(watchdog.grace) {
                 return Err(Ended::ByCaller(StepError::Stalled(Box::new(stall))));
             }
             if stall.still > limit && !warned {
                 warned = true;
-                tracing::warn!("{stall}");
+                tracing::warn!(events = %stall.to_json(), "{stall}");
             }
         }
     }
@@ -257,7 +270,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
                 thread::sleep(Duration::from_millis(1));
             }
             if patience.is_some() && !thread.is_finished() {
-                let Place { stage, activity, .. } = post.place();
+                let Some(Place { stage, activity, .. }) = post.places().pop() else { continue };
                 tracing::error!(stage, %activity, "a worker does not end: its thread and its modules are left behind");
                 continue;
             }

@@ -14,6 +14,7 @@ use crate::finite::{Culprit, Origin, Soundness, soundness};
 use crate::flush::{Outcome, Trained, Verdict};
 use crate::gradients::GradientSum;
 use crate::health::{Examination, ParameterHealth};
+use crate::layout::StageState;
 use crate::link::{Upstream, Weighted};
 use crate::norm::squared_norms;
 use crate::placing::place;
@@ -63,6 +64,14 @@ pub(crate) trait Runner: Send {
     fn conclude(&mut self, verdict: Verdict, waits: &Waits) -> Result<Conclusion, Stopped>;
     /// Waits for the new values of other stages' parameters, if they have stepped.
     fn follow(&mut self, verdict: Verdict, waits: &Waits) -> Result<(), Stopped>;
+    /// All stages have made the last step.
+    fn commit(&mut self);
+    /// Undoes the last step.
+    fn roll_back(&mut self);
+    /// What it keeps from step to step.
+    fn state(&self) -> StageState;
+    /// Whether its module is there: a panic may have taken it.
+    fn is_whole(&self) -> bool;
     fn into_module(self: Box<Self>) -> Option<ErasedModule>;
 }
 
@@ -331,6 +340,22 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
             Verdict::Step { .. } => self.follow_owners(waits),
             Verdict::Show { .. } | Verdict::Skip => Ok(()),
         }
+    }
+
+    fn commit(&mut self) {
+        self.trained.commit();
+    }
+
+    fn roll_back(&mut self) {
+        self.trained.roll_back();
+    }
+
+    fn state(&self) -> StageState {
+        self.trained.state(self.stage)
+    }
+
+    fn is_whole(&self) -> bool {
+        self.trained.is_whole()
     }
 
     fn into_module(self: Box<Self>) -> Option<ErasedModule> {

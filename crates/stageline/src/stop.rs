@@ -11,6 +11,7 @@ use crossbeam_channel::{Receiver, Sender, TryRecvError, TrySendError, bounded, s
 use parking_lot::Mutex;
 
 use crate::error::StepError;
+use crate::failure::During;
 
 /// How long a wait looks again for a message before it sleeps: to wake a thread takes up to that long.
 const PATIENCE: Duration = Duration::from_micros(50);
@@ -22,6 +23,8 @@ pub(crate) struct Stopped;
 /// Shared by all workers and the caller. Every wait in the pipeline goes through it.
 pub(crate) struct Stop {
     first: Mutex<Option<StepError>>,
+    /// What it ended.
+    ended: Mutex<Option<During>>,
     /// For those who do not wait.
     flag: AtomicBool,
     /// For those who do: dropping this disconnects `raised`, which every wait watches.
@@ -32,12 +35,13 @@ pub(crate) struct Stop {
 impl Stop {
     pub(crate) fn new() -> Self {
         let (armed, raised) = bounded(0);
-        Self { first: Mutex::new(None), flag: AtomicBool::new(false), armed: Mutex::new(Some(armed)), raised }
+        Self { first: Mutex::new(None), ended: Mutex::new(None), flag: AtomicBool::new(false), armed: Mutex::new(Some(armed)), raised }
     }
 
     /// Ends every wait. The first error is kept; later ones are its consequences.
-    pub(crate) fn raise(&self, error: StepError) {
+    pub(crate) fn raise(&self, error: StepError, during: During) {
         self.first.lock().get_or_insert(error);
+        self.ended.lock().get_or_insert(during);
         self.flag.store(true, Ordering::Release);
         self.armed.lock().take();
     }
@@ -45,6 +49,11 @@ impl Stop {
     /// The first error, once.
     pub(crate) fn take_error(&self) -> Option<StepError> {
         self.first.lock().take()
+    }
+
+    /// What the first error ended.
+    pub(crate) fn ended(&self) -> Option<During> {
+        *self.ended.lock()
     }
 
     /// Whether to go on.
@@ -148,8 +157,12 @@ impl Waits {
         self.waited.take()
     }
 
-    pub(crate) fn raise(&self, error: StepError) {
-        self.stop.raise(error);
+    pub(crate) fn raise(&self, error: StepError, during: During) {
+        self.stop.raise(error, during);
+    }
+
+    pub(crate) fn ended(&self) -> Option<During> {
+        self.stop.ended()
     }
 
     pub(crate) fn check(&self) -> Result<(), Stopped> {
@@ -195,8 +208,8 @@ mod tests {
         thread::scope(|scope| {
             let receiving = scope.spawn(|| stop.receive(&empty));
             let sending = scope.spawn(|| stop.send(&full, 1));
-            stop.raise(BatchError::NoWeight.into());
-            stop.raise(BatchError::NoTensors.into());
+            stop.raise(BatchError::NoWeight.into(), During::Step(0));
+            stop.raise(BatchError::NoTensors.into(), During::Step(0));
             assert_eq!(receiving.join().unwrap(), Err(Stopped));
             assert_eq!(sending.join().unwrap(), Err(Stopped));
         });
@@ -208,7 +221,7 @@ mod tests {
         let stop = Stop::new();
         let (sender, receiver) = bounded(2);
         stop.send(&sender, 1).unwrap();
-        stop.raise(BatchError::NoWeight.into());
+        stop.raise(BatchError::NoWeight.into(), During::Step(0));
         assert_eq!(stop.send(&sender, 2), Err(Stopped));
         assert_eq!(stop.receive(&receiver), Err(Stopped));
     }

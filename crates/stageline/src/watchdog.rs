@@ -1,13 +1,18 @@
 //! A pipeline in which nothing begins any more is looked at, and in the end given up.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use serde_json::{Value, json};
 use stageline_schedule::Instruction;
 
-use crate::failure::{Activity, During};
+use crate::failure::{Activity, During, WaitCause};
+
+/// How many of the last things that each worker began are told.
+const RECENT: usize = 16;
 
 /// How long a step or an evaluation may stand still: as long as no worker begins anything new.
 ///
@@ -56,21 +61,28 @@ pub(crate) struct Place {
     pub(crate) since: Instant,
 }
 
-/// Where a worker tells its place, and the caller looks it up.
+/// Where a worker tells its places, and the caller looks them up.
 #[derive(Clone)]
-pub(crate) struct Post(Arc<Mutex<Place>>);
+pub(crate) struct Post(Arc<Mutex<VecDeque<Place>>>);
 
 impl Post {
     pub(crate) fn new(stage: usize) -> Self {
-        Self(Arc::new(Mutex::new(Place { stage, activity: Activity::Start, since: Instant::now() })))
+        let mut places = VecDeque::with_capacity(RECENT);
+        places.push_back(Place { stage, activity: Activity::Start, since: Instant::now() });
+        Self(Arc::new(Mutex::new(places)))
     }
 
     pub(crate) fn tell(&self, place: Place) {
-        *self.0.lock() = place;
+        let mut places = self.0.lock();
+        if places.len() == RECENT {
+            places.pop_front();
+        }
+        places.push_back(place);
     }
 
-    pub(crate) fn place(&self) -> Place {
-        *self.0.lock()
+    /// The last ones, the present one last.
+    pub(crate) fn places(&self) -> Vec<Place> {
+        self.0.lock().iter().copied().collect()
     }
 }
 
@@ -84,6 +96,8 @@ pub struct Stall {
     pub still: Duration,
     /// Where each worker is.
     pub workers: Vec<Stalled>,
+    /// What each of them began last, the oldest first, and how long ago.
+    pub recent: Vec<Vec<Stalled>>,
 }
 
 /// Where one worker is in a pipeline that stands still.
@@ -99,32 +113,56 @@ pub struct Stalled {
 }
 
 impl Stalled {
-    /// Whether it is at something that waits for others.
-    pub fn waits(&self) -> bool {
+    /// For whom it waits, if it is at something that waits for others.
+    pub fn waits_for(&self) -> Option<WaitCause> {
         let computes =
             matches!(self.activity, Activity::Instruction(Instruction::Compute(_)) | Activity::OptimizerStep);
-        self.activity.wait_cause().is_some() && !computes
+        self.activity.wait_cause().filter(|_| !computes)
     }
 }
 
 impl Stall {
     /// What the workers' posts show at a time since which the pass began.
-    pub(crate) fn seen(posts: impl Iterator<Item = Place>, began: Instant, during: During) -> Self {
+    pub(crate) fn seen(posts: impl Iterator<Item = Vec<Place>>, began: Instant, during: During) -> Self {
         let now = Instant::now();
-        let places: Vec<_> = posts.collect();
-        let last = places.iter().map(|place| place.since).fold(began, Instant::max);
-        let stalled = |place: &Place| Stalled {
+        let posts: Vec<_> = posts.collect();
+        let last = posts.iter().flatten().map(|place| place.since).fold(began, Instant::max);
+        let stalled = |place: &Place, since: Instant| Stalled {
             stage: place.stage,
             activity: place.activity,
-            since: now.saturating_duration_since(place.since.max(began)),
+            since: now.saturating_duration_since(since),
         };
-        let workers = places.iter().map(stalled).collect();
-        Self { during, still: now.saturating_duration_since(last), workers }
+        let present = |places: &Vec<Place>| places.last().map(|place| stalled(place, place.since.max(began)));
+        let recent = |places: &Vec<Place>| places.iter().map(|place| stalled(place, place.since)).collect();
+        Self {
+            during,
+            still: now.saturating_duration_since(last),
+            workers: posts.iter().filter_map(present).collect(),
+            recent: posts.iter().map(recent).collect(),
+        }
+    }
+
+    /// All of it as JSON, in seconds.
+    pub fn to_json(&self) -> Value {
+        let stalled = |stalled: &Stalled| {
+            json!({
+                "stage": stalled.stage,
+                "activity": stalled.activity.to_string(),
+                "since_seconds": stalled.since.as_secs_f64(),
+                "waits_for": stalled.waits_for().map(|cause| cause.to_string()),
+            })
+        };
+        json!({
+            "during": self.during.to_string(),
+            "still_seconds": self.still.as_secs_f64(),
+            "workers": self.workers.iter().map(stalled).collect::<Vec<_>>(),
+            "recent": self.recent.iter().map(|row| row.iter().map(stalled).collect::<Vec<_>>()).collect::<Vec<_>>(),
+        })
     }
 
     /// The stages that are at work, and not waiting: one of them holds up the others.
     pub fn at_work(&self) -> impl Iterator<Item = &Stalled> {
-        self.workers.iter().filter(|worker| !worker.waits())
+        self.workers.iter().filter(|worker| worker.waits_for().is_none())
     }
 }
 
@@ -135,7 +173,7 @@ impl fmt::Display for Stall {
         write!(f, "nothing has begun for {:.1} s in {}; at work: {suspects}", self.still.as_secs_f64(), self.during)?;
         for worker in &self.workers {
             write!(f, "\n  stage {}: {} since {:.1} s", worker.stage, worker.activity, worker.since.as_secs_f64())?;
-            if let Some(cause) = worker.activity.wait_cause().filter(|_| worker.waits()) {
+            if let Some(cause) = worker.waits_for() {
                 write!(f, ", waiting for {cause}")?;
             }
         }
@@ -160,7 +198,7 @@ mod tests {
     fn it_stands_still_since_the_last_worker_began_something() {
         let now = Instant::now();
         let before = |seconds| now.checked_sub(Duration::from_secs(seconds)).unwrap();
-        let place = |since| Place { stage: 0, activity: Activity::Finish, since };
+        let place = |since| vec![Place { stage: 0, activity: Activity::Finish, since }];
         let seen = |began, places: [Instant; 2]| Stall::seen(places.map(place).into_iter(), began, During::Step(0));
         let stall = seen(before(50), [before(40), before(10)]);
         assert!(stall.still >= Duration::from_secs(10) && stall.still < stall.workers[0].since);
@@ -184,7 +222,7 @@ mod tests {
             at(1, "1F1", 33),
             Stalled { stage: 2, activity: Activity::Verdict, since: second(32) },
         ];
-        let stall = Stall { during: During::Step(7), still: second(31), workers };
+        let stall = Stall { during: During::Step(7), still: second(31), recent: vec![workers.clone()], workers };
         assert_eq!(
             stall.to_string(),
             "nothing has begun for 31.0 s in step 7; at work: stage 1\n  \
@@ -192,5 +230,19 @@ mod tests {
              stage 1: action 1F1, micro-batch 1, since 33.0 s\n  \
              stage 2: the wait at the flush since 32.0 s, waiting for all stages"
         );
+        let json = stall.to_json();
+        assert_eq!(json["recent"][0][1], json["workers"][1]);
+        assert_eq!(json["workers"][0]["waits_for"], "stage 1");
+        assert_eq!((&json["still_seconds"], &json["during"]), (&json!(31.0), &json!("step 7")));
+    }
+
+    #[test]
+    fn a_post_remembers_the_last_places() {
+        let post = Post::new(3);
+        for stage in 0..RECENT + 2 {
+            post.tell(Place { stage, activity: Activity::Finish, since: Instant::now() });
+        }
+        let stages: Vec<_> = post.places().iter().map(|place| place.stage).collect();
+        assert_eq!(stages, (2..RECENT + 2).collect::<Vec<_>>());
     }
 }

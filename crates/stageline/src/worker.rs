@@ -17,13 +17,22 @@ use crate::events::{Diary, Event};
 use crate::failure::{Activity, During, Failure, StageFailure};
 use crate::flush::{Outcome, Verdict};
 use crate::gauges::Gauges;
+use crate::layout::StageState;
 use crate::recording::Clock;
 use crate::runner::{Conclusion, Interrupt, Runner};
 use crate::stop::{Stop, Stopped, Waits};
 use crate::watchdog::Post;
 
 /// What the caller asks of every worker.
-pub(crate) struct Command {
+pub(crate) enum Command {
+    /// A pass over its list.
+    Run(Run),
+    /// What its stages keep from step to step.
+    Save { during: During },
+}
+
+/// A pass over a worker's list.
+pub(crate) struct Run {
     pub(crate) during: During,
     pub(crate) plan: Arc<Checked>,
     pub(crate) pass: Pass,
@@ -54,6 +63,7 @@ pub(crate) struct Line {
     pub(crate) verdicts: Receiver<Verdict>,
     pub(crate) stepped: Sender<Stepped>,
     pub(crate) recorded: Sender<Recorded>,
+    pub(crate) saved: Sender<StageState>,
 }
 
 /// The interpreter of one row of a plan.
@@ -64,12 +74,14 @@ pub(crate) struct Worker {
     waits: Waits,
     diary: Diary,
     gauges: Gauges,
+    /// A step that its stages have made, when it is not yet known that all others have.
+    uncommitted: Option<usize>,
 }
 
 impl Worker {
     pub(crate) fn new(index: usize, runners: Vec<Box<dyn Runner>>, line: Line, stop: Arc<Stop>, post: Post) -> Self {
         let diary = Diary::new(runners.first().map_or(0, |runner| runner.stage()), post);
-        Self { index, runners, line, waits: Waits::new(stop), diary, gauges: Gauges::new() }
+        Self { index, runners, line, waits: Waits::new(stop), diary, gauges: Gauges::new(), uncommitted: None }
     }
 
     /// Starts the thread, named after its first stage, with a pool of `cores` threads (itself one of them) for the
@@ -98,6 +110,14 @@ impl Worker {
     }
 
     fn serve(&mut self) {
+        self.obey();
+        match (self.uncommitted, self.waits.ended()) {
+            (Some(step), Some(during)) if !during.is_after(step) => self.roll_back(),
+            _ => self.commit(),
+        }
+    }
+
+    fn obey(&mut self) {
         while let Ok(command) = self.waits.receive(&self.line.commands) {
             match catch_unwind(AssertUnwindSafe(|| self.execute(command))) {
                 Ok(Ok(())) => {}
@@ -112,15 +132,50 @@ impl Worker {
     fn fail(&self, failure: Failure) {
         let Diary { stage, activity, during, .. } = self.diary;
         let failure = StageFailure { stage, activity, during, failure };
-        self.waits.raise(StepError::Stage(Box::new(failure)));
+        self.waits.raise(StepError::Stage(Box::new(failure)), during);
         tracing::error!(stage, %activity, %during, "a stage failed: the pipeline stops");
     }
 
     fn execute(&mut self, command: Command) -> Result<(), Interrupt> {
-        let Command { during, plan, pass, clock, began, events } = command;
+        match command {
+            Command::Run(run) => self.run(run)?,
+            Command::Save { during } => self.save(during)?,
+        }
+        // From here on it waits for the caller.
+        self.diary.enter(self.diary.stage, Activity::Start);
+        Ok(())
+    }
+
+    /// What comes after a step that all stages have made.
+    fn commit(&mut self) {
+        if self.uncommitted.take().is_some() {
+            self.runners.iter_mut().for_each(|runner| runner.commit());
+            effects::stepped();
+        }
+    }
+
+    /// What comes after a step that not all stages have made.
+    fn roll_back(&mut self) {
+        self.runners.iter_mut().for_each(|runner| runner.roll_back());
+        effects::skipped();
+    }
+
+    fn save(&mut self, during: During) -> Result<(), Interrupt> {
+        self.diary.open(during, Instant::now(), Vec::new());
+        self.commit();
+        for runner in &self.runners {
+            self.diary.enter(runner.stage(), Activity::Save);
+            let _entered = span(&self.diary).entered();
+            self.waits.send(&self.line.saved, runner.state())?;
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, Run { during, plan, pass, clock, began, events }: Run) -> Result<(), Interrupt> {
         self.gauges.begin(clock);
         self.waits.take();
         self.diary.open(during, began, events);
+        self.commit();
         for runner in &mut self.runners {
             self.diary.enter(runner.stage(), Activity::Start);
             runner.begin(&pass, &self.waits)?;
@@ -131,17 +186,15 @@ impl Worker {
         }
         self.finish()?;
         match pass {
-            Pass::Train(_) => {
+            Pass::Train(context) => {
                 let verdict = self.verdict()?;
-                self.conclude(verdict)?;
+                self.conclude(context.step, verdict)?;
                 let recorded = Recorded { worker: self.index, events: self.diary.close() };
                 self.waits.send(&self.line.recorded, recorded)?;
             }
-            Pass::Inspect(_) => self.conclude(Verdict::Skip)?,
+            Pass::Inspect(context) => self.conclude(context.step, Verdict::Skip)?,
             Pass::Evaluate(_) => effects::skipped(),
         }
-        // From here on it waits for the caller.
-        self.diary.enter(self.diary.stage, Activity::Start);
         Ok(())
     }
 
@@ -188,7 +241,8 @@ impl Worker {
         Ok(verdict)
     }
 
-    fn conclude(&mut self, verdict: Verdict) -> Result<(), Stopped> {
+    fn conclude(&mut self, step: usize, verdict: Verdict) -> Result<(), Stopped> {
+        self.uncommitted = matches!(verdict, Verdict::Step { .. }).then_some(step);
         let mut concluded = Vec::with_capacity(self.runners.len());
         for runner in &mut self.runners {
             let stage = runner.stage();
@@ -206,9 +260,8 @@ impl Worker {
             self.diary.leave(waited, self.gauges.read(runner.device()));
             concluded.push(Stepped { stage, conclusion });
         }
-        match verdict {
-            Verdict::Step { .. } => effects::stepped(),
-            Verdict::Show { .. } | Verdict::Skip => effects::skipped(),
+        if self.uncommitted.is_none() {
+            effects::skipped();
         }
         concluded.into_iter().try_for_each(|stepped| self.waits.send(&self.line.stepped, stepped))
     }

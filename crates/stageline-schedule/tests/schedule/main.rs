@@ -4,6 +4,7 @@ mod checking;
 mod forms;
 mod generators;
 mod search;
+mod seeds;
 mod simulation;
 mod streams;
 

@@ -19,7 +19,7 @@ use crate::report::{EvalReport, LossTerm};
 use crate::stop::Stopped;
 use crate::turns::Turns;
 use crate::weight::Weight;
-use crate::worker::{Command, Recorded, Stepped};
+use crate::worker::{Command, Recorded, Run, Stepped};
 
 /// Why a pass ended early.
 pub(super) enum Ended {
@@ -95,8 +95,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         for worker in &self.workers {
             let events = if let Pass::Train(_) = pass { Vec::with_capacity(worker.events) } else { Vec::new() };
             let (during, began, clock) = (self.during, self.began, self.stepping.clock(self.steps));
-            let command = Command { during, plan: Arc::clone(&plan), pass: pass.clone(), clock, began, events };
-            self.stop.send(&worker.commands, command)?;
+            let run = Run { during, plan: Arc::clone(&plan), pass: pass.clone(), clock, began, events };
+            self.stop.send(&worker.commands, Command::Run(run))?;
         }
         self.gather(&self.finished)
     }
@@ -110,7 +110,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     }
 
     /// One message of every stage.
-    fn gather<R>(&self, messages: &Receiver<R>) -> Result<Vec<R>, Ended> {
+    pub(super) fn gather<R>(&self, messages: &Receiver<R>) -> Result<Vec<R>, Ended> {
         (0..self.plan().stages()).map(|_| self.receive(messages)).collect()
     }
 

@@ -1,0 +1,163 @@
+//! Writers that are killed. What is there afterwards is complete, and the next writer goes on from it.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{self, Child, Command, Stdio};
+use std::{env, fs, hint, thread};
+
+use stageline_checkpoint::{Saved, WritePoint};
+
+use crate::toy;
+
+const DIR: &str = "STAGELINE_TEST_DIR";
+const POINT: &str = "STAGELINE_TEST_POINT";
+const OCCURRENCE: &str = "STAGELINE_TEST_OCCURRENCE";
+const SIGKILL: i32 = 9;
+/// Kills at each point: at its first occurrence, its second, and so on.
+const OCCURRENCES: usize = 5;
+/// Kills in both tests.
+const KILLS: usize = 200;
+
+/// Not a test: what the tests below start and kill. Goes on from the latest checkpoint, and says what is published.
+#[test]
+#[ignore = "is started by other tests"]
+fn child_writer() {
+    let Ok(dir) = env::var(DIR) else { return };
+    let dir = Path::new(&dir);
+    let (wanted, occurrence) = (env::var(POINT).unwrap(), env::var(OCCURRENCE).unwrap().parse::<usize>().unwrap());
+    let mut store = toy::store(dir, 2);
+    let first = Saved::open(dir).map_or(0, |saved| saved.manifest().progress.steps);
+    let mut seen = 0;
+    for steps in first + 1..first + 10_000 {
+        let mut at = |point: WritePoint| {
+            seen += usize::from(format!("{point:?}") == wanted);
+            if seen == occurrence && occurrence > 0 {
+                kill_self();
+            }
+        };
+        store.save_observed(&toy::checkpoint(steps), &mut at).unwrap();
+        println!("\npublished {steps}");
+    }
+    panic!("no one killed the writer");
+}
+
+fn kill_self() -> ! {
+    Command::new("sh").args(["-c", &format!("kill -9 {}", process::id())]).status().unwrap();
+    loop {
+        thread::park(); // the signal is on its way
+    }
+}
+
+/// Starts a child that kills itself at a point; at none, if `occurrence` is 0.
+fn start(dir: &Path, point: &str, occurrence: usize) -> Child {
+    Command::new(env::current_exe().unwrap())
+        .args(["--exact", "kills::child_writer", "--ignored", "--nocapture"])
+        .env(DIR, dir)
+        .env(POINT, point)
+        .env(OCCURRENCE, occurrence.to_string())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// Reads what the child published until it ends, and kills it after so many, if asked to. Gives the last, if any.
+fn watch(mut child: Child, kill_after: Option<(usize, u64)>) -> Option<u64> {
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut last = None;
+    let published = lines.map_while(Result::ok).filter_map(|line| line.strip_prefix("published ")?.parse().ok());
+    for (count, steps) in published.enumerate() {
+        last = Some(steps);
+        if let Some((after, pause)) = kill_after
+            && count + 1 == after
+        {
+            (0..pause).for_each(|i| _ = hint::black_box(i));
+            child.kill().unwrap();
+        }
+    }
+    assert_eq!(child.wait().unwrap().signal(), Some(SIGKILL), "the child was killed, and ended in no other way");
+    last
+}
+
+/// Looks at all that a killed writer left. `least` is the last checkpoint that is known to have been published.
+fn check(dir: &Path, least: u64) -> u64 {
+    let mut checkpoints: Vec<_> = toy::names(dir).into_iter().filter(|name| name.contains("-step-")).collect();
+    checkpoints.retain(|name| !name.starts_with('.'));
+    for name in &checkpoints {
+        let checkpoint = toy::read(&dir.join(name)).unwrap();
+        assert_eq!(checkpoint, toy::checkpoint(checkpoint.progress.steps), "{name}");
+    }
+    let latest = toy::read(dir).unwrap();
+    assert!(latest.progress.steps >= least, "{} is older than {least}", latest.progress.steps);
+    drop(toy::store(dir, 2));
+    checkpoints.insert(0, ".lock".to_owned());
+    assert_eq!(toy::names(dir), checkpoints, "the next writer removes what is left, and no checkpoint");
+    latest.progress.steps
+}
+
+/// The next checkpoint removes what killed writers had no time to remove.
+fn check_pruned(dir: &Path, latest: u64) {
+    toy::store(dir, 2).save(&toy::checkpoint(latest + 1)).unwrap();
+    let names = toy::names(dir);
+    assert_eq!(names.len(), 3, "{names:?}");
+    assert!(names[2].ends_with(&format!("-step-{}", latest + 1)), "{names:?}");
+}
+
+/// All points of a save that prunes.
+fn points() -> Vec<String> {
+    let dir = toy::quick_folder();
+    let mut store = toy::store(dir.path(), 2);
+    let mut points = Vec::new();
+    for steps in 0..3 {
+        points.clear();
+        store.save_observed(&toy::checkpoint(steps), &mut |point| points.push(format!("{point:?}"))).unwrap();
+    }
+    points
+}
+
+#[test]
+fn a_writer_killed_at_every_point_leaves_whole_checkpoints() {
+    let dir = toy::quick_folder();
+    toy::store(dir.path(), 2).save(&toy::checkpoint(1)).unwrap();
+    let (mut latest, mut kills) = (1, 0);
+    for point in points() {
+        for occurrence in 1..=OCCURRENCES {
+            let published = watch(start(dir.path(), &point, occurrence), None);
+            latest = check(dir.path(), published.unwrap_or(latest).max(latest));
+            kills += 1;
+        }
+    }
+    check_pruned(dir.path(), latest);
+    assert_eq!(kills, points().len() * OCCURRENCES);
+    println!("{kills} kills at points were survived");
+}
+
+#[test]
+fn a_writer_killed_at_any_time_leaves_whole_checkpoints() {
+    let dir = toy::quick_folder();
+    toy::store(dir.path(), 2).save(&toy::checkpoint(1)).unwrap();
+    let kills = KILLS.checked_sub(points().len() * OCCURRENCES).filter(|&kills| kills > 50).unwrap();
+    let (mut latest, mut random) = (1, 1u64);
+    for _ in 0..kills {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let kill_after = (1 + (random >> 62) as usize, (random >> 40) % 1_000_000);
+        let published = watch(start(dir.path(), "none", 0), Some(kill_after)).unwrap();
+        assert!(published > latest, "the writer went on from the latest");
+        latest = check(dir.path(), published);
+    }
+    check_pruned(dir.path(), latest);
+    println!("{kills} kills at any time were survived");
+}
+
+#[test]
+fn a_writer_killed_before_its_first_checkpoint_leaves_none() {
+    for point in points().into_iter().take_while(|point| point != "SyncFolder") {
+        let dir = toy::quick_folder();
+        assert_eq!(watch(start(dir.path(), &point, 1), None), None);
+        let error = toy::read(dir.path()).unwrap_err().to_string();
+        assert!(error.starts_with("no checkpoint in "), "{error}");
+        assert!(fs::read_dir(dir.path()).unwrap().count() <= 2);
+        toy::store(dir.path(), 2).save(&toy::checkpoint(5)).unwrap();
+        assert_eq!(toy::names(dir.path()), [".lock", "000001-step-5"]);
+    }
+}

@@ -1,0 +1,12 @@
+//! Checkpoints on a real disk: written, read, damaged in every way, and killed while they are written.
+
+mod disk_full;
+mod hostile;
+mod kills;
+mod messages;
+mod resealed;
+mod round_trip;
+mod store;
+mod toy;
+mod weights;
+mod writer;

@@ -1,0 +1,174 @@
+//! What errors say: what is wrong, with which file, and the way out.
+
+use std::error::Error;
+use std::fs;
+use std::io;
+use std::num::NonZero;
+use std::path::Path;
+
+use stageline_checkpoint::{Checkpoint, CheckpointError, Damage, Dtype, Store, Tensor};
+
+use crate::toy;
+
+/// The message of an error, with `DIR` for the folder.
+fn shown(error: &CheckpointError, dir: &Path) -> String {
+    error.to_string().replace(&dir.display().to_string(), "DIR")
+}
+
+fn read_message(path: &Path, dir: &Path) -> String {
+    shown(&toy::read(path).unwrap_err(), dir)
+}
+
+#[test]
+fn of_paths_that_are_no_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    let message = |name: &str| read_message(&dir.join(name), dir);
+    assert_eq!(message("x"), "DIR/x does not exist; give the path of a checkpoint, or of a folder of checkpoints");
+    fs::write(dir.join("file"), "").unwrap();
+    assert_eq!(
+        message("file"),
+        "DIR/file is not a folder; give the path of a checkpoint, or of a folder of checkpoints"
+    );
+    fs::create_dir(dir.join("empty")).unwrap();
+    assert_eq!(message("empty"), "no checkpoint in DIR/empty; train with --checkpoint first");
+    drop(toy::store(&dir.join("store"), 1));
+    assert_eq!(message("store"), "no checkpoint in DIR/store; train with --checkpoint first");
+    assert_eq!(
+        message("."),
+        "DIR/. is neither a checkpoint, which has a manifest.json, nor a folder of checkpoints, which have names such \
+         as 000001-step-100; give the path of one"
+    );
+    assert!(message("file/x").starts_with("cannot look into DIR/file/x; make it readable"));
+}
+
+#[test]
+fn of_damage_with_and_without_an_older_checkpoint() {
+    let (folder, path) = toy::two();
+    let dir = folder.path();
+    fs::write(path.join("manifest.json"), "").unwrap();
+    assert_eq!(
+        read_message(dir, dir),
+        "DIR/000002-step-20/manifest.json does not end with its own SHA-256: it was cut short or changed; resume from \
+         an older one, such as DIR/000001-step-10"
+    );
+    fs::remove_file(path.join("manifest.json")).unwrap();
+    assert_eq!(
+        read_message(&path, dir),
+        "DIR/000002-step-20/manifest.json is missing; resume from an older one, such as DIR/000001-step-10"
+    );
+    fs::remove_file(dir.join("000001-step-10/head.safetensors")).unwrap();
+    fs::create_dir(dir.join("000001-step-10/head.safetensors")).unwrap();
+    assert_eq!(
+        read_message(&dir.join("000001-step-10"), dir),
+        "DIR/000001-step-10/head.safetensors is a folder, where a checkpoint has a file; there is no older one beside \
+         it: restore it from a copy, or train anew"
+    );
+}
+
+#[test]
+fn of_damage_that_takes_more_to_come_by() {
+    let memory = Damage::Memory { bytes: 1 << 60 };
+    assert_eq!(memory.to_string(), "has 1152921504606846976 bytes, for which there is no memory");
+    let io = Damage::Io(io::Error::other("disk on fire"));
+    assert_eq!(io.to_string(), "cannot be read: disk on fire");
+}
+
+/// The message for a checkpoint that is not written.
+fn save_message(change: impl FnOnce(&mut Checkpoint)) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let mut checkpoint = toy::checkpoint(1);
+    change(&mut checkpoint);
+    shown(&toy::store(dir.path(), 1).save(&checkpoint).unwrap_err(), dir.path())
+}
+
+#[test]
+fn of_checkpoints_that_are_not_written() {
+    let put = |name: &'static str, tensor: Tensor| {
+        save_message(move |checkpoint| _ = checkpoint.parameters.insert(name.to_owned(), tensor))
+    };
+    assert_eq!(
+        put("w", toy::f32s(&[2], f32::NEG_INFINITY)),
+        "the tensor `w` has -inf at index 0; no checkpoint is written, and earlier ones stay: resume from the latest \
+         with a lower learning rate, or with gradients clipped"
+    );
+    assert_eq!(
+        put("w", Tensor::new(Dtype::F32, vec![2, 3], vec![0; 23].into())),
+        "the tensor `w` has 23 bytes, but F32 of the shape [2, 3] takes 24; give it all its elements, and those alone"
+    );
+    assert_eq!(
+        put("w", Tensor::new(Dtype::F32, vec![usize::MAX], vec![].into())),
+        "the tensor `w` has 0 bytes, but F32 of the shape [18446744073709551615] takes more than can be counted, or a \
+         part of one; give it all its elements, and those alone"
+    );
+    assert_eq!(
+        put("__metadata__", toy::f32s(&[], 0.0)),
+        "no tensor can be named `__metadata__`: the format uses it; name it otherwise"
+    );
+    assert_eq!(
+        save_message(|checkpoint| checkpoint.progress.loss_scale.as_mut().unwrap().scale = f64::NAN),
+        "the loss scale is NaN; it must be a positive number"
+    );
+    let deep = (0..200).fold(serde_json::json!(1), |inner, _| serde_json::json!([inner]));
+    let message = save_message(|checkpoint| _ = checkpoint.run.insert("deep".to_owned(), deep));
+    assert!(
+        message.starts_with("a manifest of ") && message.contains(" bytes would not be read back: it is not as it is ")
+    );
+    assert!(message.ends_with("; put less, and less deeply nested, into `run`"), "{message}");
+}
+
+#[test]
+fn of_folders_that_cannot_be_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    let open = |path: &Path| Store::open(path, NonZero::<usize>::MIN);
+    let first = open(dir).unwrap();
+    let in_use = open(dir).unwrap_err();
+    assert_eq!(
+        shown(&in_use, dir),
+        "DIR is in use by another run that writes checkpoints; end it, or give another folder"
+    );
+    drop(first);
+    fs::write(dir.join("file"), "").unwrap();
+    let error = open(&dir.join("file")).unwrap_err();
+    assert_eq!(
+        shown(&error, dir),
+        "cannot make the folder DIR/file; free space on its disk, or make the folder writable; earlier checkpoints are \
+         untouched"
+    );
+    assert_eq!(error.source().unwrap().downcast_ref::<io::Error>().unwrap().kind(), io::ErrorKind::AlreadyExists);
+    let last = format!("{}-step-1", u64::MAX);
+    fs::create_dir(dir.join(&last)).unwrap();
+    assert_eq!(
+        shown(&open(dir).unwrap().save(&toy::checkpoint(1)).unwrap_err(), dir),
+        format!("DIR/{last} has the highest number that there is; move it out of the folder, or give another folder")
+    );
+}
+
+#[test]
+fn of_failures_that_take_more_to_come_by() {
+    let source = || io::Error::other("disk on fire");
+    let (published, path) = ("a/000002-step-2".into(), "a/000001-step-1".into());
+    for (error, expected) in [
+        (
+            CheckpointError::Prune { published, doing: "rename", path, source: source() },
+            "a/000002-step-2 is written, but cannot rename a/000001-step-1, which is old; make the folder writable, or \
+             keep more checkpoints",
+        ),
+        (
+            CheckpointError::Header { file: "a.safetensors".into(), reason: "its header is too long".into() },
+            "cannot write a.safetensors as safetensors: its header is too long; spread its tensors over more groups, \
+             or shorten their names",
+        ),
+        (
+            CheckpointError::Thread { source: source() },
+            "cannot start the thread that writes checkpoints; raise the limit on threads (ulimit -u)",
+        ),
+        (
+            CheckpointError::Panicked { message: "out of luck".into() },
+            "the thread that writes checkpoints panicked: out of luck; resume from the latest checkpoint",
+        ),
+    ] {
+        assert_eq!(error.to_string(), expected);
+    }
+}

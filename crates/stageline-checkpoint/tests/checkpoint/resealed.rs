@@ -1,0 +1,351 @@
+//! Hostile manifests and files whose hashes are right: whoever wrote them knows the format.
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::toy;
+
+/// A checkpoint to be tampered with.
+struct Target {
+    _dir: tempfile::TempDir,
+    path: PathBuf,
+    manifest: Value,
+}
+
+impl Target {
+    fn new() -> Self {
+        let (dir, path) = toy::two();
+        let mut manifest: Value = serde_json::from_slice(&fs::read(path.join("manifest.json")).unwrap()).unwrap();
+        manifest.as_object_mut().unwrap().remove("sha256").unwrap();
+        Self { _dir: dir, path, manifest }
+    }
+
+    /// Writes an object as the manifest, under a seal that is right.
+    fn seal(&self, object: &str) {
+        let body = object.strip_suffix("\n}").unwrap();
+        let text = format!("{body},\n  \"sha256\": \"{}\"\n}}\n", sha256(body.as_bytes()));
+        fs::write(self.path.join("manifest.json"), text).unwrap();
+    }
+
+    /// Puts `contents` into a file, and what it is into the manifest.
+    fn put(&mut self, name: &str, contents: &[u8]) {
+        fs::write(self.path.join(name), contents).unwrap();
+        let files = self.manifest["files"].as_array_mut().unwrap();
+        let entry = files.iter_mut().find(|entry| entry["name"] == name).unwrap();
+        (entry["bytes"], entry["sha256"]) = (contents.len().into(), sha256(contents).into());
+        self.seal(&pretty(&self.manifest));
+    }
+
+    /// What is said of the only file that is named; nothing, if the checkpoint is taken.
+    fn damage(&self, file: &str) -> String {
+        let message = toy::read(&self.path).err().map(|error| error.to_string()).unwrap_or_default();
+        let start = format!("{} ", self.path.join(file).display());
+        let end =
+            format!("; resume from an older one, such as {}", self.path.with_file_name("000001-step-10").display());
+        let damage = message.strip_prefix(&start).and_then(|rest| rest.strip_suffix(&end));
+        damage.map_or_else(|| format!("unexpected: {message}"), ToString::to_string)
+    }
+}
+
+fn pretty(object: &Value) -> String {
+    serde_json::to_string_pretty(object).unwrap()
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What is written into the manifest, and where; and what is said of it.
+type Lie = (&'static str, Value, String);
+
+/// Names of files that no tensor has.
+fn files() -> Vec<Lie> {
+    let names = [
+        "/etc/passwd",
+        "../000001-step-10/head.safetensors",
+        "optimizer/../head.safetensors",
+        "./head.safetensors",
+        "optimizer\\head.safetensors",
+        "head.safetensors/",
+        "",
+        "manifest.json",
+    ];
+    let foreign = |name| ("/files/1/name", json!(name), format!("lists the file `{name}`, to which no tensor belongs"));
+    let twice = ("/files/1/name", json!("blocks.0.safetensors"), "lists the file `blocks.0.safetensors` twice".into());
+    names.into_iter().map(foreign).chain([twice]).collect()
+}
+
+/// Files that are not those of their tensors.
+fn places() -> Vec<Lie> {
+    let elsewhere = |name| {
+        let said = format!("places the tensor `head.w` in `{name}`; it belongs into `head.safetensors`");
+        ("/parameters/head.w/file", json!(name), said)
+    };
+    let tail = json!({"file": "tail.safetensors", "dtype": "U8", "shape": []});
+    let said = "does not list the file `tail.safetensors`, in which there are tensors".into();
+    let names = ["../../x", "/etc/passwd", "blocks.0.safetensors", "optimizer/head.safetensors"];
+    names.into_iter().map(elsewhere).chain([("/parameters/tail.w", tail, said)]).collect()
+}
+
+/// Sizes that no file has.
+fn sizes() -> Vec<Lie> {
+    let huge = json!(u64::MAX);
+    let index = "model.safetensors.index.json";
+    let max = "18446744073709551615";
+    let total = |file, found, tensors: u64| {
+        format!("gives the file `{file}` {found} bytes, of which its tensors take {tensors}")
+    };
+    let shape =
+        |dtype, shape| format!("gives the tensor `head.w` of {dtype} the shape {shape}, whose bytes cannot be counted");
+    let part = json!({"file": "head.safetensors", "dtype": "F4", "shape": [3]});
+    let large = json!({"file": "head.safetensors", "dtype": "U8", "shape": [1u64 << 60]});
+    vec![
+        ("/files/1/bytes", huge.clone(), total("head.safetensors", max, 4)),
+        ("/files/1/bytes", json!(11), total("head.safetensors", "11", 4)),
+        ("/files/1/bytes", json!(100_000_013), total("head.safetensors", "100000013", 4)),
+        ("/files/4/bytes", huge.clone(), total(index, max, 0)),
+        ("/files/1/bytes", json!(-1), "is not as it is written: invalid value: integer `-1`, expected u64".into()),
+        ("/parameters/head.w/shape", json!([huge, 2]), shape("BF16", "[18446744073709551615, 2]")),
+        ("/parameters/head.w", part, shape("F4", "[3]")),
+        ("/parameters/head.x", large, total("head.safetensors", "108", (1 << 60) + 4)),
+    ]
+}
+
+/// What is not of the form.
+fn forms() -> Vec<Lie> {
+    let reserved = json!({"file": "__metadata__.safetensors", "dtype": "U8", "shape": []});
+    let lies = [
+        ("/files/1/sha256", json!("AB"), "the SHA-256 of `head.safetensors` is `AB`"),
+        ("/files/1/sha256", json!("A".repeat(64)), "the SHA-256 of `head.safetensors` is `AAAA"),
+        ("/files/1/more", json!(1), "unknown field `more`, expected one of `name`, `bytes`, `sha256`"),
+        ("/parameters/head.w/dtype", json!("F33"), "unknown variant `F33`, expected one of"),
+        ("/parameters/head.w/more", json!(1), "unknown field `more`, expected one of `file`, `dtype`, `shape`"),
+        ("/parameters/__metadata__", reserved, "no tensor can be named `__metadata__`"),
+        ("/more", json!(1), "unknown field `more`, expected one of"),
+        ("/progress/more", json!(1), "unknown field `more`, expected one of `steps`, `optimizer_steps`, `loss_scale`"),
+        ("/progress/steps", json!("many"), "invalid type: string \"many\", expected u64"),
+        (
+            "/progress/loss_scale/scale",
+            json!("x"),
+            "invalid value: string \"x\", expected a number, or a string of one",
+        ),
+        ("/version", json!(0), "there is no format 0"),
+        ("/version", json!("1"), "invalid type: string \"1\", expected u64"),
+    ];
+    lies.into_iter().map(|(place, lie, said)| (place, lie, format!("is not as it is written: {said}"))).collect()
+}
+
+/// Loss scales that training cannot go on with.
+fn scales() -> Vec<Lie> {
+    let scale = |(lie, shown)| {
+        let said = format!("has the loss scale {shown}, which is not a positive number");
+        ("/progress/loss_scale/scale", lie, said)
+    };
+    [(json!("NaN"), "NaN"), (json!("inf"), "inf"), (json!(0), "0"), (json!(-1.5), "-1.5")].map(scale).into()
+}
+
+#[test]
+fn every_lie_of_a_manifest_is_refused_with_its_reason() {
+    let target = Target::new();
+    let lies = [files(), places(), sizes(), forms(), scales()].concat();
+    let (tried, mut refused) = (lies.len(), 0);
+    for (place, lie, expected) in lies {
+        let mut manifest = target.manifest.clone();
+        let (parent, key) = place.rsplit_once('/').unwrap();
+        match manifest.pointer_mut(parent).unwrap() {
+            Value::Array(items) => items[key.parse::<usize>().unwrap()] = lie,
+            object => object[key] = lie,
+        }
+        target.seal(&pretty(&manifest));
+        let damage = target.damage("manifest.json");
+        assert!(damage.starts_with(&expected), "{place}: {damage}");
+        refused += 1;
+    }
+    assert_eq!((tried, refused), (38, 38));
+    target.seal(&pretty(&target.manifest));
+    assert_eq!(toy::read(&target.path).unwrap(), toy::checkpoint(20), "the seal of this test is right");
+}
+
+#[test]
+fn sizes_that_overflow_when_they_are_added_are_refused() {
+    let mut target = Target::new();
+    for i in 0..9 {
+        let entry = json!({"file": "head.safetensors", "dtype": "U8", "shape": [(1u64 << 61) - 1]});
+        target.manifest["parameters"][format!("head.{}", char::from(b'a' + i))] = entry;
+    }
+    target.seal(&pretty(&target.manifest));
+    let expected = "gives the tensor `head.i` of U8 the shape [2305843009213693951], whose bytes cannot be counted";
+    assert_eq!(target.damage("manifest.json"), expected);
+}
+
+#[test]
+fn what_is_missing_from_a_manifest_is_named() {
+    let target = Target::new();
+    let mut manifest = target.manifest.clone();
+    manifest["files"].as_array_mut().unwrap().pop();
+    target.seal(&pretty(&manifest));
+    let expected = "does not list the file `model.safetensors.index.json`, in which there are tensors";
+    assert_eq!(target.damage("manifest.json"), expected);
+    for field in target.manifest.as_object().unwrap().keys() {
+        let mut manifest = target.manifest.clone();
+        manifest.as_object_mut().unwrap().remove(field);
+        target.seal(&pretty(&manifest));
+        let damage = target.damage("manifest.json");
+        assert!(damage.starts_with(&format!("is not as it is written: missing field `{field}`")), "{damage}");
+    }
+}
+
+#[test]
+fn text_that_is_no_manifest_is_refused() {
+    let target = Target::new();
+    let good = pretty(&target.manifest);
+    let deep = |depth| good.replace("\"1f1b\"", &("[".repeat(depth) + &"]".repeat(depth)));
+    let head = "\"head.w\": {\"file\": \"head.safetensors\", \"dtype\": \"BF16\", \"shape\": [1, 2]},";
+    let twice = good.replace("\"parameters\": {", &format!("\"parameters\": {{{head}"));
+    let run_twice = good.replace("\"run\": {", "\"run\": {\"seed\": 8,");
+    for (text, expected) in [
+        (deep(200), "recursion limit exceeded"),
+        (deep(1_000_000), "recursion limit exceeded"),
+        (twice, "`head.w` comes twice"),
+        (run_twice, "`seed` comes twice"),
+        ("{\n}".to_owned(), "missing field `version`"),
+        ("\n}".to_owned(), "expected value"),
+        (good.clone() + "\n}", "trailing characters"),
+        (good.replace("\"version\": 1", "\"version\": 1,\n  \"version\": 2"), "duplicate field `version`"),
+    ] {
+        target.seal(&text);
+        let damage = target.damage("manifest.json");
+        assert!(damage.starts_with("is not as it is written: ") && damage.contains(expected), "{damage}");
+    }
+    target.seal(&deep(100));
+    toy::read(&target.path).unwrap();
+}
+
+#[test]
+fn a_newer_format_is_told_from_damage_whatever_else_is_in_it() {
+    let target = Target::new();
+    for (text, found) in [
+        ("{\n  \"version\": 2\n}".to_owned(), "2"),
+        ("{\n  \"tensors\": [1],\n  \"version\": 18446744073709551615\n}".to_owned(), "18446744073709551615"),
+        (pretty(&target.manifest).replace("\"version\": 1", "\"version\": 2"), "2"),
+    ] {
+        target.seal(&text);
+        let message = toy::read(&target.path).unwrap_err().to_string();
+        let expected = format!(
+            "{}/manifest.json was written by a newer stageline: its format is {found}, and 1 is the newest known here; \
+             resume with that stageline",
+            target.path.display()
+        );
+        assert_eq!(message, expected);
+    }
+}
+
+#[test]
+fn files_that_are_not_what_the_manifest_says_are_refused_before_they_are_read() {
+    let mut target = Target::new();
+    target.manifest["files"][1]["sha256"] = "0".repeat(64).into();
+    target.seal(&pretty(&target.manifest));
+    let found = sha256(&fs::read(target.path.join("head.safetensors")).unwrap());
+    let expected = format!("was changed: its SHA-256 is {found}, and {} was written down", "0".repeat(64));
+    assert_eq!(target.damage("head.safetensors"), expected);
+
+    let tensors = 1u64 << 50;
+    target.manifest["parameters"]["head.w"]["shape"] = json!([tensors / 2]);
+    target.manifest["files"][1]["bytes"] = (tensors + 96).into();
+    target.seal(&pretty(&target.manifest));
+    let expected = format!("has 108 bytes, and {} by the manifest", tensors + 96);
+    assert_eq!(target.damage("head.safetensors"), expected);
+}
+
+/// A safetensors file of a header and four bytes.
+fn shard(header: &[u8]) -> Vec<u8> {
+    [&(header.len() as u64).to_le_bytes(), header, &[0; 4]].concat()
+}
+
+#[test]
+fn headers_that_do_not_fit_are_refused() {
+    let mut target = Target::new();
+    let head = |dtype: &str, shape: Value| json!({"dtype": dtype, "shape": shape, "data_offsets": [0, 4]});
+    let info =
+        |shape: u64, start: u64, end: u64| json!({"dtype": "U8", "shape": [shape], "data_offsets": [start, end]});
+    let max = u64::MAX;
+    // Nine tensors, which end at the last byte that can be counted: to add to that overflows.
+    let part = (1u64 << 61) - 1;
+    let mut last = json!({"head.w": info(7, 8 * part, 8 * part + 7)});
+    (0..8).for_each(|i| last[i.to_string()] = info(part, i * part, (i + 1) * part));
+    let json = |header: Value| shard(header.to_string().as_bytes());
+    let length = |length: u64| [&length.to_le_bytes()[..], &[b' '; 92]].concat();
+    let cases = [
+        (length(max), "is not as it is written: its header has 18446744073709551615 bytes"),
+        (length(max - 7), "is not as it is written: its header has 18446744073709551608 bytes"),
+        (length(93), "is not as it is written: its header has 93 bytes"),
+        (length(0), "is not as it is written: EOF while parsing a value"),
+        (vec![b' '; 12], "is not as it is written: its header has 2314885530818453536 bytes"),
+        (shard("[".repeat(100_000).as_bytes()), "is not as it is written: invalid type: sequence"),
+        (
+            shard(format!("{{\"head.w\": {}", "[".repeat(100_000)).as_bytes()),
+            "is not as it is written: recursion limit exceeded",
+        ),
+        (json(last), "is not as it is written: its header covers 18446744073709551615 bytes of 4"),
+        (json(json!({"head.w": head("BF16", json!([max, 2]))})), "is not as it is written: overflow"),
+        (json(json!({"head.w": info(4, 4, 0)})), "is not as it is written: invalid offset for tensor `head.w`"),
+        (json(json!({"head.v": head("BF16", json!([1, 2]))})), "lacks the tensor `head.w`"),
+        (
+            json(json!({"head.w": head("BF16", json!([1, 2])), "x": info(0, 4, 4)})),
+            "has 2 tensors, and 1 by the manifest",
+        ),
+        (
+            json(json!({"head.w": head("F16", json!([1, 2]))})),
+            "has the tensor `head.w` as F16 [1, 2], and by the manifest as BF16 [1, 2]",
+        ),
+        (
+            json(json!({"head.w": head("BF16", json!([2]))})),
+            "has the tensor `head.w` as BF16 [2], and by the manifest as BF16 [1, 2]",
+        ),
+    ];
+    for (contents, expected) in cases {
+        target.put("head.safetensors", &contents);
+        let damage = target.damage("head.safetensors");
+        assert!(damage.starts_with(expected), "{expected}: {damage}");
+    }
+    target.put("head.safetensors", &json(json!({"head.w": head("BF16", json!([1, 2]))})));
+    toy::read(&target.path).unwrap();
+}
+
+#[test]
+fn a_value_that_is_no_number_is_refused_though_its_hash_is_right() {
+    let mut target = Target::new();
+    for file in ["blocks.0.safetensors", "optimizer/blocks.0.safetensors"] {
+        let good = fs::read(target.path.join(file)).unwrap();
+        let mut contents = good.clone();
+        let end = contents.len();
+        contents[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
+        target.put(file, &contents);
+        let damage = target.damage(file);
+        assert!(damage.starts_with("has NaN in the tensor `blocks.0.up.weight"), "{damage}");
+        assert!(damage.ends_with(", at index 5"), "{damage}");
+        target.put(file, &good);
+    }
+    assert_eq!(toy::read(&target.path).unwrap(), toy::checkpoint(20));
+}
+
+#[test]
+fn an_index_of_other_parameters_is_refused() {
+    let mut target = Target::new();
+    let index = "model.safetensors.index.json";
+    let good: Value = serde_json::from_slice(&fs::read(target.path.join(index)).unwrap()).unwrap();
+    let (mut total, mut place) = (good.clone(), good.clone());
+    total["metadata"]["total_size"] = 41.into();
+    place["weight_map"]["head.w"] = "/etc/passwd".into();
+    for other in [total, place] {
+        target.put(index, other.to_string().as_bytes());
+        assert_eq!(target.damage(index), "does not list the parameters as the manifest does");
+    }
+    target.put(index, b"{}");
+    assert!(target.damage(index).starts_with("is not as it is written: missing field `metadata`"));
+    target.put(index, good.to_string().as_bytes());
+    assert_eq!(toy::read(&target.path).unwrap(), toy::checkpoint(20));
+}

@@ -1,0 +1,164 @@
+//! A folder of checkpoints, and what else may lie in it.
+
+use std::fs;
+use std::num::NonZero;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use stageline_checkpoint::{CheckpointError, Saved, Store, Tensor, WritePoint};
+
+use crate::toy;
+
+#[test]
+fn the_latest_are_kept_in_the_order_of_publication() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = toy::store(dir.path(), 3);
+    for steps in [10, 20, 30, 5, 6] {
+        store.save(&toy::checkpoint(steps)).unwrap();
+    }
+    assert_eq!(toy::names(dir.path()), [".lock", "000003-step-30", "000004-step-5", "000005-step-6"]);
+    assert_eq!(toy::read(dir.path()).unwrap(), toy::checkpoint(6));
+    drop(store);
+    toy::store(dir.path(), 1).save(&toy::checkpoint(7)).unwrap();
+    assert_eq!(toy::names(dir.path()), [".lock", "000006-step-7"]);
+}
+
+#[test]
+fn what_is_not_ours_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let foreign = ["000001-step-1.bak", "0000001-step-1", "000001-step-01", "7-step-7", "best", "writing-1", "step-3"];
+    for name in foreign {
+        fs::create_dir(dir.path().join(name)).unwrap();
+        fs::write(dir.path().join(name).join("manifest.json"), "{}").unwrap();
+    }
+    fs::write(dir.path().join("000002-step-2"), "a file").unwrap();
+    fs::write(dir.path().join("notes.txt"), "notes").unwrap();
+    symlink("best", dir.path().join("000003-step-3")).unwrap();
+    let before = toy::names(dir.path());
+    let mut store = toy::store(dir.path(), 1);
+    for steps in 4..7 {
+        store.save(&toy::checkpoint(steps)).unwrap();
+    }
+    let mut expected = [before, vec![".lock".to_owned(), "000006-step-6".to_owned()]].concat();
+    expected.sort();
+    assert_eq!(toy::names(dir.path()), expected);
+    assert_eq!(Saved::open(dir.path()).unwrap().path(), dir.path().join("000006-step-6"));
+    assert_eq!(fs::read(dir.path().join("000002-step-2")).unwrap(), b"a file");
+    assert!(foreign.iter().all(|name| fs::read(dir.path().join(name).join("manifest.json")).unwrap() == b"{}"));
+}
+
+#[test]
+fn a_second_store_is_refused_until_the_first_is_closed() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = toy::store(dir.path(), 1);
+    let error = Store::open(dir.path(), NonZero::<usize>::MIN).unwrap_err();
+    assert!(matches!(&error, CheckpointError::InUse { path } if path == dir.path()), "{error}");
+    drop(first);
+    drop(toy::store(dir.path(), 1));
+}
+
+#[test]
+fn a_second_store_removes_nothing_of_the_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut first = toy::store(dir.path(), 1);
+    let mut refused = 0;
+    let mut at = |_| refused += usize::from(Store::open(dir.path(), NonZero::<usize>::MIN).is_err());
+    first.save_observed(&toy::checkpoint(1), &mut at).unwrap();
+    assert!(refused > 10, "{refused}");
+    assert_eq!(toy::read(dir.path()).unwrap(), toy::checkpoint(1));
+}
+
+#[test]
+fn at_every_point_whatever_has_a_name_is_whole() {
+    let dir = toy::quick_folder();
+    let mut store = toy::store(dir.path(), 2);
+    for steps in 1..6u64 {
+        let mut published = steps - 1;
+        let mut at = |point| {
+            let visible: Vec<_> = toy::names(dir.path()).into_iter().filter(|name| !name.starts_with('.')).collect();
+            for name in &visible {
+                let checkpoint = toy::read(&dir.path().join(name)).unwrap();
+                assert_eq!(checkpoint, toy::checkpoint(checkpoint.progress.steps), "{name} at {point:?}");
+            }
+            published = if point == WritePoint::SyncFolder { steps } else { published };
+            let hidden = matches!(point, WritePoint::SyncHidden | WritePoint::RemoveOld { .. } | WritePoint::Done);
+            let oldest = if hidden { steps.saturating_sub(1) } else { steps.saturating_sub(2) }.max(1);
+            let expected: Vec<_> = (oldest..=published).map(|steps| format!("{steps:06}-step-{steps}")).collect();
+            assert!(visible == expected || matches!(point, WritePoint::HideOld { .. }), "{visible:?} at {point:?}");
+        };
+        store.save_observed(&toy::checkpoint(steps), &mut at).unwrap();
+    }
+}
+
+#[test]
+fn leftovers_are_removed_whatever_they_are() {
+    let (dir, _) = toy::two();
+    fs::create_dir_all(dir.path().join(".writing-1-000003/optimizer")).unwrap();
+    fs::rename(dir.path().join("000001-step-10"), dir.path().join(".removing-000001-step-10")).unwrap();
+    fs::write(dir.path().join(".writing-2-000003"), "a file").unwrap();
+    symlink("000002-step-20", dir.path().join(".writing-3-000003")).unwrap();
+    drop(toy::store(dir.path(), 2));
+    assert_eq!(toy::names(dir.path()), [".lock", "000002-step-20"]);
+    assert_eq!(toy::read(dir.path()).unwrap(), toy::checkpoint(20));
+}
+
+#[test]
+fn folders_are_made_at_any_depth() {
+    let dir = tempfile::tempdir().unwrap();
+    let deep = dir.path().join("a/b/c");
+    let path = toy::store(&deep, 1).save(&toy::checkpoint(1)).unwrap();
+    assert_eq!(path, deep.join("000001-step-1"));
+}
+
+#[test]
+fn what_cannot_go_on_is_not_written_and_removes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = toy::store(dir.path(), 1);
+    store.save(&toy::checkpoint(1)).unwrap();
+    let mut nan = toy::checkpoint(2);
+    nan.parameters.insert("blocks.0.up.bias".to_owned(), toy::f32s(&[3], f32::INFINITY));
+    let mut state = toy::checkpoint(2);
+    state.optimizer.insert("head.w/momentum.moment_1".to_owned(), toy::f32s(&[2], f32::NAN));
+    let mut short = toy::checkpoint(2);
+    let bias = Tensor::new(stageline_checkpoint::Dtype::F32, vec![3], vec![0; 11].into());
+    short.parameters.insert("blocks.0.up.bias".to_owned(), bias);
+    let mut scale = toy::checkpoint(2);
+    scale.progress.loss_scale.as_mut().unwrap().scale = 0.0;
+    for refused in [nan, state, short, scale] {
+        store.save(&refused).unwrap_err();
+        assert_eq!(toy::names(dir.path()), [".lock", "000001-step-1"]);
+    }
+    assert_eq!(toy::read(dir.path()).unwrap(), toy::checkpoint(1));
+}
+
+#[test]
+fn a_run_that_would_not_be_read_back_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut checkpoint = toy::checkpoint(1);
+    let deep = (0..200).fold(serde_json::json!(1), |inner, _| serde_json::json!([inner]));
+    checkpoint.run.insert("deep".to_owned(), deep);
+    let error = toy::store(dir.path(), 1).save(&checkpoint).unwrap_err();
+    assert!(matches!(error, CheckpointError::Manifest { .. }), "{error}");
+    assert_eq!(toy::names(dir.path()), [".lock"]);
+}
+
+#[test]
+fn the_highest_number_is_the_last() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join(format!("{}-step-1", u64::MAX))).unwrap();
+    let error = toy::store(dir.path(), 1).save(&toy::checkpoint(1)).unwrap_err();
+    assert!(matches!(error, CheckpointError::LastNumber { .. }), "{error}");
+}
+
+#[test]
+fn a_folder_that_is_gone_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let gone = dir.path().join("gone");
+    let mut store = toy::store(&gone, 1);
+    fs::remove_dir_all(&gone).unwrap();
+    fs::write(&gone, "now a file").unwrap();
+    let error = store.save(&toy::checkpoint(1)).unwrap_err();
+    assert!(matches!(&error, CheckpointError::Write { path, .. } if *path == gone), "{error}");
+    assert!(matches!(Store::open(&gone, NonZero::<usize>::MIN), Err(CheckpointError::Write { .. })));
+    assert_eq!(fs::read(Path::new(&gone)).unwrap(), b"now a file");
+}

@@ -1,0 +1,63 @@
+//! The writer in the background.
+
+use std::path::Path;
+
+use stageline_checkpoint::{Checkpoint, CheckpointError, Writer};
+
+use crate::toy;
+
+fn writer(dir: &Path) -> Writer {
+    Writer::new(toy::store(dir, 2)).unwrap()
+}
+
+fn not_finite(steps: u64) -> Checkpoint {
+    let mut checkpoint = toy::checkpoint(steps);
+    checkpoint.parameters.insert("head.w".to_owned(), toy::f32s(&[], f32::NAN));
+    checkpoint
+}
+
+#[test]
+fn each_write_gives_the_path_of_the_one_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = writer(dir.path());
+    assert_eq!(writer.write(toy::checkpoint(1)).unwrap(), None);
+    assert_eq!(writer.write(toy::checkpoint(2)).unwrap(), Some(dir.path().join("000001-step-1")));
+    assert_eq!(writer.write(toy::checkpoint(3)).unwrap(), Some(dir.path().join("000002-step-2")));
+    assert_eq!(writer.finish().unwrap(), Some(dir.path().join("000003-step-3")));
+    assert_eq!(toy::read(dir.path()).unwrap(), toy::checkpoint(3));
+}
+
+#[test]
+fn nothing_written_is_nothing_to_wait_for() {
+    let dir = tempfile::tempdir().unwrap();
+    assert_eq!(writer(dir.path()).finish().unwrap(), None);
+}
+
+#[test]
+fn an_error_comes_out_at_the_next_write_and_the_writer_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = writer(dir.path());
+    writer.write(not_finite(1)).unwrap();
+    assert!(matches!(writer.write(toy::checkpoint(2)), Err(CheckpointError::NotFinite { .. })));
+    assert_eq!(writer.write(toy::checkpoint(3)).unwrap(), None);
+    assert_eq!(writer.finish().unwrap(), Some(dir.path().join("000001-step-3")));
+}
+
+#[test]
+fn an_error_comes_out_at_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = writer(dir.path());
+    writer.write(not_finite(1)).unwrap();
+    assert!(matches!(writer.finish(), Err(CheckpointError::NotFinite { .. })));
+}
+
+#[test]
+fn a_dropped_writer_has_written_and_gives_up_its_lock() {
+    let dir = tempfile::tempdir().unwrap();
+    for steps in 1..10 {
+        let mut writer = writer(dir.path());
+        writer.write(toy::checkpoint(steps)).unwrap();
+        drop(writer);
+        assert_eq!(toy::read(dir.path()).unwrap(), toy::checkpoint(steps));
+    }
+}

@@ -1,0 +1,52 @@
+//! What training goes on from.
+
+use stageline_checkpoint::{Checkpoint, Progress};
+
+use super::Pipeline;
+use super::pass::Ended;
+use crate::error::StepError;
+use crate::failure::During;
+use crate::layout::StageState;
+use crate::payload::Payload;
+use crate::worker::Command;
+
+impl<In: Payload, Target: Payload> Pipeline<In, Target> {
+    /// Everything that training goes on from, as the last step left it, copied to the host: parameters, optimizer states, the
+    /// loss scale and the number of steps, for [`PipelineBuilder::restore`](crate::PipelineBuilder::restore). What else a run is
+    /// made of, its `run` has room for.
+    ///
+    /// After an error too: no stage has then made a step that others have not.
+    ///
+    /// # Errors
+    /// [`StepError::Lost`] if a stage is gone; otherwise as for [`step`](Self::step).
+    pub fn checkpoint(&mut self) -> Result<Checkpoint, StepError> {
+        let states = if self.workers.is_empty() { self.kept()? } else { self.copied().map_err(|ended| self.end(ended))? };
+        let progress = Progress {
+            steps: self.steps as u64,
+            optimizer_steps: self.optimizer_steps,
+            loss_scale: self.stepping.scaler.state(),
+        };
+        Ok(self.layout.checkpoint(progress, states))
+    }
+
+    /// Goes on from there.
+    pub(crate) fn resume(&mut self, progress: Progress) {
+        self.steps = progress.steps as usize;
+        self.optimizer_steps = progress.optimizer_steps;
+    }
+
+    /// By every worker.
+    fn copied(&mut self) -> Result<Vec<StageState>, Ended> {
+        self.begin(During::Checkpoint { steps: self.steps });
+        for worker in &self.workers {
+            self.stop.send(&worker.commands, Command::Save { during: self.during })?;
+        }
+        self.gather(&self.saved)
+    }
+
+    /// Of workers that have ended.
+    fn kept(&self) -> Result<Vec<StageState>, StepError> {
+        let here = |stage: usize| self.ended.iter().find(|runner| runner.stage() == stage && runner.is_whole());
+        (0..self.plan().stages()).map(|stage| Ok(here(stage).ok_or(StepError::Lost { stage })?.state())).collect()
+    }
+}

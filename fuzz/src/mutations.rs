@@ -1,0 +1,87 @@
+//! The seeds of a target and mutations of them, for where there is no fuzzer.
+
+use std::fs;
+use std::panic::catch_unwind;
+use std::path::Path;
+
+/// Mutations grow no longer than this.
+const LIMIT: usize = 4_096;
+
+/// What ends a piece in the forms of the seeds.
+const BORDERS: &[u8] = b", |\n";
+
+/// The files of a folder, in the order of their names.
+pub fn seeds(folder: &str) -> Vec<Vec<u8>> {
+    let entries = fs::read_dir(Path::new(folder)).expect("the seeds can be listed");
+    let mut paths: Vec<_> = entries.map(|entry| entry.expect("the seeds can be listed").path()).collect();
+    paths.sort();
+    paths.iter().map(|path| fs::read(path).expect("seeds can be read")).collect()
+}
+
+/// Runs every seed, and then `tries` mutations, the same ones every time, into which words are put.
+pub fn run(seeds: &[Vec<u8>], words: &[&str], tries: usize, target: fn(&[u8])) {
+    for seed in seeds {
+        on(seed, target);
+    }
+    let mut dice = Dice(1);
+    for _ in 0..tries {
+        let mut input = seeds[dice.below(seeds.len())].clone();
+        for _ in 0..=dice.below(4) {
+            mutate(&mut input, seeds, words, &mut dice);
+        }
+        input.truncate(LIMIT);
+        on(&input, target);
+    }
+}
+
+/// A panic alone would not say which input it was.
+fn on(input: &[u8], target: fn(&[u8])) {
+    assert!(catch_unwind(|| target(input)).is_ok(), "on the input b\"{}\"", input.escape_ascii());
+}
+
+fn mutate(input: &mut Vec<u8>, seeds: &[Vec<u8>], words: &[&str], dice: &mut Dice) {
+    let at = dice.below(input.len() + 1);
+    let end = input.len().min(at + dice.below(8));
+    match dice.below(12) {
+        0 => input.truncate(at),
+        1 => drop(input.drain(at..end)),
+        2 => input.extend_from_within(at..end),
+        3 => input.insert(at, dice.below(256) as u8),
+        4 => drop(input.splice(at..end, words[dice.below(words.len())].bytes())),
+        5 => {
+            let other = &seeds[dice.below(seeds.len())];
+            input.truncate(at);
+            input.extend_from_slice(&other[dice.below(other.len() + 1)..]);
+        }
+        6 => {
+            if let Some(byte) = input.get_mut(at) {
+                *byte ^= 1 << dice.below(8);
+            }
+        }
+        // The most often: it is all that leaves much of a plan a plan.
+        _ => exchange(input, dice),
+    }
+}
+
+/// Two pieces change places.
+fn exchange(input: &mut Vec<u8>, dice: &mut Dice) {
+    let mut pieces: Vec<&[u8]> = input.split_inclusive(|byte| BORDERS.contains(byte)).collect();
+    if !pieces.is_empty() {
+        let (a, b) = (dice.below(pieces.len()), dice.below(pieces.len()));
+        pieces.swap(a, b);
+        *input = pieces.concat();
+    }
+}
+
+/// SplitMix64, which needs no crate.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % bound as u64) as usize
+    }
+}

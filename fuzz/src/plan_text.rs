@@ -1,0 +1,41 @@
+//! Text as actions and instructions, and as plans of them.
+
+use stageline_schedule::{Action, Instruction, Plan};
+
+/// Reads every word as an action and as an instruction, and every line of actions as a worker.
+pub fn plan_text(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let rows: Vec<Vec<Action>> = text.lines().map(|line| line.split(' ').filter_map(word).collect()).collect();
+    let plan = Plan::new(rows);
+    assert_eq!(plan.to_string().lines().count(), plan.workers());
+    let live = plan.peak_live();
+    assert_eq!(live.len(), plan.workers());
+    assert!(live.iter().zip(plan.rows()).all(|(live, row)| *live <= row.len()));
+    // Empty rows at the end are no workers in a file, and earlier letters become today's: once.
+    let read = Plan::from_csv(&plan.to_csv()).expect("what is written is read");
+    assert_eq!(Plan::from_csv(&read.to_csv()).as_ref(), Ok(&read));
+    for micro_batches in [0, 1, plan.micro_batches()] {
+        assert!(plan.forward_only(micro_batches).micro_batches() <= micro_batches);
+    }
+}
+
+/// What is read is what was written, and what is not read is named.
+fn word(word: &str) -> Option<Action> {
+    match word.parse::<Instruction>() {
+        Ok(instruction) => {
+            assert_eq!(instruction.to_string().parse(), Ok(instruction));
+            assert_eq!(word.parse().ok(), instruction.compute());
+            assert!(instruction.stage() < usize::MAX && instruction.micro_batch() < usize::MAX);
+            if let Instruction::Send(transfer) | Instruction::Receive(transfer) = instruction {
+                assert_eq!(transfer.to().abs_diff(transfer.from), 1);
+            }
+            instruction.compute()
+        }
+        Err(error) => {
+            assert_eq!(error.text(), word);
+            assert!(error.to_string().contains(word));
+            assert!(word.parse::<Action>().is_err());
+            None
+        }
+    }
+}

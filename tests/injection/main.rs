@@ -1,0 +1,204 @@
+//! A panic before and after everything that a worker does in a step, in every schedule that runs: one error says where, no stage
+//! has stepped, and the training goes on from what is left to the same bits.
+//!
+//! Panics come from a `tracing` subscriber, which the library calls around each action. It is one for the whole process, so
+//! this is a program of its own.
+
+#[allow(dead_code)] // one model for all tests
+#[path = "../pipeline/mlp.rs"]
+mod mlp;
+
+use std::fmt::Debug;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::{panic, thread};
+
+use burn::tensor::Tensor;
+use stageline::checkpoint::Checkpoint;
+use stageline::schedule::{EagerOneFOneB, GPipe, Interleaved, LoopedBreadthFirst, OneFOneB, Schedule};
+use stageline::{Activity, Batch, Clip, Failure, Pipeline, PipelineBuilder, StepError};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Metadata, Subscriber, span};
+
+use crate::mlp::{Mlp, Target, config};
+
+const WIDTH: usize = 3;
+
+/// Where a panic is wanted.
+#[derive(Clone, Debug, PartialEq)]
+struct Point {
+    stage: usize,
+    activity: Activity,
+    moment: Moment,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Moment {
+    Before,
+    After,
+}
+
+/// In the second step.
+static WANTED: Mutex<Option<Point>> = Mutex::new(None);
+
+/// The span that is to end in a panic.
+static LAST: AtomicU64 = AtomicU64::new(0);
+
+struct Saboteur(AtomicU64);
+
+impl Subscriber for Saboteur {
+    fn enabled(&self, metadata: &Metadata) -> bool {
+        metadata.target() == "stageline::worker" && metadata.is_span()
+    }
+
+    fn new_span(&self, attributes: &span::Attributes) -> span::Id {
+        let id = self.0.fetch_add(1, Ordering::Relaxed);
+        let mut seen = Seen::default();
+        attributes.record(&mut seen);
+        let mut wanted = WANTED.lock().unwrap();
+        let here = |point: &mut Point| {
+            let action = match point.activity {
+                Activity::Instruction(instruction) => instruction.to_string(),
+                activity => activity.to_string(),
+            };
+            seen == Seen { stage: point.stage as u64, action, during: "step 1".to_owned() }
+        };
+        let point = wanted.take_if(here);
+        drop(wanted);
+        match point.map(|point| point.moment) {
+            Some(Moment::Before) => panic!("sabotage"),
+            Some(Moment::After) => LAST.store(id, Ordering::Relaxed),
+            None => {}
+        }
+        span::Id::from_u64(id)
+    }
+
+    fn exit(&self, id: &span::Id) {
+        if LAST.compare_exchange(id.into_u64(), 0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            panic!("sabotage");
+        }
+    }
+
+    fn event(&self, _: &Event) {}
+    fn record(&self, _: &span::Id, _: &span::Record) {}
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+    fn enter(&self, _: &span::Id) {}
+}
+
+#[derive(Default, PartialEq)]
+struct Seen {
+    stage: u64,
+    action: String,
+    during: String,
+}
+
+impl Visit for Seen {
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        if field.name() == "stage" {
+            self.stage = value;
+        }
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        match field.name() {
+            "action" => self.action = format!("{value:?}"),
+            "during" => self.during = format!("{value:?}"),
+            _ => {}
+        }
+    }
+}
+
+/// Whose last layer is the first one once more.
+fn builder(seed: u64, stages: usize, micro_batches: usize, schedule: Scheduled) -> PipelineBuilder<Tensor<2>, Target> {
+    let mut model = Mlp::new(stages, WIDTH, seed);
+    let first = model.layers[0].clone();
+    model.layers.push(first);
+    let builder = model.split(stages, &config()).micro_batches(micro_batches).schedule(schedule);
+    builder.clip(Clip::GlobalNorm(0.1)).cores_per_stage(1)
+}
+
+fn batch(step: u64) -> Batch<Tensor<2>, Target> {
+    let (input, target) = Mlp::batch(6, WIDTH, true, step);
+    Batch::new(input, target)
+}
+
+type Scheduled = &'static (dyn Schedule + Sync);
+
+/// A training of three steps, without and with a panic in the second.
+struct Case {
+    name: String,
+    build: Box<dyn Fn(u64) -> PipelineBuilder<Tensor<2>, Target>>,
+    /// After each step.
+    undisturbed: Vec<Checkpoint>,
+    points: Vec<(usize, Activity)>,
+}
+
+impl Case {
+    fn new(schedule: Scheduled, stages: usize, micro_batches: usize) -> Self {
+        let build = move |seed| builder(seed, stages, micro_batches, schedule);
+        let mut pipeline = build(1).build().unwrap();
+        let (mut undisturbed, mut points) = (Vec::new(), Vec::new());
+        for step in 0..3 {
+            let report = pipeline.step(batch(step)).unwrap();
+            points = report.recording.events().iter().flatten().map(|event| (event.stage, event.activity)).collect();
+            undisturbed.push(pipeline.checkpoint().unwrap());
+        }
+        // The start has no span.
+        points.retain(|(_, activity)| *activity != Activity::Start);
+        Self { name: format!("{} P={stages} M={micro_batches}", schedule.name()), build: Box::new(build), undisturbed, points }
+    }
+
+    fn survive(&self, point: Point) {
+        let case = format!("{}, {point:?}", self.name);
+        let mut pipeline = (self.build)(1).build().unwrap();
+        pipeline.step(batch(0)).unwrap();
+        *WANTED.lock().unwrap() = Some(point.clone());
+        let error = pipeline.step(batch(1)).unwrap_err();
+        assert!(WANTED.lock().unwrap().is_none(), "{case}: {error}");
+
+        let StepError::Stage(failure) = &error else { panic!("{case}: {error}") };
+        assert_eq!((failure.stage, failure.activity), (point.stage, point.activity), "{case}");
+        assert_eq!(failure.during.to_string(), "step 1", "{case}");
+        assert!(matches!(&failure.failure, Failure::Panic(message) if message == "sabotage"), "{case}: {error}");
+        assert!(matches!(pipeline.step(batch(1)), Err(StepError::Stopped { .. })), "{case}");
+
+        let left = pipeline.checkpoint().unwrap();
+        assert!(left == self.undisturbed[0], "{case}: a stage has stepped");
+        let mut again: Pipeline<_, _> = (self.build)(2).restore(left).build().unwrap();
+        again.step(batch(1)).unwrap();
+        assert!(again.checkpoint().unwrap() == self.undisturbed[1], "{case}");
+    }
+}
+
+#[test]
+fn a_panic_anywhere_in_a_step_undoes_all_of_it() {
+    let loud = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        if !thread::current().name().is_some_and(|name| name.starts_with("stage-")) {
+            loud(info);
+        }
+    }));
+    tracing::subscriber::set_global_default(Saboteur(AtomicU64::new(1))).unwrap();
+    mlp::within_a_minute(|| {
+        let plain: [Scheduled; 3] = [&GPipe, &OneFOneB, &EagerOneFOneB];
+        let chunked: [Scheduled; 2] = [&Interleaved { chunks: 2 }, &LoopedBreadthFirst { chunks: 2 }];
+        let shapes = |schedules: Vec<Scheduled>, shapes: &[(usize, usize)]| {
+            let shapes = shapes.to_vec();
+            schedules.into_iter().flat_map(move |schedule| shapes.clone().into_iter().map(move |shape| (schedule, shape)))
+        };
+        let plain = shapes(plain.to_vec(), &[(1, 1), (1, 2), (2, 1), (2, 2), (2, 3), (3, 2), (3, 3)]);
+        let (mut injections, mut flush) = (0, 0);
+        for (schedule, (stages, micro_batches)) in plain.chain(shapes(chunked.to_vec(), &[(2, 2), (4, 2)])) {
+            let case = Case::new(schedule, stages, micro_batches);
+            for &(stage, activity) in &case.points {
+                for moment in [Moment::Before, Moment::After] {
+                    case.survive(Point { stage, activity, moment });
+                    injections += 1;
+                    flush += usize::from(!matches!(activity, Activity::Instruction(_)));
+                }
+            }
+        }
+        println!("{injections} panics, {flush} of them in the flush");
+        assert!(injections > 900 && flush > 300, "{injections} panics, {flush} of them in the flush");
+    });
+}

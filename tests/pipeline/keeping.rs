@@ -1,0 +1,269 @@
+//! The example's checkpoints: runs that are stopped, or killed, go on to the same bits; and what cannot go on says why.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::command::example;
+
+/// Small settings.
+const SMALL: &str = "--layers 2 --width 16 --context 16 --micro-batch-size 2 --micro-batches 4 --stages 2";
+
+/// A folder with a text, and with what runs leave.
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let text: String = (0..2000).map(|line| format!("line {line} of {}\n", line * line % 97)).collect();
+        fs::write(folder.path().join("text"), text).unwrap();
+        Self(folder)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// The flags in which `@` stands for this folder.
+    fn command(&self, flags: &str) -> Command {
+        let mut command = example("gpt");
+        let here = format!("{}/", self.0.path().display());
+        command.args(format!("{SMALL} --data @text {flags}").replace('@', &here).split_whitespace());
+        command
+    }
+
+    fn run(&self, flags: &str) -> Output {
+        self.command(flags).output().unwrap()
+    }
+
+    /// What a run that must succeed says.
+    fn said(&self, flags: &str) -> String {
+        let output = self.run(flags);
+        assert!(output.status.success(), "{flags}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// What a run that must not says, with `@` for this folder.
+    fn refused(&self, flags: &str) -> String {
+        let output = self.run(flags);
+        assert!(!output.status.success(), "{flags}");
+        assert!(output.status.code().is_some_and(|code| code != 101), "{flags}: a panic");
+        let here = format!("{}/", self.0.path().display());
+        String::from_utf8(output.stderr).unwrap().replace(&here, "@")
+    }
+
+    /// The checkpoint after so many steps.
+    fn checkpoint(&self, folder: &str, steps: usize) -> String {
+        let ending = format!("-step-{steps}");
+        let mut all = fs::read_dir(self.path(folder)).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        all.find(|name| name.ends_with(&ending)).map(|name| format!("@{folder}/{name}")).unwrap()
+    }
+}
+
+/// Of all parameters, at the end.
+fn hash(said: &str) -> &str {
+    said.lines().find_map(|line| Some(line.split_once("parameters, sha256 ")?.1)).unwrap()
+}
+
+#[test]
+fn a_run_that_is_stopped_goes_on_to_the_same_bits_on_any_cut() {
+    let place = Place::new();
+    let whole = place.said("--steps 6 --stages 4 --log @whole.jsonl");
+    let first = place.said("--steps 6 --stages 4 --stop-after 3 --checkpoint @kept --log @parts.jsonl");
+    assert!(first.contains("checkpoint after 3 steps; to go on from it: --resume "), "{first}");
+    assert!(!first.contains("sha256"), "it went on: {first}");
+    let from = place.checkpoint("kept", 3);
+    for (index, cut) in ["", "--stages 1", "--stages 3", "--stages 2 --schedule gpipe", "--stages 4 --schedule interleaved"]
+        .into_iter()
+        .enumerate()
+    {
+        let log = if index == 0 { "" } else { "--log @other.jsonl" };
+        let rest = place.said(&format!("--resume {from} --checkpoint @kept{index} {cut} {log}"));
+        assert_eq!(hash(&rest), hash(&whole), "{cut}");
+    }
+    // The log went on as well.
+    let losses = |name: &str| -> Vec<(u64, Value)> {
+        let text = fs::read_to_string(place.path(name)).unwrap();
+        let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        lines.filter_map(|line| Some((line["step"].as_u64()?, line["loss"].clone()))).collect()
+    };
+    assert_eq!(losses("parts.jsonl"), losses("whole.jsonl"));
+    // Another M with the same global batch goes on as well, to its own bits on every cut.
+    let other = |index, stages| {
+        let flags = "--micro-batches 2 --micro-batch-size 4 --log @other.jsonl";
+        place.said(&format!("--resume {from} --checkpoint @other{index} {flags} --stages {stages}"))
+    };
+    assert_eq!(hash(&other(0, 1)), hash(&other(1, 3)));
+}
+
+#[test]
+fn dropping_off_at_any_time_leaves_something_to_go_on_from() {
+    const STEPS: usize = 60;
+    const KILLS: usize = 20;
+    let place = Place::new();
+    let whole = place.said(&format!("--steps {STEPS}"));
+    let (mut kills, mut last) = (0, 0);
+    let end = loop {
+        let from = if last == 0 { "" } else { "--resume latest" };
+        let flags = format!("--steps {STEPS} --checkpoint @kept --every 1 --keep 2 --log @log.jsonl {from}");
+        if kills == KILLS {
+            break place.said(&flags);
+        }
+        let mut child = place.command(&flags).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        // At some time in the next few steps; a little later each time.
+        wait_for_lines(&place.path("log.jsonl"), last + 2, &mut child);
+        (0..kills * 20_000).for_each(|spin| { std::hint::black_box(spin); });
+        child.kill().unwrap();
+        assert!(!child.wait().unwrap().success(), "it was done before it was killed");
+        kills += 1;
+        last = steps_in(&place.path("log.jsonl"));
+        let shown = place.said(&format!("--checkpoint @kept --resume latest --print-config"));
+        assert!(shown.contains(&format!("steps = {STEPS}")), "{shown}");
+    };
+    assert_eq!(hash(&end), hash(&whole));
+    let left: Vec<_> = fs::read_dir(place.path("kept")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left.iter().filter(|name| name.to_string_lossy().contains("-step-")).count(), 2, "{left:?}");
+}
+
+fn steps_in(log: &Path) -> usize {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    let step = |line: &str| serde_json::from_str::<Value>(line).ok()?["step"].as_u64();
+    text.lines().filter_map(step).max().map_or(0, |step| step as usize + 1)
+}
+
+fn wait_for_lines(log: &Path, steps: usize, child: &mut Child) {
+    while steps_in(log) < steps {
+        assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
+        std::thread::yield_now();
+    }
+}
+
+#[cfg(unix)]
+fn signal(child: &Child, name: &str) {
+    assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
+}
+
+/// A run of long steps that is in one of them.
+#[cfg(unix)]
+fn in_a_long_step(place: &Place) -> (Child, BufReader<ChildStdout>) {
+    let flags = "--steps 10 --micro-batches 64 --context 64 --width 64 --checkpoint @kept";
+    let mut child = place.command(flags).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    while !line.starts_with("validation: ") {
+        line.clear();
+        assert_ne!(said.read_line(&mut line).unwrap(), 0, "it ended");
+    }
+    (child, said)
+}
+
+#[cfg(unix)]
+#[test]
+fn the_first_signal_ends_the_run_with_a_checkpoint_and_the_second_at_once() {
+    use std::io::Read;
+    for name in ["-INT", "-TERM"] {
+        let place = Place::new();
+        let (mut child, mut said) = in_a_long_step(&place);
+        signal(&child, name);
+        let mut rest = String::new();
+        said.read_to_string(&mut rest).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(0), "{rest}");
+        assert!(rest.contains("; to go on from it: --resume ") && !rest.contains("sha256"), "{rest}");
+    }
+    let place = Place::new();
+    let (mut child, _said) = in_a_long_step(&place);
+    signal(&child, "-INT");
+    signal(&child, "-INT");
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+}
+
+#[test]
+fn settings_come_from_a_file_from_set_and_from_flags_in_this_order() {
+    let place = Place::new();
+    fs::write(place.path("gpt.toml"), "width = 32\nlayers = 3\nlearning_rate = 1e-3\ndevice = [\"cpu\", \"cpu\"]\n").unwrap();
+    let mut command = example("gpt");
+    let config = place.path("gpt.toml");
+    command.args(["--layers", "5", "--set", "width=64", "--set", "layers=4", "--print-config", "--config"]).arg(&config);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let printed = String::from_utf8(output.stdout).unwrap();
+    for line in ["width = 64", "layers = 5", "learning_rate = 1e-3", "device = \"cpu,cpu\"", "micro_batches = 8"] {
+        assert!(printed.lines().any(|printed| printed.replace("0.001", "1e-3") == line), "no {line} in {printed}");
+    }
+    // What it prints is a file that comes to the same.
+    fs::write(place.path("again.toml"), &printed).unwrap();
+    let again = example("gpt").arg("--print-config").arg("--config").arg(place.path("again.toml")).output().unwrap();
+    assert_eq!(String::from_utf8(again.stdout).unwrap(), printed);
+}
+
+#[test]
+fn what_cannot_go_on_says_why_and_the_way_out() {
+    let place = Place::new();
+    place.said("--steps 2 --checkpoint @kept");
+    let from = place.checkpoint("kept", 2);
+    let resume = |flags: &str| place.refused(&format!("--resume {from} --checkpoint @other {flags}"));
+    let cause = |text: String| text.lines().skip_while(|line| *line != "Caused by:").skip(1).map(str::trim).collect::<Vec<_>>().join("\n");
+    assert_eq!(
+        resume("--micro-batches 5"),
+        "Error: --resume: batch_size was 8 in the checkpoint and is 10; keep M x micro-batch size, or leave both flags out\n"
+    );
+    assert_eq!(resume("--seed 1"), "Error: --resume: seed was 0 in the checkpoint and is 1; leave --seed out\n");
+    let other = resume("--width 32 --layers 1");
+    assert!(
+        other.contains("blocks.0.down.bias is F32 [32] in the model and F32 [16] in the checkpoint"),
+        "{other}"
+    );
+    assert!(resume("--layers 1").contains("blocks.1.attention.output.bias is not in the model"));
+
+    fs::write(place.path("new"), "another text, and a longer one\n".repeat(3000)).unwrap();
+    let text = resume("--data @new");
+    assert!(text.starts_with("Error: --resume: text was \"") && text.contains("give --data the text of then, or start anew"));
+
+    assert_eq!(
+        place.refused("--resume latest"),
+        "Error: --resume latest: give --checkpoint the folder to look in\n"
+    );
+    fs::create_dir(place.path("empty")).unwrap();
+    assert_eq!(
+        cause(place.refused("--resume @empty")),
+        "no checkpoint in @empty; train with --checkpoint first"
+    );
+    let weights = place.path(&from[1..]).join("blocks.0.safetensors");
+    let bytes = fs::read(&weights).unwrap();
+    fs::write(&weights, &bytes[..bytes.len() - 1]).unwrap();
+    assert!(cause(place.refused(&format!("--resume {from}"))).contains("blocks.0.safetensors"));
+    fs::write(place.path("file"), "").unwrap();
+    assert!(cause(place.refused("--checkpoint @file")).contains("@file"));
+}
+
+#[test]
+fn settings_that_cannot_be_say_why_and_the_way_out() {
+    let place = Place::new();
+    fs::write(place.path("slip.toml"), "micro_batchs = 8\n").unwrap();
+    fs::write(place.path("strange.toml"), "colour = \"red\"\n").unwrap();
+    fs::write(place.path("broken.toml"), "width = \n").unwrap();
+    fs::write(place.path("nothing"), "").unwrap();
+    for (flags, expected) in [
+        ("--config @slip.toml", "there is no setting `micro_batchs`; did you mean `micro_batches`?"),
+        ("--config @strange.toml", "there is no setting `colour`; --help lists all flags, which are settings with `_` for `-`"),
+        ("--config @broken.toml", "TOML parse error at line 1, column 9"),
+        ("--config @absent.toml", "it cannot be read; give the path of a TOML file"),
+        ("--set widht=8", "there is no setting `widht`; did you mean `width`?"),
+        ("--set width", "give a name, `=`, and a value: --set micro_batches=16"),
+        ("--set width=wide", "invalid value 'wide' for '--width <WIDTH>'"),
+        ("--stages 5", "4 layers cannot be cut into 5 stages; ask for 1 to 4 stages"),
+        ("--micro-batches 0", "--micro-batches 0: give 1 to 65536"),
+        ("--channel-capacity 0 --schedule eager-1f1b --stages 3", "capacity"),
+        ("--data @nothing", "nothing to read at @nothing: found no non-empty file; give another path"),
+        ("--data @absent", "@absent does not exist; give the path of a text file, or of a folder of them"),
+        ("--watchdog -1", "unexpected argument '-1' found"),
+        ("--keep 0", "invalid value '0' for '--keep <KEEP>'"),
+    ] {
+        let said = place.refused(&format!("--steps 1 {flags}"));
+        assert!(said.contains(expected), "{flags}: {said}");
+    }
+}

@@ -1,0 +1,294 @@
+//! N steps, a checkpoint, and N more elsewhere come to the bits of 2N steps.
+
+use std::collections::BTreeSet;
+
+use burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig;
+use burn::module::{Module, ParamGroup};
+use burn::nn::BatchNormConfig;
+use burn::optim::{AdamConfig, AdamWConfig, SgdConfig};
+use burn::optim::momentum::MomentumConfig;
+use burn::tensor::Tensor;
+use stageline::checkpoint::{Checkpoint, Dtype};
+use stageline::schedule::{EagerOneFOneB, GPipe, Interleaved, OneFOneB, Schedule};
+use stageline::{
+    AccumulatedBatchNorm, Batch, BuildError, Difference, Dropout, DynamicLossScale, LossScale, Names, Pipeline,
+    PipelineBuilder, Precision, Stage, StageConfig, Update,
+};
+
+use crate::mlp::{Layer, Mlp, Target, bits, config, device};
+
+const WIDTH: usize = 4;
+const LAYERS: usize = 5;
+const STEPS: usize = 3;
+
+/// Optimizers and learning rates that remember things, and parameter groups that go by path.
+fn remembering() -> StageConfig {
+    let adam = |decay| AdamWConfig::new().with_weight_decay(decay);
+    let group = ParamGroup::from_any_predicates(vec!["bias"]);
+    let optimizer = adam(0.1).init().with_group(group, adam(0.0).build(), None);
+    let learning_rate = CosineAnnealingLrSchedulerConfig::new(0.05, 2 * STEPS).init().unwrap();
+    StageConfig::new(device(), optimizer, learning_rate)
+}
+
+fn names(model: &Mlp) -> Names {
+    Names::new().part("", model)
+}
+
+fn batch(step: usize) -> Batch<Tensor<2>, Target> {
+    let (input, target) = Mlp::batch(12, WIDTH, true, 100 + step as u64);
+    Batch::new(input, target)
+}
+
+fn builder(seed: u64, stages: usize, micro_batches: usize) -> PipelineBuilder<Tensor<2>, Target> {
+    let model = Mlp::new(LAYERS, WIDTH, seed);
+    let names = names(&model);
+    model.split(stages, &remembering()).micro_batches(micro_batches).names(names)
+}
+
+fn train(pipeline: &mut Pipeline<Tensor<2>, Target>, steps: std::ops::Range<usize>) {
+    for step in steps {
+        assert_eq!(pipeline.step(batch(step)).unwrap().step, step);
+    }
+}
+
+/// So many steps on this cut, from there.
+fn resumed(from: &Checkpoint, stages: usize, micro_batches: usize, schedule: &'static (dyn Schedule + Sync)) -> Vec<u32> {
+    // Parameters of another seed: all of them must come from the checkpoint.
+    let builder = builder(2, stages, micro_batches).schedule(schedule).restore(from.clone());
+    let mut pipeline = builder.build().unwrap();
+    train(&mut pipeline, STEPS..2 * STEPS);
+    Mlp::join(pipeline.into_modules()).bits()
+}
+
+#[test]
+fn a_resumed_training_is_the_same_bits_on_any_cut_and_schedule() {
+    let mut pipeline = builder(1, 4, 4).build().unwrap();
+    train(&mut pipeline, 0..STEPS);
+    let middle = pipeline.checkpoint().unwrap();
+    train(&mut pipeline, STEPS..2 * STEPS);
+    let end = pipeline.checkpoint().unwrap();
+    let whole = Mlp::join(pipeline.into_modules()).bits();
+
+    assert_eq!((middle.progress.steps, middle.progress.optimizer_steps), (3, 3));
+    assert_ne!(middle.parameters, end.parameters);
+    for (stages, schedule) in [
+        (1, &OneFOneB as &(dyn Schedule + Sync)),
+        (2, &GPipe),
+        (3, &EagerOneFOneB), // an uneven split
+        (4, &OneFOneB),
+        (4, &Interleaved { chunks: 2 }),
+    ] {
+        assert_eq!(resumed(&middle, stages, 4, schedule), whole, "P={stages}, {}", schedule.name());
+    }
+    // Another M adds up in another order, and that one is the same on every cut too.
+    let with_two = resumed(&middle, 1, 2, &OneFOneB);
+    for stages in [2, 3] {
+        assert_eq!(resumed(&middle, stages, 2, &OneFOneB), with_two, "P={stages}, M=2");
+    }
+}
+
+#[test]
+fn a_checkpoint_has_every_tensor_under_its_name_in_the_whole_model() {
+    let mut pipeline = builder(1, 3, 2).build().unwrap();
+    let untrained = pipeline.checkpoint().unwrap();
+    assert!(untrained.optimizer.is_empty() && untrained.progress.steps == 0);
+    train(&mut pipeline, 0..1);
+    let checkpoint = pipeline.checkpoint().unwrap();
+    let of_layer = |layer: usize| ["bias", "weight"].map(|name| format!("layers.{layer}.linear.{name}"));
+    let mut expected: BTreeSet<_> = (0..LAYERS).flat_map(of_layer).collect();
+    expected.extend(["bias", "weight"].map(|name| format!("error.linear.{name}")));
+    assert_eq!(checkpoint.parameters.keys().cloned().collect::<BTreeSet<_>>(), expected);
+    // AdamW remembers two moments of each, and counts.
+    for name in &expected {
+        let of_it = |(field, _): &(&String, _)| field.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with('/'));
+        let fields: Vec<_> = checkpoint.optimizer.iter().filter(of_it).collect();
+        let like_it = |tensor: &stageline::checkpoint::Tensor| tensor.shape == checkpoint.parameters[name].shape;
+        assert_eq!(fields.iter().filter(|(_, tensor)| like_it(tensor)).count(), 2, "{name}: {fields:?}");
+        assert!(fields.iter().any(|(_, tensor)| tensor.shape.is_empty()), "{name}: {fields:?}");
+    }
+    let bytes: Vec<u8> = checkpoint.parameters["error.linear.weight"].bytes.to_vec();
+    let model = Mlp::join(pipeline.into_modules());
+    let values = model.error.linear.weight.val().into_data();
+    let values: Vec<u8> = values.iter::<f32>().flat_map(f32::to_le_bytes).collect();
+    assert_eq!(bytes, values);
+}
+
+#[test]
+fn every_optimizer_goes_on_as_if_nothing_had_been() {
+    for config in [
+        config(),
+        StageConfig::new(device(), SgdConfig::new().init(), 0.1),
+        StageConfig::new(device(), SgdConfig::new().with_momentum(Some(MomentumConfig::new())).init(), 0.1),
+        StageConfig::new(device(), AdamConfig::new().with_amsgrad(true).init(), 0.01),
+        StageConfig::new(device(), burn::optim::AdaGradConfig::new().init(), 0.01),
+        StageConfig::new(device(), burn::optim::RmsPropConfig::new().init(), 0.01),
+        StageConfig::new(device(), burn::optim::AdafactorConfig::new().init(), 0.01),
+        StageConfig::new(device(), burn::optim::LionConfig::new().init(), 0.01),
+    ] {
+        let build = |seed, stages| {
+            let model = Mlp::new(2, WIDTH, seed);
+            let names = names(&model);
+            model.split(stages, &config).micro_batches(3).names(names)
+        };
+        let mut pipeline = build(1, 3).build().unwrap();
+        train(&mut pipeline, 0..STEPS);
+        let middle = pipeline.checkpoint().unwrap();
+        train(&mut pipeline, STEPS..2 * STEPS);
+        let mut again = build(2, 2).restore(middle).build().unwrap();
+        train(&mut again, STEPS..2 * STEPS);
+        assert_eq!(again.checkpoint().unwrap(), pipeline.checkpoint().unwrap());
+    }
+}
+
+/// A layer with dropout, and a batch norm that counts whole batches.
+#[derive(Module, Debug)]
+struct Noisy {
+    layer: Layer,
+    norm: AccumulatedBatchNorm,
+    dropout: Dropout,
+}
+
+impl Stage for Noisy {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        self.dropout.forward(self.norm.forward(self.layer.forward(input)))
+    }
+}
+
+#[test]
+fn dropout_and_running_statistics_go_on_where_they_were() {
+    let build = |seed| {
+        let Mlp { mut layers, error } = Mlp::new(2, WIDTH, seed);
+        let noisy = |layer, salt| Noisy {
+            layer,
+            norm: BatchNormConfig::new(WIDTH).init(&device().autodiff()).into(),
+            dropout: Dropout::new(0.5, 7, salt),
+        };
+        let (second, first) = (noisy(layers.pop().unwrap(), 1), noisy(layers.pop().unwrap(), 0));
+        let chain = Pipeline::builder().stage(first, config()).stage(second, config());
+        chain.loss((Vec::<Layer>::new(), error), config()).micro_batches(3)
+    };
+    let mut pipeline = build(1).build().unwrap();
+    train(&mut pipeline, 0..STEPS);
+    let middle = pipeline.checkpoint().unwrap();
+    train(&mut pipeline, STEPS..2 * STEPS);
+    let mut again = build(2).restore(middle.clone()).build().unwrap();
+    train(&mut again, STEPS..2 * STEPS);
+    let (whole, parts) = (pipeline.checkpoint().unwrap(), again.checkpoint().unwrap());
+    assert_eq!(whole, parts);
+    // Names that were not given go by the stage.
+    let moving = "stage0.norm.norm.running_mean";
+    assert!(whole.parameters.contains_key(moving), "{:?}", whole.parameters.keys());
+    assert_ne!(whole.parameters[moving], middle.parameters[moving]);
+    let outputs = [pipeline, again].map(|mut pipeline| pipeline.eval(batch(0)).unwrap().loss.to_bits());
+    assert_eq!(outputs[0], outputs[1]);
+}
+
+#[test]
+fn a_moving_loss_scale_goes_on_where_it_was() {
+    let scale = LossScale::Dynamic(DynamicLossScale { initial: 8.0, growth_interval: 2, ..DynamicLossScale::default() });
+    let build = |seed| builder(seed, 2, 2).precision(Precision::F16).loss_scale(scale);
+    let mut pipeline = build(1).build().unwrap();
+    train(&mut pipeline, 0..STEPS);
+    let middle = pipeline.checkpoint().unwrap();
+    let state = middle.progress.loss_scale.unwrap();
+    assert_eq!((state.scale, state.good_steps), (16.0, 1));
+    train(&mut pipeline, STEPS..2 * STEPS);
+    let mut again = build(2).restore(middle).build().unwrap();
+    train(&mut again, STEPS..2 * STEPS);
+    assert_eq!(again.checkpoint().unwrap(), pipeline.checkpoint().unwrap());
+}
+
+#[test]
+fn skipped_steps_count_as_steps_and_not_as_steps_of_the_optimizer() {
+    let mut pipeline = builder(1, 2, 2).build().unwrap();
+    train(&mut pipeline, 0..2);
+    let (input, (wanted, mask)) = Mlp::batch(12, WIDTH, true, 1);
+    let report = pipeline.step(Batch::new(input, (wanted, mask * 0.0))).unwrap();
+    assert_eq!(report.update, Update::NoWeight);
+    let checkpoint = pipeline.checkpoint().unwrap();
+    assert_eq!((checkpoint.progress.steps, checkpoint.progress.optimizer_steps), (3, 2));
+    let mut again = builder(2, 2, 2).restore(checkpoint).build().unwrap();
+    assert_eq!(again.step(batch(3)).unwrap().step, 3);
+    pipeline.step(batch(3)).unwrap();
+    assert_eq!(again.checkpoint().unwrap(), pipeline.checkpoint().unwrap());
+}
+
+fn refused(from: Checkpoint, builder: PipelineBuilder<Tensor<2>, Target>) -> Vec<Difference> {
+    match builder.restore(from).build() {
+        Err(BuildError::Checkpoint(mismatch)) => mismatch.differences().to_vec(),
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("it was taken"),
+    }
+}
+
+#[test]
+fn a_checkpoint_of_another_model_is_refused_with_what_differs() {
+    let mut pipeline = builder(1, 2, 2).build().unwrap();
+    train(&mut pipeline, 0..1);
+    let checkpoint = pipeline.checkpoint().unwrap();
+
+    let deeper = Mlp::new(LAYERS + 1, WIDTH, 1);
+    let names_of_it = names(&deeper);
+    let missing = refused(checkpoint.clone(), deeper.split(2, &remembering()).names(names_of_it));
+    let layer = |name: &str| Difference::NotInCheckpoint { name: format!("layers.5.linear.{name}") };
+    assert_eq!(missing, [layer("bias"), layer("weight")]);
+
+    let wider = Mlp::new(LAYERS, WIDTH + 1, 1);
+    let names_of_it = names(&wider);
+    let error = wider.split(2, &remembering()).names(names_of_it).restore(checkpoint.clone()).build().map(drop);
+    assert_eq!(
+        error.unwrap_err().to_string().lines().take(3).collect::<Vec<_>>(),
+        [
+            "the checkpoint is of another model; build the one that it was made of, or take another checkpoint:",
+            "  error.linear.bias is F32 [5] in the model and F32 [4] in the checkpoint",
+            "  error.linear.weight is F32 [5, 5] in the model and F32 [4, 4] in the checkpoint",
+        ]
+    );
+
+    let mut shorter = checkpoint.clone();
+    shorter.parameters.remove("error.linear.bias");
+    assert!(refused(shorter, builder(1, 2, 2)).contains(&Difference::NotInCheckpoint { name: "error.linear.bias".into() }));
+    let mut longer = checkpoint.clone();
+    longer.parameters.insert("other".into(), checkpoint.parameters["error.linear.bias"].clone());
+    assert_eq!(refused(longer, builder(1, 2, 2)), [Difference::NotInModel { name: "other".into() }]);
+    let mut typed = checkpoint.clone();
+    typed.parameters.get_mut("error.linear.bias").unwrap().dtype = Dtype::I32;
+    assert!(matches!(refused(typed, builder(1, 2, 2))[..], [Difference::Kind { .. }]));
+}
+
+#[test]
+fn a_state_of_another_optimizer_is_refused() {
+    let mut pipeline = builder(1, 2, 2).build().unwrap();
+    train(&mut pipeline, 0..1);
+    let checkpoint = pipeline.checkpoint().unwrap();
+    let model = Mlp::new(LAYERS, WIDTH, 1);
+    let names_of_it = names(&model);
+    let momentum = SgdConfig::new().with_momentum(Some(MomentumConfig::new())).init();
+    let other = model.split(2, &StageConfig::new(device(), momentum, 0.1)).names(names_of_it);
+    let differences = refused(checkpoint, other);
+    assert!(differences.iter().all(|difference| matches!(difference, Difference::OtherOptimizer { .. })));
+    assert!(differences.len() > LAYERS, "{differences:?}");
+}
+
+#[test]
+fn names_that_do_not_tell_parameters_apart_are_refused() {
+    let Mlp { mut layers, error } = Mlp::new(2, WIDTH, 1);
+    let names = Names::new().part("layer", &layers[0]).part("layer", &layers[1]);
+    let (second, first) = (layers.pop().unwrap(), layers.pop().unwrap());
+    let build = |names| {
+        let chain = Pipeline::builder().stage(first.clone(), config()).stage(second.clone(), config());
+        chain.loss(error.clone(), config()).names(names).build().map(drop).unwrap_err().to_string()
+    };
+    assert_eq!(
+        build(names.part("error", &error)),
+        "two parameters are called `layer.linear.weight`, in stages 0 and 1; give each part of the model a name of its own"
+    );
+    assert_eq!(
+        build(Names::new().part("first", &first)),
+        "parameter `linear.weight` of stage 1 has no name; give `Names` the part of the model that it is in"
+    );
+    assert!(!bits(&error).is_empty());
+}
