@@ -40,8 +40,8 @@ use burn::lr_scheduler::sequential::SequentialLrSchedulerConfig;
 use burn::module::ParamGroup;
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;
-use stageline::schedule::Plan;
 use stageline::checkpoint::Checkpoint;
+use stageline::schedule::Plan;
 use stageline::{CountingAllocator, Pipeline, PipelineBuilder, StageConfig, Verify};
 use stageline_report::record::Run;
 

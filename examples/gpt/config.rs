@@ -44,8 +44,8 @@ pub fn resolve(arguments: Vec<OsString>, resumed: Option<&Settings>) -> Result<R
         all.push(from_assignment(&command, assignment).with_context(|| format!("--set {assignment}"))?);
     }
     all.extend(arguments.into_iter().skip(1));
-    let matches = command.get_matches_from(all);
-    let settings = settings(&matches);
+    let matches = command.clone().get_matches_from(all);
+    let settings = settings(&command, &matches);
     Ok(Resolved { flags: Flags::from_arg_matches(&matches)?, settings })
 }
 
@@ -62,7 +62,8 @@ fn from_assignment(command: &Command, assignment: &str) -> Result<OsString> {
 
 /// The setting of that name.
 fn flag<'a>(command: &Command, name: &'a str) -> Result<&'a str> {
-    let known: Vec<_> = command.get_arguments().map(|argument| argument.get_id().as_str()).filter(|id| is_setting(id)).collect();
+    let known: Vec<_> =
+        command.get_arguments().map(|argument| argument.get_id().as_str()).filter(|id| is_setting(id)).collect();
     if known.contains(&name) {
         return Ok(name);
     }
@@ -74,9 +75,9 @@ fn flag<'a>(command: &Command, name: &'a str) -> Result<&'a str> {
     }
 }
 
-/// What says where settings come from is none.
+/// What says where settings come from is none, and what is for one run only.
 fn is_setting(name: &str) -> bool {
-    !["config", "set", "print_config", "resume", "help"].contains(&name)
+    !["config", "set", "print_config", "resume", "stop_after", "help"].contains(&name)
 }
 
 fn argument(name: &str, value: &str) -> OsString {
@@ -101,13 +102,13 @@ fn text(value: &Value) -> String {
 }
 
 /// What the flags come to.
-fn settings(matches: &ArgMatches) -> Settings {
-    let ids = matches.ids().map(clap::Id::as_str).filter(|id| is_setting(id));
+fn settings(command: &Command, matches: &ArgMatches) -> Settings {
+    let ids = command.get_arguments().map(|argument| argument.get_id().as_str()).filter(|id| is_setting(id));
     let value = |id: &str| {
         let raw = matches.get_raw(id)?.next_back()?.to_string_lossy().into_owned();
         Some((id.to_owned(), serde_json::from_str(&raw).ok().filter(Value::is_number).unwrap_or(Value::String(raw))))
     };
-    Settings(ids.filter(|id| matches.value_source(id).is_some()).filter_map(value).collect())
+    Settings(ids.filter_map(value).collect())
 }
 
 impl Settings {
@@ -116,4 +117,3 @@ impl Settings {
         Ok(toml::to_string(&self.0)?)
     }
 }
-

@@ -25,7 +25,9 @@ pub fn command_line(arguments: Vec<OsString>) -> Result<(Resolved, Option<Saved>
     let alone = config::resolve(arguments.clone(), None)?;
     let Some(asked) = &alone.flags.resume else { return Ok((alone, None)) };
     let place = match asked.as_os_str() == "latest" {
-        true => alone.flags.checkpoint.as_deref().context("--resume latest: give --checkpoint the folder to look in")?,
+        true => {
+            alone.flags.checkpoint.as_deref().context("--resume latest: give --checkpoint the folder to look in")?
+        }
         false => asked,
     };
     let saved = Saved::open(place).context("--resume")?;

@@ -145,7 +145,12 @@ impl Case {
         }
         // The start has no span.
         points.retain(|(_, activity)| *activity != Activity::Start);
-        Self { name: format!("{} P={stages} M={micro_batches}", schedule.name()), build: Box::new(build), undisturbed, points }
+        Self {
+            name: format!("{} P={stages} M={micro_batches}", schedule.name()),
+            build: Box::new(build),
+            undisturbed,
+            points,
+        }
     }
 
     fn survive(&self, point: Point) {
@@ -184,7 +189,9 @@ fn a_panic_anywhere_in_a_step_undoes_all_of_it() {
         let chunked: [Scheduled; 2] = [&Interleaved { chunks: 2 }, &LoopedBreadthFirst { chunks: 2 }];
         let shapes = |schedules: Vec<Scheduled>, shapes: &[(usize, usize)]| {
             let shapes = shapes.to_vec();
-            schedules.into_iter().flat_map(move |schedule| shapes.clone().into_iter().map(move |shape| (schedule, shape)))
+            schedules
+                .into_iter()
+                .flat_map(move |schedule| shapes.clone().into_iter().map(move |shape| (schedule, shape)))
         };
         let plain = shapes(plain.to_vec(), &[(1, 1), (1, 2), (2, 1), (2, 2), (2, 3), (3, 2), (3, 3)]);
         let (mut injections, mut flush) = (0, 0);

@@ -32,6 +32,7 @@ impl Place {
     fn command(&self, flags: &str) -> Command {
         let mut command = example("gpt");
         let here = format!("{}/", self.0.path().display());
+        command.env("RUST_BACKTRACE", "0");
         command.args(format!("{SMALL} --data @text {flags}").replace('@', &here).split_whitespace());
         command
     }
@@ -59,7 +60,8 @@ impl Place {
     /// The checkpoint after so many steps.
     fn checkpoint(&self, folder: &str, steps: usize) -> String {
         let ending = format!("-step-{steps}");
-        let mut all = fs::read_dir(self.path(folder)).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut all =
+            fs::read_dir(self.path(folder)).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
         all.find(|name| name.ends_with(&ending)).map(|name| format!("@{folder}/{name}")).unwrap()
     }
 }
@@ -77,9 +79,10 @@ fn a_run_that_is_stopped_goes_on_to_the_same_bits_on_any_cut() {
     assert!(first.contains("checkpoint after 3 steps; to go on from it: --resume "), "{first}");
     assert!(!first.contains("sha256"), "it went on: {first}");
     let from = place.checkpoint("kept", 3);
-    for (index, cut) in ["", "--stages 1", "--stages 3", "--stages 2 --schedule gpipe", "--stages 4 --schedule interleaved"]
-        .into_iter()
-        .enumerate()
+    for (index, cut) in
+        ["", "--stages 1", "--stages 3", "--stages 2 --schedule gpipe", "--stages 4 --schedule interleaved"]
+            .into_iter()
+            .enumerate()
     {
         let log = if index == 0 { "" } else { "--log @other.jsonl" };
         let rest = place.said(&format!("--resume {from} --checkpoint @kept{index} {cut} {log}"));
@@ -116,7 +119,9 @@ fn dropping_off_at_any_time_leaves_something_to_go_on_from() {
         let mut child = place.command(&flags).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         // At some time in the next few steps; a little later each time.
         wait_for_lines(&place.path("log.jsonl"), last + 2, &mut child);
-        (0..kills * 20_000).for_each(|spin| { std::hint::black_box(spin); });
+        (0..kills * 20_000).for_each(|spin| {
+            std::hint::black_box(spin);
+        });
         child.kill().unwrap();
         assert!(!child.wait().unwrap().success(), "it was done before it was killed");
         kills += 1;
@@ -144,7 +149,8 @@ fn wait_for_lines(log: &Path, steps: usize, child: &mut Child) {
 
 #[cfg(unix)]
 fn signal(child: &Child, name: &str) {
-    assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
+    // It fails where the process has ended.
+    Command::new("kill").args([name, &child.id().to_string()]).stderr(Stdio::null()).status().unwrap();
 }
 
 /// A run of long steps that is in one of them.
@@ -176,18 +182,27 @@ fn the_first_signal_ends_the_run_with_a_checkpoint_and_the_second_at_once() {
     }
     let place = Place::new();
     let (mut child, _said) = in_a_long_step(&place);
-    signal(&child, "-INT");
-    signal(&child, "-INT");
-    assert_eq!(child.wait().unwrap().code(), Some(130));
+    // Two signals that come at once may be one to the system.
+    let status = loop {
+        signal(&child, "-INT");
+        match child.try_wait().unwrap() {
+            Some(status) => break status,
+            None => std::thread::yield_now(),
+        }
+    };
+    assert_eq!(status.code(), Some(130));
 }
 
 #[test]
 fn settings_come_from_a_file_from_set_and_from_flags_in_this_order() {
     let place = Place::new();
-    fs::write(place.path("gpt.toml"), "width = 32\nlayers = 3\nlearning_rate = 1e-3\ndevice = [\"cpu\", \"cpu\"]\n").unwrap();
+    fs::write(place.path("gpt.toml"), "width = 32\nlayers = 3\nlearning_rate = 1e-3\ndevice = [\"cpu\", \"cpu\"]\n")
+        .unwrap();
     let mut command = example("gpt");
     let config = place.path("gpt.toml");
-    command.args(["--layers", "5", "--set", "width=64", "--set", "layers=4", "--print-config", "--config"]).arg(&config);
+    command
+        .args(["--layers", "5", "--set", "width=64", "--set", "layers=4", "--print-config", "--config"])
+        .arg(&config);
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let printed = String::from_utf8(output.stdout).unwrap();
@@ -206,32 +221,28 @@ fn what_cannot_go_on_says_why_and_the_way_out() {
     place.said("--steps 2 --checkpoint @kept");
     let from = place.checkpoint("kept", 2);
     let resume = |flags: &str| place.refused(&format!("--resume {from} --checkpoint @other {flags}"));
-    let cause = |text: String| text.lines().skip_while(|line| *line != "Caused by:").skip(1).map(str::trim).collect::<Vec<_>>().join("\n");
+    let cause = |text: String| {
+        text.lines().skip_while(|line| *line != "Caused by:").skip(1).map(str::trim).collect::<Vec<_>>().join("\n")
+    };
     assert_eq!(
         resume("--micro-batches 5"),
         "Error: --resume: batch_size was 8 in the checkpoint and is 10; keep M x micro-batch size, or leave both flags out\n"
     );
     assert_eq!(resume("--seed 1"), "Error: --resume: seed was 0 in the checkpoint and is 1; leave --seed out\n");
     let other = resume("--width 32 --layers 1");
-    assert!(
-        other.contains("blocks.0.down.bias is F32 [32] in the model and F32 [16] in the checkpoint"),
-        "{other}"
-    );
+    assert!(other.contains("blocks.0.down.bias is F32 [32] in the model and F32 [16] in the checkpoint"), "{other}");
     assert!(resume("--layers 1").contains("blocks.1.attention.output.bias is not in the model"));
 
     fs::write(place.path("new"), "another text, and a longer one\n".repeat(3000)).unwrap();
     let text = resume("--data @new");
-    assert!(text.starts_with("Error: --resume: text was \"") && text.contains("give --data the text of then, or start anew"));
+    assert!(
+        text.starts_with("Error: --resume: text was \"")
+            && text.contains("give --data the text of then, or start anew")
+    );
 
-    assert_eq!(
-        place.refused("--resume latest"),
-        "Error: --resume latest: give --checkpoint the folder to look in\n"
-    );
+    assert_eq!(place.refused("--resume latest"), "Error: --resume latest: give --checkpoint the folder to look in\n");
     fs::create_dir(place.path("empty")).unwrap();
-    assert_eq!(
-        cause(place.refused("--resume @empty")),
-        "no checkpoint in @empty; train with --checkpoint first"
-    );
+    assert_eq!(cause(place.refused("--resume @empty")), "no checkpoint in @empty; train with --checkpoint first");
     let weights = place.path(&from[1..]).join("blocks.0.safetensors");
     let bytes = fs::read(&weights).unwrap();
     fs::write(&weights, &bytes[..bytes.len() - 1]).unwrap();
@@ -249,7 +260,10 @@ fn settings_that_cannot_be_say_why_and_the_way_out() {
     fs::write(place.path("nothing"), "").unwrap();
     for (flags, expected) in [
         ("--config @slip.toml", "there is no setting `micro_batchs`; did you mean `micro_batches`?"),
-        ("--config @strange.toml", "there is no setting `colour`; --help lists all flags, which are settings with `_` for `-`"),
+        (
+            "--config @strange.toml",
+            "there is no setting `colour`; --help lists all flags, which are settings with `_` for `-`",
+        ),
         ("--config @broken.toml", "TOML parse error at line 1, column 9"),
         ("--config @absent.toml", "it cannot be read; give the path of a TOML file"),
         ("--set widht=8", "there is no setting `widht`; did you mean `width`?"),

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig;
 use burn::module::{Module, ParamGroup};
 use burn::nn::BatchNormConfig;
-use burn::optim::{AdamConfig, AdamWConfig, SgdConfig};
 use burn::optim::momentum::MomentumConfig;
+use burn::optim::{AdamConfig, AdamWConfig, SgdConfig};
 use burn::tensor::Tensor;
 use stageline::checkpoint::{Checkpoint, Dtype};
 use stageline::schedule::{EagerOneFOneB, GPipe, Interleaved, OneFOneB, Schedule};
@@ -52,7 +52,12 @@ fn train(pipeline: &mut Pipeline<Tensor<2>, Target>, steps: std::ops::Range<usiz
 }
 
 /// So many steps on this cut, from there.
-fn resumed(from: &Checkpoint, stages: usize, micro_batches: usize, schedule: &'static (dyn Schedule + Sync)) -> Vec<u32> {
+fn resumed(
+    from: &Checkpoint,
+    stages: usize,
+    micro_batches: usize,
+    schedule: &'static (dyn Schedule + Sync),
+) -> Vec<u32> {
     // Parameters of another seed: all of them must come from the checkpoint.
     let builder = builder(2, stages, micro_batches).schedule(schedule).restore(from.clone());
     let mut pipeline = builder.build().unwrap();
@@ -100,7 +105,8 @@ fn a_checkpoint_has_every_tensor_under_its_name_in_the_whole_model() {
     assert_eq!(checkpoint.parameters.keys().cloned().collect::<BTreeSet<_>>(), expected);
     // AdamW remembers two moments of each, and counts.
     for name in &expected {
-        let of_it = |(field, _): &(&String, _)| field.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with('/'));
+        let of_it =
+            |(field, _): &(&String, _)| field.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with('/'));
         let fields: Vec<_> = checkpoint.optimizer.iter().filter(of_it).collect();
         let like_it = |tensor: &stageline::checkpoint::Tensor| tensor.shape == checkpoint.parameters[name].shape;
         assert_eq!(fields.iter().filter(|(_, tensor)| like_it(tensor)).count(), 2, "{name}: {fields:?}");
@@ -188,7 +194,8 @@ fn dropout_and_running_statistics_go_on_where_they_were() {
 
 #[test]
 fn a_moving_loss_scale_goes_on_where_it_was() {
-    let scale = LossScale::Dynamic(DynamicLossScale { initial: 8.0, growth_interval: 2, ..DynamicLossScale::default() });
+    let scale =
+        LossScale::Dynamic(DynamicLossScale { initial: 8.0, growth_interval: 2, ..DynamicLossScale::default() });
     let build = |seed| builder(seed, 2, 2).precision(Precision::F16).loss_scale(scale);
     let mut pipeline = build(1).build().unwrap();
     train(&mut pipeline, 0..STEPS);
@@ -250,7 +257,9 @@ fn a_checkpoint_of_another_model_is_refused_with_what_differs() {
 
     let mut shorter = checkpoint.clone();
     shorter.parameters.remove("error.linear.bias");
-    assert!(refused(shorter, builder(1, 2, 2)).contains(&Difference::NotInCheckpoint { name: "error.linear.bias".into() }));
+    assert!(
+        refused(shorter, builder(1, 2, 2)).contains(&Difference::NotInCheckpoint { name: "error.linear.bias".into() })
+    );
     let mut longer = checkpoint.clone();
     longer.parameters.insert("other".into(), checkpoint.parameters["error.linear.bias"].clone());
     assert_eq!(refused(longer, builder(1, 2, 2)), [Difference::NotInModel { name: "other".into() }]);

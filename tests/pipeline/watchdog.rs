@@ -72,8 +72,7 @@ fn a_stage_that_sleeps_for_ever_is_named_and_left_behind() {
         let asleep = Action { stage: 1, compute: Compute::Forward, micro_batch: 0 };
         assert_eq!(at_work, [(1, Activity::Instruction(Instruction::Compute(asleep)))]);
         // The last stage waits for the one before it, and that one for the sleeper.
-        let causes: Vec<_> =
-            stall.workers.iter().map(|worker| worker.waits_for()).collect();
+        let causes: Vec<_> = stall.workers.iter().map(|worker| worker.waits_for()).collect();
         let waiting = |stage| Some(WaitCause::Stage(stage));
         assert_eq!((causes[2], causes[3]), (waiting(1), waiting(2)));
         assert!(causes[0].is_some(), "{:?}", stall.workers[0]);

@@ -112,7 +112,8 @@ impl Layout {
         }
         Mismatch::unless_empty(differences)?;
         for stage in &mut stages {
-            let tensor = |(id, _): &(ParamId, String)| Some((*id, data_of(checkpoint.parameters.get(&self.names[id])?)));
+            let tensor =
+                |(id, _): &(ParamId, String)| Some((*id, data_of(checkpoint.parameters.get(&self.names[id])?)));
             stage.tensors = stage.paths.iter().filter_map(tensor).collect();
         }
         Ok(stages)

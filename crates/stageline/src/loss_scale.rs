@@ -78,7 +78,9 @@ impl Scaler {
     pub(crate) fn resumed(config: LossScale, state: Option<State>) -> Self {
         let fresh = Self::new(config);
         match (config, state) {
-            (LossScale::Dynamic(_), Some(State { scale, good_steps })) => Self { scale, calm: good_steps as usize, ..fresh },
+            (LossScale::Dynamic(_), Some(State { scale, good_steps })) => {
+                Self { scale, calm: good_steps as usize, ..fresh }
+            }
             _ => fresh,
         }
     }

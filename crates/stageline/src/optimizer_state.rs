@@ -79,5 +79,9 @@ pub(crate) fn write<'a>(
     for field in read(&optimizer) {
         missing.remove(&(field.id.val(), field.name));
     }
-    if missing.is_empty() { Ok(optimizer) } else { Err(missing.into_iter().map(|(id, name)| (id.into(), name)).collect()) }
+    if missing.is_empty() {
+        Ok(optimizer)
+    } else {
+        Err(missing.into_iter().map(|(id, name)| (id.into(), name)).collect())
+    }
 }

@@ -35,7 +35,13 @@ pub(crate) struct Stop {
 impl Stop {
     pub(crate) fn new() -> Self {
         let (armed, raised) = bounded(0);
-        Self { first: Mutex::new(None), ended: Mutex::new(None), flag: AtomicBool::new(false), armed: Mutex::new(Some(armed)), raised }
+        Self {
+            first: Mutex::new(None),
+            ended: Mutex::new(None),
+            flag: AtomicBool::new(false),
+            armed: Mutex::new(Some(armed)),
+            raised,
+        }
     }
 
     /// Ends every wait. The first error is kept; later ones are its consequences.

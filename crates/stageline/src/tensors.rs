@@ -20,14 +20,20 @@ pub(crate) struct Description {
 
 /// In the order of the module, each once.
 pub(crate) fn describe<M: Module>(module: &M) -> Vec<Description> {
-    let mut visitor = Visit { path: Vec::new(), seen: HashSet::new(), each: |found: Description, _: Read| found, found: Vec::new() };
+    let mut visitor =
+        Visit { path: Vec::new(), seen: HashSet::new(), each: |found: Description, _: Read| found, found: Vec::new() };
     module.visit(&mut visitor);
     visitor.found
 }
 
 /// Their values, in the same order.
 pub(crate) fn read<M: Module>(module: &M) -> Vec<(ParamId, TensorData)> {
-    let mut visitor = Visit { path: Vec::new(), seen: HashSet::new(), each: |found: Description, read: Read| (found.id, read()), found: Vec::new() };
+    let mut visitor = Visit {
+        path: Vec::new(),
+        seen: HashSet::new(),
+        each: |found: Description, read: Read| (found.id, read()),
+        found: Vec::new(),
+    };
     module.visit(&mut visitor);
     visitor.found
 }

@@ -20,7 +20,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// # Errors
     /// [`StepError::Lost`] if a stage is gone; otherwise as for [`step`](Self::step).
     pub fn checkpoint(&mut self) -> Result<Checkpoint, StepError> {
-        let states = if self.workers.is_empty() { self.kept()? } else { self.copied().map_err(|ended| self.end(ended))? };
+        let states =
+            if self.workers.is_empty() { self.kept()? } else { self.copied().map_err(|ended| self.end(ended))? };
         let progress = Progress {
             steps: self.steps as u64,
             optimizer_steps: self.optimizer_steps,
