@@ -10,6 +10,7 @@
 //! on the stable compiler. So an input that was found and mended becomes a seed.
 
 pub mod corpus;
+pub mod manifest;
 pub mod mutations;
 pub mod plan_csv;
 pub mod plan_text;

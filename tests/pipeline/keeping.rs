@@ -119,6 +119,7 @@ fn dropping_off_at_any_time_leaves_something_to_go_on_from() {
         let mut child = place.command(&flags).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         // At some time in the next few steps; a little later each time.
         wait_for_lines(&place.path("log.jsonl"), last + 2, &mut child);
+        wait_for_a_checkpoint(&place.path("kept"), &mut child);
         (0..kills * 20_000).for_each(|spin| {
             std::hint::black_box(spin);
         });
@@ -126,7 +127,7 @@ fn dropping_off_at_any_time_leaves_something_to_go_on_from() {
         assert!(!child.wait().unwrap().success(), "it was done before it was killed");
         kills += 1;
         last = steps_in(&place.path("log.jsonl"));
-        let shown = place.said(&format!("--checkpoint @kept --resume latest --print-config"));
+        let shown = place.said("--checkpoint @kept --resume latest --print-config");
         assert!(shown.contains(&format!("steps = {STEPS}")), "{shown}");
     };
     assert_eq!(hash(&end), hash(&whole));
@@ -142,6 +143,14 @@ fn steps_in(log: &Path) -> usize {
 
 fn wait_for_lines(log: &Path, steps: usize, child: &mut Child) {
     while steps_in(log) < steps {
+        assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
+        std::thread::yield_now();
+    }
+}
+
+fn wait_for_a_checkpoint(folder: &Path, child: &mut Child) {
+    let names = || fs::read_dir(folder).into_iter().flatten().map(|entry| entry.unwrap().file_name());
+    while !names().any(|name| !name.to_string_lossy().starts_with('.')) {
         assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
         std::thread::yield_now();
     }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::damage::Damage;
 use crate::hash;
-use crate::manifest::{FileEntry, MOST_BYTES, Manifest, TensorEntry};
+use crate::manifest::{FileEntry, MOST_BYTES, Manifest, Refused, TensorEntry};
 use crate::names::{INDEX, RESERVED, optimizer_file, parameter_file};
 use crate::tensor::byte_len;
 
@@ -15,8 +15,15 @@ pub(crate) const MOST_HEADER: u64 = 100_000_000;
 /// Bytes of the length of that header.
 pub(crate) const LENGTH: u64 = 8;
 
+/// The manifest of a text, if it is sound.
+pub(crate) fn sound(text: &[u8]) -> Result<Manifest, Refused> {
+    let manifest = Manifest::from_text(text)?;
+    check(&manifest).map_err(Refused::Damaged)?;
+    Ok(manifest)
+}
+
 /// Whether a manifest can be one that was written.
-pub(crate) fn check(manifest: &Manifest) -> Result<(), Damage> {
+fn check(manifest: &Manifest) -> Result<(), Damage> {
     if let Some(scale) = manifest.progress.wrong_scale() {
         return Err(Damage::LossScale { scale });
     }

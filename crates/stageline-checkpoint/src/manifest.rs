@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::checkpoint::Progress;
 use crate::damage::Damage;
 use crate::tensor::Tensor;
-use crate::{check, exact, seal, unique};
+use crate::{exact, seal, unique};
 
 /// The format that is written, and the only one that is read.
 pub(crate) const VERSION: u32 = 1;
@@ -84,7 +84,7 @@ impl Manifest {
         Ok(seal::seal(&serde_json::to_string_pretty(self)?))
     }
 
-    /// Reads what [`to_text`](Self::to_text) wrote, and looks whether it is sound.
+    /// Reads what [`to_text`](Self::to_text) wrote; whether it is sound, `check` says.
     pub(crate) fn from_text(text: &[u8]) -> Result<Self, Refused> {
         let text = str::from_utf8(text).map_err(form)?;
         // The seal is the same in all formats: what has changed on disk is not taken for a newer format.
@@ -96,9 +96,7 @@ impl Manifest {
         if version != u64::from(VERSION) {
             return Err(form(format_args!("there is no format {version}")));
         }
-        let manifest: Self = serde_json::from_str(&object).map_err(form)?;
-        check::check(&manifest).map_err(Refused::Damaged)?;
-        Ok(manifest)
+        serde_json::from_str(&object).map_err(form)
     }
 }
 

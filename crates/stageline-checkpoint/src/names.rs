@@ -2,6 +2,12 @@
 
 use crate::hash;
 
+/// What a writer locks.
+pub(crate) const LOCK: &str = ".lock";
+/// What a folder's name begins with while it is written.
+pub(crate) const WRITING: &str = ".writing-";
+/// What a folder's name begins with while it is removed.
+pub(crate) const REMOVING: &str = ".removing-";
 /// The manifest.
 pub(crate) const MANIFEST: &str = "manifest.json";
 /// The index that Hugging Face's tools read.

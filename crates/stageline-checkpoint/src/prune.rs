@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use crate::error::CheckpointError;
+use crate::names::REMOVING;
 use crate::point::WritePoint;
-use crate::store::REMOVING;
 use crate::{disk, folder};
 
 /// Removes all checkpoints in `dir` but the `keep` latest, and nothing else.

@@ -9,9 +9,9 @@ use crate::damage::Damage;
 use crate::error::CheckpointError;
 use crate::folder::{self, Name};
 use crate::manifest::{FileEntry, MOST_BYTES, Manifest, Refused, TensorEntry, VERSION};
-use crate::names::{INDEX, MANIFEST, OPTIMIZER};
-use crate::store::LOCK;
-use crate::{disk, hash, index, shard};
+
+use crate::names::{INDEX, LOCK, MANIFEST, OPTIMIZER};
+use crate::{check, disk, hash, index, shard};
 
 /// A checkpoint on disk whose manifest is sound and whose files have the right sizes.
 #[derive(Clone, Debug)]
@@ -130,7 +130,7 @@ fn read_manifest(checkpoint: &Path) -> Result<Manifest, CheckpointError> {
         disk::read(&path, bytes)
     })();
     let text = text.map_err(|damage| damaged(checkpoint, &path, damage))?;
-    Manifest::from_text(&text).map_err(|refused| match refused {
+    check::sound(&text).map_err(|refused| match refused {
         Refused::Newer(found) => CheckpointError::Newer { path: path.clone(), found, known: VERSION },
         Refused::Damaged(damage) => damaged(checkpoint, &path, damage),
     })

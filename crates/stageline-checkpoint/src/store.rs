@@ -8,16 +8,10 @@ use std::process;
 use crate::checkpoint::Checkpoint;
 use crate::error::CheckpointError;
 use crate::folder::{self, Name};
+use crate::names::{LOCK, REMOVING, WRITING};
 use crate::plan::Plan;
 use crate::point::WritePoint;
 use crate::{disk, prune, write};
-
-/// What a writer locks.
-pub(crate) const LOCK: &str = ".lock";
-/// What a folder's name begins with while it is written.
-const WRITING: &str = ".writing-";
-/// What a folder's name begins with while it is removed.
-pub(crate) const REMOVING: &str = ".removing-";
 
 /// A folder of checkpoints that this process writes.
 #[derive(Debug)]

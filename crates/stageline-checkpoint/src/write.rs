@@ -5,13 +5,13 @@ use std::path::Path;
 
 use crate::disk::sync_folder;
 use crate::error::CheckpointError;
-use crate::index;
 use crate::manifest::{FileEntry, MOST_BYTES, Manifest, Refused, VERSION};
 use crate::names::{INDEX, MANIFEST, OPTIMIZER};
 use crate::output::Output;
 use crate::plan::Plan;
 use crate::point::WritePoint;
 use crate::shard::Shard;
+use crate::{check, index};
 
 /// Makes `folder` and writes the checkpoint into it, the manifest last.
 pub(crate) fn write(plan: &Plan, folder: &Path, at: &mut dyn FnMut(WritePoint)) -> Result<(), CheckpointError> {
@@ -95,7 +95,7 @@ fn manifest_text(plan: &Plan, files: Vec<FileEntry>) -> Result<String, Checkpoin
     };
     let refused = |bytes, reason| CheckpointError::Manifest { bytes, reason };
     let text = manifest.to_text().map_err(|error| refused(0, error.to_string()))?;
-    let reason = match Manifest::from_text(text.as_bytes()) {
+    let reason = match check::sound(text.as_bytes()) {
         _ if text.len() as u64 > MOST_BYTES => format!("{MOST_BYTES} bytes are the most"),
         Ok(read) if read == manifest => return Ok(text),
         Ok(_) => "something comes back changed".to_owned(),

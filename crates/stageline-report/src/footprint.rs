@@ -1,7 +1,7 @@
 //! What workers would hold under another plan, in bytes, from what they held in a run.
 //!
 //! Parameters and optimizer states belong to layers; so do gradients, of 4 bytes a parameter; activations are held once for every
-//! live micro-batch. What a worker held besides at its peak (workspaces of kernels, gradients on their way) stays as it was.
+//! live micro-batch. In the flush a worker holds what is resident twice, as it is and as it was. What a worker held besides at its peak (workspaces of kernels, gradients on their way) stays as it was.
 //! A layer has its share of its stage's activations by its share of the stage's FLOPs, and of what is resident by its
 //! parameters; so has it of the little that kernels keep for each thread.
 
@@ -66,9 +66,12 @@ impl Footprint {
         let activations: Vec<_> =
             cut.iter().map(|range| StageMemory::whole(sum(range, |layer| layer.activation))).collect();
         let mut peaks = plan.peak_memory(&activations);
+        let mut flush = vec![0.0; peaks.len()];
         for (stage, worker) in workers(plan).into_iter().enumerate() {
             peaks[worker] += sum(&cut[stage], |layer| layer.resident + layer.gradients);
+            flush[worker] += sum(&cut[stage], |layer| 2.0 * layer.resident + layer.gradients);
         }
+        let peaks: Vec<_> = peaks.into_iter().zip(flush).map(|(steady, flush)| f64::max(steady, flush)).collect();
         let most = self.besides.iter().copied().fold(0.0, f64::max);
         let besides = |worker: usize| if peaks.len() == self.besides.len() { self.besides[worker] } else { most };
         peaks.iter().enumerate().map(|(worker, peak)| peak + besides(worker)).collect()

@@ -8,7 +8,7 @@ use crate::failure::Activity;
 /// What a worker held in a step, in bytes, as its threads allocated it: what it sent counts until its receiver frees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerMemory {
-    /// After the step, and so until the next one: parameters and optimizer states.
+    /// When the step begins: parameters and optimizer states.
     pub resident: u64,
     /// The most at any time in it.
     pub peak: u64,
@@ -17,7 +17,8 @@ pub struct WorkerMemory {
 impl WorkerMemory {
     pub(crate) fn of(events: &[Event]) -> Option<Self> {
         let held = || events.iter().filter_map(|event| event.held);
-        Some(Self { resident: held().next_back()?.end, peak: held().map(|held| held.peak).max()? })
+        let start = events.iter().rfind(|event| event.activity == Activity::Start)?;
+        Some(Self { resident: start.held?.end, peak: held().map(|held| held.peak).max()? })
     }
 }
 

@@ -81,9 +81,9 @@ pub enum ModuleError {
         /// The stage.
         stage: usize,
     },
-    /// The stage's optimizer panicked while it held the module, or its thread was lost.
+    /// Its thread did not end, or panicked outside any action.
     #[error(
-        "the module of stage {stage} was lost when its optimizer, or its thread, panicked; start from a checkpoint"
+        "the module of stage {stage} is lost: its thread did not end, or panicked outside any action; start from a checkpoint"
     )]
     Lost {
         /// The stage.

@@ -6,6 +6,7 @@ mod kills;
 mod messages;
 mod resealed;
 mod round_trip;
+mod seeds;
 mod store;
 mod toy;
 mod weights;

@@ -1,12 +1,7 @@
 //! A panic before and after everything that a worker does in a step, in every schedule that runs: one error says where, no stage
 //! has stepped, and the training goes on from what is left to the same bits.
 //!
-//! Panics come from a `tracing` subscriber, which the library calls around each action. It is one for the whole process, so
-//! this is a program of its own.
-
-#[allow(dead_code)] // one model for all tests
-#[path = "../pipeline/mlp.rs"]
-mod mlp;
+//! Panics come from a `tracing` subscriber, which the library calls around each action, and of which a process has one.
 
 use std::fmt::Debug;
 use std::sync::Mutex;
@@ -20,7 +15,8 @@ use stageline::{Activity, Batch, Clip, Failure, Pipeline, PipelineBuilder, StepE
 use tracing::field::{Field, Visit};
 use tracing::{Event, Metadata, Subscriber, span};
 
-use crate::mlp::{Mlp, Target, config};
+use crate::TURN;
+use crate::mlp::{self, Mlp, Target, config};
 
 const WIDTH: usize = 3;
 
@@ -177,6 +173,7 @@ impl Case {
 
 #[test]
 fn a_panic_anywhere_in_a_step_undoes_all_of_it() {
+    let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let loud = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
         if !thread::current().name().is_some_and(|name| name.starts_with("stage-")) {

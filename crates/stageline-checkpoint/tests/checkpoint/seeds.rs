@@ -1,0 +1,64 @@
+//! The seeds of the fuzz target, and mutations of them.
+
+use std::env;
+use std::process::Command;
+
+#[path = "../../../../fuzz/src/manifest.rs"]
+mod manifest;
+#[path = "../../../../fuzz/src/mutations.rs"]
+mod mutations;
+
+const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/manifest");
+
+/// Pieces of manifests, headers and indices, and numbers at the ends of their range.
+const WORDS: [&str; 32] = [
+    "0",
+    "1",
+    "2",
+    "3",
+    "?bytes",
+    "?sha256",
+    "|",
+    "{",
+    "}",
+    "[",
+    "]",
+    ",",
+    "\"",
+    "null",
+    "-1",
+    "0.1",
+    "1e999",
+    "9007199254740993e-308",
+    "18446744073709551615",
+    "18446744073709551616",
+    "2305843009213693951",
+    "\"F32\"",
+    "\"F4\"",
+    "\"C64\"",
+    "\"NaN\"",
+    "\"$f64\"",
+    "\"head.w/x\":{\"file\":\"optimizer/head.safetensors\",\"dtype\":\"F32\",\"shape\":[0]},",
+    "\"shape\":[]",
+    "../",
+    "\\u0000",
+    "\n}",
+    "é",
+];
+
+/// Not a test: what the test below starts with little memory.
+#[test]
+#[ignore = "is started by another test"]
+fn child_with_little_memory() {
+    let seeds = mutations::seeds(SEEDS);
+    assert!(seeds.len() >= 30, "{} seeds", seeds.len());
+    mutations::run(&seeds, &WORDS, 6_000, manifest::manifest);
+}
+
+#[test]
+fn any_bytes_are_a_checkpoint_or_an_error_and_take_little_memory() {
+    let script = r#"ulimit -v 524288 && exec "$0" --exact seeds::child_with_little_memory --ignored --nocapture --test-threads=1"#;
+    let child = Command::new("sh").args(["-c", script]).arg(env::current_exe().unwrap()).output().unwrap();
+    let output = String::from_utf8_lossy(&child.stdout) + String::from_utf8_lossy(&child.stderr);
+    assert!(child.status.success() && output.contains("1 passed"), "{output}");
+}

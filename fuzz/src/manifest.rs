@@ -1,0 +1,227 @@
+//! Bytes as a file of a checkpoint: its manifest as it is or under a seal, its tensors, its index; and what it is
+//! opened and read as.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::num::NonZero;
+use std::path::{Component, Path, PathBuf};
+use std::sync::OnceLock;
+
+use sha2::{Digest, Sha256};
+use stageline_checkpoint::{
+    Checkpoint, CheckpointError, Damage, Dtype, LossScale, Manifest, Progress, Saved, Store, Tensor,
+};
+use tempfile::TempDir;
+
+/// Longer inputs find nothing that shorter ones do not.
+const LIMIT: usize = 4_096;
+
+const MANIFEST: &str = "manifest.json";
+const INDEX: &str = "model.safetensors.index.json";
+/// The file of tensors that is replaced. Parameters would have to agree with the index, too.
+const TENSORS: &str = "optimizer/head.safetensors";
+const OLDER: &str = "000001-step-1";
+const LATEST: &str = "000002-step-7";
+
+/// What stands between a manifest and tensors, and between their header and their data.
+const BORDER: u8 = b'|';
+/// What stands in a manifest for what the tensors are.
+const BYTES: &str = "?bytes";
+const SHA256: &str = "?sha256";
+
+/// The seal of a manifest, before and after its digits.
+const BEFORE: &str = ",\n  \"sha256\": \"";
+const AFTER: &str = "\"\n}\n";
+
+/// The files of a checkpoint by their names.
+type Files = BTreeMap<String, Vec<u8>>;
+
+/// A digit chooses what the rest is: a manifest as it is, one to be sealed with tensors after it or without, tensors,
+/// or an index; of the last two, the manifest says the truth. The other files are sound.
+pub fn manifest(bytes: &[u8]) {
+    let Some((&part, contents)) = bytes.split_first().filter(|_| bytes.len() <= LIMIT) else { return };
+    let mut files = sound().clone();
+    match part.wrapping_sub(b'0') % 4 {
+        0 => _ = files.insert(MANIFEST.to_owned(), contents.to_vec()),
+        1 => seal(&mut files, contents),
+        2 => replace(&mut files, TENSORS, &tensors(contents)),
+        _ => replace(&mut files, INDEX, contents),
+    }
+    let root = folder();
+    fs::create_dir(root.path().join(OLDER)).expect("folders can be made");
+    let latest = root.path().join(LATEST);
+    for (name, contents) in &files {
+        let path = latest.join(name);
+        fs::create_dir_all(path.parent().expect("it lies in a folder")).expect("folders can be made");
+        fs::write(path, contents).expect("files can be made");
+    }
+    let saved = match Saved::open(root.path()) {
+        Ok(saved) => saved,
+        Err(error) => return refused(&error, root.path(), &files),
+    };
+    assert_eq!(saved.path(), latest);
+    opened(saved.manifest(), &files);
+    match saved.read() {
+        Ok(checkpoint) => {
+            read(&checkpoint, saved.manifest(), &files);
+            again(&checkpoint, &root.path().join("again"));
+        }
+        Err(error) => refused(&error, root.path(), &files),
+    }
+}
+
+/// A folder in memory, where there is one.
+fn folder() -> TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("temporary folders can be made")
+}
+
+/// A checkpoint of tensors of every kind, as it is written.
+fn sound() -> &'static Files {
+    static FILES: OnceLock<Files> = OnceLock::new();
+    FILES.get_or_init(|| {
+        let of = |dtype, shape: &[usize], bytes: &[u8]| Tensor::new(dtype, shape.to_vec(), bytes.to_vec().into());
+        let parameters = [("blocks.0.w", of(Dtype::F32, &[2], &[0; 8])), ("head.w", of(Dtype::BF16, &[1, 2], &[0; 4]))];
+        let optimizer = [
+            ("head.w/c", of(Dtype::C64, &[1], &[0; 8])),
+            ("head.w/d", of(Dtype::F64, &[], &[0; 8])),
+            ("head.w/e", of(Dtype::F32, &[0, 3], &[])),
+            ("head.w/f", of(Dtype::F4, &[2], &[0])),
+            ("head.w/h", of(Dtype::F16, &[2], &[0; 4])),
+            ("head.w/t", of(Dtype::I64, &[], &[7, 0, 0, 0, 0, 0, 0, 0])),
+        ];
+        let checkpoint = Checkpoint {
+            progress: Progress {
+                steps: 7,
+                optimizer_steps: 7,
+                loss_scale: Some(LossScale { scale: 1.0, good_steps: 7 }),
+            },
+            run: BTreeMap::from([("seed".to_owned(), 7.into())]),
+            parameters: parameters.map(|(name, tensor)| (name.to_owned(), tensor)).into(),
+            optimizer: optimizer.map(|(name, tensor)| (name.to_owned(), tensor)).into(),
+        };
+        let root = folder();
+        let mut store = Store::open(root.path(), NonZero::<usize>::MIN).expect("folders can be made");
+        let path = store.save(&checkpoint).expect("it can be written");
+        let saved = Saved::open(&path).expect("it was written");
+        assert_eq!(saved.read().expect("it was written"), checkpoint);
+        let listed = saved.manifest().files.iter().map(|file| file.name.clone());
+        let contents = |name: &String| fs::read(path.join(name)).expect("it was read before");
+        listed.chain([MANIFEST.to_owned()]).map(|name| (name.clone(), contents(&name))).collect()
+    })
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A manifest of an object, whose last brace gives way to the seal.
+fn sealed(object: &[u8]) -> Vec<u8> {
+    let object = object.trim_ascii_end();
+    let body = object.strip_suffix(b"}").unwrap_or(object).trim_ascii_end();
+    [body, BEFORE.as_bytes(), sha256(body).as_bytes(), AFTER.as_bytes()].concat()
+}
+
+/// Whether a manifest ends with its seal.
+fn is_sealed(manifest: &[u8]) -> bool {
+    let body = manifest.len().checked_sub(BEFORE.len() + 64 + AFTER.len()).map(|length| &manifest[..length]);
+    body.is_some_and(|body| [body, BEFORE.as_bytes(), sha256(body).as_bytes(), AFTER.as_bytes()].concat() == manifest)
+}
+
+/// A file of a header and data, with a length that is right; without a border between the two, it is as it is.
+fn tensors(contents: &[u8]) -> Vec<u8> {
+    match contents.iter().position(|&byte| byte == BORDER) {
+        Some(length) => [&(length as u64).to_le_bytes(), &contents[..length], &contents[length + 1..]].concat(),
+        None => contents.to_vec(),
+    }
+}
+
+/// Puts a manifest into the files, sealed, and the tensors that may come after it.
+fn seal(files: &mut Files, contents: &[u8]) {
+    let mut parts = contents.splitn(2, |&byte| byte == BORDER);
+    let object = parts.next().unwrap_or_default();
+    if let Some(contents) = parts.next() {
+        files.insert(TENSORS.to_owned(), tensors(contents));
+    }
+    let tensors = &files[TENSORS];
+    let object = match str::from_utf8(object) {
+        Ok(text) => text.replace(BYTES, &tensors.len().to_string()).replace(SHA256, &sha256(tensors)).into_bytes(),
+        Err(_) => object.to_vec(),
+    };
+    files.insert(MANIFEST.to_owned(), sealed(&object));
+}
+
+/// Replaces a file, and what the manifest says of it.
+fn replace(files: &mut Files, name: &str, contents: &[u8]) {
+    let said = |of: &[u8]| format!("\"bytes\": {},\n      \"sha256\": \"{}\"", of.len(), sha256(of));
+    let manifest = str::from_utf8(&files[MANIFEST]).expect("it is JSON");
+    let (object, _) = manifest.rsplit_once(BEFORE).expect("it is sealed");
+    assert!(object.contains(&said(&files[name])), "{object}");
+    let object = object.replace(&said(&files[name]), &said(contents));
+    files.insert(MANIFEST.to_owned(), sealed(object.as_bytes()));
+    files.insert(name.to_owned(), contents.to_vec());
+}
+
+/// What an error says is true: it is of a file of the latest checkpoint, and names the older one.
+fn refused(error: &CheckpointError, root: &Path, files: &Files) {
+    let latest = root.join(LATEST);
+    match error {
+        CheckpointError::Damaged { path, damage, older } => {
+            let inside = path.strip_prefix(&latest).expect("it lies in the checkpoint");
+            assert!(inside.components().all(|part| matches!(part, Component::Normal(_))), "{error}");
+            assert!(is_sealed(&files[MANIFEST]) || inside == Path::new(MANIFEST), "{error}");
+            assert!(!matches!(**damage, Damage::Memory { .. } | Damage::Io(_)), "the files are small: {error}");
+            assert_eq!(older, &Some(root.join(OLDER)));
+            assert!(error.to_string().starts_with(&format!("{} {damage}; ", path.display())));
+        }
+        CheckpointError::Newer { path, found, known } => {
+            assert_eq!((path, known), (&latest.join(MANIFEST), &1));
+            assert!(*found > 1 && is_sealed(&files[MANIFEST]), "{error}");
+        }
+        other => panic!("{other}"),
+    }
+}
+
+/// A manifest that is taken is sealed, and lists files that are there.
+fn opened(manifest: &Manifest, files: &Files) {
+    assert!(is_sealed(&files[MANIFEST]));
+    assert_eq!(manifest.version, 1);
+    let scale = manifest.progress.loss_scale.map_or(1.0, |scale| scale.scale);
+    assert!(scale.is_finite() && scale > 0.0);
+    let listed: BTreeMap<&str, u64> = manifest.files.iter().map(|file| (file.name.as_str(), file.bytes)).collect();
+    assert_eq!(listed.len(), manifest.files.len());
+    assert!(listed.iter().all(|(&name, &bytes)| files[name].len() as u64 == bytes));
+    assert!(!listed.contains_key(MANIFEST) && listed.contains_key(INDEX));
+    let (parameters, optimizer) = (manifest.parameters.values(), manifest.optimizer.values());
+    assert!(parameters.chain(optimizer).all(|entry| listed.contains_key(entry.file.as_str())));
+}
+
+/// What is read is all that the manifest lists, and no more than the files hold.
+fn read(checkpoint: &Checkpoint, manifest: &Manifest, files: &Files) {
+    assert!(manifest.files.iter().all(|file| sha256(&files[&file.name]) == file.sha256));
+    assert_eq!((checkpoint.progress, &checkpoint.run), (manifest.progress, &manifest.run));
+    for (tensors, entries) in
+        [(&checkpoint.parameters, &manifest.parameters), (&checkpoint.optimizer, &manifest.optimizer)]
+    {
+        assert!(tensors.keys().eq(entries.keys()));
+        for (tensor, entry) in tensors.values().zip(entries.values()) {
+            assert_eq!((tensor.dtype, &tensor.shape), (entry.dtype, &entry.shape));
+            let elements: usize = tensor.shape.iter().product();
+            assert_eq!(tensor.bytes.len() * 8, elements * tensor.dtype.bitsize());
+        }
+    }
+    let tensors = checkpoint.parameters.values().chain(checkpoint.optimizer.values());
+    let there = manifest.files.iter().map(|file| file.bytes as usize).sum();
+    assert!(tensors.map(|tensor| tensor.bytes.len()).sum::<usize>() <= there);
+}
+
+/// What is read is written, and read again.
+fn again(checkpoint: &Checkpoint, root: &Path) {
+    let mut store = Store::open(root, NonZero::<usize>::MIN).expect("folders can be made");
+    let path: PathBuf = match store.save(checkpoint) {
+        Ok(path) => path,
+        // A float that does not read back takes one more level of nesting than it came in.
+        Err(CheckpointError::Manifest { reason, .. }) if reason.contains("recursion limit") => return,
+        Err(other) => panic!("{other}"),
+    };
+    assert_eq!(&Saved::open(&path).and_then(|saved| saved.read()).expect("it was written"), checkpoint);
+}

@@ -1,0 +1,16 @@
+//! Tests that need a process to themselves: they listen to all of it, or count what it has.
+
+#[allow(dead_code)] // one model for all tests
+#[path = "../pipeline/mlp.rs"]
+mod mlp;
+
+#[global_allocator]
+static ALLOCATOR: stageline::CountingAllocator = stageline::CountingAllocator::new();
+
+use std::sync::Mutex;
+
+mod injection;
+mod soak;
+
+/// One after the other.
+static TURN: Mutex<()> = Mutex::new(());

@@ -1,0 +1,54 @@
+//! Ten thousand steps: nothing grows, and nothing drifts.
+
+use std::fs;
+
+use stageline::schedule::OneFOneB;
+use stageline::{Batch, Pipeline};
+
+use crate::TURN;
+use crate::mlp::{Mlp, config};
+
+const WIDTH: usize = 4;
+const STEPS: usize = 10_000;
+/// Different batches, over and over.
+const BATCHES: u64 = 16;
+
+/// What may grow.
+#[derive(Clone, Debug, PartialEq)]
+struct Holdings {
+    threads: usize,
+    files: usize,
+    /// Of each worker, in bytes, at the end of a step.
+    held: Vec<u64>,
+}
+
+/// Of a process on Linux; elsewhere only what the library counts.
+fn holdings(held: Vec<u64>) -> Holdings {
+    let count = |folder: &str| fs::read_dir(folder).map_or(0, Iterator::count);
+    Holdings { threads: count("/proc/self/task"), files: count("/proc/self/fd"), held }
+}
+
+#[test]
+fn ten_thousand_steps_hold_no_more_than_a_thousand_and_come_to_the_bits_of_a_plain_loop() {
+    let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let batches: Vec<_> = (0..BATCHES).map(|seed| Mlp::batch(4, WIDTH, true, seed)).collect();
+    let builder = Mlp::new(3, WIDTH, 9).split(3, &config()).micro_batches(2).schedule(OneFOneB);
+    let mut pipeline: Pipeline<_, _> = builder.cores_per_stage(1).build().unwrap();
+    let mut seen = Vec::new();
+    for step in 0..STEPS {
+        let (input, target) = batches[step % batches.len()].clone();
+        let report = pipeline.step(Batch::new(input, target)).unwrap();
+        if (step + 1) % 1000 == 0 {
+            pipeline.checkpoint().unwrap();
+            let held = |events: &Vec<stageline::Event>| events.last().and_then(|event| Some(event.held?.end)).unwrap();
+            seen.push(holdings(report.recording.events().iter().map(held).collect()));
+        }
+    }
+    println!("after 1000 steps {:?}, after {STEPS} {:?}", seen[0], seen.last().unwrap());
+    for later in &seen[1..] {
+        assert_eq!(later, &seen[0]);
+    }
+    let trained = Mlp::join(pipeline.into_modules()).bits();
+    let all: Vec<_> = (0..STEPS).map(|step| batches[step % batches.len()].clone()).collect();
+    assert_eq!(trained, Mlp::new(3, WIDTH, 9).train_plainly(2, &all).bits());
+}
