@@ -106,7 +106,13 @@ fn sound() -> &'static Files {
         assert_eq!(saved.read().expect("it was written"), checkpoint);
         let listed = saved.manifest().files.iter().map(|file| file.name.clone());
         let contents = |name: &String| fs::read(path.join(name)).expect("it was read before");
-        listed.chain([MANIFEST.to_owned()]).map(|name| (name.clone(), contents(&name))).collect()
+        let files: Files = listed.chain([MANIFEST.to_owned()]).map(|name| (name.clone(), contents(&name))).collect();
+        for name in [TENSORS, INDEX] {
+            let mut same = files.clone();
+            replace(&mut same, name, &files[name]);
+            assert_eq!(same, files, "what is replaced by itself stays");
+        }
+        files
     })
 }
 
@@ -156,7 +162,7 @@ fn replace(files: &mut Files, name: &str, contents: &[u8]) {
     let manifest = str::from_utf8(&files[MANIFEST]).expect("it is JSON");
     let (object, _) = manifest.rsplit_once(BEFORE).expect("it is sealed");
     assert!(object.contains(&said(&files[name])), "{object}");
-    let object = object.replace(&said(&files[name]), &said(contents));
+    let object = object.replace(&said(&files[name]), &said(contents)) + "\n}";
     files.insert(MANIFEST.to_owned(), sealed(object.as_bytes()));
     files.insert(name.to_owned(), contents.to_vec());
 }
@@ -181,7 +187,7 @@ fn refused(error: &CheckpointError, root: &Path, files: &Files) {
     }
 }
 
-/// A manifest that is taken is sealed, and lists files that are there.
+/// A manifest that is taken is sealed, and lists files that are there and have room for their tensors.
 fn opened(manifest: &Manifest, files: &Files) {
     assert!(is_sealed(&files[MANIFEST]));
     assert_eq!(manifest.version, 1);
@@ -191,11 +197,16 @@ fn opened(manifest: &Manifest, files: &Files) {
     assert_eq!(listed.len(), manifest.files.len());
     assert!(listed.iter().all(|(&name, &bytes)| files[name].len() as u64 == bytes));
     assert!(!listed.contains_key(MANIFEST) && listed.contains_key(INDEX));
-    let (parameters, optimizer) = (manifest.parameters.values(), manifest.optimizer.values());
-    assert!(parameters.chain(optimizer).all(|entry| listed.contains_key(entry.file.as_str())));
+    let mut left = listed;
+    for entry in manifest.parameters.values().chain(manifest.optimizer.values()) {
+        let elements = entry.shape.iter().try_fold(1, |product: u64, &length| product.checked_mul(length as u64));
+        let bits = elements.and_then(|elements| elements.checked_mul(entry.dtype.bitsize() as u64));
+        let left = left.get_mut(entry.file.as_str()).expect("it is listed");
+        *left = left.checked_sub(bits.expect("they can be counted") / 8).expect("there are as many bytes");
+    }
 }
 
-/// What is read is all that the manifest lists, and no more than the files hold.
+/// What is read is all that the manifest lists, and all that the files hold.
 fn read(checkpoint: &Checkpoint, manifest: &Manifest, files: &Files) {
     assert!(manifest.files.iter().all(|file| sha256(&files[&file.name]) == file.sha256));
     assert_eq!((checkpoint.progress, &checkpoint.run), (manifest.progress, &manifest.run));
@@ -209,9 +220,14 @@ fn read(checkpoint: &Checkpoint, manifest: &Manifest, files: &Files) {
             assert_eq!(tensor.bytes.len() * 8, elements * tensor.dtype.bitsize());
         }
     }
-    let tensors = checkpoint.parameters.values().chain(checkpoint.optimizer.values());
-    let there = manifest.files.iter().map(|file| file.bytes as usize).sum();
-    assert!(tensors.map(|tensor| tensor.bytes.len()).sum::<usize>() <= there);
+    for file in manifest.files.iter().filter(|file| file.name != INDEX) {
+        let contents = &files[&file.name];
+        let header = u64::from_le_bytes(*contents.first_chunk().expect("it has a header")) as usize;
+        let parameters = manifest.parameters.iter().map(|(name, entry)| (entry, &checkpoint.parameters[name]));
+        let optimizer = manifest.optimizer.iter().map(|(name, entry)| (entry, &checkpoint.optimizer[name]));
+        let tensors = parameters.chain(optimizer).filter(|(entry, _)| entry.file == file.name);
+        assert_eq!(8 + header + tensors.map(|(_, tensor)| tensor.bytes.len()).sum::<usize>(), contents.len());
+    }
 }
 
 /// What is read is written, and read again.

@@ -8,7 +8,6 @@ use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::module::{Module, ParamId};
 use burn::optim::ModuleOptimizer;
 use burn::tensor::Device;
-use crossbeam_channel::{Sender, bounded};
 use stageline_checkpoint::Checkpoint;
 use stageline_schedule::{Checked, OneFOneB, Schedule, check};
 
@@ -30,6 +29,7 @@ use crate::runner::{Runner, Source, StageRunner};
 use crate::seed::materialize;
 use crate::sink::{ToLoss, ToNext};
 use crate::stage::{LossStage, Stage};
+use crate::threads::{Sender, bounded};
 use crate::tie::{Ties, tie};
 use crate::unify::unify;
 use crate::watchdog::Watchdog;

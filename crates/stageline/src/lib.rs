@@ -15,7 +15,8 @@
 //! - [`pipeline`]: [`Pipeline::step`] and [`Pipeline::eval`].
 //! - [`batch`]: a batch, cut into micro-batches with their loss weights.
 //! - `context`: what all workers are told of it.
-//! - `worker`: one thread, which interprets its list of instructions; `stop` ends its waits.
+//! - `worker`: one thread, which interprets its list of instructions; `stop` ends its waits; `threads` are the system's, or ones
+//!   whose order a test decides.
 //! - `runner`: what a stage does at each instruction; `sink` is where its output goes, `link` the boundary to its
 //!   neighbour, `turns` when it may be used, `placing` what goes another way, `tape` what a forward leaves for its backward, `vjp` how that starts, `slots` what waits between two instructions.
 //! - [`weight`]: what a loss weighs; [`precision`] and [`loss_scale`]: in what it is computed.
@@ -89,6 +90,7 @@ pub mod stage;
 mod stop;
 mod tape;
 mod tensors;
+mod threads;
 mod tie;
 mod turns;
 mod unify;

@@ -1,13 +1,13 @@
 //! A boundary between two stages: activations one way, gradients the other.
 
 use burn::tensor::{Bool, Device, Int, Tensor};
-use crossbeam_channel::{Receiver, Sender, bounded};
 use stageline_schedule::Transfer;
 
 use crate::device::between_gpus;
 use crate::payload::{Payload, PayloadMapper};
 use crate::stop::{Stopped, Waits};
 use crate::tape::LeafGradients;
+use crate::threads::{Receiver, Sender, bounded};
 use crate::turns::Turns;
 use crate::weight::Weight;
 

@@ -9,10 +9,8 @@ mod save;
 mod train;
 
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, bounded};
 use stageline_schedule::{Checked, Plan};
 
 use self::pass::Ended;
@@ -30,6 +28,7 @@ use crate::recording::{Clock, Recording};
 use crate::report::{EvalReport, StepReport, Update};
 use crate::runner::Runner;
 use crate::stop::Stop;
+use crate::threads::{JoinHandle, Receiver, Sender, bounded, ends_within};
 use crate::turns::Turns;
 use crate::watchdog::{Place, Post, Stall, Watchdog};
 use crate::weight::Weight;
@@ -266,10 +265,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         let workers: Vec<_> = self.workers.drain(..).map(|worker| (worker.thread, worker.post)).collect();
         let start = Instant::now();
         for (thread, post) in workers {
-            while patience.is_some_and(|patience| start.elapsed() < patience) && !thread.is_finished() {
-                thread::sleep(Duration::from_millis(1));
-            }
-            if patience.is_some() && !thread.is_finished() {
+            if patience.is_some_and(|patience| !ends_within(&thread, patience.saturating_sub(start.elapsed()))) {
                 let Some(Place { stage, activity, .. }) = post.places().pop() else { continue };
                 tracing::error!(stage, %activity, "a worker does not end: its thread and its modules are left behind");
                 continue;

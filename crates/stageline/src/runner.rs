@@ -6,7 +6,6 @@ use std::sync::Arc;
 use burn::module::Module;
 use burn::optim::GradientsParams;
 use burn::tensor::Device;
-use crossbeam_channel::Receiver;
 use stageline_schedule::{Action, Carried, Compute, Instruction, Transfer};
 
 use crate::context::{Context, Pass};
@@ -24,6 +23,7 @@ use crate::slots::Slots;
 use crate::stage::BoxError;
 use crate::stop::{Stopped, Waits};
 use crate::tape::{LeafGradients, Leaves, track};
+use crate::threads::Receiver;
 use crate::tie::Ties;
 use crate::turns::Turns;
 use crate::weight::Weight;

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
-use crossbeam_channel::Receiver;
 use stageline_schedule::Transfer;
 
 use crate::context::Context;
@@ -15,6 +14,7 @@ use crate::slots::Slots;
 use crate::stage::{BoxError, LossStage, Stage};
 use crate::stop::{Stopped, Waits};
 use crate::tape::{LeafGradients, Leaves, track};
+use crate::threads::Receiver;
 use crate::turns::Turns;
 use crate::weight::Weight;
 

@@ -3,18 +3,16 @@
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, TryRecvError, TrySendError, bounded, select};
 use parking_lot::Mutex;
 
 use crate::error::StepError;
 use crate::failure::During;
-
-/// How long a wait looks again for a message before it sleeps: to wake a thread takes up to that long.
-const PATIENCE: Duration = Duration::from_micros(50);
+use crate::threads::{
+    AtomicBool, Over, PATIENCE, Receiver, Sender, TryRecvError, TrySendError, bounded, receive_or, send_or, yield_now,
+};
 
 /// A wait ended because the pipeline stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +47,9 @@ impl Stop {
         self.first.lock().get_or_insert(error);
         self.ended.lock().get_or_insert(during);
         self.flag.store(true, Ordering::Release);
-        self.armed.lock().take();
+        // Dropped outside of the lock: it wakes others.
+        let armed = self.armed.lock().take();
+        drop(armed);
     }
 
     /// The first error, once.
@@ -80,10 +80,10 @@ impl Stop {
         if let Some(message) = self.look_for(channel)? {
             return Ok(Some(message));
         }
-        select! {
-            recv(channel) -> message => message.map(Some).map_err(|_| Stopped),
-            recv(self.raised) -> _ => Err(Stopped),
-            default(wait) => Ok(None),
+        match receive_or(channel, &self.raised, Some(wait)) {
+            Ok(message) => Ok(Some(message)),
+            Err(Over::InVain) => Ok(None),
+            Err(Over::Ended) => Err(Stopped),
         }
     }
 
@@ -115,7 +115,7 @@ impl Stop {
             if start.elapsed() >= PATIENCE {
                 return Ok(None);
             }
-            thread::yield_now();
+            yield_now();
         }
     }
 
@@ -123,10 +123,7 @@ impl Stop {
         if let Some(message) = self.look_for(channel)? {
             return Ok(message);
         }
-        select! {
-            recv(channel) -> message => message.map_err(|_| Stopped),
-            recv(self.raised) -> _ => Err(Stopped),
-        }
+        receive_or(channel, &self.raised, None).map_err(|_| Stopped)
     }
 
     /// The message, if there is no room for it.
@@ -140,10 +137,7 @@ impl Stop {
     }
 
     fn await_room<T>(&self, channel: &Sender<T>, message: T) -> Result<(), Stopped> {
-        select! {
-            send(channel, message) -> sent => sent.map_err(|_| Stopped),
-            recv(self.raised) -> _ => Err(Stopped),
-        }
+        send_or(channel, message, &self.raised).map_err(|_| Stopped)
     }
 }
 
@@ -199,7 +193,7 @@ impl Waits {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
     use crate::batch::BatchError;

@@ -9,11 +9,11 @@ use std::collections::HashMap;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor};
-use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::erased::Erased;
 use crate::placing::place_tensor;
 use crate::stop::{Stopped, Waits};
+use crate::threads::{Receiver, Sender, bounded};
 use crate::unify::{is_trained, unify, with_value};
 
 /// Tensors of some parameters.

@@ -8,10 +8,10 @@
 
 use std::collections::HashMap;
 
-use crossbeam_channel::{Receiver, Sender, bounded};
 use stageline_schedule::{Checked, Instruction, Transfer};
 
 use crate::stop::{Stopped, Waits};
+use crate::threads::{Receiver, Sender, bounded};
 
 /// The turns of passes of one plan. Behind the last transfer of a pass a baton is back where it was.
 #[derive(Default)]
@@ -33,7 +33,7 @@ impl Turns {
         for transfers in plan.streams(stream_of_stage) {
             let (goes, comes): (Vec<_>, Vec<_>) = transfers.iter().map(|_| bounded(1)).unzip();
             if let Some(first) = goes.first() {
-                first.send(()).expect("there is room for the baton");
+                first.try_send(()).ok().expect("there is room for the baton");
             }
             let next = goes.into_iter().cycle().skip(1);
             for ((transfer, comes), goes) in transfers.into_iter().zip(comes).zip(next) {

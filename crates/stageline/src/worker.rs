@@ -2,11 +2,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, bounded};
-use rayon::ThreadPoolBuilder;
 use stageline_schedule::{Checked, Instruction};
 
 use crate::allocator::Meter;
@@ -21,6 +18,7 @@ use crate::layout::StageState;
 use crate::recording::Clock;
 use crate::runner::{Conclusion, Interrupt, Runner};
 use crate::stop::{Stop, Stopped, Waits};
+use crate::threads::{JoinHandle, Receiver, Sender, bounded, kernels, spawn};
 use crate::watchdog::Post;
 
 /// What the caller asks of every worker.
@@ -89,13 +87,12 @@ impl Worker {
     pub(crate) fn spawn(mut self, cores: usize) -> Result<JoinHandle<Vec<Box<dyn Runner>>>, BuildError> {
         let (worker, name) = (self.index, format!("stage-{}", self.diary.stage));
         let (ready, is_ready) = bounded(1);
-        let thread = thread::Builder::new().name(name.clone()).spawn(move || {
+        let thread = spawn(&name.clone(), move || {
             let meter = Meter::start();
             self.gauges.meter = meter;
-            let count = move |_| meter.into_iter().for_each(Meter::count_this_thread);
-            let pool = ThreadPoolBuilder::new().num_threads(cores).use_current_thread().start_handler(count);
-            let pool = pool.thread_name(move |core| format!("{name}-core-{core}")).build();
-            let built = pool.as_ref().map(|_| ()).map_err(ToString::to_string);
+            let count = move || meter.into_iter().for_each(Meter::count_this_thread);
+            let pool = kernels(&name, cores, count);
+            let built = pool.as_ref().map(|_| ()).map_err(Clone::clone);
             if ready.send(built).is_ok() && pool.is_ok() {
                 self.serve();
             }

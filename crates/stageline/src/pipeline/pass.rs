@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crossbeam_channel::Receiver;
 use stageline_schedule::Checked;
 
 use super::Pipeline;
@@ -17,6 +16,7 @@ use crate::ledger::Ledger;
 use crate::payload::Payload;
 use crate::report::{EvalReport, LossTerm};
 use crate::stop::Stopped;
+use crate::threads::Receiver;
 use crate::turns::Turns;
 use crate::weight::Weight;
 use crate::worker::{Command, Recorded, Run, Stepped};

@@ -1,0 +1,239 @@
+//! Threads that [shuttle](https://github.com/awslabs/shuttle) switches between, and channels of its locks: so a test decides who
+//! is next whenever a channel is used, and a wait that nobody ends is found.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+pub(crate) use shuttle::sync::atomic::AtomicBool;
+use shuttle::sync::{Condvar, Mutex as Lock, MutexGuard};
+pub(crate) use shuttle::thread::yield_now;
+
+use super::Over;
+
+/// There is nothing to be gained by looking again.
+pub(crate) const PATIENCE: Duration = Duration::ZERO;
+
+shuttle::lazy_static! {
+    /// All channels are looked at and changed under one lock, and whoever waits for any of them is told of each change.
+    static ref WORLD: World = World { lock: Lock::new(()), changed: Condvar::new() };
+}
+
+struct World {
+    lock: Lock<()>,
+    changed: Condvar,
+}
+
+impl World {
+    fn enter(&self) -> MutexGuard<'_, ()> {
+        self.lock.lock().expect("nothing panics while it holds the world")
+    }
+
+    fn wait<'a>(&self, guard: MutexGuard<'a, ()>) -> MutexGuard<'a, ()> {
+        self.changed.wait(guard).expect("nothing panics while it holds the world")
+    }
+}
+
+struct Shared<T> {
+    queue: VecDeque<T>,
+    capacity: usize,
+    senders: usize,
+    receivers: usize,
+    /// Receivers that wait: without a capacity, only they can be sent to.
+    waiting: usize,
+}
+
+impl<T> Shared<T> {
+    fn has_room(&self) -> bool {
+        self.queue.len() < if self.capacity == 0 { self.waiting } else { self.capacity }
+    }
+}
+
+pub(crate) struct Sender<T>(Arc<Mutex<Shared<T>>>);
+pub(crate) struct Receiver<T>(Arc<Mutex<Shared<T>>>);
+
+#[derive(Debug)]
+pub(crate) enum TrySendError<T> {
+    Full(T),
+    Disconnected(T),
+}
+
+#[derive(Debug)]
+pub(crate) enum TryRecvError {
+    Empty,
+    Disconnected,
+}
+
+/// A channel that holds so many messages; 0 is a rendezvous.
+pub(crate) fn bounded<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
+    let shared = Shared { queue: VecDeque::new(), capacity, senders: 1, receivers: 1, waiting: 0 };
+    let shared = Arc::new(Mutex::new(shared));
+    (Sender(Arc::clone(&shared)), Receiver(shared))
+}
+
+impl<T> Sender<T> {
+    pub(crate) fn try_send(&self, message: T) -> Result<(), TrySendError<T>> {
+        let _world = WORLD.enter();
+        self.put(message)
+    }
+
+    pub(crate) fn send(&self, message: T) -> Result<(), TrySendError<T>> {
+        let mut world = WORLD.enter();
+        let mut message = message;
+        loop {
+            match self.put(message) {
+                Err(TrySendError::Full(back)) => message = back,
+                done => return done,
+            }
+            world = WORLD.wait(world);
+        }
+    }
+
+    fn put(&self, message: T) -> Result<(), TrySendError<T>> {
+        let mut shared = self.0.lock();
+        if shared.receivers == 0 {
+            return Err(TrySendError::Disconnected(message));
+        }
+        if !shared.has_room() {
+            return Err(TrySendError::Full(message));
+        }
+        shared.queue.push_back(message);
+        WORLD.changed.notify_all();
+        Ok(())
+    }
+}
+
+impl<T> Receiver<T> {
+    pub(crate) fn try_recv(&self) -> Result<T, TryRecvError> {
+        let _world = WORLD.enter();
+        self.take()
+    }
+
+    pub(crate) fn recv(&self) -> Result<T, TryRecvError> {
+        self.wait_for(|| false).map_err(|_| TryRecvError::Disconnected)
+    }
+
+    fn take(&self) -> Result<T, TryRecvError> {
+        let mut shared = self.0.lock();
+        match shared.queue.pop_front() {
+            Some(message) => {
+                WORLD.changed.notify_all();
+                Ok(message)
+            }
+            None if shared.senders == 0 => Err(TryRecvError::Disconnected),
+            None => Err(TryRecvError::Empty),
+        }
+    }
+
+    fn is_cut(&self) -> bool {
+        self.0.lock().senders == 0
+    }
+
+    fn wait_for(&self, ended: impl Fn() -> bool) -> Result<T, Over> {
+        let mut world = WORLD.enter();
+        self.0.lock().waiting += 1;
+        WORLD.changed.notify_all();
+        let result = loop {
+            match self.take() {
+                Ok(message) => break Ok(message),
+                Err(TryRecvError::Disconnected) => break Err(Over::Ended),
+                Err(TryRecvError::Empty) if ended() => break Err(Over::Ended),
+                Err(TryRecvError::Empty) => world = WORLD.wait(world),
+            }
+        };
+        self.0.lock().waiting -= 1;
+        drop(world);
+        result
+    }
+}
+
+/// Receives, unless the signal's other end is dropped. There is no time here in which nothing comes.
+pub(crate) fn receive_or<T>(
+    channel: &Receiver<T>,
+    signal: &Receiver<Infallible>,
+    _within: Option<Duration>,
+) -> Result<T, Over> {
+    channel.wait_for(|| signal.is_cut())
+}
+
+/// Sends, unless the signal's other end is dropped.
+pub(crate) fn send_or<T>(channel: &Sender<T>, message: T, signal: &Receiver<Infallible>) -> Result<(), Over> {
+    let mut world = WORLD.enter();
+    let mut message = message;
+    loop {
+        match channel.put(message) {
+            Ok(()) => return Ok(()),
+            Err(TrySendError::Disconnected(_)) => return Err(Over::Ended),
+            Err(TrySendError::Full(_)) if signal.is_cut() => return Err(Over::Ended),
+            Err(TrySendError::Full(back)) => message = back,
+        }
+        world = WORLD.wait(world);
+    }
+}
+
+impl<T> Clone for Sender<T> {
+    fn clone(&self) -> Self {
+        self.0.lock().senders += 1;
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<T> Clone for Receiver<T> {
+    fn clone(&self) -> Self {
+        self.0.lock().receivers += 1;
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<T> Drop for Sender<T> {
+    fn drop(&mut self) {
+        leave(|| self.0.lock().senders -= 1);
+    }
+}
+
+impl<T> Drop for Receiver<T> {
+    fn drop(&mut self) {
+        leave(|| self.0.lock().receivers -= 1);
+    }
+}
+
+/// What a failed exploration leaves is dropped outside of it.
+fn leave(change: impl FnOnce()) {
+    if std::thread::panicking() {
+        return change();
+    }
+    let _world = WORLD.enter();
+    change();
+    WORLD.changed.notify_all();
+}
+
+/// A thread of the exploration.
+pub(crate) struct JoinHandle<T>(shuttle::thread::JoinHandle<T>);
+
+impl<T> JoinHandle<T> {
+    pub(crate) fn join(self) -> Result<T, Box<dyn Any + Send>> {
+        self.0.join()
+    }
+}
+
+/// Starts one.
+pub(crate) fn spawn<T: Send + 'static>(
+    name: &str,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    shuttle::thread::Builder::new().name(name.to_owned()).spawn(run).map(JoinHandle)
+}
+
+/// Kernels run where they are called.
+pub(crate) fn kernels(_: &str, _: usize, _: impl Fn() + Send + Sync + 'static) -> Result<(), String> {
+    Ok(())
+}
+
+/// There is no time here.
+pub(crate) fn ends_within<T>(_: &JoinHandle<T>, _: Duration) -> bool {
+    true
+}

@@ -1,0 +1,207 @@
+//! The threads of a pipeline, worker, link and flush as they are, in orders that a test decides: whoever is next, wherever a channel
+//! is used, a step comes to the same bits, and a failure to one error and no thread that waits for ever.
+//!
+//! By [shuttle](https://github.com/awslabs/shuttle): random orders, and the probabilistic concurrency testing of Burckhardt et al.
+//! (2010), which finds every bug of a small depth with a known probability. A deadlock is a panic, with the order that led to it.
+//!
+//! ```text
+//! cargo test --features shuttle --test interleavings
+//! ```
+
+#[allow(dead_code)] // one model for all tests
+#[path = "../pipeline/mlp.rs"]
+mod mlp;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use burn::module::Module;
+use burn::tensor::Tensor;
+use shuttle::scheduler::{PctScheduler, RandomScheduler};
+use shuttle::{Config, Runner};
+use stageline::checkpoint::Checkpoint;
+use stageline::schedule::{EagerOneFOneB, GPipe, Interleaved, OneFOneB, Schedule};
+use stageline::{Batch, BoxError, OnNonFinite, Pipeline, PipelineBuilder, Stage, StepError, Update};
+
+use crate::mlp::{Error, Layer, Mlp, Target, config};
+
+const WIDTH: usize = 2;
+const ROWS: usize = 6;
+/// How many changes of priority PCT makes.
+const DEPTH: usize = 3;
+
+type Scheduled = &'static (dyn Schedule + Sync);
+
+/// What is run: P stages, M micro-batches, and how many of these a channel holds.
+#[derive(Clone, Copy)]
+struct Shape {
+    schedule: Scheduled,
+    stages: usize,
+    micro_batches: usize,
+    capacity: usize,
+    ordered: bool,
+}
+
+fn shapes() -> Vec<Shape> {
+    let mut shapes = Vec::new();
+    let mut add = |schedule: Scheduled, stages, micro_batches, capacity, ordered| {
+        shapes.push(Shape { schedule, stages, micro_batches, capacity, ordered });
+    };
+    for ordered in [false, true] {
+        add(&OneFOneB, 1, 2, 2, ordered);
+        add(&OneFOneB, 2, 3, 1, ordered);
+        add(&OneFOneB, 2, 2, 2, ordered);
+        add(&OneFOneB, 3, 3, 1, ordered);
+        add(&GPipe, 2, 3, 3, ordered);
+        add(&EagerOneFOneB, 3, 3, 3, ordered);
+        add(&Interleaved { chunks: 2 }, 4, 2, 2, ordered);
+    }
+    // A rendezvous, which these plans can do with.
+    add(&OneFOneB, 2, 1, 0, false);
+    add(&GPipe, 2, 2, 0, false);
+    shapes
+}
+
+/// A layer that returns an error in its n-th forward.
+#[derive(Module, Debug)]
+struct Failing {
+    layer: Layer,
+    #[module(skip)]
+    at: Option<usize>,
+    #[module(skip)]
+    forwards: Arc<AtomicUsize>,
+}
+
+impl Failing {
+    fn new(layer: Layer, at: Option<usize>) -> Self {
+        Self { layer, at, forwards: Arc::default() }
+    }
+}
+
+impl Stage for Failing {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        self.layer.forward(input)
+    }
+
+    fn try_forward(&self, input: Tensor<2>) -> Result<Tensor<2>, BoxError> {
+        let forward = self.forwards.fetch_add(1, Ordering::Relaxed);
+        if self.at == Some(forward) { Err("sabotage".into()) } else { Ok(self.forward(input)) }
+    }
+}
+
+/// Stages of a layer, the last of which has the first one's parameters too where there are several.
+fn builder(shape: Shape, failure: Option<(usize, usize)>) -> PipelineBuilder<Tensor<2>, Target> {
+    let Mlp { layers, error } = Mlp::new(shape.stages, WIDTH, 1);
+    let tied = layers[0].clone();
+    let mut chain = Pipeline::builder();
+    for (stage, layer) in layers.into_iter().take(shape.stages - 1).enumerate() {
+        let at = failure.and_then(|(failing, at)| (failing == stage).then_some(at));
+        chain = chain.stage(Failing::new(layer, at), config());
+    }
+    let last = if shape.stages > 1 { vec![tied] } else { Vec::new() };
+    let builder = chain.loss::<(Vec<Layer>, Error)>((last, error), config());
+    let builder = builder.micro_batches(shape.micro_batches).schedule(shape.schedule).cores_per_stage(1);
+    let builder = builder.channel_capacity(shape.capacity).watchdog(None).on_non_finite(OnNonFinite::Skip);
+    if shape.ordered { builder.ordered_transfers() } else { builder }
+}
+
+fn batch(step: u64) -> Batch<Tensor<2>, Target> {
+    let (input, target) = Mlp::batch(ROWS, WIDTH, true, step);
+    Batch::new(input, target)
+}
+
+/// So many orders of each kind, of each case; more by `STAGELINE_INTERLEAVINGS`.
+fn orders() -> usize {
+    std::env::var("STAGELINE_INTERLEAVINGS").map_or(20, |number| number.parse().expect("a number"))
+}
+
+/// Kernels need more of a stack than shuttle's own threads have.
+fn roomy() -> Config {
+    let mut config = Config::new();
+    config.stack_size = 1 << 20;
+    config
+}
+
+/// Runs it in random orders, and in those of PCT; gives how many.
+fn explore(run: impl Fn() + Send + Sync + Clone + 'static) -> usize {
+    Runner::new(RandomScheduler::new(orders()), roomy()).run(run.clone());
+    Runner::new(PctScheduler::new(DEPTH, orders()), roomy()).run(run);
+    2 * orders()
+}
+
+/// The state after each of so many steps, with no interference.
+fn undisturbed(shape: Shape, steps: u64) -> Vec<Checkpoint> {
+    let states = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let found = Arc::clone(&states);
+    Runner::new(RandomScheduler::new(1), roomy()).run(move || {
+        let mut pipeline = builder(shape, None).build().unwrap();
+        for step in 0..steps {
+            pipeline.step(batch(step)).unwrap();
+            found.lock().unwrap().push(pipeline.checkpoint().unwrap());
+        }
+    });
+    std::mem::take(&mut *states.lock().unwrap())
+}
+
+#[test]
+fn steps_evaluations_and_skips_come_to_the_same_bits_in_any_order() {
+    let mut explored = 0;
+    for shape in shapes() {
+        let expected = Arc::new(undisturbed(shape, 2));
+        explored += explore(move || {
+            let mut pipeline = builder(shape, None).build().unwrap();
+            pipeline.step(batch(0)).unwrap();
+            pipeline.eval(batch(7)).unwrap();
+            // One that is not finite is run twice, and changes nothing.
+            let (input, target) = Mlp::batch(ROWS, WIDTH, true, 3);
+            let skipped = pipeline.step(Batch::new(input * f32::NAN, target)).unwrap();
+            assert!(matches!(skipped.update, Update::NonFinite { .. }));
+            pipeline.gradients(batch(5)).unwrap();
+            pipeline.step(batch(1)).unwrap();
+            let state = pipeline.checkpoint().unwrap();
+            assert!(state.parameters == expected[1].parameters && state.optimizer == expected[1].optimizer);
+        });
+    }
+    println!("{explored} orders of steps, evaluations and skips");
+    assert!(explored >= 500);
+}
+
+#[test]
+fn a_failure_ends_every_thread_and_undoes_the_step_in_any_order() {
+    let mut explored = 0;
+    for shape in shapes() {
+        let before = Arc::new(undisturbed(shape, 1));
+        let last = shape.stages - 1;
+        for (stage, micro_batch) in (0..last).flat_map(|stage| (0..shape.micro_batches).map(move |at| (stage, at))) {
+            let before = Arc::clone(&before);
+            explored += explore(move || {
+                let failing = Some((stage, shape.micro_batches + micro_batch));
+                let mut pipeline = builder(shape, failing).build().unwrap();
+                pipeline.step(batch(0)).unwrap();
+                let StepError::Stage(failure) = pipeline.step(batch(1)).unwrap_err() else { panic!("another error") };
+                assert_eq!((failure.stage, failure.micro_batch()), (stage, Some(micro_batch)));
+                assert!(pipeline.checkpoint().unwrap() == before[0], "a stage has stepped");
+            });
+        }
+    }
+    println!("{explored} orders of a failure");
+    assert!(explored >= 1000);
+}
+
+#[test]
+fn a_pipeline_that_is_dropped_ends_its_threads_in_any_order() {
+    let mut explored = 0;
+    for shape in shapes() {
+        explored += explore(move || drop(builder(shape, None).build().unwrap()));
+        explored += explore(move || {
+            let mut pipeline = builder(shape, None).build().unwrap();
+            pipeline.step(batch(0)).unwrap();
+            pipeline.into_modules();
+        });
+    }
+    println!("{explored} orders of an end");
+    assert!(explored >= 500);
+}
