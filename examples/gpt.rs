@@ -40,7 +40,7 @@ use burn::lr_scheduler::sequential::SequentialLrSchedulerConfig;
 use burn::module::ParamGroup;
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;
-use stageline::checkpoint::Checkpoint;
+use stageline::checkpoint::{Checkpoint, Saved};
 use stageline::schedule::Plan;
 use stageline::{CountingAllocator, Pipeline, PipelineBuilder, StageConfig, Verify};
 use stageline_report::record::Run;
@@ -70,6 +70,7 @@ fn main() -> Result<()> {
         return Ok(());
     }
     let mut job = resolved.flags.job(resolved.settings)?;
+    let store = keep::store(&job.keeping, saved.as_ref())?;
     let outputs = std::mem::take(&mut job.outputs);
     let device = job.running.devices[0].clone();
     let text = Source::open(job.data.as_deref(), job.shape.context, job.seed, device.clone())?;
@@ -79,12 +80,12 @@ fn main() -> Result<()> {
         return verify(&recipe, &text, training.batch_size, steps);
     }
 
+    let checkpoint = saved.as_ref().map(Saved::read).transpose().context("--resume")?;
     let identity = Identity::of(&job, &text);
-    let checkpoint = saved.map(|saved| saved.read()).transpose().context("--resume")?;
-    checkpoint.iter().try_for_each(|checkpoint| identity.check(checkpoint))?;
+    checkpoint.iter().try_for_each(|checkpoint| identity.check(checkpoint, training.steps))?;
     let start = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.progress.steps as usize);
     let mut pipeline = recipe.builder(checkpoint).build()?;
-    let mut keeper = Keeper::new(&job.keeping, identity)?;
+    let mut keeper = Keeper::new(&job.keeping, store, identity, saved.as_ref())?;
     let mut log = Log::create(outputs, recipe.run(pipeline.plan()), start, training.steps)?;
     let before = bits_per_byte(&mut pipeline, &text, training.batch_size)?;
     log.validation(start, before * LN_2)?;
@@ -93,12 +94,12 @@ fn main() -> Result<()> {
         text.unigram_entropy()?
     );
     let trained = train(&mut pipeline, &text, &job, (start, &mut keeper), &mut log, &progress);
+    let kept = keeper.finish();
     if !trained.as_ref().is_ok_and(|steps| *steps == training.steps) {
-        log.close()?;
-        keeper.finish()?;
-        return trained.map(drop);
+        let closed = log.close();
+        // The first error is the reason of the others.
+        return trained.map(drop).and(kept).and(closed);
     }
-    keeper.finish()?;
     let after = bits_per_byte(&mut pipeline, &text, training.batch_size)?;
     log.validation(training.steps, after * LN_2)?;
     println!("validation: {after:.3} bits a byte after training");
@@ -112,7 +113,7 @@ fn main() -> Result<()> {
     let continued = sample::continue_text(&layers, &prompt, SAMPLE_LENGTH, job.seed, &device);
     println!("--- held-out text:\n{}", String::from_utf8_lossy(&prompt));
     println!("--- continued by the model:\n{}", String::from_utf8_lossy(&continued));
-    Ok(())
+    kept
 }
 
 /// What a pipeline is built of, as often as one likes.
@@ -204,15 +205,16 @@ fn burn_version() -> &'static str {
 /// A linear warm-up over a tenth of the steps, then a cosine down to a tenth of the highest rate.
 fn learning_rate(training: &Training) -> Result<ModuleLrScheduler> {
     let highest = training.learning_rate;
-    let warm_up = (training.steps / 10).max(1);
-    let rest = training.steps.saturating_sub(warm_up).max(1);
+    let warm_up = (training.schedule_steps / 10).max(1);
+    let rest = training.schedule_steps.saturating_sub(warm_up).max(1);
     let start = LinearLrSchedulerConfig::new(highest / warm_up as f64, highest, warm_up);
     let decay = CosineAnnealingLrSchedulerConfig::new(highest, rest).with_min_lr(highest / 10.0);
     let schedule = SequentialLrSchedulerConfig::new(vec![start.into(), decay.into()], vec![warm_up]);
-    schedule.init().map_err(|error| anyhow!("the learning rate schedule of {} steps: {error}", training.steps))
+    schedule.init().map_err(|error| anyhow!("the learning rate schedule of {} steps: {error}", training.schedule_steps))
 }
 
-/// Up to the last step, or to where it is told to stop.
+/// Up to the last step, or to where it is told to stop; gives how many steps are done then. What is trained is kept, also where
+/// an error ends it.
 fn train(
     pipeline: &mut Pipeline<Bytes, Bytes>,
     text: &Source,
@@ -223,28 +225,31 @@ fn train(
 ) -> Result<usize> {
     let Job { training, running, .. } = job;
     progress.begin(start, training.steps)?;
-    for step in start..training.steps {
-        if keeper.stops(step) {
-            progress.end();
-            keeper.save(pipeline)?;
-            return Ok(step);
-        }
-        let report = match pipeline.step(text.batch(step, training.batch_size)?) {
-            Ok(report) => report,
-            Err(error) => {
-                // No stage has made the step: nothing that was trained is lost.
-                keeper.save(pipeline).unwrap_or_else(|lost| eprintln!("no checkpoint after the error: {lost}"));
-                return Err(error.into());
+    let mut run = || {
+        keeper.step(pipeline, start)?;
+        for step in start..training.steps {
+            if keeper.stops(step) {
+                return Ok(step);
             }
-        };
-        let utilisation = running.utilisation.map(|share| share * report.weight() / report.step_time.as_secs_f64());
-        progress.step(&report, utilisation);
-        log.step(&report, utilisation)?;
-        keeper.step(pipeline, step + 1)?;
-    }
+            let report = pipeline.step(text.batch(step, training.batch_size)?)?;
+            let utilisation = running.utilisation.map(|share| share * report.weight() / report.step_time.as_secs_f64());
+            progress.step(&report, utilisation);
+            log.step(&report, utilisation)?;
+            keeper.step(pipeline, step + 1)?;
+        }
+        Ok(training.steps)
+    };
+    let ended = run();
     progress.end();
-    keeper.save(pipeline)?;
-    Ok(training.steps)
+    // No stage has made a step that others have not.
+    let kept = keeper.save(pipeline);
+    match ended {
+        Ok(steps) => kept.map(|()| steps),
+        Err(error) => {
+            kept.unwrap_or_else(|lost| eprintln!("no checkpoint after the error: {lost:#}"));
+            Err(error)
+        }
+    }
 }
 
 /// The loss on the held-out windows, in bits.

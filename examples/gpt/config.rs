@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::{ArgMatches, Command, CommandFactory, FromArgMatches};
 use serde_json::Value;
 
@@ -32,10 +32,10 @@ pub fn resolve(arguments: Vec<OsString>, resumed: Option<&Settings>) -> Result<R
     let given = command.clone().get_matches_from(arguments.clone());
     let mut all: Vec<OsString> = arguments.iter().take(1).cloned().collect();
     if let Some(Settings(settings)) = resumed {
-        let known = settings.iter().filter(|(name, _)| flag(&command, name).is_ok());
-        for (name, value) in known.filter(|(_, value)| !value.is_null()) {
-            all.push(argument(name, &text(value)));
-        }
+        let inherited = settings.iter().filter(|(name, _)| is_inherited(name) && flag(&command, name).is_ok());
+        all.extend(inherited.map(|(name, value)| argument(name, &text(value))));
+        // What is wrong here is not the user's command line.
+        command.clone().try_get_matches_from(&all).map_err(|error| anyhow!("{error}"))?;
     }
     if let Some(path) = given.get_one::<std::path::PathBuf>("config") {
         all.extend(from_file(&command, path).with_context(|| format!("--config {}", path.display()))?);
@@ -45,8 +45,10 @@ pub fn resolve(arguments: Vec<OsString>, resumed: Option<&Settings>) -> Result<R
     }
     all.extend(arguments.into_iter().skip(1));
     let matches = command.clone().get_matches_from(all);
-    let settings = settings(&command, &matches);
-    Ok(Resolved { flags: Flags::from_arg_matches(&matches)?, settings })
+    let mut settings = settings(&command, &matches);
+    let flags = Flags::from_arg_matches(&matches)?;
+    settings.0.insert("schedule_steps".to_owned(), flags.schedule_steps().into());
+    Ok(Resolved { flags, settings })
 }
 
 fn from_file(command: &Command, path: &Path) -> Result<Vec<OsString>> {
@@ -67,12 +69,20 @@ fn flag<'a>(command: &Command, name: &'a str) -> Result<&'a str> {
     if known.contains(&name) {
         return Ok(name);
     }
+    if command.get_arguments().any(|argument| argument.get_id() == name) {
+        bail!("`{name}` is for the command line only: give it as a flag");
+    }
     let alike = |known: &&str| strsim::jaro_winkler(known, name);
     let nearest = known.into_iter().max_by(|a, b| alike(a).total_cmp(&alike(b))).filter(|known| alike(known) >= ALIKE);
     match nearest {
         Some(nearest) => bail!("there is no setting `{name}`; did you mean `{nearest}`?"),
         None => bail!("there is no setting `{name}`; --help lists all flags, which are settings with `_` for `-`"),
     }
+}
+
+/// A run that goes on writes where it is told to, and not where the one before was.
+fn is_inherited(name: &str) -> bool {
+    !["log", "trace", "tensorboard", "report", "checkpoint", "verify"].contains(&name)
 }
 
 /// What says where settings come from is none, and what is for one run only.

@@ -18,6 +18,9 @@ use crate::model::Shape;
 /// What no flag that counts something needs to go beyond.
 const LARGEST: usize = 65_536;
 
+/// The default number of steps.
+const SHORTEST_SCHEDULE: usize = 400;
+
 /// Trains a byte-level GPT, cut into pipeline stages, on text.
 #[derive(Parser)]
 pub struct Flags {
@@ -38,8 +41,12 @@ pub struct Flags {
     #[arg(long, default_value = "1f1b", value_parser = schedule_named)]
     schedule: &'static (dyn Schedule + Sync),
     /// Optimizer steps
-    #[arg(long, default_value_t = 400)]
+    #[arg(long, default_value_t = SHORTEST_SCHEDULE)]
     steps: usize,
+    /// Over how many steps the learning rate rises and falls [default: all steps, or 400 where they are fewer: a short run is then
+    /// the beginning of a longer one]
+    #[arg(long, value_name = "STEPS")]
+    schedule_steps: Option<usize>,
     /// Transformer blocks
     #[arg(long, default_value_t = 4)]
     layers: usize,
@@ -161,6 +168,8 @@ pub struct Keeping {
 /// What is trained how long.
 pub struct Training {
     pub steps: usize,
+    /// Over how many the learning rate rises and falls.
+    pub schedule_steps: usize,
     pub learning_rate: f64,
     pub clip: Option<Clip>,
     pub health_every: usize,
@@ -184,6 +193,10 @@ pub struct Running {
 }
 
 impl Flags {
+    pub fn schedule_steps(&self) -> usize {
+        self.schedule_steps.unwrap_or(self.steps.max(SHORTEST_SCHEDULE))
+    }
+
     /// Refuses what cannot be, before anything is read or started.
     pub fn job(self, settings: Settings) -> Result<Job> {
         for (flag, value) in [
@@ -192,11 +205,22 @@ impl Flags {
             ("--micro-batch-size", self.micro_batch_size),
             ("--width", self.width),
             ("--context", self.context),
-            ("--every", self.every),
             ("--layers + 1", self.layers.saturating_add(1)),
         ] {
             ensure!((1..=LARGEST).contains(&value), "{flag} {value}: give 1 to {LARGEST}");
         }
+        ensure!(self.every > 0, "--every 0: give 1 or more");
+        ensure!(self.schedule_steps() > 0, "--schedule-steps 0: give 1 or more");
+        if self.checkpoint.is_none() {
+            ensure!(
+                self.stop_after.is_none(),
+                "--stop-after: give --checkpoint a folder for what is trained until then"
+            );
+        }
+        ensure!(
+            self.verify.is_none() || self.resume.is_none(),
+            "--verify proves a training from its beginning: leave --resume out"
+        );
         ensure!(
             self.learning_rate > 0.0 && self.learning_rate <= 1.0,
             "--learning-rate {}: give a number above 0 and at most 1",
@@ -212,12 +236,14 @@ impl Flags {
         let used = devices.len().min(workers);
         let of_stage = |stage: usize| devices[stage % workers * used / workers].clone();
         let shape = Shape { layers: self.layers, width: self.width, context: self.context };
+        let schedule_steps = self.schedule_steps();
         let of_peak = |tflops: f64| training_flops(shape) / (tflops * 1e12 * used as f64);
         Ok(Job {
             data: self.data,
             shape,
             training: Training {
                 steps: self.steps,
+                schedule_steps,
                 learning_rate: self.learning_rate,
                 health_every: self.health_every,
                 clip: (self.clip > 0.0).then_some(Clip::GlobalNorm(self.clip)),

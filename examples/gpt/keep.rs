@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 use stageline::Pipeline;
-use stageline::checkpoint::{Checkpoint, Saved, Store, Writer};
+use stageline::checkpoint::{Checkpoint, CheckpointError, Saved, Store, Writer};
 
 use crate::config::{self, Resolved, Settings};
 use crate::cut::Bytes;
@@ -32,9 +32,11 @@ pub fn command_line(arguments: Vec<OsString>) -> Result<(Resolved, Option<Saved>
     };
     let saved = Saved::open(place).context("--resume")?;
     let settings = settings_of(saved.manifest().run.get("settings"));
-    let mut resolved = config::resolve(arguments, Some(&settings))?;
-    // The folder may have been moved.
-    resolved.flags.checkpoint = alone.flags.checkpoint.or_else(|| saved.path().parent().map(Path::to_path_buf));
+    let mut resolved = config::resolve(arguments, Some(&settings))
+        .with_context(|| format!("--resume, with the settings in {}", saved.path().display()))?;
+    // It goes on in the folder in which it finds it, which may have been moved.
+    let folder = alone.flags.checkpoint.clone().or_else(|| (place != saved.path()).then(|| place.to_owned()));
+    resolved.flags.checkpoint = folder.or_else(|| Some(store_of(saved.path())?.to_owned()));
     for (name, before) in &settings.0 {
         if let Some(now) = resolved.settings.0.get(name).filter(|now| *now != before) {
             println!("other than in the checkpoint: {name} = {now}, was {before}");
@@ -46,6 +48,13 @@ pub fn command_line(arguments: Vec<OsString>) -> Result<(Resolved, Option<Saved>
 fn settings_of(value: Option<&Value>) -> Settings {
     let object = value.and_then(Value::as_object).cloned().unwrap_or_default();
     Settings(object.into_iter().collect())
+}
+
+/// The folder of a checkpoint that still has the name under which a store wrote it.
+fn store_of(checkpoint: &Path) -> Option<&Path> {
+    let (sequence, steps) = checkpoint.file_name()?.to_str()?.split_once("-step-")?;
+    let number = |text: &str| text.parse::<u64>().is_ok();
+    (number(sequence) && number(steps)).then(|| checkpoint.parent())?
 }
 
 /// What a checkpoint says of the run besides its tensors.
@@ -62,16 +71,25 @@ impl Identity {
         Self { text: text.fingerprint(), seed, batch_size, settings }
     }
 
-    /// Refuses a run whose batches would be others.
-    pub fn check(&self, checkpoint: &Checkpoint) -> Result<()> {
+    /// Refuses a run whose batches would be others, or that is over.
+    pub fn check(&self, checkpoint: &Checkpoint, steps: usize) -> Result<()> {
+        let done = checkpoint.progress.steps;
+        let of_run = |name: &str| checkpoint.run.get(name).cloned().unwrap_or_default();
+        let mut different = Vec::new();
         for (name, now, way_out) in [
             ("text", json!(self.text), "the files have changed: give --data the text of then, or start anew"),
             ("seed", json!(self.seed), "leave --seed out"),
             ("batch_size", json!(self.batch_size), "keep M x micro-batch size, or leave both flags out"),
         ] {
-            let before = checkpoint.run.get(name).unwrap_or(&Value::Null);
-            ensure!(*before == now, "--resume: {name} was {before} in the checkpoint and is {now}; {way_out}");
+            let before = of_run(name);
+            if before != now {
+                different.push(format!("{name} was {before} in the checkpoint and is {now}; {way_out}"));
+            }
         }
+        if done > steps as u64 {
+            different.push(format!("the checkpoint is after {done} steps; --steps {steps}: give {done} or more"));
+        }
+        ensure!(different.is_empty(), "--resume: {}", different.join("\n  "));
         Ok(())
     }
 
@@ -90,6 +108,22 @@ impl Identity {
     }
 }
 
+/// The folder for checkpoints, if there is one.
+pub fn store(keeping: &Keeping, resumed: Option<&Saved>) -> Result<Option<Store>> {
+    let Some(folder) = &keeping.folder else { return Ok(None) };
+    if resumed.is_none() {
+        match Saved::open(folder) {
+            Err(CheckpointError::PathNotFound { .. } | CheckpointError::NoCheckpoint { .. }) => {}
+            Err(CheckpointError::Neither { .. } | CheckpointError::NotAFolder { .. }) => {}
+            _ => bail!(
+                "--checkpoint: {0} has checkpoints of a run; go on from them with --resume {0}, or give another folder",
+                folder.display()
+            ),
+        }
+    }
+    Ok(Some(Store::open(folder, keeping.keep).context("--checkpoint")?))
+}
+
 /// Writes checkpoints while the training goes on, and knows when it is to stop.
 pub struct Keeper {
     writer: Option<Writer>,
@@ -97,24 +131,31 @@ pub struct Keeper {
     every: usize,
     stop_after: Option<usize>,
     signalled: Arc<AtomicBool>,
-    /// The step after which the last one was taken.
-    kept: Option<u64>,
+    /// The last one that was taken, after how many steps; where, if it was there before.
+    kept: Option<(u64, Option<PathBuf>)>,
 }
 
 impl Keeper {
     /// Where checkpoints are written, the first signal ends the training after the step, and the second at once.
-    pub fn new(keeping: &Keeping, identity: Identity) -> Result<Self> {
-        let open = |folder: &PathBuf| Writer::new(Store::open(folder, keeping.keep)?);
-        let writer = keeping.folder.as_ref().map(open).transpose().context("--checkpoint")?;
+    pub fn new(keeping: &Keeping, store: Option<Store>, identity: Identity, resumed: Option<&Saved>) -> Result<Self> {
         let signalled = Arc::new(AtomicBool::new(false));
-        if writer.is_some() {
+        if store.is_some() {
             for signal in [SIGINT, SIGTERM] {
                 // In this order: the first signal finds the flag still down.
                 flag::register_conditional_shutdown(signal, INTERRUPTED, Arc::clone(&signalled))?;
                 flag::register(signal, Arc::clone(&signalled))?;
             }
         }
-        Ok(Self { writer, identity, every: keeping.every, stop_after: keeping.stop_after, signalled, kept: None })
+        let here = |saved: &&Saved| saved.path().parent() == keeping.folder.as_deref();
+        let kept = |saved: &Saved| (saved.manifest().progress.steps, Some(saved.path().to_owned()));
+        Ok(Self {
+            writer: store.map(Writer::new).transpose().context("--checkpoint")?,
+            identity,
+            every: keeping.every,
+            stop_after: keeping.stop_after,
+            signalled,
+            kept: resumed.filter(here).map(kept),
+        })
     }
 
     /// Whether the training ends after so many steps.
@@ -122,7 +163,7 @@ impl Keeper {
         self.signalled.load(Ordering::Acquire) || self.stop_after.is_some_and(|last| steps >= last)
     }
 
-    /// After so many steps, if one is due.
+    /// After so many steps, if one is due: after none, too.
     pub fn step(&mut self, pipeline: &mut Pipeline<Bytes, Bytes>, steps: usize) -> Result<()> {
         if steps.is_multiple_of(self.every) { self.save(pipeline) } else { Ok(()) }
     }
@@ -131,18 +172,26 @@ impl Keeper {
     pub fn save(&mut self, pipeline: &mut Pipeline<Bytes, Bytes>) -> Result<()> {
         let Some(writer) = &mut self.writer else { return Ok(()) };
         let mut checkpoint = pipeline.checkpoint()?;
-        if self.kept.replace(checkpoint.progress.steps) != Some(checkpoint.progress.steps) {
+        let steps = checkpoint.progress.steps;
+        if self.kept.as_ref().is_none_or(|(kept, _)| *kept != steps) {
+            self.kept = Some((steps, None));
             self.identity.write(&mut checkpoint, pipeline.plan().to_csv());
-            writer.write(checkpoint)?;
+            if let Err(error) = writer.write(checkpoint.clone()) {
+                // The disk may have room again before the run is over.
+                tracing::warn!("{:#}; the training goes on", anyhow!(error));
+                writer.write(checkpoint)?;
+            }
         }
         Ok(())
     }
 
     /// Waits until the last one is there, and says how to go on from it.
     pub fn finish(self) -> Result<()> {
-        let Some(path) = self.writer.map(Writer::finish).transpose()?.flatten() else { return Ok(()) };
-        let steps = self.kept.unwrap_or_default();
-        println!("checkpoint after {steps} steps; to go on from it: --resume {}", path.display());
+        let written = self.writer.map(Writer::finish).transpose()?.flatten();
+        let Some((steps, before)) = self.kept else { return Ok(()) };
+        if let Some(path) = written.or(before) {
+            println!("checkpoint after {steps} steps; to go on from it: --resume {}", path.display());
+        }
         Ok(())
     }
 }

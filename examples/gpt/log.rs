@@ -61,8 +61,8 @@ impl Log {
         };
         let last = steps.saturating_sub(1);
         let drawn = match outputs.synchronise_every {
-            0 => outputs.draw_step.min(last),
-            every => outputs.draw_step.next_multiple_of(every).min(last - last % every),
+            0 => (start + outputs.draw_step).min(last),
+            every => (start + outputs.draw_step).next_multiple_of(every).min(last - last % every),
         };
         let mut log = Self { outputs, file, text: before, trace: Trace::new(), board, drawn };
         log.write(&Line::Run(Box::new(run)))?;

@@ -191,6 +191,7 @@ fn refused(error: &CheckpointError, root: &Path, files: &Files) {
 fn opened(manifest: &Manifest, files: &Files) {
     assert!(is_sealed(&files[MANIFEST]));
     assert_eq!(manifest.version, 1);
+    assert!(manifest.progress.steps <= 1 << 53 && manifest.progress.optimizer_steps <= manifest.progress.steps);
     let scale = manifest.progress.loss_scale.map_or(1.0, |scale| scale.scale);
     assert!(scale.is_finite() && scale > 0.0);
     let listed: BTreeMap<&str, u64> = manifest.files.iter().map(|file| (file.name.as_str(), file.bytes)).collect();

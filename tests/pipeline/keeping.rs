@@ -84,7 +84,7 @@ fn a_run_that_is_stopped_goes_on_to_the_same_bits_on_any_cut() {
             .into_iter()
             .enumerate()
     {
-        let log = if index == 0 { "" } else { "--log @other.jsonl" };
+        let log = if index == 0 { "--log @parts.jsonl" } else { "" };
         let rest = place.said(&format!("--resume {from} --checkpoint @kept{index} {cut} {log}"));
         assert_eq!(hash(&rest), hash(&whole), "{cut}");
     }
@@ -97,7 +97,7 @@ fn a_run_that_is_stopped_goes_on_to_the_same_bits_on_any_cut() {
     assert_eq!(losses("parts.jsonl"), losses("whole.jsonl"));
     // Another M with the same global batch goes on as well, to its own bits on every cut.
     let other = |index, stages| {
-        let flags = "--micro-batches 2 --micro-batch-size 4 --log @other.jsonl";
+        let flags = "--micro-batches 2 --micro-batch-size 4";
         place.said(&format!("--resume {from} --checkpoint @other{index} {flags} --stages {stages}"))
     };
     assert_eq!(hash(&other(0, 1)), hash(&other(1, 3)));
@@ -237,6 +237,7 @@ fn what_cannot_go_on_says_why_and_the_way_out() {
         resume("--micro-batches 5"),
         "Error: --resume: batch_size was 8 in the checkpoint and is 10; keep M x micro-batch size, or leave both flags out\n"
     );
+    assert_eq!(resume("--steps 1"), "Error: --resume: the checkpoint is after 2 steps; --steps 1: give 2 or more\n");
     assert_eq!(resume("--seed 1"), "Error: --resume: seed was 0 in the checkpoint and is 1; leave --seed out\n");
     let other = resume("--width 32 --layers 1");
     assert!(other.contains("blocks.0.down.bias is F32 [32] in the model and F32 [16] in the checkpoint"), "{other}");

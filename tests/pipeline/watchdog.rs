@@ -1,31 +1,46 @@
 //! A pipeline that stands still is given up, and says why.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 
 use burn::module::Module;
 use burn::tensor::Tensor;
 use stageline::schedule::{Action, Compute, Instruction};
-use stageline::{Activity, Batch, BuildError, During, Pipeline, Stage, StepError, WaitCause, Watchdog};
+use stageline::{Activity, Batch, BoxError, BuildError, During, Pipeline, Stage, StepError, WaitCause, Watchdog};
 
 use crate::mlp::{Error, Layer, Mlp, Target, config, within_a_minute};
 
 const WIDTH: usize = 4;
 
-/// Lets sleepers go, so that the test leaves no thread behind.
-static AWAKE: AtomicBool = AtomicBool::new(false);
-
 /// Passes its input on; on one batch, which it knows by a large number, it falls asleep.
 #[derive(Module, Debug, Default)]
-struct Sleeper {}
+struct Sleeper {
+    #[module(skip)]
+    state: Arc<Sleep>,
+}
+
+#[derive(Debug, Default)]
+struct Sleep {
+    fell_asleep: AtomicBool,
+    /// Lets it go, so that a test leaves no thread behind.
+    awake: AtomicBool,
+}
+
+impl Sleeper {
+    fn new(state: &Arc<Sleep>) -> Self {
+        Self { state: Arc::clone(state) }
+    }
+}
 
 impl Stage for Sleeper {
     type Input = Tensor<2>;
     type Output = Tensor<2>;
 
     fn forward(&self, input: Tensor<2>) -> Tensor<2> {
-        while input.clone().max().into_scalar::<f32>() > 100.0 && !AWAKE.load(Ordering::Acquire) {
+        while input.clone().max().into_scalar::<f32>() > 100.0 && !self.state.awake.load(Ordering::Acquire) {
+            self.state.fell_asleep.store(true, Ordering::Release);
             sleep(Duration::from_millis(10));
         }
         input
@@ -45,14 +60,44 @@ impl Stage for Passes {
     }
 }
 
+/// Passes its input on, but for the second of its forwards that sees a large number: it fails, when another stage is asleep.
+#[derive(Module, Debug, Default)]
+struct FailsLater {
+    #[module(skip)]
+    other: Arc<Sleep>,
+    #[module(skip)]
+    large: Arc<AtomicUsize>,
+}
+
+impl Stage for FailsLater {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        input
+    }
+
+    fn try_forward(&self, input: Tensor<2>) -> Result<Tensor<2>, BoxError> {
+        let large = input.clone().max().into_scalar::<f32>() > 100.0;
+        let second = large && self.large.fetch_add(1, Ordering::SeqCst) == 1;
+        while second && !self.other.fell_asleep.load(Ordering::Acquire) {
+            sleep(Duration::from_millis(1));
+        }
+        if second { Err("a fault for the test".into()) } else { Ok(self.forward(input)) }
+    }
+}
+
 fn batch(scale: f64) -> Batch<Tensor<2>, Target> {
     let (input, target) = Mlp::batch(8, WIDTH, false, 1);
     Batch::new(input * scale + scale, target)
 }
 
-fn pipeline(watchdog: impl Into<Option<Watchdog>>) -> Result<Pipeline<Tensor<2>, Target>, BuildError> {
+fn pipeline(
+    watchdog: impl Into<Option<Watchdog>>,
+    sleep: &Arc<Sleep>,
+) -> Result<Pipeline<Tensor<2>, Target>, BuildError> {
     let Mlp { mut layers, error } = Mlp::new(1, WIDTH, 1);
-    let chain = Pipeline::builder().stage(Passes::default(), config()).stage(Sleeper::default(), config());
+    let chain = Pipeline::builder().stage(Passes::default(), config()).stage(Sleeper::new(sleep), config());
     let chain = chain.stage(layers.remove(0), config());
     chain.loss((Vec::<Layer>::new(), error), config()).micro_batches(4).watchdog(watchdog).build()
 }
@@ -61,7 +106,8 @@ fn pipeline(watchdog: impl Into<Option<Watchdog>>) -> Result<Pipeline<Tensor<2>,
 fn a_stage_that_sleeps_for_ever_is_named_and_left_behind() {
     within_a_minute(|| {
         let watchdog = Watchdog { floor: Duration::from_secs(3), factor: 0.0, grace: Duration::from_millis(500) };
-        let mut pipeline = pipeline(watchdog).unwrap();
+        let sleep = Arc::<Sleep>::default();
+        let mut pipeline = pipeline(watchdog, &sleep).unwrap();
         pipeline.step(batch(1e-3)).unwrap();
         pipeline.eval(batch(1e-3)).unwrap();
         let StepError::Stalled(stall) = pipeline.step(batch(1e6)).unwrap_err() else { panic!("it did not stall") };
@@ -84,7 +130,26 @@ fn a_stage_that_sleeps_for_ever_is_named_and_left_behind() {
         let mut modules = pipeline.into_modules();
         assert!(modules.take::<Layer>(2).is_ok() && modules.take::<(Vec<Layer>, Error)>(3).is_ok());
         assert!(modules.take::<Sleeper>(1).is_err(), "it is with its thread");
-        AWAKE.store(true, Ordering::Release);
+        sleep.awake.store(true, Ordering::Release);
+    });
+}
+
+#[test]
+fn a_failure_is_told_although_another_stage_sleeps_for_ever() {
+    within_a_minute(|| {
+        let sleep = Arc::<Sleep>::default();
+        let Mlp { layers, error } = Mlp::new(0, WIDTH, 1);
+        let chain = Pipeline::builder()
+            .stage(FailsLater { other: Arc::clone(&sleep), large: Arc::default() }, config())
+            .stage(Sleeper::new(&sleep), config());
+        let chain = chain.loss((layers, error), config()).micro_batches(4);
+        let mut pipeline = chain.build().unwrap();
+        pipeline.step(batch(1e-3)).unwrap();
+        let StepError::Stage(failure) = pipeline.step(batch(1e6)).unwrap_err() else { panic!("another error") };
+        assert_eq!((failure.stage, failure.micro_batch()), (0, Some(1)));
+        let lost = pipeline.checkpoint().unwrap_err();
+        assert!(matches!(lost, StepError::Lost { stage: 1 }), "{lost}");
+        sleep.awake.store(true, Ordering::Release);
     });
 }
 
@@ -94,7 +159,7 @@ fn a_watchdog_that_cannot_watch_is_refused() {
         Watchdog { floor: Duration::ZERO, ..Watchdog::default() },
         Watchdog { factor: f64::NAN, ..Watchdog::default() },
     ] {
-        assert!(matches!(pipeline(watchdog), Err(BuildError::Watchdog { .. })));
+        assert!(matches!(pipeline(watchdog, &Arc::default()), Err(BuildError::Watchdog { .. })));
     }
-    pipeline(None).unwrap().step(batch(1e-3)).unwrap();
+    pipeline(None, &Arc::default()).unwrap().step(batch(1e-3)).unwrap();
 }

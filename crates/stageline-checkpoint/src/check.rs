@@ -24,8 +24,8 @@ pub(crate) fn sound(text: &[u8]) -> Result<Manifest, Refused> {
 
 /// Whether a manifest can be one that was written.
 fn check(manifest: &Manifest) -> Result<(), Damage> {
-    if let Some(scale) = manifest.progress.wrong_scale() {
-        return Err(Damage::LossScale { scale });
+    if let Some(wrong) = manifest.progress.wrong() {
+        return Err(wrong.into());
     }
     let mut tensors = BTreeMap::new();
     add(&mut tensors, &manifest.parameters, parameter_file)?;

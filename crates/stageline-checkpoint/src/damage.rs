@@ -4,6 +4,8 @@ use std::io;
 
 use safetensors::Dtype;
 
+use crate::checkpoint::Wrong;
+
 /// What is wrong with a file of a checkpoint. Of the manifest too: what it says of itself or of others.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -140,6 +142,22 @@ pub enum Damage {
         /// What it is.
         value: f64,
     },
+    /// The steps are more than can be.
+    #[error("has {steps} steps, of which {most} are the most")]
+    Steps {
+        /// How many they are.
+        steps: u64,
+        /// The most.
+        most: u64,
+    },
+    /// The steps of the optimizer are more than all steps.
+    #[error("has {optimizer_steps} steps of the optimizer, and {steps} in all")]
+    OptimizerSteps {
+        /// Those of the optimizer.
+        optimizer_steps: u64,
+        /// All.
+        steps: u64,
+    },
     /// The loss scale is not a positive number.
     #[error("has the loss scale {scale}, which is not a positive number")]
     LossScale {
@@ -149,4 +167,14 @@ pub enum Damage {
     /// The index does not list the parameters as the manifest does.
     #[error("does not list the parameters as the manifest does")]
     Index,
+}
+
+impl From<Wrong> for Damage {
+    fn from(wrong: Wrong) -> Self {
+        match wrong {
+            Wrong::Steps { steps, most } => Self::Steps { steps, most },
+            Wrong::OptimizerSteps { optimizer_steps, steps } => Self::OptimizerSteps { optimizer_steps, steps },
+            Wrong::LossScale { scale } => Self::LossScale { scale },
+        }
+    }
 }

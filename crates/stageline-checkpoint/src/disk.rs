@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::damage::Damage;
 
@@ -51,15 +51,35 @@ pub(crate) fn sync_folder(path: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(path)?.sync_all() } else { Ok(()) }
 }
 
+/// The part of a path that is there, but no folder or link to one, and what it is: nothing can be below it.
+pub(crate) fn in_the_way(path: &Path) -> Option<(PathBuf, &'static str)> {
+    let path: PathBuf = path.components().collect(); // a slash at the end would ask for a folder
+    let part = path.ancestors().find(|part| fs::symlink_metadata(part).is_ok())?;
+    let found = match fs::metadata(part) {
+        Ok(metadata) if metadata.is_dir() => return None,
+        Ok(metadata) => what(&metadata),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => "a symbolic link to nothing",
+        Err(_) => return None,
+    };
+    Some((part.to_path_buf(), found))
+}
+
+/// The path; this folder, if it is empty, as that of a parent is.
+pub(crate) fn or_here(path: &Path) -> &Path {
+    if path.as_os_str().is_empty() { Path::new(".") } else { path }
+}
+
 fn kind(metadata: &fs::Metadata, expected: &'static str, is: bool) -> Result<(), Damage> {
-    let found = match () {
-        () if is => return Ok(()),
+    if is { Ok(()) } else { Err(Damage::Kind { found: what(metadata), expected }) }
+}
+
+fn what(metadata: &fs::Metadata) -> &'static str {
+    match () {
         () if metadata.is_dir() => "a folder",
         () if metadata.is_file() => "a file",
         () if metadata.is_symlink() => "a symbolic link",
         () => "a device, a pipe or a socket",
-    };
-    Err(Damage::Kind { found, expected })
+    }
 }
 
 fn refused(error: io::Error) -> Damage {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use safetensors::Dtype;
 
+use crate::checkpoint::Wrong;
 use crate::damage::Damage;
 
 /// Why a checkpoint cannot be read or written.
@@ -25,10 +26,10 @@ pub enum CheckpointError {
         /// What the operating system said.
         source: io::Error,
     },
-    /// The path is no folder.
+    /// The path is no folder, or a part of it is none.
     #[error("{} is not a folder; give the path of a checkpoint, or of a folder of checkpoints", path.display())]
     NotAFolder {
-        /// What was asked for.
+        /// What was asked for, or the part of it.
         path: PathBuf,
     },
     /// There is none yet.
@@ -62,7 +63,7 @@ pub enum CheckpointError {
         known: u32,
     },
     /// A file of the checkpoint is not what was written.
-    #[error("{} {damage}; {}", path.display(), way_out(older.as_deref()))]
+    #[error("{} {damage}; {}", path.display(), way_out(damage, older.as_deref()))]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -76,6 +77,14 @@ pub enum CheckpointError {
     InUse {
         /// The folder.
         path: PathBuf,
+    },
+    /// The folder to write into cannot be: it, or a part of its path, is something else.
+    #[error("{} is {found}; give the path of a folder, which is made if there is none", path.display())]
+    InTheWay {
+        /// The folder, or the part of its path.
+        path: PathBuf,
+        /// What is there.
+        found: &'static str,
     },
     /// The operating system does not let it be written.
     #[error(
@@ -152,6 +161,24 @@ pub enum CheckpointError {
         /// What it is.
         value: f64,
     },
+    /// The steps are more than can be.
+    #[error("the steps are {steps}; they must not be more than {most}")]
+    Steps {
+        /// How many they are.
+        steps: u64,
+        /// The most.
+        most: u64,
+    },
+    /// The steps of the optimizer are more than all steps.
+    #[error(
+        "the steps of the optimizer are {optimizer_steps}; they must not be more than all steps, which are {steps}"
+    )]
+    OptimizerSteps {
+        /// Those of the optimizer.
+        optimizer_steps: u64,
+        /// All.
+        steps: u64,
+    },
     /// The loss scale is not a positive number.
     #[error("the loss scale is {scale}; it must be a positive number")]
     LossScale {
@@ -199,8 +226,21 @@ impl CheckpointError {
     }
 }
 
-fn way_out(older: Option<&Path>) -> String {
+impl From<Wrong> for CheckpointError {
+    fn from(wrong: Wrong) -> Self {
+        match wrong {
+            Wrong::Steps { steps, most } => Self::Steps { steps, most },
+            Wrong::OptimizerSteps { optimizer_steps, steps } => Self::OptimizerSteps { optimizer_steps, steps },
+            Wrong::LossScale { scale } => Self::LossScale { scale },
+        }
+    }
+}
+
+fn way_out(damage: &Damage, older: Option<&Path>) -> String {
     match older {
+        _ if matches!(damage, Damage::Io(error) if error.kind() == io::ErrorKind::PermissionDenied) => {
+            "make it and its folder readable".into()
+        }
         Some(older) => format!("resume from an older one, such as {}", older.display()),
         None => "there is no older one beside it: restore it from a copy, or train anew".into(),
     }

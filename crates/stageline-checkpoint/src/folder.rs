@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use crate::disk;
+
 /// What makes the order of checkpoints: the number of its publication, and the steps done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Name {
@@ -53,8 +55,7 @@ pub(crate) fn checkpoints(dir: &Path) -> io::Result<Vec<PathBuf>> {
 /// The next older checkpoint beside `path`.
 pub(crate) fn older(path: &Path) -> Option<PathBuf> {
     let name = Name::of(path)?;
-    let beside = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let found = list(beside).ok()?;
+    let found = list(disk::or_here(path.parent()?)).ok()?;
     found.into_iter().rfind(|found| found.is_folder && found.name < name).map(|found| found.path)
 }
 

@@ -20,8 +20,8 @@ pub(crate) struct Plan<'a> {
 impl<'a> Plan<'a> {
     /// Looks at everything that could be wrong before anything is touched.
     pub(crate) fn of(checkpoint: &'a Checkpoint) -> Result<Self, CheckpointError> {
-        if let Some(scale) = checkpoint.progress.wrong_scale() {
-            return Err(CheckpointError::LossScale { scale });
+        if let Some(wrong) = checkpoint.progress.wrong() {
+            return Err(wrong.into());
         }
         let mut files = BTreeMap::new();
         let parameters = add(&mut files, &checkpoint.parameters, parameter_file)?;

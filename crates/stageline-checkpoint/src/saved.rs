@@ -9,7 +9,6 @@ use crate::damage::Damage;
 use crate::error::CheckpointError;
 use crate::folder::{self, Name};
 use crate::manifest::{FileEntry, MOST_BYTES, Manifest, Refused, TensorEntry, VERSION};
-
 use crate::names::{INDEX, LOCK, MANIFEST, OPTIMIZER};
 use crate::{check, disk, hash, index, shard};
 
@@ -22,13 +21,13 @@ pub struct Saved {
 
 impl Saved {
     /// Looks at a checkpoint without reading its tensors. `path` is a checkpoint, or a folder of checkpoints, of which
-    /// the latest is taken.
+    /// the latest is taken; if it is empty, it is the current folder.
     ///
     /// # Errors
     /// If there is none at `path`, if it was written by a newer version, or if it is damaged: then with the file and
     /// the next older checkpoint. It is never passed over silently.
     pub fn open(path: &Path) -> Result<Self, CheckpointError> {
-        let path = checkpoint_at(path)?;
+        let path = checkpoint_at(disk::or_here(path))?;
         let manifest = read_manifest(&path)?;
         let saved = Self { path, manifest };
         if !saved.manifest.optimizer.is_empty() {
@@ -102,7 +101,10 @@ fn checkpoint_at(path: &Path) -> Result<PathBuf, CheckpointError> {
     let owned = || path.to_path_buf();
     let look = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => CheckpointError::PathNotFound { path: owned() },
-        _ => CheckpointError::Look { path: owned(), source },
+        _ => match disk::in_the_way(path) {
+            Some((part, _)) => CheckpointError::NotAFolder { path: part },
+            None => CheckpointError::Look { path: owned(), source },
+        },
     };
     if !fs::metadata(path).map_err(look)?.is_dir() {
         return Err(CheckpointError::NotAFolder { path: owned() });

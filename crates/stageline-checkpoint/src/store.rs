@@ -24,12 +24,13 @@ pub struct Store {
 
 impl Store {
     /// Makes the folder, takes its lock, and removes what killed writers left. Of the checkpoints in it, the `keep`
-    /// latest stay when a new one is complete.
+    /// latest stay when a new one is complete. An empty path is the current folder.
     ///
     /// # Errors
-    /// [`CheckpointError::InUse`] if another store has the lock; [`CheckpointError::Write`] if the folder cannot be
-    /// written.
+    /// [`CheckpointError::InUse`] if another store has the lock; [`CheckpointError::InTheWay`] if there is a file where
+    /// the folder should be; [`CheckpointError::Write`] if the folder cannot be written.
     pub fn open(dir: &Path, keep: NonZero<usize>) -> Result<Self, CheckpointError> {
+        let dir = disk::or_here(dir);
         make(dir)?;
         let path = dir.join(LOCK);
         let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
@@ -48,7 +49,7 @@ impl Store {
     /// [`CheckpointError::Prune`] if the new checkpoint is complete and an old one could not be removed. Otherwise the
     /// folder is as before; if it can still be written, that is, else there may be a temporary folder too, which the
     /// next store removes. A tensor that is not finite, or whose length does not fit, is refused before anything is
-    /// written.
+    /// written, as is a [`Progress`](crate::Progress) from which training cannot go on.
     pub fn save(&mut self, checkpoint: &Checkpoint) -> Result<PathBuf, CheckpointError> {
         self.save_observed(checkpoint, &mut |_| {})
     }
@@ -109,9 +110,11 @@ impl Drop for Store {
 fn make(dir: &Path) -> Result<(), CheckpointError> {
     let missing: Vec<_> =
         dir.ancestors().take_while(|above| !above.as_os_str().is_empty() && !above.exists()).collect();
-    fs::create_dir_all(dir).map_err(CheckpointError::write("make the folder", dir))?;
-    for made in missing {
-        let parent = made.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    fs::create_dir_all(dir).map_err(|source| match disk::in_the_way(dir) {
+        Some((path, found)) => CheckpointError::InTheWay { path, found },
+        None => CheckpointError::write("make the folder", dir)(source),
+    })?;
+    for parent in missing.into_iter().filter_map(Path::parent).map(disk::or_here) {
         disk::sync_folder(parent).map_err(CheckpointError::write("sync", parent))?;
     }
     Ok(())

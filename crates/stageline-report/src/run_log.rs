@@ -39,12 +39,16 @@ impl RunLog {
             match Line::read(&line) {
                 Ok(Line::Run(latest)) => run = Some(*latest),
                 Ok(Line::Step(step)) => {
+                    validations.retain(|before: &Validation| before.after_steps <= step.step);
                     while steps.last().is_some_and(|last: &Step| last.step >= step.step) {
                         steps.pop();
                     }
                     steps.push(*step);
                 }
-                Ok(Line::Validation(validation)) => validations.push(validation),
+                Ok(Line::Validation(validation)) => {
+                    validations.retain(|before| before.after_steps < validation.after_steps);
+                    validations.push(validation);
+                }
                 Ok(Line::Other(_)) => {}
                 Err(cause) => unreadable = Some(LogError::Line { line: number + 1, cause }),
             }

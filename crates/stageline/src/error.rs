@@ -175,7 +175,7 @@ pub enum StepError {
         /// Where it came from; `None` if a second run of the step did not show it again.
         culprit: Option<Culprit>,
     },
-    /// Nothing began for longer than the [`Watchdog`](crate::Watchdog) allows. All workers are told to stop; a thread that
+    /// Nothing began for longer than the [`Watchdog`] allows. All workers are told to stop; a thread that
     /// does not end within 5 s is left behind with its module. No stage has stepped.
     #[error(
         "the pipeline is given up: {0}\nlook at what the stages at work do, or give it more time with `.watchdog(...)`"

@@ -39,7 +39,12 @@ impl Event {
     pub fn computes(&self) -> bool {
         match self.activity {
             Activity::Instruction(Instruction::Compute(_)) | Activity::Finish | Activity::OptimizerStep => true,
-            Activity::Instruction(_) | Activity::Start | Activity::Verdict | Activity::Follow | Activity::Save => false,
+            Activity::Instruction(_)
+            | Activity::Start
+            | Activity::Verdict
+            | Activity::Follow
+            | Activity::Save
+            | Activity::Idle => false,
         }
     }
 }

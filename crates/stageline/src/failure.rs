@@ -86,6 +86,8 @@ pub enum Activity {
     Follow,
     /// It copies what it keeps from step to step.
     Save,
+    /// It has done all that it was asked for.
+    Idle,
 }
 
 impl fmt::Display for Activity {
@@ -100,6 +102,7 @@ impl fmt::Display for Activity {
             Self::OptimizerStep => write!(f, "the optimizer step"),
             Self::Follow => write!(f, "the exchange of tied parameters"),
             Self::Save => write!(f, "the copy of its state"),
+            Self::Idle => write!(f, "nothing"),
         }
     }
 }
@@ -138,7 +141,7 @@ impl Activity {
                 Some(WaitCause::TiedStages)
             }
             Self::Verdict => Some(WaitCause::AllStages),
-            Self::Start => Some(WaitCause::Caller),
+            Self::Start | Self::Idle => Some(WaitCause::Caller),
             Self::Finish | Self::Save => None,
         }
     }

@@ -196,6 +196,16 @@ impl<M: Module> Trained<M> {
         for _ in 0..optimizer_steps {
             self.learning_rate.step();
         }
+        let unfit = optimizer_state::unfit(
+            &self.optimizer,
+            self.learning_rate.clone(),
+            self.module(),
+            &optimizer,
+            optimizer_steps,
+        );
+        if !unfit.is_empty() {
+            return Err(unfit);
+        }
         let paths = paths.iter().map(|(id, path)| (*id, path.as_str()));
         self.optimizer = optimizer_state::write(self.optimizer.clone(), optimizer, paths)?;
         Ok(())

@@ -65,10 +65,15 @@ pub(crate) fn tensor_of(data: TensorData) -> Tensor {
     Tensor::new(dtype_of(dtype), shape.as_slice().to_vec(), bytes::Bytes::from_owner(Shared(bytes)))
 }
 
-/// burn's data; the tensor's type and length are sound.
-pub(crate) fn data_of(tensor: &Tensor) -> TensorData {
-    let dtype = burn_dtype_of(tensor.dtype).expect("the model has a tensor of this type");
-    TensorData::from_bytes_vec(tensor.bytes.to_vec(), tensor.shape.clone(), dtype)
+/// burn's data; none where burn has no such tensors.
+pub(crate) fn data_of(tensor: &Tensor) -> Option<TensorData> {
+    let dtype = burn_dtype_of(tensor.dtype)?;
+    if let DType::Bool(_) = dtype {
+        let values: Vec<_> = tensor.bytes.iter().map(|&byte| byte != 0).collect();
+        return (values.len() == tensor.shape.iter().product::<usize>())
+            .then(|| TensorData::new(values, tensor.shape.clone()));
+    }
+    TensorData::try_from_bytes_vec(tensor.bytes.to_vec(), tensor.shape.clone(), dtype).ok()
 }
 
 /// A number as a tensor of no dimension.
@@ -85,8 +90,9 @@ impl From<Value> for Tensor {
     }
 }
 
-impl From<&Tensor> for Value {
-    fn from(tensor: &Tensor) -> Self {
+impl Value {
+    /// None where burn has no such tensors.
+    pub(crate) fn of(tensor: &Tensor) -> Option<Self> {
         let bytes = || tensor.bytes.first_chunk::<8>().copied().filter(|_| tensor.shape.is_empty());
         let scalar = match (tensor.dtype, tensor.shape.is_empty()) {
             (Dtype::I64, true) => bytes().map(i64::from_le_bytes).map(Scalar::Int),
@@ -95,6 +101,6 @@ impl From<&Tensor> for Value {
             (Dtype::BOOL, true) => tensor.bytes.first().map(|&byte| Scalar::Bool(byte != 0)),
             _ => None,
         };
-        scalar.map_or_else(|| Self::Tensor(data_of(tensor)), Self::Scalar)
+        scalar.map(Self::Scalar).or_else(|| data_of(tensor).map(Self::Tensor))
     }
 }

@@ -10,7 +10,7 @@ use crate::error::BuildError;
 use crate::host::{data_of, dtype_of, tensor_of};
 use crate::mismatch::{Difference, Kind, Mismatch};
 use crate::names::Names;
-use crate::optimizer_state::Field;
+use crate::optimizer_state::{Field, Value};
 use crate::tensors::Description;
 
 /// Between a parameter's name and a field of its optimizer state.
@@ -102,10 +102,9 @@ impl Layout {
         let mut stages: Vec<_> = self.paths.iter().map(restored).collect();
         for (name, tensor) in &checkpoint.optimizer {
             let entry = name.rsplit_once(OF).and_then(|(parameter, field)| Some((self.entries.get(parameter)?, field)));
-            match entry.filter(|(entry, _)| entry.description.trained) {
-                Some((&Entry { stage, ref description }, field)) => {
-                    let field = Field { id: description.id, name: field.to_owned(), value: tensor.into() };
-                    stages[stage].optimizer.push(field);
+            match entry.filter(|(entry, _)| entry.description.trained).zip(Value::of(tensor)) {
+                Some(((&Entry { stage, ref description }, field), value)) => {
+                    stages[stage].optimizer.push(Field { id: description.id, name: field.to_owned(), value });
                 }
                 None => differences.push(Difference::NotInModel { name: name.clone() }),
             }
@@ -113,7 +112,7 @@ impl Layout {
         Mismatch::unless_empty(differences)?;
         for stage in &mut stages {
             let tensor =
-                |(id, _): &(ParamId, String)| Some((*id, data_of(checkpoint.parameters.get(&self.names[id])?)));
+                |(id, _): &(ParamId, String)| Some((*id, data_of(checkpoint.parameters.get(&self.names[id])?)?));
             stage.tensors = stage.paths.iter().filter_map(tensor).collect();
         }
         Ok(stages)

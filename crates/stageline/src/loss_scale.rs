@@ -108,7 +108,9 @@ impl Scaler {
     pub(crate) fn back_off(&mut self) -> bool {
         let LossScale::Dynamic(DynamicLossScale { back_off, lowest, .. }) = self.config else { return false };
         let can = self.scale > lowest;
-        *self = Self { scale: (self.scale * back_off).max(lowest), calm: 0, ..*self };
+        if can {
+            *self = Self { scale: (self.scale * back_off).max(lowest), calm: 0, ..*self };
+        }
         can
     }
 }

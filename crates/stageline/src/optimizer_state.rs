@@ -3,12 +3,15 @@
 //! burn shows a state in the form in which it saves it, and in no other: tensors called `{parameter id}.{field}`, numbers of the
 //! same names, and under the id alone the path by which parameter groups know a parameter.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use burn::module::ParamId;
-use burn::optim::ModuleOptimizer;
-use burn::tensor::TensorData;
+use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::optim::{GradientsParams, ModuleOptimizer};
+use burn::tensor::{DType, TensorData};
 use burn_pack::{Error, Reader, Scalar, Tensor, Writer};
+
+use crate::unify::is_trained;
 
 /// One thing that an optimizer remembers of a parameter.
 #[derive(Clone, Debug)]
@@ -43,6 +46,60 @@ fn field(tensor: Tensor) -> Result<Option<Field>, Error> {
     let (name, dtype, shape, id, bytes) = tensor.into_parts()?;
     let Some((id, name)) = id.zip(name.split_once('.').map(|(_, name)| name.to_owned())) else { return Ok(None) };
     Ok(Some(Field { id: ParamId::from(id), name, value: Value::Tensor(TensorData::from_bytes(bytes, shape, dtype)) }))
+}
+
+/// What a field is, whatever it has come to.
+#[derive(PartialEq)]
+enum Kind {
+    Tensor(DType, Vec<usize>),
+    Number(std::mem::Discriminant<Scalar>),
+    /// The rank of the parameter, by which burn finds the type of its state.
+    Rank(Scalar),
+}
+
+impl Field {
+    fn kind(&self) -> Kind {
+        match &self.value {
+            Value::Tensor(data) => Kind::Tensor(data.dtype(), data.shape().as_slice().to_vec()),
+            Value::Scalar(rank) if self.name == "__rank" => Kind::Rank(*rank),
+            Value::Scalar(number) => Kind::Number(std::mem::discriminant(number)),
+        }
+    }
+}
+
+/// The fields that are not what this optimizer would remember of this module after so many steps, or that it misses.
+///
+/// A parameter that has no gradient has no state either; but after a step some have.
+pub(crate) fn unfit<M: Module>(
+    optimizer: &ModuleOptimizer,
+    mut learning_rate: ModuleLrScheduler,
+    module: &M,
+    fields: &[Field],
+    steps: u64,
+) -> Vec<(ParamId, String)> {
+    let mut gradients = Zeros(GradientsParams::new());
+    module.visit(&mut gradients);
+    let mut tried = optimizer.clone();
+    drop(tried.step(learning_rate.step(), module.clone(), gradients.0));
+    let by_name = |fields: Vec<Field>| -> BTreeMap<_, _> {
+        fields.into_iter().map(|field| ((field.id.val(), field.name.clone()), field.kind())).collect()
+    };
+    let (expected, given) = (by_name(read(&tried)), by_name(fields.to_vec()));
+    let remembered: BTreeSet<_> = given.keys().map(|(id, _)| *id).collect();
+    let none = remembered.is_empty() && steps > 0;
+    let missing = expected.keys().filter(|key| (none || remembered.contains(&key.0)) && !given.contains_key(*key));
+    let other = given.iter().filter(|(key, kind)| expected.get(*key) != Some(*kind)).map(|(key, _)| key);
+    missing.chain(other).map(|(id, name)| ((*id).into(), name.clone())).collect()
+}
+
+struct Zeros(GradientsParams);
+
+impl ModuleVisitor for Zeros {
+    fn visit_float<const D: usize>(&mut self, param: &Param<burn::tensor::Tensor<D>>) {
+        if is_trained(param) {
+            self.0.register(param.id, param.val().inner().zeros_like());
+        }
+    }
 }
 
 /// An optimizer that remembers this, of parameters at these paths.

@@ -8,6 +8,7 @@ mod probe;
 mod save;
 mod train;
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,7 @@ pub(crate) use self::probe::Probe;
 use self::train::Concluded;
 use crate::batch::{Batch, BatchError};
 use crate::error::{BuildError, StepError};
+use crate::events::Event;
 use crate::failure::{During, Failure};
 use crate::flush::{FlushConfig, Outcome, Verdict};
 use crate::layout::{Layout, StageState};
@@ -58,6 +60,8 @@ pub struct Pipeline<In: Payload, Target: Payload> {
     optimizer_steps: u64,
     /// What its tensors are called.
     layout: Layout,
+    /// Whether the watchdog has warned of what the workers were last asked for.
+    warned: Cell<bool>,
     /// What the workers were last asked for, and when.
     during: During,
     began: Instant,
@@ -65,8 +69,8 @@ pub struct Pipeline<In: Payload, Target: Payload> {
     ended: Vec<Box<dyn Runner>>,
 }
 
-/// How long a pipeline that stood still is waited for: a thread in an endless action cannot be ended from outside.
-const AFTER_A_STALL: Duration = Duration::from_secs(5);
+/// How long threads are waited for after an error, if no action takes long: one in an endless action cannot be ended from outside.
+const AFTER_AN_ERROR: Duration = Duration::from_secs(5);
 
 /// How steps are made.
 pub(crate) struct Stepping {
@@ -132,6 +136,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             steps: 0,
             optimizer_steps: 0,
             layout,
+            warned: Cell::new(false),
             during: During::Step(0),
             began: Instant::now(),
             ended: Vec::new(),
@@ -183,7 +188,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         };
         self.optimizer_steps += u64::from(matches!(concluded.update, Update::Stepped { .. }));
         let step_time = concluded.took;
-        let took = concluded.events.iter().flatten().map(|event| event.end - event.start);
+        let took = concluded.events.iter().flatten().map(Event::worked);
         self.longest = took.fold(self.longest, Duration::max);
         let loss = concluded.loss();
         let recording =
@@ -223,6 +228,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// What is asked of the workers from now on.
     fn begin(&mut self, during: During) {
         (self.during, self.began) = (during, Instant::now());
+        self.warned.set(false);
     }
 
     fn running(&self) -> Result<(), StepError> {
@@ -231,20 +237,17 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
 
     /// Stops and joins every worker; gives the one root cause.
     fn end(&mut self, ended: Ended) -> StepError {
-        let stalled = matches!(ended, Ended::ByCaller(StepError::Stalled(_)));
         if let Ended::ByCaller(error) = ended {
             self.stop.raise(error, self.during);
         }
-        let patience =
-            self.stepping.watchdog.map(|watchdog| watchdog.limit(self.longest).saturating_add(watchdog.grace));
-        self.join(if stalled { Some(AFTER_A_STALL) } else { patience });
+        self.join(self.stepping.watchdog.map(|watchdog| AFTER_AN_ERROR.max(watchdog.many(self.longest))));
         self.stop.take_error().unwrap_or(StepError::Stopped { during: self.during })
     }
 
     /// Waits for a message of a worker, and looks meanwhile whether any of them still begins something.
     fn receive<R>(&self, messages: &Receiver<R>) -> Result<R, Ended> {
         let Some(watchdog) = self.stepping.watchdog else { return Ok(self.stop.receive(messages)?) };
-        let (limit, mut warned) = (watchdog.limit(self.longest), false);
+        let limit = watchdog.limit(self.longest);
         loop {
             if let Some(message) = self.stop.receive_within(messages, watchdog.interval())? {
                 return Ok(message);
@@ -253,8 +256,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             if stall.still > limit.saturating_add(watchdog.grace) {
                 return Err(Ended::ByCaller(StepError::Stalled(Box::new(stall))));
             }
-            if stall.still > limit && !warned {
-                warned = true;
+            if stall.still > limit && !self.warned.replace(true) {
                 tracing::warn!(events = %stall.to_json(), "{stall}");
             }
         }

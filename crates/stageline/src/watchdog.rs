@@ -47,9 +47,13 @@ impl Watchdog {
 
     /// How long nothing may begin before the warning.
     pub(crate) fn limit(&self, longest: Duration) -> Duration {
+        self.floor.max(self.many(longest))
+    }
+
+    /// So many times an action.
+    pub(crate) fn many(&self, longest: Duration) -> Duration {
         // What is longer than any time never passes.
-        let scaled = Duration::try_from_secs_f64(longest.as_secs_f64() * self.factor).unwrap_or(Duration::MAX);
-        self.floor.max(scaled)
+        Duration::try_from_secs_f64(longest.as_secs_f64() * self.factor).unwrap_or(Duration::MAX)
     }
 }
 
@@ -115,8 +119,10 @@ pub struct Stalled {
 impl Stalled {
     /// For whom it waits, if it is at something that waits for others.
     pub fn waits_for(&self) -> Option<WaitCause> {
-        let computes =
-            matches!(self.activity, Activity::Instruction(Instruction::Compute(_)) | Activity::OptimizerStep);
+        let computes = matches!(
+            self.activity,
+            Activity::Start | Activity::Instruction(Instruction::Compute(_)) | Activity::OptimizerStep
+        );
         self.activity.wait_cause().filter(|_| !computes)
     }
 }

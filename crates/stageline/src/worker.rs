@@ -107,7 +107,8 @@ impl Worker {
     }
 
     fn serve(&mut self) {
-        self.obey();
+        // A subscriber that panics while it is told of a failure ends the thread, and no more.
+        let _ = catch_unwind(AssertUnwindSafe(|| self.obey()));
         match (self.uncommitted, self.waits.ended()) {
             (Some(step), Some(during)) if !during.is_after(step) => self.roll_back(),
             _ => self.commit(),
@@ -139,7 +140,7 @@ impl Worker {
             Command::Save { during } => self.save(during)?,
         }
         // From here on it waits for the caller.
-        self.diary.enter(self.diary.stage, Activity::Start);
+        self.diary.enter(self.diary.stage, Activity::Idle);
         Ok(())
     }
 
@@ -175,6 +176,7 @@ impl Worker {
         self.commit();
         for runner in &mut self.runners {
             self.diary.enter(runner.stage(), Activity::Start);
+            let _entered = span(&self.diary).entered();
             runner.begin(&pass, &self.waits)?;
             self.diary.leave(self.waits.take(), self.gauges.read(runner.device()));
         }

@@ -4,6 +4,7 @@ use std::error::Error;
 use std::fs;
 use std::io;
 use std::num::NonZero;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use stageline_checkpoint::{Checkpoint, CheckpointError, Damage, Dtype, Store, Tensor};
@@ -39,7 +40,11 @@ fn of_paths_that_are_no_checkpoint() {
         "DIR/. is neither a checkpoint, which has a manifest.json, nor a folder of checkpoints, which have names such \
          as 000001-step-100; give the path of one"
     );
-    assert!(message("file/x").starts_with("cannot look into DIR/file/x; make it readable"));
+    for below in ["file/", "file/x", "file/x/y"] {
+        assert_eq!(message(below), message("file"), "the part that is no folder is named");
+    }
+    symlink("loop", dir.join("loop")).unwrap();
+    assert_eq!(message("loop"), "cannot look into DIR/loop; make it readable");
 }
 
 #[test]
@@ -72,6 +77,18 @@ fn of_damage_that_takes_more_to_come_by() {
     assert_eq!(memory.to_string(), "has 1152921504606846976 bytes, for which there is no memory");
     let io = Damage::Io(io::Error::other("disk on fire"));
     assert_eq!(io.to_string(), "cannot be read: disk on fire");
+    let damaged = |kind: io::ErrorKind| {
+        let (damage, older) = (Damage::Io(kind.into()).into(), Some("a/000001-step-1".into()));
+        CheckpointError::Damaged { path: "a/000002-step-2/manifest.json".into(), damage, older }.to_string()
+    };
+    assert_eq!(
+        damaged(io::ErrorKind::PermissionDenied),
+        "a/000002-step-2/manifest.json cannot be read: permission denied; make it and its folder readable"
+    );
+    assert_eq!(
+        damaged(io::ErrorKind::TimedOut),
+        "a/000002-step-2/manifest.json cannot be read: timed out; resume from an older one, such as a/000001-step-1"
+    );
 }
 
 /// The message for a checkpoint that is not written.
@@ -109,6 +126,14 @@ fn of_checkpoints_that_are_not_written() {
         save_message(|checkpoint| checkpoint.progress.loss_scale.as_mut().unwrap().scale = f64::NAN),
         "the loss scale is NaN; it must be a positive number"
     );
+    assert_eq!(
+        save_message(|checkpoint| checkpoint.progress.steps = (1 << 53) + 1),
+        "the steps are 9007199254740993; they must not be more than 9007199254740992"
+    );
+    assert_eq!(
+        save_message(|checkpoint| checkpoint.progress.optimizer_steps = 2),
+        "the steps of the optimizer are 2; they must not be more than all steps, which are 1"
+    );
     let deep = (0..200).fold(serde_json::json!(1), |inner, _| serde_json::json!([inner]));
     let message = save_message(|checkpoint| _ = checkpoint.run.insert("deep".to_owned(), deep));
     assert!(
@@ -130,13 +155,27 @@ fn of_folders_that_cannot_be_written() {
     );
     drop(first);
     fs::write(dir.join("file"), "").unwrap();
-    let error = open(&dir.join("file")).unwrap_err();
+    for path in ["file", "file/", "file/x", "file/x/y"] {
+        assert_eq!(
+            shown(&open(&dir.join(path)).unwrap_err(), dir),
+            "DIR/file is a file; give the path of a folder, which is made if there is none"
+        );
+    }
+    symlink("nothing", dir.join("link")).unwrap();
+    assert_eq!(
+        shown(&open(&dir.join("link/x")).unwrap_err(), dir),
+        "DIR/link is a symbolic link to nothing; give the path of a folder, which is made if there is none"
+    );
+    let long = "x".repeat(300);
+    let error = open(&dir.join(&long)).unwrap_err();
     assert_eq!(
         shown(&error, dir),
-        "cannot make the folder DIR/file; free space on its disk, or make the folder writable; earlier checkpoints are \
-         untouched"
+        format!(
+            "cannot make the folder DIR/{long}; free space on its disk, or make the folder writable; earlier \
+             checkpoints are untouched"
+        )
     );
-    assert_eq!(error.source().unwrap().downcast_ref::<io::Error>().unwrap().kind(), io::ErrorKind::AlreadyExists);
+    assert_eq!(error.source().unwrap().downcast_ref::<io::Error>().unwrap().kind(), io::ErrorKind::InvalidFilename);
     let last = format!("{}-step-1", u64::MAX);
     fs::create_dir(dir.join(&last)).unwrap();
     assert_eq!(

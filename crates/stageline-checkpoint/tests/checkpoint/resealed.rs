@@ -147,10 +147,28 @@ fn scales() -> Vec<Lie> {
     [(json!("NaN"), "NaN"), (json!("inf"), "inf"), (json!(0), "0"), (json!(-1.5), "-1.5")].map(scale).into()
 }
 
+/// Counts of steps that training cannot go on from; the target has 20, and 10 of the optimizer.
+fn steps() -> Vec<Lie> {
+    let most = 1u64 << 53;
+    let steps = |steps: u64| {
+        ("/progress/steps", json!(steps), format!("has {steps} steps, of which 9007199254740992 are the most"))
+    };
+    let optimizer = |place, lie: u64, optimizer_steps: u64, steps: u64| {
+        (place, json!(lie), format!("has {optimizer_steps} steps of the optimizer, and {steps} in all"))
+    };
+    vec![
+        steps(most + 1),
+        steps(u64::MAX),
+        optimizer("/progress/steps", 9, 10, 9),
+        optimizer("/progress/optimizer_steps", 21, 21, 20),
+        optimizer("/progress/optimizer_steps", u64::MAX, u64::MAX, 20),
+    ]
+}
+
 #[test]
 fn every_lie_of_a_manifest_is_refused_with_its_reason() {
     let target = Target::new();
-    let lies = [files(), places(), sizes(), forms(), scales()].concat();
+    let lies = [files(), places(), sizes(), forms(), steps(), scales()].concat();
     let (tried, mut refused) = (lies.len(), 0);
     for (place, lie, expected) in lies {
         let mut manifest = target.manifest.clone();
@@ -164,7 +182,7 @@ fn every_lie_of_a_manifest_is_refused_with_its_reason() {
         assert!(damage.starts_with(&expected), "{place}: {damage}");
         refused += 1;
     }
-    assert_eq!((tried, refused), (38, 38));
+    assert_eq!((tried, refused), (43, 43));
     target.seal(&pretty(&target.manifest));
     assert_eq!(toy::read(&target.path).unwrap(), toy::checkpoint(20), "the seal of this test is right");
 }

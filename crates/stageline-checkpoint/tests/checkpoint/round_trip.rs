@@ -39,7 +39,7 @@ fn a_checkpoint_comes_back_and_so_does_its_manifest() {
 fn nothing_at_all_comes_back_too() {
     let dir = tempfile::tempdir().unwrap();
     let empty = Checkpoint {
-        progress: Progress { steps: u64::MAX, optimizer_steps: 0, loss_scale: None },
+        progress: Progress { steps: 1 << 53, optimizer_steps: 1 << 53, loss_scale: None },
         run: BTreeMap::new(),
         parameters: BTreeMap::new(),
         optimizer: BTreeMap::new(),
@@ -119,11 +119,8 @@ fn value() -> impl Strategy<Value = Value> {
 fn progress() -> impl Strategy<Value = Progress> {
     let scale = any::<f64>().prop_map(f64::abs).prop_filter("a scale is positive", |scale| scale.is_normal());
     let scale = prop::option::of((scale, any::<u64>()).prop_map(|(scale, good_steps)| LossScale { scale, good_steps }));
-    (any::<u64>(), any::<u64>(), scale).prop_map(|(steps, optimizer_steps, loss_scale)| Progress {
-        steps,
-        optimizer_steps,
-        loss_scale,
-    })
+    let steps = (0..=1u64 << 53).prop_flat_map(|steps| (Just(steps), 0..=steps));
+    (steps, scale).prop_map(|((steps, optimizer_steps), loss_scale)| Progress { steps, optimizer_steps, loss_scale })
 }
 
 proptest! {

@@ -11,7 +11,7 @@ mod mutations;
 const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/manifest");
 
 /// Pieces of manifests, headers and indices, and numbers at the ends of their range.
-const WORDS: [&str; 32] = [
+const WORDS: [&str; 34] = [
     "0",
     "1",
     "2",
@@ -32,6 +32,8 @@ const WORDS: [&str; 32] = [
     "8.998289818528182e-35",
     "18446744073709551615",
     "18446744073709551616",
+    "9007199254740992",
+    "9007199254740993",
     "2305843009213693951",
     "\"F32\"",
     "\"F4\"",

@@ -1,9 +1,11 @@
 //! A folder of checkpoints, and what else may lie in it.
 
+use std::env;
 use std::fs;
 use std::num::NonZero;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::process::Command;
 
 use stageline_checkpoint::{CheckpointError, Saved, Store, Tensor, WritePoint};
 
@@ -110,6 +112,43 @@ fn folders_are_made_at_any_depth() {
     assert_eq!(path, deep.join("000001-step-1"));
 }
 
+const HERE: &str = "STAGELINE_TEST_HERE";
+
+/// Not a test: what the test below starts in a folder of its own.
+#[test]
+#[ignore = "is started by another test"]
+fn child_in_a_folder() {
+    if env::var_os(HERE).is_none() {
+        return;
+    }
+    let here = Path::new("000001-step-1").parent().unwrap();
+    let mut store = toy::store(here, 2);
+    assert_eq!(store.save(&toy::checkpoint(1)).unwrap(), Path::new("./000001-step-1"));
+    assert_eq!(Saved::open(here).unwrap().path(), Path::new("./000001-step-1"));
+    store.save(&toy::checkpoint(2)).unwrap();
+    assert_eq!(toy::read(here).unwrap(), toy::checkpoint(2));
+    assert_eq!(toy::read(Path::new("000001-step-1")).unwrap(), toy::checkpoint(1));
+    fs::remove_file("000002-step-2/manifest.json").unwrap();
+    let older = "; resume from an older one, such as ./000001-step-1";
+    for damaged in [here, Path::new("000002-step-2")] {
+        let message = toy::read(damaged).unwrap_err().to_string();
+        assert!(message.ends_with(older), "{message}");
+    }
+    let path = toy::store(Path::new("a/b"), 1).save(&toy::checkpoint(3)).unwrap();
+    assert_eq!(path, Path::new("a/b/000001-step-3"));
+}
+
+#[test]
+fn an_empty_path_is_the_current_folder() {
+    let dir = tempfile::tempdir().unwrap();
+    let child = ["--exact", "store::child_in_a_folder", "--ignored", "--nocapture"];
+    let child = Command::new(env::current_exe().unwrap()).args(child).env(HERE, "1").current_dir(dir.path()).output();
+    let child = child.unwrap();
+    let output = String::from_utf8_lossy(&child.stdout) + String::from_utf8_lossy(&child.stderr);
+    assert!(child.status.success() && output.contains("1 passed"), "{output}");
+    assert_eq!(toy::names(dir.path()), [".lock", "000001-step-1", "000002-step-2", "a"]);
+}
+
 #[test]
 fn what_cannot_go_on_is_not_written_and_removes_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -124,7 +163,11 @@ fn what_cannot_go_on_is_not_written_and_removes_nothing() {
     short.parameters.insert("blocks.0.up.bias".to_owned(), bias);
     let mut scale = toy::checkpoint(2);
     scale.progress.loss_scale.as_mut().unwrap().scale = 0.0;
-    for refused in [nan, state, short, scale] {
+    let mut steps = toy::checkpoint(2);
+    steps.progress.steps = u64::MAX;
+    let mut optimizer_steps = toy::checkpoint(2);
+    optimizer_steps.progress.optimizer_steps = 3;
+    for refused in [nan, state, short, scale, steps, optimizer_steps] {
         store.save(&refused).unwrap_err();
         assert_eq!(toy::names(dir.path()), [".lock", "000001-step-1"]);
     }
@@ -159,6 +202,6 @@ fn a_folder_that_is_gone_is_an_error() {
     fs::write(&gone, "now a file").unwrap();
     let error = store.save(&toy::checkpoint(1)).unwrap_err();
     assert!(matches!(&error, CheckpointError::Write { path, .. } if *path == gone), "{error}");
-    assert!(matches!(Store::open(&gone, NonZero::<usize>::MIN), Err(CheckpointError::Write { .. })));
+    assert!(matches!(Store::open(&gone, NonZero::<usize>::MIN), Err(CheckpointError::InTheWay { .. })));
     assert_eq!(fs::read(Path::new(&gone)).unwrap(), b"now a file");
 }

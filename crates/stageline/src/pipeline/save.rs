@@ -17,6 +17,37 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     ///
     /// After an error too: no stage has then made a step that others have not.
     ///
+    /// ```no_run
+    /// use std::{num::NonZero, path::Path};
+    ///
+    /// use burn::tensor::Tensor;
+    /// use stageline::checkpoint::{CheckpointError, Saved, Store, Writer};
+    /// use stageline::{Batch, BoxError, Pipeline, PipelineBuilder};
+    ///
+    /// type Float = Tensor<2>;
+    ///
+    /// fn train(
+    ///     builder: PipelineBuilder<Float, Float>,
+    ///     batch: impl Fn(u64) -> Batch<Float, Float>,
+    /// ) -> Result<(), BoxError> {
+    ///     let folder = Path::new("kept");
+    ///     let (mut pipeline, start) = match Saved::open(folder) {
+    ///         Ok(saved) => (builder.restore(saved.read()?).build()?, saved.manifest().progress.steps),
+    ///         Err(CheckpointError::PathNotFound { .. } | CheckpointError::NoCheckpoint { .. }) => (builder.build()?, 0),
+    ///         Err(damaged) => return Err(damaged.into()),
+    ///     };
+    ///     let mut writer = Writer::new(Store::open(folder, NonZero::new(3).unwrap())?)?;
+    ///     for step in start..1000 {
+    ///         pipeline.step(batch(step))?;
+    ///         if step % 100 == 99 {
+    ///             writer.write(pipeline.checkpoint()?)?; // in the background
+    ///         }
+    ///     }
+    ///     writer.finish()?;
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// [`StepError::Lost`] if a stage is gone; otherwise as for [`step`](Self::step).
     pub fn checkpoint(&mut self) -> Result<Checkpoint, StepError> {
