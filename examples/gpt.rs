@@ -31,6 +31,7 @@ use std::collections::BTreeMap;
 use std::f64::consts::LN_2;
 use std::num::NonZero;
 use std::ops::Range;
+use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig;
@@ -42,7 +43,7 @@ use burn::optim::AdamWConfig;
 use burn::tensor::Device;
 use stageline::checkpoint::{Checkpoint, Saved};
 use stageline::schedule::Plan;
-use stageline::{CountingAllocator, Pipeline, PipelineBuilder, StageConfig, Verify};
+use stageline::{CountingAllocator, Pipeline, PipelineBuilder, StageConfig, StepError, Verify};
 use stageline_report::record::Run;
 
 use crate::cut::Bytes;
@@ -60,7 +61,19 @@ static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 /// How many bytes the trained model writes at the end.
 const SAMPLE_LENGTH: usize = 256;
 
-fn main() -> Result<()> {
+/// The exit status where a pipeline stood still, and may have left a thread behind.
+const STALLED: u8 = 3;
+
+fn main() -> ExitCode {
+    let Err(error) = run() else { return ExitCode::SUCCESS };
+    eprintln!("Error: {error:?}");
+    match error.downcast_ref::<StepError>() {
+        Some(StepError::Stalled(_)) => ExitCode::from(STALLED),
+        _ => ExitCode::FAILURE,
+    }
+}
+
+fn run() -> Result<()> {
     let progress = Progress::default();
     let warnings = progress.clone();
     tracing_subscriber::fmt().with_writer(move || warnings.clone()).with_target(false).without_time().init();

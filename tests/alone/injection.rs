@@ -4,19 +4,21 @@
 //! Panics come from a `tracing` subscriber, which the library calls around each action, and of which a process has one.
 
 use std::fmt::Debug;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, Once};
 use std::{panic, thread};
 
+use burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig;
+use burn::optim::AdamWConfig;
 use burn::tensor::Tensor;
 use stageline::checkpoint::Checkpoint;
 use stageline::schedule::{EagerOneFOneB, GPipe, Interleaved, LoopedBreadthFirst, OneFOneB, Schedule};
-use stageline::{Activity, Batch, Clip, Failure, Pipeline, PipelineBuilder, StepError};
+use stageline::{Activity, Batch, Clip, Failure, Pipeline, PipelineBuilder, StageConfig, StepError};
 use tracing::field::{Field, Visit};
-use tracing::{Event, Metadata, Subscriber, span};
+use tracing::{Event, Level, Metadata, Subscriber, span};
 
 use crate::TURN;
-use crate::mlp::{self, Mlp, Target, config};
+use crate::mlp::{self, Mlp, Noisy, Target, device};
 
 const WIDTH: usize = 3;
 
@@ -40,11 +42,21 @@ static WANTED: Mutex<Option<Point>> = Mutex::new(None);
 /// The span that is to end in a panic.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
+/// Of a pipeline that stands still.
+pub static WARNINGS: AtomicU64 = AtomicU64::new(0);
+
+/// The one subscriber of this process.
+pub fn listen() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| tracing::subscriber::set_global_default(Saboteur(AtomicU64::new(1))).unwrap());
+}
+
 struct Saboteur(AtomicU64);
 
 impl Subscriber for Saboteur {
     fn enabled(&self, metadata: &Metadata) -> bool {
-        metadata.target() == "stageline::worker" && metadata.is_span()
+        let warns = *metadata.level() == Level::WARN && metadata.target() == "stageline::pipeline";
+        warns || metadata.target() == "stageline::worker" && metadata.is_span()
     }
 
     fn new_span(&self, attributes: &span::Attributes) -> span::Id {
@@ -75,7 +87,9 @@ impl Subscriber for Saboteur {
         }
     }
 
-    fn event(&self, _: &Event) {}
+    fn event(&self, _: &Event) {
+        WARNINGS.fetch_add(1, Ordering::Relaxed);
+    }
     fn record(&self, _: &span::Id, _: &span::Record) {}
     fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
     fn enter(&self, _: &span::Id) {}
@@ -104,12 +118,26 @@ impl Visit for Seen {
     }
 }
 
+/// A learning rate that is another one in every step.
+fn falling() -> StageConfig {
+    let learning_rate = CosineAnnealingLrSchedulerConfig::new(0.05, 10).init().unwrap();
+    StageConfig::new(device(), AdamWConfig::new().init(), learning_rate)
+}
+
+/// Two stages with running statistics and dropout, and the loss.
+fn noisy(seed: u64, micro_batches: usize) -> PipelineBuilder<Tensor<2>, Target> {
+    let Mlp { mut layers, error } = Mlp::new(2, WIDTH, seed);
+    let (second, first) = (Noisy::new(layers.pop().unwrap(), 1), Noisy::new(layers.pop().unwrap(), 0));
+    let chain = Pipeline::builder().stage(first, falling()).stage(second, falling());
+    chain.loss((layers, error), falling()).micro_batches(micro_batches).cores_per_stage(1)
+}
+
 /// Whose last layer is the first one once more.
-fn builder(seed: u64, stages: usize, micro_batches: usize, schedule: Scheduled) -> PipelineBuilder<Tensor<2>, Target> {
+fn tied(seed: u64, stages: usize, micro_batches: usize, schedule: Scheduled) -> PipelineBuilder<Tensor<2>, Target> {
     let mut model = Mlp::new(stages, WIDTH, seed);
     let first = model.layers[0].clone();
     model.layers.push(first);
-    let builder = model.split(stages, &config()).micro_batches(micro_batches).schedule(schedule);
+    let builder = model.split(stages, &falling()).micro_batches(micro_batches).schedule(schedule);
     builder.clip(Clip::GlobalNorm(0.1)).cores_per_stage(1)
 }
 
@@ -130,8 +158,7 @@ struct Case {
 }
 
 impl Case {
-    fn new(schedule: Scheduled, stages: usize, micro_batches: usize) -> Self {
-        let build = move |seed| builder(seed, stages, micro_batches, schedule);
+    fn new(name: String, build: impl Fn(u64) -> PipelineBuilder<Tensor<2>, Target> + 'static) -> Self {
         let mut pipeline = build(1).build().unwrap();
         let (mut undisturbed, mut points) = (Vec::new(), Vec::new());
         for step in 0..3 {
@@ -139,14 +166,7 @@ impl Case {
             points = report.recording.events().iter().flatten().map(|event| (event.stage, event.activity)).collect();
             undisturbed.push(pipeline.checkpoint().unwrap());
         }
-        // The start has no span.
-        points.retain(|(_, activity)| *activity != Activity::Start);
-        Self {
-            name: format!("{} P={stages} M={micro_batches}", schedule.name()),
-            build: Box::new(build),
-            undisturbed,
-            points,
-        }
+        Self { name, build: Box::new(build), undisturbed, points }
     }
 
     fn survive(&self, point: Point) {
@@ -180,7 +200,7 @@ fn a_panic_anywhere_in_a_step_undoes_all_of_it() {
             loud(info);
         }
     }));
-    tracing::subscriber::set_global_default(Saboteur(AtomicU64::new(1))).unwrap();
+    listen();
     mlp::within_a_minute(|| {
         let plain: [Scheduled; 3] = [&GPipe, &OneFOneB, &EagerOneFOneB];
         let chunked: [Scheduled; 2] = [&Interleaved { chunks: 2 }, &LoopedBreadthFirst { chunks: 2 }];
@@ -192,8 +212,12 @@ fn a_panic_anywhere_in_a_step_undoes_all_of_it() {
         };
         let plain = shapes(plain.to_vec(), &[(1, 1), (1, 2), (2, 1), (2, 2), (2, 3), (3, 2), (3, 3)]);
         let (mut injections, mut flush) = (0, 0);
-        for (schedule, (stages, micro_batches)) in plain.chain(shapes(chunked.to_vec(), &[(2, 2), (4, 2)])) {
-            let case = Case::new(schedule, stages, micro_batches);
+        let case = |(schedule, (stages, micro_batches)): (Scheduled, (usize, usize))| {
+            let name = format!("{} P={stages} M={micro_batches}", schedule.name());
+            Case::new(name, move |seed| tied(seed, stages, micro_batches, schedule))
+        };
+        let cases = plain.chain(shapes(chunked.to_vec(), &[(2, 2), (4, 2)])).map(case);
+        for case in cases.chain([Case::new("running statistics".to_owned(), |seed| noisy(seed, 2))]) {
             for &(stage, activity) in &case.points {
                 for moment in [Moment::Before, Moment::After] {
                     case.survive(Point { stage, activity, moment });

@@ -11,6 +11,7 @@ use std::sync::Mutex;
 
 mod injection;
 mod soak;
+mod standing;
 
 /// One after the other.
 static TURN: Mutex<()> = Mutex::new(());

@@ -1,7 +1,9 @@
 //! Ten thousand steps: nothing grows, and nothing drifts.
 
 use std::fs;
+use std::num::NonZero;
 
+use stageline::checkpoint::Store;
 use stageline::schedule::OneFOneB;
 use stageline::{Batch, Pipeline};
 
@@ -28,22 +30,34 @@ fn holdings(held: Vec<u64>) -> Holdings {
     Holdings { threads: count("/proc/self/task"), files: count("/proc/self/fd"), held }
 }
 
+/// Of the whole process.
+fn resident_pages() -> usize {
+    let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0)
+}
+
 #[test]
 fn ten_thousand_steps_hold_no_more_than_a_thousand_and_come_to_the_bits_of_a_plain_loop() {
     let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let batches: Vec<_> = (0..BATCHES).map(|seed| Mlp::batch(4, WIDTH, true, seed)).collect();
     let builder = Mlp::new(3, WIDTH, 9).split(3, &config()).micro_batches(2).schedule(OneFOneB);
     let mut pipeline: Pipeline<_, _> = builder.cores_per_stage(1).build().unwrap();
-    let mut seen = Vec::new();
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = Store::open(folder.path(), NonZero::new(2).unwrap()).unwrap();
+    let (mut seen, mut resident) = (Vec::new(), Vec::new());
     for step in 0..STEPS {
         let (input, target) = batches[step % batches.len()].clone();
         let report = pipeline.step(Batch::new(input, target)).unwrap();
         if (step + 1) % 1000 == 0 {
-            pipeline.checkpoint().unwrap();
+            store.save(&pipeline.checkpoint().unwrap()).unwrap();
+            resident.push(resident_pages());
             let held = |events: &Vec<stageline::Event>| events.last().and_then(|event| Some(event.held?.end)).unwrap();
             seen.push(holdings(report.recording.events().iter().map(held).collect()));
         }
     }
+    println!("pages of memory after each thousand: {resident:?}");
+    // A page a step would be 9000 of them.
+    assert!(resident.last().unwrap().saturating_sub(resident[0]) < 2000, "{resident:?}");
     println!("after 1000 steps {:?}, after {STEPS} {:?}", seen[0], seen.last().unwrap());
     for later in &seen[1..] {
         assert_eq!(later, &seen[0]);

@@ -88,6 +88,19 @@ fn a_run_that_is_stopped_goes_on_to_the_same_bits_on_any_cut() {
         let rest = place.said(&format!("--resume {from} --checkpoint @kept{index} {cut} {log}"));
         assert_eq!(hash(&rest), hash(&whole), "{cut}");
     }
+    // So does a short run that is made longer, and a folder that has a run in it is not written into by another.
+    place.said("--steps 3 --checkpoint @short");
+    let again = place.refused("--steps 3 --checkpoint @short");
+    assert_eq!(
+        again,
+        "Error: --checkpoint: @short has checkpoints of a run; go on from them with --resume @short, or give another folder\n"
+    );
+    assert_eq!(hash(&place.said("--resume @short --steps 6 --stages 3")), hash(&whole));
+    // Once it is over there is nothing to do, and nothing is written twice.
+    let checkpoints = || fs::read_dir(place.path("short")).unwrap().count();
+    let before = checkpoints();
+    assert_eq!(hash(&place.said("--resume latest --checkpoint @short")), hash(&whole));
+    assert_eq!(checkpoints(), before);
     // The log went on as well.
     let losses = |name: &str| -> Vec<(u64, Value)> {
         let text = fs::read_to_string(place.path(name)).unwrap();

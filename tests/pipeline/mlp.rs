@@ -5,12 +5,13 @@ use std::time::Duration;
 use std::{panic, thread};
 
 use burn::module::{Module, ModuleVisitor, Param};
-use burn::nn::{Linear, LinearConfig};
+use burn::nn::{BatchNormConfig, Linear, LinearConfig};
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, FloatDType, Tensor};
 use stageline::schedule::{OneFOneB, Schedule};
 use stageline::{
-    Batch, BuildError, Clip, LossStage, Modules, Pipeline, PipelineBuilder, Stage, StageConfig, Update, Weight, seeded,
+    AccumulatedBatchNorm, Batch, BuildError, Clip, Dropout, LossStage, Modules, Pipeline, PipelineBuilder, Stage,
+    StageConfig, Update, Weight, seeded,
 };
 
 pub const LEARNING_RATE: f64 = 0.01;
@@ -36,6 +37,32 @@ impl Stage for Layer {
 
     fn forward(&self, input: Tensor<2>) -> Tensor<2> {
         self.linear.forward(input).tanh()
+    }
+}
+
+/// A layer with dropout, and a batch norm that counts whole batches.
+#[derive(Module, Debug)]
+pub struct Noisy {
+    layer: Layer,
+    norm: AccumulatedBatchNorm,
+    dropout: Dropout,
+}
+
+impl Noisy {
+    /// The salt tells its dropout from others.
+    pub fn new(layer: Layer, salt: u64) -> Self {
+        let [width, _] = layer.linear.weight.dims();
+        let norm = BatchNormConfig::new(width).init(&device().autodiff()).into();
+        Self { layer, norm, dropout: Dropout::new(0.5, 7, salt) }
+    }
+}
+
+impl Stage for Noisy {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        self.dropout.forward(self.norm.forward(self.layer.forward(input)))
     }
 }
 

@@ -3,19 +3,18 @@
 use std::collections::BTreeSet;
 
 use burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig;
-use burn::module::{Module, ParamGroup};
-use burn::nn::BatchNormConfig;
+use burn::module::ParamGroup;
 use burn::optim::momentum::MomentumConfig;
-use burn::optim::{AdamConfig, AdamWConfig, SgdConfig};
+use burn::optim::{AdamConfig, AdamWConfig, ModuleOptimizer, SgdConfig};
 use burn::tensor::Tensor;
 use stageline::checkpoint::{Checkpoint, Dtype};
 use stageline::schedule::{EagerOneFOneB, GPipe, Interleaved, OneFOneB, Schedule};
 use stageline::{
-    AccumulatedBatchNorm, Batch, BuildError, Difference, Dropout, DynamicLossScale, LossScale, Names, Pipeline,
-    PipelineBuilder, Precision, Stage, StageConfig, Update,
+    Batch, BuildError, Difference, DynamicLossScale, LossScale, Names, Pipeline, PipelineBuilder, Precision,
+    StageConfig, Update,
 };
 
-use crate::mlp::{Layer, Mlp, Target, bits, config, device};
+use crate::mlp::{Layer, Mlp, Noisy, Target, bits, config, device};
 
 const WIDTH: usize = 4;
 const LAYERS: usize = 5;
@@ -146,33 +145,11 @@ fn every_optimizer_goes_on_as_if_nothing_had_been() {
     }
 }
 
-/// A layer with dropout, and a batch norm that counts whole batches.
-#[derive(Module, Debug)]
-struct Noisy {
-    layer: Layer,
-    norm: AccumulatedBatchNorm,
-    dropout: Dropout,
-}
-
-impl Stage for Noisy {
-    type Input = Tensor<2>;
-    type Output = Tensor<2>;
-
-    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
-        self.dropout.forward(self.norm.forward(self.layer.forward(input)))
-    }
-}
-
 #[test]
 fn dropout_and_running_statistics_go_on_where_they_were() {
     let build = |seed| {
         let Mlp { mut layers, error } = Mlp::new(2, WIDTH, seed);
-        let noisy = |layer, salt| Noisy {
-            layer,
-            norm: BatchNormConfig::new(WIDTH).init(&device().autodiff()).into(),
-            dropout: Dropout::new(0.5, 7, salt),
-        };
-        let (second, first) = (noisy(layers.pop().unwrap(), 1), noisy(layers.pop().unwrap(), 0));
+        let (second, first) = (Noisy::new(layers.pop().unwrap(), 1), Noisy::new(layers.pop().unwrap(), 0));
         let chain = Pipeline::builder().stage(first, config()).stage(second, config());
         chain.loss((Vec::<Layer>::new(), error), config()).micro_batches(3)
     };
@@ -280,6 +257,49 @@ fn a_state_of_another_optimizer_is_refused() {
     let differences = refused(checkpoint, other);
     assert!(differences.iter().all(|difference| matches!(difference, Difference::OtherOptimizer { .. })));
     assert!(differences.len() > LAYERS, "{differences:?}");
+}
+
+#[test]
+fn states_that_no_optimizer_of_the_stage_would_have_are_refused() {
+    let build = |optimizer: ModuleOptimizer| {
+        let model = Mlp::new(LAYERS, WIDTH, 1);
+        let names_of_it = names(&model);
+        model.split(2, &StageConfig::new(device(), optimizer, 0.01)).micro_batches(2).names(names_of_it)
+    };
+    let kept = |optimizer| {
+        let mut pipeline = build(optimizer).build().unwrap();
+        train(&mut pipeline, 0..1);
+        pipeline.checkpoint().unwrap()
+    };
+    let adam = kept(AdamWConfig::new().init());
+    let of = |name: &str| format!("error.linear.weight/{name}");
+    let changed = |change: &dyn Fn(&mut Checkpoint)| {
+        let mut checkpoint = adam.clone();
+        change(&mut checkpoint);
+        refused(checkpoint, build(AdamWConfig::new().init()))
+    };
+    let (moment, rank) = (of("momentum.moment_1"), of("__rank"));
+    for change in [
+        &(|checkpoint: &mut Checkpoint| drop(checkpoint.optimizer.remove(&moment))) as &dyn Fn(&mut Checkpoint),
+        &|checkpoint| checkpoint.optimizer.get_mut(&moment).unwrap().shape = vec![1, 16],
+        &|checkpoint| checkpoint.optimizer.get_mut(&moment).unwrap().dtype = Dtype::I32,
+        &|checkpoint| checkpoint.optimizer.get_mut(&moment).unwrap().dtype = Dtype::F8_E4M3,
+        &|checkpoint| checkpoint.optimizer.get_mut(&rank).unwrap().bytes = 99u64.to_le_bytes().to_vec().into(),
+        &|checkpoint| checkpoint.optimizer.get_mut(&rank).unwrap().bytes = 1u64.to_le_bytes().to_vec().into(),
+        &|checkpoint| checkpoint.optimizer.get_mut(&rank).unwrap().dtype = Dtype::F64,
+        // Averages that are gone, though there were steps.
+        &|checkpoint| checkpoint.optimizer.clear(),
+    ] {
+        let differences = changed(change);
+        assert!(!differences.is_empty());
+    }
+    // Optimizers that remember less, or more, than the one before.
+    let plain = || SgdConfig::new().init();
+    assert!(!refused(kept(plain()), build(AdamWConfig::new().init())).is_empty());
+    assert!(!refused(adam.clone(), build(plain())).is_empty());
+    let amsgrad = || AdamConfig::new().with_amsgrad(true).init();
+    assert!(!refused(kept(AdamConfig::new().init()), build(amsgrad())).is_empty());
+    build(AdamWConfig::new().init()).restore(adam).build().unwrap();
 }
 
 #[test]

@@ -13,6 +13,7 @@ use crate::finite::{Culprit, OnNonFinite};
 use crate::layout::{Restored, StageState};
 use crate::ledger::{Ledger, LedgerError, agree};
 use crate::moments::second_moments;
+use crate::named::zeros;
 use crate::optimizer_state;
 use crate::precision::{Precision, Rounding};
 use crate::settle::settle;
@@ -135,6 +136,14 @@ impl<M: Module> Trained<M> {
         self.module.as_ref().expect("a worker that panics is not asked again")
     }
 
+    /// Its optimizer as it is after a step of these parameters, of which nothing is kept.
+    fn stepped_once(&self, own: impl Iterator<Item = ParamId>) -> ModuleOptimizer {
+        let (mut optimizer, mut learning_rate) = (self.optimizer.clone(), self.learning_rate.clone());
+        let gradients = zeros(self.module(), &own.collect());
+        drop(optimizer.step(learning_rate.step(), self.module().clone(), gradients));
+        optimizer
+    }
+
     /// The module, or its copy in a lower precision.
     pub(crate) fn computing(&self) -> &M {
         self.copy.as_ref().unwrap_or_else(|| self.module())
@@ -190,24 +199,19 @@ impl<M: Module> Trained<M> {
     /// # Errors
     /// What of it the optimizer cannot use.
     pub(crate) fn restore(&mut self, restored: Restored) -> Result<(), Vec<(ParamId, String)>> {
-        let Restored { tensors, optimizer, paths, optimizer_steps } = restored;
+        let Restored { tensors, optimizer, own, optimizer_steps } = restored;
         let module = self.take();
         self.put(unify(tensors::write(module, &tensors)));
         for _ in 0..optimizer_steps {
             self.learning_rate.step();
         }
-        let unfit = optimizer_state::unfit(
-            &self.optimizer,
-            self.learning_rate.clone(),
-            self.module(),
-            &optimizer,
-            optimizer_steps,
-        );
+        let own = || own.iter().map(|(id, path)| (*id, path.as_str()));
+        let stepped = self.stepped_once(own().map(|(id, _)| id));
+        let unfit = optimizer_state::unfit(&stepped, &optimizer, optimizer_steps > 0);
         if !unfit.is_empty() {
             return Err(unfit);
         }
-        let paths = paths.iter().map(|(id, path)| (*id, path.as_str()));
-        self.optimizer = optimizer_state::write(self.optimizer.clone(), optimizer, paths)?;
+        self.optimizer = optimizer_state::write(self.optimizer.clone(), optimizer, own())?;
         Ok(())
     }
 

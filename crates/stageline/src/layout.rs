@@ -27,8 +27,8 @@ pub(crate) struct StageState {
 pub(crate) struct Restored {
     pub(crate) tensors: HashMap<ParamId, TensorData>,
     pub(crate) optimizer: Vec<Field>,
-    /// Where its parameters are in its module.
-    pub(crate) paths: Vec<(ParamId, String)>,
+    /// Where what it steps itself is in its module: not copies of other stages' parameters.
+    pub(crate) own: Vec<(ParamId, String)>,
     /// How often it has stepped.
     pub(crate) optimizer_steps: u64,
 }
@@ -93,13 +93,13 @@ impl Layout {
     /// Where the checkpoint is of another model.
     pub(crate) fn restore(&self, checkpoint: &Checkpoint) -> Result<Vec<Restored>, Mismatch> {
         let mut differences = self.differences(checkpoint);
-        let restored = |paths: &Vec<(ParamId, String)>| Restored {
+        let restored = |(stage, paths): (usize, &Vec<(ParamId, String)>)| Restored {
             tensors: HashMap::new(),
             optimizer: Vec::new(),
-            paths: paths.clone(),
+            own: paths.iter().filter(|(id, _)| self.entries[&self.names[id]].stage == stage).cloned().collect(),
             optimizer_steps: checkpoint.progress.optimizer_steps,
         };
-        let mut stages: Vec<_> = self.paths.iter().map(restored).collect();
+        let mut stages: Vec<_> = self.paths.iter().enumerate().map(restored).collect();
         for (name, tensor) in &checkpoint.optimizer {
             let entry = name.rsplit_once(OF).and_then(|(parameter, field)| Some((self.entries.get(parameter)?, field)));
             match entry.filter(|(entry, _)| entry.description.trained).zip(Value::of(tensor)) {
@@ -110,10 +110,10 @@ impl Layout {
             }
         }
         Mismatch::unless_empty(differences)?;
-        for stage in &mut stages {
+        for (stage, paths) in stages.iter_mut().zip(&self.paths) {
             let tensor =
                 |(id, _): &(ParamId, String)| Some((*id, data_of(checkpoint.parameters.get(&self.names[id])?)?));
-            stage.tensors = stage.paths.iter().filter_map(tensor).collect();
+            stage.tensors = paths.iter().filter_map(tensor).collect();
         }
         Ok(stages)
     }

@@ -98,8 +98,8 @@ impl Scaler {
     /// A step has stepped.
     pub(crate) fn stepped(&mut self) {
         let LossScale::Dynamic(DynamicLossScale { growth, growth_interval, .. }) = self.config else { return };
-        self.calm += 1;
-        if self.calm == growth_interval {
+        self.calm = self.calm.saturating_add(1);
+        if self.calm >= growth_interval {
             *self = Self { scale: self.scale * growth, calm: 0, ..*self };
         }
     }

@@ -30,6 +30,26 @@ pub(crate) fn values<M: Module>(module: &M) -> HashMap<ParamId, Vec<f32>> {
     read.0
 }
 
+/// Gradients of nothing for some of its parameters.
+pub(crate) fn zeros<M: Module>(module: &M, of: &HashSet<ParamId>) -> GradientsParams {
+    let mut make = MakeZeros { of, made: GradientsParams::new() };
+    module.visit(&mut make);
+    make.made
+}
+
+struct MakeZeros<'a> {
+    of: &'a HashSet<ParamId>,
+    made: GradientsParams,
+}
+
+impl ModuleVisitor for MakeZeros<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if param.val().is_require_grad() && self.of.contains(&param.id) {
+            self.made.register(param.id, param.val().inner().zeros_like());
+        }
+    }
+}
+
 struct ReadGradients<'a> {
     path: Vec<String>,
     /// A module may have a parameter twice.

@@ -5,13 +5,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
-use burn::optim::{GradientsParams, ModuleOptimizer};
+use burn::module::ParamId;
+use burn::optim::ModuleOptimizer;
 use burn::tensor::{DType, TensorData};
 use burn_pack::{Error, Reader, Scalar, Tensor, Writer};
-
-use crate::unify::is_trained;
 
 /// One thing that an optimizer remembers of a parameter.
 #[derive(Clone, Debug)]
@@ -67,39 +64,19 @@ impl Field {
     }
 }
 
-/// The fields that are not what this optimizer would remember of this module after so many steps, or that it misses.
+/// The fields that are not what an optimizer remembers of its parameters after a step, or that it misses.
 ///
-/// A parameter that has no gradient has no state either; but after a step some have.
-pub(crate) fn unfit<M: Module>(
-    optimizer: &ModuleOptimizer,
-    mut learning_rate: ModuleLrScheduler,
-    module: &M,
-    fields: &[Field],
-    steps: u64,
-) -> Vec<(ParamId, String)> {
-    let mut gradients = Zeros(GradientsParams::new());
-    module.visit(&mut gradients);
-    let mut tried = optimizer.clone();
-    drop(tried.step(learning_rate.step(), module.clone(), gradients.0));
-    let by_name = |fields: Vec<Field>| -> BTreeMap<_, _> {
-        fields.into_iter().map(|field| ((field.id.val(), field.name.clone()), field.kind())).collect()
+/// A parameter that has no gradient has no state either; but if there were steps, some have.
+pub(crate) fn unfit(after_a_step: &ModuleOptimizer, fields: &[Field], steps: bool) -> Vec<(ParamId, String)> {
+    let by_name = |fields: &[Field]| -> BTreeMap<_, _> {
+        fields.iter().map(|field| ((field.id.val(), field.name.clone()), field.kind())).collect()
     };
-    let (expected, given) = (by_name(read(&tried)), by_name(fields.to_vec()));
+    let (expected, given) = (by_name(&read(after_a_step)), by_name(fields));
     let remembered: BTreeSet<_> = given.keys().map(|(id, _)| *id).collect();
-    let none = remembered.is_empty() && steps > 0;
+    let none = remembered.is_empty() && steps;
     let missing = expected.keys().filter(|key| (none || remembered.contains(&key.0)) && !given.contains_key(*key));
     let other = given.iter().filter(|(key, kind)| expected.get(*key) != Some(*kind)).map(|(key, _)| key);
     missing.chain(other).map(|(id, name)| ((*id).into(), name.clone())).collect()
-}
-
-struct Zeros(GradientsParams);
-
-impl ModuleVisitor for Zeros {
-    fn visit_float<const D: usize>(&mut self, param: &Param<burn::tensor::Tensor<D>>) {
-        if is_trained(param) {
-            self.0.register(param.id, param.val().inner().zeros_like());
-        }
-    }
 }
 
 /// An optimizer that remembers this, of parameters at these paths.

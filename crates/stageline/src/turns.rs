@@ -33,7 +33,7 @@ impl Turns {
         for transfers in plan.streams(stream_of_stage) {
             let (goes, comes): (Vec<_>, Vec<_>) = transfers.iter().map(|_| bounded(1)).unzip();
             if let Some(first) = goes.first() {
-                first.try_send(()).ok().expect("there is room for the baton");
+                first.try_send(()).expect("there is room for the baton");
             }
             let next = goes.into_iter().cycle().skip(1);
             for ((transfer, comes), goes) in transfers.into_iter().zip(comes).zip(next) {
