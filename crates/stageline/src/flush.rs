@@ -230,7 +230,7 @@ impl<M: Module> Trained<M> {
     }
 
     fn take(&mut self) -> M {
-        // First, or the optimizer could not write in place where a parameter is in both.
+        // Its memory is free while the module changes.
         self.copy = None;
         self.module.take().expect("a worker that panics is not asked again")
     }
