@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
 use serde_json::Value;
+use stageline::checkpoint::Store;
 use tempfile::TempDir;
 
 use crate::command::example;
@@ -266,7 +268,20 @@ fn what_cannot_go_on_says_why_and_the_way_out() {
     assert_eq!(place.refused("--resume latest"), "Error: --resume latest: give --checkpoint the folder to look in\n");
     fs::create_dir(place.path("empty")).unwrap();
     assert_eq!(cause(place.refused("--resume @empty")), "no checkpoint in @empty; train with --checkpoint first");
+    let other = Store::open(&place.path("busy"), NonZero::new(1).unwrap()).unwrap();
+    assert_eq!(
+        cause(place.refused("--checkpoint @busy")),
+        "@busy is in use by another run that writes checkpoints; end it, or give another folder"
+    );
+    drop(other);
     let weights = place.path(&from[1..]).join("blocks.0.safetensors");
+    let sound = fs::read(&weights).unwrap();
+    let mut flipped = sound.clone();
+    *flipped.last_mut().unwrap() ^= 1;
+    fs::write(&weights, flipped).unwrap();
+    let flipped = cause(place.refused(&format!("--resume {from}")));
+    assert!(flipped.contains("blocks.0.safetensors") && flipped.contains("SHA-256"), "{flipped}");
+    fs::write(&weights, sound).unwrap();
     let bytes = fs::read(&weights).unwrap();
     fs::write(&weights, &bytes[..bytes.len() - 1]).unwrap();
     assert!(cause(place.refused(&format!("--resume {from}"))).contains("blocks.0.safetensors"));
