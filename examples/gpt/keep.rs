@@ -36,7 +36,7 @@ pub fn command_line(arguments: Vec<OsString>) -> Result<(Resolved, Option<Saved>
         .with_context(|| format!("--resume, with the settings in {}", saved.path().display()))?;
     // It goes on in the folder in which it finds it, which may have been moved.
     let folder = alone.flags.checkpoint.clone().or_else(|| (place != saved.path()).then(|| place.to_owned()));
-    resolved.flags.checkpoint = folder.or_else(|| Some(store_of(saved.path())?.to_owned()));
+    resolved.flags.checkpoint = folder.or_else(|| saved.store().map(Path::to_owned));
     for (name, before) in &settings.0 {
         if let Some(now) = resolved.settings.0.get(name).filter(|now| *now != before) {
             println!("other than in the checkpoint: {name} = {now}, was {before}");
@@ -48,13 +48,6 @@ pub fn command_line(arguments: Vec<OsString>) -> Result<(Resolved, Option<Saved>
 fn settings_of(value: Option<&Value>) -> Settings {
     let object = value.and_then(Value::as_object).cloned().unwrap_or_default();
     Settings(object.into_iter().collect())
-}
-
-/// The folder of a checkpoint that still has the name under which a store wrote it.
-fn store_of(checkpoint: &Path) -> Option<&Path> {
-    let (sequence, steps) = checkpoint.file_name()?.to_str()?.split_once("-step-")?;
-    let number = |text: &str| text.parse::<u64>().is_ok();
-    (number(sequence) && number(steps)).then(|| checkpoint.parent())?
 }
 
 /// What a checkpoint says of the run besides its tensors.

@@ -50,6 +50,12 @@ impl Saved {
         &self.path
     }
 
+    /// The folder of checkpoints that it is in; none if it has no longer the name that a store gave it.
+    pub fn store(&self) -> Option<&Path> {
+        Name::of(&self.path)?;
+        self.path.parent()
+    }
+
     /// What the checkpoint says of itself.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest

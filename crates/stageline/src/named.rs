@@ -4,7 +4,10 @@ use std::collections::{HashMap, HashSet};
 
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
-use burn::tensor::Tensor;
+use burn::tensor::{Tensor, TensorData};
+
+use crate::tensors::read;
+use crate::unify::is_trained;
 
 /// A parameter that is trained, and its gradient.
 pub(crate) struct Named {
@@ -25,9 +28,7 @@ pub(crate) fn gradients<M: Module>(module: &M, gradients: &GradientsParams) -> V
 
 /// The values of all parameters.
 pub(crate) fn values<M: Module>(module: &M) -> HashMap<ParamId, Vec<f32>> {
-    let mut read = ReadValues(HashMap::new());
-    module.visit(&mut read);
-    read.0
+    read(module).into_iter().map(|(id, data)| (id, numbers(&data))).collect()
 }
 
 /// Gradients of nothing for some of its parameters.
@@ -44,7 +45,7 @@ struct MakeZeros<'a> {
 
 impl ModuleVisitor for MakeZeros<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if param.val().is_require_grad() && self.of.contains(&param.id) {
+        if is_trained(param) && self.of.contains(&param.id) {
             self.made.register(param.id, param.val().inner().zeros_like());
         }
     }
@@ -77,15 +78,10 @@ impl ModuleVisitor for ReadGradients<'_> {
     }
 }
 
-struct ReadValues(HashMap<ParamId, Vec<f32>>);
-
-impl ModuleVisitor for ReadValues {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.0.entry(param.id).or_insert_with(|| on_host(param.val()));
-    }
+fn on_host<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    numbers(&tensor.inner().into_data())
 }
 
-fn on_host<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-    let data = tensor.inner().into_data();
+fn numbers(data: &TensorData) -> Vec<f32> {
     data.as_slice::<f32>().map_or_else(|_| data.iter::<f32>().collect(), <[f32]>::to_vec)
 }

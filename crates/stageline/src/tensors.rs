@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
 
-use crate::unify::is_trained;
+use crate::unify::{is_trained, with_value};
 
 /// What a module says of one of its tensors.
 #[derive(Clone, Debug)]
@@ -20,20 +20,16 @@ pub(crate) struct Description {
 
 /// In the order of the module, each once.
 pub(crate) fn describe<M: Module>(module: &M) -> Vec<Description> {
-    let mut visitor =
-        Visit { path: Vec::new(), seen: HashSet::new(), each: |found: Description, _: Read| found, found: Vec::new() };
-    module.visit(&mut visitor);
-    visitor.found
+    visit(module, |found, _| found)
 }
 
 /// Their values, in the same order.
 pub(crate) fn read<M: Module>(module: &M) -> Vec<(ParamId, TensorData)> {
-    let mut visitor = Visit {
-        path: Vec::new(),
-        seen: HashSet::new(),
-        each: |found: Description, read: Read| (found.id, read()),
-        found: Vec::new(),
-    };
+    visit(module, |found, read| (found.id, read()))
+}
+
+fn visit<M: Module, T>(module: &M, each: impl FnMut(Description, Read) -> T) -> Vec<T> {
+    let mut visitor = Visit { path: Vec::new(), seen: HashSet::new(), each, found: Vec::new() };
     module.visit(&mut visitor);
     visitor.found
 }
@@ -96,24 +92,22 @@ struct Write<'a>(&'a HashMap<ParamId, TensorData>);
 impl ModuleMapper for Write<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let Some(data) = self.0.get(&param.id) else { return param };
-        let trained = is_trained(&param);
-        let (id, value, mapper) = param.consume();
+        let value = param.val();
         let restored = Tensor::<D>::from_data(data.clone(), (&value.device(), value.dtype()));
-        let restored = if trained { restored.require_grad() } else { restored };
-        Param::from_mapped_value(id, restored, mapper)
+        let trained = is_trained(&param);
+        with_value(param, if trained { restored.require_grad() } else { restored })
     }
 
     fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
         let Some(data) = self.0.get(&param.id) else { return param };
-        let (id, value, mapper) = param.consume();
+        let value = param.val();
         let restored = Tensor::from_data(data.clone(), (&value.device(), value.dtype()));
-        Param::from_mapped_value(id, restored, mapper)
+        with_value(param, restored)
     }
 
     fn map_bool<const D: usize>(&mut self, param: Param<Tensor<D, Bool>>) -> Param<Tensor<D, Bool>> {
         let Some(data) = self.0.get(&param.id) else { return param };
-        let (id, value, mapper) = param.consume();
-        let restored = Tensor::from_data(data.clone(), &value.device());
-        Param::from_mapped_value(id, restored, mapper)
+        let restored = Tensor::from_data(data.clone(), &param.val().device());
+        with_value(param, restored)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId, ParameterValue};
 use burn::tensor::Tensor;
 
 use crate::erased::Erased;
@@ -52,7 +52,7 @@ pub(crate) fn is_trained<const D: usize>(param: &Param<Tensor<D>>) -> bool {
 }
 
 /// A parameter with another value.
-pub(crate) fn with_value<const D: usize>(param: Param<Tensor<D>>, value: Tensor<D>) -> Param<Tensor<D>> {
+pub(crate) fn with_value<T: ParameterValue>(param: Param<T>, value: T) -> Param<T> {
     let (id, _, mapper) = param.consume();
     Param::from_mapped_value(id, value, mapper)
 }

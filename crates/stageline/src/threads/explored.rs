@@ -81,13 +81,18 @@ impl<T> Sender<T> {
         self.put(message)
     }
 
-    pub(crate) fn send(&self, message: T) -> Result<(), TrySendError<T>> {
+    pub(crate) fn send(&self, message: T) -> Result<(), Over> {
+        self.wait_with(message, || false)
+    }
+
+    fn wait_with(&self, mut message: T, ended: impl Fn() -> bool) -> Result<(), Over> {
         let mut world = WORLD.enter();
-        let mut message = message;
         loop {
             match self.put(message) {
+                Ok(()) => return Ok(()),
+                Err(TrySendError::Disconnected(_)) => return Err(Over::Ended),
+                Err(TrySendError::Full(_)) if ended() => return Err(Over::Ended),
                 Err(TrySendError::Full(back)) => message = back,
-                done => return done,
             }
             world = WORLD.wait(world);
         }
@@ -113,8 +118,8 @@ impl<T> Receiver<T> {
         self.take()
     }
 
-    pub(crate) fn recv(&self) -> Result<T, TryRecvError> {
-        self.wait_for(|| false).map_err(|_| TryRecvError::Disconnected)
+    pub(crate) fn recv(&self) -> Result<T, Over> {
+        self.wait_for(|| false)
     }
 
     fn take(&self) -> Result<T, TryRecvError> {
@@ -162,29 +167,12 @@ pub(crate) fn receive_or<T>(
 
 /// Sends, unless the signal's other end is dropped.
 pub(crate) fn send_or<T>(channel: &Sender<T>, message: T, signal: &Receiver<Infallible>) -> Result<(), Over> {
-    let mut world = WORLD.enter();
-    let mut message = message;
-    loop {
-        match channel.put(message) {
-            Ok(()) => return Ok(()),
-            Err(TrySendError::Disconnected(_)) => return Err(Over::Ended),
-            Err(TrySendError::Full(_)) if signal.is_cut() => return Err(Over::Ended),
-            Err(TrySendError::Full(back)) => message = back,
-        }
-        world = WORLD.wait(world);
-    }
+    channel.wait_with(message, || signal.is_cut())
 }
 
 impl<T> Clone for Sender<T> {
     fn clone(&self) -> Self {
         self.0.lock().senders += 1;
-        Self(Arc::clone(&self.0))
-    }
-}
-
-impl<T> Clone for Receiver<T> {
-    fn clone(&self) -> Self {
-        self.0.lock().receivers += 1;
         Self(Arc::clone(&self.0))
     }
 }
