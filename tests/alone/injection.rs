@@ -5,7 +5,7 @@
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, Once};
+use std::sync::{Arc, Mutex, Once};
 use std::{panic, thread};
 
 use burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig;
@@ -28,6 +28,7 @@ struct Point {
     stage: usize,
     activity: Activity,
     moment: Moment,
+    during: &'static str,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -69,7 +70,7 @@ impl Subscriber for Saboteur {
                 Activity::Instruction(instruction) => instruction.to_string(),
                 activity => activity.to_string(),
             };
-            seen == Seen { stage: point.stage as u64, action, during: "step 1".to_owned() }
+            seen == Seen { stage: point.stage as u64, action, during: point.during.to_owned() }
         };
         let point = wanted.take_if(here);
         drop(wanted);
@@ -151,14 +152,14 @@ type Scheduled = &'static (dyn Schedule + Sync);
 /// A training of three steps, without and with a panic in the second.
 struct Case {
     name: String,
-    build: Box<dyn Fn(u64) -> PipelineBuilder<Tensor<2>, Target>>,
+    build: Box<dyn Fn(u64) -> PipelineBuilder<Tensor<2>, Target> + Send>,
     /// After each step.
     undisturbed: Vec<Checkpoint>,
     points: Vec<(usize, Activity)>,
 }
 
 impl Case {
-    fn new(name: String, build: impl Fn(u64) -> PipelineBuilder<Tensor<2>, Target> + 'static) -> Self {
+    fn new(name: String, build: impl Fn(u64) -> PipelineBuilder<Tensor<2>, Target> + Send + 'static) -> Self {
         let mut pipeline = build(1).build().unwrap();
         let (mut undisturbed, mut points) = (Vec::new(), Vec::new());
         for step in 0..3 {
@@ -183,16 +184,57 @@ impl Case {
         assert!(matches!(&failure.failure, Failure::Panic(message) if message == "sabotage"), "{case}: {error}");
         assert!(matches!(pipeline.step(batch(1)), Err(StepError::Stopped { .. })), "{case}");
 
+        self.goes_on(pipeline, &case);
+    }
+
+    /// The same in a step that is undone anyway; whether it has that point.
+    fn survive_rehearsing(&self, point: Point) -> bool {
+        let case = format!("{}, {point:?}", self.name);
+        let mut pipeline = (self.build)(1).build().unwrap();
+        pipeline.step(batch(0)).unwrap();
+        *WANTED.lock().unwrap() = Some(point.clone());
+        let ended = pipeline.estimate_memory(batch(1));
+        if WANTED.lock().unwrap().take().is_some() {
+            assert!(ended.is_ok(), "{case}");
+            return false;
+        }
+        let Err(StepError::Stage(failure)) = &ended else { panic!("{case}: {ended:?}") };
+        assert_eq!((failure.stage, failure.activity), (point.stage, point.activity), "{case}");
+        self.goes_on(pipeline, &case);
+        true
+    }
+
+    /// With what is left, to the bits of a training that was not disturbed.
+    fn goes_on(&self, mut pipeline: Pipeline<Tensor<2>, Target>, case: &str) {
         let left = pipeline.checkpoint().unwrap();
         assert!(left == self.undisturbed[0], "{case}: a stage has stepped");
         let mut again: Pipeline<_, _> = (self.build)(2).restore(left).build().unwrap();
+        // Without a trace in what comes after it.
+        again.estimate_memory(batch(7)).unwrap().unwrap();
         again.step(batch(1)).unwrap();
         assert!(again.checkpoint().unwrap() == self.undisturbed[1], "{case}");
     }
 }
 
-#[test]
-fn a_panic_anywhere_in_a_step_undoes_all_of_it() {
+/// Schedules and shapes.
+fn cases() -> impl Iterator<Item = Case> {
+    let plain: [Scheduled; 3] = [&GPipe, &OneFOneB, &EagerOneFOneB];
+    let chunked: [Scheduled; 2] = [&Interleaved { chunks: 2 }, &LoopedBreadthFirst { chunks: 2 }];
+    let shapes = |schedules: Vec<Scheduled>, shapes: &[(usize, usize)]| {
+        let shapes = shapes.to_vec();
+        schedules.into_iter().flat_map(move |schedule| shapes.clone().into_iter().map(move |shape| (schedule, shape)))
+    };
+    let plain = shapes(plain.to_vec(), &[(1, 1), (1, 2), (2, 1), (2, 2), (2, 3), (3, 2), (3, 3)]);
+    let case = |(schedule, (stages, micro_batches)): (Scheduled, (usize, usize))| {
+        let name = format!("{} P={stages} M={micro_batches}", schedule.name());
+        Case::new(name, move |seed| tied(seed, stages, micro_batches, schedule))
+    };
+    let cases = plain.chain(shapes(chunked.to_vec(), &[(2, 2), (4, 2)])).map(case);
+    cases.chain([Case::new("running statistics".to_owned(), |seed| noisy(seed, 2))])
+}
+
+/// With a panic at each point of them, of which only what other threads say is heard.
+fn each_point(mut with: impl FnMut(&Case, Point) + Send + 'static) {
     let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let loud = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
@@ -201,32 +243,43 @@ fn a_panic_anywhere_in_a_step_undoes_all_of_it() {
         }
     }));
     listen();
-    mlp::within_a_minute(|| {
-        let plain: [Scheduled; 3] = [&GPipe, &OneFOneB, &EagerOneFOneB];
-        let chunked: [Scheduled; 2] = [&Interleaved { chunks: 2 }, &LoopedBreadthFirst { chunks: 2 }];
-        let shapes = |schedules: Vec<Scheduled>, shapes: &[(usize, usize)]| {
-            let shapes = shapes.to_vec();
-            schedules
-                .into_iter()
-                .flat_map(move |schedule| shapes.clone().into_iter().map(move |shape| (schedule, shape)))
-        };
-        let plain = shapes(plain.to_vec(), &[(1, 1), (1, 2), (2, 1), (2, 2), (2, 3), (3, 2), (3, 3)]);
-        let (mut injections, mut flush) = (0, 0);
-        let case = |(schedule, (stages, micro_batches)): (Scheduled, (usize, usize))| {
-            let name = format!("{} P={stages} M={micro_batches}", schedule.name());
-            Case::new(name, move |seed| tied(seed, stages, micro_batches, schedule))
-        };
-        let cases = plain.chain(shapes(chunked.to_vec(), &[(2, 2), (4, 2)])).map(case);
-        for case in cases.chain([Case::new("running statistics".to_owned(), |seed| noisy(seed, 2))]) {
+    for case in cases() {
+        // A hang is named by its case.
+        with = mlp::within_a_minute(move || {
             for &(stage, activity) in &case.points {
                 for moment in [Moment::Before, Moment::After] {
-                    case.survive(Point { stage, activity, moment });
-                    injections += 1;
-                    flush += usize::from(!matches!(activity, Activity::Instruction(_)));
+                    with(&case, Point { stage, activity, moment, during: "step 1" });
                 }
             }
-        }
-        println!("{injections} panics, {flush} of them in the flush");
-        assert!(injections > 900 && flush > 300, "{injections} panics, {flush} of them in the flush");
+            with
+        });
+    }
+}
+
+#[test]
+fn a_panic_anywhere_in_a_step_undoes_all_of_it() {
+    let counts = Arc::new(Mutex::new((0, 0)));
+    let seen = Arc::clone(&counts);
+    each_point(move |case, point| {
+        let mut seen = seen.lock().unwrap();
+        seen.0 += 1;
+        seen.1 += usize::from(!matches!(point.activity, Activity::Instruction(_)));
+        case.survive(point);
     });
+    let (injections, flush) = *counts.lock().unwrap();
+    println!("{injections} panics, {flush} of them in the flush");
+    assert!(injections > 900 && flush > 300, "{injections} panics, {flush} of them in the flush");
+}
+
+#[test]
+fn a_panic_anywhere_in_a_rehearsal_leaves_no_trace() {
+    let count = Arc::new(Mutex::new(0));
+    let seen = Arc::clone(&count);
+    each_point(move |case, point| {
+        let survived = case.survive_rehearsing(Point { during: "a rehearsal after 1 steps", ..point });
+        *seen.lock().unwrap() += usize::from(survived);
+    });
+    let injections = *count.lock().unwrap();
+    println!("{injections} panics in rehearsals");
+    assert!(injections > 900, "{injections} panics in rehearsals");
 }

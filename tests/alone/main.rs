@@ -4,12 +4,20 @@
 #[path = "../pipeline/mlp.rs"]
 mod mlp;
 
+#[allow(dead_code)]
+#[path = "../../examples/gpt/cut.rs"]
+mod cut;
+#[allow(dead_code)]
+#[path = "../../examples/gpt/model.rs"]
+mod model;
+
 #[global_allocator]
 static ALLOCATOR: stageline::CountingAllocator = stageline::CountingAllocator::new();
 
 use std::sync::Mutex;
 
 mod injection;
+mod memory;
 mod soak;
 mod standing;
 

@@ -93,6 +93,13 @@ impl Checked {
     pub fn forwards(&self, micro_batches: usize) -> Self {
         Self { plan: self.plan.forward_only(micro_batches), capacity: self.capacity }
     }
+
+    /// Two micro-batches, one after the other, through all stages and back, on the same workers: a plan to see what one holds.
+    ///
+    /// It completes as this one does: a channel never has to hold more than one of them.
+    pub fn rehearsal(&self) -> Self {
+        Self { plan: self.plan.one_by_one(2), capacity: self.capacity }
+    }
 }
 
 struct Order(Vec<(f64, Transfer)>);

@@ -36,8 +36,8 @@ impl StageMemory {
         }
     }
 
-    /// What an action adds when it starts, and when it ends.
-    pub(crate) fn changes(self, compute: Compute) -> [f64; 2] {
+    /// What an action adds to what its worker holds when it starts, and when it ends.
+    pub fn changes(self, compute: Compute) -> [f64; 2] {
         let grown = self.input_gradient - self.forward;
         match compute {
             Compute::Forward => [self.forward, 0.0],

@@ -52,6 +52,23 @@ impl Plan {
         let rows = self.rows.iter();
         Self::new(rows.map(|row| row.iter().filter(wanted).copied().collect()).collect())
     }
+
+    /// What this plan does to its first micro-batch, done to so many, each of them through all stages and back before the next.
+    pub(crate) fn one_by_one(&self, micro_batches: usize) -> Self {
+        let of_row = |row: &Vec<Action>| {
+            let mut first: Vec<_> = row.iter().filter(|action| action.micro_batch == 0).copied().collect();
+            // Down through the stages of a worker, and up again.
+            first.sort_by_key(|action| match action.compute {
+                Compute::Forward => (0, action.stage),
+                Compute::Backward | Compute::InputGradient => (1, usize::MAX - action.stage),
+                Compute::WeightGradient => (2, usize::MAX - action.stage),
+            });
+            (0..micro_batches)
+                .flat_map(|micro_batch| first.iter().map(move |action| Action { micro_batch, ..*action }))
+                .collect()
+        };
+        Self::new(self.rows.iter().map(of_row).collect())
+    }
 }
 
 /// The rows in text, one line a worker.
@@ -73,5 +90,22 @@ mod tests {
     fn forward_only_keeps_the_order_of_forwards() {
         let plan = OneFOneB.plan(2, 4).unwrap().forward_only(3);
         assert_eq!(plan.to_csv(), "0F0,0F1,0F2\n1F0,1F1,1F2\n");
+    }
+
+    #[test]
+    fn one_by_one_goes_down_and_up_again() {
+        let plan = crate::ZbV.plan(4, 4).unwrap().one_by_one(2);
+        assert_eq!(
+            plan.to_csv(),
+            "0F0,3F0,3I0,0I0,3W0,0W0,0F1,3F1,3I1,0I1,3W1,0W1\n1F0,2F0,2I0,1I0,2W0,1W0,1F1,2F1,2I1,1I1,2W1,1W1\n"
+        );
+        let interleaved = crate::Interleaved { chunks: 2 };
+        for (schedule, capacity) in
+            [(&OneFOneB as &dyn Schedule, 0), (&crate::ZbH2, 0), (&interleaved, 0), (&crate::ZbV, 1)]
+        {
+            let rehearsal = schedule.plan(4, 4).unwrap().one_by_one(2);
+            assert!(rehearsal.peak_live().into_iter().all(|live| live <= rehearsal.stages() / rehearsal.workers()));
+            crate::check(rehearsal, capacity).unwrap();
+        }
     }
 }

@@ -140,6 +140,22 @@ impl<I: Payload, T: Payload> MicroBatches<I, T> {
         Ok(Self { inputs, targets, weights: Weights { each, total, samples, before: 0 } })
     }
 
+    /// The piece with the most samples, two times.
+    pub(crate) fn largest_twice(self) -> Self {
+        let samples = &self.weights.samples;
+        let largest = (0..samples.len()).max_by_key(|&piece| samples[piece]).unwrap_or(0);
+        let one = self.only(largest);
+        let twice = |weight: &Weight| vec![weight.clone(), weight.clone()];
+        let (each, samples) = (twice(&one.weights.total), one.weights.samples.repeat(2));
+        let mut total = Weight::default();
+        each.iter().for_each(|weight| total.add(weight));
+        Self {
+            inputs: [one.inputs.clone(), one.inputs].concat(),
+            targets: [one.targets.clone(), one.targets].concat(),
+            weights: Weights { each, total, samples, before: 0 },
+        }
+    }
+
     /// One piece as a batch of its own, whose samples know their place.
     pub(crate) fn only(mut self, micro_batch: usize) -> Self {
         let Weights { each, samples, .. } = self.weights;

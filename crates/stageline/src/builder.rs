@@ -25,6 +25,7 @@ use crate::owners::Owners;
 use crate::payload::Payload;
 use crate::pipeline::{Door, Pipeline, Stepping};
 use crate::precision::Precision;
+use crate::rehearsal::Parameters;
 use crate::runner::{Runner, Source, StageRunner};
 use crate::seed::materialize;
 use crate::sink::{ToLoss, ToNext};
@@ -404,6 +405,8 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
             false => communication_streams(&self.devices),
         };
         let (capacity, precision, devices) = (plan.capacity(), self.precision, self.devices);
+        let parameters = Parameters::of(&self.owners.tensors, precision);
+        let stages = devices.iter().cloned().zip(parameters).collect();
         let layout = Layout::new(self.owners.tensors, self.names.as_ref())?;
         let restored = self.restore.as_ref().map(|checkpoint| layout.restore(checkpoint)).transpose();
         let restored = restored.map_err(BuildError::Checkpoint)?.map(|stages| stages.into_iter().map(Some).collect());
@@ -420,7 +423,8 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
             synchronise_every: self.synchronise_every,
             watchdog: self.watchdog,
         };
-        let mut pipeline = Pipeline::start(Arc::new(plan), site.runners, cores, door, stepping, streams, layout)?;
+        let mut pipeline =
+            Pipeline::start(Arc::new(plan), site.runners, cores, door, stepping, streams, layout, stages)?;
         progress.into_iter().for_each(|progress| pipeline.resume(progress));
         Ok(pipeline)
     }

@@ -46,6 +46,11 @@ pub enum During {
         /// The steps before it.
         steps: usize,
     },
+    /// A step that is undone, to see what it holds, after so many steps.
+    Rehearsal {
+        /// The steps before it.
+        steps: usize,
+    },
 }
 
 impl During {
@@ -53,7 +58,7 @@ impl During {
     pub(crate) fn is_after(self, made: usize) -> bool {
         match self {
             Self::Step(step) => made < step,
-            Self::Evaluation { steps } | Self::Checkpoint { steps } => made < steps,
+            Self::Evaluation { steps } | Self::Checkpoint { steps } | Self::Rehearsal { steps } => made < steps,
         }
     }
 }
@@ -64,6 +69,7 @@ impl fmt::Display for During {
             Self::Step(step) => write!(f, "step {step}"),
             Self::Evaluation { steps } => write!(f, "an evaluation after {steps} steps"),
             Self::Checkpoint { steps } => write!(f, "a checkpoint after {steps} steps"),
+            Self::Rehearsal { steps } => write!(f, "a rehearsal after {steps} steps"),
         }
     }
 }

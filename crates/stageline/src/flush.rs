@@ -48,6 +48,8 @@ pub(crate) enum Verdict {
     },
     /// Leave everything as it is, and show the gradients, so scaled.
     Show { scaling: Scaling },
+    /// Step, and undo it.
+    Rehearse,
     /// Leave everything as it is.
     Skip,
 }

@@ -1,10 +1,11 @@
 //! The caller's handle: what is asked of a pipeline.
 //!
-//! - `train`: a step; `probe`: gradients without a step.
+//! - `train`: a step; `probe`: gradients without a step; `rehearse`: what a step will hold.
 //! - `pass`: what both ask of the workers.
 
 mod pass;
 mod probe;
+mod rehearse;
 mod save;
 mod train;
 
@@ -12,6 +13,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use burn::tensor::Device;
 use stageline_schedule::{Checked, Plan};
 
 use self::pass::Ended;
@@ -27,6 +29,7 @@ use crate::loss_scale::Scaler;
 use crate::modules::Modules;
 use crate::payload::Payload;
 use crate::recording::{Clock, Recording};
+use crate::rehearsal::Parameters;
 use crate::report::{EvalReport, StepReport, Update};
 use crate::runner::Runner;
 use crate::stop::Stop;
@@ -60,6 +63,8 @@ pub struct Pipeline<In: Payload, Target: Payload> {
     optimizer_steps: u64,
     /// What its tensors are called.
     layout: Layout,
+    /// Each stage's parameters, and where they are.
+    stages: Vec<(Device, Parameters)>,
     /// Whether the watchdog has warned of what the workers were last asked for.
     warned: Cell<bool>,
     /// What the workers were last asked for, and when.
@@ -103,7 +108,7 @@ struct WorkerHandle {
     verdicts: Sender<Verdict>,
     thread: JoinHandle<Vec<Box<dyn Runner>>>,
     post: Post,
-    /// How many events there are in a step.
+    /// How many events there are in a step, or in a rehearsal.
     events: usize,
 }
 
@@ -116,6 +121,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         stepping: Stepping,
         streams: Vec<Option<usize>>,
         layout: Layout,
+        stages: Vec<(Device, Parameters)>,
     ) -> Result<Self, BuildError> {
         let (finished_sender, finished) = bounded(runners.len());
         let (stepped_sender, stepped) = bounded(runners.len());
@@ -136,6 +142,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             steps: 0,
             optimizer_steps: 0,
             layout,
+            stages,
             warned: Cell::new(false),
             during: During::Step(0),
             began: Instant::now(),
@@ -158,7 +165,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             let post = Post::new(stages.first().copied().unwrap_or(0));
             let worker = Worker::new(index, runners, line, Arc::clone(&pipeline.stop), post.clone());
             let thread = worker.spawn(cores)?;
-            let events = events_of(&plan, index, stages.len());
+            let room = |plan: &Checked| events_of(plan, index, stages.len());
+            let events = room(&plan).max(room(&plan.rehearsal()));
             pipeline.workers.push(WorkerHandle { commands, verdicts, thread, post, events });
         }
         Ok(pipeline)

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
-use burn::tensor::{Bool, FloatDType, Int, Tensor};
+use burn::tensor::{Bool, DType, FloatDType, Int, Tensor};
 
 use crate::erased::Erased;
 use crate::payload::{Payload, PayloadMapper};
@@ -43,6 +43,11 @@ impl Precision {
             Self::Bf16 => Some(FloatDType::BF16),
             Self::F16 => Some(FloatDType::F16),
         }
+    }
+
+    /// What a number takes in a copy of a module, in bytes; 0 where there is none.
+    pub(crate) fn bytes(self) -> usize {
+        self.rounded().map_or(0, |dtype| DType::from(dtype).size())
     }
 
     /// How copies of a module are made, if it is not to compute itself.

@@ -62,7 +62,7 @@ pub(crate) trait Runner: Send {
     fn finish(&mut self) -> Outcome;
     /// Steps the optimizer, or leaves it as it is.
     fn conclude(&mut self, verdict: Verdict, waits: &Waits) -> Result<Conclusion, Stopped>;
-    /// Waits for the new values of other stages' parameters, if they have stepped.
+    /// Waits for the new values of other stages' parameters, if they have stepped; undoes what was a rehearsal.
     fn follow(&mut self, verdict: Verdict, waits: &Waits) -> Result<(), Stopped>;
     /// All stages have made the last step.
     fn commit(&mut self);
@@ -324,6 +324,10 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
                 let gradients = show(self.stage, module, gradients, scaling, &self.ties);
                 return Ok(Conclusion { gradients, ..Conclusion::default() });
             }
+            Verdict::Rehearse => {
+                self.trained.step(gradients);
+                return Ok(Conclusion::default());
+            }
             Verdict::Skip => return Ok(Conclusion::default()),
         };
         let examination = examine.then(|| Examination::before(module, &gradients));
@@ -337,9 +341,11 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
 
     fn follow(&mut self, verdict: Verdict, waits: &Waits) -> Result<(), Stopped> {
         match verdict {
-            Verdict::Step { .. } => self.follow_owners(waits),
-            Verdict::Show { .. } | Verdict::Skip => Ok(()),
+            Verdict::Step { .. } => self.follow_owners(waits)?,
+            Verdict::Rehearse => self.trained.roll_back(),
+            Verdict::Show { .. } | Verdict::Skip => {}
         }
+        Ok(())
     }
 
     fn commit(&mut self) {

@@ -241,7 +241,7 @@ impl Worker {
     }
 
     fn conclude(&mut self, step: usize, verdict: Verdict) -> Result<(), Stopped> {
-        self.uncommitted = matches!(verdict, Verdict::Step { .. }).then_some(step);
+        self.uncommitted = matches!(verdict, Verdict::Step { .. } | Verdict::Rehearse).then_some(step);
         let mut concluded = Vec::with_capacity(self.runners.len());
         for runner in &mut self.runners {
             let stage = runner.stage();
@@ -259,7 +259,8 @@ impl Worker {
             self.diary.leave(waited, self.gauges.read(runner.device()));
             concluded.push(Stepped { stage, conclusion });
         }
-        if self.uncommitted.is_none() {
+        if !matches!(verdict, Verdict::Step { .. }) {
+            self.uncommitted = None;
             effects::skipped();
         }
         concluded.into_iter().try_for_each(|stepped| self.waits.send(&self.line.stepped, stepped))

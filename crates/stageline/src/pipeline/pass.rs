@@ -14,6 +14,7 @@ use crate::finite::{self, Culprit};
 use crate::flush::{Outcome, Sums, Verdict, losses};
 use crate::ledger::Ledger;
 use crate::payload::Payload;
+use crate::recording::Clock;
 use crate::report::{EvalReport, LossTerm};
 use crate::stop::Stopped;
 use crate::threads::Receiver;
@@ -41,14 +42,15 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         self.context_in_turns(weights, divisor, Arc::clone(&self.turns))
     }
 
-    fn context_in_turns(&self, weights: Weights, divisor: Weight, turns: Arc<Turns>) -> Arc<Context> {
+    /// The same, for another plan.
+    pub(super) fn context_in_turns(&self, weights: Weights, divisor: Weight, turns: Arc<Turns>) -> Arc<Context> {
         Arc::new(Context { step: self.steps, weights, divisor, loss_scale: self.stepping.scaler.scale(), turns })
     }
 
     /// The first part of a step: what all stages have summed.
     pub(super) fn sums(&self, inputs: Vec<In>, targets: Vec<Target>, context: &Arc<Context>) -> Result<Sums, Ended> {
         let expected = Ledger { backwards: context.weights.each.len(), weight: context.weights.total.clone() };
-        let finished = self.run(inputs, targets, Arc::clone(&self.plan), &Pass::Train(Arc::clone(context)))?;
+        let finished = self.run(inputs, targets, Arc::clone(&self.plan), Pass::Train(Arc::clone(context)))?;
         Sums::of(finished, &expected).map_err(|error| Ended::ByCaller(error.into()))
     }
 
@@ -66,7 +68,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         (inputs, targets): (Vec<In>, Vec<Target>),
         context: &Arc<Context>,
     ) -> Result<Option<Culprit>, Ended> {
-        let finished = self.run(inputs, targets, Arc::clone(&self.plan), &Pass::Inspect(Arc::clone(context)))?;
+        let finished = self.run(inputs, targets, Arc::clone(&self.plan), Pass::Inspect(Arc::clone(context)))?;
         self.concluded_stages()?;
         Ok(finite::first(finished.into_iter().flat_map(|outcome| outcome.culprits)))
     }
@@ -77,7 +79,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         let plan = Arc::new(self.plan.forwards(batch.inputs.len()));
         let turns = Arc::new(Turns::new(&plan, &self.streams));
         let context = self.context_in_turns(batch.weights, total, turns);
-        let finished = self.run(batch.inputs, batch.targets, plan, &Pass::Evaluate(Arc::clone(&context)))?;
+        let finished = self.run(batch.inputs, batch.targets, plan, Pass::Evaluate(Arc::clone(&context)))?;
         let terms = terms(&losses(&finished), &context.weights.total);
         Ok(EvalReport { loss: total_loss(&terms), terms })
     }
@@ -88,13 +90,24 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         inputs: Vec<In>,
         targets: Vec<Target>,
         plan: Arc<Checked>,
-        pass: &Pass,
+        pass: Pass,
+    ) -> Result<Vec<Outcome>, Ended> {
+        self.run_by((inputs, targets), plan, pass, self.stepping.clock(self.steps))
+    }
+
+    /// The same, by this clock.
+    pub(super) fn run_by(
+        &self,
+        (inputs, targets): (Vec<In>, Vec<Target>),
+        plan: Arc<Checked>,
+        pass: Pass,
+        clock: Clock,
     ) -> Result<Vec<Outcome>, Ended> {
         self.stop.send(&self.door.inputs, inputs)?;
         self.stop.send(&self.door.targets, targets)?;
         for worker in &self.workers {
             let events = if let Pass::Train(_) = pass { Vec::with_capacity(worker.events) } else { Vec::new() };
-            let (during, began, clock) = (self.during, self.began, self.stepping.clock(self.steps));
+            let (during, began) = (self.during, self.began);
             let run = Run { during, plan: Arc::clone(&plan), pass: pass.clone(), clock, began, events };
             self.stop.send(&worker.commands, Command::Run(run))?;
         }
