@@ -16,6 +16,8 @@ mod flags;
 mod keep;
 #[path = "gpt/log.rs"]
 mod log;
+#[path = "gpt/memory.rs"]
+mod memory;
 #[path = "gpt/model.rs"]
 mod model;
 #[path = "gpt/progress.rs"]
@@ -39,15 +41,15 @@ use burn::lr_scheduler::linear::LinearLrSchedulerConfig;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::lr_scheduler::sequential::SequentialLrSchedulerConfig;
 use burn::module::ParamGroup;
-use burn::optim::AdamWConfig;
+use burn::optim::{AdafactorConfig, AdamWConfig, ModuleOptimizer};
 use burn::tensor::Device;
 use stageline::checkpoint::{Checkpoint, Saved};
 use stageline::schedule::Plan;
-use stageline::{CountingAllocator, Pipeline, PipelineBuilder, StageConfig, StepError, Verify};
+use stageline::{CountingAllocator, MemoryEstimate, Pipeline, PipelineBuilder, StageConfig, StepError, Verify};
 use stageline_report::record::Run;
 
 use crate::cut::Bytes;
-use crate::flags::{Job, Training};
+use crate::flags::{Job, OptimizerName, Training};
 use crate::keep::{Identity, Keeper};
 use crate::log::{FinalLine, Log, setting};
 use crate::model::Layers;
@@ -87,6 +89,7 @@ fn run() -> Result<()> {
     let outputs = std::mem::take(&mut job.outputs);
     let device = job.running.devices[0].clone();
     let text = Source::open(job.data.as_deref(), job.shape.context, job.seed, device.clone())?;
+    memory::refuse_too_many_parameters(&job)?;
     let recipe = Recipe::new(&job)?;
     let training = &job.training;
     if let Some(steps) = job.verify {
@@ -98,8 +101,9 @@ fn run() -> Result<()> {
     checkpoint.iter().try_for_each(|checkpoint| identity.check(checkpoint, training.steps))?;
     let start = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.progress.steps as usize);
     let mut pipeline = recipe.builder(checkpoint).build()?;
+    let estimate = memory::estimate(&mut pipeline, &text, &job, start)?;
     let mut keeper = Keeper::new(&job.keeping, store, identity, saved.as_ref())?;
-    let mut log = Log::create(outputs, recipe.run(pipeline.plan()), start, training.steps)?;
+    let mut log = Log::create(outputs, recipe.run(pipeline.plan(), estimate.as_ref()), start, training.steps)?;
     let before = bits_per_byte(&mut pipeline, &text, training.batch_size)?;
     log.validation(start, before * LN_2)?;
     println!(
@@ -140,17 +144,14 @@ impl<'a> Recipe<'a> {
     fn new(job: &'a Job) -> Result<Self> {
         let cuts = cut::cut(job.shape, job.running.devices.len())?;
         println!("blocks of every stage, with the embeddings before the first and the head after the last: {cuts:?}");
-        let adam = |decay| AdamWConfig::new().with_weight_decay(decay).with_epsilon(1e-8);
-        // Norms and biases do not decay.
-        let group = ParamGroup::from_any_predicates(vec!["norm", "bias"]);
-        let optimizer = adam(0.1).init().with_group(group, adam(0.0).build(), None);
+        let optimizer = optimizer(job.training.optimizer);
         let learning_rate = learning_rate(&job.training)?;
         let config = |device: &Device| StageConfig::new(device.clone(), optimizer.clone(), learning_rate.clone());
         Ok(Self { job, cuts, configs: job.running.devices.iter().map(config).collect() })
     }
 
     /// What the log says of it.
-    fn run(&self, plan: &Plan) -> Run {
+    fn run(&self, plan: &Plan, estimate: Option<&MemoryEstimate>) -> Run {
         let Job { shape, training, running, settings, .. } = self.job;
         let tokens = training.batch_size / training.micro_batches * shape.context;
         Run {
@@ -159,6 +160,7 @@ impl<'a> Recipe<'a> {
             plan: plan.to_csv(),
             channel_capacity: running.channel_capacity.unwrap_or(training.micro_batches),
             layers: cut::layers(*shape, &self.cuts),
+            memory: estimate.map(record::estimate).unwrap_or_default(),
             tokens_per_micro_batch: tokens as f64,
             machine: BTreeMap::from([
                 setting("burn", burn_version()),
@@ -213,6 +215,23 @@ fn burn_version() -> &'static str {
     let packages = include_str!("../Cargo.lock").split("[[package]]");
     let burn = packages.into_iter().find_map(|package| package.split_once("name = \"burn\"\nversion = \""));
     burn.and_then(|(_, rest)| rest.split('"').next()).unwrap_or("unknown")
+}
+
+/// Norms and biases do not decay.
+fn optimizer(name: OptimizerName) -> ModuleOptimizer {
+    let group = ParamGroup::from_any_predicates(vec!["norm", "bias"]);
+    match name {
+        OptimizerName::Adamw => {
+            let adam = |decay| AdamWConfig::new().with_weight_decay(decay).with_epsilon(1e-8);
+            adam(0.1).init().with_group(group, adam(0.0).build(), None)
+        }
+        OptimizerName::Adafactor => {
+            // At the learning rate that is asked for.
+            let plain = AdafactorConfig::new().with_relative_step(false).with_scale_parameter(false);
+            let adafactor = |decay| plain.clone().with_weight_decay(decay);
+            adafactor(0.1).init().with_group(group, adafactor(0.0).build(), None)
+        }
+    }
 }
 
 /// A linear warm-up over a tenth of the steps, then a cosine down to a tenth of the highest rate.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use burn::tensor::Device;
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use stageline::schedule::{Schedule, schedule_named};
 use stageline::{Clip, DeviceName, Precision, Watchdog};
 
@@ -72,6 +72,13 @@ pub struct Flags {
     /// Every how many steps the log has each parameter's gradient and update norms; 0 is never
     #[arg(long, default_value_t = 0)]
     health_every: usize,
+    /// What steps the parameters: `adafactor` remembers little more than a row and a column of each
+    #[arg(long, default_value = "adamw")]
+    optimizer: OptimizerName,
+    /// What each device has, in GB, all CPUs being one [default: of the host what is free; GPUs are not asked]. A training that
+    /// is estimated to need more is refused, with the ways out
+    #[arg(long, value_name = "GB")]
+    memory: Option<f64>,
     /// The seed of parameters, samples and split
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -143,6 +150,13 @@ pub struct Flags {
     report: Option<PathBuf>,
 }
 
+/// An optimizer of burn's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OptimizerName {
+    Adamw,
+    Adafactor,
+}
+
 /// Flags that make sense together.
 pub struct Job {
     pub data: Option<PathBuf>,
@@ -171,6 +185,7 @@ pub struct Training {
     /// Over how many the learning rate rises and falls.
     pub schedule_steps: usize,
     pub learning_rate: f64,
+    pub optimizer: OptimizerName,
     pub clip: Option<Clip>,
     pub health_every: usize,
     pub micro_batches: usize,
@@ -189,6 +204,8 @@ pub struct Running {
     pub utilisation: Option<f64>,
     pub channel_capacity: Option<usize>,
     pub cores_per_stage: Option<usize>,
+    /// What a device has, in bytes, if that was said.
+    pub memory: Option<u64>,
     pub watchdog: Option<Watchdog>,
 }
 
@@ -229,6 +246,8 @@ impl Flags {
         ensure!(self.clip >= 0.0 && self.clip.is_finite(), "--clip {}: give 0 or more", self.clip);
         let peak = self.peak_tflops.unwrap_or(1.0);
         ensure!(peak > 0.0 && peak.is_finite(), "--peak-tflops {peak}: give a number above 0");
+        let memory = self.memory.unwrap_or(1.0);
+        ensure!(memory > 0.0 && memory.is_finite(), "--memory {memory}: give a number of GB above 0");
         let names = DeviceName::parse_list(&self.device).context("--device")?;
         let devices = names.into_iter().map(DeviceName::open).collect::<Result<Vec<_>, _>>().context("--device")?;
         // All chunks of a worker are on its device.
@@ -245,6 +264,7 @@ impl Flags {
                 steps: self.steps,
                 schedule_steps,
                 learning_rate: self.learning_rate,
+                optimizer: self.optimizer,
                 health_every: self.health_every,
                 clip: (self.clip > 0.0).then_some(Clip::GlobalNorm(self.clip)),
                 micro_batches: self.micro_batches,
@@ -259,6 +279,7 @@ impl Flags {
                 utilisation: self.peak_tflops.map(of_peak),
                 channel_capacity: self.channel_capacity,
                 cores_per_stage: self.cores_per_stage,
+                memory: self.memory.map(|gigabytes| (gigabytes * 1e9) as u64),
                 watchdog: watchdog(self.watchdog),
             },
             seed: self.seed,

@@ -1,7 +1,7 @@
 //! What a step tells, as a line of a log.
 
-use stageline::{Activity, Clock, ParameterHealth, StepReport, Update};
-use stageline_report::record::{Account, Event, Health, StageCosts, Step, WorkerMemory};
+use stageline::{Activity, Clock, MemoryEstimate, ParameterHealth, StepReport, Update};
+use stageline_report::record::{Account, EstimatedMemory, Event, Health, StageCosts, Step, WorkerMemory};
 
 /// With the events, where they are to be drawn.
 pub fn step(report: &StepReport, timeline: bool) -> Step {
@@ -31,6 +31,19 @@ pub fn step(report: &StepReport, timeline: bool) -> Step {
         health: report.health.iter().map(health).collect(),
         timeline: if timeline { events(report) } else { Vec::new() },
     }
+}
+
+/// What each worker will hold.
+pub fn estimate(estimate: &MemoryEstimate) -> Vec<EstimatedMemory> {
+    let of_worker = |worker: stageline::WorkerEstimate| EstimatedMemory {
+        parameters: worker.parameters,
+        optimizer: worker.optimizer,
+        gradients: worker.gradients,
+        activations: worker.activations,
+        other: worker.other,
+        peak: worker.peak(),
+    };
+    estimate.workers().into_iter().map(of_worker).collect()
 }
 
 fn account(account: stageline::Account) -> Account {

@@ -17,6 +17,7 @@ static ALLOCATOR: stageline::CountingAllocator = stageline::CountingAllocator::n
 use std::sync::Mutex;
 
 mod injection;
+mod kills;
 mod memory;
 mod soak;
 mod standing;

@@ -16,22 +16,22 @@ use crate::command::example;
 const SMALL: &str = "--layers 2 --width 16 --context 16 --micro-batch-size 2 --micro-batches 4 --stages 2";
 
 /// A folder with a text, and with what runs leave.
-struct Place(TempDir);
+pub struct Place(TempDir);
 
 impl Place {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let text: String = (0..2000).map(|line| format!("line {line} of {}\n", line * line % 97)).collect();
         fs::write(folder.path().join("text"), text).unwrap();
         Self(folder)
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
     /// The flags in which `@` stands for this folder.
-    fn command(&self, flags: &str) -> Command {
+    pub fn command(&self, flags: &str) -> Command {
         let mut command = example("gpt");
         let here = format!("{}/", self.0.path().display());
         command.env("RUST_BACKTRACE", "0");
@@ -39,24 +39,29 @@ impl Place {
         command
     }
 
-    fn run(&self, flags: &str) -> Output {
+    pub fn run(&self, flags: &str) -> Output {
         self.command(flags).output().unwrap()
     }
 
     /// What a run that must succeed says.
-    fn said(&self, flags: &str) -> String {
+    pub fn said(&self, flags: &str) -> String {
         let output = self.run(flags);
         assert!(output.status.success(), "{flags}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     }
 
     /// What a run that must not says, with `@` for this folder.
-    fn refused(&self, flags: &str) -> String {
+    pub fn refused(&self, flags: &str) -> String {
         let output = self.run(flags);
         assert!(!output.status.success(), "{flags}");
         assert!(output.status.code().is_some_and(|code| code != 101), "{flags}: a panic");
+        self.shown(&output)
+    }
+
+    /// What was said on stderr, with `@` for this folder.
+    pub fn shown(&self, output: &Output) -> String {
         let here = format!("{}/", self.0.path().display());
-        String::from_utf8(output.stderr).unwrap().replace(&here, "@")
+        String::from_utf8_lossy(&output.stderr).replace(&here, "@")
     }
 
     /// The checkpoint after so many steps.
@@ -69,7 +74,7 @@ impl Place {
 }
 
 /// Of all parameters, at the end.
-fn hash(said: &str) -> &str {
+pub fn hash(said: &str) -> &str {
     said.lines().find_map(|line| Some(line.split_once("parameters, sha256 ")?.1)).unwrap()
 }
 
@@ -287,35 +292,4 @@ fn what_cannot_go_on_says_why_and_the_way_out() {
     assert!(cause(place.refused(&format!("--resume {from}"))).contains("blocks.0.safetensors"));
     fs::write(place.path("file"), "").unwrap();
     assert!(cause(place.refused("--checkpoint @file")).contains("@file"));
-}
-
-#[test]
-fn settings_that_cannot_be_say_why_and_the_way_out() {
-    let place = Place::new();
-    fs::write(place.path("slip.toml"), "micro_batchs = 8\n").unwrap();
-    fs::write(place.path("strange.toml"), "colour = \"red\"\n").unwrap();
-    fs::write(place.path("broken.toml"), "width = \n").unwrap();
-    fs::write(place.path("nothing"), "").unwrap();
-    for (flags, expected) in [
-        ("--config @slip.toml", "there is no setting `micro_batchs`; did you mean `micro_batches`?"),
-        (
-            "--config @strange.toml",
-            "there is no setting `colour`; --help lists all flags, which are settings with `_` for `-`",
-        ),
-        ("--config @broken.toml", "TOML parse error at line 1, column 9"),
-        ("--config @absent.toml", "it cannot be read; give the path of a TOML file"),
-        ("--set widht=8", "there is no setting `widht`; did you mean `width`?"),
-        ("--set width", "give a name, `=`, and a value: --set micro_batches=16"),
-        ("--set width=wide", "invalid value 'wide' for '--width <WIDTH>'"),
-        ("--stages 5", "4 layers cannot be cut into 5 stages; ask for 1 to 4 stages"),
-        ("--micro-batches 0", "--micro-batches 0: give 1 to 65536"),
-        ("--channel-capacity 0 --schedule eager-1f1b --stages 3", "capacity"),
-        ("--data @nothing", "nothing to read at @nothing: found no non-empty file; give another path"),
-        ("--data @absent", "@absent does not exist; give the path of a text file, or of a folder of them"),
-        ("--watchdog -1", "unexpected argument '-1' found"),
-        ("--keep 0", "invalid value '0' for '--keep <KEEP>'"),
-    ] {
-        let said = place.refused(&format!("--steps 1 {flags}"));
-        assert!(said.contains(expected), "{flags}: {said}");
-    }
 }

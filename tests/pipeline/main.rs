@@ -37,3 +37,4 @@ mod transfers;
 mod verify;
 mod verify_edges;
 mod watchdog;
+mod ways_out;

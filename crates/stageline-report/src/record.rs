@@ -58,6 +58,9 @@ pub struct Run {
     pub channel_capacity: usize,
     /// The layers of the model, in order.
     pub layers: Vec<Layer>,
+    /// What each worker was estimated to hold, where that could be known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub memory: Vec<EstimatedMemory>,
     /// Targets in a micro-batch, tokens most often.
     pub tokens_per_micro_batch: f64,
     /// What it ran on, and with.
@@ -65,6 +68,23 @@ pub struct Run {
     pub machine: BTreeMap<String, Value>,
     /// Everything that was set.
     pub configuration: BTreeMap<String, Value>,
+}
+
+/// What a worker was estimated to hold before the first step, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EstimatedMemory {
+    /// Parameters.
+    pub parameters: u64,
+    /// What optimizers remember.
+    pub optimizer: u64,
+    /// The sums of gradients.
+    pub gradients: u64,
+    /// The live micro-batches, at most.
+    pub activations: u64,
+    /// What is always there besides.
+    pub other: u64,
+    /// The most in a step.
+    pub peak: u64,
 }
 
 /// A layer of the model.

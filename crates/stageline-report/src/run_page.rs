@@ -274,6 +274,7 @@ fn memory(page: &mut Page, log: &RunLog) {
             typical(&|step| Some(step.stages.get(stage)?.activation_bytes? / 1e6)),
             typical(&|step| Some(megabytes(step.memory.get(worker)?.resident))),
             typical(&|step| Some(megabytes(step.memory.get(worker)?.peak))),
+            log.run.memory.get(worker).map_or_else(String::new, |estimate| number(megabytes(estimate.peak))),
         ]
     };
     let columns = [
@@ -285,6 +286,7 @@ fn memory(page: &mut Page, log: &RunLog) {
         "MB each",
         "MB between steps",
         "MB at the peak",
+        "MB estimated before the first step",
     ];
     page.table(&columns, (0..log.plan.stages()).map(row));
 }

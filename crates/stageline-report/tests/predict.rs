@@ -26,6 +26,7 @@ fn log(layers: &[f64], stages: usize, micro_batches: usize, other: f64) -> RunLo
         schedule: "1f1b".to_owned(),
         plan: plan.to_csv(),
         channel_capacity: micro_batches,
+        memory: Vec::new(),
         layers: layers
             .iter()
             .enumerate()

@@ -8,7 +8,7 @@ use burn::tensor::Device;
 use stageline_schedule::{Action, Compute, OneFOneB, Plan, Schedule, StageMemory};
 
 use crate::device::is_host;
-use crate::fit::{DoesNotFit, Lever};
+use crate::fit::{DoesNotFit, WayOut};
 
 /// What one stage holds in a step, in bytes.
 #[derive(Clone, Debug, PartialEq)]
@@ -148,13 +148,12 @@ impl MemoryEstimate {
             return Ok(());
         };
         let there = |estimate: &Self| estimate.devices().into_iter().find(|(other, _)| same(other, &device));
-        let needs_of = |estimate: &Self| there(estimate).map_or(0, |(_, needs)| needs);
-        let levers = Lever::all(self, schedule, rows).into_iter().map(|(lever, estimate)| (lever, needs_of(&estimate)));
-        let levers = Lever::worth_it(levers.filter(|(_, less)| *less < needs).collect(), has);
+        let on_device = |estimate: &Self| there(estimate).map_or(0, |(_, needs)| needs);
+        let ways_out = WayOut::all(self, (schedule, rows), (needs, has), on_device);
         let on_it =
             |worker: &WorkerEstimate| worker.stages.iter().any(|&stage| same(&self.stages[stage].device, &device));
         let workers = self.workers().into_iter().filter(on_it).collect();
-        Err(DoesNotFit { device, needs, has, workers, levers })
+        Err(DoesNotFit { device, needs, has, workers, ways_out })
     }
 
     /// All layers in one stage, if they are on one device.

@@ -5,11 +5,12 @@ use std::fmt;
 use burn::tensor::Device;
 use stageline_schedule::{OneFOneB, Schedule};
 
+use crate::device::is_host;
 use crate::estimate::{MemoryEstimate, WorkerEstimate};
 
 /// More memory is needed than a device has.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("{}", self.explain(Lever::to_string))]
+#[error("{}", self.explain(Lever::to_string, ", "))]
 #[non_exhaustive]
 pub struct DoesNotFit {
     /// Which.
@@ -20,8 +21,18 @@ pub struct DoesNotFit {
     pub has: u64,
     /// The workers on it.
     pub workers: Vec<WorkerEstimate>,
-    /// What would need less, in the order of its price, and how much that is, in bytes.
-    pub levers: Vec<(Lever, u64)>,
+    /// Each lever by itself that helps, the cheapest first, and then, if none of them is enough, several together.
+    pub ways_out: Vec<WayOut>,
+}
+
+/// What needs less memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WayOut {
+    /// What to change, all of it.
+    pub levers: Vec<Lever>,
+    /// What is then needed, in bytes.
+    pub needs: u64,
 }
 
 /// What can be changed so that less memory is needed.
@@ -47,56 +58,95 @@ impl fmt::Display for Lever {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::SmallerMicroBatches { rows, micro_batches } => {
-                write!(f, "micro-batches of {rows} rows, {micro_batches} of them")
+                write!(f, "{micro_batches} micro-batches of {rows} rows")
             }
             Self::OneFOneB => write!(f, "the 1f1b schedule"),
-            Self::OneStage => write!(f, "one stage, with the device to itself"),
+            Self::OneStage => write!(f, "one stage"),
             Self::LeanerOptimizer => write!(f, "an optimizer that remembers nothing, such as plain SGD"),
         }
     }
 }
 
-impl Lever {
-    /// All that could be tried, the cheapest first, with what is then held.
-    pub(crate) fn all(estimate: &MemoryEstimate, schedule: &dyn Schedule, rows: usize) -> Vec<(Self, MemoryEstimate)> {
-        let (stages, micro_batches) = (estimate.plan.stages(), estimate.plan.micro_batches());
-        let mut levers = Vec::new();
-        for times in (2..=rows).filter(|times| rows.is_multiple_of(*times)) {
-            if let Ok(plan) = schedule.plan(stages, micro_batches * times) {
-                let lever = Self::SmallerMicroBatches { rows: rows / times, micro_batches: micro_batches * times };
-                levers.push((lever, estimate.with_smaller_micro_batches(times).under(plan)));
+/// Something else than what was asked for.
+#[derive(Clone, Copy)]
+struct Change {
+    /// How many times smaller micro-batches are.
+    times: usize,
+    one_f_one_b: bool,
+    one_stage: bool,
+    lean: bool,
+}
+
+impl Change {
+    /// All that could be made of micro-batches of so many rows, what costs least first; the first one changes nothing.
+    fn all(rows: usize) -> Vec<Self> {
+        let sizes: Vec<_> = (1..=rows.max(1)).filter(|times| rows.is_multiple_of(*times)).collect();
+        let mut all = Vec::with_capacity(8 * sizes.len());
+        for lean in [false, true] {
+            for (one_f_one_b, one_stage) in [(false, false), (true, false), (false, true), (true, true)] {
+                all.extend(sizes.iter().map(|&times| Self { times, one_f_one_b, one_stage, lean }));
             }
         }
-        let one_each = estimate.plan.workers() == stages;
-        if let Some(plan) = OneFOneB.plan(stages, micro_batches).ok().filter(|_| one_each) {
-            levers.push((Self::OneFOneB, estimate.under(plan)));
-        }
-        if let Some(joined) = estimate.in_one_stage() {
-            levers.push((Self::OneStage, joined));
-        }
-        levers.push((Self::LeanerOptimizer, estimate.without_optimizer_states()));
-        levers
+        all
     }
 
-    /// Of micro-batches of many sizes the largest with which it fits, or the smallest.
-    pub(crate) fn worth_it(levers: Vec<(Self, u64)>, has: u64) -> Vec<(Self, u64)> {
-        let is_size = |(lever, _): &(Self, u64)| matches!(lever, Self::SmallerMicroBatches { .. });
-        let (sizes, others): (Vec<_>, Vec<_>) = levers.into_iter().partition(is_size);
-        let size = sizes.iter().find(|(_, needs)| *needs <= has).or(sizes.last()).copied();
-        size.into_iter().chain(others).collect()
+    fn levers(self, estimate: &MemoryEstimate, rows: usize) -> Vec<Lever> {
+        let Self { times, one_f_one_b, one_stage, lean } = self;
+        let micro_batches = estimate.plan.micro_batches() * times;
+        let size = (times > 1).then_some(Lever::SmallerMicroBatches { rows: rows / times, micro_batches });
+        let others = [(one_f_one_b, Lever::OneFOneB), (one_stage, Lever::OneStage), (lean, Lever::LeanerOptimizer)];
+        size.into_iter().chain(others.into_iter().filter(|(wanted, _)| *wanted).map(|(_, lever)| lever)).collect()
+    }
+
+    /// What is then held; `None` where it cannot be changed so.
+    fn of(self, estimate: &MemoryEstimate, schedule: &dyn Schedule) -> Option<MemoryEstimate> {
+        let changed = if self.one_stage { estimate.in_one_stage()? } else { estimate.clone() };
+        let changed = if self.lean { changed.without_optimizer_states() } else { changed };
+        let (stages, micro_batches) = (changed.plan.stages(), changed.plan.micro_batches() * self.times);
+        if self.one_f_one_b && changed.plan.workers() != stages {
+            return None;
+        }
+        let schedule = if self.one_f_one_b { &OneFOneB } else { schedule };
+        let plan = schedule.plan(stages, micro_batches).ok()?;
+        Some(changed.with_smaller_micro_batches(self.times).under(plan))
+    }
+}
+
+impl WayOut {
+    /// What would need less, of what has micro-batches of so many rows: each lever by itself, micro-batches only as small as
+    /// they have to be; then, if it takes more than one, the cheapest that fit, or those that need least.
+    pub(crate) fn all(
+        estimate: &MemoryEstimate,
+        (schedule, rows): (&dyn Schedule, usize),
+        (needs, has): (u64, u64),
+        on_device: impl Fn(&MemoryEstimate) -> u64,
+    ) -> Vec<Self> {
+        let way_out = |change: Change| {
+            let needs = on_device(&change.of(estimate, schedule)?);
+            Some(Self { levers: change.levers(estimate, rows), needs })
+        };
+        let all: Vec<_> =
+            Change::all(rows).into_iter().filter_map(way_out).filter(|way_out| way_out.needs < needs).collect();
+        let (single, several): (Vec<_>, Vec<_>) = all.into_iter().partition(|way_out| way_out.levers.len() == 1);
+        let is_size = |way_out: &Self| matches!(way_out.levers[..], [Lever::SmallerMicroBatches { .. }]);
+        let (sizes, mut chosen): (Vec<_>, Vec<_>) = single.into_iter().partition(is_size);
+        let size = sizes.iter().find(|way_out| way_out.needs <= has).or(sizes.last()).cloned();
+        chosen.splice(0..0, size);
+        if chosen.iter().all(|way_out| way_out.needs > has) {
+            let fits = several.iter().find(|way_out| way_out.needs <= has);
+            chosen.extend(fits.or(several.iter().min_by_key(|way_out| way_out.needs)).cloned());
+        }
+        chosen
     }
 }
 
 impl DoesNotFit {
-    /// What it says, with each way out in the words of a program.
-    pub fn explain(&self, lever: impl Fn(&Lever) -> String) -> String {
+    /// What it says, with each lever in the words of a program, and these between several of them.
+    pub fn explain(&self, lever: impl Fn(&Lever) -> String, between: &str) -> String {
         use fmt::Write;
-        let mut text = format!(
-            "about {} of memory are needed on {:?}, which has {}",
-            Bytes(self.needs),
-            self.device,
-            Bytes(self.has)
-        );
+        let (needs, has) = (Bytes(self.needs), Bytes(self.has));
+        let place = if is_host(&self.device) { "the host".to_owned() } else { format!("{:?}", self.device) };
+        let mut text = format!("about {needs} of memory are needed on {place}, which has {has}");
         for worker in &self.workers {
             let WorkerEstimate { stages, parameters, optimizer, gradients, activations, .. } = worker;
             let stages: Vec<_> = stages.iter().map(usize::to_string).collect();
@@ -110,14 +160,14 @@ impl DoesNotFit {
                 stages.join(", "),
             );
         }
-        if self.levers.is_empty() {
-            text.push_str("\nuse a device that has more, or a smaller model");
-        } else {
-            text.push_str("\nways out, the cheapest first:");
+        for (index, WayOut { levers, needs }) in self.ways_out.iter().enumerate() {
+            let levers: Vec<_> = levers.iter().map(&lever).collect();
+            let verdict = if *needs <= self.has { "fits" } else { "does not fit" };
+            let head = if index == 0 { "\nways out, the cheapest first:" } else { "" };
+            let _ = write!(text, "{head}\n  {}: about {}, {verdict}", levers.join(between), Bytes(*needs));
         }
-        for (way_out, needs) in &self.levers {
-            let verdict = if *needs <= self.has { "fits" } else { "not enough alone" };
-            let _ = write!(text, "\n  {}: about {}, {verdict}", lever(way_out), Bytes(*needs));
+        if self.ways_out.iter().all(|way_out| way_out.needs > self.has) {
+            text.push_str("\nuse a device that has more, or a smaller model");
         }
         text
     }

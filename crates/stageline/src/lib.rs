@@ -116,7 +116,7 @@ pub use estimate::{MemoryEstimate, StageEstimate, WorkerEstimate};
 pub use events::{Event, Held};
 pub use failure::{Activity, During, Failure, StageFailure, WaitCause};
 pub use finite::{Culprit, OnNonFinite, Origin};
-pub use fit::{DoesNotFit, Lever};
+pub use fit::{DoesNotFit, Lever, WayOut};
 pub use health::{Histogram, ParameterHealth};
 pub use loss_scale::{DynamicLossScale, LossScale};
 pub use memory::WorkerMemory;

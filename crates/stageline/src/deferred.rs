@@ -1,0 +1,93 @@
+//! Weight gradients that wait: what split layers leave of a backward, to be computed when the plan says.
+//!
+//! A layer's backward asks [`put_off`]. Outside [`collect`] nothing waits, so the same layers train in a plain loop.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+
+use burn::module::ParamId;
+use burn::optim::GradientsParams;
+use burn::tensor::{FloatDType, Tensor};
+
+/// Gradients that are added up, parameter by parameter.
+#[derive(Default)]
+pub(crate) struct Sum {
+    pub(crate) gradients: GradientsParams,
+    /// In what they are added up, if not as they come.
+    dtype: Option<FloatDType>,
+}
+
+impl Sum {
+    /// Of gradients in this type, or as they come.
+    pub(crate) fn new(dtype: Option<FloatDType>) -> Self {
+        Self { gradients: GradientsParams::new(), dtype }
+    }
+
+    /// Adds in place, where nobody else has what is there.
+    pub(crate) fn add<const D: usize>(&mut self, id: ParamId, gradient: Tensor<D>) {
+        let gradient = self.dtype.map_or(gradient.clone(), |dtype| gradient.cast(dtype));
+        let sum = match self.gradients.remove::<D>(id) {
+            Some(sum) => sum.add(gradient),
+            None => gradient,
+        };
+        self.gradients.register(id, sum);
+    }
+}
+
+/// The gradients of a layer's weights for one use of it, not yet computed.
+pub(crate) struct Deferred {
+    pub(crate) ids: Vec<ParamId>,
+    compute: Box<dyn FnOnce(&mut Sum) + Send>,
+}
+
+impl Deferred {
+    pub(crate) fn new(ids: Vec<ParamId>, compute: impl FnOnce(&mut Sum) + Send + 'static) -> Self {
+        Self { ids, compute: Box::new(compute) }
+    }
+
+    /// Computes them, and adds them to what there is.
+    pub(crate) fn add_to(self, sum: &mut Sum) {
+        (self.compute)(sum);
+    }
+}
+
+/// Where a backward leaves them.
+struct Scope {
+    /// Whose gradients do not wait.
+    exempt: HashSet<ParamId>,
+    deferred: Vec<Deferred>,
+}
+
+thread_local! {
+    static SCOPE: RefCell<Option<Scope>> = const { RefCell::new(None) };
+}
+
+/// Ends with the call, also by a panic.
+struct Open;
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        SCOPE.take();
+    }
+}
+
+/// Runs a backward, and gives what it has left for later, in the order of the backward.
+pub(crate) fn collect<R>(exempt: HashSet<ParamId>, backward: impl FnOnce() -> R) -> (R, Vec<Deferred>) {
+    SCOPE.set(Some(Scope { exempt, deferred: Vec::new() }));
+    let open = Open;
+    let result = backward();
+    let deferred = SCOPE.take().map(|scope| scope.deferred).unwrap_or_default();
+    drop(open);
+    (result, deferred)
+}
+
+/// Leaves gradients for later; gives them back where nothing waits.
+pub(crate) fn put_off(later: Deferred) -> Result<(), Deferred> {
+    SCOPE.with_borrow_mut(|scope| match scope {
+        Some(scope) if later.ids.iter().all(|id| !scope.exempt.contains(id)) => {
+            scope.deferred.push(later);
+            Ok(())
+        }
+        _ => Err(later),
+    })
+}

@@ -1,0 +1,173 @@
+//! A linear layer.
+
+use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
+use burn::tensor::Tensor;
+use burn::tensor::module::linear;
+
+/// `input x weight + bias`, as [burn's](burn::nn::Linear); its backward is split.
+///
+/// ```
+/// use burn::nn::LinearConfig;
+/// use burn::tensor::{Device, Tensor};
+/// use stageline::nn::Linear;
+///
+/// let device = Device::flex();
+/// let layer = Linear::from(LinearConfig::new(3, 2).init(&device));
+/// assert_eq!(layer.forward(Tensor::<3>::ones([4, 5, 3], &device)).dims(), [4, 5, 2]);
+/// ```
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct Linear {
+    /// `[inputs, outputs]`.
+    pub weight: Param<Tensor<2>>,
+    /// `[outputs]`.
+    pub bias: Option<Param<Tensor<1>>>,
+}
+
+impl From<burn::nn::Linear> for Linear {
+    fn from(burn::nn::Linear { weight, bias, .. }: burn::nn::Linear) -> Self {
+        Self { weight, bias }
+    }
+}
+
+impl ModuleDisplay for Linear {
+    fn custom_settings(&self) -> Option<DisplaySettings> {
+        DisplaySettings::new().with_new_line_after_attribute(false).optional()
+    }
+
+    fn custom_content(&self, content: Content) -> Option<Content> {
+        let [inputs, outputs] = self.weight.shape().dims();
+        content.add("inputs", &inputs).add("outputs", &outputs).add("bias", &self.bias.is_some()).optional()
+    }
+}
+
+impl Linear {
+    /// `[..., inputs]` to `[..., outputs]`.
+    ///
+    /// # Panics
+    /// If the last dimension of the input is not that of the weights.
+    pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        let (inputs, [expected, _]) = (input.dims()[D - 1], self.weight.shape().dims());
+        assert_eq!(inputs, expected, "the input has {inputs} features, and the layer takes {expected}");
+        #[cfg(feature = "flex")]
+        if self.weight.val().is_require_grad() && crate::device::is_host(&self.weight.device()) {
+            return host::split(input, &self.weight, self.bias.as_ref());
+        }
+        linear(input, self.weight.val(), self.bias.as_ref().map(Param::val))
+    }
+}
+
+#[cfg(feature = "flex")]
+mod host {
+    use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::NoCheckpointing};
+    use burn::backend::autodiff::grads::Gradients;
+    use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+    use burn::backend::tensor::FloatTensor;
+    use burn::backend::{Autodiff, Backend, Flex};
+    use burn::module::{Param, ParamId};
+    use burn::tensor::Tensor;
+
+    use crate::deferred::{Deferred, put_off};
+
+    #[derive(Debug)]
+    struct SplitLinear;
+
+    /// What the backward needs.
+    #[derive(Clone, Debug)]
+    struct State {
+        input: FloatTensor<Flex>,
+        weight: FloatTensor<Flex>,
+        weight_id: ParamId,
+        bias_id: Option<ParamId>,
+    }
+
+    impl<const N: usize> Backward<Flex, N> for SplitLinear {
+        type State = State;
+
+        fn backward(self, ops: Ops<State, N>, gradients: &mut Gradients, _: &mut Checkpointer) {
+            let gradient = gradients.consume::<Flex>(&ops.node);
+            let State { input, weight, weight_id, bias_id } = ops.state;
+            let mut parents = ops.parents.into_iter();
+            if let Some(node) = parents.next().flatten() {
+                gradients.register::<Flex>(node.id, Flex::linear_x_backward(weight, gradient.clone()));
+            }
+            let of_weights = OfWeights { input, gradient };
+            let ids = [weight_id].into_iter().chain(bias_id).collect();
+            let later = of_weights.clone();
+            let later = Deferred::new(ids, move |sum| {
+                sum.add(weight_id, later.weight());
+                if let Some(bias) = bias_id {
+                    sum.add(bias, later.bias());
+                }
+            });
+            if put_off(later).is_err() {
+                if let Some(node) = parents.next().flatten() {
+                    gradients.register::<Flex>(node.id, of_weights.weight_primitive());
+                }
+                if let Some(node) = parents.next().flatten() {
+                    gradients.register::<Flex>(node.id, of_weights.bias_primitive());
+                }
+            }
+        }
+    }
+
+    /// Of which the gradients of the weights are made.
+    #[derive(Clone)]
+    struct OfWeights {
+        input: FloatTensor<Flex>,
+        gradient: FloatTensor<Flex>,
+    }
+
+    impl OfWeights {
+        fn weight_primitive(&self) -> FloatTensor<Flex> {
+            Flex::linear_weight_backward(self.input.clone(), self.gradient.clone())
+        }
+
+        fn bias_primitive(&self) -> FloatTensor<Flex> {
+            Flex::linear_bias_backward(self.gradient.clone())
+        }
+
+        fn weight(&self) -> Tensor<2> {
+            Tensor::from_primitive::<Flex>(self.weight_primitive())
+        }
+
+        fn bias(&self) -> Tensor<1> {
+            Tensor::from_primitive::<Flex>(self.bias_primitive())
+        }
+    }
+
+    pub(super) fn split<const D: usize>(
+        input: Tensor<D>,
+        weight: &Param<Tensor<2>>,
+        bias: Option<&Param<Tensor<1>>>,
+    ) -> Tensor<D> {
+        const HERE: &str = "a tensor on the host is one of flex";
+        let (input, input_node) = input.try_into_primitive::<Autodiff<Flex>>().expect(HERE).into_parts();
+        let (values, weight_node) = weight.val().try_into_primitive::<Autodiff<Flex>>().expect(HERE).into_parts();
+        let state = State {
+            input: input.clone(),
+            weight: values.clone(),
+            weight_id: weight.id,
+            bias_id: bias.filter(|bias| bias.val().is_require_grad()).map(|bias| bias.id),
+        };
+        let output = match bias {
+            None => {
+                let output = Flex::linear(input, values, None);
+                match SplitLinear.prepare::<NoCheckpointing>([input_node, weight_node]).compute_bound().stateful() {
+                    OpsKind::Tracked(prepared) => prepared.finish(state, output),
+                    OpsKind::UnTracked(prepared) => prepared.finish(output),
+                }
+            }
+            Some(bias) => {
+                let (bias, bias_node) = bias.val().try_into_primitive::<Autodiff<Flex>>().expect(HERE).into_parts();
+                let output = Flex::linear(input, values, Some(bias));
+                let nodes = [input_node, weight_node, bias_node];
+                match SplitLinear.prepare::<NoCheckpointing>(nodes).compute_bound().stateful() {
+                    OpsKind::Tracked(prepared) => prepared.finish(state, output),
+                    OpsKind::UnTracked(prepared) => prepared.finish(output),
+                }
+            }
+        };
+        Tensor::from_primitive::<Autodiff<Flex>>(output)
+    }
+}

@@ -1,0 +1,270 @@
+//! Every message of the example that names a way out, and the way out, taken.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use stageline::checkpoint::Saved;
+
+use crate::keeping::{Place, hash};
+
+/// What a run that must not succeed says last.
+fn last(said: &str) -> &str {
+    said.trim_end().lines().next_back().unwrap().trim()
+}
+
+#[test]
+fn what_cannot_be_asked_for_is_mended_by_what_the_message_says() {
+    let place = Place::new();
+    for (name, text) in [
+        ("slip.toml", "micro_batchs = 8\n"),
+        ("mended.toml", "micro_batches = 8\n"),
+        ("strange.toml", "colour = \"red\"\n"),
+        ("broken.toml", "width = \n"),
+        ("nothing", ""),
+    ] {
+        fs::write(place.path(name), text).unwrap();
+    }
+    for (flags, expected, mended) in [
+        (
+            "--config @slip.toml",
+            "there is no setting `micro_batchs`; did you mean `micro_batches`?",
+            "--config @mended.toml",
+        ),
+        ("--set widht=8", "there is no setting `widht`; did you mean `width`?", "--set width=8"),
+        ("--set width", "give a name, `=`, and a value: --set micro_batches=16", "--set micro_batches=16"),
+        ("--set resume=latest", "`resume` is for the command line only: give it as a flag", ""),
+        (
+            "--config @strange.toml",
+            "there is no setting `colour`; --help lists all flags, which are settings with `_` for `-`",
+            "--config @mended.toml",
+        ),
+        ("--config @broken.toml", "TOML parse error at line 1, column 9", "--config @mended.toml"),
+        ("--config @absent.toml", "it cannot be read; give the path of a TOML file", "--config @mended.toml"),
+        ("--set width=wide", "invalid value 'wide' for '--width <WIDTH>'", "--set width=8"),
+        ("--watchdog -1", "unexpected argument '-1' found", "--watchdog 1"),
+        ("--keep 0", "invalid value '0' for '--keep <KEEP>'", "--keep 1"),
+        ("--stages 5", "Error: 4 layers cannot be cut into 5 stages; ask for 1 to 4 stages", "--stages 4"),
+        ("--stages 0", "Error: --stages 0: give 1 to 65536", "--stages 1"),
+        ("--micro-batches 0", "Error: --micro-batches 0: give 1 to 65536", "--micro-batches 1"),
+        ("--micro-batches 65537", "Error: --micro-batches 65537: give 1 to 65536", "--micro-batches 8"),
+        ("--every 0", "Error: --every 0: give 1 or more", "--every 1"),
+        (
+            "--stop-after 1",
+            "Error: --stop-after: give --checkpoint a folder for what is trained until then",
+            "--stop-after 1 --checkpoint @new",
+        ),
+        ("--learning-rate 0", "Error: --learning-rate 0: give a number above 0 and at most 1", "--learning-rate 1e-3"),
+        ("--clip -1", "error: unexpected argument '-1' found", "--clip 0"),
+        ("--memory 0", "Error: --memory 0: give a number of GB above 0", "--memory 1"),
+        ("--device gpu", "`gpu` is no device; write `cpu`, or `cuda:` and an index, as in `cuda:0`", "--device cpu"),
+        (
+            "--data @nothing",
+            "Error: nothing to read at @nothing: found no non-empty file; give another path",
+            "--data @text",
+        ),
+        (
+            "--data @absent",
+            "Error: @absent does not exist; give the path of a text file, or of a folder of them",
+            "--data @text",
+        ),
+        ("--resume latest", "Error: --resume latest: give --checkpoint the folder to look in", ""),
+        (
+            "--resume @absent",
+            "@absent does not exist; give the path of a checkpoint, or of a folder of checkpoints",
+            "",
+        ),
+    ] {
+        let said = place.refused(&format!("--steps 1 {flags}"));
+        assert!(said.contains(expected), "{flags}: {said}");
+        assert!(said.len() < 700, "{flags}: a message, and not a page: {said}");
+        place.said(&format!("--steps 1 {mended}"));
+    }
+}
+
+#[test]
+fn channels_that_are_too_small_say_which_size_is_enough() {
+    let place = Place::new();
+    let flags = "--steps 1 --layers 4 --stages 4 --schedule interleaved --micro-batches 4";
+    let said = place.refused(&format!("{flags} --channel-capacity 0"));
+    let enough = said
+        .split("raise the channel capacity to ")
+        .nth(1)
+        .and_then(|rest| rest.split(|c: char| !c.is_ascii_digit()).next());
+    let enough = enough.unwrap_or_else(|| panic!("{said}"));
+    place.said(&format!("{flags} --channel-capacity {enough}"));
+}
+
+#[test]
+fn what_does_not_fit_the_memory_fits_as_the_message_says() {
+    let place = Place::new();
+    let flags = "--steps 1 --layers 4 --width 32 --context 64 --stages 2 --micro-batches 8 --micro-batch-size 4";
+    let (mut taken, mut refused) = (0, 0);
+    for (schedule, memory) in [("gpipe", 0.02), ("gpipe", 0.01), ("1f1b", 0.006), ("1f1b", 0.0035)] {
+        let said = place.refused(&format!("{flags} --schedule {schedule} --memory {memory}"));
+        assert!(
+            said.starts_with("Error: about ") && said.contains(" of memory are needed on the host, which has "),
+            "{said}"
+        );
+        assert!(said.contains("\nways out, the cheapest first:\n"), "{said}");
+        for way_out in said.lines().filter(|line| line.starts_with("  --")) {
+            let (levers, figure) = way_out.trim().split_once(": ").unwrap();
+            let flags = format!("{flags} --schedule {schedule} --memory {memory} {levers}");
+            if figure.ends_with(", fits") {
+                assert!(!place.said(&flags).is_empty());
+                taken += 1;
+            } else {
+                place.refused(&flags);
+                refused += 1;
+            }
+        }
+    }
+    assert!(taken >= 4 && refused >= 2, "{taken} ways out were taken, and {refused} do not lead out");
+    let said = place.refused("--steps 1 --width 4096 --memory 1");
+    assert_eq!(
+        last(&said),
+        "Error: 404930560 parameters need at least 11.338 GB, with gradients and what the optimizer remembers, and there are 1.000 GB: \
+         lower --width or --layers"
+    );
+}
+
+#[cfg(unix)]
+mod files {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    /// The same command for somebody who is not root: who is, may read and write everything.
+    fn unprivileged(place: &Place, flags: &str) -> Command {
+        let command = place.command(flags);
+        let is_root = Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout == b"0\n");
+        if !is_root {
+            return command;
+        }
+        let program = place.path("program");
+        fs::copy(command.get_program(), &program).unwrap();
+        fs::set_permissions(place.path(""), fs::Permissions::from_mode(0o755)).unwrap();
+        let mut other = Command::new("setpriv");
+        other.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(program).args(command.get_args());
+        other.env("RUST_BACKTRACE", "0");
+        other
+    }
+
+    fn refusal(place: &Place, output: &Output) -> String {
+        let said = place.shown(output);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        said
+    }
+
+    #[test]
+    fn a_folder_that_may_not_be_written_or_read_works_when_it_may() {
+        let place = Place::new();
+        let folder = place.path("locked");
+        fs::create_dir(&folder).unwrap();
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o555)).unwrap();
+        let flags = "--steps 2 --every 1 --checkpoint @locked";
+        let said = refusal(&place, &unprivileged(&place, flags).output().unwrap());
+        assert!(
+            said.starts_with("Error: --checkpoint\n")
+                && said.contains("cannot open @locked/.lock; free space on its disk, or make the folder writable"),
+            "{said}"
+        );
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
+        let output = unprivileged(&place, flags).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+
+        let text = place.path("text");
+        fs::set_permissions(&text, fs::Permissions::from_mode(0o000)).unwrap();
+        let said = refusal(&place, &unprivileged(&place, "--steps 1").output().unwrap());
+        assert!(
+            said.starts_with("Error: cannot read @text; make it readable, or move it out of the corpus\n"),
+            "{said}"
+        );
+        fs::set_permissions(&text, fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(unprivileged(&place, "--steps 1").output().unwrap().status.success());
+    }
+
+    /// A disk that is full, as the system has it: files may not grow beyond some blocks of 512 bytes, or of 1024.
+    #[test]
+    fn a_full_disk_ends_the_run_and_with_room_it_goes_on_to_the_same_bits() {
+        let place = Place::new();
+        let flags = "--steps 6 --every 1 --width 32";
+        let whole = place.said(flags);
+        place.said(&format!("{flags} --stop-after 2 --checkpoint @kept"));
+        let resume = format!("{flags} --resume latest --checkpoint @kept");
+        let command = place.command(&resume);
+        let mut limited = Command::new("sh");
+        limited.args(["-c", r#"trap '' XFSZ; ulimit -f 16 && exec "$0" "$@""#]).arg(command.get_program());
+        let output = limited.args(command.get_args()).env("RUST_BACKTRACE", "0").output().unwrap();
+        let said = refusal(&place, &output);
+        assert!(
+            said.contains("cannot write @kept/")
+                && said.contains(
+                    "; free space on its disk, or make the folder writable; earlier checkpoints are untouched"
+                ),
+            "{said}"
+        );
+        assert_eq!(Saved::open(&place.path("kept")).unwrap().manifest().progress.steps, 2);
+        assert_eq!(hash(&place.said(&resume)), hash(&whole));
+    }
+
+    /// The text, while a run has it open.
+    #[test]
+    fn a_text_that_shrinks_is_an_error_and_put_back_the_run_goes_on_to_the_same_bits() {
+        let place = Place::new();
+        let flags = "--steps 12 --schedule-steps 400 --every 1 --micro-batches 8 --micro-batch-size 4 --context 64";
+        let whole = place.said(flags);
+        let text = place.path("text");
+        let (bytes, modified) = (fs::read(&text).unwrap(), fs::metadata(&text).unwrap().modified().unwrap());
+        let mut child = place.command(&format!("{flags} --steps 1000000 --checkpoint @kept --log @log.jsonl"));
+        let child = child.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+        while fs::read_to_string(place.path("log.jsonl")).unwrap_or_default().lines().count() < 4 {
+            std::thread::yield_now();
+        }
+        fs::OpenOptions::new().write(true).open(&text).unwrap().set_len(1000).unwrap();
+        let said = refusal(&place, &child.wait_with_output().unwrap());
+        assert!(
+            said.contains(&format!("Error: @text had {} bytes when the corpus was opened, and has 1000 now; put it back as it was, with its modification time", bytes.len())),
+            "{said}"
+        );
+        fs::write(&text, bytes).unwrap();
+        fs::OpenOptions::new().write(true).open(&text).unwrap().set_modified(modified).unwrap();
+        let steps = Saved::open(&place.path("kept")).unwrap().manifest().progress.steps;
+        let rest = place.said(&format!("{flags} --resume latest --checkpoint @kept --steps {}", steps.max(12)));
+        if steps <= 12 {
+            assert_eq!(hash(&rest), hash(&whole));
+        }
+    }
+}
+
+/// Under a right seal.
+#[test]
+fn a_checkpoint_with_a_nan_is_refused_and_the_older_one_that_is_named_goes_on() {
+    let place = Place::new();
+    let whole = place.said("--steps 4");
+    place.said("--steps 4 --every 1 --stop-after 2 --checkpoint @kept");
+    let newest: PathBuf = Saved::open(&place.path("kept")).unwrap().path().to_owned();
+    let name = "blocks.0.safetensors";
+    let mut bytes = fs::read(newest.join(name)).unwrap();
+    let end = bytes.len();
+    bytes[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
+    fs::write(newest.join(name), &bytes).unwrap();
+    let manifest = newest.join("manifest.json");
+    let mut value: Value = serde_json::from_slice(&fs::read(&manifest).unwrap()).unwrap();
+    value.as_object_mut().unwrap().remove("sha256").unwrap();
+    let entry = value["files"].as_array_mut().unwrap().iter_mut().find(|entry| entry["name"] == name).unwrap();
+    entry["sha256"] = sha256(&bytes).into();
+    let object = serde_json::to_string_pretty(&value).unwrap();
+    let body = object.strip_suffix("\n}").unwrap();
+    fs::write(&manifest, format!("{body},\n  \"sha256\": \"{}\"\n}}\n", sha256(body.as_bytes()))).unwrap();
+
+    let said = place.refused("--resume latest --checkpoint @kept");
+    assert!(said.contains("blocks.0.safetensors") && said.contains("NaN"), "{said}");
+    let older = said.split("resume from an older one, such as ").nth(1).unwrap().lines().next().unwrap();
+    assert_eq!(hash(&place.said(&format!("--resume {older} --checkpoint @kept"))), hash(&whole));
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
