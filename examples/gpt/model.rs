@@ -4,9 +4,10 @@
 //! for which burn's linear is fastest.
 
 use burn::module::{Initializer, Module, Param};
-use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
+use burn::nn::{EmbeddingConfig, LayerNorm, LayerNormConfig, LinearConfig};
 use burn::tensor::activation::{gelu, log_softmax, softmax};
 use burn::tensor::{Bool, Device, FloatDType, Int, Tensor};
+use stageline::nn::{Embedding, Linear};
 use stageline::{LossStage, Stage, Weight, seeded};
 
 /// The number of different bytes.
@@ -92,13 +93,16 @@ fn normal(std: f64) -> Initializer {
 fn linear(from: usize, to: usize, std: f64, device: &Device) -> Linear {
     let mut linear = LinearConfig::new(from, to).with_initializer(normal(std)).init(device);
     linear.bias = Some(Initializer::Zeros.init([to], device));
-    linear
+    linear.into()
 }
 
 impl Embeddings {
     fn init(shape: Shape, device: &Device) -> Self {
         let bytes = EmbeddingConfig::new(VOCABULARY, shape.width).with_initializer(normal(DEVIATION));
-        Self { bytes: bytes.init(device), positions: normal(DEVIATION).init([shape.context, shape.width], device) }
+        Self {
+            bytes: bytes.init(device).into(),
+            positions: normal(DEVIATION).init([shape.context, shape.width], device),
+        }
     }
 }
 
@@ -124,7 +128,7 @@ impl Block {
 impl Head {
     fn init(shape: Shape, device: &Device) -> Self {
         let logits = LinearConfig::new(shape.width, VOCABULARY).with_bias(false).with_initializer(normal(DEVIATION));
-        Self { norm: LayerNormConfig::new(shape.width).init(device), logits: logits.init(device) }
+        Self { norm: LayerNormConfig::new(shape.width).init(device), logits: logits.init(device).into() }
     }
 
     /// `[batch, context, width]` to the logits of the next byte, `[batch x context, 256]`.

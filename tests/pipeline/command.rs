@@ -176,7 +176,6 @@ fn what_cannot_be_is_refused_with_the_way_out() {
         ("--data /does/not/exist", "/does/not/exist"),
         ("--stages 2 --channel-capacity 0", "raise the channel capacity to 1"),
         ("--schedule 2f2b", "there is no schedule `2f2b`; there are gpipe, 1f1b"),
-        ("--stages 2 --schedule zb-h1", "stages have whole backwards only"),
     ] {
         let output = gpt(flags);
         let error = String::from_utf8_lossy(&output.stderr);

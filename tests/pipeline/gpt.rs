@@ -3,7 +3,7 @@
 use burn::module::Module;
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use stageline::schedule::{GPipe, OneFOneB, Schedule};
+use stageline::schedule::{GPipe, Interleaved, OneFOneB, Schedule, ZbH1, ZbH2, ZbV};
 use stageline::{Batch, LossStage, Stage, StageConfig};
 
 use crate::cut;
@@ -61,8 +61,13 @@ fn the_fingerprint_does_not_depend_on_the_cut() {
             let case = format!("P={stages} M={micro_batches} rows={rows}");
             assert_eq!(train_cut(seed, rows, stages, micro_batches, Box::new(OneFOneB)), plain, "1F1B, {case}");
             assert_eq!(train_cut(seed, rows, stages, micro_batches, Box::new(GPipe)), plain, "GPipe, {case}");
+            assert_eq!(train_cut(seed, rows, stages, micro_batches, Box::new(ZbH1)), plain, "ZB-H1, {case}");
+            assert_eq!(train_cut(seed, rows, stages, micro_batches, Box::new(ZbH2)), plain, "ZB-H2, {case}");
         }
     }
+    let plain = train_plainly(5, 11, 8);
+    assert_eq!(train_cut(5, 11, 4, 8, Box::new(ZbV)), plain, "ZB-V");
+    assert_eq!(train_cut(5, 11, 4, 8, Box::new(Interleaved { chunks: 2 })), plain, "interleaved");
 }
 
 #[test]

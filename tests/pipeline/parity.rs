@@ -3,13 +3,16 @@
 use burn::module::Module;
 use burn::tensor::Tensor;
 use proptest::prelude::*;
-use stageline::schedule::{EagerOneFOneB, GPipe, Interleaved, LoopedBreadthFirst, OneFOneB, Plan, Schedule};
+use stageline::schedule::{
+    DualPipeV, EagerOneFOneB, GPipe, Interleaved, LoopedBreadthFirst, OneFOneB, Plan, Schedule, VHalf, VMin, ZbH1,
+    ZbH2, ZbV,
+};
 
 use stageline::{Batch, Clip, Dropout, Pipeline, Stage, Update};
 
 use crate::mlp::{Cut, Error, Layer, Mlp, Target, bits, config};
 
-const SCHEDULES: [&(dyn Schedule + Sync); 3] = [&GPipe, &OneFOneB, &EagerOneFOneB];
+const SCHEDULES: [&(dyn Schedule + Sync); 5] = [&GPipe, &OneFOneB, &EagerOneFOneB, &ZbH1, &ZbH2];
 
 fn batches(rows: usize, width: usize, masked: bool, seed: u64) -> Vec<(Tensor<2>, Target)> {
     (0..3).map(|step| Mlp::batch(rows, width, masked, seed * 10 + step)).collect()
@@ -72,6 +75,20 @@ fn chunks_give_the_bits_of_the_plain_loop() {
             let cut = Cut { schedule, ..Cut::new(6, micro_batches) };
             let case = format!("{} V={chunks} M={micro_batches}", schedule.name());
             same_bits(&model, &plain, &cut, &batches, &case);
+        }
+    }
+}
+
+/// Two chunks a worker, down and up again, with backwards in two halves.
+#[test]
+fn stages_in_a_v_give_the_bits_of_the_plain_loop() {
+    let model = Mlp::new(5, 8, 8);
+    for micro_batches in [6, 8] {
+        let batches = batches(9, 8, true, 3);
+        let plain = model.clone().train_plainly(micro_batches, &batches).bits();
+        for schedule in [&ZbV as &(dyn Schedule + Sync), &VHalf, &VMin, &DualPipeV] {
+            let cut = Cut { schedule, ..Cut::new(6, micro_batches) };
+            same_bits(&model, &plain, &cut, &batches, &format!("{} M={micro_batches}", schedule.name()));
         }
     }
 }
@@ -190,6 +207,18 @@ fn backwards_out_of_order_give_the_same_bits() {
     let plain = model.clone().train_plainly(3, &batches).bits();
     let cut = Cut { schedule: plan, ..Cut::new(2, 3) };
     same_bits(&model, &plain, &cut, &batches, "descending");
+}
+
+/// Weight gradients too, and those of one stage in another order than those of the other.
+#[test]
+fn weight_gradients_out_of_order_give_the_same_bits() {
+    let csv = "0F0,0F1,0F2,0I0,0I1,0W1,0B2,0W0\n1F0,1F1,1F2,1B0,1I1,1I2,1W2,1W1\n";
+    let plan = by_hand(csv);
+    let model = Mlp::new(1, 8, 3);
+    let batches = batches(7, 8, true, 9);
+    let plain = model.clone().train_plainly(3, &batches).bits();
+    let cut = Cut { schedule: plan, ..Cut::new(2, 3) };
+    same_bits(&model, &plain, &cut, &batches, "halves out of order");
 }
 
 proptest! {

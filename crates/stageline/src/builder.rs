@@ -435,9 +435,6 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         // A plan is the schedule of its own shape: this refuses what was written for another.
         let plan = plan.and_then(|plan| plan.plan(stages, micro_batches));
         let plan = plan.map_err(|cause| BuildError::Schedule { schedule, cause })?;
-        if let Some(error) = BuildError::unsupported(plan.rows()) {
-            return Err(error);
-        }
         // A channel never holds more than every micro-batch.
         let capacity = self.channel_capacity.map_or(micro_batches, |capacity| capacity.min(micro_batches));
         check(plan, capacity).map_err(BuildError::Check)

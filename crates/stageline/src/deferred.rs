@@ -10,22 +10,23 @@ use burn::optim::GradientsParams;
 use burn::tensor::{FloatDType, Tensor};
 
 /// Gradients that are added up, parameter by parameter.
-#[derive(Default)]
 pub(crate) struct Sum {
     pub(crate) gradients: GradientsParams,
     /// In what they are added up, if not as they come.
-    dtype: Option<FloatDType>,
+    pub(crate) dtype: Option<FloatDType>,
 }
 
 impl Sum {
-    /// Of gradients in this type, or as they come.
-    pub(crate) fn new(dtype: Option<FloatDType>) -> Self {
-        Self { gradients: GradientsParams::new(), dtype }
+    pub(crate) fn new(gradients: GradientsParams, dtype: Option<FloatDType>) -> Self {
+        Self { gradients, dtype }
     }
 
     /// Adds in place, where nobody else has what is there.
     pub(crate) fn add<const D: usize>(&mut self, id: ParamId, gradient: Tensor<D>) {
-        let gradient = self.dtype.map_or(gradient.clone(), |dtype| gradient.cast(dtype));
+        let gradient = match self.dtype {
+            Some(dtype) => gradient.cast(dtype),
+            None => gradient,
+        };
         let sum = match self.gradients.remove::<D>(id) {
             Some(sum) => sum.add(gradient),
             None => gradient,

@@ -1,6 +1,6 @@
 //! Why a pipeline cannot be built, and why a step ended.
 
-use stageline_schedule::{Action, CheckError, Compute, ScheduleError};
+use stageline_schedule::{CheckError, ScheduleError};
 
 use crate::batch::BatchError;
 use crate::failure::{During, StageFailure};
@@ -26,15 +26,6 @@ pub enum BuildError {
     /// The plan cannot run.
     #[error("the plan is refused: {0}")]
     Check(CheckError),
-    /// The plan has an action that stages cannot do.
-    #[error(
-        "the plan has `{action}`, but stages have whole backwards only; \
-         replace `{letter}` and its other half by one `B`", letter = action.compute.letter()
-    )]
-    SplitBackward {
-        /// The action.
-        action: Action,
-    },
     /// Two stages have the same parameter in different shapes.
     #[error(
         "stages {} and {} have a parameter of the same id in different shapes; give one of them a parameter id of its own, or \
@@ -138,15 +129,6 @@ pub enum BuildError {
         /// What went wrong.
         cause: String,
     },
-}
-
-impl BuildError {
-    /// The first action of a plan that the runtime has no way to do.
-    pub(crate) fn unsupported(rows: &[Vec<Action>]) -> Option<Self> {
-        let whole = |compute| matches!(compute, Compute::Forward | Compute::Backward);
-        let split = rows.iter().flatten().find(|action| !whole(action.compute));
-        split.map(|&action| Self::SplitBackward { action })
-    }
 }
 
 /// Why a step or an evaluation ended early.

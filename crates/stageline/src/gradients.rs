@@ -1,11 +1,13 @@
 //! The running sum of a stage's gradients over the micro-batches of a step.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
-use burn::module::Module;
-use burn::optim::{GradientsAccumulator, GradientsParams};
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::optim::GradientsParams;
+use burn::tensor::{FloatDType, Tensor};
 
 use crate::clip::Scaling;
+use crate::deferred::{Deferred, Sum};
 use crate::ledger::Ledger;
 use crate::norm::squared_norms;
 use crate::weight::Weight;
@@ -13,22 +15,51 @@ use crate::weight::Weight;
 /// Adds the gradients of every micro-batch in ascending order, in whichever order they come.
 ///
 /// The order of the additions is part of the result: it makes the sum the same bits under every schedule.
-pub(crate) struct GradientSum<M> {
-    sum: GradientsAccumulator<M>,
-    early: BTreeMap<usize, (GradientsParams, Weight)>,
+pub(crate) struct GradientSum {
+    sum: Sum,
+    early: BTreeMap<usize, Half>,
     ledger: Ledger,
 }
 
-impl<M: Module> GradientSum<M> {
-    pub(crate) fn new() -> Self {
-        Self { sum: GradientsAccumulator::new(), early: BTreeMap::new(), ledger: Ledger::default() }
+/// The gradients of one micro-batch, of which some may not be computed yet, and the loss weight that came with it.
+pub(crate) struct Half {
+    pub(crate) gradients: GradientsParams,
+    pub(crate) deferred: Vec<Deferred>,
+    pub(crate) weight: Weight,
+}
+
+impl Half {
+    /// Computes what is left to compute.
+    pub(crate) fn complete(&mut self) {
+        let mut sum = Sum::new(std::mem::take(&mut self.gradients), None);
+        self.deferred.drain(..).for_each(|deferred| deferred.add_to(&mut sum));
+        self.gradients = sum.gradients;
     }
 
-    /// Takes the gradients of one micro-batch, and the loss weight that came with it.
-    pub(crate) fn add(&mut self, module: &M, micro_batch: usize, gradients: GradientsParams, weight: Weight) {
-        self.early.insert(micro_batch, (gradients, weight));
-        while let Some((gradients, weight)) = self.early.remove(&self.ledger.backwards) {
-            self.sum.accumulate(module, gradients);
+    /// Whether a parameter has several gradients, which are added to each other before they are added to other micro-batches'.
+    fn is_several(&self) -> bool {
+        let mut seen = HashSet::new();
+        self.deferred.iter().flat_map(|deferred| &deferred.ids).any(|id| !seen.insert(*id))
+    }
+}
+
+impl GradientSum {
+    /// Of gradients in this type, or as they come.
+    pub(crate) fn new(dtype: Option<FloatDType>) -> Self {
+        let sum = Sum::new(GradientsParams::new(), dtype);
+        Self { sum, early: BTreeMap::new(), ledger: Ledger::default() }
+    }
+
+    /// Takes the gradients of one micro-batch, and computes those that are left to compute.
+    pub(crate) fn add<M: Module>(&mut self, module: &M, micro_batch: usize, mut half: Half) {
+        if micro_batch != self.ledger.backwards || half.is_several() {
+            half.complete();
+        }
+        self.early.insert(micro_batch, half);
+        while let Some(Half { gradients, deferred, weight }) = self.early.remove(&self.ledger.backwards) {
+            module.visit(&mut AddAll { sum: &mut self.sum, gradients });
+            // One layer at a time is all that is there besides the sum.
+            deferred.into_iter().for_each(|deferred| deferred.add_to(&mut self.sum));
             self.ledger.weight.add(&weight);
             self.ledger.backwards += 1;
         }
@@ -40,24 +71,35 @@ impl<M: Module> GradientSum<M> {
     }
 
     /// Divides the sum by the scale of the loss.
-    pub(crate) fn unscale(&mut self, module: &M, scale: f64) {
+    pub(crate) fn unscale<M: Module>(&mut self, module: &M, scale: f64) {
         if scale != 1.0 {
-            let gradients = Scaling::By(1.0 / scale).apply(module, self.sum.grads());
-            self.sum.accumulate(module, gradients);
+            let gradients = std::mem::take(&mut self.sum.gradients);
+            self.sum.gradients = Scaling::By(1.0 / scale).apply(module, gradients);
         }
     }
 
     /// The squared norm of every parameter's sum, in the order of the module's parameters.
-    pub(crate) fn squared_norms(&mut self, module: &M) -> Vec<f64> {
-        let gradients = self.sum.grads();
-        let squares = squared_norms(module, &gradients);
-        self.sum.accumulate(module, gradients);
-        squares
+    pub(crate) fn squared_norms<M: Module>(&mut self, module: &M) -> Vec<f64> {
+        squared_norms(module, &self.sum.gradients)
     }
 
     /// The sum, leaving an empty one.
     pub(crate) fn take(&mut self) -> GradientsParams {
-        std::mem::replace(self, Self::new()).sum.grads()
+        let dtype = self.sum.dtype;
+        std::mem::replace(self, Self::new(dtype)).sum.gradients
+    }
+}
+
+struct AddAll<'a> {
+    sum: &'a mut Sum,
+    gradients: GradientsParams,
+}
+
+impl ModuleVisitor for AddAll<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if let Some(gradient) = self.gradients.remove::<D>(param.id) {
+            self.sum.add(param.id, gradient);
+        }
     }
 }
 
@@ -74,12 +116,13 @@ mod tests {
         let parameter = Param::from_tensor(Tensor::<1>::zeros([1], &device));
         let values = [1.0e8_f32, 1.0, -1.0e8];
         let total = |order: [usize; 3]| {
-            let mut sum = GradientSum::new();
+            let mut sum = GradientSum::new(None);
             for micro_batch in order {
                 let mut gradients = GradientsParams::new();
                 let value = Tensor::<1>::from_floats([values[micro_batch]], &device).inner();
                 gradients.register(parameter.id, value);
-                sum.add(&parameter, micro_batch, gradients, [1.0, 2.0, 4.0][micro_batch].into());
+                let weight = [1.0, 2.0, 4.0][micro_batch].into();
+                sum.add(&parameter, micro_batch, Half { gradients, deferred: Vec::new(), weight });
             }
             assert_eq!(sum.ledger(), Ledger { backwards: 3, weight: 7.0.into() });
             sum.take().remove::<1>(parameter.id).unwrap().into_scalar::<f32>()

@@ -5,7 +5,6 @@ use std::fmt;
 use std::str::FromStr;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
-use burn::optim::GradientsParams;
 use burn::tensor::{Bool, DType, FloatDType, Int, Tensor};
 
 use crate::erased::Erased;
@@ -63,14 +62,9 @@ impl Precision {
         }
     }
 
-    /// Gradients of one micro-batch, as they are added up.
-    pub(crate) fn widen<M: Module>(self, module: &M, gradients: GradientsParams) -> GradientsParams {
-        if self == Self::Full {
-            return gradients;
-        }
-        let mut widen = Widen { gradients, widened: GradientsParams::new() };
-        module.visit(&mut widen);
-        widen.widened
+    /// In what gradients are added up over the micro-batches, if not as they come.
+    pub(crate) fn of_sums(self) -> Option<FloatDType> {
+        self.rounded().map(|_| FloatDType::F32)
     }
 }
 
@@ -186,19 +180,6 @@ impl PayloadMapper for RoundInput {
     }
     fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
         tensor
-    }
-}
-
-struct Widen {
-    gradients: GradientsParams,
-    widened: GradientsParams,
-}
-
-impl ModuleVisitor for Widen {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if let Some(gradient) = self.gradients.remove::<D>(param.id) {
-            self.widened.register(param.id, gradient.cast(FloatDType::F32));
-        }
     }
 }
 

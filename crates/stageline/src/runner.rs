@@ -1,17 +1,19 @@
 //! What one stage does at each instruction: its module, between where its input comes from and where its output goes.
 
 use std::any::{Any, type_name};
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use burn::module::Module;
+use burn::module::{Module, ParamId};
 use burn::optim::GradientsParams;
-use burn::tensor::Device;
+use burn::tensor::{Device, Gradients};
 use stageline_schedule::{Action, Carried, Compute, Instruction, Transfer};
 
 use crate::context::{Context, Pass};
+use crate::deferred::{Deferred, collect};
 use crate::finite::{Culprit, Origin, Soundness, soundness};
 use crate::flush::{Outcome, Trained, Verdict};
-use crate::gradients::GradientSum;
+use crate::gradients::{GradientSum, Half};
 use crate::health::{Examination, ParameterHealth};
 use crate::layout::StageState;
 use crate::link::{Upstream, Weighted};
@@ -112,7 +114,9 @@ pub(crate) struct StageRunner<M, K: Sink<M>> {
     arrived: Slots<Weighted<K::Input>>,
     tape: Slots<Taped<K::Residual>>,
     departing: Slots<LeafGradients>,
-    gradients: GradientSum<M>,
+    /// Micro-batches whose input has its gradient, and some of whose parameters have not.
+    halves: Slots<Half>,
+    gradients: GradientSum,
     ties: Ties,
     /// Of the pass.
     turns: Arc<Turns>,
@@ -136,6 +140,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         sink: K,
         ties: Ties,
     ) -> Self {
+        let sums = trained.precision().of_sums();
         Self {
             ties,
             turns: Arc::default(),
@@ -149,7 +154,8 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
             arrived: Slots::new(),
             tape: Slots::new(),
             departing: Slots::new(),
-            gradients: GradientSum::new(),
+            halves: Slots::new(),
+            gradients: GradientSum::new(sums),
         }
     }
 
@@ -208,13 +214,47 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         }
     }
 
+    /// The whole backward.
     fn backward(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped> {
+        let half = self.differentiate(micro_batch, waits, |_, backward| (backward(), Vec::new()))?;
+        self.gradients.add(self.trained.module(), micro_batch, half);
+        Ok(())
+    }
+
+    /// The gradient of the input, and of what has to be known at once.
+    fn input_gradient(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped> {
+        let half = self.differentiate(micro_batch, waits, |exempt, backward| collect(exempt, backward))?;
+        self.halves.put(micro_batch, half);
+        Ok(())
+    }
+
+    /// The rest.
+    fn weight_gradient(&mut self, micro_batch: usize) {
+        let mut half = self.halves.take(micro_batch);
+        if self.inspects() {
+            half.complete();
+            let squares = squared_norms(self.trained.computing(), &half.gradients);
+            if squares.into_iter().any(|square| !square.is_finite()) {
+                self.blame(micro_batch, Origin::Backward);
+            }
+        }
+        self.gradients.add(self.trained.module(), micro_batch, half);
+    }
+
+    /// Runs a backward, of which some may be left for later.
+    fn differentiate(
+        &mut self,
+        micro_batch: usize,
+        waits: &Waits,
+        run: impl FnOnce(HashSet<ParamId>, &mut dyn FnMut() -> Option<Gradients>) -> (Option<Gradients>, Vec<Deferred>),
+    ) -> Result<Half, Stopped> {
         let Mode::Training { context, .. } = &self.mode else { unreachable!("an evaluation has no backwards") };
         let context = Arc::clone(context);
         let Taped { input, residual, weight } = self.tape.take(micro_batch);
         let came_finite = self.inspects() && self.sink.gradient_is_finite(micro_batch);
-        let root = self.sink.root(residual, micro_batch, &context);
-        let mut gradients = root.map(|root| root.backward());
+        let mut root = self.sink.root(residual, micro_batch, &context);
+        // What other stages wait for does not wait.
+        let (mut gradients, deferred) = run(self.ties.ids().collect(), &mut || root.take().map(|root| root.backward()));
         if let Source::Link(_) = self.source {
             self.departing.put(micro_batch, input.gradients(gradients.as_mut()));
         }
@@ -225,12 +265,10 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
             to_input && squared_norms(module, &gradients).into_iter().all(f64::is_finite)
         };
         let gradients = self.ties.exchange(module, micro_batch, gradients, waits)?;
-        let gradients = self.trained.precision().widen(module, gradients);
-        self.gradients.add(module, micro_batch, gradients, weight);
         if !left_finite {
             self.blame(micro_batch, Origin::Backward);
         }
-        Ok(())
+        Ok(Half { gradients, deferred, weight })
     }
 
     fn send_gradient(&mut self, transfer: Transfer, waits: &Waits) -> Result<(), Stopped> {
@@ -275,9 +313,8 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
             Instruction::Compute(Action { compute, micro_batch, .. }) => match compute {
                 Compute::Forward => self.forward(micro_batch).map_err(Interrupt::Failed)?,
                 Compute::Backward => self.backward(micro_batch, waits)?,
-                Compute::InputGradient | Compute::WeightGradient => {
-                    unreachable!("a plan with split backwards is refused when the pipeline is built")
-                }
+                Compute::InputGradient => self.input_gradient(micro_batch, waits)?,
+                Compute::WeightGradient => self.weight_gradient(micro_batch),
             },
             Instruction::Receive(Transfer { carried, micro_batch, .. }) => match carried {
                 Carried::Activation => self.receive(micro_batch, waits)?,

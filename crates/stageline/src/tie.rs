@@ -117,6 +117,12 @@ impl Ties {
         self.held.iter().any(|held| held.ids.contains(&id))
     }
 
+    /// The parameters that this stage shares with others.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = ParamId> {
+        let owned = self.owned.iter().flat_map(|owned| &owned.ids);
+        owned.chain(self.held.iter().flat_map(|held| &held.ids)).copied()
+    }
+
     /// Whether there are copies here that follow an owner.
     pub(crate) fn follows(&self) -> bool {
         !self.held.is_empty()

@@ -45,8 +45,9 @@ mod host {
     use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::NoCheckpointing};
     use burn::backend::autodiff::grads::Gradients;
     use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+    use burn::backend::ops::ModuleOps;
     use burn::backend::tensor::{FloatTensor, IntTensor};
-    use burn::backend::{Autodiff, Backend, Flex};
+    use burn::backend::{Autodiff, Flex};
     use burn::module::{Param, ParamId};
     use burn::tensor::{Int, Tensor};
 

@@ -59,13 +59,15 @@ impl Linear {
 
 #[cfg(feature = "flex")]
 mod host {
+    use burn::backend::TensorMetadata;
     use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::NoCheckpointing};
     use burn::backend::autodiff::grads::Gradients;
     use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+    use burn::backend::ops::{FloatTensorOps, ModuleOps};
     use burn::backend::tensor::FloatTensor;
-    use burn::backend::{Autodiff, Backend, Flex};
+    use burn::backend::{Autodiff, Flex};
     use burn::module::{Param, ParamId};
-    use burn::tensor::Tensor;
+    use burn::tensor::{Shape, Tensor};
 
     use crate::deferred::{Deferred, put_off};
 
@@ -79,17 +81,27 @@ mod host {
         weight: FloatTensor<Flex>,
         weight_id: ParamId,
         bias_id: Option<ParamId>,
+        /// Of the input.
+        shape: Shape,
+    }
+
+    /// As a matrix of rows: one product is faster than one for every batch.
+    fn rows(tensor: FloatTensor<Flex>) -> FloatTensor<Flex> {
+        let shape = tensor.shape();
+        let columns = shape[shape.num_dims() - 1];
+        Flex::float_reshape(tensor, Shape::new([shape.num_elements() / columns.max(1), columns]))
     }
 
     impl<const N: usize> Backward<Flex, N> for SplitLinear {
         type State = State;
 
         fn backward(self, ops: Ops<State, N>, gradients: &mut Gradients, _: &mut Checkpointer) {
-            let gradient = gradients.consume::<Flex>(&ops.node);
-            let State { input, weight, weight_id, bias_id } = ops.state;
+            let gradient = rows(gradients.consume::<Flex>(&ops.node));
+            let State { input, weight, weight_id, bias_id, shape } = ops.state;
             let mut parents = ops.parents.into_iter();
             if let Some(node) = parents.next().flatten() {
-                gradients.register::<Flex>(node.id, Flex::linear_x_backward(weight, gradient.clone()));
+                let to_input = Flex::linear_x_backward(weight, gradient.clone());
+                gradients.register::<Flex>(node.id, Flex::float_reshape(to_input, shape));
             }
             let of_weights = OfWeights { input, gradient };
             let ids = [weight_id].into_iter().chain(bias_id).collect();
@@ -144,15 +156,21 @@ mod host {
         const HERE: &str = "a tensor on the host is one of flex";
         let (input, input_node) = input.try_into_primitive::<Autodiff<Flex>>().expect(HERE).into_parts();
         let (values, weight_node) = weight.val().try_into_primitive::<Autodiff<Flex>>().expect(HERE).into_parts();
+        let shape = input.shape();
+        let input = rows(input);
+        let mut output_shape = shape.clone();
+        output_shape[D - 1] = values.shape()[1];
         let state = State {
             input: input.clone(),
             weight: values.clone(),
             weight_id: weight.id,
             bias_id: bias.filter(|bias| bias.val().is_require_grad()).map(|bias| bias.id),
+            shape,
         };
+        let output_of = |bias| Flex::float_reshape(Flex::linear(input, values, bias), output_shape);
         let output = match bias {
             None => {
-                let output = Flex::linear(input, values, None);
+                let output = output_of(None);
                 match SplitLinear.prepare::<NoCheckpointing>([input_node, weight_node]).compute_bound().stateful() {
                     OpsKind::Tracked(prepared) => prepared.finish(state, output),
                     OpsKind::UnTracked(prepared) => prepared.finish(output),
@@ -160,7 +178,7 @@ mod host {
             }
             Some(bias) => {
                 let (bias, bias_node) = bias.val().try_into_primitive::<Autodiff<Flex>>().expect(HERE).into_parts();
-                let output = Flex::linear(input, values, Some(bias));
+                let output = output_of(Some(bias));
                 let nodes = [input_node, weight_node, bias_node];
                 match SplitLinear.prepare::<NoCheckpointing>(nodes).compute_bound().stateful() {
                     OpsKind::Tracked(prepared) => prepared.finish(state, output),
