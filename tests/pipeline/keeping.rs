@@ -295,6 +295,7 @@ fn settings_that_cannot_be_say_why_and_the_way_out() {
     fs::write(place.path("slip.toml"), "micro_batchs = 8\n").unwrap();
     fs::write(place.path("strange.toml"), "colour = \"red\"\n").unwrap();
     fs::write(place.path("broken.toml"), "width = \n").unwrap();
+    fs::write(place.path("long.toml"), " ".repeat((1 << 20) + 1)).unwrap();
     fs::write(place.path("nothing"), "").unwrap();
     for (flags, expected) in [
         ("--config @slip.toml", "there is no setting `micro_batchs`; did you mean `micro_batches`?"),
@@ -304,6 +305,7 @@ fn settings_that_cannot_be_say_why_and_the_way_out() {
         ),
         ("--config @broken.toml", "TOML parse error at line 1, column 9"),
         ("--config @absent.toml", "it cannot be read; give the path of a TOML file"),
+        ("--config @long.toml", "it is longer than 1048576 bytes; give a TOML file of settings"),
         ("--set widht=8", "there is no setting `widht`; did you mean `width`?"),
         ("--set width", "give a name, `=`, and a value: --set micro_batches=16"),
         ("--set width=wide", "invalid value 'wide' for '--width <WIDTH>'"),
