@@ -92,9 +92,9 @@ def all_under_miri(limit):
     # Meters are leaked on purpose.
     flags = "-Zmiri-ignore-leaks -Zmiri-strict-provenance"
     sound = miri(2 * limit, ["--manifest-path", str(folder / "Cargo.toml"), "--lib"], flags)
-    for package in ["data", "report", "checkpoint", "schedule"]:
+    for package in ["schedule", "report", "checkpoint", "data"]:
         sound &= miri(limit, ["-p", f"stageline-{package}", "--lib"])
-    for package, test in [("data", "corpus"), ("checkpoint", "checkpoint"), ("schedule", "schedule")]:
+    for package, test in [("schedule", "schedule"), ("checkpoint", "checkpoint"), ("data", "corpus")]:
         sound &= miri(limit, ["-p", f"stageline-{package}", "--test", test])
     return sound
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::num::NonZero;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use anyhow::{Context, Result};
 use clap::{Args, CommandFactory, Parser, ValueEnum, parser::ValueSource};
@@ -136,14 +137,16 @@ fn of_file(file: &str) -> Result<Resolved<Flags>> {
 }
 
 /// What every setting is where nobody says anything.
-fn default() -> Resolved<Flags> {
-    merge(&["gpt".into()], None, None).expect("nothing is wrong")
+fn default() -> &'static Settings {
+    static DEFAULT: OnceLock<Settings> = OnceLock::new();
+    DEFAULT.get_or_init(|| merge(&["gpt".into()], None, None).expect("nothing is wrong").settings)
 }
 
 /// The names of all settings, from clap alone.
-fn names() -> BTreeSet<String> {
-    let command = OfRun::augment_args(clap::Command::new("gpt"));
-    command.get_arguments().map(|flag| flag.get_id().to_string()).collect()
+fn names() -> &'static BTreeSet<String> {
+    static NAMES: OnceLock<BTreeSet<String>> = OnceLock::new();
+    let command = || OfRun::augment_args(clap::Command::new("gpt"));
+    NAMES.get_or_init(|| command().get_arguments().map(|flag| flag.get_id().to_string()).collect())
 }
 
 /// A setting of a file, by itself: a known one is not called unknown, and an unknown one is named.
@@ -188,7 +191,7 @@ fn alone(before: &Settings) {
 }
 
 fn changes_only(resolved: &Resolved<Flags>, names: &BTreeSet<&str>) {
-    let default = default().settings.0;
+    let default = &default().0;
     let now = &resolved.settings.0;
     for name in default.keys().chain(now.keys()).filter(|name| !names.contains(name.as_str())) {
         assert_eq!(now.get(name), default.get(name), "{name}, of which nobody speaks");
@@ -220,7 +223,7 @@ fn in_order(resolved: &Resolved<Flags>, arguments: &[OsString], resumed: Option<
     let by_flags = merge(arguments, None, Some("")).expect("more was taken");
     let by_file = of_file(file).expect("more was taken");
     let by_resumed = merge(&["gpt".into()], resumed, None).expect("more was taken");
-    for name in &names() {
+    for name in names() {
         let flag = given.value_source(name) == Some(ValueSource::CommandLine) || assigned.contains(name.as_str());
         let said = match (flag, table.contains_key(name)) {
             (true, _) => &by_flags,
