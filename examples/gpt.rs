@@ -79,7 +79,7 @@ fn run() -> Result<()> {
     let progress = Progress::default();
     let warnings = progress.clone();
     tracing_subscriber::fmt().with_writer(move || warnings.clone()).with_target(false).without_time().init();
-    let (resolved, saved) = keep::command_line(std::env::args_os().collect())?;
+    let (resolved, saved) = keep::command_line(&std::env::args_os().collect::<Vec<_>>())?;
     if resolved.flags.print_config {
         print!("{}", resolved.settings.to_toml()?);
         return Ok(());

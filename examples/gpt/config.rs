@@ -1,24 +1,29 @@
 //! Flags from a file, from `--set`, and from the command line: the later ones count.
 //!
-//! A setting of the file is a flag of its name, with `_` for `-`; so clap reads, checks and explains all of them.
+//! A setting of the file is a flag of its name, with `_` for `-`; so clap reads, checks and explains all of them. What the flags
+//! are does not matter here, so that a fuzzer has its own (`fuzz/src/configuration.rs`).
 
+use std::any::TypeId;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs;
-use std::path::Path;
+use std::fs::File;
+use std::io::Read;
+use std::num::NonZero;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow, bail};
-use clap::{ArgMatches, Command, CommandFactory, FromArgMatches};
-use serde_json::Value;
-
-use crate::flags::Flags;
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
+use serde_json::{Number, Value};
 
 /// How much of a name must be the same (Jaro and Winkler) to be taken for a slip.
 const ALIKE: f64 = 0.7;
 
+/// No file of settings is longer, in bytes.
+const LONGEST: u64 = 1 << 20;
+
 /// Flags, and everything that they come to.
-pub struct Resolved {
-    pub flags: Flags,
+pub struct Resolved<F> {
+    pub flags: F,
     pub settings: Settings,
 }
 
@@ -26,33 +31,71 @@ pub struct Resolved {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings(pub BTreeMap<String, Value>);
 
-/// Reads the command line; the settings of a run that is resumed come first, then those of `--config`, then `--set`.
-pub fn resolve(arguments: Vec<OsString>, resumed: Option<&Settings>) -> Result<Resolved> {
-    let command = Flags::command().args_override_self(true);
-    let given = command.clone().get_matches_from(arguments.clone());
-    let mut all: Vec<OsString> = arguments.iter().take(1).cloned().collect();
-    if let Some(Settings(settings)) = resumed {
-        let inherited = settings.iter().filter(|(name, _)| is_inherited(name) && flag(&command, name).is_ok());
-        all.extend(inherited.map(|(name, value)| argument(name, &text(value))));
+/// Reads the command line, which ends the process where clap does; see [`merge`].
+pub fn resolve<F>(arguments: &[OsString], resumed: Option<&Settings>) -> Result<Resolved<F>>
+where
+    F: CommandFactory + FromArgMatches,
+{
+    let merged = merge(arguments, resumed, contents);
+    merged.map_err(|error| error.downcast::<clap::Error>().map_or_else(|other| other, |error| error.exit()))
+}
+
+/// The settings of a run that is resumed come first, then those of `--config`, then `--set`, then the other flags.
+///
+/// `read` gives the text of the file. What is wrong with the command line is a [`clap::Error`], and so is `--help`.
+pub fn merge<F>(
+    arguments: &[OsString],
+    resumed: Option<&Settings>,
+    read: impl FnOnce(&Path) -> Result<String>,
+) -> Result<Resolved<F>>
+where
+    F: CommandFactory + FromArgMatches,
+{
+    let mut command = F::command().args_override_self(true);
+    command.build();
+    let (program, flags) =
+        arguments.split_first().map_or((OsString::new(), arguments), |(first, rest)| (first.clone(), rest));
+    let with = |flags: &[OsString]| command.clone().try_get_matches_from([&program].into_iter().chain(flags));
+    let given = with(flags)?;
+    let mut all = Vec::new();
+    if let Some(settings) = resumed {
+        all.extend(inherited(&command, settings)?);
         // What is wrong here is not the user's command line.
-        command.clone().try_get_matches_from(&all).map_err(|error| anyhow!("{error}"))?;
+        with(&all).map_err(|error| anyhow!("{error}"))?;
     }
-    if let Some(path) = given.get_one::<std::path::PathBuf>("config") {
-        all.extend(from_file(&command, path).with_context(|| format!("--config {}", path.display()))?);
+    if let Some(path) = given.get_one::<PathBuf>("config") {
+        let of_file = || from_text(&command, &read(path)?);
+        all.extend(of_file().with_context(|| format!("--config {}", path.display()))?);
     }
     for assignment in given.get_many::<String>("set").unwrap_or_default() {
         all.push(from_assignment(&command, assignment).with_context(|| format!("--set {assignment}"))?);
     }
-    all.extend(arguments.into_iter().skip(1));
-    let matches = command.clone().get_matches_from(all);
-    let mut settings = settings(&command, &matches);
-    let flags = Flags::from_arg_matches(&matches)?;
-    settings.0.insert("schedule_steps".to_owned(), flags.schedule_steps().into());
-    Ok(Resolved { flags, settings })
+    all.extend_from_slice(flags);
+    let matches = with(&all)?;
+    Ok(Resolved { settings: settings(&command, &matches)?, flags: F::from_arg_matches(&matches)? })
 }
 
-fn from_file(command: &Command, path: &Path) -> Result<Vec<OsString>> {
-    let text = fs::read_to_string(path).context("it cannot be read; give the path of a TOML file")?;
+fn contents(path: &Path) -> Result<String> {
+    let mut text = String::new();
+    let read = File::open(path).and_then(|file| file.take(LONGEST + 1).read_to_string(&mut text));
+    read.context("it cannot be read; give the path of a TOML file")?;
+    ensure!(text.len() as u64 <= LONGEST, "it is longer than {LONGEST} bytes; give a TOML file of settings");
+    Ok(text)
+}
+
+/// The settings of another run, of which some may be of no meaning to this program.
+fn inherited(command: &Command, Settings(settings): &Settings) -> Result<Vec<OsString>> {
+    let known = settings.iter().filter(|(name, _)| is_inherited(name));
+    let known = known.filter_map(|(name, value)| Some((flag(command, name).ok()?, value)));
+    let argument = |(flag, value): (&Arg, &Value)| match value {
+        Value::String(text) => Ok(argument(flag, text)),
+        Value::Number(number) => Ok(argument(flag, &number.to_string())),
+        _ => bail!("`{}` is {}, which is no number and no text", flag.get_id(), kind(value)),
+    };
+    known.map(argument).collect()
+}
+
+fn from_text(command: &Command, text: &str) -> Result<Vec<OsString>> {
     let table: toml::Table = text.parse()?;
     table.iter().map(|(name, value)| Ok(argument(flag(command, name)?, &toml_text(name, value)?))).collect()
 }
@@ -62,18 +105,15 @@ fn from_assignment(command: &Command, assignment: &str) -> Result<OsString> {
     Ok(argument(flag(command, name.trim())?, value.trim()))
 }
 
-/// The setting of that name.
-fn flag<'a>(command: &Command, name: &'a str) -> Result<&'a str> {
-    let known: Vec<_> =
-        command.get_arguments().map(|argument| argument.get_id().as_str()).filter(|id| is_setting(id)).collect();
-    if known.contains(&name) {
-        return Ok(name);
+/// The flag of the setting of that name.
+fn flag<'a>(command: &'a Command, name: &str) -> Result<&'a Arg> {
+    if let Some(flag) = command.get_arguments().find(|flag| flag.get_id() == name) {
+        ensure!(is_setting(flag), "`{name}` is for the command line only: give it as a flag");
+        return Ok(flag);
     }
-    if command.get_arguments().any(|argument| argument.get_id() == name) {
-        bail!("`{name}` is for the command line only: give it as a flag");
-    }
+    let known = command.get_arguments().filter(|flag| is_setting(flag)).map(|flag| flag.get_id().as_str());
     let alike = |known: &&str| strsim::jaro_winkler(known, name);
-    let nearest = known.into_iter().max_by(|a, b| alike(a).total_cmp(&alike(b))).filter(|known| alike(known) >= ALIKE);
+    let nearest = known.max_by(|a, b| alike(a).total_cmp(&alike(b))).filter(|known| alike(known) >= ALIKE);
     match nearest {
         Some(nearest) => bail!("there is no setting `{name}`; did you mean `{nearest}`?"),
         None => bail!("there is no setting `{name}`; --help lists all flags, which are settings with `_` for `-`"),
@@ -85,13 +125,15 @@ fn is_inherited(name: &str) -> bool {
     !["log", "trace", "tensorboard", "report", "checkpoint", "verify"].contains(&name)
 }
 
-/// What says where settings come from is none, and what is for one run only.
-fn is_setting(name: &str) -> bool {
-    !["config", "set", "print_config", "resume", "stop_after", "help"].contains(&name)
+/// What says where settings come from is none, nor what is for one run only, nor what has no value.
+fn is_setting(flag: &Arg) -> bool {
+    let only_here = ["config", "set", "resume", "stop_after"];
+    flag.get_action().takes_values() && !only_here.contains(&flag.get_id().as_str())
 }
 
-fn argument(name: &str, value: &str) -> OsString {
-    format!("--{}={value}", name.replace('_', "-")).into()
+/// In one word with its value, so that no value is a flag.
+fn argument(flag: &Arg, value: &str) -> OsString {
+    format!("--{}={value}", flag.get_long().expect("settings are flags with long names")).into()
 }
 
 fn toml_text(name: &str, value: &toml::Value) -> Result<String> {
@@ -107,23 +149,65 @@ fn toml_text(name: &str, value: &toml::Value) -> Result<String> {
     })
 }
 
-fn text(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned)
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
 }
 
 /// What the flags come to.
-fn settings(command: &Command, matches: &ArgMatches) -> Settings {
-    let ids = command.get_arguments().map(|argument| argument.get_id().as_str()).filter(|id| is_setting(id));
-    let value = |id: &str| {
-        let raw = matches.get_raw(id)?.next_back()?.to_string_lossy().into_owned();
-        Some((id.to_owned(), serde_json::from_str(&raw).ok().filter(Value::is_number).unwrap_or(Value::String(raw))))
+fn settings(command: &Command, matches: &ArgMatches) -> Result<Settings> {
+    let flags = command.get_arguments().filter(|flag| is_setting(flag));
+    let value = |flag: &Arg| {
+        let raw = matches.get_raw(flag.get_id().as_str())?.next_back()?;
+        let name = flag.get_id().to_string();
+        let Some(text) = raw.to_str() else {
+            let shown = raw.to_string_lossy();
+            return Some(Err(anyhow!("`{name}` is {shown}, which is not Unicode, as settings are; give another name")));
+        };
+        let number = number(text).filter(|_| is_number(flag));
+        Some(Ok((name, number.map_or_else(|| text.into(), Value::Number))))
     };
-    Settings(ids.filter_map(value).collect())
+    flags.filter_map(value).collect::<Result<_>>().map(Settings)
+}
+
+/// A path of digits is no number.
+fn is_number(flag: &Arg) -> bool {
+    let numbers = [
+        TypeId::of::<f64>(),
+        TypeId::of::<u32>(),
+        TypeId::of::<u64>(),
+        TypeId::of::<usize>(),
+        TypeId::of::<NonZero<usize>>(),
+    ];
+    numbers.iter().any(|number| flag.get_value_parser().type_id() == *number)
+}
+
+/// The same for 1, 1.0 and 1e0, and to the last bit, which JSON's own parser does not promise.
+fn number(text: &str) -> Option<Number> {
+    let number: Number = serde_json::from_str(text).ok()?;
+    if !number.is_f64() {
+        return Some(number);
+    }
+    let float: f64 = text.parse().ok()?;
+    let whole = serde_json::from_str(&float.to_string()).ok().filter(|number: &Number| !number.is_f64());
+    whole.or_else(|| Number::from_f64(float))
 }
 
 impl Settings {
     /// As a file for `--config`.
     pub fn to_toml(&self) -> Result<String> {
-        Ok(toml::to_string(&self.0)?)
+        // Integers of TOML end at 63 bits; a flag takes text as well.
+        let in_toml = |value: &Value| match value.as_u64() {
+            Some(large) if i64::try_from(large).is_err() => large.to_string().into(),
+            _ => value.clone(),
+        };
+        let table: BTreeMap<_, _> = self.0.iter().map(|(name, value)| (name, in_toml(value))).collect();
+        Ok(toml::to_string(&table)?)
     }
 }

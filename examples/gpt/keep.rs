@@ -12,17 +12,19 @@ use signal_hook::flag;
 use stageline::Pipeline;
 use stageline::checkpoint::{Checkpoint, CheckpointError, Saved, Store, Writer};
 
-use crate::config::{self, Resolved, Settings};
+use crate::config::{self, Settings};
 use crate::cut::Bytes;
-use crate::flags::{Job, Keeping};
+use crate::flags::{Flags, Job, Keeping};
 use crate::text::Source;
 
 /// The exit status after the second signal: what shells give for SIGINT.
 const INTERRUPTED: i32 = 130;
 
+type Resolved = config::Resolved<Flags>;
+
 /// The command line, with the settings of the run that it goes on from, and that run.
-pub fn command_line(arguments: Vec<OsString>) -> Result<(Resolved, Option<Saved>)> {
-    let alone = config::resolve(arguments.clone(), None)?;
+pub fn command_line(arguments: &[OsString]) -> Result<(Resolved, Option<Saved>)> {
+    let alone = resolve(arguments, None)?;
     let Some(asked) = &alone.flags.resume else { return Ok((alone, None)) };
     let place = match asked.as_os_str() == "latest" {
         true => {
@@ -32,7 +34,7 @@ pub fn command_line(arguments: Vec<OsString>) -> Result<(Resolved, Option<Saved>
     };
     let saved = Saved::open(place).context("--resume")?;
     let settings = settings_of(saved.manifest().run.get("settings"));
-    let mut resolved = config::resolve(arguments, Some(&settings))
+    let mut resolved = resolve(arguments, Some(&settings))
         .with_context(|| format!("--resume, with the settings in {}", saved.path().display()))?;
     // It goes on in the folder in which it finds it, which may have been moved.
     let folder = alone.flags.checkpoint.clone().or_else(|| (place != saved.path()).then(|| place.to_owned()));
@@ -43,6 +45,13 @@ pub fn command_line(arguments: Vec<OsString>) -> Result<(Resolved, Option<Saved>
         }
     }
     Ok((resolved, Some(saved)))
+}
+
+/// With the setting that follows from others where it is not given, so that a longer run does not change it.
+fn resolve(arguments: &[OsString], resumed: Option<&Settings>) -> Result<Resolved> {
+    let mut resolved: Resolved = config::resolve(arguments, resumed)?;
+    resolved.settings.0.insert("schedule_steps".to_owned(), resolved.flags.schedule_steps().into());
+    Ok(resolved)
 }
 
 fn settings_of(value: Option<&Value>) -> Settings {

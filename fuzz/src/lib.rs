@@ -6,9 +6,10 @@
 //! cargo +nightly fuzz run plan_csv fuzz/corpus/plan_csv fuzz/seeds/plan_csv
 //! ```
 //!
-//! The tests of the crates under test include these files too, and run every seed and some thousand mutations of them
+//! The tests of what is under test include these files too, and run every seed and some thousand mutations of them
 //! on the stable compiler. So an input that was found and mended becomes a seed.
 
+pub mod configuration;
 pub mod corpus;
 pub mod manifest;
 pub mod mutations;

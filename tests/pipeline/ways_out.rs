@@ -27,6 +27,7 @@ fn what_cannot_be_asked_for_is_mended_by_what_the_message_says() {
     ] {
         fs::write(place.path(name), text).unwrap();
     }
+    fs::write(place.path("long.toml"), " ".repeat((1 << 20) + 1)).unwrap();
     for (flags, expected, mended) in [
         (
             "--config @slip.toml",
@@ -42,6 +43,11 @@ fn what_cannot_be_asked_for_is_mended_by_what_the_message_says() {
             "--config @mended.toml",
         ),
         ("--config @broken.toml", "TOML parse error at line 1, column 9", "--config @mended.toml"),
+        (
+            "--config @long.toml",
+            "it is longer than 1048576 bytes; give a TOML file of settings",
+            "--config @mended.toml",
+        ),
         ("--config @absent.toml", "it cannot be read; give the path of a TOML file", "--config @mended.toml"),
         ("--set width=wide", "invalid value 'wide' for '--width <WIDTH>'", "--set width=8"),
         ("--watchdog -1", "unexpected argument '-1' found", "--watchdog 1"),

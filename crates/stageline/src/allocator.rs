@@ -197,6 +197,8 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for CountingAllocator<A> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicPtr;
+
     use super::*;
     use proptest::prelude::*;
 
@@ -248,15 +250,15 @@ mod tests {
         meter.count_this_thread();
         let layout = Layout::from_size_align(1000, 8).unwrap();
         // SAFETY: both blocks are used in their layout, and freed once.
-        let there = unsafe { [ALLOCATOR.alloc(layout), ALLOCATOR.alloc(layout)].map(|data| data as usize) };
+        let there = unsafe { [ALLOCATOR.alloc(layout), ALLOCATOR.alloc(layout)] }.map(AtomicPtr::new);
         assert_eq!(meter.read(), Held { end: 2000, peak: 2000, kept: 2000 });
         std::thread::scope(|scope| {
             // SAFETY: as above.
-            scope.spawn(|| unsafe { ALLOCATOR.dealloc(there[0] as *mut u8, layout) });
+            scope.spawn(|| unsafe { ALLOCATOR.dealloc(there[0].load(Ordering::Relaxed), layout) });
         });
         assert_eq!(meter.read(), Held { end: 1000, peak: 2000, kept: 0 });
         // SAFETY: as above.
-        unsafe { ALLOCATOR.dealloc(there[1] as *mut u8, layout) };
+        unsafe { ALLOCATOR.dealloc(there[1].load(Ordering::Relaxed), layout) };
         assert_eq!(meter.read(), Held { end: 0, peak: 1000, kept: -1000 });
     }
 

@@ -1,0 +1,235 @@
+//! Bytes as a command line, a file of settings and the settings of a run before; what they come to, by the example's own code.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::num::NonZero;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use anyhow::{Context, Result};
+use clap::{Args, CommandFactory, Parser, ValueEnum, parser::ValueSource};
+use serde_json::Value;
+
+use config::{Resolved, Settings};
+
+#[allow(dead_code)] // what ends the process, and reads files
+#[path = "../../examples/gpt/config.rs"]
+mod config;
+
+/// Longer inputs find nothing that shorter ones do not.
+const LIMIT: usize = 4_096;
+
+/// What stands between the parts of an input.
+const BORDER: u8 = b'|';
+
+/// One of every kind that the example has, and some of its names.
+#[derive(Debug, Parser)]
+struct Flags {
+    #[command(flatten)]
+    of_run: OfRun,
+    #[arg(long)]
+    config: Option<PathBuf>,
+    #[arg(long)]
+    set: Vec<String>,
+    #[arg(long)]
+    resume: Option<PathBuf>,
+    #[arg(long)]
+    stop_after: Option<usize>,
+    #[arg(long)]
+    print_config: bool,
+}
+
+/// Those that are settings.
+#[derive(Args, Debug)]
+struct OfRun {
+    #[arg(long)]
+    data: Option<PathBuf>,
+    #[arg(long, default_value_t = 2)]
+    stages: usize,
+    #[arg(long, default_value_t = 8)]
+    micro_batches: usize,
+    #[arg(long)]
+    schedule_steps: Option<usize>,
+    #[arg(long, default_value_t = 2e-3)]
+    learning_rate: f64,
+    #[arg(long, default_value_t = 1.0)]
+    clip: f64,
+    #[arg(long)]
+    peak_tflops: Option<f64>,
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    #[arg(long, default_value_t = 60)]
+    watchdog: u32,
+    #[arg(long, default_value_t = NonZero::new(3).expect("3 is not 0"))]
+    keep: NonZero<usize>,
+    #[arg(long, default_value = "full")]
+    precision: Precision,
+    #[arg(long, default_value = "1f1b", value_parser = schedule)]
+    schedule: &'static str,
+    #[arg(long, default_value = "cpu")]
+    device: String,
+    #[arg(long, num_args = 0..=1, default_missing_value = "100")]
+    verify: Option<usize>,
+    #[arg(long)]
+    log: Option<PathBuf>,
+}
+
+/// What a run that goes on does not take from the one before.
+const NOT_INHERITED: [&str; 2] = ["verify", "log"];
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Precision {
+    Full,
+    Bf16,
+    F16,
+}
+
+fn schedule(name: &str) -> Result<&'static str, String> {
+    ["gpipe", "1f1b"].into_iter().find(|known| *known == name).ok_or(format!("there is no schedule `{name}`"))
+}
+
+/// Three parts: the command line, a flag a line; the file; and the settings of the run before, as JSON.
+pub fn configuration(bytes: &[u8]) {
+    if bytes.len() > LIMIT {
+        return;
+    }
+    let mut parts = bytes.splitn(3, |&byte| byte == BORDER);
+    let mut next = || parts.next().filter(|part| !part.is_empty());
+    let flags = next().unwrap_or_default();
+    let file = next().map(<[u8]>::to_vec);
+    let before: Option<BTreeMap<String, Value>> = next().and_then(|json| serde_json::from_slice(json).ok());
+    let resumed = before.map(Settings);
+
+    let mut arguments = vec!["gpt".into()];
+    arguments.extend(file.is_some().then(|| "--config=file".into()));
+    arguments.extend(flags.split(|&byte| byte == b'\n').filter(|flag| !flag.is_empty()).map(argument));
+    let text = file.and_then(|file| String::from_utf8(file).ok());
+    if let Some(table) = text.as_deref().and_then(|text| text.parse::<toml::Table>().ok()) {
+        table.iter().for_each(|(name, value)| named(name, value));
+    }
+    resumed.iter().for_each(alone);
+
+    match merge(&arguments, resumed.as_ref(), text.as_deref()) {
+        Ok(resolved) => {
+            again(&resolved);
+            in_order(&resolved, &arguments, resumed.as_ref(), text.as_deref());
+        }
+        Err(error) => assert!(!format!("{error:#}").is_empty()),
+    }
+}
+
+#[cfg(unix)]
+fn argument(bytes: &[u8]) -> OsString {
+    std::os::unix::ffi::OsStringExt::from_vec(bytes.to_vec())
+}
+
+#[cfg(not(unix))]
+fn argument(bytes: &[u8]) -> OsString {
+    String::from_utf8_lossy(bytes).into_owned().into()
+}
+
+fn merge(arguments: &[OsString], resumed: Option<&Settings>, file: Option<&str>) -> Result<Resolved<Flags>> {
+    config::merge(arguments, resumed, |_| Ok(file.context("it cannot be read")?.to_owned()))
+}
+
+fn of_file(file: &str) -> Result<Resolved<Flags>> {
+    merge(&["gpt".into(), "--config=file".into()], None, Some(file))
+}
+
+/// What every setting is where nobody says anything.
+fn default() -> &'static Settings {
+    static DEFAULT: OnceLock<Settings> = OnceLock::new();
+    DEFAULT.get_or_init(|| merge(&["gpt".into()], None, None).expect("nothing is wrong").settings)
+}
+
+/// The names of all settings, from clap alone.
+fn names() -> &'static BTreeSet<String> {
+    static NAMES: OnceLock<BTreeSet<String>> = OnceLock::new();
+    let command = || OfRun::augment_args(clap::Command::new("gpt"));
+    NAMES.get_or_init(|| command().get_arguments().map(|flag| flag.get_id().to_string()).collect())
+}
+
+/// A setting of a file, by itself: a known one is not called unknown, and an unknown one is named.
+fn named(name: &str, value: &toml::Value) {
+    let text = toml::to_string(&BTreeMap::from([(name, value)])).expect("it was read");
+    let unknown = format!("there is no setting `{name}`");
+    match of_file(&text) {
+        Ok(resolved) => {
+            assert!(names().contains(name), "`{name}` is taken for a setting");
+            changes_only(&resolved, &BTreeSet::from([name]));
+        }
+        Err(error) => {
+            let said = format!("{error:#}");
+            if names().contains(name) {
+                return assert!(!said.contains("there is no setting"), "{said}");
+            }
+            let elsewhere = format!("`{name}` is for the command line only");
+            let is_flag = Flags::command().get_arguments().any(|flag| flag.get_id() == name) || name == "help";
+            assert!(said.contains(if is_flag { &elsewhere } else { &unknown }), "{name}: {said}");
+        }
+    }
+}
+
+/// The settings of a run before, by themselves: they change those of their names, and no other flag.
+fn alone(before: &Settings) {
+    let Ok(resolved) = merge(&["gpt".into()], Some(before), None) else { return };
+    // A command line may be empty of its program, too.
+    let nameless = merge(&[], Some(before), None).expect("it was taken");
+    assert_eq!(nameless.settings, resolved.settings);
+    let inherited = before.0.keys().map(String::as_str).filter(|name| !NOT_INHERITED.contains(name));
+    let inherited: BTreeSet<_> = inherited.filter(|name| names().contains(*name)).collect();
+    assert!(inherited.iter().all(|name| before.0[*name].is_string() || before.0[*name].is_number()));
+    changes_only(&resolved, &inherited);
+    for (name, now) in &resolved.settings.0 {
+        // A text stays as it is, where a text is asked for.
+        if let (Value::String(now), Some(Value::String(before))) = (now, before.0.get(name)) {
+            assert!(now == before || NOT_INHERITED.contains(&name.as_str()), "{name}: {before:?} is now {now:?}");
+        }
+    }
+    let Flags { config, set, resume, stop_after, print_config, .. } = resolved.flags;
+    assert_eq!((config, set.len(), resume, stop_after, print_config), (None, 0, None, None, false));
+}
+
+fn changes_only(resolved: &Resolved<Flags>, names: &BTreeSet<&str>) {
+    let default = &default().0;
+    let now = &resolved.settings.0;
+    for name in default.keys().chain(now.keys()).filter(|name| !names.contains(name.as_str())) {
+        assert_eq!(now.get(name), default.get(name), "{name}, of which nobody speaks");
+    }
+}
+
+/// What is printed comes to the same, and so does a run that goes on.
+fn again(resolved: &Resolved<Flags>) {
+    let text = resolved.settings.to_toml().expect("settings are numbers and texts");
+    let printed = of_file(&text).expect("it was taken before");
+    assert_eq!(printed.settings, resolved.settings);
+    assert_eq!(format!("{:?}", printed.flags.of_run), format!("{:?}", resolved.flags.of_run));
+    let json = serde_json::to_value(&resolved.settings.0).expect("settings are numbers and texts");
+    assert!(json.as_object().is_some_and(|all| all.values().all(|value| value.is_number() || value.is_string())));
+    let goes_on = merge(&["gpt".into()], Some(&resolved.settings), None).expect("it was taken before");
+    for (name, value) in &resolved.settings.0 {
+        let inherited = !NOT_INHERITED.contains(&name.as_str());
+        assert_eq!(goes_on.settings.0.get(name), inherited.then_some(value), "{name}");
+    }
+}
+
+/// Every setting is what the last one that speaks of it says.
+fn in_order(resolved: &Resolved<Flags>, arguments: &[OsString], resumed: Option<&Settings>, file: Option<&str>) {
+    let given = Flags::command().args_override_self(true).get_matches_from(arguments);
+    let file = file.filter(|_| resolved.flags.config.is_some()).unwrap_or_default();
+    let table: toml::Table = file.parse().expect("it was read before");
+    let assigned: BTreeSet<_> =
+        resolved.flags.set.iter().filter_map(|set| Some(set.split_once('=')?.0.trim())).collect();
+    let by_flags = merge(arguments, None, Some("")).expect("more was taken");
+    let by_file = of_file(file).expect("more was taken");
+    let by_resumed = merge(&["gpt".into()], resumed, None).expect("more was taken");
+    for name in names() {
+        let flag = given.value_source(name) == Some(ValueSource::CommandLine) || assigned.contains(name.as_str());
+        let said = match (flag, table.contains_key(name)) {
+            (true, _) => &by_flags,
+            (false, true) => &by_file,
+            (false, false) => &by_resumed,
+        };
+        assert_eq!(resolved.settings.0.get(name), said.settings.0.get(name), "{name}");
+    }
+}

@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""Runs tests under Miri, and those in which threads meet under ThreadSanitizer; a plain build does neither.
+
+    rustup toolchain install nightly --component miri,rust-src
+    scripts/sanitize.py miri [SECONDS]    # the crates without burn, and the allocator alone
+    scripts/sanitize.py threads           # the writer of checkpoints, and the pipeline
+
+Miri is some hundred times slower: a test that takes longer than so many seconds [60] is ended and counted, not a failure.
+"""
+
+import os
+import re
+import selectors
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+# Tests that start programs, which Miri cannot, and seeds with their thousands of mutations.
+BEYOND_MIRI = ["seeds", "child", "kills", "disk_full", "unreadable"]
+ALLOCATOR = f"""#![allow(dead_code)]
+#[path = "{ROOT}/crates/stageline/src/allocator.rs"]
+mod allocator;
+mod events {{
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Held {{ pub end: u64, pub peak: u64, pub kept: i64 }}
+}}
+"""
+MANIFEST = """[package]
+name = "allocator"
+version = "0.0.0"
+edition = "2024"
+[dev-dependencies]
+proptest = { version = "1", default-features = false, features = ["std"] }
+[workspace]
+"""
+# Tests that start the example, which is not built beside them.
+NO_EXAMPLE = ["--skip", "command::", "--skip", "keeping::"]
+
+
+def once(command, environment, done, limit):
+    """Runs the tests that are not done; gives the results of those that were, and the one that took too long."""
+    skips = [word for name in done for word in ("--skip", name)]
+    command = [*command, "--", "--test-threads=1", *(["--exact", *skips] if done else [])]
+    results, rest = {}, b""
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, start_new_session=True) as child:
+        waiting = selectors.DefaultSelector()
+        waiting.register(child.stdout, selectors.EVENT_READ)
+        while True:
+            # Before the first test it builds.
+            running = re.search(rb"test (\S+)(?: - should panic)? \.\.\. $", rest)
+            if not waiting.select(limit if running else None):
+                os.killpg(child.pid, 9)
+                return results, running[1].decode()
+            read = os.read(child.stdout.fileno(), 65536)
+            rest = (rest + read)[-65536:]
+            for name, result in re.findall(r"test (\S+)(?: - should panic)? \.\.\. (?:.*\n)*?(ok|FAILED|ignored)", rest.decode(errors="replace")):
+                results.setdefault(name, result)
+            if not read:
+                return results, None if child.wait() == 0 else ""
+
+
+def miri(limit, what, flags=""):
+    environment = {**os.environ, "PROPTEST_CASES": "2", "MIRIFLAGS": f"-Zmiri-disable-isolation {flags}"}
+    listed = ["cargo", "+nightly", "miri", "test", *what]
+    names = subprocess.run([*listed, "--", "--list"], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    names = re.findall(r"^(\S+): test$", names.stdout, re.M)
+    beyond = {name for name in names if any(word in name for word in BEYOND_MIRI)}
+    results, slow = {}, []
+    while left := set(names) - beyond - set(results) - set(slow):
+        done = sorted(set(names) - left)
+        new, ended = once(listed, environment, done, limit)
+        results.update(new)
+        if ended is None:
+            break
+        if ended == "":
+            print(f"miri {' '.join(what)}: FAILED after {len(results)} tests")
+            return False
+        slow.append(ended)
+    passed = sum(result == "ok" for result in results.values())
+    print(f"miri {' '.join(what)}: {passed} passed, {len(slow)} took longer than {limit} s, {len(beyond)} left out")
+    print("".join(f"  too slow: {name}\n" for name in slow), end="", flush=True)
+    return True
+
+
+def all_under_miri(limit):
+    # It needs of its own crate only the form of a reading; without burn it is built in seconds.
+    folder = TARGET / "allocator"
+    (folder / "src").mkdir(parents=True, exist_ok=True)
+    (folder / "Cargo.toml").write_text(MANIFEST)
+    (folder / "src/lib.rs").write_text(ALLOCATOR)
+    # Meters are leaked on purpose.
+    flags = "-Zmiri-ignore-leaks -Zmiri-strict-provenance"
+    sound = miri(2 * limit, ["--manifest-path", str(folder / "Cargo.toml"), "--lib"], flags)
+    for package in ["schedule", "report", "checkpoint", "data"]:
+        sound &= miri(limit, ["-p", f"stageline-{package}", "--lib"])
+    for package, test in [("schedule", "schedule"), ("checkpoint", "checkpoint"), ("data", "corpus")]:
+        sound &= miri(limit, ["-p", f"stageline-{package}", "--test", test])
+    return sound
+
+
+def threads():
+    environment = {**os.environ, "RUSTFLAGS": "-Zsanitizer=thread"}
+    command = ["cargo", "+nightly", "test", "-Zbuild-std", "--target", "x86_64-unknown-linux-gnu"]
+    # ThreadSanitizer wants more addresses than the tests of little memory leave it.
+    writer = ["-p", "stageline-checkpoint", "--lib", "--test", "checkpoint", "--", "--skip", "little_memory"]
+    runs = [[*command, *writer], [*command, "--test", "pipeline", "--", *NO_EXAMPLE]]
+    return all([subprocess.run(run, cwd=ROOT, env=environment).returncode == 0 for run in runs])
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["miri", *limit]:
+            sys.exit(not all_under_miri(float(limit[0]) if limit else 60.0))
+        case ["threads"]:
+            sys.exit(not threads())
+        case _:
+            sys.exit(__doc__)

@@ -1,0 +1,73 @@
+//! The example's settings against whatever a fuzzer makes up: seeds of the fuzz target, and mutations of them. Without burn.
+
+use std::env;
+use std::process::Command;
+
+#[path = "../../fuzz/src/configuration.rs"]
+mod configuration;
+#[path = "../../fuzz/src/mutations.rs"]
+mod mutations;
+
+const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/seeds/configuration");
+
+/// Pieces of all three parts, and numbers at the ends of their range.
+const WORDS: [&str; 40] = [
+    "|",
+    "\n",
+    "\r\n",
+    "=",
+    " = ",
+    "--",
+    "--set\n",
+    "--help",
+    "--config",
+    "--print-config",
+    "--resume",
+    "--stop-after",
+    "--verify",
+    "--seed=",
+    "--data=",
+    "--micro-batches",
+    "micro_batches",
+    "micro_batchs",
+    "seed",
+    "clip",
+    "data",
+    "device",
+    "keep",
+    "schedule",
+    "\"precision\":",
+    "\"",
+    "\"\"\"",
+    ",",
+    "{",
+    "}",
+    "[",
+    "null",
+    "true",
+    "-1",
+    "1e999",
+    "nan",
+    "8.998289818528182e-35",
+    "18446744073709551615",
+    "\\u0000",
+    "é",
+];
+
+/// Not a test: what the test below starts with little memory.
+#[test]
+#[ignore = "is started by another test"]
+fn child_with_little_memory() {
+    let seeds = mutations::seeds(SEEDS);
+    assert!(seeds.len() >= 30, "{} seeds", seeds.len());
+    mutations::run(&seeds, &WORDS, 5_000, configuration::configuration);
+}
+
+#[test]
+fn any_settings_are_flags_or_an_error_and_take_little_memory() {
+    let script = r#"ulimit -v 524288 && exec "$0" --exact child_with_little_memory --ignored --nocapture"#;
+    let child = Command::new("sh").args(["-c", script]).arg(env::current_exe().unwrap()).output().unwrap();
+    let output = String::from_utf8_lossy(&child.stdout) + String::from_utf8_lossy(&child.stderr);
+    // Not so where the process is ended on the way.
+    assert!(child.status.success() && output.contains("1 passed"), "{output}");
+}
