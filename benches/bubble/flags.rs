@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use clap::{Parser, ValueEnum};
 use stageline::DeviceName;
-use stageline::schedule::{Schedule, schedule_named};
+use stageline::schedule::{Costs, Schedule, StageCost, schedule_named};
 
 use crate::paced::Pace;
 
@@ -20,7 +20,7 @@ pub struct Flags {
     /// M: numbers of micro-batches
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32,64")]
     pub micro_batches: Vec<usize>,
-    /// Schedules of whole backwards: gpipe, 1f1b, eager-1f1b, interleaved, looped-breadth-first
+    /// Any of the published ones, such as zb-h1 or zb-v
     #[arg(long, value_delimiter = ',', default_value = "1f1b,gpipe,interleaved")]
     pub schedules: Vec<String>,
     /// What the stages do
@@ -29,7 +29,7 @@ pub struct Flags {
     /// Of a worker's paced stages together, for one micro-batch
     #[arg(long, default_value_t = 5.0)]
     pub forward_ms: f64,
-    /// The same, for the backward
+    /// The same, for the backward, whose halves take the same
     #[arg(long, default_value_t = 10.0)]
     pub backward_ms: f64,
     /// Steps that are measured, after one that is not
@@ -119,7 +119,21 @@ impl Flags {
     /// What one of a worker's chunks takes.
     pub fn pace(&self, chunks: usize) -> Pace {
         let part = |milliseconds: f64| Duration::from_secs_f64(milliseconds / 1e3 / chunks as f64);
-        Pace { forward: part(self.forward_ms), backward: part(self.backward_ms) }
+        let half = part(self.backward_ms / 2.0);
+        Pace { forward: part(self.forward_ms), input_gradient: half, weight_gradient: half }
+    }
+
+    /// Equal stages and free transfers; a GPT's forward and the halves of its backward take the same.
+    pub fn ideal(&self, chunks: usize, stages: usize) -> Costs {
+        let seconds = |time: Duration| time.as_secs_f64();
+        let cost = match self.kind {
+            Kind::Paced => {
+                let Pace { forward, input_gradient, weight_gradient } = self.pace(chunks);
+                StageCost::new(seconds(forward), seconds(input_gradient), seconds(weight_gradient))
+            }
+            Kind::Cpu | Kind::Cuda => StageCost::new(1.0, 1.0, 1.0),
+        };
+        Costs::equal(stages, cost)
     }
 
     pub fn devices(&self) -> Result<Vec<burn::tensor::Device>> {

@@ -3,6 +3,7 @@
 use anyhow::Result;
 use burn::optim::{AdamWConfig, SgdConfig};
 use burn::tensor::{Device, Tensor};
+use stageline::schedule::simulate;
 use stageline::{Batch, Payload, Pipeline, PipelineBuilder, StageConfig, StepReport};
 
 use crate::cut;
@@ -29,7 +30,8 @@ pub fn measure(flags: &Flags, case: &Case) -> Result<Point> {
             let stages = case.workers * case.schedule.chunks();
             let (cuts, devices) = (cut::cut(load.shape, stages)?, flags.devices()?);
             // A worker's chunks are on its device.
-            let of_stage = |stage: usize| devices[stage % case.workers % devices.len()].clone();
+            let placement = case.schedule.plan(stages, case.micro_batches)?.placement();
+            let of_stage = |stage: usize| devices[placement.worker(stage) % devices.len()].clone();
             let config = |stage| StageConfig::new(of_stage(stage), AdamWConfig::new().init(), LEARNING_RATE);
             let configs = || (0..stages).map(config).collect();
             let build = || cut::split(load.layers(), &cuts, configs()).cores_per_stage(1);
@@ -69,6 +71,7 @@ fn point<In: Payload, Target: Payload>(
     // On a GPU bubbles are measured in steps of their own, which that slows down.
     let reports = if flags.kind == Kind::Cuda { run(1)?.0 } else { unmeasured };
     let last = &reports[flags.rounds - 1];
+    let ideal = simulate(last.recording.plan(), &flags.ideal(case.schedule.chunks(), last.stages.len()));
     Ok(Point {
         schedule: case.schedule.name(),
         stages: case.workers,
@@ -77,7 +80,8 @@ fn point<In: Payload, Target: Payload>(
         kind: flags.kind.to_string(),
         step_seconds,
         bubble: median_of(&reports, StepReport::bubble),
-        bubble_ideal: last.ideal_bubble(),
+        step_ideal_seconds: (flags.kind == Kind::Paced).then(|| ideal.step()),
+        bubble_ideal: ideal.bubble(),
         bubble_simulated: median_of(&reports, |report| report.recording.simulated_bubble()),
         throughput: samples as f64 / step_seconds,
         peak_live,

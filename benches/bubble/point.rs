@@ -16,8 +16,10 @@ pub struct Point {
     pub r#virtual: usize,
     pub kind: String,
     pub step_seconds: f64,
+    /// In theory, of paced stages.
+    pub step_ideal_seconds: Option<f64>,
     pub bubble: f64,
-    /// In theory, with equal stages and free transfers.
+    /// Of the plan with equal stages and free transfers; of GPipe and 1F1B that is (P-1)/(M+P-1).
     pub bubble_ideal: f64,
     /// Of the same plan with the measured costs.
     pub bubble_simulated: f64,

@@ -8,8 +8,9 @@ use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::NoCheckp
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::{Autodiff, Backend, Flex};
-use burn::module::{Module, Param};
+use burn::module::{Module, Param, ParamId};
 use burn::tensor::{Device, Tensor};
+use stageline::nn::{Deferred, put_off};
 use stageline::{LossStage, Stage, Weight};
 
 /// Adds a parameter to a small activation; each forward and backward lasts as long as it should.
@@ -24,7 +25,10 @@ pub struct Paced {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pace {
     pub forward: Duration,
-    pub backward: Duration,
+    /// The half of a backward that the stage before waits for,
+    pub input_gradient: Duration,
+    /// and the other one.
+    pub weight_gradient: Duration,
 }
 
 impl Paced {
@@ -41,7 +45,8 @@ impl Stage for Paced {
         let until = Instant::now() + self.pace.forward;
         let output = input + self.bias.val();
         // An evaluation has no backward to wait in.
-        let output = if output.device().is_autodiff() { slow_backward(output, self.pace.backward) } else { output };
+        let output =
+            if output.device().is_autodiff() { slow_backward(output, self.pace, self.bias.id) } else { output };
         wait(until);
         output
     }
@@ -74,12 +79,12 @@ fn wait(until: Instant) {
     }
 }
 
-/// The same tensor, whose gradient comes through after this time.
-fn slow_backward(tensor: Tensor<2>, backward: Duration) -> Tensor<2> {
+/// The same tensor, whose gradient comes through after this time; the other half of the time is for the parameter.
+fn slow_backward(tensor: Tensor<2>, pace: Pace, id: ParamId) -> Tensor<2> {
     let tensor = tensor.try_into_primitive::<Autodiff<Flex>>().expect("a tensor in a graph on the CPU");
     let (value, node) = tensor.into_parts();
     let slow = match Slow.prepare::<NoCheckpointing>([node]).compute_bound().stateful() {
-        OpsKind::Tracked(prepared) => prepared.finish(backward, value),
+        OpsKind::Tracked(prepared) => prepared.finish((pace, id), value),
         OpsKind::UnTracked(prepared) => prepared.finish(value),
     };
     Tensor::from_primitive::<Autodiff<Flex>>(slow)
@@ -89,10 +94,14 @@ fn slow_backward(tensor: Tensor<2>, backward: Duration) -> Tensor<2> {
 struct Slow;
 
 impl<B: Backend> Backward<B, 1> for Slow {
-    type State = Duration;
+    type State = (Pace, ParamId);
 
-    fn backward(self, ops: Ops<Duration, 1>, gradients: &mut Gradients, _: &mut Checkpointer) {
-        wait(Instant::now() + ops.state);
+    fn backward(self, ops: Ops<(Pace, ParamId), 1>, gradients: &mut Gradients, _: &mut Checkpointer) {
+        let (Pace { input_gradient, weight_gradient, .. }, id) = ops.state;
+        let start = Instant::now();
+        let later = Deferred::new(vec![id], move |_| wait(Instant::now() + weight_gradient));
+        let whole = put_off(later).is_err();
+        wait(start + input_gradient + if whole { weight_gradient } else { Duration::ZERO });
         let gradient = gradients.consume::<B>(&ops.node);
         if let [Some(parent)] = ops.parents {
             gradients.register::<B>(parent.id, gradient);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use burn::tensor::Device;
 use clap::{Parser, ValueEnum};
-use stageline::schedule::{Schedule, schedule_named};
+use stageline::schedule::{Placement, Schedule, schedule_named};
 use stageline::{Clip, DeviceName, Precision, Watchdog};
 
 use crate::config::Settings;
@@ -36,8 +36,8 @@ pub struct Flags {
     /// Samples in a micro-batch
     #[arg(long, default_value_t = 4)]
     micro_batch_size: usize,
-    /// The order of forwards and backwards: gpipe, 1f1b or eager-1f1b; interleaved or looped-breadth-first with 2
-    /// stages a worker
+    /// The order of forwards and backwards: gpipe, 1f1b or eager-1f1b; zb-h1 or zb-h2, with split backwards; and with 2 stages a
+    /// worker interleaved or looped-breadth-first, or in a V zb-v, v-half, v-min or dualpipe-v
     #[arg(long, default_value = "1f1b", value_parser = schedule_named)]
     schedule: &'static (dyn Schedule + Sync),
     /// Optimizer steps
@@ -250,10 +250,12 @@ impl Flags {
         ensure!(memory > 0.0 && memory.is_finite(), "--memory {memory}: give a number of GB above 0");
         let names = DeviceName::parse_list(&self.device).context("--device")?;
         let devices = names.into_iter().map(DeviceName::open).collect::<Result<Vec<_>, _>>().context("--device")?;
-        // All chunks of a worker are on its device.
-        let workers = (self.stages / self.schedule.chunks().max(1)).max(1);
+        // All stages of a worker are on its device; where there is no plan, building the pipeline says so.
+        let placement = self.schedule.plan(self.stages, self.micro_batches).map(|plan| plan.placement());
+        let placement = placement.unwrap_or_else(|_| Placement::in_turn(self.stages, 1));
+        let workers = placement.workers();
         let used = devices.len().min(workers);
-        let of_stage = |stage: usize| devices[stage % workers * used / workers].clone();
+        let of_stage = |stage: usize| devices[placement.worker(stage) * used / workers].clone();
         let shape = Shape { layers: self.layers, width: self.width, context: self.context };
         let schedule_steps = self.schedule_steps();
         let of_peak = |tflops: f64| training_flops(shape) / (tflops * 1e12 * used as f64);

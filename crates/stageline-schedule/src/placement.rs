@@ -61,7 +61,7 @@ impl Placement {
 impl Plan {
     /// The worker that has each stage's actions; worker 0 for stages without any. It takes memory by the number of stages,
     /// so it is for plans whose numbers have been checked.
-    pub(crate) fn placement(&self) -> Placement {
+    pub fn placement(&self) -> Placement {
         let mut worker_of = vec![0; self.stages()];
         for (worker, row) in self.rows().iter().enumerate() {
             for action in row {

@@ -9,8 +9,8 @@ use burn::module::ParamId;
 use burn::optim::GradientsParams;
 use burn::tensor::{FloatDType, Tensor};
 
-/// Gradients that are added up, parameter by parameter.
-pub(crate) struct Sum {
+/// Gradients of a stage's parameters, added up.
+pub struct Sum {
     pub(crate) gradients: GradientsParams,
     /// In what they are added up, if not as they come.
     pub(crate) dtype: Option<FloatDType>,
@@ -21,8 +21,8 @@ impl Sum {
         Self { gradients, dtype }
     }
 
-    /// Adds in place, where nobody else has what is there.
-    pub(crate) fn add<const D: usize>(&mut self, id: ParamId, gradient: Tensor<D>) {
+    /// Adds the gradient of a parameter, in place where nobody else has what is there.
+    pub fn add<const D: usize>(&mut self, id: ParamId, gradient: Tensor<D>) {
         let gradient = match self.dtype {
             Some(dtype) => gradient.cast(dtype),
             None => gradient,
@@ -36,13 +36,14 @@ impl Sum {
 }
 
 /// The gradients of a layer's weights for one use of it, not yet computed.
-pub(crate) struct Deferred {
+pub struct Deferred {
     pub(crate) ids: Vec<ParamId>,
     compute: Box<dyn FnOnce(&mut Sum) + Send>,
 }
 
 impl Deferred {
-    pub(crate) fn new(ids: Vec<ParamId>, compute: impl FnOnce(&mut Sum) + Send + 'static) -> Self {
+    /// Of these parameters; `compute` adds a gradient, without autodiff, for each of them.
+    pub fn new(ids: Vec<ParamId>, compute: impl FnOnce(&mut Sum) + Send + 'static) -> Self {
         Self { ids, compute: Box::new(compute) }
     }
 
@@ -82,8 +83,12 @@ pub(crate) fn collect<R>(exempt: HashSet<ParamId>, backward: impl FnOnce() -> R)
     (result, deferred)
 }
 
-/// Leaves gradients for later; gives them back where nothing waits.
-pub(crate) fn put_off(later: Deferred) -> Result<(), Deferred> {
+/// Leaves gradients for later, in the backward of a layer of one's own: they are computed when the plan says.
+///
+/// # Errors
+/// Gives them back where nothing waits: outside a pipeline, in a whole backward, and for parameters that other stages have
+/// too. They are then to be registered in the graph, as any layer does.
+pub fn put_off(later: Deferred) -> Result<(), Deferred> {
     SCOPE.with_borrow_mut(|scope| match scope {
         Some(scope) if later.ids.iter().all(|id| !scope.exempt.contains(id)) => {
             scope.deferred.push(later);

@@ -5,12 +5,16 @@
 //! with split backwards, whatever else a stage is made of has all its gradients at once, and the second half is then shorter
 //! (Qi et al., 2023, *Zero Bubble Pipeline Parallelism*, [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)).
 //! On devices other than the host they are burn's own, whose backward is whole.
+//!
+//! A layer of one's own is an operation of burn's (`Backward`, its feature `extension`) that leaves a [`Deferred`] by [`put_off`].
 
 mod embedding;
 mod linear;
 
 pub use embedding::Embedding;
 pub use linear::Linear;
+
+pub use crate::deferred::{Deferred, Sum, put_off};
 
 #[cfg(test)]
 #[cfg(feature = "flex")]
