@@ -7,7 +7,7 @@ use burn::module::{Initializer, Module, Param};
 use burn::nn::{EmbeddingConfig, LayerNorm, LayerNormConfig, LinearConfig};
 use burn::tensor::activation::{gelu, log_softmax, softmax};
 use burn::tensor::{Bool, Device, FloatDType, Int, Tensor};
-use stageline::nn::{Embedding, Linear};
+use stageline::nn::{Embedding, Linear, block, selective};
 use stageline::{LossStage, Stage, Weight, seeded};
 
 /// The number of different bytes.
@@ -158,9 +158,16 @@ impl Stage for Block {
     type Output = Tensor<3>;
 
     fn forward(&self, input: Tensor<3>) -> Tensor<3> {
+        block(self, input, Self::compute)
+    }
+}
+
+impl Block {
+    fn compute(&self, input: Tensor<3>) -> Tensor<3> {
         let dims = input.dims();
         let residual = rows(input);
-        let attended = self.attention.forward(self.attention_norm.forward(residual.clone()), dims);
+        let attention = move |attention: &Attention, input| attention.forward(input, dims);
+        let attended = selective(&self.attention, self.attention_norm.forward(residual.clone()), attention);
         let residual = residual + attended;
         let hidden = gelu(self.up.forward(self.mlp_norm.forward(residual.clone())));
         (residual + self.down.forward(hidden)).reshape(dims)

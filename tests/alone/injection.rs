@@ -12,7 +12,7 @@ use burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig;
 use burn::optim::AdamWConfig;
 use burn::tensor::Tensor;
 use stageline::checkpoint::Checkpoint;
-use stageline::schedule::{EagerOneFOneB, GPipe, Interleaved, LoopedBreadthFirst, OneFOneB, Schedule};
+use stageline::schedule::{EagerOneFOneB, GPipe, Interleaved, LoopedBreadthFirst, OneFOneB, Schedule, ZbH1, ZbV};
 use stageline::{Activity, Batch, Clip, Failure, Pipeline, PipelineBuilder, StageConfig, StepError};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber, span};
@@ -218,8 +218,8 @@ impl Case {
 
 /// Schedules and shapes.
 fn cases() -> impl Iterator<Item = Case> {
-    let plain: [Scheduled; 3] = [&GPipe, &OneFOneB, &EagerOneFOneB];
-    let chunked: [Scheduled; 2] = [&Interleaved { chunks: 2 }, &LoopedBreadthFirst { chunks: 2 }];
+    let plain: [Scheduled; 4] = [&GPipe, &OneFOneB, &EagerOneFOneB, &ZbH1];
+    let chunked: [Scheduled; 3] = [&Interleaved { chunks: 2 }, &LoopedBreadthFirst { chunks: 2 }, &ZbV];
     let shapes = |schedules: Vec<Scheduled>, shapes: &[(usize, usize)]| {
         let shapes = shapes.to_vec();
         schedules.into_iter().flat_map(move |schedule| shapes.clone().into_iter().map(move |shape| (schedule, shape)))

@@ -17,7 +17,7 @@ use crate::mlp::{Cut, Error, Layer, Mlp, config, device};
 fn a_step_of_gradient_descent_is_the_closed_form() {
     const RATE: f64 = 0.1;
     let (rows, width) = (7, 3);
-    let init = || LinearConfig::new(width, width).init(&device().autodiff());
+    let init = || LinearConfig::new(width, width).init(&device().autodiff()).into();
     let error = Error { linear: seeded(&device(), 5, init) };
     let (input, (wanted, mask)) = Mlp::batch(rows, width, true, 11);
 

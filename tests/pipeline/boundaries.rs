@@ -166,7 +166,7 @@ fn frozen_stages_stay_and_the_others_learn() {
 /// A module that was made for inference is made to train.
 #[test]
 fn modules_of_a_device_without_autodiff_train() {
-    let linear = |seed| seeded(&device(), seed, || LinearConfig::new(4, 4).init(&device()));
+    let linear = |seed| seeded(&device(), seed, || LinearConfig::new(4, 4).init(&device()).into());
     let layers = || vec![Layer { linear: linear(1) }, Layer { linear: linear(2) }];
     let config = StageConfig::new(device(), SgdConfig::new().init(), 0.1);
     let model = Mlp { layers: layers(), error: crate::mlp::Error { linear: linear(3) } };
@@ -180,7 +180,7 @@ fn modules_of_a_device_without_autodiff_train() {
 #[test]
 fn modules_of_a_device_with_gradient_checkpointing_train() {
     let device = device().autodiff().gradient_checkpointing();
-    let linear = |seed| seeded(&device, seed, || LinearConfig::new(4, 4).init(&device));
+    let linear = |seed| seeded(&device, seed, || LinearConfig::new(4, 4).init(&device).into());
     let layers = vec![Layer { linear: linear(1) }, Layer { linear: linear(2) }];
     let model = Mlp { layers, error: crate::mlp::Error { linear: linear(3) } };
     let config = StageConfig::new(device.clone(), SgdConfig::new().init(), 0.1);

@@ -71,13 +71,6 @@ fn a_plan_that_is_not_complete() {
 }
 
 #[test]
-fn a_plan_with_split_backwards() {
-    let plan = Plan::from_csv("0F0,0B0\n1F0,1I0,1W0\n").unwrap();
-    let (_, message) = build_error(|builder| builder.schedule(plan).build());
-    assert!(message.contains("`1I0`"), "{message}");
-}
-
-#[test]
 fn a_plan_that_deadlocks_at_its_capacity() {
     let (_, message) = build_error(|builder| builder.micro_batches(4).channel_capacity(0).build());
     // 1F1B's first stage sends an activation while its second one sends a gradient.

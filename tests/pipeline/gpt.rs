@@ -4,7 +4,7 @@ use burn::module::Module;
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use stageline::schedule::{GPipe, Interleaved, OneFOneB, Schedule, ZbH1, ZbH2, ZbV};
-use stageline::{Batch, LossStage, Stage, StageConfig};
+use stageline::{Batch, LossStage, Recompute, Stage, StageConfig};
 
 use crate::cut;
 use crate::fingerprint::fingerprint;
@@ -20,9 +20,20 @@ fn text(step: usize, rows: usize) -> Tensor<2, Int> {
 }
 
 fn train_cut(seed: u64, rows: usize, stages: usize, micro_batches: usize, schedule: Box<dyn Schedule>) -> String {
+    train_again(seed, rows, (stages, micro_batches), schedule, Recompute::Nothing)
+}
+
+/// With some of it computed again.
+fn train_again(
+    seed: u64,
+    rows: usize,
+    (stages, micro_batches): (usize, usize),
+    schedule: Box<dyn Schedule>,
+    recompute: Recompute,
+) -> String {
     let layers = Layers::init(SHAPE, seed, &Device::flex().autodiff());
     let cuts = cut::cut(SHAPE, stages).unwrap();
-    let config = StageConfig::new(Device::flex(), AdamWConfig::new().init(), 1e-3);
+    let config = StageConfig::new(Device::flex(), AdamWConfig::new().init(), 1e-3).recompute(recompute);
     let builder = cut::split(layers, &cuts, vec![config; stages]);
     let mut pipeline = builder.micro_batches(micro_batches).schedule(schedule).build().unwrap();
     for step in 0..STEPS {
@@ -68,6 +79,20 @@ fn the_fingerprint_does_not_depend_on_the_cut() {
     let plain = train_plainly(5, 11, 8);
     assert_eq!(train_cut(5, 11, 4, 8, Box::new(ZbV)), plain, "ZB-V");
     assert_eq!(train_cut(5, 11, 4, 8, Box::new(Interleaved { chunks: 2 })), plain, "interleaved");
+}
+
+#[test]
+fn what_is_computed_again_is_the_same_bits() {
+    let plain = train_plainly(5, 11, 8);
+    for recompute in [Recompute::Selective, Recompute::Blocks(1), Recompute::Full] {
+        let schedules: [&(dyn Schedule + Sync); 4] = [&OneFOneB, &GPipe, &ZbH1, &ZbH2];
+        for (schedule, stages) in schedules.into_iter().flat_map(|schedule| [1, 2, 4].map(|stages| (schedule, stages)))
+        {
+            let case = format!("{recompute:?} {} P={stages}", schedule.name());
+            assert_eq!(train_again(5, 11, (stages, 8), Box::new(schedule), recompute), plain, "{case}");
+        }
+        assert_eq!(train_again(5, 11, (4, 8), Box::new(ZbV), recompute), plain, "{recompute:?} ZB-V");
+    }
 }
 
 #[test]

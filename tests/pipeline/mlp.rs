@@ -5,9 +5,10 @@ use std::time::Duration;
 use std::{panic, thread};
 
 use burn::module::{Module, ModuleVisitor, Param};
-use burn::nn::{BatchNormConfig, Linear, LinearConfig};
+use burn::nn::{BatchNormConfig, LinearConfig};
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, FloatDType, Tensor};
+use stageline::nn::Linear;
 use stageline::schedule::{OneFOneB, Schedule};
 use stageline::{
     AccumulatedBatchNorm, Batch, BuildError, Clip, Dropout, LossStage, Modules, Pipeline, PipelineBuilder, Stage,
@@ -95,7 +96,7 @@ impl Mlp {
     pub fn new(layers: usize, width: usize, seed: u64) -> Self {
         let device = device().autodiff();
         let linear = |layer: usize| {
-            let init = || LinearConfig::new(width, width).init(&device);
+            let init = || LinearConfig::new(width, width).init(&device).into();
             seeded(&device, seed.wrapping_mul(1000).wrapping_add(layer as u64), init)
         };
         Self {

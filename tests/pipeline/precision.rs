@@ -1,9 +1,9 @@
 //! Computing in bf16 and f16: master weights and gradient sums in f32, and a loss scale.
 
 use burn::module::{Module, Param};
-use burn::nn::Linear;
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::tensor::{DType, FloatDType, Tensor};
+use stageline::nn::Linear;
 use stageline::schedule::{EagerOneFOneB, GPipe, OneFOneB, Schedule};
 use stageline::{
     AccumulatedBatchNorm, Batch, BuildError, Clip, Culprit, DynamicLossScale, LossScale, LossStage, OnNonFinite,

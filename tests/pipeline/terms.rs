@@ -1,9 +1,9 @@
 //! A loss of several terms, each over targets of its own.
 
 use burn::module::Module;
-use burn::nn::Linear;
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer};
 use burn::tensor::Tensor;
+use stageline::nn::Linear;
 use stageline::schedule::{EagerOneFOneB, GPipe, OneFOneB, Schedule};
 use stageline::{Batch, BatchError, LossStage, LossTerm, Pipeline, StepError, StepReport, Update, Weight};
 

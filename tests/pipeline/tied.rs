@@ -1,9 +1,9 @@
 //! Parameters that several stages have: trained once, the same everywhere, and as in one graph.
 
 use burn::module::{Module, Param};
-use burn::nn::Linear;
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer};
 use burn::tensor::Tensor;
+use stageline::nn::Linear;
 use stageline::schedule::{EagerOneFOneB, GPipe, Interleaved, LoopedBreadthFirst, OneFOneB, Schedule};
 use stageline::{
     Batch, BuildError, Clip, Dropout, DynamicLossScale, LossScale, OnNonFinite, Pipeline, PipelineBuilder, Precision,

@@ -1,9 +1,10 @@
 //! Every fault that accumulation is known for, injected and called by its name.
 
 use burn::module::Module;
-use burn::nn::{BatchNormConfig, Linear};
+use burn::nn::BatchNormConfig;
 use burn::optim::{GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::tensor::{Tensor, TensorData};
+use stageline::nn::Linear;
 use stageline::schedule::{GPipe, Interleaved, OneFOneB};
 use stageline::verify::{Bars, Cause, ClipScope, Trial, VerifyError, Whose};
 use stageline::{

@@ -3,9 +3,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use burn::module::Module;
-use burn::nn::{BatchNormConfig, Linear};
+use burn::nn::BatchNormConfig;
 use burn::optim::SgdConfig;
 use burn::tensor::Tensor;
+use stageline::nn::Linear;
 use stageline::verify::{Cause, Trial, VerifyError, Whose};
 use stageline::{
     AccumulatedBatchNorm, Batch, BoxError, LossStage, LossTerm, ParameterGradient, Pipeline, PipelineBuilder, Samples,

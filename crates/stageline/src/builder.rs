@@ -25,6 +25,7 @@ use crate::owners::Owners;
 use crate::payload::Payload;
 use crate::pipeline::{Door, Pipeline, Stepping};
 use crate::precision::Precision;
+use crate::recompute::Recompute;
 use crate::rehearsal::Parameters;
 use crate::runner::{Runner, Source, StageRunner};
 use crate::seed::materialize;
@@ -42,6 +43,7 @@ pub struct StageConfig {
     device: Device,
     optimizer: ModuleOptimizer,
     learning_rate: ModuleLrScheduler,
+    recompute: Recompute,
 }
 
 impl StageConfig {
@@ -52,7 +54,14 @@ impl StageConfig {
         optimizer: impl Into<ModuleOptimizer>,
         learning_rate: impl Into<ModuleLrScheduler>,
     ) -> Self {
-        Self { device, optimizer: optimizer.into(), learning_rate: learning_rate.into() }
+        let (optimizer, learning_rate) = (optimizer.into(), learning_rate.into());
+        Self { device, optimizer, learning_rate, recompute: Recompute::Nothing }
+    }
+
+    /// What it computes again in its backwards; nothing if not set.
+    #[must_use]
+    pub fn recompute(self, recompute: Recompute) -> Self {
+        Self { recompute, ..self }
     }
 
     /// The same, on another device.
@@ -121,6 +130,7 @@ type Wire<Out> = Box<dyn FnOnce(&mut Site) -> Source<Out>>;
 pub struct Chain<In: Payload, Out: Payload> {
     feed: Sender<Vec<In>>,
     devices: Vec<Device>,
+    recompute: Vec<Recompute>,
     owners: Owners,
     wire: Wire<Out>,
 }
@@ -129,7 +139,8 @@ impl Pipeline<(), ()> {
     /// Begins a chain of stages, in order.
     pub fn builder<In: Payload>() -> Chain<In, In> {
         let (feed, source) = bounded(1);
-        Chain { feed, devices: Vec::new(), owners: Owners::default(), wire: Box::new(|_| Source::Batch(source)) }
+        let wire: Wire<In> = Box::new(|_| Source::Batch(source));
+        Chain { feed, devices: Vec::new(), recompute: Vec::new(), owners: Owners::default(), wire }
     }
 }
 
@@ -138,6 +149,7 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
     pub fn stage<S: Stage<Input = Out>>(mut self, module: S, config: StageConfig) -> Chain<In, S::Output> {
         let stage = self.devices.len();
         self.devices.push(config.device.clone().inner());
+        self.recompute.push(config.recompute);
         let unplaced = Unplaced::new(stage, module, config);
         self.owners.add(stage, &unplaced.module, &unplaced.optimizer);
         let before = self.wire;
@@ -149,13 +161,15 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
             site.runners.push(Box::new(StageRunner::new(stage, device, trained, source, sink, ties)));
             Source::Link(upstream)
         };
-        Chain { feed: self.feed, devices: self.devices, owners: self.owners, wire: Box::new(wire) }
+        let (feed, devices, recompute, owners) = (self.feed, self.devices, self.recompute, self.owners);
+        Chain { feed, devices, recompute, owners, wire: Box::new(wire) }
     }
 
     /// Ends the chain with the stage that makes the loss.
     pub fn loss<L: LossStage<Input = Out>>(mut self, module: L, config: StageConfig) -> PipelineBuilder<In, L::Target> {
         let stage = self.devices.len();
         self.devices.push(config.device.clone().inner());
+        self.recompute.push(config.recompute);
         let unplaced = Unplaced::new(stage, module, config);
         self.owners.add(stage, &unplaced.module, &unplaced.optimizer);
         let before = self.wire;
@@ -170,6 +184,7 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
             inputs: self.feed,
             targets,
             devices: self.devices,
+            recompute: self.recompute,
             owners: self.owners,
             wire: Box::new(wire),
             weight: L::weight,
@@ -196,6 +211,7 @@ pub struct PipelineBuilder<In: Payload, Target: Payload> {
     inputs: Sender<Vec<In>>,
     targets: Sender<Vec<Target>>,
     devices: Vec<Device>,
+    recompute: Vec<Recompute>,
     owners: Owners,
     wire: Box<dyn FnOnce(&mut Site)>,
     weight: fn(&Target) -> Weight,
@@ -422,6 +438,7 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
             flush: self.flush,
             synchronise_every: self.synchronise_every,
             watchdog: self.watchdog,
+            recompute: self.recompute.into(),
         };
         let mut pipeline =
             Pipeline::start(Arc::new(plan), site.runners, cores, door, stepping, streams, layout, stages)?;

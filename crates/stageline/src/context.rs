@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::batch::Weights;
+use crate::recompute::Recompute;
 use crate::turns::Turns;
 use crate::weight::Weight;
 
@@ -25,6 +26,8 @@ pub(crate) struct Context {
     pub(crate) divisor: Weight,
     /// and then multiplied by.
     pub(crate) loss_scale: f64,
+    /// What each stage computes again in its backwards.
+    pub(crate) recompute: Arc<[Recompute]>,
     /// When transfers are issued.
     pub(crate) turns: Arc<Turns>,
 }

@@ -14,6 +14,15 @@ pub fn after_step(effect: impl FnOnce() + 'static) {
     EFFECTS.with_borrow_mut(|effects| effects.push(Box::new(effect)));
 }
 
+/// Runs a forward that was run before: what it leaves is forgotten.
+pub(crate) fn unheard<R>(forward: impl FnOnce() -> R) -> R {
+    let before = EFFECTS.with_borrow(Vec::len);
+    let result = forward();
+    let unheard = EFFECTS.with_borrow_mut(|effects| effects.split_off(before));
+    drop(unheard);
+    result
+}
+
 /// Does what was left: what a pipeline does after its optimizers, for loops without one.
 pub fn stepped() {
     EFFECTS.take().into_iter().for_each(|effect| effect());

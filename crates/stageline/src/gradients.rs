@@ -90,6 +90,16 @@ impl GradientSum {
     }
 }
 
+/// Gradients of a graph, and those that went beside it.
+pub(crate) fn joined<M: Module>(module: &M, gradients: GradientsParams, beside: GradientsParams) -> GradientsParams {
+    if beside.is_empty() {
+        return gradients;
+    }
+    let mut sum = Sum::new(gradients, None);
+    module.visit(&mut AddAll { sum: &mut sum, gradients: beside });
+    sum.gradients
+}
+
 struct AddAll<'a> {
     sum: &'a mut Sum,
     gradients: GradientsParams,

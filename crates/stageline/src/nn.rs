@@ -15,6 +15,7 @@ pub use embedding::Embedding;
 pub use linear::Linear;
 
 pub use crate::deferred::{Deferred, Sum, put_off};
+pub use crate::recompute::{block, selective};
 
 #[cfg(test)]
 #[cfg(feature = "flex")]
@@ -95,6 +96,15 @@ mod tests {
         let mut sum = Sum::new(GradientsParams::new(), None);
         deferred.into_iter().for_each(|deferred| deferred.add_to(&mut sum));
         assert_eq!(bits(sum.gradients.remove::<2>(id).unwrap()), bits(expected));
+    }
+
+    #[test]
+    fn with_burns_own_checkpointing_layers_are_burns() {
+        let device = Device::flex().autodiff().gradient_checkpointing();
+        let layer = Linear::from(LinearConfig::new(5, 3).init(&device));
+        let root = layer.forward(Tensor::<2>::ones([2, 5], &device).require_grad()).sum();
+        let (gradients, deferred) = collect(std::iter::empty().collect(), || root.backward());
+        assert!(deferred.is_empty() && layer.weight.val().grad(&gradients).is_some());
     }
 
     #[test]

@@ -28,6 +28,7 @@ use crate::layout::{Layout, StageState};
 use crate::loss_scale::Scaler;
 use crate::modules::Modules;
 use crate::payload::Payload;
+use crate::recompute::Recompute;
 use crate::recording::{Clock, Recording};
 use crate::rehearsal::Parameters;
 use crate::report::{EvalReport, StepReport, Update};
@@ -86,6 +87,8 @@ pub(crate) struct Stepping {
     /// Every how many steps actions are synchronised with their devices; 0 is never.
     pub(crate) synchronise_every: usize,
     pub(crate) watchdog: Option<Watchdog>,
+    /// By stage.
+    pub(crate) recompute: Arc<[Recompute]>,
 }
 
 impl Stepping {

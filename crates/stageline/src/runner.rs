@@ -13,12 +13,13 @@ use crate::context::{Context, Pass};
 use crate::deferred::{Deferred, collect};
 use crate::finite::{Culprit, Origin, Soundness, soundness};
 use crate::flush::{Outcome, Trained, Verdict};
-use crate::gradients::{GradientSum, Half};
+use crate::gradients::{GradientSum, Half, joined};
 use crate::health::{Examination, ParameterHealth};
 use crate::layout::StageState;
 use crate::link::{Upstream, Weighted};
 use crate::norm::squared_norms;
 use crate::placing::place;
+use crate::recompute::gather;
 use crate::shown::{ParameterGradient, show};
 use crate::sink::Sink;
 use crate::slots::Slots;
@@ -186,7 +187,9 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         let samples = context.weights.samples(context.step, micro_batch);
         let (sink, module) = (&mut self.sink, self.trained.computing());
         let weighted = Weighted { payload, weight: weight.clone() };
-        let residual = samples.during(|| sink.forward(module, weighted, micro_batch))?;
+        let recompute = context.recompute[self.stage];
+        let forward = || samples.during(|| sink.forward(module, weighted, micro_batch));
+        let residual = recompute.during(forward)?;
         self.tape.put(micro_batch, Taped { input, residual, weight });
         match given {
             Some(Soundness::NaN) if matches!(self.source, Source::Batch(_)) => self.blame(micro_batch, Origin::Input),
@@ -254,12 +257,14 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         let came_finite = self.inspects() && self.sink.gradient_is_finite(micro_batch);
         let mut root = self.sink.root(residual, micro_batch, &context);
         // What other stages wait for does not wait.
-        let (mut gradients, deferred) = run(self.ties.ids().collect(), &mut || root.take().map(|root| root.backward()));
+        let backward = &mut || root.take().map(|root| root.backward());
+        let ((mut gradients, deferred), beside) = gather(|| run(self.ties.ids().collect(), backward));
         if let Source::Link(_) = self.source {
             self.departing.put(micro_batch, input.gradients(gradients.as_mut()));
         }
         let module = self.trained.computing();
         let gradients = gradients.map(|gradients| GradientsParams::from_grads(gradients, module)).unwrap_or_default();
+        let gradients = joined(module, gradients, beside);
         let left_finite = !came_finite || {
             let to_input = matches!(self.source, Source::Batch(_)) || self.departing.get(micro_batch).is_finite();
             to_input && squared_norms(module, &gradients).into_iter().all(f64::is_finite)

@@ -33,8 +33,8 @@ impl Embedding {
     /// `[batch, length]` to `[batch, length, width]`.
     pub fn forward(&self, indices: Tensor<2, Int>) -> Tensor<3> {
         #[cfg(feature = "flex")]
-        if self.weight.val().is_require_grad() && crate::device::is_host(&self.weight.device()) {
-            return host::split(indices, &self.weight);
+        if let Some(output) = host::split(&indices, &self.weight) {
+            return output;
         }
         embedding(self.weight.val(), indices)
     }
@@ -81,16 +81,16 @@ mod host {
         }
     }
 
-    pub(super) fn split(indices: Tensor<2, Int>, weight: &Param<Tensor<2>>) -> Tensor<3> {
-        const HERE: &str = "a tensor on the host is one of flex";
-        let indices = indices.try_into_primitive::<Autodiff<Flex>>().expect(HERE);
-        let (values, node) = weight.val().try_into_primitive::<Autodiff<Flex>>().expect(HERE).into_parts();
+    /// `None` where these are no tensors of flex, or of a graph with burn's own checkpointing.
+    pub(super) fn split(indices: &Tensor<2, Int>, weight: &Param<Tensor<2>>) -> Option<Tensor<3>> {
+        let indices = indices.clone().try_into_primitive::<Autodiff<Flex>>().ok()?;
+        let (values, node) = weight.val().try_into_primitive::<Autodiff<Flex>>().ok()?.into_parts();
         let output = Flex::embedding(values.clone(), indices.clone());
         let state = State { weight: values, indices, id: weight.id };
         let output = match SplitEmbedding.prepare::<NoCheckpointing>([node]).compute_bound().stateful() {
             OpsKind::Tracked(prepared) => prepared.finish(state, output),
             OpsKind::UnTracked(prepared) => prepared.finish(output),
         };
-        Tensor::from_primitive::<Autodiff<Flex>>(output)
+        Some(Tensor::from_primitive::<Autodiff<Flex>>(output))
     }
 }

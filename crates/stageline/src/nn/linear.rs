@@ -50,8 +50,8 @@ impl Linear {
         let (inputs, [expected, _]) = (input.dims()[D - 1], self.weight.shape().dims());
         assert_eq!(inputs, expected, "the input has {inputs} features, and the layer takes {expected}");
         #[cfg(feature = "flex")]
-        if self.weight.val().is_require_grad() && crate::device::is_host(&self.weight.device()) {
-            return host::split(input, &self.weight, self.bias.as_ref());
+        if let Some(output) = host::split(&input, &self.weight, self.bias.as_ref()) {
+            return output;
         }
         linear(input, self.weight.val(), self.bias.as_ref().map(Param::val))
     }
@@ -103,20 +103,23 @@ mod host {
                 let to_input = Flex::linear_x_backward(weight, gradient.clone());
                 gradients.register::<Flex>(node.id, Flex::float_reshape(to_input, shape));
             }
+            let [of_weight, of_bias] = [parents.next().flatten(), parents.next().flatten()];
+            let ids: Vec<_> = of_weight.as_ref().map(|_| weight_id).into_iter().chain(bias_id).collect();
+            if ids.is_empty() {
+                return;
+            }
             let of_weights = OfWeights { input, gradient };
-            let ids = [weight_id].into_iter().chain(bias_id).collect();
             let later = of_weights.clone();
+            let weight_id = of_weight.as_ref().map(|_| weight_id);
             let later = Deferred::new(ids, move |sum| {
-                sum.add(weight_id, later.weight());
-                if let Some(bias) = bias_id {
-                    sum.add(bias, later.bias());
-                }
+                weight_id.map(|id| sum.add(id, later.weight()));
+                bias_id.map(|id| sum.add(id, later.bias()));
             });
             if put_off(later).is_err() {
-                if let Some(node) = parents.next().flatten() {
+                if let Some(node) = of_weight {
                     gradients.register::<Flex>(node.id, of_weights.weight_primitive());
                 }
-                if let Some(node) = parents.next().flatten() {
+                if let Some(node) = of_bias {
                     gradients.register::<Flex>(node.id, of_weights.bias_primitive());
                 }
             }
@@ -148,14 +151,14 @@ mod host {
         }
     }
 
+    /// `None` where these are no tensors of flex, or of a graph with burn's own checkpointing.
     pub(super) fn split<const D: usize>(
-        input: Tensor<D>,
+        input: &Tensor<D>,
         weight: &Param<Tensor<2>>,
         bias: Option<&Param<Tensor<1>>>,
-    ) -> Tensor<D> {
-        const HERE: &str = "a tensor on the host is one of flex";
-        let (input, input_node) = input.try_into_primitive::<Autodiff<Flex>>().expect(HERE).into_parts();
-        let (values, weight_node) = weight.val().try_into_primitive::<Autodiff<Flex>>().expect(HERE).into_parts();
+    ) -> Option<Tensor<D>> {
+        let (input, input_node) = input.clone().try_into_primitive::<Autodiff<Flex>>().ok()?.into_parts();
+        let (values, weight_node) = weight.val().try_into_primitive::<Autodiff<Flex>>().ok()?.into_parts();
         let shape = input.shape();
         let input = rows(input);
         let mut output_shape = shape.clone();
@@ -177,7 +180,7 @@ mod host {
                 }
             }
             Some(bias) => {
-                let (bias, bias_node) = bias.val().try_into_primitive::<Autodiff<Flex>>().expect(HERE).into_parts();
+                let (bias, bias_node) = bias.val().try_into_primitive::<Autodiff<Flex>>().ok()?.into_parts();
                 let output = output_of(Some(bias));
                 let nodes = [input_node, weight_node, bias_node];
                 match SplitLinear.prepare::<NoCheckpointing>(nodes).compute_bound().stateful() {
@@ -186,6 +189,6 @@ mod host {
                 }
             }
         };
-        Tensor::from_primitive::<Autodiff<Flex>>(output)
+        Some(Tensor::from_primitive::<Autodiff<Flex>>(output))
     }
 }

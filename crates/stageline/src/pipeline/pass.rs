@@ -44,7 +44,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
 
     /// The same, for another plan.
     pub(super) fn context_in_turns(&self, weights: Weights, divisor: Weight, turns: Arc<Turns>) -> Arc<Context> {
-        Arc::new(Context { step: self.steps, weights, divisor, loss_scale: self.stepping.scaler.scale(), turns })
+        let (loss_scale, recompute) = (self.stepping.scaler.scale(), Arc::clone(&self.stepping.recompute));
+        Arc::new(Context { step: self.steps, weights, divisor, loss_scale, recompute, turns })
     }
 
     /// The first part of a step: what all stages have summed.

@@ -1,0 +1,267 @@
+//! Activations that are not kept, but computed again when the backward comes to them (Chen et al., 2016, *Training Deep Nets
+//! with Sublinear Memory Cost*, [arXiv:1604.06174](https://arxiv.org/abs/1604.06174)).
+//!
+//! A model marks its parts, by [`block`] and [`selective`]; the configuration of a stage says which of them are computed again.
+//! A part's first forward makes no graph. In the backward of the stage's graph, an operation that stands for the part runs it
+//! again, with a graph of its own, whose backward it runs; its parameters' gradients go beside the stage's graph.
+
+use std::cell::{Cell, RefCell};
+
+use burn::module::{Module, ModuleMapper, Param};
+use burn::optim::GradientsParams;
+use burn::tensor::Tensor;
+
+use crate::deferred::Sum;
+use crate::unify::{is_trained, unify, with_value};
+
+/// What a stage computes again in its backwards, instead of keeping it from the forward. The gradients are the same bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Recompute {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// The parts marked by [`selective`], such as attention, which holds much and is computed fast (Korthikanti et al., 2022,
+    /// [arXiv:2205.05198](https://arxiv.org/abs/2205.05198)).
+    Selective,
+    /// So many of the parts marked by [`block`], the first ones.
+    Blocks(usize),
+    /// All parts marked by [`block`], of which only the inputs are kept: about a third more is computed.
+    Full,
+}
+
+/// What a part is marked as.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mark {
+    Block,
+    Selective,
+}
+
+thread_local! {
+    /// What the forward on this thread does not keep.
+    static POLICY: Cell<Recompute> = const { Cell::new(Recompute::Nothing) };
+    /// The gradients of parameters of parts that were computed again.
+    static BESIDE: RefCell<Option<Sum>> = const { RefCell::new(None) };
+}
+
+/// Puts back what was there, after a panic too.
+struct Restore(Recompute);
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        POLICY.set(self.0);
+    }
+}
+
+impl Recompute {
+    /// Runs a stage's forward.
+    pub(crate) fn during<R>(self, forward: impl FnOnce() -> R) -> R {
+        let _restore = Restore(POLICY.replace(self));
+        forward()
+    }
+
+    /// Whether the next part with this mark is computed again.
+    fn takes(mark: Mark) -> bool {
+        match (POLICY.get(), mark) {
+            (Self::Full, Mark::Block) | (Self::Selective, Mark::Selective) => true,
+            (Self::Blocks(left), Mark::Block) => {
+                POLICY.set(Self::Blocks(left.saturating_sub(1)));
+                left > 0
+            }
+            (Self::Nothing | Self::Full | Self::Blocks(_), _) | (Self::Selective, Mark::Block) => false,
+        }
+    }
+}
+
+/// Ends with the call, also by a panic.
+struct Close;
+
+impl Drop for Close {
+    fn drop(&mut self) {
+        BESIDE.take();
+    }
+}
+
+/// Runs a backward, and gives the gradients that go beside its graph.
+pub(crate) fn gather<R>(backward: impl FnOnce() -> R) -> (R, GradientsParams) {
+    BESIDE.set(Some(Sum::new(GradientsParams::new(), None)));
+    let close = Close;
+    let result = backward();
+    let beside = BESIDE.take().map(|sum| sum.gradients).unwrap_or_default();
+    drop(close);
+    (result, beside)
+}
+
+/// A block of a model, which [`Recompute::Full`] and [`Recompute::Blocks`] compute again: `forward` is its forward, and uses
+/// no parameters but the module's.
+///
+/// ```
+/// use burn::module::Module;
+/// use burn::tensor::Tensor;
+/// use stageline::nn::{Linear, block};
+/// use stageline::Stage;
+///
+/// #[derive(Module, Debug)]
+/// struct Mlp {
+///     up: Linear,
+///     down: Linear,
+/// }
+///
+/// impl Stage for Mlp {
+///     type Input = Tensor<2>;
+///     type Output = Tensor<2>;
+///
+///     fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+///         block(self, input, |mlp, input| mlp.down.forward(mlp.up.forward(input).tanh()))
+///     }
+/// }
+/// ```
+pub fn block<M: Module + 'static, const D: usize, const E: usize>(
+    module: &M,
+    input: Tensor<D>,
+    forward: impl Fn(&M, Tensor<D>) -> Tensor<E> + Send + 'static,
+) -> Tensor<E> {
+    part(Mark::Block, module, input, forward)
+}
+
+/// A part of a model that holds much for what it computes, which [`Recompute::Selective`] computes again; otherwise as [`block`].
+pub fn selective<M: Module + 'static, const D: usize, const E: usize>(
+    module: &M,
+    input: Tensor<D>,
+    forward: impl Fn(&M, Tensor<D>) -> Tensor<E> + Send + 'static,
+) -> Tensor<E> {
+    part(Mark::Selective, module, input, forward)
+}
+
+fn part<M: Module + 'static, const D: usize, const E: usize>(
+    mark: Mark,
+    module: &M,
+    input: Tensor<D>,
+    forward: impl Fn(&M, Tensor<D>) -> Tensor<E> + Send + 'static,
+) -> Tensor<E> {
+    // What nothing flows back through has no place in the graph.
+    if !Recompute::takes(mark) || !input.is_tracked() {
+        return forward(module, input);
+    }
+    #[cfg(feature = "flex")]
+    if crate::device::is_host(&input.device()) {
+        return host::part(module, input, forward);
+    }
+    forward(module, input)
+}
+
+/// Parameters of their own graph, or of none.
+struct Leaves {
+    tracked: bool,
+}
+
+impl ModuleMapper for Leaves {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let value = param.val().inner().autodiff();
+        let tracked = self.tracked && is_trained(&param);
+        with_value(param, if tracked { value.require_grad() } else { value })
+    }
+}
+
+fn leaves<M: Module>(module: &M, tracked: bool) -> M {
+    let module = module.clone().map(&mut Leaves { tracked });
+    if tracked { unify(module) } else { module }
+}
+
+#[cfg(feature = "flex")]
+mod host {
+    use std::fmt;
+    use std::sync::Arc;
+
+    use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::NoCheckpointing};
+    use burn::backend::autodiff::grads::Gradients;
+    use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+    use burn::backend::tensor::FloatTensor;
+    use burn::backend::{Autodiff, Flex};
+    use burn::module::{Module, ModuleVisitor, Param};
+    use burn::optim::GradientsParams;
+    use burn::tensor::Tensor;
+    use parking_lot::Mutex;
+
+    use super::{BESIDE, Recompute, leaves};
+    use crate::effects;
+    use crate::samples::Samples;
+    use crate::vjp;
+
+    const HERE: &str = "a tensor on the host is one of flex";
+
+    /// From the gradient of a part's output to that of its input, if it has one.
+    type Again = Box<dyn FnOnce(FloatTensor<Flex>) -> Option<FloatTensor<Flex>> + Send>;
+
+    /// What a part is computed again with; once.
+    #[derive(Clone)]
+    struct State(Arc<Mutex<Option<Again>>>);
+
+    impl fmt::Debug for State {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("State")
+        }
+    }
+
+    #[derive(Debug)]
+    struct Recomputed;
+
+    impl Backward<Flex, 1> for Recomputed {
+        type State = State;
+
+        fn backward(self, ops: Ops<State, 1>, gradients: &mut Gradients, _: &mut Checkpointer) {
+            let gradient = gradients.consume::<Flex>(&ops.node);
+            let again = ops.state.0.lock().take().expect("a graph is gone through once");
+            if let (Some(gradient), [Some(node)]) = (again(gradient), ops.parents) {
+                gradients.register::<Flex>(node.id, gradient);
+            }
+        }
+    }
+
+    pub(super) fn part<M: Module + 'static, const D: usize, const E: usize>(
+        module: &M,
+        input: Tensor<D>,
+        forward: impl Fn(&M, Tensor<D>) -> Tensor<E> + Send + 'static,
+    ) -> Tensor<E> {
+        let samples = Samples::current();
+        let kept = input.clone().inner();
+        // By the same kernels as with a graph, which those of tensors without autodiff are not.
+        let output = Recompute::Nothing.during(|| forward(&leaves(module, false), kept.clone().autodiff()));
+        let (output, _) = output.try_into_primitive::<Autodiff<Flex>>().expect(HERE).into_parts();
+        let module = module.clone();
+        let again = move |gradient: FloatTensor<Flex>| {
+            let module = leaves(&module, true);
+            let leaf = kept.autodiff().require_grad();
+            let run = || Recompute::Nothing.during(|| forward(&module, leaf.clone()));
+            // What it leaves to be done after the step, it has left before.
+            let output = effects::unheard(|| samples.map_or_else(run, |samples| samples.during(run)));
+            let gradient = Tensor::<E>::from_primitive::<Flex>(gradient);
+            let mut gradients = vjp::root(output, gradient)?.backward();
+            let to_input = leaf.grad_remove(&mut gradients);
+            let gradients = GradientsParams::from_grads(gradients, &module);
+            module.visit(&mut AddBeside { gradients });
+            Some(to_input?.try_into_primitive::<Flex>().expect(HERE))
+        };
+        let state = State(Arc::new(Mutex::new(Some(Box::new(again)))));
+        let (_, node) = input.try_into_primitive::<Autodiff<Flex>>().expect(HERE).into_parts();
+        let output = match Recomputed.prepare::<NoCheckpointing>([node]).compute_bound().stateful() {
+            OpsKind::Tracked(prepared) => prepared.finish(state, output),
+            OpsKind::UnTracked(prepared) => prepared.finish(output),
+        };
+        Tensor::from_primitive::<Autodiff<Flex>>(output)
+    }
+
+    struct AddBeside {
+        gradients: GradientsParams,
+    }
+
+    impl ModuleVisitor for AddBeside {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if let Some(gradient) = self.gradients.remove::<D>(param.id) {
+                BESIDE.with_borrow_mut(|beside| {
+                    let beside = beside.as_mut().expect("parts are computed again in the backward of a stage");
+                    beside.add(param.id, gradient);
+                });
+            }
+        }
+    }
+}
