@@ -146,7 +146,10 @@ impl<'a> Recipe<'a> {
         println!("blocks of every stage, with the embeddings before the first and the head after the last: {cuts:?}");
         let optimizer = optimizer(job.training.optimizer);
         let learning_rate = learning_rate(&job.training)?;
-        let config = |device: &Device| StageConfig::new(device.clone(), optimizer.clone(), learning_rate.clone());
+        let recompute = job.running.recompute.policy();
+        let config = |device: &Device| {
+            StageConfig::new(device.clone(), optimizer.clone(), learning_rate.clone()).recompute(recompute)
+        };
         Ok(Self { job, cuts, configs: job.running.devices.iter().map(config).collect() })
     }
 

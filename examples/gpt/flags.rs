@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use burn::tensor::Device;
 use clap::{Parser, ValueEnum};
 use stageline::schedule::{Placement, Schedule, schedule_named};
-use stageline::{Clip, DeviceName, Precision, Watchdog};
+use stageline::{Clip, DeviceName, Precision, Recompute, Watchdog};
 
 use crate::config::Settings;
 use crate::cut::training_flops;
@@ -75,6 +75,9 @@ pub struct Flags {
     /// What steps the parameters: `adafactor` remembers little more than a row and a column of each
     #[arg(long, default_value = "adamw")]
     optimizer: OptimizerName,
+    /// What stages compute again in backwards instead of keeping it: attention, whole blocks, or as little as fits the memory
+    #[arg(long, default_value = "none")]
+    recompute: RecomputeName,
     /// What each device has, in GB, all CPUs being one [default: of the host what is free; GPUs are not asked]. A training that
     /// is estimated to need more is refused, with the ways out
     #[arg(long, value_name = "GB")]
@@ -157,6 +160,26 @@ pub enum OptimizerName {
     Adafactor,
 }
 
+/// What is computed again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RecomputeName {
+    None,
+    Selective,
+    Full,
+    Auto,
+}
+
+impl RecomputeName {
+    /// To begin with.
+    pub fn policy(self) -> Recompute {
+        match self {
+            Self::None | Self::Auto => Recompute::Nothing,
+            Self::Selective => Recompute::Selective,
+            Self::Full => Recompute::Full,
+        }
+    }
+}
+
 /// Flags that make sense together.
 pub struct Job {
     pub data: Option<PathBuf>,
@@ -204,6 +227,7 @@ pub struct Running {
     pub utilisation: Option<f64>,
     pub channel_capacity: Option<usize>,
     pub cores_per_stage: Option<usize>,
+    pub recompute: RecomputeName,
     /// What a device has, in bytes, if that was said.
     pub memory: Option<u64>,
     pub watchdog: Option<Watchdog>,
@@ -281,6 +305,7 @@ impl Flags {
                 utilisation: self.peak_tflops.map(of_peak),
                 channel_capacity: self.channel_capacity,
                 cores_per_stage: self.cores_per_stage,
+                recompute: self.recompute,
                 memory: self.memory.map(|gigabytes| (gigabytes * 1e9) as u64),
                 watchdog: watchdog(self.watchdog),
             },

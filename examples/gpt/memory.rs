@@ -2,11 +2,11 @@
 
 use anyhow::{Result, bail, ensure};
 use burn::tensor::Device;
-use stageline::{DeviceName, DoesNotFit, Lever, MemoryEstimate, Pipeline};
+use stageline::{DeviceName, DoesNotFit, Lever, MemoryEstimate, Pipeline, Recompute};
 use sysinfo::System;
 
 use crate::cut::{self, Bytes};
-use crate::flags::{Job, OptimizerName};
+use crate::flags::{Job, OptimizerName, RecomputeName};
 use crate::text::Source;
 
 /// Bytes a parameter that a stage holds in the flush: itself, its gradient, and what the optimizer remembers; and all but the
@@ -43,15 +43,29 @@ pub fn estimate(
     job: &Job,
     step: usize,
 ) -> Result<Option<MemoryEstimate>> {
-    let batch_size = job.training.batch_size;
-    let Some(estimate) = pipeline.estimate_memory(text.batch(step, batch_size)?)? else { return Ok(None) };
-    let held = estimate.workers().iter().map(|worker| worker.other + worker.parameters).sum();
-    let of_device = |device: &Device| (is_host(device) || job.running.memory.is_some()).then(|| has(job, held));
-    let rows = batch_size / job.training.micro_batches;
-    match estimate.check(of_device, job.running.schedule, rows) {
+    let batch = text.batch(step, job.training.batch_size)?;
+    let estimate = match job.running.recompute {
+        RecomputeName::Auto => pipeline.recompute_to_fit(&batch, |estimate| check(estimate, job).is_ok())?,
+        _ => pipeline.estimate_memory(batch.clone())?,
+    };
+    let Some(estimate) = estimate else { return Ok(None) };
+    if check(&estimate, job).is_ok() {
+        return Ok(Some(estimate));
+    }
+    pipeline.set_recompute(Recompute::Full);
+    let recomputed = pipeline.estimate_memory(batch)?;
+    let estimate = recomputed.map_or(estimate.clone(), |recomputed| estimate.or_recomputed(recomputed));
+    match check(&estimate, job) {
         Ok(()) => Ok(Some(estimate)),
         Err(refused) => bail!("{}", explain(&refused)),
     }
+}
+
+fn check(estimate: &MemoryEstimate, job: &Job) -> Result<(), DoesNotFit> {
+    let held = estimate.workers().iter().map(|worker| worker.other + worker.parameters).sum();
+    let of_device = |device: &Device| (is_host(device) || job.running.memory.is_some()).then(|| has(job, held));
+    let rows = job.training.batch_size / job.training.micro_batches;
+    estimate.check(of_device, job.running.schedule, rows)
 }
 
 fn explain(refused: &DoesNotFit) -> String {
@@ -59,6 +73,7 @@ fn explain(refused: &DoesNotFit) -> String {
         Lever::SmallerMicroBatches { rows, micro_batches } => {
             format!("--micro-batch-size {rows} --micro-batches {micro_batches}")
         }
+        Lever::Recompute => "--recompute full".to_owned(),
         Lever::OneFOneB => "--schedule 1f1b".to_owned(),
         Lever::OneStage => "--stages 1".to_owned(),
         Lever::LeanerOptimizer => "--optimizer adafactor".to_owned(),

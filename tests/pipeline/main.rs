@@ -29,6 +29,7 @@ mod mlp;
 mod normalisation;
 mod parity;
 mod precision;
+mod recompute;
 mod recording;
 mod resume;
 mod terms;

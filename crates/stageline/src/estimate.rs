@@ -68,6 +68,8 @@ pub struct MemoryEstimate {
     pub(crate) stages: Vec<StageEstimate>,
     /// What workers hold between steps besides parameters and optimizer states.
     pub(crate) other: Vec<u64>,
+    /// With full recomputation, where that is known.
+    pub(crate) recomputed: Option<Box<Self>>,
 }
 
 impl MemoryEstimate {
@@ -93,6 +95,12 @@ impl MemoryEstimate {
             }
         }
         devices
+    }
+
+    /// The same, with what stages hold with full recomputation as a way out.
+    #[must_use]
+    pub fn or_recomputed(self, recomputed: Self) -> Self {
+        Self { recomputed: Some(Box::new(recomputed)), ..self }
     }
 
     /// What the same stages hold under another plan, on as many workers.
@@ -174,7 +182,8 @@ impl MemoryEstimate {
             joined.activations.forward += stage.activations.forward;
             joined.activations.input_gradient += stage.activations.input_gradient;
         }
-        (self.stages.len() > 1).then(|| Self { plan, stages: vec![joined], other: vec![self.other.iter().sum()] })
+        let other = vec![self.other.iter().sum()];
+        (self.stages.len() > 1).then(|| Self { plan, stages: vec![joined], other, recomputed: None })
     }
 
     fn worker(&self, row: &[Action], other: u64) -> WorkerEstimate {

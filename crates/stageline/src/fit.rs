@@ -39,6 +39,8 @@ pub struct WayOut {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Lever {
+    /// [`Recompute::Full`](crate::Recompute::Full): about a third more is computed.
+    Recompute,
     /// The same batch in smaller micro-batches.
     SmallerMicroBatches {
         /// The rows of each.
@@ -57,6 +59,7 @@ pub enum Lever {
 impl fmt::Display for Lever {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Recompute => write!(f, "full recomputation"),
             Self::SmallerMicroBatches { rows, micro_batches } => {
                 write!(f, "{micro_batches} micro-batches of {rows} rows")
             }
@@ -70,6 +73,7 @@ impl fmt::Display for Lever {
 /// Something else than what was asked for.
 #[derive(Clone, Copy)]
 struct Change {
+    recompute: bool,
     /// How many times smaller micro-batches are.
     times: usize,
     one_f_one_b: bool,
@@ -81,25 +85,30 @@ impl Change {
     /// All that could be made of micro-batches of so many rows, what costs least first; the first one changes nothing.
     fn all(rows: usize) -> Vec<Self> {
         let sizes: Vec<_> = (1..=rows.max(1)).filter(|times| rows.is_multiple_of(*times)).collect();
-        let mut all = Vec::with_capacity(8 * sizes.len());
+        let mut all = Vec::with_capacity(16 * sizes.len());
         for lean in [false, true] {
             for (one_f_one_b, one_stage) in [(false, false), (true, false), (false, true), (true, true)] {
-                all.extend(sizes.iter().map(|&times| Self { times, one_f_one_b, one_stage, lean }));
+                let of = |&times: &usize| {
+                    [false, true].map(|recompute| Self { recompute, times, one_f_one_b, one_stage, lean })
+                };
+                all.extend(sizes.iter().flat_map(of));
             }
         }
         all
     }
 
     fn levers(self, estimate: &MemoryEstimate, rows: usize) -> Vec<Lever> {
-        let Self { times, one_f_one_b, one_stage, lean } = self;
+        let Self { recompute, times, one_f_one_b, one_stage, lean } = self;
         let micro_batches = estimate.plan.micro_batches() * times;
         let size = (times > 1).then_some(Lever::SmallerMicroBatches { rows: rows / times, micro_batches });
         let others = [(one_f_one_b, Lever::OneFOneB), (one_stage, Lever::OneStage), (lean, Lever::LeanerOptimizer)];
-        size.into_iter().chain(others.into_iter().filter(|(wanted, _)| *wanted).map(|(_, lever)| lever)).collect()
+        let first = recompute.then_some(Lever::Recompute).into_iter().chain(size);
+        first.chain(others.into_iter().filter(|(wanted, _)| *wanted).map(|(_, lever)| lever)).collect()
     }
 
     /// What is then held; `None` where it cannot be changed so.
     fn of(self, estimate: &MemoryEstimate, schedule: &dyn Schedule) -> Option<MemoryEstimate> {
+        let estimate = if self.recompute { estimate.recomputed.as_deref()? } else { estimate };
         let changed = if self.one_stage { estimate.in_one_stage()? } else { estimate.clone() };
         let changed = if self.lean { changed.without_optimizer_states() } else { changed };
         let (stages, micro_batches) = (changed.plan.stages(), changed.plan.micro_batches() * self.times);

@@ -56,7 +56,7 @@ impl Rehearsal<'_> {
     pub(crate) fn estimate(self) -> Option<MemoryEstimate> {
         let stages = (0..self.plan.stages()).map(|stage| self.stage(stage)).collect::<Option<Vec<_>>>()?;
         let other = self.rows.iter().map(|row| self.other(row, &stages)).collect::<Option<Vec<_>>>()?;
-        Some(MemoryEstimate { plan: self.plan, stages, other })
+        Some(MemoryEstimate { plan: self.plan, stages, other, recomputed: None })
     }
 
     /// What a worker holds when all is undone, besides what is known of its stages: the buffers of kernels, for one.
@@ -93,7 +93,12 @@ impl Rehearsal<'_> {
                 input_gradient: input_gradient.max(0) as f64,
             },
             forward: forward.above_end,
-            backward: backwards.iter().flatten().map(|over| over.above_start).max()?,
+            // What an input gradient leaves is counted there.
+            backward: backwards
+                .iter()
+                .flatten()
+                .map(|over| over.above_start - over.kept.clamp(0, over.above_start as i64) as u64)
+                .max()?,
             flush: step.above_start,
         })
     }

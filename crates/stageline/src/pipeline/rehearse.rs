@@ -11,9 +11,13 @@ use crate::estimate::MemoryEstimate;
 use crate::failure::During;
 use crate::flush::Verdict;
 use crate::payload::Payload;
+use crate::recompute::Recompute;
 use crate::recording::Clock;
 use crate::rehearsal::Rehearsal;
 use crate::turns::Turns;
+
+/// How many blocks of a stage are tried to be computed again before all are.
+const MOST_BLOCKS: usize = 64;
 
 impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// What steps with such batches will hold, in bytes, by stage and by worker.
@@ -29,6 +33,43 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         self.running()?;
         let twice = batch.cut(self.plan().micro_batches(), self.door.weight)?.largest_twice();
         self.rehearsed(twice).map_err(|ended| self.end(ended))
+    }
+
+    /// What all stages compute again in their backwards from now on, in place of what their configurations say.
+    pub fn set_recompute(&mut self, recompute: Recompute) {
+        self.stepping.recompute = (0..self.plan().stages()).map(|_| recompute).collect();
+    }
+
+    /// Lets all stages compute again as little as makes an estimate fit; all of it, where not even that does. Gives the estimate
+    /// that it comes to, or `None` where nothing counts what is held: then nothing is computed again.
+    ///
+    /// # Errors
+    /// As for [`step`](Self::step).
+    pub fn recompute_to_fit(
+        &mut self,
+        batch: &Batch<In, Target>,
+        fits: impl Fn(&MemoryEstimate) -> bool,
+    ) -> Result<Option<MemoryEstimate>, StepError> {
+        let mut with = |recompute| {
+            self.set_recompute(recompute);
+            self.estimate_memory(batch.clone())
+        };
+        let Some(all_kept) = with(Recompute::Nothing)? else { return Ok(None) };
+        if fits(&all_kept) {
+            return Ok(Some(all_kept));
+        }
+        if let Some(selective) = with(Recompute::Selective)?.filter(&fits) {
+            return Ok(Some(selective));
+        }
+        let Some(full) = with(Recompute::Full)?.filter(&fits) else { return with(Recompute::Full) };
+        // It ends at as many blocks as there are, but two estimates are not the same to the byte.
+        for blocks in 1..MOST_BLOCKS {
+            if let Some(some) = with(Recompute::Blocks(blocks))?.filter(&fits) {
+                return Ok(Some(some));
+            }
+        }
+        self.set_recompute(Recompute::Full);
+        Ok(Some(full))
     }
 
     fn rehearsed(&mut self, batch: MicroBatches<In, Target>) -> Result<Option<MemoryEstimate>, Ended> {
