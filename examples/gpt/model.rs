@@ -5,9 +5,9 @@
 
 use burn::module::{Initializer, Module, Param};
 use burn::nn::{EmbeddingConfig, LayerNorm, LayerNormConfig, LinearConfig};
-use burn::tensor::activation::{gelu, log_softmax, softmax};
+use burn::tensor::activation::{log_softmax, softmax};
 use burn::tensor::{Bool, Device, FloatDType, Int, Tensor};
-use stageline::nn::{Embedding, Linear, block, selective};
+use stageline::nn::{Embedding, Linear, block, gelu, selective};
 use stageline::{LossStage, Stage, Weight, seeded};
 
 /// The number of different bytes.

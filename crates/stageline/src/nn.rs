@@ -9,9 +9,11 @@
 //! A layer of one's own is an operation of burn's (`Backward`, its feature `extension`) that leaves a [`Deferred`] by [`put_off`].
 
 mod embedding;
+mod gelu;
 mod linear;
 
 pub use embedding::Embedding;
+pub use gelu::gelu;
 pub use linear::Linear;
 
 pub use crate::deferred::{Deferred, Sum, put_off};

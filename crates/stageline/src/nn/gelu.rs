@@ -1,0 +1,260 @@
+//! The Gaussian error linear unit.
+
+use burn::tensor::Tensor;
+use burn::tensor::activation;
+
+/// `x Phi(x)`, with the normal distribution's `Phi` (Hendrycks and Gimpel, 2016, [arXiv:1606.08415](https://arxiv.org/abs/1606.08415)).
+///
+/// As [burn's](burn::tensor::activation::gelu), but in f32 on the host many times as fast: burn 0.22 computes one `erf` after the
+/// other there. It is within 8e-7 of the exact value, and its derivative within 4e-7, or that part of it where it is more than 1.
+pub fn gelu<const D: usize>(input: Tensor<D>) -> Tensor<D> {
+    #[cfg(feature = "flex")]
+    if let Some(output) = host::gelu(&input) {
+        return output;
+    }
+    activation::gelu(input)
+}
+
+/// Of numbers, in a form of which compilers make vector instructions.
+mod kernel {
+    use std::f32::consts::{FRAC_1_SQRT_2, LOG2_E};
+
+    /// 1 / sqrt(2 pi).
+    const DENSITY_AT_0: f32 = 0.398_942_3;
+
+    /// Beyond this `erf` is 1 in f32.
+    const FLAT: f32 = 3.832_507;
+
+    /// A rational function of x^2, times x: XLA's `ErfImpl32`, within a few units in the last place.
+    #[inline(always)]
+    fn erf(x: f32) -> f32 {
+        let x = x.clamp(-FLAT, FLAT);
+        let square = x * x;
+        let mut above = 0.000_229_050_66;
+        for coefficient in [0.003_408_291, 0.050_955_694, 0.185_208_33, 1.128_379_1] {
+            above = above * square + coefficient;
+        }
+        let mut below = -1.179_160_3e-7;
+        for coefficient in [0.000_023_547_966, 0.001_017_962_5, 0.014_070_47, 0.110_985_05, 0.497_469_25, 1.0] {
+            below = below * square + coefficient;
+        }
+        (x * above / below).clamp(-1.0, 1.0)
+    }
+
+    /// Of numbers from -87 to 0: a power of 2, and a polynomial for the rest (Cephes' `expf`).
+    #[inline(always)]
+    fn exp(x: f32) -> f32 {
+        /// Adding it rounds to a whole number, which is then in the last bits.
+        const ROUND: f32 = 12_582_912.0;
+        let rounded = x * LOG2_E + ROUND;
+        let power = rounded - ROUND;
+        // ln 2 in two parts, of which the first has few bits.
+        let rest = x - power * 0.693_359_4 + power * 2.121_944_4e-4;
+        let mut polynomial = 1.987_569_1e-4;
+        for coefficient in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 0.166_666_65, 0.5] {
+            polynomial = polynomial * rest + coefficient;
+        }
+        let of_rest = polynomial * rest * rest + rest + 1.0;
+        let whole = rounded.to_bits().wrapping_sub(ROUND.to_bits());
+        of_rest * f32::from_bits(whole.wrapping_add(127) << 23)
+    }
+
+    #[inline(always)]
+    fn phi(x: f32) -> f32 {
+        0.5 + 0.5 * erf(x * FRAC_1_SQRT_2)
+    }
+
+    #[inline(always)]
+    pub(super) fn gelu(x: f32) -> f32 {
+        x * phi(x)
+    }
+
+    #[inline(always)]
+    pub(super) fn derivative(x: f32) -> f32 {
+        let exponent = (-0.5 * x * x).max(-87.0);
+        phi(x) + x * DENSITY_AT_0 * exp(exponent)
+    }
+}
+
+#[cfg(feature = "flex")]
+mod host {
+    use burn::backend::TensorMetadata;
+    use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::NoCheckpointing};
+    use burn::backend::autodiff::grads::Gradients;
+    use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+    use burn::backend::tensor::FloatTensor;
+    use burn::backend::{Autodiff, Flex};
+    use burn::tensor::{DType, Tensor, TensorData};
+    use rayon::prelude::*;
+
+    use super::kernel;
+
+    /// What one core takes at a time: less is not worth another one.
+    const CHUNK: usize = 1 << 14;
+
+    #[derive(Debug)]
+    struct Gelu;
+
+    impl Backward<Flex, 1> for Gelu {
+        type State = FloatTensor<Flex>;
+
+        fn backward(self, ops: Ops<FloatTensor<Flex>, 1>, gradients: &mut Gradients, _: &mut Checkpointer) {
+            let gradient = gradients.consume::<Flex>(&ops.node);
+            if let [Some(parent)] = ops.parents {
+                gradients.register::<Flex>(parent.id, map(&ops.state, Some(&gradient)));
+            }
+        }
+    }
+
+    /// `None` where it is not in f32 on the host.
+    pub(super) fn gelu<const D: usize>(input: &Tensor<D>) -> Option<Tensor<D>> {
+        if input.dtype() != DType::F32 {
+            return None;
+        }
+        if !input.device().is_autodiff() {
+            let input = input.clone().try_into_primitive::<Flex>().ok()?;
+            return Some(Tensor::from_primitive::<Flex>(map(&input, None)));
+        }
+        let (input, node) = input.clone().try_into_primitive::<Autodiff<Flex>>().ok()?.into_parts();
+        let output = map(&input, None);
+        let output = match Gelu.prepare::<NoCheckpointing>([node]).compute_bound().stateful() {
+            OpsKind::Tracked(prepared) => prepared.finish(input, output),
+            OpsKind::UnTracked(prepared) => prepared.finish(output),
+        };
+        Some(Tensor::from_primitive::<Autodiff<Flex>>(output))
+    }
+
+    /// The value at each number, or the derivative times a gradient.
+    fn map(input: &FloatTensor<Flex>, gradient: Option<&FloatTensor<Flex>>) -> FloatTensor<Flex> {
+        const IN_F32: &str = "it is contiguous, and in f32";
+        let shape = input.shape();
+        let input = input.to_contiguous();
+        let input = input.as_slice::<f32>().expect(IN_F32);
+        let output = match gradient {
+            None => {
+                let mut output = input.to_vec();
+                output.par_chunks_mut(CHUNK).for_each(values);
+                output
+            }
+            Some(gradient) => {
+                let mut output = gradient.to_contiguous().as_slice::<f32>().expect(IN_F32).to_vec();
+                let chunks = output.par_chunks_mut(CHUNK).zip(input.par_chunks(CHUNK));
+                chunks.for_each(|(gradient, input)| times_derivatives(gradient, input));
+                output
+            }
+        };
+        FloatTensor::<Flex>::from_data(TensorData::new(output, shape))
+    }
+
+    fn values(numbers: &mut [f32]) {
+        #[inline(always)]
+        fn run(numbers: &mut [f32]) {
+            numbers.iter_mut().for_each(|x| *x = kernel::gelu(*x));
+        }
+        #[cfg(target_arch = "x86_64")]
+        {
+            #[target_feature(enable = "avx2")]
+            fn wide(numbers: &mut [f32]) {
+                run(numbers);
+            }
+            if is_x86_feature_detected!("avx2") {
+                // SAFETY: the processor has what the function is compiled for.
+                return unsafe { wide(numbers) };
+            }
+        }
+        run(numbers);
+    }
+
+    fn times_derivatives(gradients: &mut [f32], numbers: &[f32]) {
+        #[inline(always)]
+        fn run(gradients: &mut [f32], numbers: &[f32]) {
+            gradients.iter_mut().zip(numbers).for_each(|(gradient, x)| *gradient *= kernel::derivative(*x));
+        }
+        #[cfg(target_arch = "x86_64")]
+        {
+            #[target_feature(enable = "avx2")]
+            fn wide(gradients: &mut [f32], numbers: &[f32]) {
+                run(gradients, numbers);
+            }
+            if is_x86_feature_detected!("avx2") {
+                // SAFETY: the processor has what the function is compiled for.
+                return unsafe { wide(gradients, numbers) };
+            }
+        }
+        run(gradients, numbers);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::f64::consts::{PI, SQRT_2};
+
+    use super::kernel;
+
+    /// By its Taylor series near 0, and by a continued fraction of its complement elsewhere.
+    fn erf(x: f64) -> f64 {
+        if x < 0.0 {
+            return -erf(-x);
+        }
+        if x < 2.5 {
+            let (mut term, mut sum) = (x, x);
+            for n in 1..200 {
+                term *= -x * x / f64::from(n);
+                sum += term / f64::from(2 * n + 1);
+            }
+            return 2.0 / PI.sqrt() * sum;
+        }
+        let fraction = (1..200).rev().fold(0.0, |below, n| f64::from(n) / 2.0 / (x + below));
+        1.0 - (-x * x).exp() / PI.sqrt() / (x + fraction)
+    }
+
+    #[test]
+    fn values_and_derivatives_are_those_of_f64() {
+        assert!(
+            (erf(0.5) - 0.520_499_877_813_046_5).abs() < 1e-15 && (erf(3.0) - 0.999_977_909_503_001_4).abs() < 1e-15
+        );
+        let (mut worst_value, mut worst_derivative) = (0.0_f64, 0.0_f64);
+        for step in -200_000..=200_000 {
+            let x = step as f32 / 10_000.0;
+            let wide = f64::from(x);
+            let phi = 0.5 * (1.0 + erf(wide / SQRT_2));
+            let derivative = phi + wide * (-0.5 * wide * wide).exp() / (2.0 * PI).sqrt();
+            let off = |found: f32, exact: f64| (f64::from(found) - exact).abs() / exact.abs().max(1.0);
+            worst_value = worst_value.max(off(kernel::gelu(x), wide * phi));
+            worst_derivative = worst_derivative.max(off(kernel::derivative(x), derivative));
+        }
+        println!("values are off by {worst_value:.2e}, derivatives by {worst_derivative:.2e}");
+        assert!(worst_value < 8e-7 && worst_derivative < 4e-7, "{worst_value} {worst_derivative}");
+    }
+
+    #[test]
+    fn what_is_not_a_common_number_stays_what_it_is() {
+        assert!(kernel::gelu(f32::NAN).is_nan() && kernel::derivative(f32::NAN).is_nan());
+        assert_eq!((kernel::gelu(f32::INFINITY), kernel::gelu(0.0)), (f32::INFINITY, 0.0));
+        assert_eq!((kernel::gelu(-30.0), kernel::derivative(30.0)), (0.0, 1.0));
+        assert!(kernel::derivative(-30.0).abs() < 1e-30);
+    }
+
+    #[cfg(feature = "flex")]
+    #[test]
+    fn it_is_burns_but_for_the_last_bits() {
+        use burn::tensor::{Device, Distribution, Tensor, activation};
+        let device = Device::flex();
+        let input = Tensor::<2>::random([70, 300], Distribution::Normal(0.0, 2.0), &device);
+        let both = |gelu: fn(Tensor<2>) -> Tensor<2>, transposed: bool| {
+            let leaf = input.clone().autodiff().require_grad();
+            let output = gelu(if transposed { leaf.clone().transpose() } else { leaf.clone() });
+            let gradients = (output.clone() * output.clone()).sum().backward();
+            (output.inner(), leaf.grad(&gradients).unwrap(), gelu(input.clone()))
+        };
+        for transposed in [false, true] {
+            let (ours, theirs) = (both(super::gelu, transposed), both(activation::gelu, transposed));
+            let apart = |ours: Tensor<2>, theirs: Tensor<2>| (ours - theirs).abs().max().into_scalar::<f32>();
+            assert!(apart(ours.0.clone(), theirs.0) < 2e-6);
+            assert!(apart(ours.1, theirs.1) < 2e-5);
+            assert!(apart(ours.2.clone(), theirs.2) < 2e-6);
+            let (tracked, untracked) = (ours.0, if transposed { ours.2.transpose() } else { ours.2 });
+            assert_eq!(tracked.into_data(), untracked.into_data(), "the same kernel, with a graph or without");
+        }
+    }
+}
