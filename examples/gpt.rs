@@ -85,11 +85,11 @@ fn run() -> Result<()> {
         return Ok(());
     }
     let mut job = resolved.flags.job(resolved.settings)?;
-    let store = keep::store(&job.keeping, saved.as_ref())?;
+    let place = keep::place(&job.keeping, saved.as_ref())?;
     let outputs = std::mem::take(&mut job.outputs);
     let device = job.running.devices[0].clone();
     let text = Source::open(job.data.as_deref(), job.shape.context, job.seed, device.clone())?;
-    memory::refuse_too_many_parameters(&job)?;
+    memory::refuse_too_many_parameters(&job, saved.is_some())?;
     let recipe = Recipe::new(&job)?;
     let training = &job.training;
     if let Some(steps) = job.verify {
@@ -101,8 +101,8 @@ fn run() -> Result<()> {
     checkpoint.iter().try_for_each(|checkpoint| identity.check(checkpoint, training.steps))?;
     let start = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.progress.steps as usize);
     let mut pipeline = recipe.builder(checkpoint).build()?;
-    let estimate = memory::estimate(&mut pipeline, &text, &job, start)?;
-    let mut keeper = Keeper::new(&job.keeping, store, identity, saved.as_ref())?;
+    let estimate = memory::estimate(&mut pipeline, &text, &job, (start, saved.is_some()))?;
+    let mut keeper = Keeper::new(&job.keeping, place, identity, saved.as_ref())?;
     let mut log = Log::create(outputs, recipe.run(pipeline.plan(), estimate.as_ref()), start, training.steps)?;
     let before = bits_per_byte(&mut pipeline, &text, training.batch_size)?;
     log.validation(start, before * LN_2)?;

@@ -16,7 +16,10 @@ use crate::log::Outputs;
 use crate::model::Shape;
 
 /// What no flag that counts something needs to go beyond.
-const LARGEST: usize = 65_536;
+pub const LARGEST: usize = 65_536;
+
+/// More threads a stage take longer to start than to train.
+const MOST_CORES: usize = 1024;
 
 /// The default number of steps.
 const SHORTEST_SCHEDULE: usize = 400;
@@ -250,6 +253,8 @@ impl Flags {
         ] {
             ensure!((1..=LARGEST).contains(&value), "{flag} {value}: give 1 to {LARGEST}");
         }
+        let cores = self.cores_per_stage.unwrap_or(1);
+        ensure!((1..=MOST_CORES).contains(&cores), "--cores-per-stage {cores}: give 1 to {MOST_CORES}");
         ensure!(self.every > 0, "--every 0: give 1 or more");
         ensure!(self.schedule_steps() > 0, "--schedule-steps 0: give 1 or more");
         if self.checkpoint.is_none() {

@@ -110,8 +110,14 @@ impl Identity {
     }
 }
 
-/// The folder for checkpoints, if there is one.
-pub fn store(keeping: &Keeping, resumed: Option<&Saved>) -> Result<Option<Store>> {
+/// Where checkpoints are written, and the first signal, which ends the training after its step.
+pub struct Place {
+    store: Store,
+    signalled: Arc<AtomicBool>,
+}
+
+/// The folder for checkpoints, if there is one. From now on the first signal is noted, and the second ends the process.
+pub fn place(keeping: &Keeping, resumed: Option<&Saved>) -> Result<Option<Place>> {
     let Some(folder) = &keeping.folder else { return Ok(None) };
     if resumed.is_none() {
         match Saved::open(folder) {
@@ -123,7 +129,14 @@ pub fn store(keeping: &Keeping, resumed: Option<&Saved>) -> Result<Option<Store>
             ),
         }
     }
-    Ok(Some(Store::open(folder, keeping.keep).context("--checkpoint")?))
+    let store = Store::open(folder, keeping.keep).context("--checkpoint")?;
+    let signalled = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        // In this order: the first signal finds the flag still down.
+        flag::register_conditional_shutdown(signal, INTERRUPTED, Arc::clone(&signalled))?;
+        flag::register(signal, Arc::clone(&signalled))?;
+    }
+    Ok(Some(Place { store, signalled }))
 }
 
 /// Writes checkpoints while the training goes on, and knows when it is to stop.
@@ -138,16 +151,8 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Where checkpoints are written, the first signal ends the training after the step, and the second at once.
-    pub fn new(keeping: &Keeping, store: Option<Store>, identity: Identity, resumed: Option<&Saved>) -> Result<Self> {
-        let signalled = Arc::new(AtomicBool::new(false));
-        if store.is_some() {
-            for signal in [SIGINT, SIGTERM] {
-                // In this order: the first signal finds the flag still down.
-                flag::register_conditional_shutdown(signal, INTERRUPTED, Arc::clone(&signalled))?;
-                flag::register(signal, Arc::clone(&signalled))?;
-            }
-        }
+    pub fn new(keeping: &Keeping, place: Option<Place>, identity: Identity, resumed: Option<&Saved>) -> Result<Self> {
+        let (store, signalled) = place.map(|Place { store, signalled }| (store, signalled)).unzip();
         let here = |saved: &&Saved| saved.path().parent() == keeping.folder.as_deref();
         let kept = |saved: &Saved| (saved.manifest().progress.steps, Some(saved.path().to_owned()));
         Ok(Self {
@@ -155,7 +160,7 @@ impl Keeper {
             identity,
             every: keeping.every,
             stop_after: keeping.stop_after,
-            signalled,
+            signalled: signalled.unwrap_or_default(),
             kept: resumed.filter(here).map(kept),
         })
     }

@@ -46,14 +46,14 @@ pub struct Log {
 impl Log {
     /// Begins with what is run, from one step to another; a run that goes on from a checkpoint goes on with its log.
     pub fn create(outputs: Outputs, run: Run, start: usize, steps: usize) -> Result<Self> {
-        let create = |path: &Path| File::create(path).map(BufWriter::new).with_context(|| path.display().to_string());
+        let create = |path: &Path| File::create(path).map(BufWriter::new).with_context(|| unwritable(path));
         let (file, before) = match outputs.log.as_deref() {
-            Some(path) if start > 0 => go_on(path).with_context(|| path.display().to_string())?,
+            Some(path) if start > 0 => go_on(path).with_context(|| unwritable(path))?,
             path => (path.map(create).transpose()?, Vec::new()),
         };
         let board = match &outputs.tensorboard {
             Some(folder) => {
-                fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+                fs::create_dir_all(folder).with_context(|| unwritable(folder))?;
                 let name = format!("events.out.tfevents.{:.0}.stageline.{}", now(), std::process::id());
                 Some(TensorBoard::new(create(&folder.join(name))?, now())?)
             }
@@ -121,11 +121,11 @@ impl Log {
     /// Writes the trace and the page, of a run that was cut short too.
     pub fn close(self) -> Result<()> {
         if let Some(path) = &self.outputs.trace {
-            fs::write(path, self.trace.json()).with_context(|| path.display().to_string())?;
+            fs::write(path, self.trace.json()).with_context(|| unwritable(path))?;
         }
         if let Some(path) = &self.outputs.report {
             let log = RunLog::read(self.text.as_slice())?;
-            fs::write(path, run_page(&log)).with_context(|| path.display().to_string())?;
+            fs::write(path, run_page(&log)).with_context(|| unwritable(path))?;
         }
         Ok(())
     }
@@ -143,6 +143,10 @@ impl Log {
         }
         Ok(())
     }
+}
+
+fn unwritable(path: &Path) -> String {
+    format!("cannot write {}; give a path in a folder that is there and may be written", path.display())
 }
 
 /// A log that is there already, if it is, and its text, without a last line that was cut short.

@@ -1,37 +1,41 @@
 //! Whether there is memory for what is asked.
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Error, Result, anyhow, ensure};
 use burn::tensor::Device;
 use stageline::{DeviceName, DoesNotFit, Lever, MemoryEstimate, Pipeline, Recompute};
 use sysinfo::System;
 
 use crate::cut::{self, Bytes};
-use crate::flags::{Job, OptimizerName, RecomputeName};
+use crate::flags::{Job, LARGEST, OptimizerName, RecomputeName, Training};
 use crate::text::Source;
 
-/// Bytes a parameter that a stage holds in the flush: itself, its gradient, and what the optimizer remembers; and all but the
-/// gradient once more, as before the step.
+/// Bytes a parameter that a stage holds at the end of the flush: itself and what the optimizer remembers, as they were and as they
+/// are. (Gradients go as these come.)
 fn at_least(optimizer: OptimizerName) -> u64 {
     match optimizer {
-        OptimizerName::Adamw => 4 * (1 + 1 + 2) + 4 * (1 + 2),
+        OptimizerName::Adamw => 2 * 4 * (1 + 2),
         // Rows and columns are little.
-        OptimizerName::Adafactor => 4 * (1 + 1) + 4,
+        OptimizerName::Adafactor => 2 * 4,
     }
 }
 
 /// Refuses what parameters alone are too many for, before there are any.
-pub fn refuse_too_many_parameters(job: &Job) -> Result<()> {
+pub fn refuse_too_many_parameters(job: &Job, resumed: bool) -> Result<()> {
     let cuts = cut::cut(job.shape, job.running.devices.len())?;
     let parameters: u64 = cut::layers(job.shape, &cuts).iter().map(|layer| layer.parameters).sum();
     let (needs, has) = (parameters.saturating_mul(at_least(job.training.optimizer)), has(job, 0));
+    let way_out = match (resumed, job.training.optimizer) {
+        (true, _) => "free memory, or go on with it elsewhere",
+        (false, OptimizerName::Adamw) => "lower --width or --layers, or try --optimizer adafactor",
+        (false, OptimizerName::Adafactor) => "lower --width or --layers",
+    };
     // Stages on GPUs share nothing that is known here.
     let on_the_host = job.running.devices.iter().all(is_host);
     ensure!(
         !on_the_host || needs <= has,
-        "{parameters} parameters need at least {:.3} GB, with gradients and what the optimizer remembers, and there are {:.3} GB: lower \
-         --width or --layers",
-        needs as f64 / 1e9,
-        has as f64 / 1e9
+        "{parameters} parameters need at least {:.1} MB, with what the optimizer remembers, and there are {:.1} MB: {way_out}",
+        needs as f64 / 1e6,
+        has as f64 / 1e6
     );
     Ok(())
 }
@@ -41,31 +45,60 @@ pub fn estimate(
     pipeline: &mut Pipeline<Bytes, Bytes>,
     text: &Source,
     job: &Job,
-    step: usize,
+    (step, resumed): (usize, bool),
 ) -> Result<Option<MemoryEstimate>> {
-    let batch = text.batch(step, job.training.batch_size)?;
-    let estimate = match job.running.recompute {
-        RecomputeName::Auto => pipeline.recompute_to_fit(&batch, |estimate| check(estimate, job).is_ok())?,
-        _ => pipeline.estimate_memory(batch.clone())?,
+    let Training { batch_size, micro_batches, .. } = job.training;
+    let rows = batch_size / micro_batches;
+    let fits = |estimate: &MemoryEstimate| check(estimate, job, resumed);
+    let auto = job.running.recompute == RecomputeName::Auto;
+    let from_a_few = |pipeline: &mut Pipeline<Bytes, Bytes>| {
+        let mut of = |rows| Ok::<_, Error>(pipeline.estimate_memory(text.batch(step, micro_batches * rows)?)?);
+        Ok(of(1)?.zip(of(2)?).map(|(one, two)| one.with_rows(&two, rows)))
     };
-    let Some(estimate) = estimate else { return Ok(None) };
-    if check(&estimate, job).is_ok() {
-        return Ok(Some(estimate));
+    let from_all = |pipeline: &mut Pipeline<Bytes, Bytes>| {
+        let batch = text.batch(step, batch_size)?;
+        Ok(if auto {
+            pipeline.recompute_to_fit(&batch, |estimate| fits(estimate).is_ok())?
+        } else {
+            pipeline.estimate_memory(batch)?
+        })
+    };
+    // A row or two, before a whole micro-batch is tried for which there may be no room.
+    if rows > 2 && !auto {
+        refuse(pipeline, from_a_few, fits)?;
     }
-    pipeline.set_recompute(Recompute::Full);
-    let recomputed = pipeline.estimate_memory(batch)?;
-    let estimate = recomputed.map_or(estimate.clone(), |recomputed| estimate.or_recomputed(recomputed));
-    match check(&estimate, job) {
-        Ok(()) => Ok(Some(estimate)),
-        Err(refused) => bail!("{}", explain(&refused)),
-    }
+    refuse(pipeline, from_all, fits)
 }
 
-fn check(estimate: &MemoryEstimate, job: &Job) -> Result<(), DoesNotFit> {
+/// What steps hold, unless that does not fit.
+fn refuse(
+    pipeline: &mut Pipeline<Bytes, Bytes>,
+    estimate: impl Fn(&mut Pipeline<Bytes, Bytes>) -> Result<Option<MemoryEstimate>>,
+    fits: impl Fn(&MemoryEstimate) -> Result<(), DoesNotFit>,
+) -> Result<Option<MemoryEstimate>> {
+    let Some(found) = estimate(pipeline)? else { return Ok(None) };
+    if fits(&found).is_ok() {
+        return Ok(Some(found));
+    }
+    // The run ends here, so it does not matter what it would compute again.
+    pipeline.set_recompute(Recompute::Full);
+    let Some(recomputed) = estimate(pipeline)? else { return Ok(None) };
+    fits(&found.or_recomputed(recomputed)).map_err(|refused| anyhow!("{}", explain(&refused)))?;
+    Ok(None)
+}
+
+fn check(estimate: &MemoryEstimate, job: &Job, resumed: bool) -> Result<(), DoesNotFit> {
     let held = estimate.workers().iter().map(|worker| worker.other + worker.parameters).sum();
     let of_device = |device: &Device| (is_host(device) || job.running.memory.is_some()).then(|| has(job, held));
     let rows = job.training.batch_size / job.training.micro_batches;
-    estimate.check(of_device, job.running.schedule, rows)
+    let takes = |lever: &Lever| match lever {
+        Lever::SmallerMicroBatches { micro_batches, .. } => *micro_batches <= LARGEST,
+        // What is remembered of each parameter is another optimizer's.
+        Lever::LeanerOptimizer => !resumed && job.training.optimizer == OptimizerName::Adamw,
+        _ => true,
+    };
+    let kept = job.keeping.folder.as_ref().map(|_| estimate.with_checkpoints());
+    kept.as_ref().unwrap_or(estimate).check(of_device, (job.running.schedule, rows), takes)
 }
 
 fn explain(refused: &DoesNotFit) -> String {

@@ -20,7 +20,7 @@ use burn::tensor::Tensor;
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner};
 use stageline::checkpoint::Checkpoint;
-use stageline::schedule::{EagerOneFOneB, GPipe, Interleaved, OneFOneB, Schedule};
+use stageline::schedule::{EagerOneFOneB, GPipe, Interleaved, OneFOneB, Schedule, ZbH1, ZbV};
 use stageline::{Batch, BoxError, OnNonFinite, Pipeline, PipelineBuilder, Stage, StepError, Update};
 
 use crate::mlp::{Error, Layer, Mlp, Target, config};
@@ -55,6 +55,8 @@ fn shapes() -> Vec<Shape> {
         add(&GPipe, 2, 3, 3, ordered);
         add(&EagerOneFOneB, 3, 3, 3, ordered);
         add(&Interleaved { chunks: 2 }, 4, 2, 2, ordered);
+        add(&ZbH1, 2, 3, 2, ordered);
+        add(&ZbV, 4, 2, 2, ordered);
     }
     // A rendezvous, which these plans can do with.
     add(&OneFOneB, 2, 1, 0, false);

@@ -8,6 +8,7 @@ use stageline::schedule::{
     ZbH2, ZbV,
 };
 
+use stageline::nn::Linear;
 use stageline::{Batch, Clip, Dropout, Pipeline, Stage, Update};
 
 use crate::mlp::{Cut, Error, Layer, Mlp, Target, bits, config};
@@ -207,6 +208,42 @@ fn backwards_out_of_order_give_the_same_bits() {
     let plain = model.clone().train_plainly(3, &batches).bits();
     let cut = Cut { schedule: plan, ..Cut::new(2, 3) };
     same_bits(&model, &plain, &cut, &batches, "descending");
+}
+
+/// A layer whose weights are used by the layer, which can put its gradient off, and by themselves, which cannot.
+#[derive(Module, Debug)]
+struct Both {
+    linear: Linear,
+}
+
+impl Stage for Both {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        self.linear.forward(input).tanh().matmul(self.linear.weight.val().transpose())
+    }
+}
+
+#[test]
+fn weights_used_twice_give_the_same_bits_in_halves() {
+    let train = |schedule: &'static (dyn Schedule + Sync)| {
+        let Mlp { mut layers, error } = Mlp::new(2, 8, 5);
+        let both = |layer: Layer| Both { linear: layer.linear };
+        let (second, first) = (both(layers.pop().unwrap()), both(layers.pop().unwrap()));
+        let chain = Pipeline::builder().stage(first, config()).stage(second, config());
+        let builder = chain.loss((Vec::<Layer>::new(), error), config()).schedule(schedule);
+        let mut pipeline = builder.micro_batches(4).build().unwrap();
+        for (input, target) in batches(9, 8, true, 2) {
+            pipeline.step(Batch::new(input, target)).unwrap();
+        }
+        let mut modules = pipeline.into_modules();
+        (0..2).map(|stage| bits(&modules.take::<Both>(stage).unwrap())).collect::<Vec<_>>()
+    };
+    let whole = train(&OneFOneB);
+    for schedule in [&ZbH1 as &'static (dyn Schedule + Sync), &ZbH2, &GPipe] {
+        assert!(train(schedule) == whole, "{}", schedule.name());
+    }
 }
 
 /// Weight gradients too, and those of one stage in another order than those of the other.

@@ -118,22 +118,42 @@ fn what_does_not_fit_the_memory_fits_as_the_message_says() {
         for way_out in said.lines().filter(|line| line.starts_with("  --")) {
             let (levers, figure) = way_out.trim().split_once(": ").unwrap();
             let flags = format!("{flags} --schedule {schedule} --memory {memory} {levers}");
+            let needs: f64 = figure.split(' ').nth(1).unwrap().parse().unwrap();
             if figure.ends_with(", fits") {
                 assert!(!place.said(&flags).is_empty());
                 taken += 1;
-            } else {
+            } else if figure.ends_with(" MB, does not fit") && needs > 1.1e3 * memory {
                 place.refused(&flags);
                 refused += 1;
             }
         }
     }
     assert!(taken >= 4 && refused >= 2, "{taken} ways out were taken, and {refused} do not lead out");
+    // Before there are any, and before a micro-batch is tried for which there is no room.
     let said = place.refused("--steps 1 --width 4096 --memory 1");
     assert_eq!(
         last(&said),
-        "Error: 404930560 parameters need at least 11.338 GB, with gradients and what the optimizer remembers, and there are 1.000 GB: \
-         lower --width or --layers"
+        "Error: 404930560 parameters need at least 9718.3 MB, with what the optimizer remembers, and there are 1000.0 MB: lower \
+         --width or --layers, or try --optimizer adafactor"
     );
+    let said = place.refused("--steps 1 --micro-batch-size 60000 --micro-batches 1 --context 64 --memory 0.05");
+    assert!(said.contains("--micro-batch-size 60 --micro-batches 1000: "), "{said}");
+}
+
+/// What a run that goes on cannot change is not proposed to it.
+#[test]
+fn ways_out_are_those_of_the_run() {
+    let place = Place::new();
+    let flags = "--steps 2 --layers 4 --width 32 --context 64";
+    place.said(&format!("{flags} --stop-after 1 --checkpoint @kept"));
+    let fresh = place.refused(&format!("{flags} --memory 0.003"));
+    assert!(fresh.contains("--optimizer adafactor"), "{fresh}");
+    let resumed = place.refused(&format!("{flags} --resume latest --checkpoint @kept --memory 0.003"));
+    assert!(!resumed.contains("adafactor") && resumed.contains("--recompute full"), "{resumed}");
+    let lean = place.refused(&format!("{flags} --optimizer adafactor --memory 0.003"));
+    assert!(!lean.contains("--optimizer"), "{lean}");
+    let many = place.refused(&format!("{flags} --micro-batches 40000 --micro-batch-size 4 --memory 0.0001"));
+    assert!(!many.contains("--micro-batch-size"), "{many}");
 }
 
 #[cfg(unix)]

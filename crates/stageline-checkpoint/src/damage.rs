@@ -6,6 +6,13 @@ use safetensors::Dtype;
 
 use crate::checkpoint::Wrong;
 
+/// A name of a file's own making, as a terminal may have it: not longer than a line, and nothing but what can be seen.
+fn shown(name: &str) -> String {
+    const MOST: usize = 100;
+    let visible: String = name.chars().flat_map(char::escape_debug).take(MOST).collect();
+    if visible.len() < MOST { visible } else { visible + "..." }
+}
+
 /// What is wrong with a file of a checkpoint. Of the manifest too: what it says of itself or of others.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -61,25 +68,25 @@ pub enum Damage {
     #[error("is not as it is written: {0}")]
     Form(String),
     /// The manifest lists a file that does not belong there.
-    #[error("lists the file `{file}`, to which no tensor belongs")]
+    #[error("lists the file `{}`, to which no tensor belongs", shown(file))]
     Foreign {
         /// Its name.
         file: String,
     },
     /// The manifest lists a file twice.
-    #[error("lists the file `{file}` twice")]
+    #[error("lists the file `{}` twice", shown(file))]
     Twice {
         /// Its name.
         file: String,
     },
     /// The manifest does not list a file.
-    #[error("does not list the file `{file}`, in which there are tensors")]
+    #[error("does not list the file `{}`, in which there are tensors", shown(file))]
     Unlisted {
         /// Its name.
         file: String,
     },
     /// The manifest places a tensor elsewhere.
-    #[error("places the tensor `{tensor}` in `{found}`; it belongs into `{expected}`")]
+    #[error("places the tensor `{}` in `{}`; it belongs into `{}`", shown(tensor), shown(found), shown(expected))]
     Place {
         /// The tensor.
         tensor: String,
@@ -89,7 +96,7 @@ pub enum Damage {
         expected: String,
     },
     /// The bytes of a tensor, or of all in a file, are more than can be counted, or not whole.
-    #[error("gives the tensor `{tensor}` of {dtype} the shape {shape:?}, whose bytes cannot be counted")]
+    #[error("gives the tensor `{}` of {dtype} the shape {shape:?}, whose bytes cannot be counted", shown(tensor))]
     Shape {
         /// The tensor.
         tensor: String,
@@ -99,7 +106,7 @@ pub enum Damage {
         shape: Vec<usize>,
     },
     /// The manifest gives a file a size that its tensors do not have.
-    #[error("gives the file `{file}` {found} bytes, of which its tensors take {tensors}")]
+    #[error("gives the file `{}` {found} bytes, of which its tensors take {tensors}", shown(file))]
     Total {
         /// The file.
         file: String,
@@ -109,7 +116,7 @@ pub enum Damage {
         tensors: u64,
     },
     /// A tensor is not in its file.
-    #[error("lacks the tensor `{tensor}`")]
+    #[error("lacks the tensor `{}`", shown(tensor))]
     Lacks {
         /// The tensor.
         tensor: String,
@@ -123,7 +130,7 @@ pub enum Damage {
         expected: usize,
     },
     /// A tensor has another type or shape in its file.
-    #[error("has the tensor `{tensor}` as {found}, and by the manifest as {expected}")]
+    #[error("has the tensor `{}` as {found}, and by the manifest as {expected}", shown(tensor))]
     Differs {
         /// The tensor.
         tensor: String,
@@ -133,7 +140,7 @@ pub enum Damage {
         expected: String,
     },
     /// A value is infinite or not a number.
-    #[error("has {value} in the tensor `{tensor}`, at index {index}")]
+    #[error("has {value} in the tensor `{}`, at index {index}", shown(tensor))]
     NotFinite {
         /// The tensor.
         tensor: String,

@@ -1,16 +1,16 @@
 //! Batch normalisation whose running statistics do not know of micro-batches.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
 
-use burn::module::{Module, ModuleVisitor, Param, RunningState};
+use burn::module::{Module, ModuleVisitor, Param, ParamId, RunningState};
 use burn::nn::BatchNorm;
 use burn::tensor::module::batch_norm_train;
 use burn::tensor::{FloatDType, Tensor, TensorData};
-use parking_lot::Mutex;
 
 use crate::effects::after_step;
 use crate::precision::BATCH_NORM;
+use crate::recompute::is_computed_again;
 use crate::samples::Samples;
 
 /// burn's [`BatchNorm`], with running statistics that are updated once a step, from all its micro-batches together: they are
@@ -25,30 +25,26 @@ use crate::samples::Samples;
 #[derive(Module, Debug)]
 pub struct AccumulatedBatchNorm {
     norm: BatchNorm,
-    #[module(skip)]
-    pending: Pending,
+}
+
+thread_local! {
+    /// Of each layer on this thread, by its scale's id: so the copies that a stage computes with have the same.
+    static PENDING: RefCell<HashMap<ParamId, Pending>> = RefCell::default();
 }
 
 /// What the micro-batches of a step have had so far, by their first sample and by how often the layer has seen them, so that
-/// they are merged in one order. A clone of the layer has its own.
-#[derive(Debug, Default)]
-struct Pending(Arc<Mutex<BTreeMap<(usize, usize), Moments>>>);
-
-impl Clone for Pending {
-    fn clone(&self) -> Self {
-        Self::default()
-    }
-}
+/// they are merged in one order.
+type Pending = BTreeMap<(usize, usize), Moments>;
 
 /// What is to be done when the step has stepped. Dropped instead, where it is skipped, it leaves nothing for the next.
 struct Update {
     norm: BatchNorm,
-    pending: Arc<Mutex<BTreeMap<(usize, usize), Moments>>>,
 }
 
 impl Drop for Update {
     fn drop(&mut self) {
-        self.pending.lock().clear();
+        // A thread that ends has nothing left to forget.
+        let _ = PENDING.try_with(|pending| pending.borrow_mut().remove(&self.norm.gamma.id));
     }
 }
 
@@ -64,7 +60,7 @@ struct Moments {
 
 impl From<BatchNorm> for AccumulatedBatchNorm {
     fn from(norm: BatchNorm) -> Self {
-        Self { norm, pending: Pending::default() }
+        Self { norm }
     }
 }
 
@@ -89,8 +85,8 @@ impl AccumulatedBatchNorm {
         let count = input.shape().num_elements() / input.dims()[1];
         let result = batch_norm_train(input, self.norm.gamma.val(), self.norm.beta.val(), self.norm.epsilon);
         let moments = Moments { count, mean: result.mean.inner(), variance: result.variance.inner() };
-        if self.add(samples, moments) {
-            let update = Update { norm: self.norm.clone(), pending: Arc::clone(&self.pending.0) };
+        if !is_computed_again() && self.add(samples, moments) {
+            let update = Update { norm: self.norm.clone() };
             after_step(move || update.apply());
         }
         result.output
@@ -98,17 +94,20 @@ impl AccumulatedBatchNorm {
 
     /// Notes a micro-batch; whether it is the first of its step.
     fn add(&self, samples: Samples, moments: Moments) -> bool {
-        let mut pending = self.pending.0.lock();
-        let seen = pending.range((samples.first, 0)..=(samples.first, usize::MAX)).count();
-        pending.insert((samples.first, seen), moments);
-        pending.len() == 1
+        PENDING.with_borrow_mut(|pending| {
+            let pending = pending.entry(self.norm.gamma.id).or_default();
+            let seen = pending.range((samples.first, 0)..=(samples.first, usize::MAX)).count();
+            pending.insert((samples.first, seen), moments);
+            pending.len() == 1
+        })
     }
 }
 
 impl Update {
     /// Moves the running statistics towards those of the whole step.
     fn apply(&self) {
-        let (norm, moments) = (&self.norm, std::mem::take(&mut *self.pending.lock()));
+        let norm = &self.norm;
+        let moments = PENDING.with_borrow_mut(|pending| pending.remove(&norm.gamma.id)).unwrap_or_default();
         let channels = norm.gamma.dims()[0];
         let Some((mean, variance)) = merged(moments.into_values(), channels) else { return };
         let towards = |state: &RunningState<Tensor<1>>, target: Vec<f64>| {

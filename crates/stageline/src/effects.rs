@@ -2,6 +2,8 @@
 
 use std::cell::RefCell;
 
+use crate::recompute::is_computed_again;
+
 type Effect = Box<dyn FnOnce()>;
 
 thread_local! {
@@ -9,18 +11,12 @@ thread_local! {
 }
 
 /// Leaves something to be done on this thread once the step that it belongs to has stepped. It is not done where the step
-/// is skipped. Running statistics are kept so.
+/// is skipped, nor where the forward is one that was computed before. Running statistics are kept so.
 pub fn after_step(effect: impl FnOnce() + 'static) {
+    if is_computed_again() {
+        return;
+    }
     EFFECTS.with_borrow_mut(|effects| effects.push(Box::new(effect)));
-}
-
-/// Runs a forward that was run before: what it leaves is forgotten.
-pub(crate) fn unheard<R>(forward: impl FnOnce() -> R) -> R {
-    let before = EFFECTS.with_borrow(Vec::len);
-    let result = forward();
-    let unheard = EFFECTS.with_borrow_mut(|effects| effects.split_off(before));
-    drop(unheard);
-    result
 }
 
 /// Does what was left: what a pipeline does after its optimizers, for loops without one.

@@ -8,7 +8,7 @@ use burn::tensor::Device;
 use stageline_schedule::{Action, Compute, OneFOneB, Plan, Schedule, StageMemory};
 
 use crate::device::is_host;
-use crate::fit::{DoesNotFit, WayOut};
+use crate::fit::{DoesNotFit, Lever, WayOut};
 
 /// What one stage holds in a step, in bytes.
 #[derive(Clone, Debug, PartialEq)]
@@ -109,11 +109,17 @@ impl MemoryEstimate {
         Self { plan, ..self.clone() }
     }
 
-    /// What they hold with micro-batches that are so many times smaller.
+    /// What they hold while a checkpoint is written besides: copies of optimizer states, and parameters as they were.
     #[must_use]
-    pub fn with_smaller_micro_batches(&self, times: usize) -> Self {
-        let part = |bytes: u64| bytes / times.max(1) as u64;
-        let share = 1.0 / times.max(1) as f64;
+    pub fn with_checkpoints(&self) -> Self {
+        let copied = |worker: &WorkerEstimate| worker.other + worker.parameters + worker.optimizer;
+        Self { other: self.workers().iter().map(copied).collect(), ..self.clone() }
+    }
+
+    /// What they hold with micro-batches of so many times the rows.
+    #[must_use]
+    pub fn with_rows_times(&self, share: f64) -> Self {
+        let part = |bytes: u64| (bytes as f64 * share) as u64;
         let smaller = |stage: &StageEstimate| StageEstimate {
             activations: StageMemory {
                 forward: stage.activations.forward * share,
@@ -124,6 +130,25 @@ impl MemoryEstimate {
             ..stage.clone()
         };
         Self { stages: self.stages.iter().map(smaller).collect(), ..self.clone() }
+    }
+
+    /// What they hold with micro-batches of so many rows, from what they hold with one row, which this is, and with two: what one
+    /// row adds, the others add too.
+    #[must_use]
+    pub fn with_rows(&self, two: &Self, rows: usize) -> Self {
+        let more = rows.saturating_sub(1) as f64;
+        let line = |one: u64, two: u64| (one as f64 + more * (two as f64 - one as f64)).max(0.0) as u64;
+        let float = |one: f64, two: f64| (one + more * (two - one)).max(0.0);
+        let of_stage = |(one, two): (&StageEstimate, &StageEstimate)| StageEstimate {
+            activations: StageMemory {
+                forward: float(one.activations.forward, two.activations.forward),
+                input_gradient: float(one.activations.input_gradient, two.activations.input_gradient),
+            },
+            forward: line(one.forward, two.forward),
+            backward: line(one.backward, two.backward),
+            ..one.clone()
+        };
+        Self { stages: self.stages.iter().zip(&two.stages).map(of_stage).collect(), ..self.clone() }
     }
 
     /// What they hold with optimizers that remember nothing.
@@ -139,15 +164,16 @@ impl MemoryEstimate {
 
     /// Whether every device of which `has` knows what it has, in bytes, has what its workers hold.
     ///
-    /// `schedule` is the pipeline's, and `rows` are those of its micro-batches: what could be changed depends on them.
+    /// `schedule` is the pipeline's, and `rows` are those of its micro-batches: what could be changed depends on them, and on what
+    /// the program `takes`.
     ///
     /// # Errors
     /// [`DoesNotFit`], with the ways out.
     pub fn check(
         &self,
         has: impl Fn(&Device) -> Option<u64>,
-        schedule: &dyn Schedule,
-        rows: usize,
+        (schedule, rows): (&dyn Schedule, usize),
+        takes: impl Fn(&Lever) -> bool,
     ) -> Result<(), DoesNotFit> {
         let Some((device, needs, has)) = self.devices().into_iter().find_map(|(device, needs)| {
             let has = has(&device).filter(|has| needs > *has)?;
@@ -157,7 +183,7 @@ impl MemoryEstimate {
         };
         let there = |estimate: &Self| estimate.devices().into_iter().find(|(other, _)| same(other, &device));
         let on_device = |estimate: &Self| there(estimate).map_or(0, |(_, needs)| needs);
-        let ways_out = WayOut::all(self, (schedule, rows), (needs, has), on_device);
+        let ways_out = WayOut::all(self, (schedule, rows), (needs, has), on_device, takes);
         let on_it =
             |worker: &WorkerEstimate| worker.stages.iter().any(|&stage| same(&self.stages[stage].device, &device));
         let workers = self.workers().into_iter().filter(on_it).collect();

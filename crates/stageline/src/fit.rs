@@ -117,11 +117,16 @@ impl Change {
         }
         let schedule = if self.one_f_one_b { &OneFOneB } else { schedule };
         let plan = schedule.plan(stages, micro_batches).ok()?;
-        Some(changed.with_smaller_micro_batches(self.times).under(plan))
+        Some(changed.with_rows_times(1.0 / self.times as f64).under(plan))
     }
 }
 
 impl WayOut {
+    /// Whether it is, for all that the figure is an estimate of something that was not run.
+    fn is_enough(&self, has: u64) -> bool {
+        self.needs <= has - has / 10
+    }
+
     /// What would need less, of what has micro-batches of so many rows: each lever by itself, micro-batches only as small as
     /// they have to be; then, if it takes more than one, the cheapest that fit, or those that need least.
     pub(crate) fn all(
@@ -129,20 +134,21 @@ impl WayOut {
         (schedule, rows): (&dyn Schedule, usize),
         (needs, has): (u64, u64),
         on_device: impl Fn(&MemoryEstimate) -> u64,
+        takes: impl Fn(&Lever) -> bool,
     ) -> Vec<Self> {
         let way_out = |change: Change| {
             let needs = on_device(&change.of(estimate, schedule)?);
             Some(Self { levers: change.levers(estimate, rows), needs })
         };
-        let all: Vec<_> =
-            Change::all(rows).into_iter().filter_map(way_out).filter(|way_out| way_out.needs < needs).collect();
+        let helps = |way_out: &Self| way_out.needs < needs && way_out.levers.iter().all(&takes);
+        let all: Vec<_> = Change::all(rows).into_iter().filter_map(way_out).filter(helps).collect();
         let (single, several): (Vec<_>, Vec<_>) = all.into_iter().partition(|way_out| way_out.levers.len() == 1);
         let is_size = |way_out: &Self| matches!(way_out.levers[..], [Lever::SmallerMicroBatches { .. }]);
         let (sizes, mut chosen): (Vec<_>, Vec<_>) = single.into_iter().partition(is_size);
-        let size = sizes.iter().find(|way_out| way_out.needs <= has).or(sizes.last()).cloned();
+        let size = sizes.iter().find(|way_out| way_out.is_enough(has)).or(sizes.last()).cloned();
         chosen.splice(0..0, size);
-        if chosen.iter().all(|way_out| way_out.needs > has) {
-            let fits = several.iter().find(|way_out| way_out.needs <= has);
+        if chosen.iter().all(|way_out| !way_out.is_enough(has)) {
+            let fits = several.iter().find(|way_out| way_out.is_enough(has));
             chosen.extend(fits.or(several.iter().min_by_key(|way_out| way_out.needs)).cloned());
         }
         chosen
@@ -169,13 +175,18 @@ impl DoesNotFit {
                 stages.join(", "),
             );
         }
-        for (index, WayOut { levers, needs }) in self.ways_out.iter().enumerate() {
+        for (index, way_out) in self.ways_out.iter().enumerate() {
+            let WayOut { levers, needs } = way_out;
             let levers: Vec<_> = levers.iter().map(&lever).collect();
-            let verdict = if *needs <= self.has { "fits" } else { "does not fit" };
+            let verdict = match needs {
+                _ if way_out.is_enough(self.has) => "fits",
+                needs if *needs <= self.has => "may fit",
+                _ => "does not fit",
+            };
             let head = if index == 0 { "\nways out, the cheapest first:" } else { "" };
             let _ = write!(text, "{head}\n  {}: about {}, {verdict}", levers.join(between), Bytes(*needs));
         }
-        if self.ways_out.iter().all(|way_out| way_out.needs > self.has) {
+        if self.ways_out.iter().all(|way_out| !way_out.is_enough(self.has)) {
             text.push_str("\nuse a device that has more, or a smaller model");
         }
         text

@@ -48,10 +48,17 @@ pub(crate) enum Verdict {
     },
     /// Leave everything as it is, and show the gradients, so scaled.
     Show { scaling: Scaling },
-    /// Step, and undo it.
-    Rehearse,
+    /// Step, and undo it; of other stages' parameters nothing is seen.
+    Rehearse { examine: bool },
     /// Leave everything as it is.
     Skip,
+}
+
+impl Verdict {
+    /// Whether it makes a step that stays.
+    pub(crate) fn counts(self) -> bool {
+        matches!(self, Self::Step { .. })
+    }
 }
 
 /// What a stage has to show at the end of a pass.

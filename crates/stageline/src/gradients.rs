@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{FloatDType, Tensor};
 
@@ -37,8 +37,10 @@ impl Half {
     }
 
     /// Whether a parameter has several gradients, which are added to each other before they are added to other micro-batches'.
-    fn is_several(&self) -> bool {
-        let mut seen = HashSet::new();
+    fn is_several<M: Module>(&self, module: &M) -> bool {
+        let mut known = Known { gradients: &self.gradients, ids: HashSet::new() };
+        module.visit(&mut known);
+        let mut seen = known.ids;
         self.deferred.iter().flat_map(|deferred| &deferred.ids).any(|id| !seen.insert(*id))
     }
 }
@@ -52,7 +54,7 @@ impl GradientSum {
 
     /// Takes the gradients of one micro-batch, and computes those that are left to compute.
     pub(crate) fn add<M: Module>(&mut self, module: &M, micro_batch: usize, mut half: Half) {
-        if micro_batch != self.ledger.backwards || half.is_several() {
+        if !half.deferred.is_empty() && (micro_batch != self.ledger.backwards || half.is_several(module)) {
             half.complete();
         }
         self.early.insert(micro_batch, half);
@@ -98,6 +100,20 @@ pub(crate) fn joined<M: Module>(module: &M, gradients: GradientsParams, beside: 
     let mut sum = Sum::new(gradients, None);
     module.visit(&mut AddAll { sum: &mut sum, gradients: beside });
     sum.gradients
+}
+
+/// The parameters that have a gradient.
+struct Known<'a> {
+    gradients: &'a GradientsParams,
+    ids: HashSet<ParamId>,
+}
+
+impl ModuleVisitor for Known<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if self.gradients.get::<D>(param.id).is_some() {
+            self.ids.insert(param.id);
+        }
+    }
 }
 
 struct AddAll<'a> {

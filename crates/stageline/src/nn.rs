@@ -17,7 +17,7 @@ pub use gelu::gelu;
 pub use linear::Linear;
 
 pub use crate::deferred::{Deferred, Sum, put_off};
-pub use crate::recompute::{block, selective};
+pub use crate::recompute::{block, is_computed_again, selective};
 
 #[cfg(test)]
 #[cfg(feature = "flex")]

@@ -39,6 +39,8 @@ enum Mark {
 thread_local! {
     /// What the forward on this thread does not keep.
     static POLICY: Cell<Recompute> = const { Cell::new(Recompute::Nothing) };
+    /// Whether the forward on this thread is one that was computed before.
+    static AGAIN: Cell<bool> = const { Cell::new(false) };
     /// The gradients of parameters of parts that were computed again.
     static BESIDE: RefCell<Option<Sum>> = const { RefCell::new(None) };
 }
@@ -70,6 +72,25 @@ impl Recompute {
             (Self::Nothing | Self::Full | Self::Blocks(_), _) | (Self::Selective, Mark::Block) => false,
         }
     }
+}
+
+/// Whether the forward that runs on this thread is one that was computed before: what a layer counts or draws, it has then
+/// counted, and has to draw the same.
+pub fn is_computed_again() -> bool {
+    AGAIN.get()
+}
+
+/// Runs a forward that was computed before.
+#[cfg(feature = "flex")]
+fn again<R>(forward: impl FnOnce() -> R) -> R {
+    struct First(bool);
+    impl Drop for First {
+        fn drop(&mut self) {
+            AGAIN.set(self.0);
+        }
+    }
+    let _first = First(AGAIN.replace(true));
+    forward()
 }
 
 /// Ends with the call, also by a panic.
@@ -183,7 +204,6 @@ mod host {
     use parking_lot::Mutex;
 
     use super::{BESIDE, Recompute, leaves};
-    use crate::effects;
     use crate::samples::Samples;
     use crate::vjp;
 
@@ -232,8 +252,7 @@ mod host {
             let module = leaves(&module, true);
             let leaf = kept.autodiff().require_grad();
             let run = || Recompute::Nothing.during(|| forward(&module, leaf.clone()));
-            // What it leaves to be done after the step, it has left before.
-            let output = effects::unheard(|| samples.map_or_else(run, |samples| samples.during(run)));
+            let output = super::again(|| samples.map_or_else(run, |samples| samples.during(run)));
             let gradient = Tensor::<E>::from_primitive::<Flex>(gradient);
             let mut gradients = vjp::root(output, gradient)?.backward();
             let to_input = leaf.grad_remove(&mut gradients);

@@ -9,6 +9,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::{Device, Gradients};
 use stageline_schedule::{Action, Carried, Compute, Instruction, Transfer};
 
+use crate::clip::Scaling;
 use crate::context::{Context, Pass};
 use crate::deferred::{Deferred, collect};
 use crate::finite::{Culprit, Origin, Soundness, soundness};
@@ -115,8 +116,8 @@ pub(crate) struct StageRunner<M, K: Sink<M>> {
     arrived: Slots<Weighted<K::Input>>,
     tape: Slots<Taped<K::Residual>>,
     departing: Slots<LeafGradients>,
-    /// Micro-batches whose input has its gradient, and some of whose parameters have not.
-    halves: Slots<Half>,
+    /// Micro-batches whose input has its gradient, and some of whose parameters have not; and whether what came back was finite.
+    halves: Slots<(Half, bool)>,
     gradients: GradientSum,
     ties: Ties,
     /// Of the pass.
@@ -219,7 +220,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
 
     /// The whole backward.
     fn backward(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped> {
-        let half = self.differentiate(micro_batch, waits, |_, backward| (backward(), Vec::new()))?;
+        let (half, _) = self.differentiate(micro_batch, waits, |_, backward| (backward(), Vec::new()))?;
         self.gradients.add(self.trained.module(), micro_batch, half);
         Ok(())
     }
@@ -233,8 +234,8 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
 
     /// The rest.
     fn weight_gradient(&mut self, micro_batch: usize) {
-        let mut half = self.halves.take(micro_batch);
-        if self.inspects() {
+        let (mut half, came_finite) = self.halves.take(micro_batch);
+        if came_finite {
             half.complete();
             let squares = squared_norms(self.trained.computing(), &half.gradients);
             if squares.into_iter().any(|square| !square.is_finite()) {
@@ -250,7 +251,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         micro_batch: usize,
         waits: &Waits,
         run: impl FnOnce(HashSet<ParamId>, &mut dyn FnMut() -> Option<Gradients>) -> (Option<Gradients>, Vec<Deferred>),
-    ) -> Result<Half, Stopped> {
+    ) -> Result<(Half, bool), Stopped> {
         let Mode::Training { context, .. } = &self.mode else { unreachable!("an evaluation has no backwards") };
         let context = Arc::clone(context);
         let Taped { input, residual, weight } = self.tape.take(micro_batch);
@@ -273,7 +274,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         if !left_finite {
             self.blame(micro_batch, Origin::Backward);
         }
-        Ok(Half { gradients, deferred, weight })
+        Ok((Half { gradients, deferred, weight }, came_finite))
     }
 
     fn send_gradient(&mut self, transfer: Transfer, waits: &Waits) -> Result<(), Stopped> {
@@ -366,10 +367,7 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
                 let gradients = show(self.stage, module, gradients, scaling, &self.ties);
                 return Ok(Conclusion { gradients, ..Conclusion::default() });
             }
-            Verdict::Rehearse => {
-                self.trained.step(gradients);
-                return Ok(Conclusion::default());
-            }
+            Verdict::Rehearse { examine } => (Scaling::Keep, examine),
             Verdict::Skip => return Ok(Conclusion::default()),
         };
         let examination = examine.then(|| Examination::before(module, &gradients));
@@ -377,14 +375,16 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
         let learning_rate = Some(self.trained.step(gradients));
         let module = self.trained.module();
         let health = examination.map(|before| before.after(self.stage, module, &self.trained.second_moments()));
-        self.ties.publish(module, waits)?;
+        if verdict.counts() {
+            self.ties.publish(module, waits)?;
+        }
         Ok(Conclusion { learning_rate, health: health.unwrap_or_default(), gradients: Vec::new() })
     }
 
     fn follow(&mut self, verdict: Verdict, waits: &Waits) -> Result<(), Stopped> {
         match verdict {
             Verdict::Step { .. } => self.follow_owners(waits)?,
-            Verdict::Rehearse => self.trained.roll_back(),
+            Verdict::Rehearse { .. } => self.trained.roll_back(),
             Verdict::Show { .. } | Verdict::Skip => {}
         }
         Ok(())

@@ -241,7 +241,7 @@ impl Worker {
     }
 
     fn conclude(&mut self, step: usize, verdict: Verdict) -> Result<(), Stopped> {
-        self.uncommitted = matches!(verdict, Verdict::Step { .. } | Verdict::Rehearse).then_some(step);
+        self.uncommitted = matches!(verdict, Verdict::Step { .. } | Verdict::Rehearse { .. }).then_some(step);
         let mut concluded = Vec::with_capacity(self.runners.len());
         for runner in &mut self.runners {
             let stage = runner.stage();
@@ -259,7 +259,7 @@ impl Worker {
             self.diary.leave(waited, self.gauges.read(runner.device()));
             concluded.push(Stepped { stage, conclusion });
         }
-        if !matches!(verdict, Verdict::Step { .. }) {
+        if !verdict.counts() {
             self.uncommitted = None;
             effects::skipped();
         }

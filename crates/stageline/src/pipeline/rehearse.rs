@@ -23,8 +23,10 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// What steps with such batches will hold, in bytes, by stage and by worker.
     ///
     /// The largest micro-batch of this one goes through all stages and back twice, by itself, and every stage makes an optimizer
-    /// step that is then undone: nothing is counted, and the next step is the same to the bit. So this needs the memory of one
-    /// live micro-batch, whatever M is. `None` where nothing counts what is held: on CPUs that is what the
+    /// step that is then undone: nothing is counted, and the next step is the same to the bit (but for what burn's own dropout
+    /// draws, and its own batch norm counts, at every forward). So this needs the memory of one live micro-batch, whatever M is.
+    /// What stages with the same parameters send each other is not in it, nor what is held while a checkpoint is written, which
+    /// [`MemoryEstimate::with_checkpoints`] adds. `None` where nothing counts what is held: on CPUs that is what the
     /// [`CountingAllocator`](crate::CountingAllocator) does.
     ///
     /// # Errors
@@ -80,7 +82,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         let context = self.context_in_turns(batch.weights, total, turns);
         let pass = Pass::Train(context);
         self.run_by((batch.inputs, batch.targets), plan, pass, Clock::Synchronised)?;
-        self.conclude(Verdict::Rehearse)?;
+        self.conclude(Verdict::Rehearse { examine: self.stepping.flush.health_every > 0 })?;
         let rows = self.recorded()?;
         let stepped = self.optimizer_steps > 0;
         Ok(Rehearsal { plan: self.plan().clone(), stages: &self.stages, stepped, rows }.estimate())
