@@ -19,6 +19,7 @@ use std::thread;
 
 use clap::Parser;
 use stageline::Pipeline;
+use stageline::schedule::{Schedule, schedule_named};
 
 use crate::cut::Bytes;
 use crate::gpt::Load;
@@ -31,6 +32,9 @@ struct Flags {
     /// P
     #[arg(long, default_value_t = 2)]
     stages: usize,
+    /// The schedule of the P stages
+    #[arg(long, default_value = "1f1b", value_parser = schedule_named)]
+    schedule: &'static (dyn Schedule + Sync),
     /// M
     #[arg(long, default_value_t = 8)]
     micro_batches: usize,
@@ -61,7 +65,7 @@ fn main() {
         micro_batches: flags.micro_batches,
         micro_batch_size: flags.micro_batch_size,
     };
-    let (mut one, mut cut) = (load.pipeline(1), load.pipeline(flags.stages));
+    let (mut one, mut cut) = (load.pipeline(1), load.scheduled(flags.stages, flags.schedule));
     let (mut bubbles, mut imbalances) = (Vec::new(), Vec::new());
     let pairs = side_by_side(
         flags.rounds,
@@ -75,7 +79,7 @@ fn main() {
     );
     let (p, m) = (flags.stages as f64, flags.micro_batches as f64);
     let (seconds_one, seconds_cut) = pairs.medians();
-    println!("{load:?}, one core a stage, {} pairs of steps in turn", flags.rounds);
+    println!("{load:?}, {}, one core a stage, {} pairs of steps in turn", flags.schedule.name(), flags.rounds);
     println!("P=1: {seconds_one:.3} s a step; P={p}: {seconds_cut:.3} s a step");
     println!("speedup, median of the pairs: {pairs}; ideal {:.3}", m * p / (m + p - 1.0));
     println!(

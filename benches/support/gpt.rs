@@ -2,6 +2,7 @@
 
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
+use stageline::schedule::{OneFOneB, Schedule};
 use stageline::{Batch, Pipeline, StageConfig};
 
 use crate::cut::{self, Bytes};
@@ -41,9 +42,19 @@ impl Load {
 
     /// The model cut into `stages` stages, one core each.
     pub fn pipeline(&self, stages: usize) -> Pipeline<Bytes, Bytes> {
+        self.scheduled(stages, &OneFOneB)
+    }
+
+    /// The same in another schedule.
+    pub fn scheduled(&self, stages: usize, schedule: &'static (dyn Schedule + Sync)) -> Pipeline<Bytes, Bytes> {
         let config = StageConfig::new(Device::flex(), AdamWConfig::new().init(), LEARNING_RATE);
         let cuts = cut::cut(self.shape, stages).expect("as many layers as stages");
         let builder = cut::split(self.layers(), &cuts, vec![config; stages]);
-        builder.micro_batches(self.micro_batches).cores_per_stage(1).build().expect("a plan that can run")
+        builder
+            .schedule(schedule)
+            .micro_batches(self.micro_batches)
+            .cores_per_stage(1)
+            .build()
+            .expect("a plan that can run")
     }
 }

@@ -74,7 +74,7 @@ pub fn estimate(
 fn refuse(
     pipeline: &mut Pipeline<Bytes, Bytes>,
     estimate: impl Fn(&mut Pipeline<Bytes, Bytes>) -> Result<Option<MemoryEstimate>>,
-    fits: impl Fn(&MemoryEstimate) -> Result<(), DoesNotFit>,
+    fits: impl Fn(&MemoryEstimate) -> Result<(), Box<DoesNotFit>>,
 ) -> Result<Option<MemoryEstimate>> {
     let Some(found) = estimate(pipeline)? else { return Ok(None) };
     if fits(&found).is_ok() {
@@ -87,7 +87,7 @@ fn refuse(
     Ok(None)
 }
 
-fn check(estimate: &MemoryEstimate, job: &Job, resumed: bool) -> Result<(), DoesNotFit> {
+fn check(estimate: &MemoryEstimate, job: &Job, resumed: bool) -> Result<(), Box<DoesNotFit>> {
     let held = estimate.workers().iter().map(|worker| worker.other + worker.parameters).sum();
     let of_device = |device: &Device| (is_host(device) || job.running.memory.is_some()).then(|| has(job, held));
     let rows = job.training.batch_size / job.training.micro_batches;

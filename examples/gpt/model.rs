@@ -4,10 +4,10 @@
 //! for which burn's linear is fastest.
 
 use burn::module::{Initializer, Module, Param};
-use burn::nn::{EmbeddingConfig, LayerNorm, LayerNormConfig, LinearConfig};
-use burn::tensor::activation::{log_softmax, softmax};
-use burn::tensor::{Bool, Device, FloatDType, Int, Tensor};
-use stageline::nn::{Embedding, Linear, block, gelu, selective};
+use burn::nn::{EmbeddingConfig, LayerNormConfig, LinearConfig};
+use burn::tensor::activation::log_softmax;
+use burn::tensor::{Device, FloatDType, Int, Tensor};
+use stageline::nn::{Embedding, LayerNorm, Linear, block, causal_softmax, gelu, selective};
 use stageline::{LossStage, Stage, Weight, seeded};
 
 /// The number of different bytes.
@@ -110,7 +110,7 @@ impl Block {
     fn init(shape: Shape, device: &Device) -> Self {
         let width = shape.width;
         let residual = DEVIATION / (2.0 * shape.layers as f64).sqrt();
-        let norm = || LayerNormConfig::new(width).init(device);
+        let norm = || LayerNorm::init(&LayerNormConfig::new(width), device);
         Self {
             attention_norm: norm(),
             attention: Attention {
@@ -128,7 +128,7 @@ impl Block {
 impl Head {
     fn init(shape: Shape, device: &Device) -> Self {
         let logits = LinearConfig::new(shape.width, VOCABULARY).with_bias(false).with_initializer(normal(DEVIATION));
-        Self { norm: LayerNormConfig::new(shape.width).init(device), logits: logits.init(device).into() }
+        Self { norm: LayerNorm::init(&LayerNormConfig::new(shape.width), device), logits: logits.init(device).into() }
     }
 
     /// `[batch, context, width]` to the logits of the next byte, `[batch x context, 256]`.
@@ -182,9 +182,8 @@ impl Attention {
         let part = |index: usize| split.clone().slice_dim(1, index * self.heads..(index + 1) * self.heads);
         let (query, key, value) = (part(0), part(1), part(2));
 
-        let scores = (query / (size as f64).sqrt()).matmul(key.swap_dims(2, 3));
-        let future = Tensor::<2, Bool>::tril_mask([length, length], 0, &scores.device()).unsqueeze();
-        let weights = softmax(scores.mask_fill(future, f32::NEG_INFINITY), 3);
+        let scores = query.matmul(key.swap_dims(2, 3));
+        let weights = causal_softmax(scores, 1.0 / (size as f64).sqrt());
         let heads = weights.matmul(value).swap_dims(1, 2);
         self.output.forward(heads.reshape([batch * length, width]))
     }

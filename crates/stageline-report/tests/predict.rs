@@ -21,22 +21,17 @@ fn log(layers: &[f64], stages: usize, micro_batches: usize, other: f64) -> RunLo
         let activations = plan.peak_live()[stage] as f64 * stage_costs(stage).activation_bytes.unwrap();
         WorkerMemory { resident: 12 * own, peak: 12 * own + 4 * own + activations as u64 + 500 }
     };
+    let layer = |(layer, cost): (usize, &f64)| {
+        let (name, stage) = (format!("layer {layer}"), of_stage(layer));
+        Layer { name, stage, weight: *cost, parameters: 1 }
+    };
     let run = Run {
         stageline: "0".to_owned(),
         schedule: "1f1b".to_owned(),
         plan: plan.to_csv(),
         channel_capacity: micro_batches,
         memory: Vec::new(),
-        layers: layers
-            .iter()
-            .enumerate()
-            .map(|(layer, cost)| Layer {
-                name: format!("layer {layer}"),
-                stage: of_stage(layer),
-                weight: *cost,
-                parameters: 1,
-            })
-            .collect(),
+        layers: layers.iter().enumerate().map(layer).collect(),
         tokens_per_micro_batch: 100.0,
         machine: BTreeMap::new(),
         configuration: BTreeMap::from([("data".to_owned(), "made up".into())]),

@@ -23,7 +23,7 @@ use crate::mismatch::Mismatch;
 use crate::names::Names;
 use crate::owners::Owners;
 use crate::payload::Payload;
-use crate::pipeline::{Door, Pipeline, Stepping};
+use crate::pipeline::{Door, Pipeline, Seats, Stepping};
 use crate::precision::Precision;
 use crate::recompute::Recompute;
 use crate::rehearsal::Parameters;
@@ -421,8 +421,7 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
             false => communication_streams(&self.devices),
         };
         let (capacity, precision, devices) = (plan.capacity(), self.precision, self.devices);
-        let parameters = Parameters::of(&self.owners.tensors, precision);
-        let stages = devices.iter().cloned().zip(parameters).collect();
+        let stages = devices.iter().cloned().zip(Parameters::of(&self.owners.tensors, precision)).collect();
         let layout = Layout::new(self.owners.tensors, self.names.as_ref())?;
         let restored = self.restore.as_ref().map(|checkpoint| layout.restore(checkpoint)).transpose();
         let restored = restored.map_err(BuildError::Checkpoint)?.map(|stages| stages.into_iter().map(Some).collect());
@@ -441,7 +440,7 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
             recompute: self.recompute.into(),
         };
         let mut pipeline =
-            Pipeline::start(Arc::new(plan), site.runners, cores, door, stepping, streams, layout, stages)?;
+            Pipeline::start(Arc::new(plan), site.runners, cores, door, stepping, Seats { streams, stages }, layout)?;
         progress.into_iter().for_each(|progress| pipeline.resume(progress));
         Ok(pipeline)
     }

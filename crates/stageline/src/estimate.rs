@@ -174,7 +174,7 @@ impl MemoryEstimate {
         has: impl Fn(&Device) -> Option<u64>,
         (schedule, rows): (&dyn Schedule, usize),
         takes: impl Fn(&Lever) -> bool,
-    ) -> Result<(), DoesNotFit> {
+    ) -> Result<(), Box<DoesNotFit>> {
         let Some((device, needs, has)) = self.devices().into_iter().find_map(|(device, needs)| {
             let has = has(&device).filter(|has| needs > *has)?;
             Some((device, needs, has))
@@ -187,7 +187,7 @@ impl MemoryEstimate {
         let on_it =
             |worker: &WorkerEstimate| worker.stages.iter().any(|&stage| same(&self.stages[stage].device, &device));
         let workers = self.workers().into_iter().filter(on_it).collect();
-        Err(DoesNotFit { device, needs, has, workers, ways_out })
+        Err(Box::new(DoesNotFit { device, needs, has, workers, ways_out }))
     }
 
     /// All layers in one stage, if they are on one device.

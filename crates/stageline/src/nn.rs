@@ -8,12 +8,18 @@
 //!
 //! A layer of one's own is an operation of burn's (`Backward`, its feature `extension`) that leaves a [`Deferred`] by [`put_off`].
 
+mod causal_softmax;
 mod embedding;
 mod gelu;
+mod layer_norm;
 mod linear;
+#[cfg(feature = "flex")]
+mod wide;
 
+pub use causal_softmax::causal_softmax;
 pub use embedding::Embedding;
 pub use gelu::gelu;
+pub use layer_norm::LayerNorm;
 pub use linear::Linear;
 
 pub use crate::deferred::{Deferred, Sum, put_off};
@@ -56,7 +62,9 @@ mod tests {
             deferred.into_iter().for_each(|deferred| deferred.add_to(&mut sum));
         } else {
             sum.add(weight.id, weight.val().grad_remove(&mut gradients).unwrap());
-            bias.map(|bias| sum.add(bias.id, bias.val().grad_remove(&mut gradients).unwrap()));
+            if let Some(bias) = bias {
+                sum.add(bias.id, bias.val().grad_remove(&mut gradients).unwrap());
+            }
         }
         let bias = bias.map_or_else(Vec::new, |bias| bits(sum.gradients.remove::<1>(bias.id).unwrap()));
         [bits(output.inner()), bits(to_input), bits(sum.gradients.remove::<2>(weight.id).unwrap()), bias]

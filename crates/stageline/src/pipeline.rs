@@ -106,6 +106,13 @@ pub(crate) struct Door<In, Target> {
     pub(crate) weight: fn(&Target) -> Weight,
 }
 
+/// Where stages are, and what is known of them.
+pub(crate) struct Seats {
+    /// The communication stream of each stage's device, where transfers are ordered.
+    pub(crate) streams: Vec<Option<usize>>,
+    pub(crate) stages: Vec<(Device, Parameters)>,
+}
+
 struct WorkerHandle {
     commands: Sender<Command>,
     verdicts: Sender<Verdict>,
@@ -122,9 +129,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         cores: usize,
         door: Door<In, Target>,
         stepping: Stepping,
-        streams: Vec<Option<usize>>,
+        Seats { streams, stages }: Seats,
         layout: Layout,
-        stages: Vec<(Device, Parameters)>,
     ) -> Result<Self, BuildError> {
         let (finished_sender, finished) = bounded(runners.len());
         let (stepped_sender, stepped) = bounded(runners.len());

@@ -16,8 +16,11 @@ pub fn gelu<const D: usize>(input: Tensor<D>) -> Tensor<D> {
 }
 
 /// Of numbers, in a form of which compilers make vector instructions.
+#[cfg(feature = "flex")]
 mod kernel {
-    use std::f32::consts::{FRAC_1_SQRT_2, LOG2_E};
+    use std::f32::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
+
+    use super::super::wide::exp;
 
     /// 1 / sqrt(2 pi).
     const DENSITY_AT_0: f32 = 0.398_942_3;
@@ -31,7 +34,7 @@ mod kernel {
         let x = x.clamp(-FLAT, FLAT);
         let square = x * x;
         let mut above = 0.000_229_050_66;
-        for coefficient in [0.003_408_291, 0.050_955_694, 0.185_208_33, 1.128_379_1] {
+        for coefficient in [0.003_408_291, 0.050_955_694, 0.185_208_33, FRAC_2_SQRT_PI] {
             above = above * square + coefficient;
         }
         let mut below = -1.179_160_3e-7;
@@ -39,24 +42,6 @@ mod kernel {
             below = below * square + coefficient;
         }
         (x * above / below).clamp(-1.0, 1.0)
-    }
-
-    /// Of numbers from -87 to 0: a power of 2, and a polynomial for the rest (Cephes' `expf`).
-    #[inline(always)]
-    fn exp(x: f32) -> f32 {
-        /// Adding it rounds to a whole number, which is then in the last bits.
-        const ROUND: f32 = 12_582_912.0;
-        let rounded = x * LOG2_E + ROUND;
-        let power = rounded - ROUND;
-        // ln 2 in two parts, of which the first has few bits.
-        let rest = x - power * 0.693_359_4 + power * 2.121_944_4e-4;
-        let mut polynomial = 1.987_569_1e-4;
-        for coefficient in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 0.166_666_65, 0.5] {
-            polynomial = polynomial * rest + coefficient;
-        }
-        let of_rest = polynomial * rest * rest + rest + 1.0;
-        let whole = rounded.to_bits().wrapping_sub(ROUND.to_bits());
-        of_rest * f32::from_bits(whole.wrapping_add(127) << 23)
     }
 
     #[inline(always)]
@@ -87,6 +72,7 @@ mod host {
     use burn::tensor::{DType, Tensor, TensorData};
     use rayon::prelude::*;
 
+    use super::super::wide::wide;
     use super::kernel;
 
     /// What one core takes at a time: less is not worth another one.
@@ -146,46 +132,21 @@ mod host {
         FloatTensor::<Flex>::from_data(TensorData::new(output, shape))
     }
 
-    fn values(numbers: &mut [f32]) {
-        #[inline(always)]
-        fn run(numbers: &mut [f32]) {
+    wide! {
+        fn values(numbers: &mut [f32]) {
             numbers.iter_mut().for_each(|x| *x = kernel::gelu(*x));
         }
-        #[cfg(target_arch = "x86_64")]
-        {
-            #[target_feature(enable = "avx2")]
-            fn wide(numbers: &mut [f32]) {
-                run(numbers);
-            }
-            if is_x86_feature_detected!("avx2") {
-                // SAFETY: the processor has what the function is compiled for.
-                return unsafe { wide(numbers) };
-            }
-        }
-        run(numbers);
     }
 
-    fn times_derivatives(gradients: &mut [f32], numbers: &[f32]) {
-        #[inline(always)]
-        fn run(gradients: &mut [f32], numbers: &[f32]) {
+    wide! {
+        fn times_derivatives(gradients: &mut [f32], numbers: &[f32]) {
             gradients.iter_mut().zip(numbers).for_each(|(gradient, x)| *gradient *= kernel::derivative(*x));
         }
-        #[cfg(target_arch = "x86_64")]
-        {
-            #[target_feature(enable = "avx2")]
-            fn wide(gradients: &mut [f32], numbers: &[f32]) {
-                run(gradients, numbers);
-            }
-            if is_x86_feature_detected!("avx2") {
-                // SAFETY: the processor has what the function is compiled for.
-                return unsafe { wide(gradients, numbers) };
-            }
-        }
-        run(gradients, numbers);
     }
 }
 
 #[cfg(test)]
+#[cfg(feature = "flex")]
 mod tests {
     use std::f64::consts::{PI, SQRT_2};
 

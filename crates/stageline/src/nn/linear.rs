@@ -112,8 +112,12 @@ mod host {
             let later = of_weights.clone();
             let weight_id = of_weight.as_ref().map(|_| weight_id);
             let later = Deferred::new(ids, move |sum| {
-                weight_id.map(|id| sum.add(id, later.weight()));
-                bias_id.map(|id| sum.add(id, later.bias()));
+                if let Some(id) = weight_id {
+                    sum.add(id, later.weight());
+                }
+                if let Some(id) = bias_id {
+                    sum.add(id, later.bias());
+                }
             });
             if put_off(later).is_err() {
                 if let Some(node) = of_weight {

@@ -1,0 +1,302 @@
+//! Normalisation of each row.
+
+use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
+use burn::nn::LayerNormConfig;
+use burn::tensor::module::layer_norm;
+use burn::tensor::{DType, Device, FloatDType, Tensor};
+
+/// Layer normalisation (Ba et al., 2016, [arXiv:1607.06450](https://arxiv.org/abs/1607.06450)), with burn's parameters; in f32 on the
+/// host it is one operation, where burn 0.22 has a dozen with a graph. Its gradients come all at once: they are little.
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct LayerNorm {
+    /// The scale, `[width]`.
+    pub gamma: Param<Tensor<1>>,
+    /// The shift, `[width]`.
+    pub beta: Option<Param<Tensor<1>>>,
+    epsilon: f64,
+}
+
+impl ModuleDisplay for LayerNorm {
+    fn custom_settings(&self) -> Option<DisplaySettings> {
+        DisplaySettings::new().with_new_line_after_attribute(false).optional()
+    }
+
+    fn custom_content(&self, content: Content) -> Option<Content> {
+        let [width] = self.gamma.shape().dims();
+        content.add("width", &width).add("epsilon", &self.epsilon).optional()
+    }
+}
+
+impl LayerNorm {
+    /// As burn would make it.
+    pub fn init(config: &LayerNormConfig, device: &Device) -> Self {
+        let norm = config.init(device);
+        Self { gamma: norm.gamma, beta: norm.beta, epsilon: config.epsilon }
+    }
+
+    /// `[..., width]` to the same.
+    ///
+    /// # Panics
+    /// If the last dimension is not the width.
+    pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        let (width, [expected]) = (input.dims()[D - 1], self.gamma.shape().dims());
+        assert_eq!(width, expected, "the input has {width} features, and the layer takes {expected}");
+        let beta = self.beta.as_ref().map(Param::val);
+        #[cfg(feature = "flex")]
+        if let Some(output) = host::layer_norm(&input, &self.gamma.val(), beta.as_ref(), self.epsilon as f32) {
+            return output;
+        }
+        // A sum of squares has no room in less.
+        if matches!(input.dtype(), DType::F16 | DType::BF16) {
+            let (given, wide) = (FloatDType::from(input.dtype()), FloatDType::F32);
+            let (gamma, beta) = (self.gamma.val().cast(wide), beta.map(|beta| beta.cast(wide)));
+            return layer_norm(input.cast(wide), gamma, beta, self.epsilon).cast(given);
+        }
+        layer_norm(input, self.gamma.val(), beta, self.epsilon)
+    }
+}
+
+#[cfg(feature = "flex")]
+mod host {
+    use std::sync::Arc;
+
+    use burn::backend::TensorMetadata;
+    use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::NoCheckpointing};
+    use burn::backend::autodiff::grads::Gradients;
+    use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+    use burn::backend::tensor::FloatTensor;
+    use burn::backend::{Autodiff, Flex};
+    use burn::tensor::{DType, Tensor, TensorData};
+    use rayon::prelude::*;
+
+    use super::super::wide::{sum, wide};
+
+    /// What one core takes at a time, and what is summed by itself: so sums do not depend on the number of cores.
+    const ROWS: usize = 64;
+
+    const IN_F32: &str = "it is contiguous, and in f32";
+
+    #[derive(Debug)]
+    struct Normalised;
+
+    /// What the backward needs.
+    #[derive(Clone, Debug)]
+    struct State {
+        input: FloatTensor<Flex>,
+        gamma: FloatTensor<Flex>,
+        /// Of each row: the mean, and one over the deviation.
+        moments: Arc<Vec<[f32; 2]>>,
+    }
+
+    impl<const N: usize> Backward<Flex, N> for Normalised {
+        type State = State;
+
+        fn backward(self, ops: Ops<State, N>, gradients: &mut Gradients, _: &mut Checkpointer) {
+            let gradient = gradients.consume::<Flex>(&ops.node).to_contiguous();
+            let State { input, gamma, moments } = ops.state;
+            let (shape, width) = (input.shape(), gamma.shape()[0].max(1));
+            let (values, upstream) = (slice(&input), slice(&gradient));
+            let mut parents = ops.parents.into_iter();
+            if let Some(node) = parents.next().flatten() {
+                let mut output = upstream.to_vec();
+                let parts = output.par_chunks_mut(ROWS * width).zip(values.par_chunks(ROWS * width));
+                parts.zip(moments.par_chunks(ROWS)).for_each(|((output, values), moments)| {
+                    to_input(output, values, slice(&gamma), moments);
+                });
+                gradients.register::<Flex>(node.id, FloatTensor::<Flex>::from_data(TensorData::new(output, shape)));
+            }
+            let [of_gamma, of_beta] = [parents.next().flatten(), parents.next().flatten()];
+            if of_gamma.is_none() && of_beta.is_none() {
+                return;
+            }
+            let parts =
+                upstream.par_chunks(ROWS * width).zip(values.par_chunks(ROWS * width)).zip(moments.par_chunks(ROWS));
+            let parts: Vec<_> = parts
+                .map(|((upstream, values), moments)| {
+                    let mut part = [vec![0.0; width], vec![0.0; width]];
+                    let [gamma, beta] = &mut part;
+                    to_parameters(gamma, beta, (upstream, values, moments));
+                    part
+                })
+                .collect();
+            for (index, node) in [of_gamma, of_beta].into_iter().enumerate() {
+                let Some(node) = node else { continue };
+                let mut total = vec![0.0_f32; width];
+                for part in &parts {
+                    total.iter_mut().zip(&part[index]).for_each(|(total, part)| *total += part);
+                }
+                gradients.register::<Flex>(node.id, FloatTensor::<Flex>::from_data(TensorData::new(total, [width])));
+            }
+        }
+    }
+
+    fn slice(tensor: &FloatTensor<Flex>) -> &[f32] {
+        tensor.as_slice::<f32>().expect(IN_F32)
+    }
+
+    /// `None` where it is not in f32 on the host.
+    pub(super) fn layer_norm<const D: usize>(
+        input: &Tensor<D>,
+        gamma: &Tensor<1>,
+        beta: Option<&Tensor<1>>,
+        epsilon: f32,
+    ) -> Option<Tensor<D>> {
+        let are_f32 =
+            [input.dtype(), gamma.dtype()].into_iter().chain(beta.map(Tensor::dtype)).all(|dtype| dtype == DType::F32);
+        if !are_f32 {
+            return None;
+        }
+        if !input.device().is_autodiff() {
+            let of = |tensor: Tensor<1>| tensor.try_into_primitive::<Flex>().ok();
+            let input = input.clone().try_into_primitive::<Flex>().ok()?.to_contiguous();
+            let (gamma, beta) = (of(gamma.clone())?, beta.cloned().and_then(of));
+            return Some(Tensor::from_primitive::<Flex>(normalised(&input, &gamma, beta.as_ref(), epsilon).0));
+        }
+        let of = |tensor: Tensor<1>| Some(tensor.try_into_primitive::<Autodiff<Flex>>().ok()?.into_parts());
+        let (input, input_node) = input.clone().try_into_primitive::<Autodiff<Flex>>().ok()?.into_parts();
+        let (gamma, gamma_node) = of(gamma.clone())?;
+        let (input, gamma) = (input.to_contiguous(), gamma.to_contiguous());
+        let finished = match beta {
+            None => {
+                let (output, moments) = normalised(&input, &gamma, None, epsilon);
+                let nodes = [input_node, gamma_node];
+                match Normalised.prepare::<NoCheckpointing>(nodes).compute_bound().stateful() {
+                    OpsKind::Tracked(prepared) => prepared.finish(State { input, gamma, moments }, output),
+                    OpsKind::UnTracked(prepared) => prepared.finish(output),
+                }
+            }
+            Some(beta) => {
+                let (beta, beta_node) = of(beta.clone())?;
+                let (output, moments) = normalised(&input, &gamma, Some(&beta), epsilon);
+                let nodes = [input_node, gamma_node, beta_node];
+                match Normalised.prepare::<NoCheckpointing>(nodes).compute_bound().stateful() {
+                    OpsKind::Tracked(prepared) => prepared.finish(State { input, gamma, moments }, output),
+                    OpsKind::UnTracked(prepared) => prepared.finish(output),
+                }
+            }
+        };
+        Some(Tensor::from_primitive::<Autodiff<Flex>>(finished))
+    }
+
+    /// A contiguous input, normalised, and the moments of its rows.
+    fn normalised(
+        input: &FloatTensor<Flex>,
+        gamma: &FloatTensor<Flex>,
+        beta: Option<&FloatTensor<Flex>>,
+        epsilon: f32,
+    ) -> (FloatTensor<Flex>, Arc<Vec<[f32; 2]>>) {
+        let gamma = gamma.to_contiguous();
+        let width = gamma.shape()[0].max(1);
+        let mut output = slice(input).to_vec();
+        let mut moments = vec![[0.0; 2]; output.len() / width];
+        let beta = beta.map_or_else(|| vec![0.0; width], |beta| slice(&beta.to_contiguous()).to_vec());
+        let parts = output.par_chunks_mut(ROWS * width).zip(moments.par_chunks_mut(ROWS));
+        parts.for_each(|(rows, moments)| normalise(rows, moments, (slice(&gamma), &beta), epsilon));
+        (FloatTensor::<Flex>::from_data(TensorData::new(output, input.shape())), Arc::new(moments))
+    }
+
+    wide! {
+        fn normalise(rows: &mut [f32], moments: &mut [[f32; 2]], parameters: (&[f32], &[f32]), epsilon: f32) {
+            let (gamma, beta) = parameters;
+            let share = 1.0 / gamma.len() as f32;
+            for (row, moments) in rows.chunks_exact_mut(gamma.len()).zip(moments) {
+                let mean = share * sum(row, |_, x| x);
+                let variance = share * sum(row, |_, x| (x - mean) * (x - mean));
+                let over_deviation = 1.0 / (variance + epsilon).sqrt();
+                *moments = [mean, over_deviation];
+                for ((x, gamma), beta) in row.iter_mut().zip(gamma).zip(beta) {
+                    *x = (*x - mean) * over_deviation * gamma + beta;
+                }
+            }
+        }
+    }
+
+    wide! {
+        fn to_input(gradients: &mut [f32], rows: &[f32], gamma: &[f32], moments: &[[f32; 2]]) {
+            let (width, share) = (gamma.len(), 1.0 / gamma.len() as f32);
+            let rows = rows.chunks_exact(width).zip(moments);
+            for (gradients, (row, &[mean, over_deviation])) in gradients.chunks_exact_mut(width).zip(rows) {
+                let scaled = |at: usize, gradient: f32| gradient * gamma[at];
+                let plain = share * sum(gradients, scaled);
+                let along = share * sum(gradients, |at, gradient| scaled(at, gradient) * (row[at] - mean) * over_deviation);
+                for ((gradient, x), gamma) in gradients.iter_mut().zip(row).zip(gamma) {
+                    *gradient = over_deviation * (*gradient * gamma - plain - (x - mean) * over_deviation * along);
+                }
+            }
+        }
+    }
+
+    wide! {
+        fn to_parameters(gamma: &mut [f32], beta: &mut [f32], of: (&[f32], &[f32], &[[f32; 2]])) {
+            let (upstream, rows, moments) = of;
+            let width = gamma.len();
+            let rows = rows.chunks_exact(width).zip(moments);
+            for (upstream, (row, &[mean, over_deviation])) in upstream.chunks_exact(width).zip(rows) {
+                for ((gamma, gradient), x) in gamma.iter_mut().zip(upstream).zip(row) {
+                    *gamma += gradient * (x - mean) * over_deviation;
+                }
+                beta.iter_mut().zip(upstream).for_each(|(beta, gradient)| *beta += gradient);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests {
+    use super::*;
+    use burn::tensor::Distribution;
+
+    const WIDTH: usize = 37;
+    const ROWS: usize = 150;
+
+    fn numbers<const D: usize>(tensor: Tensor<D>) -> Vec<f64> {
+        tensor.into_data().iter::<f32>().map(f64::from).collect()
+    }
+
+    fn apart(found: &[f64], exact: &[f64]) -> f64 {
+        assert_eq!(found.len(), exact.len());
+        found.iter().zip(exact).map(|(found, exact)| (found - exact).abs() / exact.abs().max(1.0)).fold(0.0, f64::max)
+    }
+
+    #[test]
+    fn values_and_gradients_are_those_of_f64() {
+        let device = Device::flex();
+        for bias in [false, true] {
+            let mut norm = LayerNorm::init(&LayerNormConfig::new(WIDTH).with_bias(bias), &device.clone().autodiff());
+            let random = |shape: [usize; 2], mean| Tensor::<2>::random(shape, Distribution::Normal(mean, 2.0), &device);
+            let gamma = random([1, WIDTH], 1.0).flatten::<1>(0, 1);
+            norm.gamma = Param::from_tensor(gamma.clone().autodiff().require_grad());
+            let (input, upstream) = (random([ROWS, WIDTH], 0.7), random([ROWS, WIDTH], 0.0));
+            let leaf = input.clone().autodiff().require_grad();
+            let output = norm.forward(leaf.clone());
+            let gradients = (output.clone() * upstream.clone().autodiff()).sum().backward();
+            let valid = norm.valid().forward(input.clone());
+            assert_eq!(numbers(output.clone().inner()), numbers(valid), "the same kernel, with a graph or without");
+
+            let (x, up, gamma) = (numbers(input), numbers(upstream), numbers(gamma));
+            let mut exact = (Vec::new(), Vec::new(), vec![0.0; WIDTH], vec![0.0; WIDTH]);
+            for (x, up) in x.chunks(WIDTH).zip(up.chunks(WIDTH)) {
+                let mean = x.iter().sum::<f64>() / WIDTH as f64;
+                let variance = x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / WIDTH as f64;
+                let over = 1.0 / (variance + 1e-5).sqrt();
+                let hat: Vec<_> = x.iter().map(|x| (x - mean) * over).collect();
+                let scaled: Vec<_> = up.iter().zip(&gamma).map(|(up, gamma)| up * gamma).collect();
+                let plain = scaled.iter().sum::<f64>() / WIDTH as f64;
+                let along = scaled.iter().zip(&hat).map(|(scaled, hat)| scaled * hat).sum::<f64>() / WIDTH as f64;
+                exact.0.extend(hat.iter().zip(&gamma).map(|(hat, gamma)| hat * gamma));
+                exact.1.extend(scaled.iter().zip(&hat).map(|(scaled, hat)| over * (scaled - plain - hat * along)));
+                exact.2.iter_mut().zip(up.iter().zip(&hat)).for_each(|(sum, (up, hat))| *sum += up * hat);
+                exact.3.iter_mut().zip(up).for_each(|(sum, up)| *sum += up);
+            }
+            assert!(apart(&numbers(output.inner()), &exact.0) < 2e-6);
+            assert!(apart(&numbers(leaf.grad(&gradients).unwrap()), &exact.1) < 4e-6);
+            assert!(apart(&numbers(norm.gamma.val().grad(&gradients).unwrap()), &exact.2) < 2e-5);
+            if let Some(beta) = &norm.beta {
+                assert!(apart(&numbers(beta.val().grad(&gradients).unwrap()), &exact.3) < 2e-5);
+            }
+            assert_eq!(bias, norm.beta.is_some());
+        }
+    }
+}
