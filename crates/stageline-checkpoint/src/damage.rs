@@ -9,8 +9,10 @@ use crate::checkpoint::Wrong;
 /// A name of a file's own making, as a terminal may have it: not longer than a line, and nothing but what can be seen.
 fn shown(name: &str) -> String {
     const MOST: usize = 100;
-    let visible: String = name.chars().flat_map(char::escape_debug).take(MOST).collect();
-    if visible.len() < MOST { visible } else { visible + "..." }
+    let visible =
+        |letter: char| if letter.is_control() { letter.escape_default().to_string() } else { letter.to_string() };
+    let shown: String = name.chars().take(MOST).map(visible).collect();
+    if name.chars().nth(MOST).is_some() { shown + "..." } else { shown }
 }
 
 /// What is wrong with a file of a checkpoint. Of the manifest too: what it says of itself or of others.
