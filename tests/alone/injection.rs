@@ -12,7 +12,9 @@ use burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig;
 use burn::optim::AdamWConfig;
 use burn::tensor::Tensor;
 use stageline::checkpoint::Checkpoint;
-use stageline::schedule::{EagerOneFOneB, GPipe, Interleaved, LoopedBreadthFirst, OneFOneB, Schedule, ZbH1, ZbV};
+use stageline::schedule::{
+    DualPipeV, EagerOneFOneB, GPipe, Interleaved, LoopedBreadthFirst, OneFOneB, Schedule, VHalf, VMin, ZbH1, ZbH2, ZbV,
+};
 use stageline::{Activity, Batch, Clip, Failure, Pipeline, PipelineBuilder, StageConfig, StepError};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber, span};
@@ -229,7 +231,8 @@ fn cases() -> impl Iterator<Item = Case> {
         let name = format!("{} P={stages} M={micro_batches}", schedule.name());
         Case::new(name, move |seed| tied(seed, stages, micro_batches, schedule))
     };
-    let cases = plain.chain(shapes(chunked.to_vec(), &[(2, 2), (4, 2)])).map(case);
+    let others = shapes(vec![&ZbH2], &[(2, 2)]).chain(shapes(vec![&VHalf, &VMin, &DualPipeV], &[(4, 2)]));
+    let cases = plain.chain(shapes(chunked.to_vec(), &[(2, 2), (4, 2)])).chain(others).map(case);
     cases.chain([Case::new("running statistics".to_owned(), |seed| noisy(seed, 2))])
 }
 

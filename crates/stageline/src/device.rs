@@ -76,6 +76,11 @@ pub(crate) fn is_host(_: &Device) -> bool {
     false
 }
 
+/// Whether what one of them has is what the other has: the memory of the host is that of all CPUs.
+pub(crate) fn share_memory(one: &Device, other: &Device) -> bool {
+    one == other || (is_host(one) && is_host(other))
+}
+
 /// Whether a move from one device to the other is one between GPUs, which burn leaves to NCCL.
 pub(crate) fn between_gpus(from: &Device, to: &Device) -> bool {
     !is_host(from) && !is_host(to) && from.clone().inner() != to.clone().inner()

@@ -7,8 +7,7 @@
 use burn::tensor::Device;
 use stageline_schedule::{Action, Compute, OneFOneB, Plan, Schedule, StageMemory};
 
-use crate::device::is_host;
-use crate::fit::{DoesNotFit, Lever, WayOut};
+use crate::device::share_memory;
 
 /// What one stage holds in a step, in bytes.
 #[derive(Clone, Debug, PartialEq)]
@@ -89,7 +88,7 @@ impl MemoryEstimate {
         let mut devices: Vec<(Device, u64)> = Vec::new();
         for worker in self.workers() {
             let Some(device) = worker.stages.first().map(|&stage| &self.stages[stage].device) else { continue };
-            match devices.iter_mut().find(|(other, _)| same(other, device)) {
+            match devices.iter_mut().find(|(other, _)| share_memory(other, device)) {
                 Some((_, bytes)) => *bytes += worker.peak(),
                 None => devices.push((device.clone(), worker.peak())),
             }
@@ -113,7 +112,9 @@ impl MemoryEstimate {
     #[must_use]
     pub fn with_checkpoints(&self) -> Self {
         let copied = |worker: &WorkerEstimate| worker.other + worker.parameters + worker.optimizer;
-        Self { other: self.workers().iter().map(copied).collect(), ..self.clone() }
+        let other = self.workers().iter().map(copied).collect();
+        let recomputed = self.recomputed.as_ref().map(|recomputed| Box::new(recomputed.with_checkpoints()));
+        Self { other, recomputed, ..self.clone() }
     }
 
     /// What they hold with micro-batches of so many times the rows.
@@ -162,41 +163,13 @@ impl MemoryEstimate {
         Self { stages: self.stages.iter().map(without).collect(), ..self.clone() }
     }
 
-    /// Whether every device of which `has` knows what it has, in bytes, has what its workers hold.
-    ///
-    /// `schedule` is the pipeline's, and `rows` are those of its micro-batches: what could be changed depends on them, and on what
-    /// the program `takes`.
-    ///
-    /// # Errors
-    /// [`DoesNotFit`], with the ways out.
-    pub fn check(
-        &self,
-        has: impl Fn(&Device) -> Option<u64>,
-        (schedule, rows): (&dyn Schedule, usize),
-        takes: impl Fn(&Lever) -> bool,
-    ) -> Result<(), Box<DoesNotFit>> {
-        let Some((device, needs, has)) = self.devices().into_iter().find_map(|(device, needs)| {
-            let has = has(&device).filter(|has| needs > *has)?;
-            Some((device, needs, has))
-        }) else {
-            return Ok(());
-        };
-        let there = |estimate: &Self| estimate.devices().into_iter().find(|(other, _)| same(other, &device));
-        let on_device = |estimate: &Self| there(estimate).map_or(0, |(_, needs)| needs);
-        let ways_out = WayOut::all(self, (schedule, rows), (needs, has), on_device, takes);
-        let on_it =
-            |worker: &WorkerEstimate| worker.stages.iter().any(|&stage| same(&self.stages[stage].device, &device));
-        let workers = self.workers().into_iter().filter(on_it).collect();
-        Err(Box::new(DoesNotFit { device, needs, has, workers, ways_out }))
-    }
-
     /// All layers in one stage, if they are on one device.
     pub(crate) fn in_one_stage(&self) -> Option<Self> {
         let plan = OneFOneB.plan(1, self.plan.micro_batches()).ok()?;
         let mut stages = self.stages.iter().cloned();
         let mut joined = stages.next()?;
         for stage in stages {
-            if !same(&stage.device, &joined.device) {
+            if !share_memory(&stage.device, &joined.device) {
                 return None;
             }
             joined.parameters += stage.parameters;
@@ -252,9 +225,4 @@ impl MemoryEstimate {
             flush_peak: flush_peak as u64,
         }
     }
-}
-
-/// Whether what one of them has is what the other has: the memory of the host is that of all CPUs.
-fn same(one: &Device, other: &Device) -> bool {
-    one == other || (is_host(one) && is_host(other))
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use burn::tensor::Device;
 use stageline_schedule::{OneFOneB, Schedule};
 
-use crate::device::is_host;
+use crate::device::{is_host, share_memory};
 use crate::estimate::{MemoryEstimate, WorkerEstimate};
 
 /// More memory is needed than a device has.
@@ -67,6 +67,37 @@ impl fmt::Display for Lever {
             Self::OneStage => write!(f, "one stage"),
             Self::LeanerOptimizer => write!(f, "an optimizer that remembers nothing, such as plain SGD"),
         }
+    }
+}
+
+impl MemoryEstimate {
+    /// Whether every device of which `has` knows what it has, in bytes, has what its workers hold.
+    ///
+    /// `schedule` is the pipeline's, and `rows` are those of its micro-batches: what could be changed depends on them, and on what
+    /// the program `takes`.
+    ///
+    /// # Errors
+    /// [`DoesNotFit`], with the ways out.
+    pub fn check(
+        &self,
+        has: impl Fn(&Device) -> Option<u64>,
+        (schedule, rows): (&dyn Schedule, usize),
+        takes: impl Fn(&Lever) -> bool,
+    ) -> Result<(), Box<DoesNotFit>> {
+        let Some((device, needs, has)) = self.devices().into_iter().find_map(|(device, needs)| {
+            let has = has(&device).filter(|has| needs > *has)?;
+            Some((device, needs, has))
+        }) else {
+            return Ok(());
+        };
+        let there = |estimate: &Self| estimate.devices().into_iter().find(|(other, _)| share_memory(other, &device));
+        let on_device = |estimate: &Self| there(estimate).map_or(0, |(_, needs)| needs);
+        let ways_out = WayOut::all(self, (schedule, rows), (needs, has), on_device, takes);
+        let on_it = |worker: &WorkerEstimate| {
+            worker.stages.iter().any(|&stage| share_memory(&self.stages[stage].device, &device))
+        };
+        let workers = self.workers().into_iter().filter(on_it).collect();
+        Err(Box::new(DoesNotFit { device, needs, has, workers, ways_out }))
     }
 }
 
