@@ -279,10 +279,12 @@ fn a_panic_anywhere_in_a_rehearsal_leaves_no_trace() {
     let count = Arc::new(Mutex::new(0));
     let seen = Arc::clone(&count);
     each_point(move |case, point| {
-        let survived = case.survive_rehearsing(Point { during: "a rehearsal after 1 steps", ..point });
+        // What comes after a point is before the next.
+        let survived = point.moment == Moment::Before
+            && case.survive_rehearsing(Point { during: "a rehearsal after 1 steps", ..point });
         *seen.lock().unwrap() += usize::from(survived);
     });
     let injections = *count.lock().unwrap();
     println!("{injections} panics in rehearsals");
-    assert!(injections > 900, "{injections} panics in rehearsals");
+    assert!(injections > 700, "{injections} panics in rehearsals");
 }

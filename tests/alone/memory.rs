@@ -108,7 +108,7 @@ fn every_worker_holds_what_was_estimated_to_a_tenth() {
 fn full_recomputation_holds_less_than_half() {
     let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let peaks = |recompute| {
-        let eight = Configuration { layers: 16, stages: 2, rows: 4, recompute, ..ONE_STAGE };
+        let eight = Configuration { layers: 16, stages: 2, rows: 8, recompute, ..ONE_STAGE };
         eight.measure(&mut eight.pipeline()).into_iter().map(|worker| worker.peak).collect::<Vec<_>>()
     };
     let (none, selective, full) = (peaks(Recompute::Nothing), peaks(Recompute::Selective), peaks(Recompute::Full));

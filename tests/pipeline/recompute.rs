@@ -1,8 +1,11 @@
 //! What a stage computes again in its backwards changes no bit: with dropout, running statistics, halves and lower precision.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use burn::module::Module;
 use burn::tensor::Tensor;
-use stageline::nn::{block, selective};
+use stageline::nn::{block, is_computed_again, selective};
 use stageline::schedule::{Interleaved, OneFOneB, Schedule, ZbH1};
 use stageline::{Batch, Pipeline, Precision, Recompute, Stage};
 
@@ -67,5 +70,57 @@ fn dropout_running_statistics_halves_and_precision_are_the_same_bits() {
                 assert!(again == kept, "{recompute:?} {} {precision}", schedule.name());
             }
         }
+    }
+}
+
+/// Fails where it is computed again, once it is armed.
+#[derive(Module, Debug)]
+struct Sabotaged {
+    layer: Layer,
+    #[module(skip)]
+    armed: Arc<AtomicBool>,
+}
+
+impl Stage for Sabotaged {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        block(self, input, |sabotaged, input| {
+            let armed = is_computed_again() && sabotaged.armed.swap(false, Ordering::Relaxed);
+            assert!(!armed, "sabotage");
+            sabotaged.layer.forward(input)
+        })
+    }
+}
+
+/// In a backward; and what is left of it trains on to the same bits.
+#[test]
+fn a_panic_where_it_is_computed_again_undoes_the_step() {
+    let batch = |step| {
+        let (input, target) = Mlp::batch(6, WIDTH, true, step);
+        Batch::new(input, target)
+    };
+    for schedule in [&OneFOneB as &'static (dyn Schedule + Sync), &ZbH1] {
+        let armed = Arc::new(AtomicBool::new(false));
+        let build = || {
+            let Mlp { mut layers, error } = Mlp::new(2, WIDTH, 3);
+            let sabotaged = Sabotaged { layer: layers.pop().unwrap(), armed: Arc::clone(&armed) };
+            let config = || config().recompute(Recompute::Full);
+            let chain = Pipeline::builder().stage((layers.pop().unwrap(), sabotaged), config());
+            chain.loss((layers, error), config()).schedule(schedule).micro_batches(3).cores_per_stage(1)
+        };
+        let mut whole = build().build().unwrap();
+        (0..2).for_each(|step| drop(whole.step(batch(step)).unwrap()));
+        let mut pipeline = build().build().unwrap();
+        pipeline.step(batch(0)).unwrap();
+        armed.store(true, Ordering::Relaxed);
+        let error = pipeline.step(batch(1)).unwrap_err().to_string();
+        assert!(error.starts_with("stage 0 failed in action 0") && error.contains("sabotage"), "{error}");
+        let left = pipeline.checkpoint().unwrap();
+        assert_eq!(left.progress.steps, 1);
+        let mut again = build().restore(left).build().unwrap();
+        again.step(batch(1)).unwrap();
+        assert!(again.checkpoint().unwrap() == whole.checkpoint().unwrap(), "{}", schedule.name());
     }
 }

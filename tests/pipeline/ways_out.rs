@@ -64,6 +64,20 @@ fn what_cannot_be_asked_for_is_mended_by_what_the_message_says() {
         ),
         ("--learning-rate 0", "Error: --learning-rate 0: give a number above 0 and at most 1", "--learning-rate 1e-3"),
         ("--clip -1", "error: unexpected argument '-1' found", "--clip 0"),
+        ("--cores-per-stage 0", "Error: --cores-per-stage 0: give 1 to 1024", "--cores-per-stage 1"),
+        ("--schedule-steps 0", "Error: --schedule-steps 0: give 1 or more", "--schedule-steps 1"),
+        ("--clip nan", "Error: --clip NaN: give 0 or more", "--clip 0"),
+        (
+            "--log @no/log",
+            "cannot write @no/log; give a path in a folder that is there and may be written",
+            "--log @log",
+        ),
+        (
+            "--trace @no/trace",
+            "cannot write @no/trace; give a path in a folder that is there and may be written",
+            "--trace @trace",
+        ),
+        ("--verify 1 --resume @text", "--resume", "--verify 1"),
         ("--memory 0", "Error: --memory 0: give a number of GB above 0", "--memory 1"),
         ("--device gpu", "`gpu` is no device; write `cpu`, or `cuda:` and an index, as in `cuda:0`", "--device cpu"),
         (
