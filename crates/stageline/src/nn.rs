@@ -6,6 +6,9 @@
 //! (Qi et al., 2023, *Zero Bubble Pipeline Parallelism*, [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)).
 //! On devices other than the host they are burn's own, whose backward is whole.
 //!
+//! Weights that a stage uses three times or more, in such layers and by themselves, are the exception to the same bits: with split
+//! backwards their gradients are added up in another order.
+//!
 //! A layer of one's own is an operation of burn's (`Backward`, its feature `extension`) that leaves a [`Deferred`] by [`put_off`].
 
 mod causal_softmax;
