@@ -145,10 +145,9 @@ impl<I: Payload, T: Payload> MicroBatches<I, T> {
         let samples = &self.weights.samples;
         let largest = (0..samples.len()).max_by_key(|&piece| samples[piece]).unwrap_or(0);
         let one = self.only(largest);
-        let twice = |weight: &Weight| vec![weight.clone(), weight.clone()];
-        let (each, samples) = (twice(&one.weights.total), one.weights.samples.repeat(2));
-        let mut total = Weight::default();
-        each.iter().for_each(|weight| total.add(weight));
+        let (each, samples) = (vec![one.weights.total.clone(); 2], one.weights.samples.repeat(2));
+        let mut total = one.weights.total.clone();
+        total.add(&one.weights.total);
         Self {
             inputs: [one.inputs.clone(), one.inputs].concat(),
             targets: [one.targets.clone(), one.targets].concat(),

@@ -5,9 +5,11 @@
 use std::cell::RefCell;
 use std::collections::HashSet;
 
-use burn::module::ParamId;
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{FloatDType, Tensor};
+
+use crate::scope::collecting;
 
 /// Gradients of a stage's parameters, added up.
 pub struct Sum {
@@ -32,6 +34,24 @@ impl Sum {
             None => gradient,
         };
         self.gradients.register(id, sum);
+    }
+
+    /// Adds those of all parameters of a module.
+    pub(crate) fn add_all<M: Module>(&mut self, module: &M, gradients: GradientsParams) {
+        module.visit(&mut AddAll { sum: self, gradients });
+    }
+}
+
+struct AddAll<'a> {
+    sum: &'a mut Sum,
+    gradients: GradientsParams,
+}
+
+impl ModuleVisitor for AddAll<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if let Some(gradient) = self.gradients.remove::<D>(param.id) {
+            self.sum.add(param.id, gradient);
+        }
     }
 }
 
@@ -64,23 +84,10 @@ thread_local! {
     static SCOPE: RefCell<Option<Scope>> = const { RefCell::new(None) };
 }
 
-/// Ends with the call, also by a panic.
-struct Open;
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        SCOPE.take();
-    }
-}
-
 /// Runs a backward, and gives what it has left for later, in the order of the backward.
 pub(crate) fn collect<R>(exempt: HashSet<ParamId>, backward: impl FnOnce() -> R) -> (R, Vec<Deferred>) {
-    SCOPE.set(Some(Scope { exempt, deferred: Vec::new() }));
-    let open = Open;
-    let result = backward();
-    let deferred = SCOPE.take().map(|scope| scope.deferred).unwrap_or_default();
-    drop(open);
-    (result, deferred)
+    let (result, scope) = collecting(&SCOPE, Scope { exempt, deferred: Vec::new() }, backward);
+    (result, scope.deferred)
 }
 
 /// Leaves gradients for later, in the backward of a layer of one's own: they are computed when the plan says.

@@ -59,7 +59,7 @@ impl GradientSum {
         }
         self.early.insert(micro_batch, half);
         while let Some(Half { gradients, deferred, weight }) = self.early.remove(&self.ledger.backwards) {
-            module.visit(&mut AddAll { sum: &mut self.sum, gradients });
+            self.sum.add_all(module, gradients);
             // One layer at a time is all that is there besides the sum.
             deferred.into_iter().for_each(|deferred| deferred.add_to(&mut self.sum));
             self.ledger.weight.add(&weight);
@@ -98,7 +98,7 @@ pub(crate) fn joined<M: Module>(module: &M, gradients: GradientsParams, beside: 
         return gradients;
     }
     let mut sum = Sum::new(gradients, None);
-    module.visit(&mut AddAll { sum: &mut sum, gradients: beside });
+    sum.add_all(module, beside);
     sum.gradients
 }
 
@@ -112,19 +112,6 @@ impl ModuleVisitor for Known<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         if self.gradients.get::<D>(param.id).is_some() {
             self.ids.insert(param.id);
-        }
-    }
-}
-
-struct AddAll<'a> {
-    sum: &'a mut Sum,
-    gradients: GradientsParams,
-}
-
-impl ModuleVisitor for AddAll<'_> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if let Some(gradient) = self.gradients.remove::<D>(param.id) {
-            self.sum.add(param.id, gradient);
         }
     }
 }

@@ -87,6 +87,7 @@ mod rehearsal;
 pub mod report;
 mod runner;
 pub mod samples;
+mod scope;
 mod seed;
 mod settle;
 mod shown;

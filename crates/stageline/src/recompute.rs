@@ -12,6 +12,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 
 use crate::deferred::Sum;
+use crate::scope::{collecting, during};
 use crate::unify::{is_trained, unify, with_value};
 
 /// What a stage computes again in its backwards, instead of keeping it from the forward. The gradients are the same bits.
@@ -45,20 +46,10 @@ thread_local! {
     static BESIDE: RefCell<Option<Sum>> = const { RefCell::new(None) };
 }
 
-/// Puts back what was there, after a panic too.
-struct Restore(Recompute);
-
-impl Drop for Restore {
-    fn drop(&mut self) {
-        POLICY.set(self.0);
-    }
-}
-
 impl Recompute {
     /// Runs a stage's forward.
     pub(crate) fn during<R>(self, forward: impl FnOnce() -> R) -> R {
-        let _restore = Restore(POLICY.replace(self));
-        forward()
+        during(&POLICY, self, forward)
     }
 
     /// Whether the next part with this mark is computed again.
@@ -83,33 +74,13 @@ pub fn is_computed_again() -> bool {
 /// Runs a forward that was computed before.
 #[cfg(feature = "flex")]
 fn again<R>(forward: impl FnOnce() -> R) -> R {
-    struct First(bool);
-    impl Drop for First {
-        fn drop(&mut self) {
-            AGAIN.set(self.0);
-        }
-    }
-    let _first = First(AGAIN.replace(true));
-    forward()
-}
-
-/// Ends with the call, also by a panic.
-struct Close;
-
-impl Drop for Close {
-    fn drop(&mut self) {
-        BESIDE.take();
-    }
+    during(&AGAIN, true, forward)
 }
 
 /// Runs a backward, and gives the gradients that go beside its graph.
 pub(crate) fn gather<R>(backward: impl FnOnce() -> R) -> (R, GradientsParams) {
-    BESIDE.set(Some(Sum::new(GradientsParams::new(), None)));
-    let close = Close;
-    let result = backward();
-    let beside = BESIDE.take().map(|sum| sum.gradients).unwrap_or_default();
-    drop(close);
-    (result, beside)
+    let (result, beside) = collecting(&BESIDE, Sum::new(GradientsParams::new(), None), backward);
+    (result, beside.gradients)
 }
 
 /// A block of a model, which [`Recompute::Full`] and [`Recompute::Blocks`] compute again: `forward` is its forward, and uses
@@ -198,7 +169,7 @@ mod host {
     use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
     use burn::backend::tensor::FloatTensor;
     use burn::backend::{Autodiff, Flex};
-    use burn::module::{Module, ModuleVisitor, Param};
+    use burn::module::Module;
     use burn::optim::GradientsParams;
     use burn::tensor::Tensor;
     use parking_lot::Mutex;
@@ -257,7 +228,10 @@ mod host {
             let mut gradients = vjp::root(output, gradient)?.backward();
             let to_input = leaf.grad_remove(&mut gradients);
             let gradients = GradientsParams::from_grads(gradients, &module);
-            module.visit(&mut AddBeside { gradients });
+            BESIDE.with_borrow_mut(|beside| {
+                let beside = beside.as_mut().expect("parts are computed again in the backward of a stage");
+                beside.add_all(&module, gradients);
+            });
             Some(to_input?.try_into_primitive::<Flex>().expect(HERE))
         };
         let state = State(Arc::new(Mutex::new(Some(Box::new(again)))));
@@ -267,20 +241,5 @@ mod host {
             OpsKind::UnTracked(prepared) => prepared.finish(output),
         };
         Tensor::from_primitive::<Autodiff<Flex>>(output)
-    }
-
-    struct AddBeside {
-        gradients: GradientsParams,
-    }
-
-    impl ModuleVisitor for AddBeside {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            if let Some(gradient) = self.gradients.remove::<D>(param.id) {
-                BESIDE.with_borrow_mut(|beside| {
-                    let beside = beside.as_mut().expect("parts are computed again in the backward of a stage");
-                    beside.add(param.id, gradient);
-                });
-            }
-        }
     }
 }

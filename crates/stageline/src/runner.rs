@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use burn::module::{Module, ParamId};
 use burn::optim::GradientsParams;
-use burn::tensor::{Device, Gradients};
+use burn::tensor::Device;
 use stageline_schedule::{Action, Carried, Compute, Instruction, Transfer};
 
 use crate::clip::Scaling;
 use crate::context::{Context, Pass};
-use crate::deferred::{Deferred, collect};
+use crate::deferred::collect;
 use crate::finite::{Culprit, Origin, Soundness, soundness};
 use crate::flush::{Outcome, Trained, Verdict};
 use crate::gradients::{GradientSum, Half, joined};
@@ -220,14 +220,16 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
 
     /// The whole backward.
     fn backward(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped> {
-        let (half, _) = self.differentiate(micro_batch, waits, |_, backward| (backward(), Vec::new()))?;
+        let (half, _) = self.differentiate(micro_batch, waits, None)?;
         self.gradients.add(self.trained.module(), micro_batch, half);
         Ok(())
     }
 
     /// The gradient of the input, and of what has to be known at once.
     fn input_gradient(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped> {
-        let half = self.differentiate(micro_batch, waits, |exempt, backward| collect(exempt, backward))?;
+        // What other stages wait for does not wait.
+        let exempt = self.ties.ids().collect();
+        let half = self.differentiate(micro_batch, waits, Some(exempt))?;
         self.halves.put(micro_batch, half);
         Ok(())
     }
@@ -245,21 +247,23 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         self.gradients.add(self.trained.module(), micro_batch, half);
     }
 
-    /// Runs a backward, of which some may be left for later.
+    /// Runs a backward, whole, or leaving for later what it can but for some parameters.
     fn differentiate(
         &mut self,
         micro_batch: usize,
         waits: &Waits,
-        run: impl FnOnce(HashSet<ParamId>, &mut dyn FnMut() -> Option<Gradients>) -> (Option<Gradients>, Vec<Deferred>),
+        all_but: Option<HashSet<ParamId>>,
     ) -> Result<(Half, bool), Stopped> {
         let Mode::Training { context, .. } = &self.mode else { unreachable!("an evaluation has no backwards") };
         let context = Arc::clone(context);
         let Taped { input, residual, weight } = self.tape.take(micro_batch);
         let came_finite = self.inspects() && self.sink.gradient_is_finite(micro_batch);
-        let mut root = self.sink.root(residual, micro_batch, &context);
-        // What other stages wait for does not wait.
-        let backward = &mut || root.take().map(|root| root.backward());
-        let ((mut gradients, deferred), beside) = gather(|| run(self.ties.ids().collect(), backward));
+        let root = self.sink.root(residual, micro_batch, &context);
+        let backward = || root.map(|root| root.backward());
+        let ((mut gradients, deferred), beside) = gather(|| match all_but {
+            None => (backward(), Vec::new()),
+            Some(exempt) => collect(exempt, backward),
+        });
         if let Source::Link(_) = self.source {
             self.departing.put(micro_batch, input.gradients(gradients.as_mut()));
         }

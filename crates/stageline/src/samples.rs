@@ -2,6 +2,8 @@
 
 use std::cell::Cell;
 
+use crate::scope::during;
+
 /// The samples of one micro-batch, by their place in the training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Samples {
@@ -26,17 +28,7 @@ impl Samples {
 
     /// Runs a training forward of these samples on this thread: what a pipeline does, for loops without one.
     pub fn during<R>(self, forward: impl FnOnce() -> R) -> R {
-        let _restore = Restore(CURRENT.replace(Some(self)));
-        forward()
-    }
-}
-
-/// Puts back what was there, after a panic too.
-struct Restore(Option<Samples>);
-
-impl Drop for Restore {
-    fn drop(&mut self) {
-        CURRENT.set(self.0);
+        during(&CURRENT, Some(self), forward)
     }
 }
 

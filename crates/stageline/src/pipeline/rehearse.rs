@@ -63,7 +63,10 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         if let Some(selective) = with(Recompute::Selective)?.filter(&fits) {
             return Ok(Some(selective));
         }
-        let Some(full) = with(Recompute::Full)?.filter(&fits) else { return with(Recompute::Full) };
+        let full = with(Recompute::Full)?;
+        if !full.as_ref().is_some_and(&fits) {
+            return Ok(full);
+        }
         // It ends at as many blocks as there are, but two estimates are not the same to the byte.
         for blocks in 1..MOST_BLOCKS {
             if let Some(some) = with(Recompute::Blocks(blocks))?.filter(&fits) {
@@ -71,7 +74,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             }
         }
         self.set_recompute(Recompute::Full);
-        Ok(Some(full))
+        Ok(full)
     }
 
     fn rehearsed(&mut self, batch: MicroBatches<In, Target>) -> Result<Option<MemoryEstimate>, Ended> {
