@@ -106,7 +106,7 @@ impl LossStage for Faulty<Error> {
 }
 
 /// Keeps the panics of workers out of the test's output.
-fn quiet_workers() {
+pub fn quiet_workers() {
     static QUIET: Once = Once::new();
     QUIET.call_once(|| {
         let loud = panic::take_hook();

@@ -161,7 +161,8 @@ fn steps_in(log: &Path) -> usize {
     text.lines().filter_map(step).max().map_or(0, |step| step as usize + 1)
 }
 
-fn wait_for_lines(log: &Path, steps: usize, child: &mut Child) {
+/// Until a log has so many steps.
+pub fn wait_for_lines(log: &Path, steps: usize, child: &mut Child) {
     while steps_in(log) < steps {
         assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
         std::thread::yield_now();

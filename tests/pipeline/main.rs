@@ -21,9 +21,12 @@ mod doors;
 mod evaluation;
 mod failure;
 mod flush;
+#[cfg(target_os = "linux")]
+mod frozen;
 mod gpt;
 mod health;
 mod keeping;
+mod lost_device;
 mod memory;
 mod mlp;
 mod normalisation;

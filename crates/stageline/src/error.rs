@@ -3,7 +3,7 @@
 use stageline_schedule::{CheckError, ScheduleError};
 
 use crate::batch::BatchError;
-use crate::failure::{During, StageFailure};
+use crate::failure::{During, Failure, StageFailure};
 use crate::finite::Culprit;
 use crate::ledger::LedgerError;
 use crate::loss_scale::LossScale;
@@ -179,5 +179,16 @@ pub enum StepError {
     Lost {
         /// The stage.
         stage: usize,
+    },
+    /// What a stage keeps cannot be copied from its device after an error.
+    #[error(
+        "what stage {stage} keeps cannot be read any more: {failure}; where its device is lost, start the program anew and go on \
+         from the last checkpoint on disk"
+    )]
+    Unreadable {
+        /// The stage.
+        stage: usize,
+        /// What came of reading it.
+        failure: Failure,
     },
 }

@@ -1,11 +1,13 @@
 //! What training goes on from.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use stageline_checkpoint::{Checkpoint, Progress};
 
 use super::Pipeline;
 use super::pass::Ended;
 use crate::error::StepError;
-use crate::failure::During;
+use crate::failure::{During, Failure};
 use crate::layout::StageState;
 use crate::payload::Payload;
 use crate::worker::Command;
@@ -49,7 +51,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// ```
     ///
     /// # Errors
-    /// [`StepError::Lost`] if a stage is gone; otherwise as for [`step`](Self::step).
+    /// [`StepError::Lost`] or [`StepError::Unreadable`] if a stage or its device is gone; otherwise as for [`step`](Self::step).
     pub fn checkpoint(&mut self) -> Result<Checkpoint, StepError> {
         let states =
             if self.workers.is_empty() { self.kept()? } else { self.copied().map_err(|ended| self.end(ended))? };
@@ -79,6 +81,12 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// Of workers that have ended.
     fn kept(&self) -> Result<Vec<StageState>, StepError> {
         let here = |stage: usize| self.ended.iter().find(|runner| runner.stage() == stage && runner.is_whole());
-        (0..self.plan().stages()).map(|stage| Ok(here(stage).ok_or(StepError::Lost { stage })?.state())).collect()
+        let state = |stage| {
+            let runner = here(stage).ok_or(StepError::Lost { stage })?;
+            // Its device may be what failed.
+            let read = catch_unwind(AssertUnwindSafe(|| runner.state()));
+            read.map_err(|panic| StepError::Unreadable { stage, failure: Failure::of_panic(panic) })
+        };
+        (0..self.plan().stages()).map(state).collect()
     }
 }

@@ -1,0 +1,71 @@
+//! A run one of whose threads never returns ends with its own exit status, and says what it was doing.
+
+use std::fs;
+use std::io::Read;
+use std::process::{Child, Stdio};
+
+use nix::libc::{FUTEX_WAIT, FUTEX_WAIT_BITSET, SYS_futex};
+use nix::sys::ptrace;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+use crate::keeping::{Place, wait_for_lines};
+
+/// The thread of a process with this name.
+fn thread_called(name: &str, child: &Child) -> Pid {
+    let threads = fs::read_dir(format!("/proc/{}/task", child.id())).unwrap().map(|thread| thread.unwrap().path());
+    let is_called = |path: &std::path::PathBuf| fs::read_to_string(path.join("comm")).unwrap().trim() == name;
+    let thread = threads.into_iter().find(is_called).expect("a thread of this name");
+    Pid::from_raw(thread.file_name().unwrap().to_str().unwrap().parse().unwrap())
+}
+
+/// Stops one thread of a process for ever, as a call into a driver that does not return would: where it waits for another, so
+/// that it has no lock that others need.
+fn freeze(thread: Pid, child: &Child) {
+    ptrace::seize(thread, ptrace::Options::empty()).expect("a process may trace its children");
+    loop {
+        ptrace::interrupt(thread).unwrap();
+        waitpid(thread, Some(WaitPidFlag::__WALL)).unwrap();
+        if waits(&fs::read_to_string(format!("/proc/{}/task/{thread}/syscall", child.id())).unwrap()) {
+            return;
+        }
+        ptrace::cont(thread, None).unwrap();
+        std::thread::yield_now();
+    }
+}
+
+/// Whether a system call, as the system shows it, is a wait for another thread.
+fn waits(call: &str) -> bool {
+    const COMMAND: i64 = 0x7f; // the rest are flags
+    let [name, _, operation, ..] = call.split_whitespace().collect::<Vec<_>>()[..] else { return false };
+    let operation = operation.strip_prefix("0x").and_then(|number| i64::from_str_radix(number, 16).ok());
+    let is_wait = |operation| [FUTEX_WAIT, FUTEX_WAIT_BITSET].map(i64::from).contains(&(operation & COMMAND));
+    name == SYS_futex.to_string() && operation.is_some_and(is_wait)
+}
+
+#[test]
+fn a_run_with_a_thread_that_never_returns_ends_with_its_own_exit_status() {
+    let place = Place::new();
+    let flags = "--steps 1000000 --watchdog 1 --checkpoint @kept --every 1 --log @log";
+    let mut child = place.command(flags).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for_lines(&place.path("log"), 3, &mut child);
+    let thread = thread_called("stage-1", &child);
+    freeze(thread, &child);
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    // Who traces a thread has to see it end.
+    while !matches!(
+        waitpid(thread, Some(WaitPidFlag::__WALL)),
+        Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)) | Err(_)
+    ) {}
+    assert_eq!(child.wait().unwrap().code(), Some(3), "{said}");
+    for part in [
+        "no checkpoint after the error: stage 1 is lost: its thread did not end",
+        "Error: the pipeline is given up: ",
+        "\n  stage 1: ",
+    ] {
+        assert!(said.contains(part), "no {part:?} in {said}");
+    }
+    let kept = place.said("--resume latest --checkpoint @kept --stop-after 1");
+    assert!(kept.contains("; to go on from it: --resume "), "{kept}");
+}
