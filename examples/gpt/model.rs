@@ -5,9 +5,8 @@
 
 use burn::module::{Initializer, Module, Param};
 use burn::nn::{EmbeddingConfig, LayerNormConfig, LinearConfig};
-use burn::tensor::activation::log_softmax;
 use burn::tensor::{Device, FloatDType, Int, Tensor};
-use stageline::nn::{Embedding, LayerNorm, Linear, block, causal_softmax, gelu, selective};
+use stageline::nn::{Embedding, LayerNorm, Linear, block, causal_attention, cross_entropy, gelu, selective};
 use stageline::{LossStage, Stage, Weight, seeded};
 
 /// The number of different bytes.
@@ -177,15 +176,8 @@ impl Block {
 impl Attention {
     /// `[batch x context, width]` to the same; `dims` is `[batch, context, width]`.
     fn forward(&self, input: Tensor<2>, [batch, length, width]: [usize; 3]) -> Tensor<2> {
-        let size = width / self.heads;
-        let split = self.query_key_value.forward(input).reshape([batch, length, 3 * self.heads, size]).swap_dims(1, 2);
-        let part = |index: usize| split.clone().slice_dim(1, index * self.heads..(index + 1) * self.heads);
-        let (query, key, value) = (part(0), part(1), part(2));
-
-        let scores = query.matmul(key.swap_dims(2, 3));
-        let weights = causal_softmax(scores, 1.0 / (size as f64).sqrt());
-        let heads = weights.matmul(value).swap_dims(1, 2);
-        self.output.forward(heads.reshape([batch * length, width]))
+        let split = self.query_key_value.forward(input).reshape([batch, length, 3 * width]);
+        self.output.forward(rows(causal_attention(split, self.heads)))
     }
 }
 
@@ -195,9 +187,7 @@ impl LossStage for Head {
 
     /// The summed cross-entropy of the next bytes, in nats.
     fn loss(&self, input: Tensor<3>, target: Tensor<2, Int>) -> Tensor<1> {
-        let log_probabilities = log_softmax(self.logits(input).cast(FloatDType::F32), 1);
-        let targets = target.flatten::<1>(0, 1).unsqueeze_dim(1);
-        -log_probabilities.gather(1, targets).sum()
+        cross_entropy(self.logits(input).cast(FloatDType::F32), target.flatten(0, 1))
     }
 
     fn weight(target: &Tensor<2, Int>) -> Weight {

@@ -11,15 +11,21 @@
 //!
 //! A layer of one's own is an operation of burn's (`Backward`, its feature `extension`) that leaves a [`Deferred`] by [`put_off`].
 
-mod causal_softmax;
+mod causal_attention;
+mod cross_entropy;
 mod embedding;
 mod gelu;
 mod layer_norm;
 mod linear;
 #[cfg(feature = "flex")]
+mod matrix;
+#[cfg(feature = "flex")]
+mod operation;
+#[cfg(feature = "flex")]
 mod wide;
 
-pub use causal_softmax::causal_softmax;
+pub use causal_attention::causal_attention;
+pub use cross_entropy::cross_entropy;
 pub use embedding::Embedding;
 pub use gelu::gelu;
 pub use layer_norm::LayerNorm;

@@ -63,15 +63,16 @@ mod kernel {
 
 #[cfg(feature = "flex")]
 mod host {
+    use burn::backend::Flex;
     use burn::backend::TensorMetadata;
-    use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::NoCheckpointing};
+    use burn::backend::autodiff::checkpoint::base::Checkpointer;
     use burn::backend::autodiff::grads::Gradients;
-    use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+    use burn::backend::autodiff::ops::{Backward, Ops};
     use burn::backend::tensor::FloatTensor;
-    use burn::backend::{Autodiff, Flex};
-    use burn::tensor::{DType, Tensor, TensorData};
+    use burn::tensor::{Tensor, TensorData};
     use rayon::prelude::*;
 
+    use super::super::operation::{numbers, operation};
     use super::super::wide::wide;
     use super::kernel;
 
@@ -82,6 +83,7 @@ mod host {
     struct Gelu;
 
     impl Backward<Flex, 1> for Gelu {
+        /// The input.
         type State = FloatTensor<Flex>;
 
         fn backward(self, ops: Ops<FloatTensor<Flex>, 1>, gradients: &mut Gradients, _: &mut Checkpointer) {
@@ -92,30 +94,13 @@ mod host {
         }
     }
 
-    /// `None` where it is not in f32 on the host.
     pub(super) fn gelu<const D: usize>(input: &Tensor<D>) -> Option<Tensor<D>> {
-        if input.dtype() != DType::F32 {
-            return None;
-        }
-        if !input.device().is_autodiff() {
-            let input = input.clone().try_into_primitive::<Flex>().ok()?;
-            return Some(Tensor::from_primitive::<Flex>(map(&input, None)));
-        }
-        let (input, node) = input.clone().try_into_primitive::<Autodiff<Flex>>().ok()?.into_parts();
-        let output = map(&input, None);
-        let output = match Gelu.prepare::<NoCheckpointing>([node]).compute_bound().stateful() {
-            OpsKind::Tracked(prepared) => prepared.finish(input, output),
-            OpsKind::UnTracked(prepared) => prepared.finish(output),
-        };
-        Some(Tensor::from_primitive::<Autodiff<Flex>>(output))
+        operation(Gelu, input, |input| (map(&input, None), input))
     }
 
     /// The value at each number, or the derivative times a gradient.
     fn map(input: &FloatTensor<Flex>, gradient: Option<&FloatTensor<Flex>>) -> FloatTensor<Flex> {
-        const IN_F32: &str = "it is contiguous, and in f32";
-        let shape = input.shape();
-        let input = input.to_contiguous();
-        let input = input.as_slice::<f32>().expect(IN_F32);
+        let (shape, input) = (input.shape(), numbers(input));
         let output = match gradient {
             None => {
                 let mut output = input.to_vec();
@@ -123,7 +108,7 @@ mod host {
                 output
             }
             Some(gradient) => {
-                let mut output = gradient.to_contiguous().as_slice::<f32>().expect(IN_F32).to_vec();
+                let mut output = numbers(&gradient.to_contiguous()).to_vec();
                 let chunks = output.par_chunks_mut(CHUNK).zip(input.par_chunks(CHUNK));
                 chunks.for_each(|(gradient, input)| times_derivatives(gradient, input));
                 output

@@ -70,12 +70,11 @@ mod host {
     use burn::tensor::{DType, Tensor, TensorData};
     use rayon::prelude::*;
 
+    use super::super::operation::numbers;
     use super::super::wide::{sum, wide};
 
     /// What one core takes at a time, and what is summed by itself: so sums do not depend on the number of cores.
     const ROWS: usize = 64;
-
-    const IN_F32: &str = "it is contiguous, and in f32";
 
     #[derive(Debug)]
     struct Normalised;
@@ -96,13 +95,13 @@ mod host {
             let gradient = gradients.consume::<Flex>(&ops.node).to_contiguous();
             let State { input, gamma, moments } = ops.state;
             let (shape, width) = (input.shape(), gamma.shape()[0].max(1));
-            let (values, upstream) = (slice(&input), slice(&gradient));
+            let (values, upstream) = (numbers(&input), numbers(&gradient));
             let mut parents = ops.parents.into_iter();
             if let Some(node) = parents.next().flatten() {
                 let mut output = upstream.to_vec();
                 let parts = output.par_chunks_mut(ROWS * width).zip(values.par_chunks(ROWS * width));
                 parts.zip(moments.par_chunks(ROWS)).for_each(|((output, values), moments)| {
-                    to_input(output, values, slice(&gamma), moments);
+                    to_input(output, values, numbers(&gamma), moments);
                 });
                 gradients.register::<Flex>(node.id, FloatTensor::<Flex>::from_data(TensorData::new(output, shape)));
             }
@@ -129,10 +128,6 @@ mod host {
                 gradients.register::<Flex>(node.id, FloatTensor::<Flex>::from_data(TensorData::new(total, [width])));
             }
         }
-    }
-
-    fn slice(tensor: &FloatTensor<Flex>) -> &[f32] {
-        tensor.as_slice::<f32>().expect(IN_F32)
     }
 
     /// `None` where it is not in f32 on the host.
@@ -188,11 +183,11 @@ mod host {
     ) -> (FloatTensor<Flex>, Arc<Vec<[f32; 2]>>) {
         let gamma = gamma.to_contiguous();
         let width = gamma.shape()[0].max(1);
-        let mut output = slice(input).to_vec();
+        let mut output = numbers(input).to_vec();
         let mut moments = vec![[0.0; 2]; output.len() / width];
-        let beta = beta.map_or_else(|| vec![0.0; width], |beta| slice(&beta.to_contiguous()).to_vec());
+        let beta = beta.map_or_else(|| vec![0.0; width], |beta| numbers(&beta.to_contiguous()).to_vec());
         let parts = output.par_chunks_mut(ROWS * width).zip(moments.par_chunks_mut(ROWS));
-        parts.for_each(|(rows, moments)| normalise(rows, moments, (slice(&gamma), &beta), epsilon));
+        parts.for_each(|(rows, moments)| normalise(rows, moments, (numbers(&gamma), &beta), epsilon));
         (FloatTensor::<Flex>::from_data(TensorData::new(output, input.shape())), Arc::new(moments))
     }
 

@@ -1,0 +1,166 @@
+//! How unlikely a model finds what comes.
+
+use burn::tensor::activation::log_softmax;
+use burn::tensor::{Int, Tensor};
+
+/// The cross-entropy of logits `[rows, classes]` with the class that each row has, `[rows]`, in nats, summed over the rows: `[1]`.
+///
+/// As the negative of burn's `log_softmax`, gathered and summed; in f32 on the host it is one operation.
+///
+/// # Panics
+/// If there are not as many targets as rows, or one of them is no class.
+pub fn cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
+    let ([rows, classes], [given]) = (logits.dims(), targets.dims());
+    assert_eq!(rows, given, "there are {rows} rows of logits, and {given} targets");
+    #[cfg(feature = "flex")]
+    if let Some(sum) = host::cross_entropy(&logits, &targets, classes) {
+        return sum;
+    }
+    -log_softmax(logits, 1).gather(1, targets.unsqueeze_dim(1)).sum()
+}
+
+#[cfg(feature = "flex")]
+mod host {
+    use std::sync::Arc;
+
+    use burn::backend::Flex;
+    use burn::backend::TensorMetadata;
+    use burn::backend::autodiff::checkpoint::base::Checkpointer;
+    use burn::backend::autodiff::grads::Gradients;
+    use burn::backend::autodiff::ops::{Backward, Ops};
+    use burn::backend::tensor::FloatTensor;
+    use burn::tensor::{Int, Tensor, TensorData};
+    use rayon::prelude::*;
+
+    use super::super::operation::{numbers, operation};
+    use super::super::wide::{exp, sum, wide};
+
+    /// What one core takes at a time.
+    const ROWS: usize = 64;
+
+    #[derive(Debug)]
+    struct CrossEntropy;
+
+    #[derive(Clone, Debug)]
+    struct State {
+        logits: FloatTensor<Flex>,
+        targets: Arc<Vec<usize>>,
+        /// Of each row: the largest logit, and one over the sum of all exponentials when that is taken off.
+        scales: Arc<Vec<[f32; 2]>>,
+    }
+
+    impl Backward<Flex, 1> for CrossEntropy {
+        type State = State;
+
+        fn backward(self, ops: Ops<State, 1>, gradients: &mut Gradients, _: &mut Checkpointer) {
+            let upstream = numbers(&gradients.consume::<Flex>(&ops.node).to_contiguous())[0];
+            let State { logits, targets, scales } = ops.state;
+            let [Some(parent)] = ops.parents else { return };
+            let shape = logits.shape();
+            let classes = shape[1].max(1);
+            let mut output = numbers(&logits).to_vec();
+            let parts =
+                output.par_chunks_mut(ROWS * classes).zip(scales.par_chunks(ROWS)).zip(targets.par_chunks(ROWS));
+            parts.for_each(|((rows, scales), targets)| to_logits(rows, (scales, targets), classes, upstream));
+            gradients.register::<Flex>(parent.id, FloatTensor::<Flex>::from_data(TensorData::new(output, shape)));
+        }
+    }
+
+    pub(super) fn cross_entropy(logits: &Tensor<2>, targets: &Tensor<1, Int>, classes: usize) -> Option<Tensor<1>> {
+        operation(CrossEntropy, logits, |logits| {
+            let targets: Vec<_> = targets.to_data().iter::<i64>().collect();
+            let class = |target: i64| {
+                let class = usize::try_from(target).ok().filter(|class| *class < classes);
+                class.unwrap_or_else(|| panic!("target {target} is none of the {classes} classes"))
+            };
+            let targets: Vec<_> = targets.into_iter().map(class).collect();
+            let (mut scales, mut losses) = (vec![[0.0; 2]; targets.len()], vec![0.0; targets.len()]);
+            let rows = numbers(&logits).par_chunks(ROWS * classes.max(1)).zip(targets.par_chunks(ROWS));
+            let parts = rows.zip(scales.par_chunks_mut(ROWS)).zip(losses.par_chunks_mut(ROWS));
+            parts.for_each(|(((rows, targets), scales), losses)| of_rows(rows, targets, classes, (scales, losses)));
+            let total: f64 = losses.into_iter().sum();
+            let output = FloatTensor::<Flex>::from_data(TensorData::new(vec![total as f32], [1]));
+            (output, State { logits, targets: Arc::new(targets), scales: Arc::new(scales) })
+        })
+    }
+
+    wide! {
+        fn of_rows(rows: &[f32], targets: &[usize], classes: usize, results: (&mut [[f32; 2]], &mut [f64])) {
+            let (scales, losses) = results;
+            for ((row, &target), (scale, loss)) in rows.chunks_exact(classes).zip(targets).zip(scales.iter_mut().zip(losses)) {
+                let most = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                let total = sum(row, |_, logit| shifted(logit, most));
+                *scale = [most, 1.0 / total];
+                *loss = f64::from(total).ln() + f64::from(most) - f64::from(row[target]);
+            }
+        }
+    }
+
+    wide! {
+        fn to_logits(rows: &mut [f32], of: (&[[f32; 2]], &[usize]), classes: usize, upstream: f32) {
+            let (scales, targets) = of;
+            for (row, (&[most, share], &target)) in rows.chunks_exact_mut(classes).zip(scales.iter().zip(targets)) {
+                row.iter_mut().for_each(|logit| *logit = upstream * share * shifted(*logit, most));
+                row[target] -= upstream;
+            }
+        }
+    }
+
+    /// NaN stays NaN, as it does not by `max`.
+    #[inline(always)]
+    fn shifted(logit: f32, most: f32) -> f32 {
+        let exponent = logit - most;
+        exp(if exponent < -87.0 { -87.0 } else { exponent })
+    }
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests {
+    use super::*;
+    use burn::tensor::{Device, Distribution, FloatDType, TensorData};
+
+    #[test]
+    fn loss_and_gradient_are_those_of_f64() {
+        const ROWS: usize = 150;
+        const CLASSES: usize = 37;
+        let device = Device::flex();
+        let logits = Tensor::<2>::random([ROWS, CLASSES], Distribution::Normal(1.0, 5.0), &device);
+        let targets: Vec<_> = (0..ROWS).map(|row| (row * 7 % CLASSES) as i64).collect();
+        let targets = Tensor::<1, Int>::from_data(TensorData::new(targets, [ROWS]), &device);
+        let both = |logits: Tensor<2>| {
+            let leaf = logits.autodiff().require_grad();
+            let loss = cross_entropy(leaf.clone(), targets.clone().autodiff());
+            let gradients = (loss.clone() * 0.3).backward();
+            let gradient =
+                leaf.grad(&gradients).unwrap().cast(FloatDType::F64).into_data().iter::<f64>().collect::<Vec<_>>();
+            (loss.into_scalar::<f64>(), gradient)
+        };
+        // In f64 it is burn's own operations.
+        let ((loss, gradient), (exact, exact_gradient)) =
+            (both(logits.clone()), both(logits.clone().cast(FloatDType::F64)));
+        let without_graph = cross_entropy(logits, targets.clone()).into_scalar::<f64>();
+        assert_eq!(loss.to_bits(), without_graph.to_bits(), "the same kernel, with a graph or without");
+        let apart =
+            gradient.iter().zip(&exact_gradient).map(|(found, exact)| (found - exact).abs()).fold(0.0, f64::max);
+        println!("the loss is off by {:.1e} of it, gradients by {apart:.1e}", (loss / exact - 1.0).abs());
+        assert!((loss / exact - 1.0).abs() < 2e-7 && apart < 2e-7, "{loss} {exact} {apart}");
+    }
+
+    #[test]
+    fn what_is_not_finite_is_seen() {
+        let device = Device::flex();
+        let of = |logit: f32| {
+            let logits = Tensor::<2>::from_floats([[0.0, logit]], &device);
+            cross_entropy(logits, Tensor::from_ints([0], &device)).into_scalar::<f32>()
+        };
+        assert!(of(f32::NAN).is_nan() && !of(f32::INFINITY).is_finite());
+    }
+
+    #[test]
+    #[should_panic = "target 2 is none of the 2 classes"]
+    fn a_target_that_is_no_class_is_refused() {
+        let device = Device::flex();
+        cross_entropy(Tensor::ones([1, 2], &device), Tensor::from_ints([2], &device));
+    }
+}
