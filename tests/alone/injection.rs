@@ -189,6 +189,33 @@ impl Case {
         self.goes_on(pipeline, &case);
     }
 
+    /// The same where steps overlap, so that it may come before it is known that all have made the step before; whether it has
+    /// that point.
+    fn survive_overlapping(&self, point: Point) -> bool {
+        let case = format!("{}, {point:?}, overlapping", self.name);
+        let mut pipeline = (self.build)(1).build().unwrap();
+        let before = pipeline.checkpoint().unwrap();
+        *WANTED.lock().unwrap() = Some(point.clone());
+        let mut reports: Vec<_> = pipeline.steps((0..3).map(batch)).collect();
+        if WANTED.lock().unwrap().take().is_some() {
+            assert!(reports.len() == 3 && reports.iter().all(Result::is_ok), "{case}: {reports:?}");
+            assert!(pipeline.checkpoint().unwrap() == self.undisturbed[2], "{case}");
+            return false;
+        }
+        let Some(Err(StepError::Stage(failure))) = reports.pop() else { panic!("{case}: {reports:?}") };
+        assert_eq!((failure.stage, failure.activity), (point.stage, point.activity), "{case}");
+        assert!(reports.iter().all(Result::is_ok), "{case}");
+
+        let left = pipeline.checkpoint().unwrap();
+        let made = left.progress.steps as usize;
+        let expected = made.checked_sub(1).map_or(&before, |last| &self.undisturbed[last]);
+        assert!(left == *expected && made <= 2, "{case}: {made} steps, and some stage has made others");
+        let mut again: Pipeline<_, _> = (self.build)(2).restore(left).build().unwrap();
+        assert!(again.steps((made as u64..3).map(batch)).all(|report| report.is_ok()), "{case}");
+        assert!(again.checkpoint().unwrap() == self.undisturbed[2], "{case}");
+        true
+    }
+
     /// The same in a step that is undone anyway; whether it has that point.
     fn survive_rehearsing(&self, point: Point) -> bool {
         let case = format!("{}, {point:?}", self.name);
@@ -272,6 +299,25 @@ fn a_panic_anywhere_in_a_step_undoes_all_of_it() {
     let (injections, flush) = *counts.lock().unwrap();
     println!("{injections} panics, {flush} of them in the flush");
     assert!(injections > 900 && flush > 300, "{injections} panics, {flush} of them in the flush");
+}
+
+#[test]
+fn a_panic_anywhere_where_steps_overlap_leaves_whole_steps() {
+    let counts = Arc::new(Mutex::new((0, 0)));
+    let seen = Arc::clone(&counts);
+    each_point(move |case, point| {
+        // What comes after a point is before the next, but for what other workers see of it.
+        if point.moment == Moment::After && matches!(point.activity, Activity::Instruction(_)) {
+            return;
+        }
+        let survived = case.survive_overlapping(point);
+        let mut seen = seen.lock().unwrap();
+        seen.0 += usize::from(survived);
+        seen.1 += usize::from(!survived);
+    });
+    let (injections, missed) = *counts.lock().unwrap();
+    println!("{injections} panics where steps overlap; {missed} points that such steps do not have");
+    assert!(injections > 900, "{injections} panics, and {missed} points that were not there");
 }
 
 #[test]

@@ -21,7 +21,7 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner};
 use stageline::checkpoint::Checkpoint;
 use stageline::schedule::{EagerOneFOneB, GPipe, Interleaved, OneFOneB, Schedule, ZbH1, ZbV};
-use stageline::{Batch, BoxError, OnNonFinite, Pipeline, PipelineBuilder, Stage, StepError, Update};
+use stageline::{Batch, BoxError, Clip, OnNonFinite, Pipeline, PipelineBuilder, Stage, StepError, Update};
 
 use crate::mlp::{Error, Layer, Mlp, Target, config};
 
@@ -168,6 +168,80 @@ fn steps_evaluations_and_skips_come_to_the_same_bits_in_any_order() {
         });
     }
     println!("{explored} orders of steps, evaluations and skips");
+    assert!(explored >= 500);
+}
+
+/// One of which is not finite, and of which some are clipped, so that what has begun behind these is void.
+fn steps() -> impl Iterator<Item = Batch<Tensor<2>, Target>> {
+    (0..4).map(|step| {
+        let (input, (wanted, mask)) = Mlp::batch(ROWS, WIDTH, true, step);
+        match step {
+            1 => Batch::new(input, (wanted * 10.0, mask)),
+            2 => Batch::new(input * f32::NAN, (wanted, mask)),
+            _ => Batch::new(input, (wanted, mask)),
+        }
+    })
+}
+
+/// Above most norms, but not those of the second batch.
+const CLIP: Clip = Clip::GlobalNorm(2.0);
+
+#[test]
+fn steps_that_overlap_come_to_the_same_bits_in_any_order() {
+    let mut explored = 0;
+    for shape in shapes() {
+        let together = Arc::new(std::sync::Mutex::new(None));
+        let found = Arc::clone(&together);
+        Runner::new(RandomScheduler::new(1), roomy()).run(move || {
+            let mut pipeline = builder(shape, None).clip(CLIP).build().unwrap();
+            let clipped = |report: stageline::StepReport| match report.update {
+                Update::Stepped { clipped, .. } => Some(clipped),
+                _ => None,
+            };
+            let updates: Vec<_> = steps().map(|batch| clipped(pipeline.step(batch).unwrap())).collect();
+            assert_eq!(updates, [Some(false), Some(true), None, Some(false)]);
+            *found.lock().unwrap() = Some(pipeline.checkpoint().unwrap());
+        });
+        let expected = Arc::new(together.lock().unwrap().take().unwrap());
+        let again = Arc::clone(&expected);
+        explored += explore(move || {
+            let mut pipeline = builder(shape, None).clip(CLIP).build().unwrap();
+            assert!(pipeline.steps(steps()).all(|report| report.is_ok()));
+            assert!(pipeline.checkpoint().unwrap() == *expected, "other bits");
+        });
+        // Who breaks off ends what has begun.
+        explored += explore(move || {
+            let mut pipeline = builder(shape, None).clip(CLIP).build().unwrap();
+            pipeline.steps(steps()).next().unwrap().unwrap();
+            steps().skip(2).for_each(|batch| drop(pipeline.step(batch).unwrap()));
+            assert!(pipeline.checkpoint().unwrap() == *again, "other bits");
+        });
+    }
+    println!("{explored} orders of steps that overlap");
+    assert!(explored >= 1000);
+}
+
+#[test]
+fn a_failure_where_steps_overlap_leaves_whole_steps_in_any_order() {
+    let mut explored = 0;
+    for shape in shapes() {
+        let states = Arc::new(undisturbed(shape, 3));
+        for (stage, step) in (0..shape.stages - 1).flat_map(|stage| [(stage, 1), (stage, 2)]) {
+            let states = Arc::clone(&states);
+            explored += explore(move || {
+                let failing = Some((stage, shape.micro_batches * step));
+                let mut pipeline = builder(shape, failing).build().unwrap();
+                let last = pipeline.steps((0..3).map(batch)).last().unwrap();
+                let Err(StepError::Stage(failure)) = last else { panic!("{last:?}") };
+                assert_eq!((failure.stage, failure.micro_batch()), (stage, Some(0)));
+                let left = pipeline.checkpoint().unwrap();
+                let made = left.progress.steps as usize;
+                assert!(made == step || made + 1 == step, "{made} steps");
+                assert!(made == 0 || left == states[made - 1], "some stage has made other steps");
+            });
+        }
+    }
+    println!("{explored} orders of a failure where steps overlap");
     assert!(explored >= 500);
 }
 

@@ -35,6 +35,7 @@ mod precision;
 mod recompute;
 mod recording;
 mod resume;
+mod steps;
 mod terms;
 mod tied;
 mod transfers;

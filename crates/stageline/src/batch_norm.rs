@@ -28,8 +28,9 @@ pub struct AccumulatedBatchNorm {
 }
 
 thread_local! {
-    /// Of each layer on this thread, by its scale's id: so the copies that a stage computes with have the same.
-    static PENDING: RefCell<HashMap<ParamId, Pending>> = RefCell::default();
+    /// Of each layer on this thread, by its scale's id, so that the copies that a stage computes with have the same; and by the
+    /// step, because the next one may have begun.
+    static PENDING: RefCell<HashMap<(ParamId, usize), Pending>> = RefCell::default();
 }
 
 /// What the micro-batches of a step have had so far, by their first sample and by how often the layer has seen them, so that
@@ -39,12 +40,19 @@ type Pending = BTreeMap<(usize, usize), Moments>;
 /// What is to be done when the step has stepped. Dropped instead, where it is skipped, it leaves nothing for the next.
 struct Update {
     norm: BatchNorm,
+    step: usize,
+}
+
+impl Update {
+    fn key(&self) -> (ParamId, usize) {
+        (self.norm.gamma.id, self.step)
+    }
 }
 
 impl Drop for Update {
     fn drop(&mut self) {
         // A thread that ends has nothing left to forget.
-        let _ = PENDING.try_with(|pending| pending.borrow_mut().remove(&self.norm.gamma.id));
+        let _ = PENDING.try_with(|pending| pending.borrow_mut().remove(&self.key()));
     }
 }
 
@@ -86,7 +94,7 @@ impl AccumulatedBatchNorm {
         let result = batch_norm_train(input, self.norm.gamma.val(), self.norm.beta.val(), self.norm.epsilon);
         let moments = Moments { count, mean: result.mean.inner(), variance: result.variance.inner() };
         if !is_computed_again() && self.add(samples, moments) {
-            let update = Update { norm: self.norm.clone() };
+            let update = Update { norm: self.norm.clone(), step: samples.step };
             after_step(move || update.apply());
         }
         result.output
@@ -95,7 +103,7 @@ impl AccumulatedBatchNorm {
     /// Notes a micro-batch; whether it is the first of its step.
     fn add(&self, samples: Samples, moments: Moments) -> bool {
         PENDING.with_borrow_mut(|pending| {
-            let pending = pending.entry(self.norm.gamma.id).or_default();
+            let pending = pending.entry((self.norm.gamma.id, samples.step)).or_default();
             let seen = pending.range((samples.first, 0)..=(samples.first, usize::MAX)).count();
             pending.insert((samples.first, seen), moments);
             pending.len() == 1
@@ -107,7 +115,7 @@ impl Update {
     /// Moves the running statistics towards those of the whole step.
     fn apply(&self) {
         let norm = &self.norm;
-        let moments = PENDING.with_borrow_mut(|pending| pending.remove(&norm.gamma.id)).unwrap_or_default();
+        let moments = PENDING.with_borrow_mut(|pending| pending.remove(&self.key())).unwrap_or_default();
         let channels = norm.gamma.dims()[0];
         let Some((mean, variance)) = merged(moments.into_values(), channels) else { return };
         let towards = |state: &RunningState<Tensor<1>>, target: Vec<f64>| {

@@ -8,15 +8,33 @@ type Effect = Box<dyn FnOnce()>;
 
 thread_local! {
     static EFFECTS: RefCell<Vec<Effect>> = const { RefCell::new(Vec::new()) };
+    /// Of a step that is made, and may be undone.
+    static KEPT: RefCell<Vec<Effect>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Leaves something to be done on this thread once the step that it belongs to has stepped. It is not done where the step
-/// is skipped, nor where the forward is one that was computed before. Running statistics are kept so.
+/// is skipped, nor where the forward is one that was computed before. Running statistics are kept so. Where steps overlap
+/// ([`Pipeline::steps`](crate::Pipeline::steps)) it may be done when forwards of the next step have been.
 pub fn after_step(effect: impl FnOnce() + 'static) {
     if is_computed_again() {
         return;
     }
     EFFECTS.with_borrow_mut(|effects| effects.push(Box::new(effect)));
+}
+
+/// Keeps what was left apart from what comes, in place of what was kept before.
+pub(crate) fn keep() {
+    drop(KEPT.replace(EFFECTS.take()));
+}
+
+/// Forgets what was kept.
+pub(crate) fn forget_kept() {
+    drop(KEPT.take());
+}
+
+/// Does what was kept.
+pub(crate) fn do_kept() {
+    KEPT.take().into_iter().for_each(|effect| effect());
 }
 
 /// Does what was left: what a pipeline does after its optimizers, for loops without one.

@@ -53,16 +53,6 @@ pub enum During {
     },
 }
 
-impl During {
-    /// Whether all stages have made this step before.
-    pub(crate) fn is_after(self, made: usize) -> bool {
-        match self {
-            Self::Step(step) => made < step,
-            Self::Evaluation { steps } | Self::Checkpoint { steps } | Self::Rehearsal { steps } => made < steps,
-        }
-    }
-}
-
 impl fmt::Display for During {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

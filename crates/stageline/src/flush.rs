@@ -30,10 +30,26 @@ pub(crate) struct FlushConfig {
 }
 
 impl FlushConfig {
+    /// What a step comes to where nothing is wrong.
+    pub(crate) fn assumed(self, step: usize) -> Verdict {
+        let scaling = self.clip.map_or(Scaling::Keep, |clip| clip.scaling(0.0));
+        Verdict::Step { scaling, examine: self.examines(step) }
+    }
+
     /// Whether a step examines parameters.
     pub(crate) fn examines(self, step: usize) -> bool {
         self.health_every > 0 && step.is_multiple_of(self.health_every)
     }
+}
+
+/// When stages make their step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Flush {
+    /// When it is known what all of them have summed.
+    Together,
+    /// When they have their own sums, if these are finite, as if this were the verdict; that comes later, and where it is another
+    /// one the step is undone and made as it says (the post-validation of Qi et al., 2023).
+    Ahead(Verdict),
 }
 
 /// What every stage does at the end of a step, decided once for all of them.
@@ -75,6 +91,13 @@ pub(crate) struct Outcome {
     pub(crate) losses: Option<Vec<f64>>,
 }
 
+impl Outcome {
+    pub(crate) fn is_finite(&self) -> bool {
+        let losses = self.losses.iter().flatten();
+        self.squared_norms.iter().chain(losses).all(|number| number.is_finite())
+    }
+}
+
 /// What all stages have summed.
 pub(crate) struct Sums {
     /// The terms of the loss, each added up over the micro-batches.
@@ -94,6 +117,12 @@ impl Sums {
         let squares = outcomes.iter().flat_map(|outcome| &outcome.squared_norms);
         let gradient_norm = squares.sum::<f64>().sqrt();
         Ok(Self { losses: losses(&outcomes), gradient_norm })
+    }
+
+    /// What all stages do.
+    pub(crate) fn verdict(&self, config: FlushConfig, step: usize) -> Verdict {
+        let step = |scaling| Verdict::Step { scaling, examine: config.examines(step) };
+        self.scaling(config).map_or(Verdict::Skip, step)
     }
 
     /// What is done to the gradients; `None` where the loss or one of them is not finite.

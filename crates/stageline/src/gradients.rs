@@ -85,10 +85,41 @@ impl GradientSum {
         squared_norms(module, &self.sum.gradients)
     }
 
+    /// The sum, which stays.
+    pub(crate) fn copy<M: Module>(&self, module: &M) -> GradientsParams {
+        again(module, &self.sum.gradients)
+    }
+
+    /// Becomes this sum.
+    pub(crate) fn put_back(&mut self, gradients: GradientsParams) {
+        *self = Self::new(self.sum.dtype);
+        self.sum.gradients = gradients;
+    }
+
     /// The sum, leaving an empty one.
     pub(crate) fn take(&mut self) -> GradientsParams {
         let dtype = self.sum.dtype;
         std::mem::replace(self, Self::new(dtype)).sum.gradients
+    }
+}
+
+/// The same gradients once more, in the same memory.
+fn again<M: Module>(module: &M, gradients: &GradientsParams) -> GradientsParams {
+    let mut copy = Again { gradients, again: GradientsParams::new() };
+    module.visit(&mut copy);
+    copy.again
+}
+
+struct Again<'a> {
+    gradients: &'a GradientsParams,
+    again: GradientsParams,
+}
+
+impl ModuleVisitor for Again<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if let Some(gradient) = self.gradients.get::<D>(param.id) {
+            self.again.register(param.id, gradient);
+        }
     }
 }
 

@@ -128,7 +128,7 @@ pub use mismatch::{Difference, Kind, Mismatch};
 pub use modules::{ModuleError, Modules};
 pub use names::Names;
 pub use payload::{Payload, PayloadMapper};
-pub use pipeline::Pipeline;
+pub use pipeline::{Pipeline, Steps};
 pub use precision::Precision;
 pub use recompute::Recompute;
 pub use recording::{Account, Clock, Recording};

@@ -1,12 +1,13 @@
 //! The caller's handle: what is asked of a pipeline.
 //!
-//! - `train`: a step; `probe`: gradients without a step; `rehearse`: what a step will hold.
+//! - `train`: a step; `steps`: one after the other; `probe`: gradients without a step; `rehearse`: what a step will hold.
 //! - `pass`: what both ask of the workers.
 
 mod pass;
 mod probe;
 mod rehearse;
 mod save;
+mod steps;
 mod train;
 
 use std::cell::Cell;
@@ -18,10 +19,9 @@ use stageline_schedule::{Checked, Plan};
 
 use self::pass::Ended;
 pub(crate) use self::probe::Probe;
-use self::train::Concluded;
+pub use self::steps::Steps;
 use crate::batch::{Batch, BatchError};
 use crate::error::{BuildError, StepError};
-use crate::events::Event;
 use crate::failure::{During, Failure};
 use crate::flush::{FlushConfig, Outcome, Verdict};
 use crate::layout::{Layout, StageState};
@@ -29,9 +29,9 @@ use crate::loss_scale::Scaler;
 use crate::modules::Modules;
 use crate::payload::Payload;
 use crate::recompute::Recompute;
-use crate::recording::{Clock, Recording};
+use crate::recording::Clock;
 use crate::rehearsal::Parameters;
-use crate::report::{EvalReport, StepReport, Update};
+use crate::report::{EvalReport, StepReport};
 use crate::runner::Runner;
 use crate::stop::Stop;
 use crate::threads::{JoinHandle, Receiver, Sender, bounded, ends_within};
@@ -62,6 +62,10 @@ pub struct Pipeline<In: Payload, Target: Payload> {
     /// How many steps are done, those that were skipped included.
     steps: usize,
     optimizer_steps: u64,
+    /// When the last step ended.
+    last_end: Instant,
+    /// Whether the last step was none to put right: the next may be made ahead of its verdict.
+    as_assumed: bool,
     /// What its tensors are called.
     layout: Layout,
     /// Each stage's parameters, and where they are.
@@ -150,6 +154,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             longest: Duration::ZERO,
             steps: 0,
             optimizer_steps: 0,
+            last_end: Instant::now(),
+            as_assumed: true,
             layout,
             stages,
             warned: Cell::new(false),
@@ -198,32 +204,10 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     pub fn step(&mut self, batch: Batch<In, Target>) -> Result<StepReport, StepError> {
         self.running()?;
         self.begin(During::Step(self.steps));
-        let loss_scale = self.stepping.scaler.scale();
-        let concluded = match batch.cut(self.plan().micro_batches(), self.door.weight) {
-            Err(BatchError::NoWeight) => Concluded::without_weight(self.plan(), self.began.elapsed()),
-            cut => self.train(cut?).map_err(|interrupt| self.end(interrupt))?,
-        };
-        self.optimizer_steps += u64::from(matches!(concluded.update, Update::Stepped { .. }));
-        let step_time = concluded.took;
-        let took = concluded.events.iter().flatten().map(Event::worked);
-        self.longest = took.fold(self.longest, Duration::max);
-        let loss = concluded.loss();
-        let recording =
-            Recording::new(Arc::clone(&self.plan), step_time, concluded.events, self.stepping.clock(self.steps));
-        let report = StepReport {
-            step: self.steps,
-            loss,
-            terms: concluded.terms,
-            loss_scale,
-            step_time,
-            stages: concluded.stages,
-            micro_batches: self.plan().micro_batches(),
-            recording,
-            update: concluded.update,
-            health: concluded.health,
-        };
-        self.steps += 1;
-        Ok(report)
+        match batch.cut(self.plan().micro_batches(), self.door.weight) {
+            Err(BatchError::NoWeight) => self.pass_over().map_err(|ended| self.end(ended)),
+            cut => self.train(cut?).map_err(|ended| self.end(ended)),
+        }
     }
 
     /// Evaluates one batch: forwards only, without a graph. A batch of fewer than M rows is cut into its rows.
@@ -255,7 +239,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// Stops and joins every worker; gives the one root cause.
     fn end(&mut self, ended: Ended) -> StepError {
         if let Ended::ByCaller(error) = ended {
-            self.stop.raise(error, self.during);
+            self.stop.raise(error);
         }
         self.join(self.stepping.watchdog.map(|watchdog| AFTER_AN_ERROR.max(watchdog.many(self.longest))));
         self.stop.take_error().unwrap_or(StepError::Stopped { during: self.during })

@@ -64,13 +64,21 @@ pub(crate) trait Runner: Send {
     fn run(&mut self, instruction: Instruction, waits: &Waits) -> Result<(), Interrupt>;
     fn device(&self) -> &Device;
     fn finish(&mut self) -> Outcome;
+    /// What it has summed may be needed once more: by a verdict after it has stepped.
+    fn keep_sums(&mut self);
+    /// Forgets what it has summed, and what it has seen of losses.
+    fn forget(&mut self);
+    /// Gives other stages the values of parameters that they have, too, without a step.
+    fn publish(&mut self, waits: &Waits) -> Result<(), Stopped>;
+    /// Takes from other stages the values of parameters that it has, too, to no end.
+    fn ignore(&mut self, waits: &Waits) -> Result<(), Stopped>;
     /// Steps the optimizer, or leaves it as it is.
     fn conclude(&mut self, verdict: Verdict, waits: &Waits) -> Result<Conclusion, Stopped>;
     /// Waits for the new values of other stages' parameters, if they have stepped; undoes what was a rehearsal.
     fn follow(&mut self, verdict: Verdict, waits: &Waits) -> Result<(), Stopped>;
     /// All stages have made the last step.
     fn commit(&mut self);
-    /// Undoes the last step.
+    /// Undoes the last step; what it had summed is there again, if it was kept.
     fn roll_back(&mut self);
     /// What it keeps from step to step.
     fn state(&self) -> StageState;
@@ -119,6 +127,8 @@ pub(crate) struct StageRunner<M, K: Sink<M>> {
     /// Micro-batches whose input has its gradient, and some of whose parameters have not; and whether what came back was finite.
     halves: Slots<(Half, bool)>,
     gradients: GradientSum,
+    /// Of a step that was made ahead of its verdict.
+    kept: Option<GradientsParams>,
     ties: Ties,
     /// Of the pass.
     turns: Arc<Turns>,
@@ -158,6 +168,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
             departing: Slots::new(),
             halves: Slots::new(),
             gradients: GradientSum::new(sums),
+            kept: None,
         }
     }
 
@@ -362,6 +373,23 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
         }
     }
 
+    fn ignore(&mut self, waits: &Waits) -> Result<(), Stopped> {
+        self.ties.ignore(waits)
+    }
+
+    fn keep_sums(&mut self) {
+        self.kept = Some(self.gradients.copy(self.trained.module()));
+    }
+
+    fn forget(&mut self) {
+        self.finish();
+        self.gradients.take();
+    }
+
+    fn publish(&mut self, waits: &Waits) -> Result<(), Stopped> {
+        self.ties.publish(self.trained.module(), waits)
+    }
+
     fn conclude(&mut self, verdict: Verdict, waits: &Waits) -> Result<Conclusion, Stopped> {
         let gradients = self.gradients.take();
         let module = self.trained.module();
@@ -395,10 +423,14 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
     }
 
     fn commit(&mut self) {
+        self.kept = None;
         self.trained.commit();
     }
 
     fn roll_back(&mut self) {
+        if let Some(kept) = self.kept.take() {
+            self.gradients.put_back(kept);
+        }
         self.trained.roll_back();
     }
 

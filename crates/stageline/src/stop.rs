@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::error::StepError;
-use crate::failure::During;
 use crate::threads::{
     AtomicBool, Over, PATIENCE, Receiver, Sender, TryRecvError, TrySendError, bounded, receive_or, send_or, yield_now,
 };
@@ -18,11 +17,17 @@ use crate::threads::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stopped;
 
+/// What it has come to.
+struct Outcome {
+    /// How many steps all stages have made. It stays what it is when the first error comes.
+    committed: usize,
+    raised: bool,
+    first: Option<StepError>,
+}
+
 /// Shared by all workers and the caller. Every wait in the pipeline goes through it.
 pub(crate) struct Stop {
-    first: Mutex<Option<StepError>>,
-    /// What it ended.
-    ended: Mutex<Option<During>>,
+    outcome: Mutex<Outcome>,
     /// For those who do not wait.
     flag: AtomicBool,
     /// For those who do: dropping this disconnects `raised`, which every wait watches.
@@ -34,8 +39,7 @@ impl Stop {
     pub(crate) fn new() -> Self {
         let (armed, raised) = bounded(0);
         Self {
-            first: Mutex::new(None),
-            ended: Mutex::new(None),
+            outcome: Mutex::new(Outcome { committed: 0, raised: false, first: None }),
             flag: AtomicBool::new(false),
             armed: Mutex::new(Some(armed)),
             raised,
@@ -43,9 +47,13 @@ impl Stop {
     }
 
     /// Ends every wait. The first error is kept; later ones are its consequences.
-    pub(crate) fn raise(&self, error: StepError, during: During) {
-        self.first.lock().get_or_insert(error);
-        self.ended.lock().get_or_insert(during);
+    pub(crate) fn raise(&self, error: StepError) {
+        {
+            let mut outcome = self.outcome.lock();
+            if !outcome.raised {
+                (outcome.raised, outcome.first) = (true, Some(error));
+            }
+        }
         self.flag.store(true, Ordering::Release);
         // Dropped outside of the lock: it wakes others.
         let armed = self.armed.lock().take();
@@ -54,12 +62,22 @@ impl Stop {
 
     /// The first error, once.
     pub(crate) fn take_error(&self) -> Option<StepError> {
-        self.first.lock().take()
+        self.outcome.lock().first.take()
     }
 
-    /// What the first error ended.
-    pub(crate) fn ended(&self) -> Option<During> {
-        *self.ended.lock()
+    /// All stages have made so many steps, unless an error came before that was said: then they all undo the last one.
+    pub(crate) fn commit(&self, steps: usize) -> Result<(), Stopped> {
+        let mut outcome = self.outcome.lock();
+        if outcome.raised {
+            return Err(Stopped);
+        }
+        outcome.committed = steps;
+        Ok(())
+    }
+
+    /// How many steps all stages have made.
+    pub(crate) fn committed(&self) -> usize {
+        self.outcome.lock().committed
     }
 
     /// Whether to go on.
@@ -157,12 +175,13 @@ impl Waits {
         self.waited.take()
     }
 
-    pub(crate) fn raise(&self, error: StepError, during: During) {
-        self.stop.raise(error, during);
+    pub(crate) fn raise(&self, error: StepError) {
+        self.stop.raise(error);
     }
 
-    pub(crate) fn ended(&self) -> Option<During> {
-        self.stop.ended()
+    /// As [`Stop::committed`].
+    pub(crate) fn committed(&self) -> usize {
+        self.stop.committed()
     }
 
     pub(crate) fn check(&self) -> Result<(), Stopped> {
@@ -175,6 +194,11 @@ impl Waits {
             Some(message) => Ok(message),
             None => self.timed(|| self.stop.await_message(channel)),
         }
+    }
+
+    /// What is there already, if anything.
+    pub(crate) fn try_receive<T>(&self, channel: &Receiver<T>) -> Result<Option<T>, Stopped> {
+        self.stop.try_receive(channel)
     }
 
     /// As [`Stop::send`].
@@ -208,8 +232,8 @@ mod tests {
         thread::scope(|scope| {
             let receiving = scope.spawn(|| stop.receive(&empty));
             let sending = scope.spawn(|| stop.send(&full, 1));
-            stop.raise(BatchError::NoWeight.into(), During::Step(0));
-            stop.raise(BatchError::NoTensors.into(), During::Step(0));
+            stop.raise(BatchError::NoWeight.into());
+            stop.raise(BatchError::NoTensors.into());
             assert_eq!(receiving.join().unwrap(), Err(Stopped));
             assert_eq!(sending.join().unwrap(), Err(Stopped));
         });
@@ -221,8 +245,16 @@ mod tests {
         let stop = Stop::new();
         let (sender, receiver) = bounded(2);
         stop.send(&sender, 1).unwrap();
-        stop.raise(BatchError::NoWeight.into(), During::Step(0));
+        stop.raise(BatchError::NoWeight.into());
         assert_eq!(stop.send(&sender, 2), Err(Stopped));
         assert_eq!(stop.receive(&receiver), Err(Stopped));
+    }
+
+    #[test]
+    fn what_all_have_made_is_no_more_once_there_is_an_error() {
+        let stop = Stop::new();
+        stop.commit(1).unwrap();
+        stop.raise(BatchError::NoWeight.into());
+        assert_eq!((stop.commit(2), stop.committed()), (Err(Stopped), 1));
     }
 }

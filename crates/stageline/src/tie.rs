@@ -112,6 +112,11 @@ impl Ties {
         Ok(())
     }
 
+    /// Waits for the owners' values, and leaves the copies as they are.
+    pub(crate) fn ignore(&self, waits: &Waits) -> Result<(), Stopped> {
+        self.held.iter().try_for_each(|held| waits.receive(&held.values).map(drop))
+    }
+
     /// Whether this parameter is a copy of another stage's.
     pub(crate) fn holds(&self, id: ParamId) -> bool {
         self.held.iter().any(|held| held.ids.contains(&id))

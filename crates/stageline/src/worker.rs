@@ -12,7 +12,7 @@ use crate::effects;
 use crate::error::{BuildError, StepError};
 use crate::events::{Diary, Event};
 use crate::failure::{Activity, During, Failure, StageFailure};
-use crate::flush::{Outcome, Verdict};
+use crate::flush::{Flush, Outcome, Verdict};
 use crate::gauges::Gauges;
 use crate::layout::StageState;
 use crate::recording::Clock;
@@ -27,23 +27,36 @@ pub(crate) enum Command {
     Run(Run),
     /// What its stages keep from step to step.
     Save { during: During },
+    /// The verdict on a step that was made ahead of it.
+    Settle { during: During },
 }
 
 /// A pass over a worker's list.
 pub(crate) struct Run {
+    pub(crate) asked: Asked,
+    /// Where to write down what is done; what there is no room for is left out.
+    pub(crate) events: Vec<Event>,
+}
+
+/// The same for all workers.
+#[derive(Clone)]
+pub(crate) struct Asked {
     pub(crate) during: During,
     pub(crate) plan: Arc<Checked>,
     pub(crate) pass: Pass,
     pub(crate) clock: Clock,
     /// When the step began.
     pub(crate) began: Instant,
-    /// Where to write down what is done; what there is no room for is left out.
-    pub(crate) events: Vec<Event>,
+    pub(crate) flush: Flush,
+    /// Whether the step before it may yet turn out to be another one.
+    pub(crate) behind: bool,
 }
 
 /// What a stage tells when its step is over.
 pub(crate) struct Stepped {
     pub(crate) stage: usize,
+    /// By which it is over.
+    pub(crate) verdict: Verdict,
     pub(crate) conclusion: Conclusion,
 }
 
@@ -73,13 +86,34 @@ pub(crate) struct Worker {
     diary: Diary,
     gauges: Gauges,
     /// A step that its stages have made, when it is not yet known that all others have.
-    uncommitted: Option<usize>,
+    made: Option<usize>,
+    last: Last,
+}
+
+/// How the last step ended.
+#[derive(Clone, Copy, PartialEq)]
+enum Last {
+    /// With its verdict.
+    Known,
+    /// As if that were its verdict; the worker has not asked yet.
+    Assumed(Verdict),
+    /// Otherwise than others took it to: what they have done since is void.
+    Otherwise(Verdict),
 }
 
 impl Worker {
     pub(crate) fn new(index: usize, runners: Vec<Box<dyn Runner>>, line: Line, stop: Arc<Stop>, post: Post) -> Self {
         let diary = Diary::new(runners.first().map_or(0, |runner| runner.stage()), post);
-        Self { index, runners, line, waits: Waits::new(stop), diary, gauges: Gauges::new(), uncommitted: None }
+        Self {
+            index,
+            runners,
+            line,
+            waits: Waits::new(stop),
+            diary,
+            gauges: Gauges::new(),
+            made: None,
+            last: Last::Known,
+        }
     }
 
     /// Starts the thread, named after its first stage, with a pool of `cores` threads (itself one of them) for the
@@ -109,8 +143,8 @@ impl Worker {
     fn serve(&mut self) {
         // A subscriber that panics while it is told of a failure ends the thread, and no more.
         let _ = catch_unwind(AssertUnwindSafe(|| self.obey()));
-        match (self.uncommitted, self.waits.ended()) {
-            (Some(step), Some(during)) if !during.is_after(step) => self.roll_back(),
+        match self.made {
+            Some(step) if step >= self.waits.committed() => self.roll_back(),
             _ => self.commit(),
         }
     }
@@ -130,7 +164,7 @@ impl Worker {
     fn fail(&self, failure: Failure) {
         let Diary { stage, activity, during, .. } = self.diary;
         let failure = StageFailure { stage, activity, during, failure };
-        self.waits.raise(StepError::Stage(Box::new(failure)), during);
+        self.waits.raise(StepError::Stage(Box::new(failure)));
         tracing::error!(stage, %activity, %during, "a stage failed: the pipeline stops");
     }
 
@@ -138,6 +172,10 @@ impl Worker {
         match command {
             Command::Run(run) => self.run(run)?,
             Command::Save { during } => self.save(during)?,
+            Command::Settle { during } => {
+                self.diary.open(during, Instant::now(), Vec::new());
+                self.settle()?;
+            }
         }
         // From here on it waits for the caller.
         self.diary.enter(self.diary.stage, Activity::Idle);
@@ -146,16 +184,15 @@ impl Worker {
 
     /// What comes after a step that all stages have made.
     fn commit(&mut self) {
-        if self.uncommitted.take().is_some() {
+        if self.made.take().is_some() {
             self.runners.iter_mut().for_each(|runner| runner.commit());
-            effects::stepped();
+            effects::do_kept();
         }
     }
 
     /// What comes after a step that not all stages have made.
     fn roll_back(&mut self) {
         self.runners.iter_mut().for_each(|runner| runner.roll_back());
-        effects::skipped();
     }
 
     fn save(&mut self, during: During) -> Result<(), Interrupt> {
@@ -169,11 +206,14 @@ impl Worker {
         Ok(())
     }
 
-    fn run(&mut self, Run { during, plan, pass, clock, began, events }: Run) -> Result<(), Interrupt> {
+    fn run(&mut self, Run { asked, events }: Run) -> Result<(), Interrupt> {
+        let Asked { during, plan, pass, clock, began, flush, behind } = asked;
         self.gauges.begin(clock);
         self.waits.take();
         self.diary.open(during, began, events);
-        self.commit();
+        if !behind {
+            self.commit();
+        }
         for runner in &mut self.runners {
             self.diary.enter(runner.stage(), Activity::Start);
             let _entered = span(&self.diary).entered();
@@ -183,11 +223,13 @@ impl Worker {
         for instruction in plan.instructions(self.index) {
             self.interpret(instruction)?;
         }
-        self.finish()?;
+        if behind && !self.settle()? {
+            return Ok(());
+        }
+        let finite = self.finish()?;
         match pass {
             Pass::Train(context) => {
-                let verdict = self.verdict()?;
-                self.conclude(context.step, verdict)?;
+                self.flush(context.step, flush, finite)?;
                 let recorded = Recorded { worker: self.index, events: self.diary.close() };
                 self.waits.send(&self.line.recorded, recorded)?;
             }
@@ -199,6 +241,7 @@ impl Worker {
 
     fn interpret(&mut self, instruction: Instruction) -> Result<(), Interrupt> {
         self.waits.check()?;
+        self.look_back()?;
         let stage = instruction.stage();
         self.diary.enter(stage, Activity::Instruction(instruction));
         let runner = self.runners.iter_mut().find(|runner| runner.stage() == stage);
@@ -216,17 +259,82 @@ impl Worker {
         Ok(())
     }
 
-    /// Shows every stage's ledger to the caller.
-    fn finish(&mut self) -> Result<(), Stopped> {
+    /// Asks how the step before is to end, if that was not known; whether it ended so, and what was done since stands.
+    fn settle(&mut self) -> Result<bool, Stopped> {
+        if let Last::Assumed(assumed) = self.last {
+            let verdict = self.verdict()?;
+            self.heard(assumed, verdict);
+        }
+        match std::mem::replace(&mut self.last, Last::Known) {
+            Last::Known | Last::Assumed(_) => Ok(true),
+            Last::Otherwise(verdict) => {
+                self.runners.iter_mut().for_each(|runner| runner.forget());
+                effects::skipped();
+                if let Some(step) = self.made {
+                    self.roll_back();
+                    self.conclude_as(step, verdict)?;
+                }
+                Ok(false)
+            }
+        }
+    }
+
+    /// Looks whether the verdict on the step before has come: if it is as assumed, that step need not be kept any longer.
+    fn look_back(&mut self) -> Result<(), Stopped> {
+        if let Last::Assumed(assumed) = self.last
+            && let Some(verdict) = self.waits.try_receive(&self.line.verdicts)?
+        {
+            self.heard(assumed, verdict);
+        }
+        Ok(())
+    }
+
+    fn heard(&mut self, assumed: Verdict, verdict: Verdict) {
+        if verdict == assumed {
+            self.last = Last::Known;
+            self.commit();
+        } else {
+            self.last = Last::Otherwise(verdict);
+        }
+    }
+
+    /// Ends a step, at once or when its verdict is there.
+    fn flush(&mut self, step: usize, flush: Flush, finite: bool) -> Result<(), Stopped> {
+        match flush {
+            Flush::Ahead(assumed) if finite => {
+                self.runners.iter_mut().for_each(|runner| runner.keep_sums());
+                self.conclude(step, assumed)?;
+                self.last = Last::Assumed(assumed);
+            }
+            Flush::Ahead(_) => {
+                let verdict = self.verdict()?;
+                // Other stages have made the step, and exchanged the values of their parameters.
+                self.runners.iter_mut().try_for_each(|runner| runner.publish(&self.waits))?;
+                self.runners.iter_mut().try_for_each(|runner| runner.ignore(&self.waits))?;
+                self.conclude(step, verdict)?;
+                self.last = Last::Otherwise(verdict);
+            }
+            Flush::Together => {
+                let verdict = self.verdict()?;
+                self.conclude(step, verdict)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Shows every stage's ledger to the caller; whether all that it has summed is finite.
+    fn finish(&mut self) -> Result<bool, Stopped> {
+        let mut finite = true;
         for runner in &mut self.runners {
             self.diary.enter(runner.stage(), Activity::Finish);
             let _entered = span(&self.diary).entered();
             let outcome = runner.finish();
+            finite &= outcome.is_finite();
             // Before the others may go on because of it.
             self.diary.leave(self.waits.take(), self.gauges.read(runner.device()));
             self.waits.send(&self.line.finished, outcome)?;
         }
-        Ok(())
+        Ok(finite)
     }
 
     /// Waits until all stages are here.
@@ -241,7 +349,13 @@ impl Worker {
     }
 
     fn conclude(&mut self, step: usize, verdict: Verdict) -> Result<(), Stopped> {
-        self.uncommitted = matches!(verdict, Verdict::Step { .. } | Verdict::Rehearse { .. }).then_some(step);
+        effects::keep();
+        self.conclude_as(step, verdict)
+    }
+
+    /// The same, of a step whose effects are kept.
+    fn conclude_as(&mut self, step: usize, verdict: Verdict) -> Result<(), Stopped> {
+        self.made = matches!(verdict, Verdict::Step { .. } | Verdict::Rehearse { .. }).then_some(step);
         let mut concluded = Vec::with_capacity(self.runners.len());
         for runner in &mut self.runners {
             let stage = runner.stage();
@@ -257,11 +371,11 @@ impl Worker {
             let waited = self.waits.take();
             note_wait(&span, Activity::Follow, waited);
             self.diary.leave(waited, self.gauges.read(runner.device()));
-            concluded.push(Stepped { stage, conclusion });
+            concluded.push(Stepped { stage, verdict, conclusion });
         }
         if !verdict.counts() {
-            self.uncommitted = None;
-            effects::skipped();
+            self.made = None;
+            effects::forget_kept();
         }
         concluded.into_iter().try_for_each(|stepped| self.waits.send(&self.line.stepped, stepped))
     }
@@ -284,5 +398,6 @@ fn note_wait(span: &tracing::Span, activity: Activity, waited: Duration) {
 /// How many events a worker of so many stages writes down in a step.
 pub(crate) fn events_of(plan: &Checked, worker: usize, stages: usize) -> usize {
     const AROUND_EACH_STAGE: usize = 4; // start, finish, optimizer step, follow
-    plan.instructions(worker).count() + AROUND_EACH_STAGE * stages + 1
+    const VERDICTS: usize = 2; // its own, and that on the step before
+    plan.instructions(worker).count() + AROUND_EACH_STAGE * stages + VERDICTS
 }

@@ -11,7 +11,7 @@ use crate::error::StepError;
 use crate::events::Event;
 use crate::failure::During;
 use crate::finite::{self, Culprit};
-use crate::flush::{Outcome, Sums, Verdict, losses};
+use crate::flush::{Flush, Outcome, Sums, Verdict, losses};
 use crate::ledger::Ledger;
 use crate::payload::Payload;
 use crate::recording::Clock;
@@ -20,7 +20,7 @@ use crate::stop::Stopped;
 use crate::threads::Receiver;
 use crate::turns::Turns;
 use crate::weight::Weight;
-use crate::worker::{Command, Recorded, Run, Stepped};
+use crate::worker::{Asked, Command, Recorded, Run, Stepped};
 
 /// Why a pass ended early.
 pub(super) enum Ended {
@@ -42,7 +42,17 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         self.context_in_turns(weights, divisor, Arc::clone(&self.turns))
     }
 
-    /// The same, for another plan.
+    /// What they know of the step behind that one, if it steps.
+    pub(super) fn context_behind(&self, weights: Weights) -> Arc<Context> {
+        let mut scaler = self.stepping.scaler;
+        scaler.stepped();
+        let divisor = weights.total.clone();
+        let context = self.context(weights, divisor);
+        let context = Arc::into_inner(context).expect("nobody else has it yet");
+        Arc::new(Context { step: self.steps + 1, loss_scale: scaler.scale(), ..context })
+    }
+
+    /// The same as of this step, for another plan.
     pub(super) fn context_in_turns(&self, weights: Weights, divisor: Weight, turns: Arc<Turns>) -> Arc<Context> {
         let (loss_scale, recompute) = (self.stepping.scaler.scale(), Arc::clone(&self.stepping.recompute));
         Arc::new(Context { step: self.steps, weights, divisor, loss_scale, recompute, turns })
@@ -50,17 +60,29 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
 
     /// The first part of a step: what all stages have summed.
     pub(super) fn sums(&self, inputs: Vec<In>, targets: Vec<Target>, context: &Arc<Context>) -> Result<Sums, Ended> {
-        let expected = Ledger { backwards: context.weights.each.len(), weight: context.weights.total.clone() };
-        let finished = self.run(inputs, targets, Arc::clone(&self.plan), Pass::Train(Arc::clone(context)))?;
-        Sums::of(finished, &expected).map_err(|error| Ended::ByCaller(error.into()))
+        self.run(inputs, targets, Arc::clone(&self.plan), Pass::Train(Arc::clone(context)))?.sums(context)
     }
 
     /// The second part of a step: what every stage tells of it, in order.
     pub(super) fn conclude(&self, verdict: Verdict) -> Result<Vec<Stepped>, Ended> {
+        self.tell(verdict)?;
+        self.concluded_stages(verdict)
+    }
+
+    /// To all workers.
+    pub(super) fn tell(&self, verdict: Verdict) -> Result<(), Ended> {
         for worker in &self.workers {
             self.stop.send(&worker.verdicts, verdict)?;
         }
-        self.concluded_stages()
+        Ok(())
+    }
+
+    /// Lets workers ask for the verdict on the last step, if nothing is behind it.
+    pub(super) fn settle(&self) -> Result<(), Ended> {
+        for worker in &self.workers {
+            self.stop.send(&worker.commands, Command::Settle { during: self.during })?;
+        }
+        Ok(())
     }
 
     /// Runs a step again, without its flush, to find the first thing in it that is not finite.
@@ -70,8 +92,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         context: &Arc<Context>,
     ) -> Result<Option<Culprit>, Ended> {
         let finished = self.run(inputs, targets, Arc::clone(&self.plan), Pass::Inspect(Arc::clone(context)))?;
-        self.concluded_stages()?;
-        Ok(finite::first(finished.into_iter().flat_map(|outcome| outcome.culprits)))
+        self.concluded_stages(Verdict::Skip)?;
+        Ok(finite::first(finished.0.into_iter().flat_map(|outcome| outcome.culprits)))
     }
 
     pub(super) fn evaluate(&mut self, batch: MicroBatches<In, Target>) -> Result<EvalReport, Ended> {
@@ -81,38 +103,42 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         let turns = Arc::new(Turns::new(&plan, &self.streams));
         let context = self.context_in_turns(batch.weights, total, turns);
         let finished = self.run(batch.inputs, batch.targets, plan, Pass::Evaluate(Arc::clone(&context)))?;
-        let terms = terms(&losses(&finished), &context.weights.total);
+        let terms = terms(&losses(&finished.0), &context.weights.total);
         Ok(EvalReport { loss: total_loss(&terms), terms })
     }
 
     /// Runs one pass of every worker's list.
-    fn run(
-        &self,
-        inputs: Vec<In>,
-        targets: Vec<Target>,
-        plan: Arc<Checked>,
-        pass: Pass,
-    ) -> Result<Vec<Outcome>, Ended> {
+    fn run(&self, inputs: Vec<In>, targets: Vec<Target>, plan: Arc<Checked>, pass: Pass) -> Result<Finished, Ended> {
         self.run_by((inputs, targets), plan, pass, self.stepping.clock(self.steps))
     }
 
     /// The same, by this clock.
     pub(super) fn run_by(
         &self,
-        (inputs, targets): (Vec<In>, Vec<Target>),
+        batch: (Vec<In>, Vec<Target>),
         plan: Arc<Checked>,
         pass: Pass,
         clock: Clock,
-    ) -> Result<Vec<Outcome>, Ended> {
+    ) -> Result<Finished, Ended> {
+        let (during, began) = (self.during, self.began);
+        self.ask(batch, Asked { during, began, plan, pass, clock, flush: Flush::Together, behind: false })?;
+        self.finished()
+    }
+
+    /// Asks all workers for a pass.
+    pub(super) fn ask(&self, (inputs, targets): (Vec<In>, Vec<Target>), asked: Asked) -> Result<(), Ended> {
         self.stop.send(&self.door.inputs, inputs)?;
         self.stop.send(&self.door.targets, targets)?;
         for worker in &self.workers {
-            let events = if let Pass::Train(_) = pass { Vec::with_capacity(worker.events) } else { Vec::new() };
-            let (during, began) = (self.during, self.began);
-            let run = Run { during, plan: Arc::clone(&plan), pass: pass.clone(), clock, began, events };
-            self.stop.send(&worker.commands, Command::Run(run))?;
+            let events = if let Pass::Train(_) = asked.pass { Vec::with_capacity(worker.events) } else { Vec::new() };
+            self.stop.send(&worker.commands, Command::Run(Run { asked: asked.clone(), events }))?;
         }
-        self.gather(&self.finished)
+        Ok(())
+    }
+
+    /// What all stages show of a pass.
+    pub(super) fn finished(&self) -> Result<Finished, Ended> {
+        Ok(Finished(self.gather(&self.finished)?))
     }
 
     /// What each worker has done in a training pass, when that is over.
@@ -128,11 +154,25 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         (0..self.plan().stages()).map(|_| self.receive(messages)).collect()
     }
 
-    /// What every stage tells when its step is over, in order.
-    fn concluded_stages(&self) -> Result<Vec<Stepped>, Ended> {
-        let mut stepped = self.gather(&self.stepped)?;
+    /// What every stage tells when its step is over by this verdict, in order; what it has told before is void.
+    pub(super) fn concluded_stages(&self, verdict: Verdict) -> Result<Vec<Stepped>, Ended> {
+        let mut stepped = Vec::with_capacity(self.plan().stages());
+        while stepped.len() < self.plan().stages() {
+            stepped.extend(Some(self.receive(&self.stepped)?).filter(|stage: &Stepped| stage.verdict == verdict));
+        }
         stepped.sort_by_key(|stage| stage.stage);
         Ok(stepped)
+    }
+}
+
+/// What all stages show at the end of a pass.
+pub(super) struct Finished(Vec<Outcome>);
+
+impl Finished {
+    /// Added up, if it is the whole step.
+    pub(super) fn sums(self, context: &Context) -> Result<Sums, Ended> {
+        let expected = Ledger { backwards: context.weights.each.len(), weight: context.weights.total.clone() };
+        Sums::of(self.0, &expected).map_err(|error| Ended::ByCaller(error.into()))
     }
 }
 

@@ -66,6 +66,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// Goes on from there.
     pub(crate) fn resume(&mut self, progress: Progress) {
         self.steps = progress.steps as usize;
+        self.stop.commit(self.steps).expect("nothing runs yet");
         self.optimizer_steps = progress.optimizer_steps;
     }
 

@@ -1,84 +1,180 @@
 //! A step.
 
-use std::time::Duration;
-
-use stageline_schedule::Plan;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::Pipeline;
 use super::pass::{Ended, terms, total_loss};
 use crate::batch::MicroBatches;
 use crate::batch_size::BatchChange;
 use crate::clip::Scaling;
+use crate::context::{Context, Pass};
 use crate::error::StepError;
 use crate::events::{Event, busy};
+use crate::failure::During;
 use crate::finite::{Culprit, OnNonFinite, Origin};
-use crate::flush::Verdict;
+use crate::flush::{Flush, Sums, Verdict};
 use crate::health::ParameterHealth;
 use crate::payload::Payload;
-use crate::report::{LossTerm, StageReport, Update};
-use crate::worker::Stepped;
+use crate::recording::Recording;
+use crate::report::{LossTerm, StageReport, StepReport, Update};
+use crate::worker::{Asked, Stepped};
 
-/// A step that is over.
-pub(super) struct Concluded {
-    /// None where nothing was computed.
-    pub(super) terms: Vec<LossTerm>,
-    pub(super) stages: Vec<StageReport>,
-    pub(super) health: Vec<ParameterHealth>,
-    pub(super) update: Update,
-    /// Of each worker.
-    pub(super) events: Vec<Vec<Event>>,
-    /// Up to the last worker's end, without a second run.
-    pub(super) took: Duration,
+/// A step that all workers were asked for.
+pub(super) struct Begun<In, Target> {
+    inputs: Vec<In>,
+    targets: Vec<Target>,
+    context: Arc<Context>,
+    flush: Flush,
+    began: Instant,
+    /// Whether it began before it was known how the step before ends.
+    behind: bool,
 }
 
-impl Concluded {
-    /// Nothing was computed.
-    pub(super) fn without_weight(plan: &Plan, took: Duration) -> Self {
-        let stages = vec![StageReport::default(); plan.stages()];
-        let events = vec![Vec::new(); plan.workers()];
-        Self { terms: Vec::new(), stages, health: Vec::new(), update: Update::NoWeight, events, took }
+impl<In, Target> Begun<In, Target> {
+    /// Whether another step may begin before it is known how this one ends.
+    pub(super) fn may_be_followed(&self) -> bool {
+        matches!(self.flush, Flush::Ahead(_))
     }
 
-    pub(super) fn loss(&self) -> f64 {
-        if self.terms.is_empty() { f64::NAN } else { total_loss(&self.terms) }
+    /// What it began with.
+    pub(super) fn into_batch(self) -> MicroBatches<In, Target> {
+        MicroBatches { inputs: self.inputs, targets: self.targets, weights: self.context.weights.clone() }
     }
+}
+
+/// What comes of a step.
+struct Concluded {
+    step: usize,
+    loss_scale: f64,
+    /// None where nothing was computed.
+    terms: Vec<LossTerm>,
+    stages: Vec<StageReport>,
+    health: Vec<ParameterHealth>,
+    update: Update,
+    /// Of each worker.
+    events: Vec<Vec<Event>>,
+    /// Up to the last worker's end, without a second run.
+    took: Duration,
 }
 
 impl<In: Payload, Target: Payload> Pipeline<In, Target> {
-    pub(super) fn train(&mut self, batch: MicroBatches<In, Target>) -> Result<Concluded, Ended> {
+    /// A step with this batch.
+    pub(super) fn train(&mut self, batch: MicroBatches<In, Target>) -> Result<StepReport, Ended> {
+        let begun = self.launch(batch, Flush::Together)?;
+        self.complete(&begun, false)
+    }
+
+    /// A step with a batch that weighs nothing.
+    pub(super) fn pass_over(&mut self) -> Result<StepReport, Ended> {
+        let (plan, loss_scale) = (self.plan(), self.stepping.scaler.scale());
+        let (stages, events) = (vec![StageReport::default(); plan.stages()], vec![Vec::new(); plan.workers()]);
+        let (terms, health, step, took) = (Vec::new(), Vec::new(), self.steps, self.began.elapsed());
+        let update = Update::NoWeight;
+        self.over(step, update)?;
+        Ok(self.report(Concluded { step, loss_scale, terms, stages, health, update, events, took }))
+    }
+
+    /// Asks all workers for the next step.
+    pub(super) fn launch(&mut self, batch: MicroBatches<In, Target>, flush: Flush) -> Result<Begun<In, Target>, Ended> {
         self.warn_of_change(batch.weights.all_samples());
-        let total = batch.weights.total.clone();
-        let context = self.context(batch.weights, total);
-        let again = (batch.inputs.clone(), batch.targets.clone());
-        let sums = self.sums(batch.inputs, batch.targets, &context)?;
-        let scaling = sums.scaling(self.stepping.flush);
-        let examine = self.stepping.flush.examines(self.steps);
-        let verdict = scaling.map_or(Verdict::Skip, |scaling| Verdict::Step { scaling, examine });
-        let concluded = self.conclude(verdict)?;
-        let events = self.recorded()?;
-        let took = self.began.elapsed();
-        let update = match scaling {
-            Some(scaling) => {
-                self.stepping.scaler.stepped();
-                Update::Stepped { gradient_norm: sums.gradient_norm, clipped: scaling != Scaling::Keep }
-            }
-            None => {
-                let culprit = self.inspect(again, &context)?;
-                self.not_finite(culprit, context.loss_scale)?
-            }
-        };
+        let divisor = batch.weights.total.clone();
+        let context = self.context(batch.weights, divisor);
+        let (inputs, targets, began) = (batch.inputs, batch.targets, self.began);
+        self.asked(Begun { inputs, targets, context, flush, began, behind: false })
+    }
+
+    /// Asks all workers for the step behind the next one, on which they are.
+    pub(super) fn launch_behind(&mut self, batch: MicroBatches<In, Target>) -> Result<Begun<In, Target>, Ended> {
+        self.warn_of_change(batch.weights.all_samples());
+        let context = self.context_behind(batch.weights);
+        let flush = Flush::Ahead(self.stepping.flush.assumed(context.step));
+        let (inputs, targets, began) = (batch.inputs, batch.targets, Instant::now());
+        self.asked(Begun { inputs, targets, context, flush, began, behind: true })
+    }
+
+    fn asked(&self, begun: Begun<In, Target>) -> Result<Begun<In, Target>, Ended> {
+        let Begun { ref inputs, ref targets, ref context, flush, began, behind } = begun;
+        let (during, clock) = (During::Step(context.step), self.stepping.clock(context.step));
+        let (plan, pass) = (Arc::clone(&self.plan), Pass::Train(Arc::clone(context)));
+        let asked = Asked { during, began, plan, pass, clock, flush, behind };
+        self.ask((inputs.clone(), targets.clone()), asked)?;
+        Ok(begun)
+    }
+
+    /// Ends a step. Where stages have made it ahead of its verdict, and that is another than they took it to be, they put it right,
+    /// and what has begun behind it is void.
+    pub(super) fn complete(&mut self, begun: &Begun<In, Target>, followed: bool) -> Result<StepReport, Ended> {
+        let (context, config) = (&begun.context, self.stepping.flush);
+        let sums = self.finished()?.sums(context)?;
+        let verdict = sums.verdict(config, context.step);
+        self.as_assumed = verdict == config.assumed(context.step);
+        let is_made = begun.flush == Flush::Ahead(verdict);
+        let alone = begun.may_be_followed() && !followed;
+        if !is_made {
+            self.answer(verdict, alone)?;
+        }
+        let stepped = self.concluded_stages(verdict)?;
+        let mut events = self.recorded()?;
+        let took = begun.began.elapsed().min(self.last_end.elapsed());
+        self.last_end = Instant::now();
+        if begun.behind {
+            from_the_first(&mut events);
+        }
+        let update = self.update(begun, &sums, verdict)?;
+        self.over(context.step, update)?;
+        if is_made {
+            self.answer(verdict, alone)?;
+        }
         let report = |stage: &Stepped| StageReport {
             busy: busy(events.iter().flatten().filter(|event| event.stage == stage.stage)),
             learning_rate: stage.conclusion.learning_rate,
         };
-        Ok(Concluded {
+        Ok(self.report(Concluded {
+            step: context.step,
+            loss_scale: context.loss_scale,
             terms: terms(&sums.losses, &context.weights.total),
-            stages: concluded.iter().map(report).collect(),
-            health: concluded.into_iter().flat_map(|stage| stage.conclusion.health).collect(),
+            stages: stepped.iter().map(report).collect(),
+            health: stepped.into_iter().flat_map(|stage| stage.conclusion.health).collect(),
             update,
             events,
             took,
-        })
+        }))
+    }
+
+    /// Tells workers how a step ends; where nothing is behind it, they have to be told to ask.
+    fn answer(&self, verdict: Verdict, alone: bool) -> Result<(), Ended> {
+        self.tell(verdict)?;
+        if alone { self.settle() } else { Ok(()) }
+    }
+
+    /// All stages have made the step, or passed it over.
+    fn over(&mut self, step: usize, update: Update) -> Result<(), Ended> {
+        self.stop.commit(step + 1)?;
+        self.steps = step + 1;
+        if update.stepped() {
+            self.optimizer_steps += 1;
+            self.stepping.scaler.stepped();
+        }
+        Ok(())
+    }
+
+    fn report(&mut self, concluded: Concluded) -> StepReport {
+        let Concluded { step, loss_scale, terms, stages, health, update, events, took } = concluded;
+        let longest = events.iter().flatten().map(Event::worked).max();
+        self.longest = self.longest.max(longest.unwrap_or_default());
+        StepReport {
+            step,
+            loss: if terms.is_empty() { f64::NAN } else { total_loss(&terms) },
+            terms,
+            loss_scale,
+            step_time: took,
+            stages,
+            micro_batches: self.plan().micro_batches(),
+            recording: Recording::new(Arc::clone(&self.plan), took, events, self.stepping.clock(step)),
+            update,
+            health,
+        }
     }
 
     /// Once.
@@ -87,6 +183,15 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             self.stepping.tuned_for = None;
             tracing::warn!("{change}");
         }
+    }
+
+    /// What became of a step; one that is not finite is run again, to see why.
+    fn update(&mut self, begun: &Begun<In, Target>, sums: &Sums, verdict: Verdict) -> Result<Update, Ended> {
+        if let Verdict::Step { scaling, .. } = verdict {
+            return Ok(Update::Stepped { gradient_norm: sums.gradient_norm, clipped: scaling != Scaling::Keep });
+        }
+        let culprit = self.inspect((begun.inputs.clone(), begun.targets.clone()), &begun.context)?;
+        self.not_finite(culprit, begun.context.loss_scale)
     }
 
     /// What is made of a step that is not finite.
@@ -114,5 +219,13 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// Lowers the scale of the loss, if that can help: what a forward made, or came with the batch, is not for its scale.
     pub(super) fn back_off(&mut self, culprit: Option<Culprit>) -> bool {
         culprit.is_none_or(|culprit| culprit.origin == Origin::Backward) && self.stepping.scaler.back_off()
+    }
+}
+
+/// Counts times from when the first worker began.
+fn from_the_first(events: &mut [Vec<Event>]) {
+    let first = events.iter().flatten().map(|event| event.start).min().unwrap_or_default();
+    for event in events.iter_mut().flatten() {
+        (event.start, event.end) = (event.start - first, event.end - first);
     }
 }

@@ -1,0 +1,166 @@
+//! One step after the other.
+
+use super::Pipeline;
+use super::pass::Ended;
+use super::train::Begun;
+use crate::batch::{Batch, BatchError, MicroBatches};
+use crate::error::StepError;
+use crate::failure::During;
+use crate::flush::Flush;
+use crate::payload::Payload;
+use crate::report::StepReport;
+
+impl<In: Payload, Target: Payload> Pipeline<In, Target> {
+    /// Trains on one batch after the other, and gives the report of each step, with the same bits as [`step`](Self::step); but a
+    /// stage that is done with a step begins the next one while others are still on it. Such a flush does not stop the pipeline, and
+    /// what a schedule leaves idle at one end of a step is of use at the other.
+    ///
+    /// It is the post-validation of Qi et al., 2023 (*Zero Bubble Pipeline Parallelism*, section 4,
+    /// [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)): a stage whose own loss and gradients are finite makes its optimizer
+    /// step at once, as if all others' were, and were not to be clipped. What came of all stages it hears before its next optimizer
+    /// step. If something else is to be done (gradients clipped by their norm, a step that is not finite left out), every stage goes
+    /// back to before the step, makes it as it should be, and the step that had begun meanwhile is begun anew. So that costs up to a
+    /// step; the one after it waits for all stages, as `step` does, and only behind one that was as it was taken to be, stages go
+    /// ahead again. Until a stage hears of it, it keeps what was before the step: parameters and optimizer state once more, and the
+    /// step's gradients.
+    ///
+    /// A batch is taken from `batches` up to one step before it is due. Where this is dropped before it has come to an end, the
+    /// step that has begun is ended. [`StepReport::step_time`] is the time since the step before, and idle times that overlapping
+    /// steps save are taken off [`Account::other`](crate::Account::other), which can be negative.
+    ///
+    /// ```no_run
+    /// # use burn::tensor::Tensor;
+    /// # use stageline::{Batch, Pipeline, StepError};
+    /// # fn train(
+    /// #     mut pipeline: Pipeline<Tensor<2>, Tensor<2>>,
+    /// #     batches: Vec<Batch<Tensor<2>, Tensor<2>>>,
+    /// # ) -> Result<(), StepError> {
+    /// for report in pipeline.steps(batches) {
+    ///     println!("loss {}", report?.loss);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`step`](Self::step): after [`StepError::Batch`] it goes on with the next batch, after any other error it has
+    /// come to its end. Where the user's code fails in a step that has begun ahead, this is an error although that step might have
+    /// turned out to be void; nothing is lost: all stages are then as they were before, or after, the step before it.
+    pub fn steps<I>(&mut self, batches: I) -> Steps<'_, In, Target, I::IntoIter>
+    where
+        I: IntoIterator<Item = Batch<In, Target>>,
+    {
+        Steps { pipeline: self, batches: Some(batches.into_iter()), next: None, begun: None }
+    }
+}
+
+/// The steps of [`Pipeline::steps`].
+pub struct Steps<'a, In: Payload, Target: Payload, I> {
+    pipeline: &'a mut Pipeline<In, Target>,
+    /// None when there are no more, or nothing can be made of them.
+    batches: Option<I>,
+    /// A batch that is cut, and not yet trained on.
+    next: Option<Result<MicroBatches<In, Target>, BatchError>>,
+    /// A step on which workers are, or will be next.
+    begun: Option<Begun<In, Target>>,
+}
+
+impl<In: Payload, Target: Payload, I: Iterator<Item = Batch<In, Target>>> Steps<'_, In, Target, I> {
+    /// Sees to it that there is a next batch, if there is one.
+    fn look(&mut self) {
+        if self.next.is_none() {
+            let (pieces, weight) = (self.pipeline.plan().micro_batches(), self.pipeline.door.weight);
+            self.next = self.batches.as_mut().and_then(I::next).map(|batch| batch.cut(pieces, weight));
+            self.batches.take_if(|_| self.next.is_none());
+        }
+    }
+
+    /// What has begun behind another step, or begins now; none where a batch is not trained on.
+    fn begin(&mut self) -> Result<Option<Begun<In, Target>>, StepOver> {
+        if let Some(begun) = self.begun.take() {
+            return Ok(Some(begun));
+        }
+        self.look();
+        let Some(batch) = self.next.take() else { return Ok(None) };
+        self.pipeline.running()?;
+        let batch = match batch {
+            Ok(batch) => batch,
+            Err(BatchError::NoWeight) => return Err(StepOver::Passed(Box::new(self.pipeline.pass_over()?))),
+            Err(error) => return Err(StepOver::Failed(error.into())),
+        };
+        let assumed = self.pipeline.stepping.flush.assumed(self.pipeline.steps);
+        let flush = if self.pipeline.as_assumed { Flush::Ahead(assumed) } else { Flush::Together };
+        Ok(Some(self.pipeline.launch(batch, flush)?))
+    }
+
+    /// Begins the step behind this one, if it can.
+    fn begin_behind(&mut self, begun: &Begun<In, Target>) -> Result<(), Ended> {
+        if begun.may_be_followed() {
+            self.look();
+            if let Some(batch) = self.next.take_if(|batch| batch.is_ok()) {
+                self.begun = batch.ok().map(|batch| self.pipeline.launch_behind(batch)).transpose()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn step(&mut self) -> Result<Option<StepReport>, StepOver> {
+        self.pipeline.begin(During::Step(self.pipeline.steps));
+        let Some(begun) = self.begin()? else { return Ok(None) };
+        self.begin_behind(&begun)?;
+        // The watchdog is not for who makes the batches.
+        self.pipeline.begin(During::Step(self.pipeline.steps));
+        let report = self.pipeline.complete(&begun, self.begun.is_some())?;
+        if !self.pipeline.as_assumed {
+            self.next = self.begun.take().map(|void| Ok(void.into_batch())).or(self.next.take());
+        }
+        Ok(Some(report))
+    }
+}
+
+/// Why a batch makes no step of all stages.
+enum StepOver {
+    /// It weighs nothing.
+    Passed(Box<StepReport>),
+    /// It cannot be cut.
+    Failed(StepError),
+    Ended(Ended),
+}
+
+impl From<Ended> for StepOver {
+    fn from(ended: Ended) -> Self {
+        Self::Ended(ended)
+    }
+}
+
+impl From<StepError> for StepOver {
+    fn from(error: StepError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl<In: Payload, Target: Payload, I: Iterator<Item = Batch<In, Target>>> Iterator for Steps<'_, In, Target, I> {
+    type Item = Result<StepReport, StepError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self.step() {
+            Ok(report) => report.map(Ok),
+            Err(StepOver::Passed(report)) => Some(Ok(*report)),
+            Err(StepOver::Failed(error)) => Some(Err(error)),
+            Err(StepOver::Ended(ended)) => {
+                (self.batches, self.next, self.begun) = (None, None, None);
+                Some(Err(self.pipeline.end(ended)))
+            }
+        }
+    }
+}
+
+impl<In: Payload, Target: Payload, I> Drop for Steps<'_, In, Target, I> {
+    fn drop(&mut self) {
+        let Some(begun) = self.begun.take() else { return };
+        if let Err(ended) = self.pipeline.complete(&begun, false) {
+            let error = self.pipeline.end(ended);
+            tracing::error!("a step that had begun when no more were asked for: {error}");
+        }
+    }
+}

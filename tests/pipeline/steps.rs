@@ -1,0 +1,319 @@
+//! Steps that overlap come to the same bits, and the same reports, as steps that do not.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+
+use burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig;
+use burn::module::Module;
+use burn::optim::{AdamW, AdamWConfig, AdamWState, Optimizer};
+use burn::tensor::{Device, Tensor};
+use stageline::schedule::{DualPipeV, EagerOneFOneB, GPipe, Interleaved, OneFOneB, Schedule, ZbH1, ZbH2, ZbV};
+use stageline::{
+    Batch, BatchError, BoxError, Clip, DynamicLossScale, LossScale, OnNonFinite, Pipeline, PipelineBuilder, Precision,
+    Stage, StageConfig, StepError, StepReport, Update,
+};
+
+use crate::mlp::{Error, LEARNING_RATE, Layer, Mlp, Noisy, Target, config, device, within_a_minute};
+
+const WIDTH: usize = 4;
+const STEPS: u64 = 8;
+
+type Scheduled = &'static (dyn Schedule + Sync);
+
+/// Some rows do not count; one batch has a NaN in it, and in one no row counts.
+fn batch(step: u64) -> Batch<Tensor<2>, Target> {
+    let (input, (wanted, mask)) = Mlp::batch(12, WIDTH, true, 100 + step);
+    match step {
+        3 => Batch::new(input * f32::NAN, (wanted, mask)),
+        5 => Batch::new(input, (wanted, mask * 0.0)),
+        // Of which the gradients are large.
+        6 => Batch::new(input, (wanted * 10.0, mask)),
+        _ => Batch::new(input, (wanted, mask)),
+    }
+}
+
+fn falling() -> StageConfig {
+    let learning_rate = CosineAnnealingLrSchedulerConfig::new(0.05, 20).init().unwrap();
+    StageConfig::new(device(), AdamWConfig::new().init(), learning_rate)
+}
+
+/// What of a report does not depend on the time.
+fn told(report: &StepReport) -> impl PartialEq + std::fmt::Debug {
+    let learning_rates: Vec<_> = report.stages.iter().map(|stage| stage.learning_rate).collect();
+    let health: Vec<_> = report.health.iter().map(|health| (health.stage, health.update_norm.to_bits())).collect();
+    let update = format!("{:?}", report.update);
+    (report.step, report.loss.to_bits(), report.loss_scale, learning_rates, health, update)
+}
+
+/// Trains both ways, and compares what was told and what there is then.
+fn both(case: &str, build: impl Fn() -> PipelineBuilder<Tensor<2>, Target>) -> Vec<Update> {
+    let (mut together, mut ahead) = (build().build().unwrap(), build().build().unwrap());
+    let expected: Vec<_> = (0..STEPS).map(|step| together.step(batch(step)).unwrap()).collect();
+    let found: Vec<_> = ahead.steps((0..STEPS).map(batch)).map(Result::unwrap).collect();
+    assert_eq!(found.len(), expected.len(), "{case}");
+    for (found, expected) in found.iter().zip(&expected) {
+        let (found, expected) = (format!("{:?}", told(found)), format!("{:?}", told(expected)));
+        assert_eq!(found, expected, "{case}");
+    }
+    let (found_state, expected_state) = (ahead.checkpoint().unwrap(), together.checkpoint().unwrap());
+    assert!(found_state == expected_state, "{case}: other bits");
+    // And on from there.
+    let (found_loss, expected_loss) = (ahead.step(batch(9)).unwrap().loss, together.step(batch(9)).unwrap().loss);
+    assert_eq!(found_loss.to_bits(), expected_loss.to_bits(), "{case}");
+    found.into_iter().map(|report| report.update).collect()
+}
+
+#[test]
+fn steps_that_overlap_come_to_the_same_bits_in_every_schedule() {
+    let plain: [Scheduled; 5] = [&OneFOneB, &GPipe, &EagerOneFOneB, &ZbH1, &ZbH2];
+    let chunked: [Scheduled; 3] = [&Interleaved { chunks: 2 }, &ZbV, &DualPipeV];
+    let plain = plain.into_iter().flat_map(|schedule| [(schedule, 1), (schedule, 2), (schedule, 4)]);
+    let cases: Vec<_> = plain.chain(chunked.into_iter().map(|schedule| (schedule, 4))).collect();
+    within_a_minute(move || {
+        for (schedule, stages) in cases {
+            for clip in [None, Some(Clip::GlobalNorm(2.0)), Some(Clip::GlobalNorm(1e-3)), Some(Clip::Value(1e-2))] {
+                let case = format!("{}, P = {stages}, {clip:?}", schedule.name());
+                let updates = both(&case, || {
+                    let builder = Mlp::new(5, WIDTH, 21).split(stages, &falling()).micro_batches(4).schedule(schedule);
+                    let builder = builder.on_non_finite(OnNonFinite::Skip).health_every(3);
+                    match clip {
+                        Some(clip) => builder.clip(clip),
+                        None => builder,
+                    }
+                });
+                assert!(matches!(updates[3], Update::NonFinite { .. }) && updates[5] == Update::NoWeight, "{case}");
+                let clipped = updates.iter().filter(|update| matches!(update, Update::Stepped { clipped: true, .. }));
+                let clipped = clipped.count();
+                match clip {
+                    None => assert_eq!(clipped, 0),
+                    // Some are, and some are not.
+                    Some(Clip::GlobalNorm(2.0)) => assert!((1..5).contains(&clipped), "{case}: {updates:?}"),
+                    Some(_) => assert_eq!(clipped, 6, "{case}"),
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn so_do_they_with_running_statistics_dropout_ties_and_a_loss_scale_that_moves() {
+    within_a_minute(|| {
+        both("running statistics and dropout", || {
+            let Mlp { mut layers, error } = Mlp::new(2, WIDTH, 22);
+            let (second, first) = (Noisy::new(layers.pop().unwrap(), 1), Noisy::new(layers.pop().unwrap(), 0));
+            let chain = Pipeline::builder().stage(first, falling()).stage(second, falling());
+            let builder = chain.loss((layers, error), falling()).micro_batches(4).schedule(ZbH1);
+            builder.on_non_finite(OnNonFinite::Skip).clip(Clip::GlobalNorm(2.0))
+        });
+        for stages in [2, 3, 4] {
+            both(&format!("ties, P = {stages}"), || {
+                let mut model = Mlp::new(4, WIDTH, 23);
+                let first = model.layers[0].clone();
+                model.layers.push(first);
+                let builder = model.split(stages, &falling()).micro_batches(3);
+                builder.on_non_finite(OnNonFinite::Skip).clip(Clip::GlobalNorm(2.0))
+            });
+        }
+        let updates = both("a loss scale that falls and rises", || {
+            let scale =
+                DynamicLossScale { initial: 2.0_f64.powi(18), growth_interval: 2, ..DynamicLossScale::default() };
+            let builder = Mlp::new(3, WIDTH, 24).split(2, &falling()).micro_batches(4).precision(Precision::F16);
+            builder.loss_scale(LossScale::Dynamic(scale)).on_non_finite(OnNonFinite::Skip)
+        });
+        assert!(updates.iter().any(|update| matches!(update, Update::Overflow { .. })), "{updates:?}");
+        assert!(updates.iter().any(Update::stepped), "{updates:?}");
+    });
+}
+
+/// A layer that counts its forwards, and says when there were so many.
+#[derive(Module, Debug)]
+struct Counted {
+    layer: Layer,
+    #[module(skip)]
+    forwards: Arc<AtomicUsize>,
+    #[module(skip)]
+    fails_at: Option<usize>,
+}
+
+impl Stage for Counted {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        self.layer.forward(input)
+    }
+
+    fn try_forward(&self, input: Tensor<2>) -> Result<Tensor<2>, BoxError> {
+        let forward = self.forwards.fetch_add(1, Ordering::SeqCst);
+        if self.fails_at == Some(forward) { Err("a fault for the test".into()) } else { Ok(self.forward(input)) }
+    }
+}
+
+/// AdamW that does not step until another stage has begun the step after.
+#[derive(Clone)]
+struct Waiting {
+    inner: AdamW,
+    forwards: Arc<AtomicUsize>,
+    until: usize,
+}
+
+impl Optimizer for Waiting {
+    type State<const D: usize> = AdamWState<D>;
+
+    fn step<const D: usize>(
+        &self,
+        learning_rate: f64,
+        parameter: Tensor<D>,
+        gradient: Tensor<D>,
+        state: Option<AdamWState<D>>,
+    ) -> (Tensor<D>, Option<AdamWState<D>>) {
+        while self.forwards.load(Ordering::SeqCst) < self.until {
+            thread::yield_now();
+        }
+        Optimizer::step(&self.inner, learning_rate, parameter, gradient, state)
+    }
+
+    fn to_device<const D: usize>(state: AdamWState<D>, device: &Device) -> AdamWState<D> {
+        <AdamW as Optimizer>::to_device(state, device)
+    }
+}
+
+const MICRO_BATCHES: usize = 3;
+
+/// A stage that counts its forwards, and the loss, whose optimizer may wait for them.
+fn counted(
+    forwards: &Arc<AtomicUsize>,
+    fails_at: Option<usize>,
+    waits_for: usize,
+) -> PipelineBuilder<Tensor<2>, Target> {
+    let Mlp { mut layers, error } = Mlp::new(1, WIDTH, 25);
+    let waiting = Waiting { inner: AdamWConfig::new().build(), forwards: Arc::clone(forwards), until: waits_for };
+    let first = Counted { layer: layers.remove(0), forwards: Arc::clone(forwards), fails_at };
+    let last = StageConfig::new(device(), waiting, LEARNING_RATE);
+    let chain = Pipeline::builder().stage(first, config()).loss::<Error>(error, last);
+    chain.micro_batches(MICRO_BATCHES)
+}
+
+fn plain(step: u64) -> Batch<Tensor<2>, Target> {
+    let (input, target) = Mlp::batch(6, WIDTH, false, step);
+    Batch::new(input, target)
+}
+
+#[test]
+fn a_stage_begins_the_next_step_before_another_has_ended_this_one() {
+    within_a_minute(|| {
+        let forwards = Arc::<AtomicUsize>::default();
+        // The last stage's first optimizer step waits for the first stage's first forward of the second step: for ever, if steps
+        // were made one after the other.
+        let mut pipeline = counted(&forwards, None, MICRO_BATCHES + 1).watchdog(None).build().unwrap();
+        let reports: Vec<_> = pipeline.steps((0..3).map(plain)).map(Result::unwrap).collect();
+        assert_eq!(reports.iter().map(|report| report.step).collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(forwards.load(Ordering::SeqCst), 3 * MICRO_BATCHES, "nothing was in vain");
+    });
+}
+
+#[test]
+fn what_is_put_right_costs_one_step_and_no_more() {
+    within_a_minute(|| {
+        let forwards = Arc::<AtomicUsize>::default();
+        let mut pipeline = counted(&forwards, None, 0).clip(Clip::GlobalNorm(1e-6)).build().unwrap();
+        let clipped = |report: StepReport| matches!(report.update, Update::Stepped { clipped: true, .. });
+        assert!(pipeline.steps((0..5).map(plain)).all(|report| clipped(report.unwrap())));
+        // The one behind the first; the others wait, as none was as it was taken to be.
+        assert_eq!(forwards.load(Ordering::SeqCst), 6 * MICRO_BATCHES);
+    });
+}
+
+#[test]
+fn who_asks_for_no_more_ends_what_has_begun() {
+    within_a_minute(|| {
+        let forwards = Arc::<AtomicUsize>::default();
+        let mut pipeline = counted(&forwards, None, 0).build().unwrap();
+        let asked = AtomicUsize::new(0);
+        let batches = (0..9).map(|step| {
+            asked.fetch_add(1, Ordering::SeqCst);
+            plain(step)
+        });
+        assert_eq!(pipeline.steps(batches).nth(2).unwrap().unwrap().step, 2);
+        assert_eq!(asked.into_inner(), 4, "one batch before it is due");
+        let (found, mut expected) = (pipeline.checkpoint().unwrap(), counted(&forwards, None, 0).build().unwrap());
+        assert_eq!(found.progress.steps, 4);
+        (0..4).for_each(|step| drop(expected.step(plain(step)).unwrap()));
+        assert!(found == expected.checkpoint().unwrap());
+        // Nothing to do is nothing.
+        assert!(pipeline.steps(Vec::new()).next().is_none());
+        assert_eq!(pipeline.step(plain(4)).unwrap().step, 4);
+    });
+}
+
+#[test]
+fn a_batch_that_cannot_be_cut_is_told_in_its_turn_and_the_others_are_trained_on() {
+    within_a_minute(|| {
+        let forwards = Arc::<AtomicUsize>::default();
+        let mut pipeline = counted(&forwards, None, 0).build().unwrap();
+        let narrow = || {
+            let (input, target) = Mlp::batch(2, WIDTH, false, 1);
+            Batch::new(input, target)
+        };
+        let batches = [plain(0), plain(1), narrow(), plain(2)];
+        let steps: Vec<_> = pipeline.steps(batches).map(|report| report.map(|report| report.step)).collect();
+        let [Ok(0), Ok(1), Err(StepError::Batch(BatchError::TooSmall { .. })), Ok(2)] = steps[..] else {
+            panic!("{steps:?}")
+        };
+    });
+}
+
+#[test]
+fn a_failure_anywhere_leaves_what_the_last_whole_step_has_made() {
+    within_a_minute(|| {
+        let states: Vec<_> = {
+            let mut pipeline = counted(&Arc::default(), None, 0).build().unwrap();
+            let states = (0..4).map(|step| {
+                pipeline.step(plain(step)).unwrap();
+                pipeline.checkpoint().unwrap()
+            });
+            states.collect()
+        };
+        for fails_at in MICRO_BATCHES..4 * MICRO_BATCHES {
+            let mut pipeline = counted(&Arc::default(), Some(fails_at), 0).build().unwrap();
+            let mut steps = pipeline.steps((0..4).map(plain));
+            let reports: Vec<_> = steps.by_ref().collect();
+            assert!(steps.next().is_none(), "it has come to its end");
+            drop(steps);
+            let (last, whole) = reports.split_last().unwrap();
+            let Err(StepError::Stage(failure)) = last else { panic!("{fails_at}: {last:?}") };
+            assert_eq!((failure.stage, failure.micro_batch()), (0, Some(fails_at % MICRO_BATCHES)));
+            assert_eq!(failure.during.to_string(), format!("step {}", fails_at / MICRO_BATCHES));
+            assert!(whole.iter().all(Result::is_ok));
+            let left = pipeline.checkpoint().unwrap();
+            let steps = left.progress.steps as usize;
+            // The step in which it failed is not made; the one before it is, or not.
+            assert!(
+                steps == whole.len() && [0, 1].contains(&(fails_at / MICRO_BATCHES - steps)),
+                "{fails_at}: {steps}"
+            );
+            match steps.checked_sub(1) {
+                Some(step) => assert!(left == states[step], "{fails_at}: {steps}"),
+                None => assert!(left == counted(&Arc::default(), None, 0).build().unwrap().checkpoint().unwrap()),
+            }
+        }
+    });
+}
+
+#[test]
+fn what_is_not_finite_is_an_error_where_the_policy_is_to_stop() {
+    within_a_minute(|| {
+        let over = AtomicBool::new(false);
+        let mut pipeline = Mlp::new(2, WIDTH, 26).split(3, &config()).micro_batches(3).build().unwrap();
+        let batches = (0..8).inspect(|step| over.store(*step > 4, Ordering::SeqCst)).map(batch);
+        let reports: Vec<_> = pipeline.steps(batches).collect();
+        let [Ok(_), Ok(_), Ok(_), Err(StepError::NonFinite { step: 3, culprit: Some(culprit) })] = &reports[..] else {
+            panic!("{reports:?}")
+        };
+        assert_eq!((culprit.stage, culprit.micro_batch), (0, 0));
+        assert!(!over.into_inner(), "and no more batches are asked for");
+        assert_eq!(pipeline.checkpoint().unwrap().progress.steps, 3);
+        assert!(matches!(pipeline.steps([batch(0)]).next(), Some(Err(StepError::Stopped { .. }))));
+    });
+}
