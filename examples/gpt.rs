@@ -45,11 +45,13 @@ use burn::optim::{AdafactorConfig, AdamWConfig, ModuleOptimizer};
 use burn::tensor::Device;
 use stageline::checkpoint::{Checkpoint, Saved};
 use stageline::schedule::Plan;
-use stageline::{CountingAllocator, MemoryEstimate, Pipeline, PipelineBuilder, StageConfig, StepError, Verify};
+use stageline::{
+    CountingAllocator, MemoryEstimate, Pipeline, PipelineBuilder, StageConfig, StepError, StepReport, Verify,
+};
 use stageline_report::record::Run;
 
 use crate::cut::Bytes;
-use crate::flags::{Job, OptimizerName, Training};
+use crate::flags::{FlushName, Job, OptimizerName, Training};
 use crate::keep::{Identity, Keeper};
 use crate::log::{FinalLine, Log, setting};
 use crate::model::Layers;
@@ -260,19 +262,30 @@ fn train(
 ) -> Result<usize> {
     let Job { training, running, .. } = job;
     progress.begin(start, training.steps)?;
+    let mut note = |report: StepReport| {
+        let utilisation = running.utilisation.map(|share| share * report.weight() / report.step_time.as_secs_f64());
+        progress.step(&report, utilisation);
+        log.step(&report, utilisation)
+    };
     let mut run = || {
-        keeper.step(pipeline, start)?;
-        for step in start..training.steps {
-            if keeper.stops(step) {
-                return Ok(step);
+        let mut done = start;
+        keeper.step(pipeline, done)?;
+        while done < training.steps && !keeper.stops(done) {
+            let until = match running.flush {
+                FlushName::Together => done + 1,
+                FlushName::Ahead => keeper.due_after(done).min(training.steps),
+            };
+            let (first, mut unread) = (done, None);
+            let read = |step| text.batch(step, training.batch_size).map_err(|error| unread = Some(error)).ok();
+            let asked = (first..until).take_while(|step| *step == first || !keeper.stops(*step));
+            for report in pipeline.steps(asked.map_while(read)) {
+                note(report?)?;
+                done += 1;
             }
-            let report = pipeline.step(text.batch(step, training.batch_size)?)?;
-            let utilisation = running.utilisation.map(|share| share * report.weight() / report.step_time.as_secs_f64());
-            progress.step(&report, utilisation);
-            log.step(&report, utilisation)?;
-            keeper.step(pipeline, step + 1)?;
+            unread.map_or(Ok(()), Err)?;
+            keeper.step(pipeline, done)?;
         }
-        Ok(training.steps)
+        Ok(done)
     };
     let ended = run();
     progress.end();

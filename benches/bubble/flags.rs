@@ -35,6 +35,9 @@ pub struct Flags {
     /// Steps that are measured, after one that is not
     #[arg(long, default_value_t = 3)]
     pub rounds: usize,
+    /// Steps that overlap: a stage that is done with one begins the next
+    #[arg(long)]
+    pub overlap: bool,
     /// Transformer blocks of the GPT, for `cpu` and `cuda`
     #[arg(long, default_value_t = 8)]
     pub layers: usize,

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use burn::optim::{AdamWConfig, SgdConfig};
 use burn::tensor::{Device, Tensor};
-use stageline::schedule::simulate;
+use stageline::schedule::{Timeline, simulate};
 use stageline::{Batch, Payload, Pipeline, PipelineBuilder, StageConfig, StepReport};
 
 use crate::cut;
@@ -62,7 +62,13 @@ fn point<In: Payload, Target: Payload>(
             build().schedule(case.schedule).micro_batches(case.micro_batches).synchronise_every(synchronise_every);
         let mut pipeline = builder.build()?;
         pipeline.step(batch())?;
-        let reports = (0..flags.rounds).map(|_| Ok(pipeline.step(batch())?)).collect::<Result<Vec<_>>>()?;
+        let reports = if flags.overlap {
+            // The first and the last have a neighbour on one side only.
+            let steps = pipeline.steps((0..flags.rounds + 2).map(|_| batch()));
+            steps.skip(1).take(flags.rounds).collect::<Result<Vec<_>, _>>()?
+        } else {
+            (0..flags.rounds).map(|_| pipeline.step(batch())).collect::<Result<Vec<_>, _>>()?
+        };
         Ok((reports, pipeline.plan().peak_live().into_iter().max().unwrap_or(0)))
     };
     let median_of = |reports: &[StepReport], of: fn(&StepReport) -> f64| median(reports.iter().map(of));
@@ -80,12 +86,32 @@ fn point<In: Payload, Target: Payload>(
         kind: flags.kind.to_string(),
         step_seconds,
         bubble: median_of(&reports, StepReport::bubble),
-        step_ideal_seconds: (flags.kind == Kind::Paced).then(|| ideal.step()),
-        bubble_ideal: ideal.bubble(),
-        bubble_simulated: median_of(&reports, |report| report.recording.simulated_bubble()),
+        step_ideal_seconds: (flags.kind == Kind::Paced).then(|| step(flags, &ideal)),
+        bubble_ideal: bubble(flags, &ideal),
+        bubble_simulated: median(reports.iter().map(|report| simulated_bubble(flags, report))),
         throughput: samples as f64 / step_seconds,
         peak_live,
         peak_bytes: last.recording.memory().and_then(|workers| workers.iter().map(|worker| worker.peak).max()),
         causes: causes(&last.recording.accounts(), last.recording.took().as_secs_f64()),
     })
+}
+
+/// The time from one step to the next.
+fn step(flags: &Flags, timeline: &Timeline) -> f64 {
+    let optimizer = timeline.optimizers().iter().copied().fold(0.0, f64::max);
+    if flags.overlap { timeline.span() + optimizer } else { timeline.step() }
+}
+
+fn bubble(flags: &Flags, timeline: &Timeline) -> f64 {
+    let busy = timeline.busy();
+    1.0 - busy.iter().sum::<f64>() / (busy.len() as f64 * step(flags, timeline))
+}
+
+/// Of the same plan with what everything took.
+fn simulated_bubble(flags: &Flags, report: &StepReport) -> f64 {
+    let recording = &report.recording;
+    match flags.overlap {
+        true => bubble(flags, &simulate(recording.plan(), &recording.costs())),
+        false => recording.simulated_bubble(),
+    }
 }

@@ -81,6 +81,10 @@ pub struct Flags {
     /// What stages compute again in backwards instead of keeping it: attention, whole blocks, or as little as fits the memory
     #[arg(long, default_value = "none")]
     recompute: RecomputeName,
+    /// Whether stages that are done with a step wait for the others, or begin the next one: the same bits, and less idle time
+    /// in schedules such as zb-h2 and zb-v, where most steps need not be clipped
+    #[arg(long, default_value = "together")]
+    flush: FlushName,
     /// What each device has, in GB, all CPUs being one [default: of the host what is free; GPUs are not asked]. A training that
     /// is estimated to need more is refused, with the ways out
     #[arg(long, value_name = "GB")]
@@ -163,6 +167,13 @@ pub enum OptimizerName {
     Adafactor,
 }
 
+/// When stages make their step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FlushName {
+    Together,
+    Ahead,
+}
+
 /// What is computed again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum RecomputeName {
@@ -231,6 +242,7 @@ pub struct Running {
     pub channel_capacity: Option<usize>,
     pub cores_per_stage: Option<usize>,
     pub recompute: RecomputeName,
+    pub flush: FlushName,
     /// What a device has, in bytes, if that was said.
     pub memory: Option<u64>,
     pub watchdog: Option<Watchdog>,
@@ -311,6 +323,7 @@ impl Flags {
                 channel_capacity: self.channel_capacity,
                 cores_per_stage: self.cores_per_stage,
                 recompute: self.recompute,
+                flush: self.flush,
                 memory: self.memory.map(|gigabytes| (gigabytes * 1e9) as u64),
                 watchdog: watchdog(self.watchdog),
             },

@@ -170,6 +170,12 @@ impl Keeper {
         self.signalled.load(Ordering::Acquire) || self.stop_after.is_some_and(|last| steps >= last)
     }
 
+    /// After how many steps there is something to do, when so many are done.
+    pub fn due_after(&self, steps: usize) -> usize {
+        let next = (steps / self.every + 1).saturating_mul(self.every);
+        self.stop_after.filter(|last| *last > steps).map_or(next, |last| next.min(last))
+    }
+
     /// After so many steps, if one is due: after none, too.
     pub fn step(&mut self, pipeline: &mut Pipeline<Bytes, Bytes>, steps: usize) -> Result<()> {
         if steps.is_multiple_of(self.every) { self.save(pipeline) } else { Ok(()) }

@@ -74,6 +74,8 @@ fn the_hash_depends_on_the_seed_and_not_on_the_cut() {
         "--stages 3 --schedule eager-1f1b",
         "--stages 4 --schedule looped-breadth-first",
         "--stages 3 --channel-capacity 1 --cores-per-stage 2",
+        "--stages 3 --flush ahead",
+        "--stages 4 --flush ahead --schedule zb-v --clip 1.0",
     ] {
         assert_eq!(hash(&logged("cut", flags)), hash(&whole), "{flags}");
     }

@@ -86,10 +86,15 @@ fn a_run_that_is_stopped_goes_on_to_the_same_bits_on_any_cut() {
     assert!(first.contains("checkpoint after 3 steps; to go on from it: --resume "), "{first}");
     assert!(!first.contains("sha256"), "it went on: {first}");
     let from = place.checkpoint("kept", 3);
-    for (index, cut) in
-        ["", "--stages 1", "--stages 3", "--stages 2 --schedule gpipe", "--stages 4 --schedule interleaved"]
-            .into_iter()
-            .enumerate()
+    for (index, cut) in [
+        "",
+        "--stages 1",
+        "--stages 3 --flush ahead",
+        "--stages 2 --schedule gpipe",
+        "--stages 4 --schedule interleaved",
+    ]
+    .into_iter()
+    .enumerate()
     {
         let log = if index == 0 { "--log @parts.jsonl" } else { "" };
         let rest = place.said(&format!("--resume {from} --checkpoint @kept{index} {cut} {log}"));

@@ -63,8 +63,8 @@ mod host {
         /// `[batch, length, 3 x width]`, contiguous.
         input: FloatTensor<Flex>,
         heads: usize,
-        /// Of every head, block by block of queries.
-        weights: Arc<Vec<f32>>,
+        /// Of every head of every sample, block by block of queries.
+        weights: Arc<Vec<Vec<f32>>>,
     }
 
     impl Backward<Flex, 1> for CausalAttention {
@@ -140,41 +140,42 @@ mod host {
     }
 
     /// Of a contiguous input: the output, and the weights.
-    fn attended(input: &FloatTensor<Flex>, heads: usize) -> (FloatTensor<Flex>, Vec<f32>) {
+    fn attended(input: &FloatTensor<Flex>, heads: usize) -> (FloatTensor<Flex>, Vec<Vec<f32>>) {
         let sizes = Sizes::of(input, heads);
         let (values, shape) = (numbers(input), input.shape());
         let samples = shape[0];
         let mut output = vec![0.0; samples * sizes.length * sizes.width()];
-        let mut weights = vec![0.0; samples * heads * sizes.weights()];
+        let mut weights = Vec::new();
         if !output.is_empty() {
             let outputs = output.chunks_exact_mut(sizes.length * sizes.width());
             let outputs = outputs.flat_map(|output| MatrixMut::side_by_side(output, sizes.width(), sizes.size));
             let heads_of =
                 values.chunks_exact(sizes.sample()).flat_map(|sample| (0..heads).map(move |head| (sample, head)));
-            let jobs: Vec<_> = outputs.zip(weights.chunks_exact_mut(sizes.weights())).zip(heads_of).collect();
-            jobs.into_par_iter().for_each(|((output, weights), (sample, head))| {
-                attend(sizes, &sizes.head(sample, head), weights, output);
-            });
+            let jobs: Vec<_> = outputs.zip(heads_of).collect();
+            let attend = |(output, (sample, head))| attend(sizes, &sizes.head(sample, head), output);
+            weights = jobs.into_par_iter().map(attend).collect();
         }
         let output = TensorData::new(output, [samples, sizes.length, sizes.width()]);
         (FloatTensor::<Flex>::from_data(output), weights)
     }
 
-    fn attend(sizes: Sizes, Head { query, key, value }: &Head<Matrix>, mut weights: &mut [f32], mut output: MatrixMut) {
+    /// Gives the weights.
+    fn attend(sizes: Sizes, Head { query, key, value }: &Head<Matrix>, mut output: MatrixMut) -> Vec<f32> {
+        let mut weights = Vec::with_capacity(sizes.weights());
         for (start, end) in sizes.blocks() {
-            let (block, rest) = weights.split_at_mut((end - start) * end);
-            MatrixMut::whole(block, [end - start, end])
-                .set_product(query.rows(start..end), key.rows(0..end).transposed());
+            let before = weights.len();
+            query.rows(start..end).append_product(key.rows(0..end).transposed(), &mut weights);
+            let block = &mut weights[before..];
             to_weights(block, start, end, super::scale(sizes.size) as f32);
             output.rows(start..end).set_product(Matrix::new(block, [end - start, end], end), value.rows(0..end));
-            weights = rest;
         }
+        weights
     }
 
     fn to_input(
         input: &FloatTensor<Flex>,
         heads: usize,
-        weights: &[f32],
+        weights: &[Vec<f32>],
         upstream: &FloatTensor<Flex>,
     ) -> FloatTensor<Flex> {
         let sizes = Sizes::of(input, heads);
@@ -189,7 +190,7 @@ mod host {
             });
             let samples = values.chunks_exact(sizes.sample()).zip(upstream.chunks_exact(sizes.length * sizes.width()));
             let heads_of = samples.flat_map(|sample| (0..heads).map(move |head| (sample, head)));
-            let jobs: Vec<_> = gradients.zip(weights.chunks_exact(sizes.weights())).zip(heads_of).collect();
+            let jobs: Vec<_> = gradients.zip(weights).zip(heads_of).collect();
             jobs.into_par_iter().for_each(|((gradients, weights), ((sample, upstream), head))| {
                 let upstream = sizes.columns(upstream, sizes.width(), head);
                 to_head(sizes, &sizes.head(sample, head), (weights, upstream), gradients);

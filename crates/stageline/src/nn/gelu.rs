@@ -76,8 +76,11 @@ mod host {
     use super::super::wide::wide;
     use super::kernel;
 
-    /// What one core takes at a time: less is not worth another one.
-    const CHUNK: usize = 1 << 14;
+    /// What is computed at a time.
+    const CHUNK: usize = 256;
+
+    /// So many chunks are not worth another core.
+    const FOR_ONE_CORE: usize = 64;
 
     #[derive(Debug)]
     struct Gelu;
@@ -89,43 +92,51 @@ mod host {
         fn backward(self, ops: Ops<FloatTensor<Flex>, 1>, gradients: &mut Gradients, _: &mut Checkpointer) {
             let gradient = gradients.consume::<Flex>(&ops.node);
             if let [Some(parent)] = ops.parents {
-                gradients.register::<Flex>(parent.id, map(&ops.state, Some(&gradient)));
+                gradients.register::<Flex>(parent.id, to_input(&ops.state, &gradient.to_contiguous()));
             }
         }
     }
 
     pub(super) fn gelu<const D: usize>(input: &Tensor<D>) -> Option<Tensor<D>> {
-        operation(Gelu, input, |input| (map(&input, None), input))
+        operation(Gelu, input, |input| (values(&input), input))
     }
 
-    /// The value at each number, or the derivative times a gradient.
-    fn map(input: &FloatTensor<Flex>, gradient: Option<&FloatTensor<Flex>>) -> FloatTensor<Flex> {
-        let (shape, input) = (input.shape(), numbers(input));
-        let output = match gradient {
-            None => {
-                let mut output = input.to_vec();
-                output.par_chunks_mut(CHUNK).for_each(values);
-                output
-            }
-            Some(gradient) => {
-                let mut output = numbers(&gradient.to_contiguous()).to_vec();
-                let chunks = output.par_chunks_mut(CHUNK).zip(input.par_chunks(CHUNK));
-                chunks.for_each(|(gradient, input)| times_derivatives(gradient, input));
-                output
-            }
-        };
-        FloatTensor::<Flex>::from_data(TensorData::new(output, shape))
+    /// The value at each number.
+    fn values(input: &FloatTensor<Flex>) -> FloatTensor<Flex> {
+        let (chunks, rest) = numbers(input).as_chunks::<CHUNK>();
+        let output: Vec<_> = chunks.par_iter().with_min_len(FOR_ONE_CORE).map(of_chunk).collect();
+        let mut output = output.into_flattened();
+        output.extend(rest.iter().map(|x| kernel::gelu(*x)));
+        FloatTensor::<Flex>::from_data(TensorData::new(output, input.shape()))
+    }
+
+    /// The derivative at each number times a gradient.
+    fn to_input(input: &FloatTensor<Flex>, gradient: &FloatTensor<Flex>) -> FloatTensor<Flex> {
+        let (chunks, rest) = numbers(input).as_chunks::<CHUNK>();
+        let (gradients, rest_of_gradients) = numbers(gradient).as_chunks::<CHUNK>();
+        let chunks = chunks.par_iter().zip(gradients).with_min_len(FOR_ONE_CORE);
+        let output: Vec<_> = chunks.map(|(chunk, gradients)| to_chunk(chunk, gradients)).collect();
+        let mut output = output.into_flattened();
+        output.extend(rest.iter().zip(rest_of_gradients).map(|(x, gradient)| gradient * kernel::derivative(*x)));
+        FloatTensor::<Flex>::from_data(TensorData::new(output, input.shape()))
     }
 
     wide! {
-        fn values(numbers: &mut [f32]) {
-            numbers.iter_mut().for_each(|x| *x = kernel::gelu(*x));
+        fn of_chunk(numbers: &[f32; CHUNK]) -> [f32; CHUNK] {
+            let mut values = *numbers;
+            values.iter_mut().for_each(|x| *x = kernel::gelu(*x));
+            values
         }
     }
 
     wide! {
-        fn times_derivatives(gradients: &mut [f32], numbers: &[f32]) {
-            gradients.iter_mut().zip(numbers).for_each(|(gradient, x)| *gradient *= kernel::derivative(*x));
+        fn to_chunk(numbers: &[f32; CHUNK], gradients: &[f32; CHUNK]) -> [f32; CHUNK] {
+            let mut gradients = *gradients;
+            // By index: an iterator's fold would be compiled by itself, and not for these instructions.
+            for at in 0..CHUNK {
+                gradients[at] *= kernel::derivative(numbers[at]);
+            }
+            gradients
         }
     }
 }

@@ -67,8 +67,11 @@ mod host {
     use burn::backend::tensor::FloatTensor;
     use burn::backend::{Autodiff, Flex};
     use burn::module::{Param, ParamId};
-    use burn::tensor::{Shape, Tensor};
+    use burn::tensor::{DType, Shape, Tensor, TensorData};
 
+    use super::super::matrix::Matrix;
+    use super::super::operation::numbers;
+    use super::super::wide::wide;
     use crate::deferred::{Deferred, put_off};
 
     #[derive(Debug)]
@@ -83,6 +86,56 @@ mod host {
         bias_id: Option<ParamId>,
         /// Of the input.
         shape: Shape,
+    }
+
+    /// A tensor `[rows, columns]` that has numbers in f32, and is contiguous.
+    fn matrix(tensor: &FloatTensor<Flex>) -> Option<Matrix<'_>> {
+        let shape = tensor.shape();
+        let plain = tensor.dtype() == DType::F32 && shape.num_elements() > 0 && tensor.is_contiguous();
+        plain.then(|| Matrix::new(numbers(tensor), [shape[0], shape[1]], shape[1]))
+    }
+
+    /// burn's product, without the zeros that burn 0.22 writes before it.
+    fn tensor(left: Matrix, right: Matrix) -> FloatTensor<Flex> {
+        FloatTensor::<Flex>::from_data(TensorData::new(left.times(right), [left.shape()[0], right.shape()[1]]))
+    }
+
+    fn output(
+        input: FloatTensor<Flex>,
+        weight: FloatTensor<Flex>,
+        bias: Option<FloatTensor<Flex>>,
+    ) -> FloatTensor<Flex> {
+        let [Some(rows), Some(columns)] = [&input, &weight].map(matrix) else {
+            return Flex::linear(input, weight, bias);
+        };
+        let mut output = rows.times(columns);
+        if let Some(bias) = bias {
+            add_to_rows(&mut output, numbers(&bias.to_contiguous()));
+        }
+        FloatTensor::<Flex>::from_data(TensorData::new(output, [rows.shape()[0], columns.shape()[1]]))
+    }
+
+    fn to_input(weight: FloatTensor<Flex>, gradient: FloatTensor<Flex>) -> FloatTensor<Flex> {
+        match [&weight, &gradient].map(matrix) {
+            [Some(weight), Some(gradient)] => tensor(gradient, weight.transposed()),
+            _ => Flex::linear_x_backward(weight, gradient),
+        }
+    }
+
+    wide! {
+        fn add_to_rows(rows: &mut [f32], bias: &[f32]) {
+            for row in rows.chunks_exact_mut(bias.len()) {
+                row.iter_mut().zip(bias).for_each(|(number, bias)| *number += bias);
+            }
+        }
+    }
+
+    wide! {
+        fn add_rows(sums: &mut [f32], rows: &[f32]) {
+            for row in rows.chunks_exact(sums.len()) {
+                sums.iter_mut().zip(row).for_each(|(sum, number)| *sum += number);
+            }
+        }
     }
 
     /// As a matrix of rows: one product is faster than one for every batch.
@@ -100,7 +153,7 @@ mod host {
             let State { input, weight, weight_id, bias_id, shape } = ops.state;
             let mut parents = ops.parents.into_iter();
             if let Some(node) = parents.next().flatten() {
-                let to_input = Flex::linear_x_backward(weight, gradient.clone());
+                let to_input = to_input(weight, gradient.clone());
                 gradients.register::<Flex>(node.id, Flex::float_reshape(to_input, shape));
             }
             let [of_weight, of_bias] = [parents.next().flatten(), parents.next().flatten()];
@@ -139,11 +192,18 @@ mod host {
 
     impl OfWeights {
         fn weight_primitive(&self) -> FloatTensor<Flex> {
-            Flex::linear_weight_backward(self.input.clone(), self.gradient.clone())
+            match [&self.input, &self.gradient].map(matrix) {
+                [Some(input), Some(gradient)] => tensor(input.transposed(), gradient),
+                _ => Flex::linear_weight_backward(self.input.clone(), self.gradient.clone()),
+            }
         }
 
         fn bias_primitive(&self) -> FloatTensor<Flex> {
-            Flex::linear_bias_backward(self.gradient.clone())
+            let Some(_) = matrix(&self.gradient) else { return Flex::linear_bias_backward(self.gradient.clone()) };
+            let mut sums = vec![0.0; self.gradient.shape()[1]];
+            add_rows(&mut sums, numbers(&self.gradient));
+            let columns = sums.len();
+            FloatTensor::<Flex>::from_data(TensorData::new(sums, [columns]))
         }
 
         fn weight(&self) -> Tensor<2> {
@@ -174,7 +234,7 @@ mod host {
             bias_id: bias.filter(|bias| bias.val().is_require_grad()).map(|bias| bias.id),
             shape,
         };
-        let output_of = |bias| Flex::float_reshape(Flex::linear(input, values, bias), output_shape);
+        let output_of = |bias| Flex::float_reshape(output(input, values, bias), output_shape);
         let output = match bias {
             None => {
                 let output = output_of(None);

@@ -5,6 +5,9 @@ use std::ops::Range;
 
 use gemm::{Parallelism, gemm};
 
+/// Products of fewer multiplications are not worth another core: burn-flex's bound.
+const FOR_ONE_CORE: usize = 192 * 192 * 192;
+
 /// Numbers of a slice, seen as a matrix.
 #[derive(Clone, Copy)]
 pub(super) struct Matrix<'a> {
@@ -22,9 +25,41 @@ impl<'a> Matrix<'a> {
         Self { values, rows, columns, row_stride: stride, column_stride: 1 }
     }
 
+    pub(super) fn shape(self) -> [usize; 2] {
+        [self.rows, self.columns]
+    }
+
     pub(super) fn transposed(self) -> Self {
         let Self { values, rows, columns, row_stride, column_stride } = self;
         Self { values, rows: columns, columns: rows, row_stride: column_stride, column_stride: row_stride }
+    }
+
+    /// The product, row by row. On several cores it is the same bits as on one.
+    pub(super) fn times(self, right: Matrix) -> Vec<f32> {
+        let work = self.rows.saturating_mul(self.columns).saturating_mul(right.columns);
+        let parallelism = if work < FOR_ONE_CORE { Parallelism::None } else { Parallelism::Rayon(0) };
+        let mut product = Vec::new();
+        self.append_times(right, &mut product, parallelism);
+        product
+    }
+
+    /// The same behind other numbers, on one core.
+    pub(super) fn append_product(self, right: Matrix, output: &mut Vec<f32>) {
+        self.append_times(right, output, Parallelism::None);
+    }
+
+    fn append_times(self, right: Matrix, output: &mut Vec<f32>, parallelism: Parallelism) {
+        let (rows, columns) = (self.rows, right.columns);
+        output.reserve(rows * columns);
+        let first = output.spare_capacity_mut().as_mut_ptr().cast();
+        multiply(
+            MatrixMut { first, rows, columns, stride: columns, of: PhantomData },
+            self,
+            right,
+            (false, parallelism),
+        );
+        // SAFETY: there is room for them, and the product has written all of them.
+        unsafe { output.set_len(output.len() + rows * columns) };
     }
 
     /// Some of the rows.
@@ -81,44 +116,45 @@ impl<'a> MatrixMut<'a> {
 
     /// Becomes a product.
     pub(super) fn set_product(&mut self, left: Matrix, right: Matrix) {
-        self.product(left, right, false);
+        multiply(self.rows(0..self.rows), left, right, (false, Parallelism::None));
     }
 
     /// Adds a product.
     pub(super) fn add_product(&mut self, left: Matrix, right: Matrix) {
-        self.product(left, right, true);
+        multiply(self.rows(0..self.rows), left, right, (true, Parallelism::None));
     }
+}
 
-    fn product(&mut self, left: Matrix, right: Matrix, add: bool) {
-        let shapes = [[left.rows, left.columns], [right.rows, right.columns], [self.rows, self.columns]];
-        let fits = left.columns == right.rows && left.rows == self.rows && right.columns == self.columns;
-        assert!(fits && shapes.iter().flatten().all(|size| *size > 0), "{shapes:?} are no matrices of a product");
-        let strides = |matrix: Matrix| (matrix.column_stride as isize, matrix.row_stride as isize);
-        let ((left_columns, left_rows), (right_columns, right_rows)) = (strides(left), strides(right));
-        // SAFETY: all three lie where they were made, the first of them is nobody else's, and their shapes fit.
-        unsafe {
-            gemm(
-                self.rows,
-                self.columns,
-                left.columns,
-                self.first,
-                1,
-                self.stride as isize,
-                add,
-                left.values.as_ptr(),
-                left_columns,
-                left_rows,
-                right.values.as_ptr(),
-                right_columns,
-                right_rows,
-                1.0,
-                1.0,
-                false,
-                false,
-                false,
-                Parallelism::None,
-            );
-        }
+/// Writes a product, or adds it to what there is.
+fn multiply(output: MatrixMut, left: Matrix, right: Matrix, (add, parallelism): (bool, Parallelism)) {
+    let shapes = [[left.rows, left.columns], [right.rows, right.columns], [output.rows, output.columns]];
+    let fits = left.columns == right.rows && left.rows == output.rows && right.columns == output.columns;
+    assert!(fits && shapes.iter().flatten().all(|size| *size > 0), "{shapes:?} are no matrices of a product");
+    let strides = |matrix: Matrix| (matrix.column_stride as isize, matrix.row_stride as isize);
+    let ((left_columns, left_rows), (right_columns, right_rows)) = (strides(left), strides(right));
+    // SAFETY: all three lie where they were made, the first of them is nobody else's, and their shapes fit.
+    unsafe {
+        gemm(
+            output.rows,
+            output.columns,
+            left.columns,
+            output.first,
+            1,
+            output.stride as isize,
+            add,
+            left.values.as_ptr(),
+            left_columns,
+            left_rows,
+            right.values.as_ptr(),
+            right_columns,
+            right_rows,
+            1.0,
+            1.0,
+            false,
+            false,
+            false,
+            parallelism,
+        );
     }
 }
 
@@ -153,7 +189,14 @@ mod tests {
                 _ => was,
             };
             assert_eq!(output[row * 10 + column], expected, "{row}, {column}");
+            let appended = (2..5).contains(&row) && (5..10).contains(&column);
+            if appended {
+                assert_eq!(left.times(right)[(row - 2) * 5 + column - 5], product(row - 2, column - 5));
+            }
         }
+        let mut behind = vec![7.0];
+        left.append_product(right, &mut behind);
+        assert_eq!((behind[0], &behind[1..]), (7.0, &left.times(right)[..]));
     }
 
     #[test]

@@ -4,22 +4,22 @@
 
 /// A function whose body is compiled once more for AVX2, and runs so where that is.
 macro_rules! wide {
-    (fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block) => {
-        fn $name($($argument: $type),*) {
+    (fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block) => {
+        fn $name($($argument: $type),*) $(-> $result)? {
             #[inline(always)]
-            fn run($($argument: $type),*) $body
+            fn run($($argument: $type),*) $(-> $result)? $body
             #[cfg(target_arch = "x86_64")]
             {
                 #[target_feature(enable = "avx2")]
-                fn wide($($argument: $type),*) {
-                    run($($argument),*);
+                fn wide($($argument: $type),*) $(-> $result)? {
+                    run($($argument),*)
                 }
                 if is_x86_feature_detected!("avx2") {
                     // SAFETY: the processor has what the function is compiled for.
                     return unsafe { wide($($argument),*) };
                 }
             }
-            run($($argument),*);
+            run($($argument),*)
         }
     };
 }

@@ -24,7 +24,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// ahead again. Until a stage hears of it, it keeps what was before the step: parameters and optimizer state once more, and the
     /// step's gradients.
     ///
-    /// A batch is taken from `batches` up to one step before it is due. Where this is dropped before it has come to an end, the
+    /// A batch is taken from `batches` one step before it is due. Where this is dropped before it has come to an end, the
     /// step that has begun is ended. [`StepReport::step_time`] is the time since the step before, and idle times that overlapping
     /// steps save are taken off [`Account::other`](crate::Account::other), which can be negative.
     ///
@@ -88,8 +88,10 @@ impl<In: Payload, Target: Payload, I: Iterator<Item = Batch<In, Target>>> Steps<
             Err(BatchError::NoWeight) => return Err(StepOver::Passed(Box::new(self.pipeline.pass_over()?))),
             Err(error) => return Err(StepOver::Failed(error.into())),
         };
+        self.look();
         let assumed = self.pipeline.stepping.flush.assumed(self.pipeline.steps);
-        let flush = if self.pipeline.as_assumed { Flush::Ahead(assumed) } else { Flush::Together };
+        let ahead = self.pipeline.as_assumed && self.next.is_some();
+        let flush = if ahead { Flush::Ahead(assumed) } else { Flush::Together };
         Ok(Some(self.pipeline.launch(batch, flush)?))
     }
 
