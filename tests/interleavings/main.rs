@@ -209,11 +209,11 @@ fn steps_that_overlap_come_to_the_same_bits_in_any_order() {
             assert!(pipeline.steps(steps()).all(|report| report.is_ok()));
             assert!(pipeline.checkpoint().unwrap() == *expected, "other bits");
         });
-        // Who breaks off ends what has begun.
+        // Who breaks off undoes what has begun.
         explored += explore(move || {
             let mut pipeline = builder(shape, None).clip(CLIP).build().unwrap();
             pipeline.steps(steps()).next().unwrap().unwrap();
-            steps().skip(2).for_each(|batch| drop(pipeline.step(batch).unwrap()));
+            steps().skip(1).for_each(|batch| drop(pipeline.step(batch).unwrap()));
             assert!(pipeline.checkpoint().unwrap() == *again, "other bits");
         });
     }

@@ -45,9 +45,18 @@ fn waits(call: &str) -> bool {
 
 #[test]
 fn a_run_with_a_thread_that_never_returns_ends_with_its_own_exit_status() {
+    ends("--every 1");
+}
+
+#[test]
+fn so_does_one_whose_steps_overlap() {
+    ends("--every 100 --flush ahead");
+}
+
+fn ends(flags: &str) {
     let place = Place::new();
-    let flags = "--steps 1000000 --watchdog 1 --checkpoint @kept --every 1 --log @log";
-    let mut child = place.command(flags).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let flags = format!("--steps 1000000 --watchdog 1 --checkpoint @kept --log @log {flags}");
+    let mut child = place.command(&flags).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     wait_for_lines(&place.path("log"), 3, &mut child);
     let thread = thread_called("stage-1", &child);
     freeze(thread, &child);

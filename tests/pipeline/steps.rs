@@ -1,11 +1,12 @@
 //! Steps that overlap come to the same bits, and the same reports, as steps that do not.
 
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig;
-use burn::module::Module;
+use burn::module::{Module, Param};
 use burn::optim::{AdamW, AdamWConfig, AdamWState, Optimizer};
 use burn::tensor::{Device, Tensor};
 use stageline::schedule::{DualPipeV, EagerOneFOneB, GPipe, Interleaved, OneFOneB, Schedule, ZbH1, ZbH2, ZbV};
@@ -226,24 +227,119 @@ fn what_is_put_right_costs_one_step_and_no_more() {
 }
 
 #[test]
-fn who_asks_for_no_more_ends_what_has_begun() {
+fn who_asks_for_no_more_has_as_many_steps_as_were_reported() {
     within_a_minute(|| {
-        let forwards = Arc::<AtomicUsize>::default();
-        let mut pipeline = counted(&forwards, None, 0).build().unwrap();
-        let asked = AtomicUsize::new(0);
-        let batches = (0..9).map(|step| {
-            asked.fetch_add(1, Ordering::SeqCst);
-            plain(step)
-        });
-        assert_eq!(pipeline.steps(batches).nth(2).unwrap().unwrap().step, 2);
-        assert_eq!(asked.into_inner(), 4, "one batch before it is due");
-        let (found, mut expected) = (pipeline.checkpoint().unwrap(), counted(&forwards, None, 0).build().unwrap());
-        assert_eq!(found.progress.steps, 4);
-        (0..4).for_each(|step| drop(expected.step(plain(step)).unwrap()));
-        assert!(found == expected.checkpoint().unwrap());
-        // Nothing to do is nothing.
-        assert!(pipeline.steps(Vec::new()).next().is_none());
-        assert_eq!(pipeline.step(plain(4)).unwrap().step, 4);
+        // Behind a step that was as it was taken to be, and behind ones that were not.
+        for clip in [1e9, 1.0, 1e-6] {
+            let build = || counted(&Arc::default(), None, 0).clip(Clip::GlobalNorm(clip)).build().unwrap();
+            for steps in 1..5 {
+                let (mut pipeline, asked) = (build(), AtomicUsize::new(0));
+                let batches = (0..9).map(|step| {
+                    asked.fetch_add(1, Ordering::SeqCst);
+                    plain(step)
+                });
+                let reports = pipeline.steps(batches).take(steps).map(|report| report.unwrap().step);
+                assert_eq!(reports.collect::<Vec<_>>(), (0..steps).collect::<Vec<_>>());
+                assert!([steps, steps + 1].contains(&asked.into_inner()), "one batch before it is due");
+                let mut expected = build();
+                (0..steps).for_each(|step| drop(expected.step(plain(step as u64)).unwrap()));
+                assert!(pipeline.checkpoint().unwrap() == expected.checkpoint().unwrap(), "{clip}, {steps}");
+                // What was undone left nothing, and nothing to do is nothing.
+                assert!(pipeline.steps(Vec::new()).next().is_none());
+                pipeline.eval(plain(7)).unwrap();
+                pipeline.gradients(plain(7)).unwrap();
+                let (after, then) = (pipeline.step(plain(8)).unwrap(), expected.step(plain(8)).unwrap());
+                assert_eq!((after.step, after.loss.to_bits()), (steps, then.loss.to_bits()));
+                assert!(pipeline.checkpoint().unwrap() == expected.checkpoint().unwrap(), "{clip}, {steps}");
+            }
+        }
+    });
+}
+
+#[test]
+fn batches_that_panic_and_steps_that_are_forgotten_leave_whole_steps() {
+    within_a_minute(|| {
+        let states: Vec<_> = {
+            let mut pipeline = counted(&Arc::default(), None, 0).build().unwrap();
+            let states = (0..3).map(|step| {
+                pipeline.step(plain(step)).unwrap();
+                pipeline.checkpoint().unwrap()
+            });
+            states.collect()
+        };
+        for at in 1..4 {
+            let mut pipeline = counted(&Arc::default(), None, 0).build().unwrap();
+            let batches =
+                (0..9).map(|step| if step == at { panic::panic_any("a fault for the test") } else { plain(step) });
+            let trained = panic::catch_unwind(AssertUnwindSafe(|| pipeline.steps(batches).count()));
+            assert!(trained.is_err());
+            let left = pipeline.checkpoint().unwrap();
+            assert!(left.progress.steps == 0 || left == states[left.progress.steps as usize - 1], "{at}");
+            assert!(left.progress.steps < at, "{at}");
+            // The second one is asked for before anything begins.
+            let next = pipeline.step(plain(1));
+            assert!(if at == 1 { next.is_ok() } else { matches!(next, Err(StepError::Stopped { .. })) }, "{at}");
+        }
+        let mut pipeline = counted(&Arc::default(), None, 0).build().unwrap();
+        let mut steps = pipeline.steps((0..9).map(plain));
+        steps.next().unwrap().unwrap();
+        std::mem::forget(steps);
+        assert!(pipeline.checkpoint().unwrap() == states[0]);
+        assert!(matches!(pipeline.step(plain(1)), Err(StepError::Stopped { .. })));
+        // Once it has stopped, there is one error, and then nothing more.
+        let mut stopped = pipeline.steps(std::iter::repeat_with(|| plain(1)));
+        assert!(matches!(stopped.next(), Some(Err(StepError::Stopped { .. }))) && stopped.next().is_none());
+    });
+}
+
+/// A layer with a factor whose gradient is NaN where no input is within 1 of 0; that of the input is not.
+#[derive(Module, Debug)]
+struct Lonely {
+    layer: Layer,
+    factor: Param<Tensor<1>>,
+}
+
+impl Stage for Lonely {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        let within = input.clone().detach().abs().neg().add_scalar(1.0).clamp_min(0.0).max_dim(1);
+        self.layer.forward(input) + (within * self.factor.val().unsqueeze()).sqrt() * 0.0
+    }
+}
+
+#[test]
+fn where_only_the_owner_or_only_the_holder_of_a_tied_parameter_is_not_finite_it_is_put_right_too() {
+    let batch = |step: u64| {
+        let (input, target) = Mlp::batch(6, WIDTH, false, step);
+        Batch::new(if step == 2 { input * 1e20 + 1e20 } else { input }, target)
+    };
+    within_a_minute(move || {
+        for lonely in [0, 1] {
+            let build = || {
+                let Mlp { mut layers, error } = Mlp::new(2, WIDTH, 27);
+                let (between, tied) = (layers.pop().unwrap(), layers.pop().unwrap());
+                let factor = Param::from_tensor(Tensor::ones([1], &device().autodiff()));
+                let lone = Lonely { layer: tied.clone(), factor };
+                let builder = if lonely == 0 {
+                    let chain = Pipeline::builder().stage(lone, falling()).stage(between, falling());
+                    chain.loss::<(Vec<Layer>, Error)>((vec![tied], error), falling())
+                } else {
+                    let chain = Pipeline::builder().stage(tied, falling()).stage(lone, falling());
+                    chain.loss::<(Vec<Layer>, Error)>((vec![between], error), falling())
+                };
+                builder.micro_batches(3).on_non_finite(OnNonFinite::Skip).build().unwrap()
+            };
+            let (mut together, mut ahead) = (build(), build());
+            let updates: Vec<_> = (0..5).map(|step| together.step(batch(step)).unwrap().update).collect();
+            let found: Vec<_> = ahead.steps((0..5).map(batch)).map(|report| report.unwrap().update).collect();
+            assert_eq!(format!("{found:?}"), format!("{updates:?}"));
+            let Update::NonFinite { culprit: Some(culprit) } = updates[2] else { panic!("{updates:?}") };
+            assert_eq!(culprit.stage, lonely);
+            assert!(updates.iter().filter(|update| update.stepped()).count() == 4, "{updates:?}");
+            assert!(ahead.checkpoint().unwrap() == together.checkpoint().unwrap(), "lonely {lonely}: other bits");
+        }
     });
 }
 

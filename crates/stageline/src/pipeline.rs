@@ -62,6 +62,10 @@ pub struct Pipeline<In: Payload, Target: Payload> {
     /// How many steps are done, those that were skipped included.
     steps: usize,
     optimizer_steps: u64,
+    /// Whether a step is not over, of which nobody knows any more if it is still so when something else is asked for.
+    is_in_flight: bool,
+    /// Why the pipeline stopped, if nobody was there to be told.
+    unsaid: Option<StepError>,
     /// When the last step ended.
     last_end: Instant,
     /// Whether the last step was none to put right: the next may be made ahead of its verdict.
@@ -154,6 +158,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             longest: Duration::ZERO,
             steps: 0,
             optimizer_steps: 0,
+            is_in_flight: false,
+            unsaid: None,
             last_end: Instant::now(),
             as_assumed: true,
             layout,
@@ -232,7 +238,13 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         self.warned.set(false);
     }
 
-    fn running(&self) -> Result<(), StepError> {
+    fn running(&mut self) -> Result<(), StepError> {
+        if self.is_in_flight {
+            self.abandon();
+        }
+        if let Some(error) = self.unsaid.take() {
+            return Err(error);
+        }
         if self.workers.is_empty() { Err(StepError::Stopped { during: self.during }) } else { Ok(()) }
     }
 
@@ -248,19 +260,35 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// Waits for a message of a worker, and looks meanwhile whether any of them still begins something.
     fn receive<R>(&self, messages: &Receiver<R>) -> Result<R, Ended> {
         let Some(watchdog) = self.stepping.watchdog else { return Ok(self.stop.receive(messages)?) };
-        let limit = watchdog.limit(self.longest);
         loop {
             if let Some(message) = self.stop.receive_within(messages, watchdog.interval())? {
                 return Ok(message);
             }
-            let stall = Stall::seen(self.workers.iter().map(|worker| worker.post.places()), self.began, self.during);
-            if stall.still > limit.saturating_add(watchdog.grace) {
-                return Err(Ended::ByCaller(StepError::Stalled(Box::new(stall))));
-            }
-            if stall.still > limit && !self.warned.replace(true) {
-                tracing::warn!(events = %stall.to_json(), "{stall}");
-            }
+            self.look(watchdog)?;
         }
+    }
+
+    /// Sends to a worker, and looks meanwhile as well.
+    fn send<R>(&self, channel: &Sender<R>, mut message: R) -> Result<(), Ended> {
+        let Some(watchdog) = self.stepping.watchdog else { return Ok(self.stop.send(channel, message)?) };
+        while let Some(back) = self.stop.send_within(channel, message, watchdog.interval())? {
+            message = back;
+            self.look(watchdog)?;
+        }
+        Ok(())
+    }
+
+    /// Whether any worker still begins something.
+    fn look(&self, watchdog: Watchdog) -> Result<(), Ended> {
+        let limit = watchdog.limit(self.longest);
+        let stall = Stall::seen(self.workers.iter().map(|worker| worker.post.places()), self.began, self.during);
+        if stall.still > limit.saturating_add(watchdog.grace) {
+            return Err(Ended::ByCaller(StepError::Stalled(Box::new(stall))));
+        }
+        if stall.still > limit && !self.warned.replace(true) {
+            tracing::warn!(events = %stall.to_json(), "{stall}");
+        }
+        Ok(())
     }
 
     /// Ends every worker that still runs, and keeps its stages. One that does not end in time is left behind.

@@ -18,7 +18,7 @@ pub struct StepReport {
     pub terms: Vec<LossTerm>,
     /// What it was multiplied by before the backward.
     pub loss_scale: f64,
-    /// From the cut batch to the last optimizer step.
+    /// From the cut batch to the last optimizer step; of [steps that overlap](crate::Pipeline::steps) since the end of the step before.
     pub step_time: Duration,
     /// Each stage's part, in order.
     pub stages: Vec<StageReport>,

@@ -382,7 +382,8 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
     }
 
     fn forget(&mut self) {
-        self.finish();
+        self.mode = Mode::Idle;
+        self.sink.forget();
         self.gradients.take();
     }
 

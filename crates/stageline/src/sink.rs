@@ -42,6 +42,8 @@ pub(crate) trait Sink<M>: Send {
     fn receive_gradient(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped>;
     /// The sum of the losses of the pass, term by term, if this is where they are made.
     fn losses(&mut self) -> Option<Vec<f64>>;
+    /// Leaves the losses of the pass alone.
+    fn forget(&mut self);
 }
 
 /// The sink of every stage but the last: a link.
@@ -101,6 +103,8 @@ impl<S: Stage> Sink<S> for ToNext<S::Output> {
     fn losses(&mut self) -> Option<Vec<f64>> {
         None
     }
+
+    fn forget(&mut self) {}
 }
 
 /// The sink of the last stage: the loss.
@@ -197,6 +201,10 @@ impl<L: LossStage> Sink<L> for ToLoss<L::Target> {
         let each = std::mem::take(&mut self.losses).into_values();
         let each = each.map(|loss| loss.into_data().iter::<f64>().collect::<Vec<_>>());
         each.reduce(|sums, loss| sums.into_iter().zip(loss).map(|(sum, loss)| sum + loss).collect())
+    }
+
+    fn forget(&mut self) {
+        self.losses.clear();
     }
 }
 

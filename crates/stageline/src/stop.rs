@@ -10,7 +10,8 @@ use parking_lot::Mutex;
 
 use crate::error::StepError;
 use crate::threads::{
-    AtomicBool, Over, PATIENCE, Receiver, Sender, TryRecvError, TrySendError, bounded, receive_or, send_or, yield_now,
+    AtomicBool, Over, PATIENCE, Receiver, Sender, TryRecvError, TrySendError, bounded, pause, receive_or, send_or,
+    yield_now,
 };
 
 /// A wait ended because the pipeline stops.
@@ -111,6 +112,20 @@ impl Stop {
             None => Ok(()),
             Some(message) => self.await_room(channel, message),
         }
+    }
+
+    /// The same, but the message comes back if there is no room for so long.
+    pub(crate) fn send_within<T>(&self, channel: &Sender<T>, message: T, wait: Duration) -> Result<Option<T>, Stopped> {
+        let start = Instant::now();
+        let mut message = message;
+        while let Some(back) = self.try_send(channel, message)? {
+            if start.elapsed() >= wait {
+                return Ok(Some(back));
+            }
+            message = back;
+            pause();
+        }
+        Ok(None)
     }
 
     /// What is there already, if anything.

@@ -144,7 +144,10 @@ impl Worker {
         // A subscriber that panics while it is told of a failure ends the thread, and no more.
         let _ = catch_unwind(AssertUnwindSafe(|| self.obey()));
         match self.made {
-            Some(step) if step >= self.waits.committed() => self.roll_back(),
+            Some(step) if step >= self.waits.committed() => {
+                self.roll_back();
+                effects::forget_kept();
+            }
             _ => self.commit(),
         }
     }
@@ -193,6 +196,7 @@ impl Worker {
     /// What comes after a step that not all stages have made.
     fn roll_back(&mut self) {
         self.runners.iter_mut().for_each(|runner| runner.roll_back());
+        effects::skipped();
     }
 
     fn save(&mut self, during: During) -> Result<(), Interrupt> {
@@ -271,6 +275,7 @@ impl Worker {
                 self.runners.iter_mut().for_each(|runner| runner.forget());
                 effects::skipped();
                 if let Some(step) = self.made {
+                    self.diary.during = During::Step(step);
                     self.roll_back();
                     self.conclude_as(step, verdict)?;
                 }
@@ -284,7 +289,10 @@ impl Worker {
         if let Last::Assumed(assumed) = self.last
             && let Some(verdict) = self.waits.try_receive(&self.line.verdicts)?
         {
+            self.diary.enter(self.diary.stage, Activity::Verdict);
             self.heard(assumed, verdict);
+            let held = self.runners.first().and_then(|runner| self.gauges.read(runner.device()));
+            self.diary.leave(self.waits.take(), held);
         }
         Ok(())
     }

@@ -72,7 +72,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// To all workers.
     pub(super) fn tell(&self, verdict: Verdict) -> Result<(), Ended> {
         for worker in &self.workers {
-            self.stop.send(&worker.verdicts, verdict)?;
+            self.send(&worker.verdicts, verdict)?;
         }
         Ok(())
     }
@@ -80,7 +80,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// Lets workers ask for the verdict on the last step, if nothing is behind it.
     pub(super) fn settle(&self) -> Result<(), Ended> {
         for worker in &self.workers {
-            self.stop.send(&worker.commands, Command::Settle { during: self.during })?;
+            self.send(&worker.commands, Command::Settle { during: self.during })?;
         }
         Ok(())
     }
@@ -127,11 +127,11 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
 
     /// Asks all workers for a pass.
     pub(super) fn ask(&self, (inputs, targets): (Vec<In>, Vec<Target>), asked: Asked) -> Result<(), Ended> {
-        self.stop.send(&self.door.inputs, inputs)?;
-        self.stop.send(&self.door.targets, targets)?;
+        self.send(&self.door.inputs, inputs)?;
+        self.send(&self.door.targets, targets)?;
         for worker in &self.workers {
             let events = if let Pass::Train(_) = asked.pass { Vec::with_capacity(worker.events) } else { Vec::new() };
-            self.stop.send(&worker.commands, Command::Run(Run { asked: asked.clone(), events }))?;
+            self.send(&worker.commands, Command::Run(Run { asked: asked.clone(), events }))?;
         }
         Ok(())
     }

@@ -53,6 +53,9 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// # Errors
     /// [`StepError::Lost`] or [`StepError::Unreadable`] if a stage or its device is gone; otherwise as for [`step`](Self::step).
     pub fn checkpoint(&mut self) -> Result<Checkpoint, StepError> {
+        if self.is_in_flight {
+            self.abandon();
+        }
         let states =
             if self.workers.is_empty() { self.kept()? } else { self.copied().map_err(|ended| self.end(ended))? };
         let progress = Progress {
@@ -74,7 +77,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     fn copied(&mut self) -> Result<Vec<StageState>, Ended> {
         self.begin(During::Checkpoint { steps: self.steps });
         for worker in &self.workers {
-            self.stop.send(&worker.commands, Command::Save { during: self.during })?;
+            self.send(&worker.commands, Command::Save { during: self.during })?;
         }
         self.gather(&self.saved)
     }

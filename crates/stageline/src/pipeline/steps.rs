@@ -1,5 +1,7 @@
 //! One step after the other.
 
+use std::thread::panicking;
+
 use super::Pipeline;
 use super::pass::Ended;
 use super::train::Begun;
@@ -25,8 +27,11 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// step's gradients.
     ///
     /// A batch is taken from `batches` one step before it is due. Where this is dropped before it has come to an end, the
-    /// step that has begun is ended. [`StepReport::step_time`] is the time since the step before, and idle times that overlapping
-    /// steps save are taken off [`Account::other`](crate::Account::other), which can be negative.
+    /// step that has begun is undone, so that as many steps are made as were reported: to do something after every hundredth, ask
+    /// for the steps of `batches.by_ref().take(100)`. [`StepReport::step_time`] is the time since the step before, and idle times
+    /// that overlapping steps save are taken off [`Account::other`](crate::Account::other), which can be negative. Events are those of
+    /// the step as it was first made. Forwards of a step that is void are not without a trace where a stage has a state of its own:
+    /// burn's dropout draws numbers, and its batch norm counts them, as [`crate::Dropout`] and [`crate::AccumulatedBatchNorm`] do not.
     ///
     /// ```no_run
     /// # use burn::tensor::Tensor;
@@ -50,19 +55,22 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     where
         I: IntoIterator<Item = Batch<In, Target>>,
     {
-        Steps { pipeline: self, batches: Some(batches.into_iter()), next: None, begun: None }
+        Steps { pipeline: self, batches: Some(batches.into_iter()), next: None, now: None, behind: None }
     }
 }
 
 /// The steps of [`Pipeline::steps`].
+#[must_use = "steps are made when they are asked for"]
 pub struct Steps<'a, In: Payload, Target: Payload, I> {
     pipeline: &'a mut Pipeline<In, Target>,
     /// None when there are no more, or nothing can be made of them.
     batches: Option<I>,
     /// A batch that is cut, and not yet trained on.
     next: Option<Result<MicroBatches<In, Target>, BatchError>>,
-    /// A step on which workers are, or will be next.
-    begun: Option<Begun<In, Target>>,
+    /// The step on which workers are, or will be next,
+    now: Option<Begun<In, Target>>,
+    /// and the one behind it.
+    behind: Option<Begun<In, Target>>,
 }
 
 impl<In: Payload, Target: Payload, I: Iterator<Item = Batch<In, Target>>> Steps<'_, In, Target, I> {
@@ -75,46 +83,50 @@ impl<In: Payload, Target: Payload, I: Iterator<Item = Batch<In, Target>>> Steps<
         }
     }
 
-    /// What has begun behind another step, or begins now; none where a batch is not trained on.
-    fn begin(&mut self) -> Result<Option<Begun<In, Target>>, StepOver> {
-        if let Some(begun) = self.begun.take() {
-            return Ok(Some(begun));
-        }
+    /// Begins a step, if none has begun, and there is a batch for one.
+    fn begin(&mut self) -> Result<(), StepOver> {
         self.look();
-        let Some(batch) = self.next.take() else { return Ok(None) };
+        let Some(batch) = self.next.take() else { return Ok(()) };
         self.pipeline.running()?;
+        let ahead = self.pipeline.as_assumed && {
+            self.look();
+            matches!(self.next, Some(Ok(_)))
+        };
+        self.pipeline.begin(During::Step(self.pipeline.steps));
         let batch = match batch {
             Ok(batch) => batch,
             Err(BatchError::NoWeight) => return Err(StepOver::Passed(Box::new(self.pipeline.pass_over()?))),
             Err(error) => return Err(StepOver::Failed(error.into())),
         };
-        self.look();
         let assumed = self.pipeline.stepping.flush.assumed(self.pipeline.steps);
-        let ahead = self.pipeline.as_assumed && self.next.is_some();
         let flush = if ahead { Flush::Ahead(assumed) } else { Flush::Together };
-        Ok(Some(self.pipeline.launch(batch, flush)?))
+        self.now = Some(self.pipeline.launch(batch, flush)?);
+        Ok(())
     }
 
     /// Begins the step behind this one, if it can.
-    fn begin_behind(&mut self, begun: &Begun<In, Target>) -> Result<(), Ended> {
-        if begun.may_be_followed() {
+    fn begin_behind(&mut self) -> Result<(), Ended> {
+        if self.now.as_ref().is_some_and(Begun::may_be_followed) {
             self.look();
             if let Some(batch) = self.next.take_if(|batch| batch.is_ok()) {
-                self.begun = batch.ok().map(|batch| self.pipeline.launch_behind(batch)).transpose()?;
+                self.behind = batch.ok().map(|batch| self.pipeline.launch_behind(batch)).transpose()?;
             }
         }
         Ok(())
     }
 
     fn step(&mut self) -> Result<Option<StepReport>, StepOver> {
-        self.pipeline.begin(During::Step(self.pipeline.steps));
-        let Some(begun) = self.begin()? else { return Ok(None) };
-        self.begin_behind(&begun)?;
+        if self.now.is_none() {
+            self.begin()?;
+        }
+        self.begin_behind()?;
+        let Some(now) = &self.now else { return Ok(None) };
         // The watchdog is not for who makes the batches.
         self.pipeline.begin(During::Step(self.pipeline.steps));
-        let report = self.pipeline.complete(&begun, self.begun.is_some())?;
+        let report = self.pipeline.complete(now, self.behind.is_some())?;
+        self.now = self.behind.take();
         if !self.pipeline.as_assumed {
-            self.next = self.begun.take().map(|void| Ok(void.into_batch())).or(self.next.take());
+            self.next = self.now.take().map(|void| Ok(void.into_batch())).or(self.next.take());
         }
         Ok(Some(report))
     }
@@ -124,7 +136,7 @@ impl<In: Payload, Target: Payload, I: Iterator<Item = Batch<In, Target>>> Steps<
 enum StepOver {
     /// It weighs nothing.
     Passed(Box<StepReport>),
-    /// It cannot be cut.
+    /// It cannot be cut, or nothing runs any more.
     Failed(StepError),
     Ended(Ended),
 }
@@ -148,10 +160,15 @@ impl<In: Payload, Target: Payload, I: Iterator<Item = Batch<In, Target>>> Iterat
         match self.step() {
             Ok(report) => report.map(Ok),
             Err(StepOver::Passed(report)) => Some(Ok(*report)),
-            Err(StepOver::Failed(error)) => Some(Err(error)),
-            Err(StepOver::Ended(ended)) => {
-                (self.batches, self.next, self.begun) = (None, None, None);
-                Some(Err(self.pipeline.end(ended)))
+            // The next batch may do.
+            Err(StepOver::Failed(error @ StepError::Batch(_))) => Some(Err(error)),
+            Err(over) => {
+                (self.batches, self.next, self.now, self.behind) = (None, None, None, None);
+                Some(Err(match over {
+                    StepOver::Ended(ended) => self.pipeline.end(ended),
+                    StepOver::Failed(error) => error,
+                    StepOver::Passed(_) => unreachable!("it is a report"),
+                }))
             }
         }
     }
@@ -159,10 +176,13 @@ impl<In: Payload, Target: Payload, I: Iterator<Item = Batch<In, Target>>> Iterat
 
 impl<In: Payload, Target: Payload, I> Drop for Steps<'_, In, Target, I> {
     fn drop(&mut self) {
-        let Some(begun) = self.begun.take() else { return };
-        if let Err(ended) = self.pipeline.complete(&begun, false) {
-            let error = self.pipeline.end(ended);
-            tracing::error!("a step that had begun when no more were asked for: {error}");
+        if self.now.is_none() {
+            return;
+        }
+        if panicking() {
+            self.pipeline.abandon();
+        } else {
+            self.pipeline.undo();
         }
     }
 }

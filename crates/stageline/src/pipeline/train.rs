@@ -93,7 +93,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         self.asked(Begun { inputs, targets, context, flush, began, behind: true })
     }
 
-    fn asked(&self, begun: Begun<In, Target>) -> Result<Begun<In, Target>, Ended> {
+    fn asked(&mut self, begun: Begun<In, Target>) -> Result<Begun<In, Target>, Ended> {
+        self.is_in_flight = true;
         let Begun { ref inputs, ref targets, ref context, flush, began, behind } = begun;
         let (during, clock) = (During::Step(context.step), self.stepping.clock(context.step));
         let (plan, pass) = (Arc::clone(&self.plan), Pass::Train(Arc::clone(context)));
@@ -124,8 +125,10 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         let update = self.update(begun, &sums, verdict)?;
         self.over(context.step, update)?;
         if is_made {
-            self.answer(verdict, alone)?;
+            // If a worker has failed meanwhile, that is for the next step to tell: this one is made.
+            let _ = self.answer(verdict, alone);
         }
+        self.is_in_flight = followed && is_made;
         let report = |stage: &Stepped| StageReport {
             busy: busy(events.iter().flatten().filter(|event| event.stage == stage.stage)),
             learning_rate: stage.conclusion.learning_rate,
@@ -140,6 +143,28 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             events,
             took,
         }))
+    }
+
+    /// Undoes a step that was launched ahead of its verdict, when workers are done with it.
+    pub(super) fn undo(&mut self) {
+        self.begin(During::Step(self.steps));
+        let undone = self.undone();
+        self.is_in_flight = false;
+        self.unsaid = undone.err().map(|ended| self.end(ended));
+    }
+
+    fn undone(&self) -> Result<(), Ended> {
+        self.finished()?;
+        self.answer(Verdict::Skip, true)?;
+        self.concluded_stages(Verdict::Skip)?;
+        self.recorded().map(drop)
+    }
+
+    /// Gives up whatever workers are in the middle of, and all that not all of them have made.
+    pub(super) fn abandon(&mut self) {
+        self.is_in_flight = false;
+        let during = self.during;
+        self.end(Ended::ByCaller(StepError::Stopped { during }));
     }
 
     /// Tells workers how a step ends; where nothing is behind it, they have to be told to ask.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 pub(crate) use shuttle::sync::atomic::AtomicBool;
 use shuttle::sync::{Condvar, Mutex as Lock, MutexGuard};
-pub(crate) use shuttle::thread::yield_now;
+pub(crate) use shuttle::thread::{yield_now, yield_now as pause};
 
 use super::Over;
 

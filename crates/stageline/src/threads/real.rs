@@ -16,6 +16,11 @@ use super::Over;
 /// How long a wait looks again for a message before it sleeps: to wake a thread takes up to that long.
 pub(crate) const PATIENCE: Duration = Duration::from_micros(50);
 
+/// Waits until it is worth to look whether there is room in a channel, which there nearly always is.
+pub(crate) fn pause() {
+    std::thread::sleep(PATIENCE);
+}
+
 /// Starts a thread.
 pub(crate) fn spawn<T: Send + 'static>(
     name: &str,
