@@ -106,6 +106,7 @@ mod host {
         let (chunks, rest) = numbers(input).as_chunks::<CHUNK>();
         let output: Vec<_> = chunks.par_iter().with_min_len(FOR_ONE_CORE).map(of_chunk).collect();
         let mut output = output.into_flattened();
+        output.reserve_exact(rest.len());
         output.extend(rest.iter().map(|x| kernel::gelu(*x)));
         FloatTensor::<Flex>::from_data(TensorData::new(output, input.shape()))
     }
@@ -117,6 +118,7 @@ mod host {
         let chunks = chunks.par_iter().zip(gradients).with_min_len(FOR_ONE_CORE);
         let output: Vec<_> = chunks.map(|(chunk, gradients)| to_chunk(chunk, gradients)).collect();
         let mut output = output.into_flattened();
+        output.reserve_exact(rest.len());
         output.extend(rest.iter().zip(rest_of_gradients).map(|(x, gradient)| gradient * kernel::derivative(*x)));
         FloatTensor::<Flex>::from_data(TensorData::new(output, input.shape()))
     }

@@ -145,7 +145,11 @@ mod host {
         if !input.device().is_autodiff() {
             let of = |tensor: Tensor<1>| tensor.try_into_primitive::<Flex>().ok();
             let input = input.clone().try_into_primitive::<Flex>().ok()?.to_contiguous();
-            let (gamma, beta) = (of(gamma.clone())?, beta.cloned().and_then(of));
+            let gamma = of(gamma.clone())?;
+            let beta = match beta {
+                Some(beta) => Some(of(beta.clone())?),
+                None => None,
+            };
             return Some(Tensor::from_primitive::<Flex>(normalised(&input, &gamma, beta.as_ref(), epsilon).0));
         }
         let of = |tensor: Tensor<1>| Some(tensor.try_into_primitive::<Autodiff<Flex>>().ok()?.into_parts());

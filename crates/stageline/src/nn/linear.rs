@@ -110,7 +110,9 @@ mod host {
         };
         let mut output = rows.times(columns);
         if let Some(bias) = bias {
-            add_to_rows(&mut output, numbers(&bias.to_contiguous()));
+            let (bias, columns) = (bias.to_contiguous(), columns.shape()[1]);
+            assert_eq!(bias.shape().num_elements(), columns, "there is a bias for each output");
+            add_to_rows(&mut output, numbers(&bias));
         }
         FloatTensor::<Flex>::from_data(TensorData::new(output, [rows.shape()[0], columns.shape()[1]]))
     }

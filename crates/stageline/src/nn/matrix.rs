@@ -21,7 +21,8 @@ pub(super) struct Matrix<'a> {
 impl<'a> Matrix<'a> {
     /// The first columns of rows that begin `stride` numbers from each other.
     pub(super) fn new(values: &'a [f32], [rows, columns]: [usize; 2], stride: usize) -> Self {
-        assert!(columns <= stride && rows.saturating_sub(1) * stride + columns <= values.len(), "it lies in the slice");
+        let end = rows.saturating_sub(1).checked_mul(stride).and_then(|last| last.checked_add(columns));
+        assert!(columns <= stride && end.is_some_and(|end| end <= values.len()), "it lies in the slice");
         Self { values, rows, columns, row_stride: stride, column_stride: 1 }
     }
 
@@ -104,7 +105,7 @@ impl<'a> MatrixMut<'a> {
 
     /// All of a slice, row by row.
     pub(super) fn whole(values: &'a mut [f32], [rows, columns]: [usize; 2]) -> Self {
-        assert_eq!(values.len(), rows * columns, "it is the slice");
+        assert_eq!(Some(values.len()), rows.checked_mul(columns), "it is the slice");
         Self { first: values.as_mut_ptr(), rows, columns, stride: columns, of: PhantomData }
     }
 
@@ -132,7 +133,9 @@ fn multiply(output: MatrixMut, left: Matrix, right: Matrix, (add, parallelism): 
     assert!(fits && shapes.iter().flatten().all(|size| *size > 0), "{shapes:?} are no matrices of a product");
     let strides = |matrix: Matrix| (matrix.column_stride as isize, matrix.row_stride as isize);
     let ((left_columns, left_rows), (right_columns, right_rows)) = (strides(left), strides(right));
-    // SAFETY: all three lie where they were made, the first of them is nobody else's, and their shapes fit.
+    // SAFETY: every number of `left` and `right` is in its slice, as `Matrix` was made so; those of `output` are in a slice that is
+    // borrowed for it alone, or in room that is; and the shapes fit each other. What is not read before it is written need not be
+    // a number yet.
     unsafe {
         gemm(
             output.rows,
@@ -197,6 +200,24 @@ mod tests {
         let mut behind = vec![7.0];
         left.append_product(right, &mut behind);
         assert_eq!((behind[0], &behind[1..]), (7.0, &left.times(right)[..]));
+    }
+
+    #[test]
+    fn a_product_on_several_cores_is_the_same_bits_as_on_one() {
+        const SIZE: usize = 210;
+        let numbers =
+            |salt: usize| (0..SIZE * SIZE).map(|index| ((index * salt % 1009) as f32).sin()).collect::<Vec<_>>();
+        let (left, right) = (numbers(7), numbers(11));
+        let product = |cores| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(cores).build().unwrap();
+            let matrix = |numbers| Matrix::new(numbers, [SIZE, SIZE], SIZE);
+            pool.install(|| matrix(&left).times(matrix(&right).transposed()))
+        };
+        let one: Vec<_> = product(1).into_iter().map(f32::to_bits).collect();
+        assert!(SIZE * SIZE * SIZE > FOR_ONE_CORE);
+        for cores in [2, 3] {
+            assert!(product(cores).into_iter().map(f32::to_bits).eq(one.iter().copied()), "{cores} cores");
+        }
     }
 
     #[test]

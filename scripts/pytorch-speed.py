@@ -1,0 +1,179 @@
+#!/usr/bin/env python3
+"""The speed of the example's GPT beside the same model in PyTorch, by turns on this machine.
+
+    cargo build --release --example gpt
+    python scripts/pytorch-speed.py [--rounds 5] [--steps 8]
+
+Needs torch. Both train in f32 with AdamW on blocks of pre-LN attention and GELU, the same number of tokens a step, one core (one
+thread) a stage: plain accumulation in PyTorch for one stage, and `torch.distributed.pipelining`'s Schedule1F1B in two processes
+over gloo for two. Prints seconds a step, optimizer included: the median of every run, and of the ratios of rounds.
+"""
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+import torch.multiprocessing as multiprocessing
+from torch import nn
+from torch.nn import functional
+
+LAYERS, WIDTH, CONTEXT, HEADS, BYTES = 4, 256, 128, 4, 256
+MICRO_BATCH_SIZE, MICRO_BATCHES = 4, 8
+os.environ["OMP_NUM_THREADS"] = "1"
+GPT = Path(__file__).resolve().parent.parent / "target/release/examples/gpt"
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention_norm, self.mlp_norm = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.query_key_value, self.output = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, residual):
+        batch, length, _ = residual.shape
+        split = self.query_key_value(self.attention_norm(residual)).view(batch, length, 3, HEADS, WIDTH // HEADS)
+        query, key, value = split.permute(2, 0, 3, 1, 4)
+        attended = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        residual = residual + self.output(attended.transpose(1, 2).reshape(batch, length, WIDTH))
+        return residual + self.down(functional.gelu(self.up(self.mlp_norm(residual))))
+
+
+class Embeddings(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.bytes, self.positions = nn.Embedding(BYTES, WIDTH), nn.Embedding(CONTEXT, WIDTH)
+
+    def forward(self, text):
+        return self.bytes(text) + self.positions.weight
+
+
+def head():
+    return nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, BYTES, bias=False))
+
+
+def stage(index, stages):
+    blocks = [Block() for _ in range(LAYERS // stages)]
+    first, last = [Embeddings()] if index == 0 else [], [head()] if index == stages - 1 else []
+    return nn.Sequential(*first, *blocks, *last)
+
+
+def loss(logits, targets):
+    return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def batch():
+    text = torch.randint(0, BYTES, (MICRO_BATCHES * MICRO_BATCH_SIZE, CONTEXT + 1))
+    return text[:, :-1].contiguous(), text[:, 1:].contiguous()
+
+
+def timed(steps, step):
+    """Seconds of each step, but for the first two."""
+    took = []
+    for _ in range(steps):
+        start = time.perf_counter()
+        step()
+        took.append(time.perf_counter() - start)
+    return took[2:]
+
+
+def alone(_, steps, port, results):
+    torch.set_num_threads(1)
+    model = stage(0, 1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    inputs, targets = batch()
+
+    def step():
+        for part, wanted in zip(inputs.chunk(MICRO_BATCHES), targets.chunk(MICRO_BATCHES)):
+            (loss(model(part), wanted) / MICRO_BATCHES).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    results.put(timed(steps, step))
+
+
+def ranked(rank, steps, port, results):
+    import torch.distributed as distributed
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", rank=rank, world_size=2)
+    model = stage(rank, 2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    schedule = Schedule1F1B(PipelineStage(model, rank, 2, torch.device("cpu")), MICRO_BATCHES, loss_fn=loss)
+    inputs, targets = batch()
+
+    def step():
+        # The first rank is the last to be done.
+        schedule.step(inputs) if rank == 0 else schedule.step(target=targets, return_outputs=False)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    took = timed(steps, step)
+    if rank == 0:
+        results.put(took)
+    distributed.destroy_process_group()
+
+
+def theirs(program, processes, steps):
+    """In processes of its own, as ours."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    results = multiprocessing.get_context("spawn").SimpleQueue()
+    multiprocessing.spawn(program, (steps, port, results), nprocs=processes, join=True)
+    return results.get()
+
+
+def ours(steps, flags, folder):
+    log = Path(folder) / "log"
+    shape = f"--layers {LAYERS} --width {WIDTH} --context {CONTEXT} --cores-per-stage 1 --clip 0"
+    shape += f" --micro-batch-size {MICRO_BATCH_SIZE} --micro-batches {MICRO_BATCHES} --steps {steps}"
+    command = [GPT, *shape.split(), *flags.split(), "--data", str(Path(folder) / "text"), "--log", str(log)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    return [line["step_seconds"] for line in lines if "step_seconds" in line][2:]
+
+
+def main():
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("--rounds", type=int, default=5)
+    flags.add_argument("--steps", type=int, default=8)
+    flags = flags.parse_args()
+    if not GPT.is_file():
+        sys.exit(f"{GPT} is not there: cargo build --release --example gpt")
+    rivals = {
+        "P = 1": (lambda folder: ours(flags.steps, "--stages 1", folder), lambda: theirs(alone, 1, flags.steps)),
+        "P = 2, 1F1B": (lambda folder: ours(flags.steps, "--stages 2", folder), lambda: theirs(ranked, 2, flags.steps)),
+        "P = 2, ZB-H1 beside its 1F1B": (
+            lambda folder: ours(flags.steps, "--stages 2 --schedule zb-h1", folder),
+            lambda: theirs(ranked, 2, flags.steps),
+        ),
+    }
+    ratios = {name: [] for name in rivals}
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "text").write_bytes(bytes(range(32, 127)) * 400)
+        for turn in range(flags.rounds):
+            for name, (ours_of, theirs_of) in rivals.items():
+                # Whoever is first is the other one next time.
+                first = ours_of(folder) if turn % 2 == 0 else None
+                rival = statistics.median(theirs_of())
+                mine = statistics.median(first or ours_of(folder))
+                ratios[name].append(rival / mine)
+                print(f"{name}: {mine:.3f} s a step, PyTorch {rival:.3f} s: {rival / mine:.3f} of its tokens/s", flush=True)
+    print(f"torch {torch.__version__}")
+    for name, each in ratios.items():
+        print(f"{name}: {statistics.median(each):.3f} of PyTorch's tokens/s ({min(each):.3f} to {max(each):.3f})")
+
+
+if __name__ == "__main__":
+    main()
