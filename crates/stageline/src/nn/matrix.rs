@@ -214,7 +214,7 @@ mod tests {
             pool.install(|| matrix(&left).times(matrix(&right).transposed()))
         };
         let one: Vec<_> = product(1).into_iter().map(f32::to_bits).collect();
-        assert!(SIZE * SIZE * SIZE > FOR_ONE_CORE);
+        const { assert!(SIZE * SIZE * SIZE > FOR_ONE_CORE) };
         for cores in [2, 3] {
             assert!(product(cores).into_iter().map(f32::to_bits).eq(one.iter().copied()), "{cores} cores");
         }
