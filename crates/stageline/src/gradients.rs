@@ -85,9 +85,11 @@ impl GradientSum {
         squared_norms(module, &self.sum.gradients)
     }
 
-    /// The sum, which stays.
+    /// The sum once more, in the same memory.
     pub(crate) fn copy<M: Module>(&self, module: &M) -> GradientsParams {
-        again(module, &self.sum.gradients)
+        let mut copy = Again { gradients: &self.sum.gradients, again: GradientsParams::new() };
+        module.visit(&mut copy);
+        copy.again
     }
 
     /// Becomes this sum.
@@ -101,13 +103,6 @@ impl GradientSum {
         let dtype = self.sum.dtype;
         std::mem::replace(self, Self::new(dtype)).sum.gradients
     }
-}
-
-/// The same gradients once more, in the same memory.
-fn again<M: Module>(module: &M, gradients: &GradientsParams) -> GradientsParams {
-    let mut copy = Again { gradients, again: GradientsParams::new() };
-    module.visit(&mut copy);
-    copy.again
 }
 
 struct Again<'a> {

@@ -50,7 +50,7 @@ mod host {
 
     use super::super::matrix::{Matrix, MatrixMut};
     use super::super::operation::{numbers, operation};
-    use super::super::wide::{exp, sum, wide};
+    use super::super::wide::{exp_from_below, sum, wide};
 
     /// So many queries at a time: none of them has scores with keys after the last.
     const QUERIES: usize = 64;
@@ -228,11 +228,7 @@ mod host {
                 let (past, future) = row.split_at_mut(first + query + 1);
                 future.fill(0.0);
                 let most = past.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-                past.iter_mut().for_each(|score| {
-                    let exponent = (*score - most) * scale;
-                    // NaN stays NaN, as it does not by `max`.
-                    *score = exp(if exponent < -87.0 { -87.0 } else { exponent });
-                });
+                past.iter_mut().for_each(|score| *score = exp_from_below((*score - most) * scale));
                 let share = 1.0 / sum(past, |_, weight| weight);
                 past.iter_mut().for_each(|weight| *weight *= share);
             }

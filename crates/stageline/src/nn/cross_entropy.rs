@@ -33,7 +33,7 @@ mod host {
     use rayon::prelude::*;
 
     use super::super::operation::{numbers, operation};
-    use super::super::wide::{exp, sum, wide};
+    use super::super::wide::{exp_from_below, sum, wide};
 
     /// What one core takes at a time.
     const ROWS: usize = 64;
@@ -89,7 +89,7 @@ mod host {
             let (scales, losses) = results;
             for ((row, &target), (scale, loss)) in rows.chunks_exact(classes).zip(targets).zip(scales.iter_mut().zip(losses)) {
                 let most = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-                let total = sum(row, |_, logit| shifted(logit, most));
+                let total = sum(row, |_, logit| exp_from_below(logit - most));
                 *scale = [most, 1.0 / total];
                 *loss = f64::from(total).ln() + f64::from(most) - f64::from(row[target]);
             }
@@ -100,17 +100,10 @@ mod host {
         fn to_logits(rows: &mut [f32], of: (&[[f32; 2]], &[usize]), classes: usize, upstream: f32) {
             let (scales, targets) = of;
             for (row, (&[most, share], &target)) in rows.chunks_exact_mut(classes).zip(scales.iter().zip(targets)) {
-                row.iter_mut().for_each(|logit| *logit = upstream * share * shifted(*logit, most));
+                row.iter_mut().for_each(|logit| *logit = upstream * share * exp_from_below(*logit - most));
                 row[target] -= upstream;
             }
         }
-    }
-
-    /// NaN stays NaN, as it does not by `max`.
-    #[inline(always)]
-    fn shifted(logit: f32, most: f32) -> f32 {
-        let exponent = logit - most;
-        exp(if exponent < -87.0 { -87.0 } else { exponent })
     }
 }
 

@@ -46,6 +46,13 @@ pub(super) fn sum(row: &[f32], of: impl Fn(usize, f32) -> f32) -> f32 {
     lanes.iter().sum()
 }
 
+/// Of a number that is at most 0, such as one from which the largest of its row is taken; below -87 that of -87.
+#[inline(always)]
+pub(super) fn exp_from_below(x: f32) -> f32 {
+    // NaN stays NaN, as it does not by `max`.
+    exp(if x < -87.0 { -87.0 } else { x })
+}
+
 /// Of numbers from -87 to 0: a power of 2, and a polynomial for the rest (Cephes' `expf`), within a few units in the last place.
 #[inline(always)]
 pub(super) fn exp(x: f32) -> f32 {
