@@ -6,7 +6,7 @@ use stageline::{DeviceName, DoesNotFit, Lever, MemoryEstimate, Pipeline, Recompu
 use sysinfo::System;
 
 use crate::cut::{self, Bytes};
-use crate::flags::{Job, LARGEST, OptimizerName, RecomputeName, Training};
+use crate::flags::{FlushName, Job, LARGEST, OptimizerName, RecomputeName, Training};
 use crate::text::Source;
 
 /// Bytes a parameter that a stage holds at the end of the flush: itself and what the optimizer remembers, as they were and as they
@@ -97,8 +97,14 @@ fn check(estimate: &MemoryEstimate, job: &Job, resumed: bool) -> Result<(), Box<
         Lever::LeanerOptimizer => !resumed && job.training.optimizer == OptimizerName::Adamw,
         _ => true,
     };
-    let kept = job.keeping.folder.as_ref().map(|_| estimate.with_checkpoints());
-    kept.as_ref().unwrap_or(estimate).check(of_device, (job.running.schedule, rows), takes)
+    let mut all = estimate.clone();
+    if job.running.flush == FlushName::Ahead {
+        all = all.of_overlapping_steps();
+    }
+    if job.keeping.folder.is_some() {
+        all = all.with_checkpoints();
+    }
+    all.check(of_device, (job.running.schedule, rows), takes)
 }
 
 fn explain(refused: &DoesNotFit) -> String {

@@ -40,6 +40,8 @@ pub fn estimate(estimate: &MemoryEstimate) -> Vec<EstimatedMemory> {
         optimizer: worker.optimizer,
         gradients: worker.gradients,
         activations: worker.activations,
+        transfers: worker.transfers,
+        kept: worker.kept,
         other: worker.other,
         peak: worker.peak(),
     };

@@ -103,6 +103,29 @@ fn every_worker_holds_what_was_estimated_to_a_tenth() {
     }
 }
 
+/// Where steps overlap, a worker that is ahead holds the step before it as well, until all agree on that.
+#[test]
+fn overlapping_steps_hold_what_was_estimated() {
+    let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    for (what, configuration) in [
+        ("1f1b", Configuration { stages: 2, micro_batches: 8, ..ONE_STAGE }),
+        ("zb-h2", Configuration { stages: 2, micro_batches: 8, schedule: &ZbH2, ..ONE_STAGE }),
+        ("zb-v", Configuration { stages: 4, micro_batches: 8, schedule: &ZbV, ..ONE_STAGE }),
+        ("a large optimizer", Configuration { stages: 2, micro_batches: 2, rows: 1, schedule: &ZbH2, ..ONE_STAGE }),
+    ] {
+        let mut pipeline = configuration.pipeline();
+        let estimate = pipeline.estimate_memory(configuration.batch(0)).unwrap().unwrap().of_overlapping_steps();
+        let batches: Vec<_> = (0..8).map(|step| configuration.batch(step)).collect();
+        let steps: Vec<_> = pipeline.steps(batches).map(|report| report.unwrap().recording.memory().unwrap()).collect();
+        for (worker, estimated) in estimate.workers().iter().enumerate() {
+            let measured = steps[2..].iter().map(|workers| workers[worker].peak);
+            println!("{what}: {} of {:?}; {estimated:?}", estimated.peak(), measured.clone().collect::<Vec<_>>());
+            let ratio = estimated.peak() as f64 / measured.max().unwrap() as f64;
+            assert!((0.9..1.1).contains(&ratio), "{what}: {ratio}");
+        }
+    }
+}
+
 /// Of eight blocks a stage only the inputs are kept.
 #[test]
 fn full_recomputation_holds_less_than_half() {

@@ -81,6 +81,12 @@ pub struct EstimatedMemory {
     pub gradients: u64,
     /// The live micro-batches, at most.
     pub activations: u64,
+    /// What is on its way to and from other workers, at most.
+    #[serde(default)]
+    pub transfers: u64,
+    /// What is kept of the step before, where steps overlap.
+    #[serde(default)]
+    pub kept: u64,
     /// What is always there besides.
     pub other: u64,
     /// The most in a step.

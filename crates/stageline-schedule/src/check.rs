@@ -100,6 +100,13 @@ impl Checked {
     pub fn rehearsal(&self) -> Self {
         Self { plan: self.plan.one_by_one(2), capacity: self.capacity }
     }
+
+    /// Two steps, of which the second begins on a worker when that is done with the first: micro-batches from M on are its own.
+    ///
+    /// It completes as this one does: the first step waits for nothing of the second.
+    pub fn twice(&self) -> Self {
+        Self { plan: self.plan.twice(), capacity: self.capacity }
+    }
 }
 
 struct Order(Vec<(f64, Transfer)>);

@@ -53,6 +53,13 @@ impl Plan {
         Self::new(rows.map(|row| row.iter().filter(wanted).copied().collect()).collect())
     }
 
+    /// The same again behind it, with micro-batches of its own.
+    pub(crate) fn twice(&self) -> Self {
+        let again = |action: &Action| Action { micro_batch: self.micro_batches + action.micro_batch, ..*action };
+        let of_row = |row: &Vec<Action>| row.iter().copied().chain(row.iter().map(again)).collect();
+        Self::new(self.rows.iter().map(of_row).collect())
+    }
+
     /// What this plan does to its first micro-batch, done to so many, each of them through all stages and back before the next.
     pub(crate) fn one_by_one(&self, micro_batches: usize) -> Self {
         let of_row = |row: &Vec<Action>| {

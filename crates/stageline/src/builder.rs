@@ -421,7 +421,7 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
             false => communication_streams(&self.devices),
         };
         let (capacity, precision, devices) = (plan.capacity(), self.precision, self.devices);
-        let stages = devices.iter().cloned().zip(Parameters::of(&self.owners.tensors, precision)).collect();
+        let stages = devices.iter().cloned().zip(Parameters::of(&self.owners.tensors, &devices, precision)).collect();
         let layout = Layout::new(self.owners.tensors, self.names.as_ref())?;
         let restored = self.restore.as_ref().map(|checkpoint| layout.restore(checkpoint)).transpose();
         let restored = restored.map_err(BuildError::Checkpoint)?.map(|stages| stages.into_iter().map(Some).collect());

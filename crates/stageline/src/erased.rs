@@ -4,11 +4,13 @@ use burn::tensor::kind::BridgeTensor;
 use burn::tensor::{Device, Tensor};
 
 use crate::finite::tensor_is_finite;
+use crate::payload::bytes_of;
 
 /// A float tensor, its rank erased.
 #[derive(Clone)]
 pub(crate) struct Erased {
     tensor: BridgeTensor,
+    pub(crate) bytes: u64,
     to_device: fn(BridgeTensor, &Device) -> BridgeTensor,
     is_finite: fn(BridgeTensor) -> bool,
 }
@@ -17,7 +19,8 @@ impl Erased {
     pub(crate) fn new<const D: usize>(tensor: Tensor<D>) -> Self {
         let to_device = |tensor, device: &Device| Tensor::<D>::from_bridge(tensor).to_device(device).into_bridge();
         let is_finite = |tensor| tensor_is_finite(Tensor::<D>::from_bridge(tensor));
-        Self { tensor: tensor.into_bridge(), to_device, is_finite }
+        let bytes = bytes_of(&tensor);
+        Self { tensor: tensor.into_bridge(), bytes, to_device, is_finite }
     }
 
     /// The tensor, which must be of the rank that it was made from.

@@ -2,12 +2,16 @@
 //!
 //! A worker holds, beside what is always there, parameters and optimizer states; from its first backward on the sums of
 //! gradients; the activations of every live micro-batch, of which the plan says how many there are; what the action at hand
-//! needs for itself; and from the optimizer step on parameters and optimizer states once more, as they were before it.
+//! needs for itself; what it has sent to other stages, and they have not used up; and from the optimizer step on parameters and
+//! optimizer states once more, as they were before it.
+
+use std::sync::Arc;
 
 use burn::tensor::Device;
-use stageline_schedule::{Action, Compute, OneFOneB, Plan, Schedule, StageMemory};
+use stageline_schedule::{Checked, OneFOneB, Schedule, StageMemory, check};
 
 use crate::device::share_memory;
+use crate::peaks;
 
 /// What one stage holds in a step, in bytes.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,6 +33,10 @@ pub struct StageEstimate {
     pub backward: u64,
     /// What the flush needs besides, while it runs: what was before the optimizer step included.
     pub flush: u64,
+    /// What a micro-batch hands on to the next stage.
+    pub output: u64,
+    /// The gradients that a micro-batch hands on to other stages, and to which: to the one before, and to owners of parameters.
+    pub gradients_sent: Vec<(usize, u64)>,
 }
 
 /// What one worker holds in a step, in bytes.
@@ -47,6 +55,12 @@ pub struct WorkerEstimate {
     pub gradients: u64,
     /// The most that its live micro-batches hold at once.
     pub activations: u64,
+    /// The most that is on its way between it and others at once: what the receiver has not used up. It is the sender's memory where
+    /// they share it (an activation is then one of the sender's), and the receiver's elsewhere.
+    pub transfers: u64,
+    /// What it keeps of the step before until all agree on that, where steps overlap: parameters and optimizer states as they were,
+    /// and the sums of gradients.
+    pub kept: u64,
     /// The most before the flush.
     pub compute_peak: u64,
     /// The most in the flush.
@@ -60,10 +74,20 @@ impl WorkerEstimate {
     }
 }
 
+/// When a step begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Steps {
+    /// When all workers are done with the one before.
+    Apart,
+    /// When a worker is done with its own part of the one before.
+    Overlapping,
+}
+
 /// What steps will hold: made by [`Pipeline::estimate_memory`](crate::Pipeline::estimate_memory).
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryEstimate {
-    pub(crate) plan: Plan,
+    pub(crate) plan: Arc<Checked>,
+    pub(crate) steps: Steps,
     pub(crate) stages: Vec<StageEstimate>,
     /// What workers hold between steps besides parameters and optimizer states.
     pub(crate) other: Vec<u64>,
@@ -79,8 +103,7 @@ impl MemoryEstimate {
 
     /// Each worker's.
     pub fn workers(&self) -> Vec<WorkerEstimate> {
-        let workers = self.plan.rows().iter().zip(&self.other);
-        workers.map(|(row, &other)| self.worker(row, other)).collect()
+        peaks::of_workers(self)
     }
 
     /// The most that the workers on a device hold together, for each device; CPUs are one.
@@ -104,8 +127,15 @@ impl MemoryEstimate {
 
     /// What the same stages hold under another plan, on as many workers.
     #[must_use]
-    pub fn under(&self, plan: Plan) -> Self {
-        Self { plan, ..self.clone() }
+    pub fn under(&self, plan: Checked) -> Self {
+        Self { plan: Arc::new(plan), ..self.clone() }
+    }
+
+    /// What they hold in the steps of [`Pipeline::steps`](crate::Pipeline::steps).
+    #[must_use]
+    pub fn of_overlapping_steps(&self) -> Self {
+        let recomputed = self.recomputed.as_ref().map(|recomputed| Box::new(recomputed.of_overlapping_steps()));
+        Self { steps: Steps::Overlapping, recomputed, ..self.clone() }
     }
 
     /// What they hold while a checkpoint is written besides: copies of optimizer states, and parameters as they were.
@@ -128,6 +158,8 @@ impl MemoryEstimate {
             },
             forward: part(stage.forward),
             backward: part(stage.backward.saturating_sub(stage.gradients)) + stage.gradients.min(stage.backward),
+            output: part(stage.output),
+            gradients_sent: stage.gradients_sent.iter().map(|&(to, bytes)| (to, part(bytes))).collect(),
             ..stage.clone()
         };
         Self { stages: self.stages.iter().map(smaller).collect(), ..self.clone() }
@@ -140,6 +172,9 @@ impl MemoryEstimate {
         let more = rows.saturating_sub(1) as f64;
         let line = |one: u64, two: u64| (one as f64 + more * (two as f64 - one as f64)).max(0.0) as u64;
         let float = |one: f64, two: f64| (one + more * (two - one)).max(0.0);
+        let sent = |one: &[(usize, u64)], two: &[(usize, u64)]| {
+            one.iter().zip(two).map(|(one, two)| (one.0, line(one.1, two.1))).collect()
+        };
         let of_stage = |(one, two): (&StageEstimate, &StageEstimate)| StageEstimate {
             activations: StageMemory {
                 forward: float(one.activations.forward, two.activations.forward),
@@ -147,6 +182,8 @@ impl MemoryEstimate {
             },
             forward: line(one.forward, two.forward),
             backward: line(one.backward, two.backward),
+            output: line(one.output, two.output),
+            gradients_sent: sent(&one.gradients_sent, &two.gradients_sent),
             ..one.clone()
         };
         Self { stages: self.stages.iter().zip(&two.stages).map(of_stage).collect(), ..self.clone() }
@@ -165,7 +202,8 @@ impl MemoryEstimate {
 
     /// All layers in one stage, if they are on one device.
     pub(crate) fn in_one_stage(&self) -> Option<Self> {
-        let plan = OneFOneB.plan(1, self.plan.micro_batches()).ok()?;
+        let micro_batches = self.plan.plan().micro_batches();
+        let plan = Arc::new(check(OneFOneB.plan(1, micro_batches).ok()?, micro_batches).ok()?);
         let mut stages = self.stages.iter().cloned();
         let mut joined = stages.next()?;
         for stage in stages {
@@ -181,48 +219,8 @@ impl MemoryEstimate {
             joined.activations.forward += stage.activations.forward;
             joined.activations.input_gradient += stage.activations.input_gradient;
         }
+        (joined.output, joined.gradients_sent) = (0, Vec::new());
         let other = vec![self.other.iter().sum()];
-        (self.stages.len() > 1).then(|| Self { plan, stages: vec![joined], other, recomputed: None })
-    }
-
-    fn worker(&self, row: &[Action], other: u64) -> WorkerEstimate {
-        let mut stages: Vec<_> = row.iter().map(|action| action.stage).collect();
-        stages.sort_unstable();
-        stages.dedup();
-        let sum = |of: fn(&StageEstimate) -> u64| stages.iter().map(|&stage| of(&self.stages[stage])).sum::<u64>();
-        let (parameters, optimizer) = (sum(|stage| stage.parameters), sum(|stage| stage.optimizer));
-        let gradients = sum(|stage| stage.gradients);
-        let resident = (other + parameters + optimizer) as f64;
-        let (mut activations, mut summed) = (0.0, 0.0);
-        let (mut most_activations, mut compute_peak) = (0.0_f64, resident);
-        let mut has_sum = vec![false; self.stages.len()];
-        for action in row {
-            let stage = &self.stages[action.stage];
-            let [start, end] = stage.activations.changes(action.compute);
-            activations += start;
-            most_activations = most_activations.max(activations);
-            let work = if action.compute == Compute::Forward { stage.forward } else { stage.backward };
-            compute_peak = compute_peak.max(resident + activations + summed + work as f64);
-            activations += end;
-            if action.compute != Compute::Forward && !std::mem::replace(&mut has_sum[action.stage], true) {
-                summed += stage.gradients as f64;
-            }
-        }
-        let mut flush_held = resident + gradients as f64;
-        let mut flush_peak = flush_held;
-        for stage in stages.iter().map(|&stage| &self.stages[stage]) {
-            flush_peak = flush_peak.max(flush_held + stage.flush as f64);
-            flush_held += stage.optimizer as f64;
-        }
-        WorkerEstimate {
-            stages,
-            other,
-            parameters,
-            optimizer,
-            gradients,
-            activations: most_activations as u64,
-            compute_peak: compute_peak as u64,
-            flush_peak: flush_peak as u64,
-        }
+        (self.stages.len() > 1).then(|| Self { plan, stages: vec![joined], other, recomputed: None, steps: self.steps })
     }
 }

@@ -22,6 +22,8 @@ pub struct Event {
     pub waited: Duration,
     /// What its worker held; none where nothing counts that (see [`Held`]).
     pub held: Option<Held>,
+    /// What it handed on to another stage, in bytes.
+    pub sent: u64,
 }
 
 impl Event {
@@ -74,6 +76,8 @@ pub(crate) struct Diary {
     pub(crate) stage: usize,
     pub(crate) activity: Activity,
     pub(crate) during: During,
+    /// What is handed on meanwhile, in bytes.
+    pub(crate) sent: u64,
     /// The beginning of the step.
     began: Instant,
     /// The end of the last event.
@@ -88,7 +92,7 @@ impl Diary {
     pub(crate) fn new(stage: usize, post: Post) -> Self {
         let now = Instant::now();
         let (activity, during) = (Activity::Start, During::Step(0));
-        Self { stage, activity, during, began: now, since: now, events: Vec::new(), post }
+        Self { stage, activity, during, sent: 0, began: now, since: now, events: Vec::new(), post }
     }
 
     /// A new pass, with room for events.
@@ -103,10 +107,11 @@ impl Diary {
 
     /// What was entered is done, after so long a wait.
     pub(crate) fn leave(&mut self, waited: Duration, held: Option<Held>) {
-        let now = Instant::now();
+        let (now, sent) = (Instant::now(), std::mem::take(&mut self.sent));
         if self.events.len() < self.events.capacity() {
             let (start, end) = (self.since - self.began, now - self.began);
-            self.events.push(Event { stage: self.stage, activity: self.activity, start, end, waited, held });
+            let (stage, activity) = (self.stage, self.activity);
+            self.events.push(Event { stage, activity, start, end, waited, held, sent });
         }
         self.since = now;
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use burn::tensor::Device;
-use stageline_schedule::{OneFOneB, Schedule};
+use stageline_schedule::{OneFOneB, Schedule, check};
 
 use crate::device::{is_host, share_memory};
 use crate::estimate::{MemoryEstimate, WorkerEstimate};
@@ -130,7 +130,7 @@ impl Change {
 
     fn levers(self, estimate: &MemoryEstimate, rows: usize) -> Vec<Lever> {
         let Self { recompute, times, one_f_one_b, one_stage, lean } = self;
-        let micro_batches = estimate.plan.micro_batches() * times;
+        let micro_batches = estimate.plan.plan().micro_batches() * times;
         let size = (times > 1).then_some(Lever::SmallerMicroBatches { rows: rows / times, micro_batches });
         let others = [(one_f_one_b, Lever::OneFOneB), (one_stage, Lever::OneStage), (lean, Lever::LeanerOptimizer)];
         let first = recompute.then_some(Lever::Recompute).into_iter().chain(size);
@@ -142,12 +142,13 @@ impl Change {
         let estimate = if self.recompute { estimate.recomputed.as_deref()? } else { estimate };
         let changed = if self.one_stage { estimate.in_one_stage()? } else { estimate.clone() };
         let changed = if self.lean { changed.without_optimizer_states() } else { changed };
-        let (stages, micro_batches) = (changed.plan.stages(), changed.plan.micro_batches() * self.times);
-        if self.one_f_one_b && changed.plan.workers() != stages {
+        let plan = changed.plan.plan();
+        let (stages, micro_batches) = (plan.stages(), plan.micro_batches() * self.times);
+        if self.one_f_one_b && plan.workers() != stages {
             return None;
         }
         let schedule = if self.one_f_one_b { &OneFOneB } else { schedule };
-        let plan = schedule.plan(stages, micro_batches).ok()?;
+        let plan = check(schedule.plan(stages, micro_batches).ok()?, micro_batches).ok()?;
         Some(changed.with_rows_times(1.0 / self.times as f64).under(plan))
     }
 }
@@ -194,15 +195,16 @@ impl DoesNotFit {
         let place = if is_host(&self.device) { "the host".to_owned() } else { format!("{:?}", self.device) };
         let mut text = format!("about {needs} of memory are needed on {place}, which has {has}");
         for worker in &self.workers {
-            let WorkerEstimate { stages, parameters, optimizer, gradients, activations, .. } = worker;
+            let WorkerEstimate { stages, parameters, optimizer, gradients, activations, transfers, kept, .. } = worker;
             let stages: Vec<_> = stages.iter().map(usize::to_string).collect();
             let (parameters, optimizer) = (Bytes(*parameters), Bytes(*optimizer));
-            let (gradients, activations) = (Bytes(*gradients), Bytes(*activations));
+            let (gradients, activations, transfers) = (Bytes(*gradients), Bytes(*activations), Bytes(*transfers));
+            let kept = if *kept > 0 { format!(", the step before {}", Bytes(*kept)) } else { String::new() };
             let (compute, flush) = (Bytes(worker.compute_peak), Bytes(worker.flush_peak));
             let _ = write!(
                 text,
                 "\n  stage {}: parameters {parameters}, optimizer {optimizer}, gradients {gradients}, activations \
-                 {activations}; at most {compute} while it computes, {flush} in the flush",
+                 {activations}, transfers {transfers}{kept}; at most {compute} while it computes, {flush} in the flush",
                 stages.join(", "),
             );
         }

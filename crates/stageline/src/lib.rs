@@ -78,6 +78,7 @@ mod norm;
 mod optimizer_state;
 mod owners;
 pub mod payload;
+mod peaks;
 pub mod pipeline;
 mod placing;
 pub mod precision;

@@ -4,7 +4,7 @@ use burn::tensor::{Bool, Device, Int, Tensor};
 use stageline_schedule::Transfer;
 
 use crate::device::between_gpus;
-use crate::payload::{Payload, PayloadMapper};
+use crate::payload::{Payload, PayloadMapper, bytes_of};
 use crate::stop::{Stopped, Waits};
 use crate::tape::LeafGradients;
 use crate::threads::{Receiver, Sender, bounded};
@@ -47,18 +47,20 @@ pub(crate) fn link<T>(capacity: usize, previous: Device, next: Device) -> (Downs
 }
 
 impl<T: Payload> Downstream<T> {
-    /// Moves an activation to the next stage's device and hands it over.
+    /// Moves an activation to the next stage's device and hands it over; so many bytes.
     pub(crate) fn send(
         &self,
         waits: &Waits,
         turns: &Turns,
         transfer: Transfer,
         activation: Weighted<T>,
-    ) -> Result<(), Stopped> {
+    ) -> Result<u64, Stopped> {
         let Weighted { payload, weight } = activation;
-        let payload = turns.issue(transfer, waits, || payload.map(&mut MoveTo(&self.next)))?;
+        let mut mover = Move { to: &self.next, bytes: 0 };
+        let payload = turns.issue(transfer, waits, || payload.map(&mut mover))?;
         let content = Weighted { payload, weight };
-        waits.send(&self.activations, Message { micro_batch: transfer.micro_batch, content })
+        waits.send(&self.activations, Message { micro_batch: transfer.micro_batch, content })?;
+        Ok(mover.bytes)
     }
 
     pub(crate) fn receive_gradient(&self, waits: &Waits, micro_batch: usize) -> Result<LeafGradients, Stopped> {
@@ -71,16 +73,18 @@ impl<T: Payload> Upstream<T> {
         take(waits, &self.activations, micro_batch)
     }
 
-    /// Moves gradients to the previous stage's device and hands them over.
+    /// Moves gradients to the previous stage's device and hands them over; so many bytes.
     pub(crate) fn send_gradient(
         &self,
         waits: &Waits,
         turns: &Turns,
         transfer: Transfer,
         gradients: LeafGradients,
-    ) -> Result<(), Stopped> {
+    ) -> Result<u64, Stopped> {
+        let bytes = gradients.bytes();
         let content = turns.issue(transfer, waits, || gradients.moved_to(&self.previous))?;
-        waits.send(&self.gradients, Message { micro_batch: transfer.micro_batch, content })
+        waits.send(&self.gradients, Message { micro_batch: transfer.micro_batch, content })?;
+        Ok(bytes)
     }
 }
 
@@ -91,22 +95,29 @@ fn take<T>(waits: &Waits, channel: &Receiver<Message<T>>, micro_batch: usize) ->
 }
 
 /// What is sent leaves its graph, and goes straight to the next device.
-struct MoveTo<'a>(&'a Device);
+struct Move<'a> {
+    to: &'a Device,
+    /// Of what was moved so far.
+    bytes: u64,
+}
 
-impl PayloadMapper for MoveTo<'_> {
+impl PayloadMapper for Move<'_> {
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-        tensor.inner().to_device(self.0)
+        self.bytes += bytes_of(&tensor);
+        tensor.inner().to_device(self.to)
     }
     fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
-        tensor.inner().to_device(self.0)
+        self.bytes += bytes_of(&tensor);
+        tensor.inner().to_device(self.to)
     }
     fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
+        self.bytes += bytes_of(&tensor);
         let tensor = tensor.inner();
         // NCCL has no type for it.
-        if between_gpus(&tensor.device(), self.0) {
-            tensor.int().to_device(self.0).bool()
+        if between_gpus(&tensor.device(), self.to) {
+            tensor.int().to_device(self.to).bool()
         } else {
-            tensor.to_device(self.0)
+            tensor.to_device(self.to)
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What may cross a boundary between two stages.
 
+use burn::tensor::kind::Basic;
 use burn::tensor::{Bool, Int, Tensor};
 
 /// A value made of tensors that may cross a boundary between stages, or enter the pipeline as part of a batch.
@@ -24,6 +25,11 @@ pub trait PayloadMapper {
     fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int>;
     /// A bool leaf.
     fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool>;
+}
+
+/// What its numbers take.
+pub(crate) fn bytes_of<const D: usize, K: Basic>(tensor: &Tensor<D, K>) -> u64 {
+    (tensor.shape().num_elements() * tensor.dtype().size()) as u64
 }
 
 impl<const D: usize> Payload for Tensor<D> {

@@ -1,12 +1,13 @@
 //! Two micro-batches through all stages and back, and an optimizer step that is undone: what each of it takes.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
+use std::sync::Arc;
 
 use burn::tensor::Device;
-use stageline_schedule::{Action, Compute, Instruction, Plan, StageMemory};
+use stageline_schedule::{Action, Carried, Checked, Compute, Instruction, StageMemory};
 
-use crate::device::is_host;
-use crate::estimate::{MemoryEstimate, StageEstimate};
+use crate::device::{is_host, share_memory};
+use crate::estimate::{MemoryEstimate, StageEstimate, Steps};
 use crate::events::Event;
 use crate::failure::Activity;
 use crate::precision::Precision;
@@ -18,32 +19,39 @@ pub(crate) struct Parameters {
     bytes: u64,
     /// Of those that it steps itself.
     gradients: u64,
+    /// Of copies of other stages' parameters, for a micro-batch, and whose they are.
+    of_copies: Vec<(usize, u64)>,
 }
 
 impl Parameters {
-    /// Of all stages, of what they have; copies of other stages' parameters are not stepped, and those in a lower precision are
-    /// there besides.
-    pub(crate) fn of(stages: &[Vec<Description>], precision: Precision) -> Vec<Self> {
-        let mut owned = HashSet::new();
-        let mut of_stage = |descriptions: &Vec<Description>| {
-            let mut parameters = Self { bytes: 0, gradients: 0 };
+    /// Of all stages, of what they have. Copies of other stages' parameters are not stepped, and are those stages' own memory where
+    /// it is shared; what is in a lower precision is there besides.
+    pub(crate) fn of(stages: &[Vec<Description>], devices: &[Device], precision: Precision) -> Vec<Self> {
+        let mut owners = HashMap::new();
+        let mut of_stage = |(stage, descriptions): (usize, &Vec<Description>)| {
+            let mut parameters = Self { bytes: 0, gradients: 0, of_copies: Vec::new() };
             for Description { id, shape, dtype, trained, .. } in descriptions {
                 let elements: usize = shape.iter().product();
                 let copied = if dtype.is_float() { precision.bytes() } else { 0 };
-                parameters.bytes += (elements * (dtype.size() + copied)) as u64;
-                if owned.insert(*id) && *trained {
+                let owner = *owners.entry(*id).or_insert(stage);
+                let is_there = owner != stage && *trained && share_memory(&devices[owner], &devices[stage]);
+                parameters.bytes += (elements * (if is_there { 0 } else { dtype.size() } + copied)) as u64;
+                if owner != stage && *trained {
+                    let each = if copied > 0 { copied } else { dtype.size() };
+                    parameters.of_copies.push((owner, (elements * each) as u64));
+                } else if *trained {
                     parameters.gradients += (elements * size_of::<f32>()) as u64;
                 }
             }
             parameters
         };
-        stages.iter().map(&mut of_stage).collect()
+        stages.iter().enumerate().map(&mut of_stage).collect()
     }
 }
 
 /// What two micro-batches held.
 pub(crate) struct Rehearsal<'a> {
-    pub(crate) plan: Plan,
+    pub(crate) plan: Arc<Checked>,
     pub(crate) stages: &'a [(Device, Parameters)],
     /// Whether optimizers have stepped before.
     pub(crate) stepped: bool,
@@ -54,9 +62,9 @@ pub(crate) struct Rehearsal<'a> {
 impl Rehearsal<'_> {
     /// `None` where nothing counts what is held.
     pub(crate) fn estimate(self) -> Option<MemoryEstimate> {
-        let stages = (0..self.plan.stages()).map(|stage| self.stage(stage)).collect::<Option<Vec<_>>>()?;
+        let stages = (0..self.stages.len()).map(|stage| self.stage(stage)).collect::<Option<Vec<_>>>()?;
         let other = self.rows.iter().map(|row| self.other(row, &stages)).collect::<Option<Vec<_>>>()?;
-        Some(MemoryEstimate { plan: self.plan, stages, other, recomputed: None })
+        Some(MemoryEstimate { plan: self.plan, stages, other, recomputed: None, steps: Steps::Apart })
     }
 
     /// What a worker holds when all is undone, besides what is known of its stages: the buffers of kernels, for one.
@@ -80,8 +88,13 @@ impl Rehearsal<'_> {
         let forward = of(Compute::Forward)?;
         let (step, undone) = (self.of(stage, Activity::OptimizerStep)?, self.of(stage, Activity::Follow)?);
         let backwards = [of(Compute::Backward), of(Compute::InputGradient), of(Compute::WeightGradient)];
-        // What the input gradient leaves is what the weight gradient gives back.
-        let input_gradient = backwards[1].as_ref().map_or(forward.kept, |over| forward.kept + over.kept);
+        let gradients_sent = self.gradients_sent(stage);
+        let on_their_way = gradients_sent.iter().map(|(_, bytes)| *bytes as i64).sum::<i64>();
+        // What the input gradient leaves, and has not sent, is what the weight gradient gives back.
+        let left = |over: &Over| over.kept - on_their_way;
+        let input_gradient = backwards[1].as_ref().map_or(forward.kept, |over| forward.kept + left(over));
+        let input = stage.checked_sub(1).filter(|&previous| !share_memory(&self.stages[previous].0, device));
+        let input = input.map_or(0, |previous| self.sent(previous, Carried::Activation));
         Some(StageEstimate {
             device: device.clone(),
             parameters: parameters.bytes,
@@ -89,7 +102,7 @@ impl Rehearsal<'_> {
             // A step makes parameters and states anew, and undoing it frees both.
             optimizer: u64::try_from(-undone.kept).unwrap_or(0).saturating_sub(parameters.gradients),
             activations: StageMemory {
-                forward: forward.kept.max(0) as f64,
+                forward: (forward.kept.max(0) as u64 + input) as f64,
                 input_gradient: input_gradient.max(0) as f64,
             },
             forward: forward.above_end,
@@ -97,10 +110,27 @@ impl Rehearsal<'_> {
             backward: backwards
                 .iter()
                 .flatten()
-                .map(|over| over.above_start - over.kept.clamp(0, over.above_start as i64) as u64)
+                .map(|over| over.above_start - left(over).clamp(0, over.above_start as i64) as u64)
                 .max()?,
             flush: step.above_start,
+            output: self.sent(stage, Carried::Activation),
+            gradients_sent,
         })
+    }
+
+    /// The gradients that a micro-batch hands on, and to whom.
+    fn gradients_sent(&self, stage: usize) -> Vec<(usize, u64)> {
+        let to_previous = stage.checked_sub(1).map(|previous| (previous, self.sent(stage, Carried::Gradient)));
+        to_previous.into_iter().chain(self.stages[stage].1.of_copies.iter().copied()).collect()
+    }
+
+    /// What a stage hands on in one transfer, in bytes.
+    fn sent(&self, stage: usize, carried: Carried) -> u64 {
+        let is_it = |activity: Activity| match activity {
+            Activity::Instruction(Instruction::Send(transfer)) => (transfer.from, transfer.carried) == (stage, carried),
+            _ => false,
+        };
+        self.rows.iter().flatten().filter(|event| is_it(event.activity)).map(|event| event.sent).max().unwrap_or(0)
     }
 
     /// What an activity did to what its worker held.

@@ -61,7 +61,8 @@ pub(crate) struct Conclusion {
 pub(crate) trait Runner: Send {
     fn stage(&self) -> usize;
     fn begin(&mut self, pass: &Pass, waits: &Waits) -> Result<(), Stopped>;
-    fn run(&mut self, instruction: Instruction, waits: &Waits) -> Result<(), Interrupt>;
+    /// Follows an instruction, and hands so many bytes on to another stage.
+    fn run(&mut self, instruction: Instruction, waits: &Waits) -> Result<u64, Interrupt>;
     fn device(&self) -> &Device;
     fn finish(&mut self) -> Outcome;
     /// What it has summed may be needed once more: by a verdict after it has stepped.
@@ -292,7 +293,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         Ok((Half { gradients, deferred, weight }, came_finite))
     }
 
-    fn send_gradient(&mut self, transfer: Transfer, waits: &Waits) -> Result<(), Stopped> {
+    fn send_gradient(&mut self, transfer: Transfer, waits: &Waits) -> Result<u64, Stopped> {
         match &self.source {
             Source::Link(upstream) => {
                 let gradients = self.departing.take(transfer.micro_batch);
@@ -329,7 +330,7 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
         Ok(())
     }
 
-    fn run(&mut self, instruction: Instruction, waits: &Waits) -> Result<(), Interrupt> {
+    fn run(&mut self, instruction: Instruction, waits: &Waits) -> Result<u64, Interrupt> {
         match instruction {
             Instruction::Compute(Action { compute, micro_batch, .. }) => match compute {
                 Compute::Forward => self.forward(micro_batch).map_err(Interrupt::Failed)?,
@@ -341,12 +342,14 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
                 Carried::Activation => self.receive(micro_batch, waits)?,
                 Carried::Gradient => self.sink.receive_gradient(micro_batch, waits)?,
             },
-            Instruction::Send(transfer) => match transfer.carried {
-                Carried::Activation => self.sink.send(transfer, &self.turns, waits)?,
-                Carried::Gradient => self.send_gradient(transfer, waits)?,
-            },
+            Instruction::Send(transfer) => {
+                return Ok(match transfer.carried {
+                    Carried::Activation => self.sink.send(transfer, &self.turns, waits)?,
+                    Carried::Gradient => self.send_gradient(transfer, waits)?,
+                });
+            }
         }
-        Ok(())
+        Ok(0)
     }
 
     fn device(&self) -> &Device {

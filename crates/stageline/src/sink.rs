@@ -38,7 +38,8 @@ pub(crate) trait Sink<M>: Send {
     fn output_soundness(&self, micro_batch: usize) -> Soundness;
     /// Whether all gradients that came back for this micro-batch are finite.
     fn gradient_is_finite(&self, micro_batch: usize) -> bool;
-    fn send(&mut self, transfer: Transfer, turns: &Turns, waits: &Waits) -> Result<(), Stopped>;
+    /// Hands its output on; so many bytes.
+    fn send(&mut self, transfer: Transfer, turns: &Turns, waits: &Waits) -> Result<u64, Stopped>;
     fn receive_gradient(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped>;
     /// The sum of the losses of the pass, term by term, if this is where they are made.
     fn losses(&mut self) -> Option<Vec<f64>>;
@@ -91,7 +92,7 @@ impl<S: Stage> Sink<S> for ToNext<S::Output> {
         self.gradients.get(micro_batch).is_finite()
     }
 
-    fn send(&mut self, transfer: Transfer, turns: &Turns, waits: &Waits) -> Result<(), Stopped> {
+    fn send(&mut self, transfer: Transfer, turns: &Turns, waits: &Waits) -> Result<u64, Stopped> {
         self.downstream.send(waits, turns, transfer, self.ready.take(transfer.micro_batch))
     }
 
@@ -188,7 +189,7 @@ impl<L: LossStage> Sink<L> for ToLoss<L::Target> {
         true
     }
 
-    fn send(&mut self, _transfer: Transfer, _turns: &Turns, _waits: &Waits) -> Result<(), Stopped> {
+    fn send(&mut self, _transfer: Transfer, _turns: &Turns, _waits: &Waits) -> Result<u64, Stopped> {
         unreachable!("lowering gives the last stage no next one")
     }
 

@@ -15,6 +15,10 @@ impl LeafGradients {
         Self(self.0.into_iter().map(|gradient| gradient.map(|gradient| gradient.moved_to(device))).collect())
     }
 
+    pub(crate) fn bytes(&self) -> u64 {
+        self.0.iter().flatten().map(|gradient| gradient.bytes).sum()
+    }
+
     /// Whether all gradients that there are are finite.
     pub(crate) fn is_finite(&self) -> bool {
         self.0.iter().flatten().all(Erased::is_finite)

@@ -255,7 +255,7 @@ impl Worker {
         let (waited_us, waited_for) = (tracing::field::Empty, tracing::field::Empty);
         let span = tracing::trace_span!("action", stage, action, micro_batch, during, waited_us, waited_for);
         let _entered = span.enter();
-        runner.run(instruction, &self.waits)?;
+        self.diary.sent = runner.run(instruction, &self.waits)?;
         let held = self.gauges.read(runner.device());
         let waited = self.waits.take();
         note_wait(&span, self.diary.activity, waited);

@@ -88,6 +88,6 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         self.conclude(Verdict::Rehearse { examine: self.stepping.flush.health_every > 0 })?;
         let rows = self.recorded()?;
         let stepped = self.optimizer_steps > 0;
-        Ok(Rehearsal { plan: self.plan().clone(), stages: &self.stages, stepped, rows }.estimate())
+        Ok(Rehearsal { plan: Arc::clone(&self.plan), stages: &self.stages, stepped, rows }.estimate())
     }
 }
