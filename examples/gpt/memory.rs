@@ -57,11 +57,14 @@ pub fn estimate(
     };
     let from_all = |pipeline: &mut Pipeline<Bytes, Bytes>| {
         let batch = text.batch(step, batch_size)?;
-        Ok(if auto {
-            pipeline.recompute_to_fit(&batch, |estimate| fits(estimate).is_ok())?
-        } else {
-            pipeline.estimate_memory(batch)?
-        })
+        if !auto {
+            return Ok(pipeline.estimate_memory(batch)?);
+        }
+        let found = pipeline.recompute_to_fit(&batch, |estimate| fits(estimate).is_ok())?;
+        for (stage, recompute) in pipeline.recompute().iter().enumerate() {
+            println!("stage {stage} computes {recompute} again");
+        }
+        Ok(found)
     };
     // A row or two, before a whole micro-batch is tried for which there may be no room.
     if rows > 2 && !auto {
@@ -93,6 +96,7 @@ fn check(estimate: &MemoryEstimate, job: &Job, resumed: bool) -> Result<(), Box<
     let rows = job.training.batch_size / job.training.micro_batches;
     let takes = |lever: &Lever| match lever {
         Lever::SmallerMicroBatches { micro_batches, .. } => *micro_batches <= LARGEST,
+        Lever::MoreStages { stages } => *stages <= job.shape.layers,
         // What is remembered of each parameter is another optimizer's.
         Lever::LeanerOptimizer => !resumed && job.training.optimizer == OptimizerName::Adamw,
         _ => true,
@@ -115,6 +119,7 @@ fn explain(refused: &DoesNotFit) -> String {
         Lever::Recompute => "--recompute full".to_owned(),
         Lever::OneFOneB => "--schedule 1f1b".to_owned(),
         Lever::OneStage => "--stages 1".to_owned(),
+        Lever::MoreStages { stages } => format!("--device with {stages} devices"),
         Lever::LeanerOptimizer => "--optimizer adafactor".to_owned(),
         other => other.to_string(),
     };

@@ -48,9 +48,15 @@ impl Plan {
 
     /// The forwards of this plan for its first `micro_batches` micro-batches: a plan for evaluation.
     pub fn forward_only(&self, micro_batches: usize) -> Self {
-        let wanted = |action: &&Action| action.compute == Compute::Forward && action.micro_batch < micro_batches;
-        let rows = self.rows.iter();
-        Self::new(rows.map(|row| row.iter().filter(wanted).copied().collect()).collect())
+        let forwards =
+            |row: &Vec<Action>| row.iter().filter(|action| action.compute == Compute::Forward).copied().collect();
+        Self::new(self.first(micro_batches).rows.iter().map(forwards).collect())
+    }
+
+    /// This plan for its first `micro_batches` micro-batches, in the same order.
+    pub fn first(&self, micro_batches: usize) -> Self {
+        let wanted = |action: &&Action| action.micro_batch < micro_batches;
+        Self::new(self.rows.iter().map(|row| row.iter().filter(wanted).copied().collect()).collect())
     }
 
     /// The same again behind it, with micro-batches of its own.

@@ -5,10 +5,8 @@
 //! needs for itself; what it has sent to other stages, and they have not used up; and from the optimizer step on parameters and
 //! optimizer states once more, as they were before it.
 
-use std::sync::Arc;
-
 use burn::tensor::Device;
-use stageline_schedule::{Checked, OneFOneB, Schedule, StageMemory, check};
+use stageline_schedule::{OneFOneB, Plan, Schedule, StageMemory};
 
 use crate::device::share_memory;
 use crate::peaks;
@@ -86,7 +84,7 @@ pub(crate) enum Steps {
 /// What steps will hold: made by [`Pipeline::estimate_memory`](crate::Pipeline::estimate_memory).
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryEstimate {
-    pub(crate) plan: Arc<Checked>,
+    pub(crate) plan: Plan,
     pub(crate) steps: Steps,
     pub(crate) stages: Vec<StageEstimate>,
     /// What workers hold between steps besides parameters and optimizer states.
@@ -104,6 +102,12 @@ impl MemoryEstimate {
     /// Each worker's.
     pub fn workers(&self) -> Vec<WorkerEstimate> {
         peaks::of_workers(self)
+    }
+
+    /// Whether a live micro-batch holds about as little on every stage.
+    pub(crate) fn keeps_no_more_than(&self, other: &Self) -> bool {
+        let mut stages = self.stages.iter().zip(&other.stages);
+        stages.all(|(stage, other)| stage.activations.forward <= 1.01 * other.activations.forward)
     }
 
     /// The most that the workers on a device hold together, for each device; CPUs are one.
@@ -127,8 +131,8 @@ impl MemoryEstimate {
 
     /// What the same stages hold under another plan, on as many workers.
     #[must_use]
-    pub fn under(&self, plan: Checked) -> Self {
-        Self { plan: Arc::new(plan), ..self.clone() }
+    pub fn under(&self, plan: Plan) -> Self {
+        Self { plan, ..self.clone() }
     }
 
     /// What they hold in the steps of [`Pipeline::steps`](crate::Pipeline::steps).
@@ -200,10 +204,43 @@ impl MemoryEstimate {
         Self { stages: self.stages.iter().map(without).collect(), ..self.clone() }
     }
 
+    /// Whether no two stages are on one device.
+    pub(crate) fn have_devices_to_themselves(&self) -> bool {
+        let alone = |(index, stage): (usize, &StageEstimate)| {
+            self.stages[..index].iter().all(|other| !share_memory(&other.device, &stage.device))
+        };
+        self.stages.iter().enumerate().all(alone)
+    }
+
+    /// Every stage in two equal parts. The plan is still that of the whole ones.
+    pub(crate) fn cut_in_two(&self) -> Self {
+        let halves = |(index, stage): (usize, &StageEstimate)| {
+            let half = StageEstimate {
+                device: stage.device.clone(),
+                parameters: stage.parameters / 2,
+                gradients: stage.gradients / 2,
+                optimizer: stage.optimizer / 2,
+                activations: StageMemory {
+                    forward: stage.activations.forward / 2.0,
+                    input_gradient: stage.activations.input_gradient / 2.0,
+                },
+                flush: stage.flush / 2,
+                // The last of one's layers sends to the first of the other's.
+                gradients_sent: stage.gradients_sent.iter().map(|&(to, bytes)| (2 * to + 1, bytes)).collect(),
+                ..*stage
+            };
+            let within = stage.gradients_sent.first().map_or(stage.output, |&(_, bytes)| bytes);
+            let second = StageEstimate { gradients_sent: vec![(2 * index, within)], ..half.clone() };
+            [half, second]
+        };
+        let stages: Vec<_> = self.stages.iter().enumerate().flat_map(halves).collect();
+        let other = self.other.iter().flat_map(|other| [*other; 2]).collect();
+        Self { stages, other, recomputed: None, ..self.clone() }
+    }
+
     /// All layers in one stage, if they are on one device.
     pub(crate) fn in_one_stage(&self) -> Option<Self> {
-        let micro_batches = self.plan.plan().micro_batches();
-        let plan = Arc::new(check(OneFOneB.plan(1, micro_batches).ok()?, micro_batches).ok()?);
+        let plan = OneFOneB.plan(1, self.plan.micro_batches()).ok()?;
         let mut stages = self.stages.iter().cloned();
         let mut joined = stages.next()?;
         for stage in stages {
@@ -222,5 +259,68 @@ impl MemoryEstimate {
         (joined.output, joined.gradients_sent) = (0, Vec::new());
         let other = vec![self.other.iter().sum()];
         (self.stages.len() > 1).then(|| Self { plan, stages: vec![joined], other, recomputed: None, steps: self.steps })
+    }
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Of stages under 1F1B whose live micro-batches hold so much, and nothing else.
+    pub(crate) fn of_activations(activations: &[f64], micro_batches: usize) -> MemoryEstimate {
+        let stage = |&bytes: &f64| StageEstimate {
+            device: Device::flex(),
+            parameters: 0,
+            gradients: 0,
+            optimizer: 0,
+            activations: StageMemory::whole(bytes),
+            forward: 0,
+            backward: 0,
+            flush: 0,
+            output: 0,
+            gradients_sent: Vec::new(),
+        };
+        let plan = OneFOneB.plan(activations.len(), micro_batches).unwrap();
+        MemoryEstimate {
+            plan,
+            stages: activations.iter().map(stage).collect(),
+            other: vec![0; activations.len()],
+            recomputed: None,
+            steps: Steps::Apart,
+        }
+    }
+
+    /// 1F1B has P live micro-batches on its first worker, so halves of stages hold as much of them as whole ones do.
+    #[test]
+    fn twice_as_many_stages_halve_all_but_activations() {
+        let mut whole = of_activations(&[100.0, 100.0], 8);
+        for stage in &mut whole.stages {
+            (stage.parameters, stage.gradients, stage.optimizer, stage.flush) = (1000, 1000, 2000, 3000);
+        }
+        let plan = OneFOneB.plan(4, 8).unwrap();
+        let held = |estimate: &MemoryEstimate| {
+            let of =
+                |worker: WorkerEstimate| (worker.parameters, worker.gradients, worker.optimizer, worker.activations);
+            estimate.workers().into_iter().map(of).collect::<Vec<_>>()
+        };
+        assert_eq!(held(&whole), [(1000, 1000, 2000, 200), (1000, 1000, 2000, 100)]);
+        let halves = [200, 150, 100, 50].map(|activations| (500, 500, 1000, activations));
+        assert_eq!(held(&whole.cut_in_two().under(plan)), halves);
+        assert!(!whole.have_devices_to_themselves(), "all CPUs have one memory");
+    }
+
+    /// In 1F1B a stage sends a gradient of a micro-batch when the stage before has yet to use that of one before it.
+    #[test]
+    fn what_is_on_its_way_is_its_senders_where_memory_is_shared() {
+        let mut estimate = of_activations(&[0.0; 3], 8);
+        for (stage, held) in estimate.stages.iter_mut().enumerate().skip(1) {
+            (held.output, held.gradients_sent) = (7, vec![(stage - 1, 10)]);
+        }
+        let transfers = |estimate: &MemoryEstimate| {
+            estimate.workers().into_iter().map(|worker| worker.transfers).collect::<Vec<_>>()
+        };
+        assert_eq!(transfers(&estimate), [0, 20, 20]);
+        assert_eq!(transfers(&estimate.of_overlapping_steps()), [0, 20, 20]);
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use burn::tensor::Device;
-use stageline_schedule::{OneFOneB, Schedule, check};
+use stageline_schedule::{OneFOneB, Schedule};
 
 use crate::device::{is_host, share_memory};
 use crate::estimate::{MemoryEstimate, WorkerEstimate};
@@ -48,10 +48,15 @@ pub enum Lever {
         /// M.
         micro_batches: usize,
     },
-    /// 1F1B, with the fewest live micro-batches that keep every stage at work.
-    OneFOneB,
+    /// Each stage cut in two, where stages have devices to themselves: on twice as many.
+    MoreStages {
+        /// P.
+        stages: usize,
+    },
     /// All layers in one stage, where stages share a device: one micro-batch is live at a time.
     OneStage,
+    /// 1F1B, with the fewest live micro-batches that keep every stage at work.
+    OneFOneB,
     /// An optimizer that remembers nothing, or little, of each parameter.
     LeanerOptimizer,
 }
@@ -64,6 +69,7 @@ impl fmt::Display for Lever {
                 write!(f, "{micro_batches} micro-batches of {rows} rows")
             }
             Self::OneFOneB => write!(f, "the 1f1b schedule"),
+            Self::MoreStages { stages } => write!(f, "{stages} stages, each on a device of its own"),
             Self::OneStage => write!(f, "one stage"),
             Self::LeanerOptimizer => write!(f, "an optimizer that remembers nothing, such as plain SGD"),
         }
@@ -90,9 +96,7 @@ impl MemoryEstimate {
         }) else {
             return Ok(());
         };
-        let there = |estimate: &Self| estimate.devices().into_iter().find(|(other, _)| share_memory(other, &device));
-        let on_device = |estimate: &Self| there(estimate).map_or(0, |(_, needs)| needs);
-        let ways_out = WayOut::all(self, (schedule, rows), (needs, has), on_device, takes);
+        let ways_out = WayOut::all(self, (schedule, rows), (needs, has), &device, takes);
         let on_it = |worker: &WorkerEstimate| {
             worker.stages.iter().any(|&stage| share_memory(&self.stages[stage].device, &device))
         };
@@ -101,14 +105,22 @@ impl MemoryEstimate {
     }
 }
 
+/// Another number of stages.
+#[derive(Clone, Copy, PartialEq)]
+enum Cut {
+    Same,
+    Twice,
+    One,
+}
+
 /// Something else than what was asked for.
 #[derive(Clone, Copy)]
 struct Change {
     recompute: bool,
     /// How many times smaller micro-batches are.
     times: usize,
+    cut: Cut,
     one_f_one_b: bool,
-    one_stage: bool,
     lean: bool,
 }
 
@@ -116,40 +128,60 @@ impl Change {
     /// All that could be made of micro-batches of so many rows, what costs least first; the first one changes nothing.
     fn all(rows: usize) -> Vec<Self> {
         let sizes: Vec<_> = (1..=rows.max(1)).filter(|times| rows.is_multiple_of(*times)).collect();
-        let mut all = Vec::with_capacity(16 * sizes.len());
+        let mut all = Vec::with_capacity(24 * sizes.len());
         for lean in [false, true] {
-            for (one_f_one_b, one_stage) in [(false, false), (true, false), (false, true), (true, true)] {
-                let of = |&times: &usize| {
-                    [false, true].map(|recompute| Self { recompute, times, one_f_one_b, one_stage, lean })
-                };
-                all.extend(sizes.iter().flat_map(of));
+            for one_f_one_b in [false, true] {
+                for cut in [Cut::Same, Cut::Twice, Cut::One] {
+                    let of = |&times: &usize| {
+                        [false, true].map(|recompute| Self { recompute, times, cut, one_f_one_b, lean })
+                    };
+                    all.extend(sizes.iter().flat_map(of));
+                }
             }
         }
         all
     }
 
     fn levers(self, estimate: &MemoryEstimate, rows: usize) -> Vec<Lever> {
-        let Self { recompute, times, one_f_one_b, one_stage, lean } = self;
-        let micro_batches = estimate.plan.plan().micro_batches() * times;
+        let Self { recompute, times, cut, one_f_one_b, lean } = self;
+        let cut = match cut {
+            Cut::Same => None,
+            Cut::Twice => Some(Lever::MoreStages { stages: 2 * estimate.stages.len() }),
+            Cut::One => Some(Lever::OneStage),
+        };
+        let micro_batches = estimate.plan.micro_batches() * times;
         let size = (times > 1).then_some(Lever::SmallerMicroBatches { rows: rows / times, micro_batches });
-        let others = [(one_f_one_b, Lever::OneFOneB), (one_stage, Lever::OneStage), (lean, Lever::LeanerOptimizer)];
-        let first = recompute.then_some(Lever::Recompute).into_iter().chain(size);
-        first.chain(others.into_iter().filter(|(wanted, _)| *wanted).map(|(_, lever)| lever)).collect()
+        let all = [recompute.then_some(Lever::Recompute), size, cut, one_f_one_b.then_some(Lever::OneFOneB)];
+        all.into_iter().chain([lean.then_some(Lever::LeanerOptimizer)]).flatten().collect()
     }
 
     /// What is then held; `None` where it cannot be changed so.
     fn of(self, estimate: &MemoryEstimate, schedule: &dyn Schedule) -> Option<MemoryEstimate> {
         let estimate = if self.recompute { estimate.recomputed.as_deref()? } else { estimate };
-        let changed = if self.one_stage { estimate.in_one_stage()? } else { estimate.clone() };
+        let changed = match self.cut {
+            Cut::Same => estimate.clone(),
+            Cut::Twice => estimate.have_devices_to_themselves().then(|| estimate.cut_in_two())?,
+            Cut::One => estimate.in_one_stage()?,
+        };
         let changed = if self.lean { changed.without_optimizer_states() } else { changed };
-        let plan = changed.plan.plan();
-        let (stages, micro_batches) = (plan.stages(), plan.micro_batches() * self.times);
-        if self.one_f_one_b && plan.workers() != stages {
+        let (stages, micro_batches) = (changed.stages.len(), estimate.plan.micro_batches() * self.times);
+        if self.one_f_one_b && self.cut != Cut::One && estimate.plan.workers() != estimate.stages.len() {
             return None;
         }
         let schedule = if self.one_f_one_b { &OneFOneB } else { schedule };
-        let plan = check(schedule.plan(stages, micro_batches).ok()?, micro_batches).ok()?;
+        let plan = schedule.plan(stages, micro_batches).ok()?;
         Some(changed.with_rows_times(1.0 / self.times as f64).under(plan))
+    }
+
+    /// What is then held on a device; on none of those that it becomes is it more.
+    fn needs(self, estimate: &MemoryEstimate, schedule: &dyn Schedule, device: &Device) -> Option<u64> {
+        let changed = self.of(estimate, schedule)?;
+        let on_it = |worker: &WorkerEstimate| {
+            worker.stages.iter().any(|&stage| share_memory(&changed.stages[stage].device, device))
+        };
+        let workers = changed.workers();
+        let peaks = workers.iter().filter(|worker| on_it(worker)).map(WorkerEstimate::peak);
+        Some(if self.cut == Cut::Twice { peaks.max().unwrap_or(0) } else { peaks.sum() })
     }
 }
 
@@ -165,11 +197,11 @@ impl WayOut {
         estimate: &MemoryEstimate,
         (schedule, rows): (&dyn Schedule, usize),
         (needs, has): (u64, u64),
-        on_device: impl Fn(&MemoryEstimate) -> u64,
+        device: &Device,
         takes: impl Fn(&Lever) -> bool,
     ) -> Vec<Self> {
         let way_out = |change: Change| {
-            let needs = on_device(&change.of(estimate, schedule)?);
+            let needs = change.needs(estimate, schedule, device)?;
             Some(Self { levers: change.levers(estimate, rows), needs })
         };
         let helps = |way_out: &Self| way_out.needs < needs && way_out.levers.iter().all(&takes);

@@ -41,7 +41,8 @@
 //! [`seeded`] makes parameters that do not depend on the cut, and [`DeviceName`] names devices.
 
 mod allocator;
-pub mod batch;
+pub mod backends;
+mod batch;
 pub mod batch_norm;
 pub mod batch_size;
 pub mod builder;
@@ -83,6 +84,7 @@ pub mod pipeline;
 mod placing;
 pub mod precision;
 pub mod recompute;
+mod recompute_level;
 pub mod recording;
 mod rehearsal;
 pub mod report;

@@ -21,6 +21,7 @@ mod linear;
 mod matrix;
 #[cfg(feature = "flex")]
 mod operation;
+mod products;
 #[cfg(feature = "flex")]
 mod wide;
 

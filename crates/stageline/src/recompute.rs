@@ -6,14 +6,26 @@
 //! again, with a graph of its own, whose backward it runs; its parameters' gradients go beside the stage's graph.
 
 use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
 
+use burn::backend::Backend;
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops};
+use burn::backend::tensor::FloatTensor;
 use burn::module::{Module, ModuleMapper, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
+use parking_lot::Mutex;
 
+use crate::backends::{Engine, of_their_backend, recorded};
 use crate::deferred::Sum;
+use crate::samples::Samples;
 use crate::scope::{collecting, during};
 use crate::unify::{is_trained, unify, with_value};
+use crate::vjp;
 
 /// What a stage computes again in its backwards, instead of keeping it from the forward. The gradients are the same bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,6 +40,17 @@ pub enum Recompute {
     Blocks(usize),
     /// All parts marked by [`block`], of which only the inputs are kept: about a third more is computed.
     Full,
+}
+
+impl fmt::Display for Recompute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nothing => write!(f, "nothing"),
+            Self::Selective => write!(f, "selective parts"),
+            Self::Blocks(blocks) => write!(f, "the first {blocks} blocks"),
+            Self::Full => write!(f, "all blocks"),
+        }
+    }
 }
 
 /// What a part is marked as.
@@ -72,7 +95,6 @@ pub fn is_computed_again() -> bool {
 }
 
 /// Runs a forward that was computed before.
-#[cfg(feature = "flex")]
 fn again<R>(forward: impl FnOnce() -> R) -> R {
     during(&AGAIN, true, forward)
 }
@@ -110,7 +132,7 @@ pub(crate) fn gather<R>(backward: impl FnOnce() -> R) -> (R, GradientsParams) {
 pub fn block<M: Module + 'static, const D: usize, const E: usize>(
     module: &M,
     input: Tensor<D>,
-    forward: impl Fn(&M, Tensor<D>) -> Tensor<E> + Send + 'static,
+    forward: impl Fn(&M, Tensor<D>) -> Tensor<E> + Send + Sync + 'static,
 ) -> Tensor<E> {
     part(Mark::Block, module, input, forward)
 }
@@ -119,7 +141,7 @@ pub fn block<M: Module + 'static, const D: usize, const E: usize>(
 pub fn selective<M: Module + 'static, const D: usize, const E: usize>(
     module: &M,
     input: Tensor<D>,
-    forward: impl Fn(&M, Tensor<D>) -> Tensor<E> + Send + 'static,
+    forward: impl Fn(&M, Tensor<D>) -> Tensor<E> + Send + Sync + 'static,
 ) -> Tensor<E> {
     part(Mark::Selective, module, input, forward)
 }
@@ -128,17 +150,14 @@ fn part<M: Module + 'static, const D: usize, const E: usize>(
     mark: Mark,
     module: &M,
     input: Tensor<D>,
-    forward: impl Fn(&M, Tensor<D>) -> Tensor<E> + Send + 'static,
+    forward: impl Fn(&M, Tensor<D>) -> Tensor<E> + Send + Sync + 'static,
 ) -> Tensor<E> {
     // What nothing flows back through has no place in the graph.
     if !Recompute::takes(mark) || !input.is_tracked() {
         return forward(module, input);
     }
-    #[cfg(feature = "flex")]
-    if crate::device::is_host(&input.device()) {
-        return host::part(module, input, forward);
-    }
-    forward(module, input)
+    let forward = Arc::new(forward);
+    of_their_backend!(again_later, module, &input, &forward).unwrap_or_else(|| forward(module, input))
 }
 
 /// Parameters of their own graph, or of none.
@@ -159,87 +178,67 @@ fn leaves<M: Module>(module: &M, tracked: bool) -> M {
     if tracked { unify(module) } else { module }
 }
 
-#[cfg(feature = "flex")]
-mod host {
-    use std::fmt;
-    use std::sync::Arc;
+/// From the gradient of a part's output to that of its input, if it has one.
+type Again<B> = Box<dyn FnOnce(FloatTensor<B>) -> Option<FloatTensor<B>> + Send>;
 
-    use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::NoCheckpointing};
-    use burn::backend::autodiff::grads::Gradients;
-    use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
-    use burn::backend::tensor::FloatTensor;
-    use burn::backend::{Autodiff, Flex};
-    use burn::module::Module;
-    use burn::optim::GradientsParams;
-    use burn::tensor::Tensor;
-    use parking_lot::Mutex;
+/// What a part is computed again with; once.
+struct State<B: Backend>(Arc<Mutex<Option<Again<B>>>>);
 
-    use super::{BESIDE, Recompute, leaves};
-    use crate::samples::Samples;
-    use crate::vjp;
+impl<B: Backend> Clone for State<B> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
 
-    const HERE: &str = "a tensor on the host is one of flex";
+impl<B: Backend> fmt::Debug for State<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("State")
+    }
+}
 
-    /// From the gradient of a part's output to that of its input, if it has one.
-    type Again = Box<dyn FnOnce(FloatTensor<Flex>) -> Option<FloatTensor<Flex>> + Send>;
+#[derive(Debug)]
+struct Recomputed;
 
-    /// What a part is computed again with; once.
-    #[derive(Clone)]
-    struct State(Arc<Mutex<Option<Again>>>);
+impl<B: Backend> Backward<B, 1> for Recomputed {
+    type State = State<B>;
 
-    impl fmt::Debug for State {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("State")
+    fn backward(self, ops: Ops<State<B>, 1>, gradients: &mut Gradients, _: &mut Checkpointer) {
+        let gradient = gradients.consume::<B>(&ops.node);
+        let again = ops.state.0.lock().take().expect("a graph is gone through once");
+        if let (Some(gradient), [Some(node)]) = (again(gradient), ops.parents) {
+            gradients.register::<B>(node.id, gradient);
         }
     }
+}
 
-    #[derive(Debug)]
-    struct Recomputed;
-
-    impl Backward<Flex, 1> for Recomputed {
-        type State = State;
-
-        fn backward(self, ops: Ops<State, 1>, gradients: &mut Gradients, _: &mut Checkpointer) {
-            let gradient = gradients.consume::<Flex>(&ops.node);
-            let again = ops.state.0.lock().take().expect("a graph is gone through once");
-            if let (Some(gradient), [Some(node)]) = (again(gradient), ops.parents) {
-                gradients.register::<Flex>(node.id, gradient);
-            }
-        }
-    }
-
-    pub(super) fn part<M: Module + 'static, const D: usize, const E: usize>(
-        module: &M,
-        input: Tensor<D>,
-        forward: impl Fn(&M, Tensor<D>) -> Tensor<E> + Send + 'static,
-    ) -> Tensor<E> {
-        let samples = Samples::current();
-        let kept = input.clone().inner();
-        // By the same kernels as with a graph, which those of tensors without autodiff are not.
-        let output = Recompute::Nothing.during(|| forward(&leaves(module, false), kept.clone().autodiff()));
-        let (output, _) = output.try_into_primitive::<Autodiff<Flex>>().expect(HERE).into_parts();
-        let module = module.clone();
-        let again = move |gradient: FloatTensor<Flex>| {
-            let module = leaves(&module, true);
-            let leaf = kept.autodiff().require_grad();
-            let run = || Recompute::Nothing.during(|| forward(&module, leaf.clone()));
-            let output = super::again(|| samples.map_or_else(run, |samples| samples.during(run)));
-            let gradient = Tensor::<E>::from_primitive::<Flex>(gradient);
-            let mut gradients = vjp::root(output, gradient)?.backward();
-            let to_input = leaf.grad_remove(&mut gradients);
-            let gradients = GradientsParams::from_grads(gradients, &module);
-            BESIDE.with_borrow_mut(|beside| {
-                let beside = beside.as_mut().expect("parts are computed again in the backward of a stage");
-                beside.add_all(&module, gradients);
-            });
-            Some(to_input?.try_into_primitive::<Flex>().expect(HERE))
-        };
-        let state = State(Arc::new(Mutex::new(Some(Box::new(again)))));
-        let (_, node) = input.try_into_primitive::<Autodiff<Flex>>().expect(HERE).into_parts();
-        let output = match Recomputed.prepare::<NoCheckpointing>([node]).compute_bound().stateful() {
-            OpsKind::Tracked(prepared) => prepared.finish(state, output),
-            OpsKind::UnTracked(prepared) => prepared.finish(output),
-        };
-        Tensor::from_primitive::<Autodiff<Flex>>(output)
-    }
+/// `None` where these are no tensors of the backend, or of a graph with burn's own checkpointing.
+fn again_later<B: Engine, M: Module + 'static, const D: usize, const E: usize>(
+    _: PhantomData<B>,
+    module: &M,
+    input: &Tensor<D>,
+    forward: &Arc<impl Fn(&M, Tensor<D>) -> Tensor<E> + Send + Sync + 'static>,
+) -> Option<Tensor<E>> {
+    let (_, node) = B::tracked(input.clone())?.into_parts();
+    let samples = Samples::current();
+    let kept = input.clone().inner();
+    // By the same kernels as with a graph, which those of tensors without autodiff are not.
+    let output = Recompute::Nothing.during(|| forward(&leaves(module, false), kept.clone().autodiff()));
+    let (output, _) = B::tracked(output)?.into_parts();
+    let (module, forward) = (module.clone(), Arc::clone(forward));
+    let again = move |gradient: FloatTensor<B>| {
+        let module = leaves(&module, true);
+        let leaf = kept.autodiff().require_grad();
+        let run = || Recompute::Nothing.during(|| forward(&module, leaf.clone()));
+        let output = again(|| samples.map_or_else(run, |samples| samples.during(run)));
+        let mut gradients = vjp::root(output, B::of_plain::<E>(gradient))?.backward();
+        let to_input = leaf.grad_remove(&mut gradients);
+        let gradients = GradientsParams::from_grads(gradients, &module);
+        BESIDE.with_borrow_mut(|beside| {
+            let beside = beside.as_mut().expect("parts are computed again in the backward of a stage");
+            beside.add_all(&module, gradients);
+        });
+        B::plain(to_input?)
+    };
+    let state = State(Arc::new(Mutex::new(Some(Box::new(again) as Again<B>))));
+    Some(recorded::<B, _, 1, E>(Recomputed, [node], state, output))
 }

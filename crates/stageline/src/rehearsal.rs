@@ -1,10 +1,9 @@
 //! Two micro-batches through all stages and back, and an optimizer step that is undone: what each of it takes.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use burn::tensor::Device;
-use stageline_schedule::{Action, Carried, Checked, Compute, Instruction, StageMemory};
+use stageline_schedule::{Action, Carried, Compute, Instruction, Plan, StageMemory};
 
 use crate::device::{is_host, share_memory};
 use crate::estimate::{MemoryEstimate, StageEstimate, Steps};
@@ -51,7 +50,7 @@ impl Parameters {
 
 /// What two micro-batches held.
 pub(crate) struct Rehearsal<'a> {
-    pub(crate) plan: Arc<Checked>,
+    pub(crate) plan: Plan,
     pub(crate) stages: &'a [(Device, Parameters)],
     /// Whether optimizers have stepped before.
     pub(crate) stepped: bool,

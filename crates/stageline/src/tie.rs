@@ -173,7 +173,8 @@ impl ModuleVisitor for AddGradients<'_> {
         let received = self.received.iter_mut().filter_map(|tensors| tensors.remove(&param.id));
         let Some(sum) = received.map(Erased::tensor::<D>).reduce(Tensor::add) else { return };
         let sum = match self.gradients.remove::<D>(param.id) {
-            Some(own) => sum + own,
+            // In the owner's memory.
+            Some(own) => own + sum,
             None => sum,
         };
         self.gradients.register(param.id, sum);

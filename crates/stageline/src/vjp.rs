@@ -1,55 +1,49 @@
 //! A backward that starts from a given gradient: the vector-Jacobian product.
 
+use std::marker::PhantomData;
+
+use burn::backend::Backend;
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops};
+use burn::backend::tensor::FloatTensor;
 use burn::tensor::Tensor;
+
+use crate::backends::{Engine, of_their_backend, recorded};
 
 /// A number whose gradient with respect to `output` is `gradient`, bit for bit; `None` where nothing is differentiated.
 pub(crate) fn root<const D: usize>(output: Tensor<D>, gradient: Tensor<D>) -> Option<Tensor<1>> {
     if !output.is_tracked() {
         return None;
     }
-    #[cfg(feature = "flex")]
-    if crate::device::is_host(&output.device()) {
-        return Some(host::root(output, gradient));
-    }
-    // Of y -> sum(y * gradient), on any backend.
-    Some((output * gradient.autodiff()).sum())
+    of_their_backend!(handed_in, output.clone(), gradient.clone())
+        // Of y -> sum(y * gradient), on any backend.
+        .or_else(|| Some((output * gradient.autodiff()).sum()))
 }
 
 /// The same without computing anything: an operation that ends a graph, and hands the gradient in.
-#[cfg(feature = "flex")]
-mod host {
-    use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::NoCheckpointing};
-    use burn::backend::autodiff::grads::Gradients;
-    use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
-    use burn::backend::tensor::FloatTensor;
-    use burn::backend::{Autodiff, Backend, Flex};
-    use burn::tensor::Tensor;
+#[derive(Debug)]
+struct HandIn;
 
-    #[derive(Debug)]
-    struct HandIn;
+impl<B: Backend> Backward<B, 1> for HandIn {
+    type State = FloatTensor<B>;
 
-    impl<B: Backend> Backward<B, 1> for HandIn {
-        type State = FloatTensor<B>;
-
-        fn backward(self, ops: Ops<FloatTensor<B>, 1>, gradients: &mut Gradients, _: &mut Checkpointer) {
-            gradients.consume::<B>(&ops.node);
-            if let [Some(parent)] = ops.parents {
-                gradients.register::<B>(parent.id, ops.state);
-            }
+    fn backward(self, ops: Ops<FloatTensor<B>, 1>, gradients: &mut Gradients, _: &mut Checkpointer) {
+        gradients.consume::<B>(&ops.node);
+        if let [Some(parent)] = ops.parents {
+            gradients.register::<B>(parent.id, ops.state);
         }
     }
+}
 
-    pub(super) fn root<const D: usize>(output: Tensor<D>, gradient: Tensor<D>) -> Tensor<1> {
-        const HERE: &str = "a tensor on the host is one of flex";
-        let nothing = Tensor::<1>::zeros([1], &gradient.device()).try_into_primitive::<Flex>().expect(HERE);
-        let gradient = gradient.try_into_primitive::<Flex>().expect(HERE);
-        let (_, node) = output.try_into_primitive::<Autodiff<Flex>>().expect(HERE).into_parts();
-        let root = match HandIn.prepare::<NoCheckpointing>([node]).compute_bound().stateful() {
-            OpsKind::Tracked(prepared) => prepared.finish(gradient, nothing),
-            OpsKind::UnTracked(prepared) => prepared.finish(nothing),
-        };
-        Tensor::from_primitive::<Autodiff<Flex>>(root)
-    }
+fn handed_in<B: Engine, const D: usize>(
+    _: PhantomData<B>,
+    output: Tensor<D>,
+    gradient: Tensor<D>,
+) -> Option<Tensor<1>> {
+    let (_, node) = B::tracked(output)?.into_parts();
+    let nothing = B::plain(Tensor::<1>::zeros([1], &gradient.device()))?;
+    Some(recorded::<B, _, 1, 1>(HandIn, [node], B::plain(gradient)?, nothing))
 }
 
 #[cfg(test)]

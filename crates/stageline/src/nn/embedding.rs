@@ -1,8 +1,18 @@
 //! A table of vectors.
 
-use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
+use std::marker::PhantomData;
+
+use burn::backend::Backend;
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops};
+use burn::backend::tensor::{FloatTensor, IntTensor};
+use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param, ParamId};
 use burn::tensor::module::embedding;
 use burn::tensor::{Int, Tensor};
+
+use crate::backends::{Engine, of_their_backend, recorded};
+use crate::deferred::{Deferred, put_off};
 
 /// A row of a table for every index, as [burn's](burn::nn::Embedding); its backward is all weight gradient.
 #[derive(Module, Debug)]
@@ -32,65 +42,43 @@ impl ModuleDisplay for Embedding {
 impl Embedding {
     /// `[batch, length]` to `[batch, length, width]`.
     pub fn forward(&self, indices: Tensor<2, Int>) -> Tensor<3> {
-        #[cfg(feature = "flex")]
-        if let Some(output) = host::split(&indices, &self.weight) {
-            return output;
-        }
-        embedding(self.weight.val(), indices)
+        of_their_backend!(split, &indices, &self.weight).unwrap_or_else(|| embedding(self.weight.val(), indices))
     }
 }
 
-#[cfg(feature = "flex")]
-mod host {
-    use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::NoCheckpointing};
-    use burn::backend::autodiff::grads::Gradients;
-    use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
-    use burn::backend::ops::ModuleOps;
-    use burn::backend::tensor::{FloatTensor, IntTensor};
-    use burn::backend::{Autodiff, Flex};
-    use burn::module::{Param, ParamId};
-    use burn::tensor::{Int, Tensor};
+#[derive(Debug)]
+struct SplitEmbedding;
 
-    use crate::deferred::{Deferred, put_off};
+/// What the backward needs.
+#[derive(Clone, Debug)]
+struct State<B: Backend> {
+    weight: FloatTensor<B>,
+    indices: IntTensor<B>,
+    id: ParamId,
+}
 
-    #[derive(Debug)]
-    struct SplitEmbedding;
+impl<B: Engine> Backward<B, 1> for SplitEmbedding {
+    type State = State<B>;
 
-    /// What the backward needs.
-    #[derive(Clone, Debug)]
-    struct State {
-        weight: FloatTensor<Flex>,
-        indices: IntTensor<Flex>,
-        id: ParamId,
-    }
-
-    impl Backward<Flex, 1> for SplitEmbedding {
-        type State = State;
-
-        fn backward(self, ops: Ops<State, 1>, gradients: &mut Gradients, _: &mut Checkpointer) {
-            let gradient = gradients.consume::<Flex>(&ops.node);
-            let State { weight, indices, id } = ops.state;
-            let make = move || Flex::embedding_backward(weight.clone(), gradient.clone(), indices.clone());
-            let later = make.clone();
-            let later = Deferred::new(vec![id], move |sum| sum.add(id, Tensor::<2>::from_primitive::<Flex>(later())));
-            if put_off(later).is_err()
-                && let [Some(node)] = ops.parents
-            {
-                gradients.register::<Flex>(node.id, make());
-            }
+    fn backward(self, ops: Ops<State<B>, 1>, gradients: &mut Gradients, _: &mut Checkpointer) {
+        let gradient = gradients.consume::<B>(&ops.node);
+        let State { weight, indices, id } = ops.state;
+        let make = move || B::embedding_backward(weight.clone(), gradient.clone(), indices.clone());
+        let later = make.clone();
+        let later = Deferred::new(vec![id], move |sum| sum.add(id, B::of_plain::<2>(later())));
+        if put_off(later).is_err()
+            && let [Some(node)] = ops.parents
+        {
+            gradients.register::<B>(node.id, make());
         }
     }
+}
 
-    /// `None` where these are no tensors of flex, or of a graph with burn's own checkpointing.
-    pub(super) fn split(indices: &Tensor<2, Int>, weight: &Param<Tensor<2>>) -> Option<Tensor<3>> {
-        let indices = indices.clone().try_into_primitive::<Autodiff<Flex>>().ok()?;
-        let (values, node) = weight.val().try_into_primitive::<Autodiff<Flex>>().ok()?.into_parts();
-        let output = Flex::embedding(values.clone(), indices.clone());
-        let state = State { weight: values, indices, id: weight.id };
-        let output = match SplitEmbedding.prepare::<NoCheckpointing>([node]).compute_bound().stateful() {
-            OpsKind::Tracked(prepared) => prepared.finish(state, output),
-            OpsKind::UnTracked(prepared) => prepared.finish(output),
-        };
-        Some(Tensor::from_primitive::<Autodiff<Flex>>(output))
-    }
+/// `None` where these are no tensors of the backend, or of a graph with burn's own checkpointing.
+fn split<B: Engine>(_: PhantomData<B>, indices: &Tensor<2, Int>, weight: &Param<Tensor<2>>) -> Option<Tensor<3>> {
+    let (values, node) = B::tracked(weight.val())?.into_parts();
+    let indices = B::indices(indices.clone())?;
+    let output = B::embedding(values.clone(), indices.clone());
+    let state = State { weight: values, indices, id: weight.id };
+    Some(recorded::<B, _, 1, 3>(SplitEmbedding, [node], state, output))
 }

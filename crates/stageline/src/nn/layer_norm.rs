@@ -62,9 +62,9 @@ mod host {
     use std::sync::Arc;
 
     use burn::backend::TensorMetadata;
-    use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::NoCheckpointing};
+    use burn::backend::autodiff::checkpoint::base::Checkpointer;
     use burn::backend::autodiff::grads::Gradients;
-    use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+    use burn::backend::autodiff::ops::{Backward, Ops};
     use burn::backend::tensor::FloatTensor;
     use burn::backend::{Autodiff, Flex};
     use burn::tensor::{DType, Tensor, TensorData};
@@ -72,6 +72,7 @@ mod host {
 
     use super::super::operation::numbers;
     use super::super::wide::{sum, wide};
+    use crate::backends::recorded;
 
     /// What one core takes at a time, and what is summed by itself: so sums do not depend on the number of cores.
     const ROWS: usize = 64;
@@ -156,26 +157,18 @@ mod host {
         let (input, input_node) = input.clone().try_into_primitive::<Autodiff<Flex>>().ok()?.into_parts();
         let (gamma, gamma_node) = of(gamma.clone())?;
         let (input, gamma) = (input.to_contiguous(), gamma.to_contiguous());
-        let finished = match beta {
+        Some(match beta {
             None => {
                 let (output, moments) = normalised(&input, &gamma, None, epsilon);
-                let nodes = [input_node, gamma_node];
-                match Normalised.prepare::<NoCheckpointing>(nodes).compute_bound().stateful() {
-                    OpsKind::Tracked(prepared) => prepared.finish(State { input, gamma, moments }, output),
-                    OpsKind::UnTracked(prepared) => prepared.finish(output),
-                }
+                recorded::<Flex, _, 2, D>(Normalised, [input_node, gamma_node], State { input, gamma, moments }, output)
             }
             Some(beta) => {
                 let (beta, beta_node) = of(beta.clone())?;
                 let (output, moments) = normalised(&input, &gamma, Some(&beta), epsilon);
                 let nodes = [input_node, gamma_node, beta_node];
-                match Normalised.prepare::<NoCheckpointing>(nodes).compute_bound().stateful() {
-                    OpsKind::Tracked(prepared) => prepared.finish(State { input, gamma, moments }, output),
-                    OpsKind::UnTracked(prepared) => prepared.finish(output),
-                }
+                recorded::<Flex, _, 3, D>(Normalised, nodes, State { input, gamma, moments }, output)
             }
-        };
-        Some(Tensor::from_primitive::<Autodiff<Flex>>(finished))
+        })
     }
 
     /// A contiguous input, normalised, and the moments of its rows.

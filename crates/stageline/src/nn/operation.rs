@@ -1,10 +1,11 @@
 //! What operations of our own have in common: they are in f32, on the host, with a graph or without.
 
-use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
-use burn::backend::autodiff::ops::{Backward, OpsKind};
+use burn::backend::autodiff::ops::Backward;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Flex};
 use burn::tensor::{DType, Tensor};
+
+use crate::backends::recorded;
 
 /// An operation of one input: `forward` gives its output, and what its backward needs, of a contiguous one.
 ///
@@ -23,11 +24,7 @@ pub(super) fn operation<B: Backward<Flex, 1>, const D: usize, const E: usize>(
     }
     let (input, node) = input.clone().try_into_primitive::<Autodiff<Flex>>().ok()?.into_parts();
     let (output, state) = forward(input.to_contiguous());
-    let output = match backward.prepare::<NoCheckpointing>([node]).compute_bound().stateful() {
-        OpsKind::Tracked(prepared) => prepared.finish(state, output),
-        OpsKind::UnTracked(prepared) => prepared.finish(output),
-    };
-    Some(Tensor::from_primitive::<Autodiff<Flex>>(output))
+    Some(recorded::<Flex, B, 1, E>(backward, [node], state, output))
 }
 
 /// The numbers of a contiguous tensor in f32.

@@ -12,6 +12,7 @@ use crate::failure::During;
 use crate::flush::Verdict;
 use crate::payload::Payload;
 use crate::recompute::Recompute;
+use crate::recompute_level::{Level, least};
 use crate::recording::Clock;
 use crate::rehearsal::Rehearsal;
 use crate::turns::Turns;
@@ -25,9 +26,9 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// The largest micro-batch of this one goes through all stages and back twice, by itself, and every stage makes an optimizer
     /// step that is then undone: nothing is counted, and the next step is the same to the bit (but for what burn's own dropout
     /// draws, and its own batch norm counts, at every forward). So this needs the memory of one live micro-batch, whatever M is.
-    /// What stages with the same parameters send each other is not in it, nor what is held while a checkpoint is written, which
-    /// [`MemoryEstimate::with_checkpoints`] adds. `None` where nothing counts what is held: on CPUs that is what the
-    /// [`CountingAllocator`](crate::CountingAllocator) does.
+    /// It is of steps one after the other: [`MemoryEstimate::of_overlapping_steps`] is of others, and what is held while a checkpoint
+    /// is written is added by [`MemoryEstimate::with_checkpoints`]. `None` where nothing counts what is held: on CPUs that is what
+    /// the [`CountingAllocator`](crate::CountingAllocator) does.
     ///
     /// # Errors
     /// As for [`step`](Self::step).
@@ -42,8 +43,16 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         self.stepping.recompute = (0..self.plan().stages()).map(|_| recompute).collect();
     }
 
-    /// Lets all stages compute again as little as makes an estimate fit; all of it, where not even that does. Gives the estimate
+    /// What each stage computes again in its backwards.
+    pub fn recompute(&self) -> &[Recompute] {
+        &self.stepping.recompute
+    }
+
+    /// Lets every stage compute again as little as makes an estimate fit; all of it, where not even that does. Gives the estimate
     /// that it comes to, or `None` where nothing counts what is held: then nothing is computed again.
+    ///
+    /// No stage could compute less again and it would still fit. Where stages share a memory, and one has to compute more again for
+    /// another to compute less, those that compute the most again come first: the slowest stage is that of the pipeline.
     ///
     /// # Errors
     /// As for [`step`](Self::step).
@@ -54,27 +63,30 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     ) -> Result<Option<MemoryEstimate>, StepError> {
         let mut with = |recompute| {
             self.set_recompute(recompute);
-            self.estimate_memory(batch.clone())
+            let estimate = self.estimate_memory(batch.clone())?;
+            Ok::<_, StepError>(estimate.map(|estimate| Level { recompute, estimate }))
         };
-        let Some(all_kept) = with(Recompute::Nothing)? else { return Ok(None) };
-        if fits(&all_kept) {
-            return Ok(Some(all_kept));
+        let Some(nothing) = with(Recompute::Nothing)? else { return Ok(None) };
+        if fits(&nothing.estimate) {
+            return Ok(Some(nothing.estimate));
         }
-        if let Some(selective) = with(Recompute::Selective)?.filter(&fits) {
-            return Ok(Some(selective));
+        let selective = with(Recompute::Selective)?;
+        let mut levels: Vec<_> = [nothing].into_iter().chain(selective).collect();
+        let Some(full) = with(Recompute::Full)? else { return Ok(None) };
+        if !fits(&full.estimate) {
+            return Ok(Some(full.estimate));
         }
-        let full = with(Recompute::Full)?;
-        if !full.as_ref().is_some_and(&fits) {
-            return Ok(full);
-        }
-        // It ends at as many blocks as there are, but two estimates are not the same to the byte.
         for blocks in 1..MOST_BLOCKS {
-            if let Some(some) = with(Recompute::Blocks(blocks))?.filter(&fits) {
-                return Ok(Some(some));
+            let Some(some) = with(Recompute::Blocks(blocks))? else { break };
+            if some.estimate.keeps_no_more_than(&full.estimate) {
+                break;
             }
+            levels.push(some);
         }
-        self.set_recompute(Recompute::Full);
-        Ok(full)
+        levels.push(full);
+        let (recompute, estimate) = least(&levels, fits);
+        self.stepping.recompute = recompute.into();
+        Ok(Some(estimate))
     }
 
     fn rehearsed(&mut self, batch: MicroBatches<In, Target>) -> Result<Option<MemoryEstimate>, Ended> {
@@ -88,6 +100,6 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         self.conclude(Verdict::Rehearse { examine: self.stepping.flush.health_every > 0 })?;
         let rows = self.recorded()?;
         let stepped = self.optimizer_steps > 0;
-        Ok(Rehearsal { plan: Arc::clone(&self.plan), stages: &self.stages, stepped, rows }.estimate())
+        Ok(Rehearsal { plan: self.plan().clone(), stages: &self.stages, stepped, rows }.estimate())
     }
 }
