@@ -1,7 +1,6 @@
 //! The model: a pre-LN, byte-level GPT with learned positions, as layers that are stages.
 //!
-//! Activations cross boundaries as `[batch, context, width]`; inside, the linear layers see `[batch x context, width]`,
-//! for which burn's linear is fastest.
+//! Activations cross boundaries as `[batch, context, width]`; inside, layers see `[batch x context, width]`.
 
 use burn::module::{Initializer, Module, Param};
 use burn::nn::{EmbeddingConfig, LayerNormConfig, LinearConfig};

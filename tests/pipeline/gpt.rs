@@ -4,9 +4,9 @@ use burn::module::Module;
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use stageline::schedule::{GPipe, Interleaved, OneFOneB, Schedule, ZbH1, ZbH2, ZbV};
-use stageline::{Batch, LossStage, Recompute, Stage, StageConfig};
+use stageline::{Batch, LossStage, MemoryEstimate, Pipeline, Recompute, Stage, StageConfig};
 
-use crate::cut;
+use crate::cut::{self, Bytes};
 use crate::fingerprint::fingerprint;
 use crate::mlp::pieces;
 use crate::model::{Block, Embeddings, Head, Layers, Shape};
@@ -14,90 +14,159 @@ use crate::model::{Block, Embeddings, Head, Layers, Shape};
 const SHAPE: Shape = Shape { layers: 3, width: 32, context: 16 };
 const STEPS: usize = 2;
 
-fn text(step: usize, rows: usize) -> Tensor<2, Int> {
-    let bytes: Vec<i32> = (0..rows * SHAPE.context).map(|at| ((at * 7 + step * 31) * (at + 3) % 256) as i32).collect();
-    Tensor::from_data(TensorData::new(bytes, [rows, SHAPE.context]), &Device::flex())
-}
-
-fn train_cut(seed: u64, rows: usize, stages: usize, micro_batches: usize, schedule: Box<dyn Schedule>) -> String {
-    train_again(seed, rows, (stages, micro_batches), schedule, Recompute::Nothing)
-}
-
-/// With some of it computed again.
-fn train_again(
+/// A training.
+#[derive(Clone, Copy)]
+struct Training {
+    shape: Shape,
     seed: u64,
     rows: usize,
-    (stages, micro_batches): (usize, usize),
-    schedule: Box<dyn Schedule>,
-    recompute: Recompute,
-) -> String {
-    let layers = Layers::init(SHAPE, seed, &Device::flex().autodiff());
-    let cuts = cut::cut(SHAPE, stages).unwrap();
-    let config = StageConfig::new(Device::flex(), AdamWConfig::new().init(), 1e-3).recompute(recompute);
-    let builder = cut::split(layers, &cuts, vec![config; stages]);
-    let mut pipeline = builder.micro_batches(micro_batches).schedule(schedule).build().unwrap();
-    for step in 0..STEPS {
-        pipeline.step(Batch::new(text(step, rows), text(step + 1, rows))).unwrap();
-    }
-    fingerprint(&cut::join(pipeline.into_modules()).unwrap()).0
+    micro_batches: usize,
 }
 
-/// Accumulation without the library.
-fn train_plainly(seed: u64, rows: usize, micro_batches: usize) -> String {
-    type Whole = (Embeddings, (Vec<Block>, Head));
-    let Layers { embeddings, blocks, head } = Layers::init(SHAPE, seed, &Device::flex().autodiff());
-    let mut model: Whole = (embeddings, (blocks, head));
-    let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
-    for step in 0..STEPS {
-        let mut sum = GradientsAccumulator::new();
-        for piece in pieces(rows, micro_batches) {
-            let part = |step| text(step, rows).slice_dim(0, piece.clone()).autodiff();
-            let (embeddings, (blocks, head)) = &model;
-            let hidden = blocks.iter().fold(embeddings.forward(part(step)), |hidden, block| block.forward(hidden));
-            let loss = head.loss(hidden, part(step + 1)) / (rows * SHAPE.context) as f64;
-            sum.accumulate(&model, GradientsParams::from_grads(loss.backward(), &model));
-        }
-        model = optimizer.step(1e-3, model, sum.grads());
+impl Training {
+    const fn new(seed: u64, rows: usize, micro_batches: usize) -> Self {
+        Self { shape: SHAPE, seed, rows, micro_batches }
     }
-    let (embeddings, (blocks, head)) = model;
-    fingerprint(&Layers { embeddings, blocks, head }).0
+
+    fn layers(self) -> Layers {
+        Layers::init(self.shape, self.seed, &Device::flex().autodiff())
+    }
+
+    fn text(self, step: usize) -> Tensor<2, Int> {
+        let Self { rows, shape: Shape { context, .. }, .. } = self;
+        let bytes: Vec<i32> = (0..rows * context).map(|at| ((at * 7 + step * 31) * (at + 3) % 256) as i32).collect();
+        Tensor::from_data(TensorData::new(bytes, [rows, context]), &Device::flex())
+    }
+
+    fn batches(self) -> impl Iterator<Item = Batch<Bytes, Bytes>> {
+        (0..STEPS).map(move |step| Batch::new(self.text(step), self.text(step + 1)))
+    }
+
+    /// Cut, with some of it computed again.
+    fn pipeline(self, stages: usize, schedule: Box<dyn Schedule>, recompute: Recompute) -> Pipeline<Bytes, Bytes> {
+        let cuts = cut::cut(self.shape, stages).unwrap();
+        let config = StageConfig::new(Device::flex(), AdamWConfig::new().init(), 1e-3).recompute(recompute);
+        let builder = cut::split(self.layers(), &cuts, vec![config; stages]);
+        builder.micro_batches(self.micro_batches).schedule(schedule).build().unwrap()
+    }
+
+    /// One step after the other.
+    fn cut(self, stages: usize, schedule: Box<dyn Schedule>) -> String {
+        self.again(stages, schedule, Recompute::Nothing)
+    }
+
+    fn again(self, stages: usize, schedule: Box<dyn Schedule>, recompute: Recompute) -> String {
+        self.trained(self.pipeline(stages, schedule, recompute))
+    }
+
+    fn trained(self, mut pipeline: Pipeline<Bytes, Bytes>) -> String {
+        self.batches().for_each(|batch| drop(pipeline.step(batch).unwrap()));
+        fingerprint(&cut::join(pipeline.into_modules()).unwrap()).0
+    }
+
+    /// Steps that overlap.
+    fn ahead(self, mut pipeline: Pipeline<Bytes, Bytes>) -> String {
+        pipeline.steps(self.batches()).for_each(|report| drop(report.unwrap()));
+        fingerprint(&cut::join(pipeline.into_modules()).unwrap()).0
+    }
+
+    /// Accumulation without the library.
+    fn plainly(self) -> String {
+        type Whole = (Embeddings, (Vec<Block>, Head));
+        let Layers { embeddings, blocks, head } = self.layers();
+        let mut model: Whole = (embeddings, (blocks, head));
+        let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
+        for step in 0..STEPS {
+            let mut sum = GradientsAccumulator::new();
+            for piece in pieces(self.rows, self.micro_batches) {
+                let part = |step| self.text(step).slice_dim(0, piece.clone()).autodiff();
+                let (embeddings, (blocks, head)) = &model;
+                let hidden = blocks.iter().fold(embeddings.forward(part(step)), |hidden, block| block.forward(hidden));
+                let loss = head.loss(hidden, part(step + 1)) / (self.rows * self.shape.context) as f64;
+                sum.accumulate(&model, GradientsParams::from_grads(loss.backward(), &model));
+            }
+            model = optimizer.step(1e-3, model, sum.grads());
+        }
+        let (embeddings, (blocks, head)) = model;
+        fingerprint(&Layers { embeddings, blocks, head }).0
+    }
 }
 
 #[test]
 fn the_fingerprint_does_not_depend_on_the_cut() {
     for (seed, rows, micro_batches) in [(0, 2, 1), (1, 5, 2), (9, 7, 3), (5, 11, 8)] {
-        let plain = train_plainly(seed, rows, micro_batches);
-        assert_ne!(plain, fingerprint(&Layers::init(SHAPE, seed, &Device::flex().autodiff())).0);
+        let training = Training::new(seed, rows, micro_batches);
+        let plain = training.plainly();
+        assert_ne!(plain, fingerprint(&training.layers()).0);
         for stages in [1, 2, 4, 5] {
             let case = format!("P={stages} M={micro_batches} rows={rows}");
-            assert_eq!(train_cut(seed, rows, stages, micro_batches, Box::new(OneFOneB)), plain, "1F1B, {case}");
-            assert_eq!(train_cut(seed, rows, stages, micro_batches, Box::new(GPipe)), plain, "GPipe, {case}");
-            assert_eq!(train_cut(seed, rows, stages, micro_batches, Box::new(ZbH1)), plain, "ZB-H1, {case}");
-            assert_eq!(train_cut(seed, rows, stages, micro_batches, Box::new(ZbH2)), plain, "ZB-H2, {case}");
+            assert_eq!(training.cut(stages, Box::new(OneFOneB)), plain, "1F1B, {case}");
+            assert_eq!(training.cut(stages, Box::new(GPipe)), plain, "GPipe, {case}");
+            assert_eq!(training.cut(stages, Box::new(ZbH1)), plain, "ZB-H1, {case}");
+            assert_eq!(training.cut(stages, Box::new(ZbH2)), plain, "ZB-H2, {case}");
         }
     }
-    let plain = train_plainly(5, 11, 8);
-    assert_eq!(train_cut(5, 11, 4, 8, Box::new(ZbV)), plain, "ZB-V");
-    assert_eq!(train_cut(5, 11, 4, 8, Box::new(Interleaved { chunks: 2 })), plain, "interleaved");
+    let training = Training::new(5, 11, 8);
+    let plain = training.plainly();
+    assert_eq!(training.cut(4, Box::new(ZbV)), plain, "ZB-V");
+    assert_eq!(training.cut(4, Box::new(Interleaved { chunks: 2 })), plain, "interleaved");
 }
 
 #[test]
 fn what_is_computed_again_is_the_same_bits() {
-    let plain = train_plainly(5, 11, 8);
+    let training = Training::new(5, 11, 8);
+    let plain = training.plainly();
     for recompute in [Recompute::Selective, Recompute::Blocks(1), Recompute::Full] {
         let schedules: [&(dyn Schedule + Sync); 4] = [&OneFOneB, &GPipe, &ZbH1, &ZbH2];
         for (schedule, stages) in schedules.into_iter().flat_map(|schedule| [1, 2, 4].map(|stages| (schedule, stages)))
         {
             let case = format!("{recompute:?} {} P={stages}", schedule.name());
-            assert_eq!(train_again(5, 11, (stages, 8), Box::new(schedule), recompute), plain, "{case}");
+            assert_eq!(training.again(stages, Box::new(schedule), recompute), plain, "{case}");
         }
-        assert_eq!(train_again(5, 11, (4, 8), Box::new(ZbV), recompute), plain, "{recompute:?} ZB-V");
+        let chunks: [&(dyn Schedule + Sync); 2] = [&ZbV, &Interleaved { chunks: 2 }];
+        for schedule in chunks {
+            assert_eq!(training.again(4, Box::new(schedule), recompute), plain, "{recompute:?} {}", schedule.name());
+        }
+    }
+}
+
+/// Several heads, more positions than an attention takes at a time, stages that compute again what they have to, and steps that
+/// overlap.
+#[test]
+fn a_wider_and_longer_model_has_the_bits_of_a_plain_loop() {
+    let shape = Shape { layers: 4, width: 192, context: 80 };
+    assert_eq!(shape.heads(), 3);
+    let training = Training { shape, seed: 2, rows: 5, micro_batches: 4 };
+    let plain = training.plainly();
+    let schedules: [(&(dyn Schedule + Sync), usize); 5] =
+        [(&OneFOneB, 3), (&ZbH1, 2), (&ZbH2, 2), (&ZbV, 4), (&Interleaved { chunks: 2 }, 4)];
+    for (schedule, stages) in schedules {
+        let pipeline = |recompute| training.pipeline(stages, Box::new(schedule), recompute);
+        let case = schedule.name();
+        assert_eq!(training.trained(pipeline(Recompute::Nothing)), plain, "{case}");
+        assert_eq!(training.trained(pipeline(Recompute::Full)), plain, "{case}, all computed again");
+        assert_eq!(training.ahead(pipeline(Recompute::Nothing)), plain, "{case}, steps that overlap");
+        assert_eq!(
+            training.ahead(pipeline(Recompute::Selective)),
+            plain,
+            "{case}, attention computed again, overlapping"
+        );
+        let mut pipeline = pipeline(Recompute::Nothing);
+        let batch = training.batches().next().unwrap();
+        let total = |estimate: &MemoryEstimate| estimate.devices().into_iter().map(|(_, bytes)| bytes).sum::<u64>();
+        let needs =
+            total(&pipeline.estimate_memory(batch.clone()).unwrap().expect("the tests count what is allocated"));
+        pipeline.recompute_to_fit(&batch, |estimate| total(estimate) < needs * 9 / 10).unwrap();
+        let chosen = pipeline.recompute().to_vec();
+        assert!(chosen.iter().any(|recompute| *recompute != Recompute::Nothing), "{case}: {chosen:?}");
+        assert_eq!(training.trained(pipeline), plain, "{case}, {chosen:?}");
     }
 }
 
 #[test]
 fn the_fingerprint_shows_every_seed() {
-    assert_ne!(train_cut(1, 2, 1, 1, Box::new(OneFOneB)), train_cut(2, 2, 1, 1, Box::new(OneFOneB)));
+    let [one, two] = [1, 2].map(|seed| Training::new(seed, 2, 1).cut(1, Box::new(OneFOneB)));
+    assert_ne!(one, two);
 }
 
 #[test]

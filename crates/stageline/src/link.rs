@@ -56,7 +56,7 @@ impl<T: Payload> Downstream<T> {
         activation: Weighted<T>,
     ) -> Result<u64, Stopped> {
         let Weighted { payload, weight } = activation;
-        let mut mover = Move { to: &self.next, bytes: 0 };
+        let mut mover = MoveTo { device: &self.next, bytes: 0 };
         let payload = turns.issue(transfer, waits, || payload.map(&mut mover))?;
         let content = Weighted { payload, weight };
         waits.send(&self.activations, Message { micro_batch: transfer.micro_batch, content })?;
@@ -95,29 +95,29 @@ fn take<T>(waits: &Waits, channel: &Receiver<Message<T>>, micro_batch: usize) ->
 }
 
 /// What is sent leaves its graph, and goes straight to the next device.
-struct Move<'a> {
-    to: &'a Device,
+struct MoveTo<'a> {
+    device: &'a Device,
     /// Of what was moved so far.
     bytes: u64,
 }
 
-impl PayloadMapper for Move<'_> {
+impl PayloadMapper for MoveTo<'_> {
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
         self.bytes += bytes_of(&tensor);
-        tensor.inner().to_device(self.to)
+        tensor.inner().to_device(self.device)
     }
     fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
         self.bytes += bytes_of(&tensor);
-        tensor.inner().to_device(self.to)
+        tensor.inner().to_device(self.device)
     }
     fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
         self.bytes += bytes_of(&tensor);
         let tensor = tensor.inner();
         // NCCL has no type for it.
-        if between_gpus(&tensor.device(), self.to) {
-            tensor.int().to_device(self.to).bool()
+        if between_gpus(&tensor.device(), self.device) {
+            tensor.int().to_device(self.device).bool()
         } else {
-            tensor.to_device(self.to)
+            tensor.to_device(self.device)
         }
     }
 }

@@ -1,10 +1,11 @@
 //! Layers whose backward is split: the gradient of the input at once, those of the weights when the plan says.
 //!
 //! They have the parameters of burn's layers, from which they are made, and in a pipeline and out of it the same bits: a linear
-//! layer takes inputs of more than two dimensions as rows, where burn 0.22 multiplies them batch by batch. In a plan
+//! layer takes inputs of more than two dimensions as rows, which makes one product of what would be one for every batch. In a plan
 //! with split backwards, whatever else a stage is made of has all its gradients at once, and the second half is then shorter
 //! (Qi et al., 2023, *Zero Bubble Pipeline Parallelism*, [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)).
-//! On devices other than the host they are burn's own, whose backward is whole.
+//! Their backward is split, and [`block`] and [`selective`] compute again, on the backends that this crate is built with: on CPUs,
+//! and on NVIDIA GPUs, where that was compiled, but has not run. What is faster than burn's own is so on CPUs.
 //!
 //! Weights that a stage uses three times or more, in such layers and by themselves, are the exception to the same bits: with split
 //! backwards their gradients are added up in another order.
@@ -97,6 +98,62 @@ mod tests {
             assert_eq!(linear(|input| ours.forward(input), parameters, &batch, false), expected);
             assert_eq!(linear(|input| ours.forward(input), parameters, &batch, true), expected);
         }
+    }
+
+    /// Its products, and the sums of its backward, beside the same in f64 one after the other.
+    #[test]
+    fn a_linear_layer_is_near_its_definition_in_f64() {
+        const ROWS: usize = 37;
+        const INPUTS: usize = 65;
+        const OUTPUTS: usize = 19;
+        let device = Device::flex();
+        let layer = Linear::from(LinearConfig::new(INPUTS, OUTPUTS).init(&device.clone().autodiff()));
+        let input = Tensor::<2>::random([ROWS, INPUTS], Distribution::Uniform(-1.0, 1.0), &device);
+        let upstream = Tensor::<2>::random([ROWS, OUTPUTS], Distribution::Uniform(-1.0, 1.0), &device);
+        let numbers = |tensor: Tensor<2>| tensor.into_data().iter::<f64>().collect::<Vec<_>>();
+        let bias = layer.bias.as_ref().unwrap();
+        let (x, w, g) = (numbers(input.clone()), numbers(layer.weight.val().inner()), numbers(upstream.clone()));
+        let b: Vec<_> = bias.val().inner().into_data().iter::<f64>().collect();
+        let matrix = |rows: usize, columns: usize, of: &dyn Fn(usize, usize) -> f64| {
+            (0..rows * columns).map(|at| of(at / columns, at % columns)).collect::<Vec<_>>()
+        };
+        let output = matrix(ROWS, OUTPUTS, &|row, column| {
+            b[column] + (0..INPUTS).map(|k| x[row * INPUTS + k] * w[k * OUTPUTS + column]).sum::<f64>()
+        });
+        let to_input = matrix(ROWS, INPUTS, &|row, column| {
+            (0..OUTPUTS).map(|k| g[row * OUTPUTS + k] * w[column * OUTPUTS + k]).sum()
+        });
+        let to_weight = matrix(INPUTS, OUTPUTS, &|row, column| {
+            (0..ROWS).map(|k| x[k * INPUTS + row] * g[k * OUTPUTS + column]).sum()
+        });
+        let to_bias = matrix(1, OUTPUTS, &|_, column| (0..ROWS).map(|k| g[k * OUTPUTS + column]).sum());
+        let leaf = input.autodiff().require_grad();
+        let found = layer.forward(leaf.clone());
+        let near = |found: Vec<f64>, expected: &[f64], what: &str| {
+            assert_eq!(found.len(), expected.len(), "{what}");
+            let worst =
+                found.iter().zip(expected).map(|(found, expected)| (found - expected).abs()).fold(0.0, f64::max);
+            assert!(worst < 1e-5, "{what}: {worst}");
+        };
+        near(numbers(found.clone().inner()), &output, "output");
+        let mut gradients = (found * upstream.autodiff()).sum().backward();
+        near(numbers(leaf.grad_remove(&mut gradients).unwrap()), &to_input, "gradient of the input");
+        near(numbers(layer.weight.val().grad_remove(&mut gradients).unwrap()), &to_weight, "gradient of the weight");
+        let of_bias = bias.val().grad_remove(&mut gradients).unwrap();
+        near(of_bias.into_data().iter::<f64>().collect(), &to_bias, "gradient of the bias");
+    }
+
+    /// What it has no input for, is the bias.
+    #[test]
+    fn a_linear_layer_without_features_is_its_bias() {
+        let device = Device::flex();
+        let bias = Tensor::<1>::from_floats([1.0, 2.0], &device).autodiff();
+        let layer = Linear {
+            weight: Param::from_tensor(Tensor::zeros([0, 2], &device.clone().autodiff())),
+            bias: Some(Param::from_tensor(bias)),
+        };
+        let output = layer.forward(Tensor::<2>::zeros([3, 0], &device).autodiff());
+        assert_eq!(output.inner().into_data().iter::<f32>().collect::<Vec<_>>(), [1.0, 2.0, 1.0, 2.0, 1.0, 2.0]);
     }
 
     #[test]

@@ -82,8 +82,8 @@ struct State<B: Backend> {
 /// As a matrix of rows: one product is faster than one for every batch.
 fn rows<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
     let shape = tensor.shape();
-    let columns = shape[shape.num_dims() - 1];
-    B::float_reshape(tensor, Shape::new([shape.num_elements() / columns.max(1), columns]))
+    let last = shape.num_dims() - 1;
+    B::float_reshape(tensor, Shape::new([shape[..last].iter().product(), shape[last]]))
 }
 
 impl<B: Products, const N: usize> Backward<B, N> for SplitLinear {
