@@ -1,6 +1,6 @@
 //! What a step says of its memory, against what schedules and optimizers are known to hold.
 
-use burn::optim::{AdamWConfig, ModuleOptimizer, SgdConfig};
+use burn::optim::{AdafactorConfig, AdamWConfig, ModuleOptimizer, SgdConfig};
 use stageline::schedule::{GPipe, OneFOneB, Schedule};
 use stageline::{Batch, StageConfig, StepReport, WorkerMemory};
 
@@ -44,6 +44,19 @@ fn both_moments_of_adam_are_as_large_as_the_parameters() {
     for (with, without) in with.iter().zip(without) {
         near(with.resident as f64 - without.resident as f64, 2.0 * PARAMETERS, 0.05 * PARAMETERS, "bytes of moments");
         assert!(without.resident as f64 > PARAMETERS && without.resident < without.peak);
+    }
+}
+
+/// Adafactor remembers a row and a column of a matrix, where Adam remembers two matrices (Shazeer and Stern, 2018, arXiv:1804.04235).
+#[test]
+fn adafactor_remembers_little_on_every_stage() {
+    let adafactor = AdafactorConfig::new().with_relative_step(false).with_scale_parameter(false).init();
+    let with = memory(&report(adafactor, &OneFOneB, 3, 4));
+    let without = memory(&report(SgdConfig::new().init(), &OneFOneB, 3, 4));
+    for (with, without) in with.iter().zip(without) {
+        let remembered = with.resident as f64 - without.resident as f64;
+        // A row, a column, and of the bias as much as it is.
+        near(remembered, 3.0 * 4.0 * WIDTH as f64, 0.02 * PARAMETERS, "bytes of rows and columns");
     }
 }
 

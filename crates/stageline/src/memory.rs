@@ -8,7 +8,8 @@ use crate::failure::Activity;
 /// What a worker held in a step, in bytes, as its threads allocated it: what it sent counts until its receiver frees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerMemory {
-    /// When the step begins: parameters and optimizer states.
+    /// When the step begins: parameters and optimizer states; where steps overlap, also what is kept of the step before until all
+    /// agree on it.
     pub resident: u64,
     /// The most at any time in it.
     pub peak: u64,
