@@ -51,20 +51,25 @@ pub fn estimate(
     let rows = batch_size / micro_batches;
     let fits = |estimate: &MemoryEstimate| check(estimate, job, resumed);
     let auto = job.running.recompute == RecomputeName::Auto;
+    let of_steps = |estimate: MemoryEstimate| match job.running.flush {
+        FlushName::Together => estimate,
+        FlushName::Ahead => estimate.of_overlapping_steps(),
+    };
     let from_a_few = |pipeline: &mut Pipeline<Bytes, Bytes>| {
         let mut of = |rows| Ok::<_, Error>(pipeline.estimate_memory(text.batch(step, micro_batches * rows)?)?);
-        Ok(of(1)?.zip(of(2)?).map(|(one, two)| one.with_rows(&two, rows)))
+        Ok(of(1)?.zip(of(2)?).map(|(one, two)| of_steps(one.with_rows(&two, rows))))
     };
     let from_all = |pipeline: &mut Pipeline<Bytes, Bytes>| {
         let batch = text.batch(step, batch_size)?;
         if !auto {
-            return Ok(pipeline.estimate_memory(batch)?);
+            return Ok(pipeline.estimate_memory(batch)?.map(of_steps));
         }
-        let found = pipeline.recompute_to_fit(&batch, |estimate| fits(estimate).is_ok())?;
+        let there_is_room = |estimate: &MemoryEstimate| Room::of(&of_steps(estimate.clone()), job).is_enough();
+        let found = pipeline.recompute_to_fit(&batch, there_is_room)?;
         for (stage, recompute) in pipeline.recompute().iter().enumerate() {
             println!("stage {stage} computes {recompute} again");
         }
-        Ok(found)
+        Ok(found.map(of_steps))
     };
     // A row or two, before a whole micro-batch is tried for which there may be no room.
     if rows > 2 && !auto {
@@ -91,8 +96,6 @@ fn refuse(
 }
 
 fn check(estimate: &MemoryEstimate, job: &Job, resumed: bool) -> Result<(), Box<DoesNotFit>> {
-    let held = estimate.workers().iter().map(|worker| worker.other + worker.parameters).sum();
-    let of_device = |device: &Device| (is_host(device) || job.running.memory.is_some()).then(|| has(job, held));
     let rows = job.training.batch_size / job.training.micro_batches;
     let takes = |lever: &Lever| match lever {
         Lever::SmallerMicroBatches { micro_batches, .. } => *micro_batches <= LARGEST,
@@ -101,14 +104,36 @@ fn check(estimate: &MemoryEstimate, job: &Job, resumed: bool) -> Result<(), Box<
         Lever::LeanerOptimizer => !resumed && job.training.optimizer == OptimizerName::Adamw,
         _ => true,
     };
-    let mut all = estimate.clone();
-    if job.running.flush == FlushName::Ahead {
-        all = all.of_overlapping_steps();
+    let room = Room::of(estimate, job);
+    room.needed.check(|device| room.on(device), (job.running.schedule, rows), takes)
+}
+
+/// What is needed, and what there is.
+struct Room<'a> {
+    needed: MemoryEstimate,
+    /// What the pipeline has already, in bytes.
+    held: u64,
+    job: &'a Job,
+}
+
+impl<'a> Room<'a> {
+    fn of(estimate: &MemoryEstimate, job: &'a Job) -> Self {
+        let held = estimate.workers().iter().map(|worker| worker.other + worker.parameters).sum();
+        let needed = match job.keeping.folder {
+            Some(_) => estimate.with_checkpoints(),
+            None => estimate.clone(),
+        };
+        Self { needed, held, job }
     }
-    if job.keeping.folder.is_some() {
-        all = all.with_checkpoints();
+
+    /// None where nobody knows.
+    fn on(&self, device: &Device) -> Option<u64> {
+        (is_host(device) || self.job.running.memory.is_some()).then(|| has(self.job, self.held))
     }
-    all.check(of_device, (job.running.schedule, rows), takes)
+
+    fn is_enough(&self) -> bool {
+        self.needed.fits(|device| self.on(device))
+    }
 }
 
 fn explain(refused: &DoesNotFit) -> String {
@@ -119,7 +144,7 @@ fn explain(refused: &DoesNotFit) -> String {
         Lever::Recompute => "--recompute full".to_owned(),
         Lever::OneFOneB => "--schedule 1f1b".to_owned(),
         Lever::OneStage => "--stages 1".to_owned(),
-        Lever::MoreStages { stages } => format!("--device with {stages} devices"),
+        Lever::MoreStages { stages } => format!("--stages {stages} --device D (so many of them)"),
         Lever::LeanerOptimizer => "--optimizer adafactor".to_owned(),
         other => other.to_string(),
     };

@@ -5,10 +5,12 @@
 //! needs for itself; what it has sent to other stages, and they have not used up; and from the optimizer step on parameters and
 //! optimizer states once more, as they were before it.
 
+use std::sync::Arc;
+
 use burn::tensor::Device;
 use stageline_schedule::{OneFOneB, Plan, Schedule, StageMemory};
 
-use crate::device::share_memory;
+use crate::device::{is_host, share_memory};
 use crate::peaks;
 
 /// What one stage holds in a step, in bytes.
@@ -33,8 +35,10 @@ pub struct StageEstimate {
     pub flush: u64,
     /// What a micro-batch hands on to the next stage.
     pub output: u64,
-    /// The gradients that a micro-batch hands on to other stages, and to which: to the one before, and to owners of parameters.
-    pub gradients_sent: Vec<(usize, u64)>,
+    /// The gradients that a micro-batch hands back to the stage before.
+    pub input_gradients: u64,
+    /// Those of copies of other stages' parameters, and whose they are: a micro-batch hands them to their owners.
+    pub tied_gradients: Vec<(usize, u64)>,
 }
 
 /// What one worker holds in a step, in bytes.
@@ -81,11 +85,19 @@ pub(crate) enum Steps {
     Overlapping,
 }
 
+/// What there is of parameters and optimizer states besides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Copies {
+    None,
+    ForACheckpoint,
+}
+
 /// What steps will hold: made by [`Pipeline::estimate_memory`](crate::Pipeline::estimate_memory).
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryEstimate {
-    pub(crate) plan: Plan,
+    pub(crate) plan: Arc<Plan>,
     pub(crate) steps: Steps,
+    pub(crate) copies: Copies,
     pub(crate) stages: Vec<StageEstimate>,
     /// What workers hold between steps besides parameters and optimizer states.
     pub(crate) other: Vec<u64>,
@@ -132,7 +144,7 @@ impl MemoryEstimate {
     /// What the same stages hold under another plan, on as many workers.
     #[must_use]
     pub fn under(&self, plan: Plan) -> Self {
-        Self { plan, ..self.clone() }
+        Self { plan: Arc::new(plan), ..self.clone() }
     }
 
     /// What they hold in the steps of [`Pipeline::steps`](crate::Pipeline::steps).
@@ -145,10 +157,8 @@ impl MemoryEstimate {
     /// What they hold while a checkpoint is written besides: copies of optimizer states, and parameters as they were.
     #[must_use]
     pub fn with_checkpoints(&self) -> Self {
-        let copied = |worker: &WorkerEstimate| worker.other + worker.parameters + worker.optimizer;
-        let other = self.workers().iter().map(copied).collect();
         let recomputed = self.recomputed.as_ref().map(|recomputed| Box::new(recomputed.with_checkpoints()));
-        Self { other, recomputed, ..self.clone() }
+        Self { copies: Copies::ForACheckpoint, recomputed, ..self.clone() }
     }
 
     /// What they hold with micro-batches of so many times the rows.
@@ -161,9 +171,12 @@ impl MemoryEstimate {
                 input_gradient: stage.activations.input_gradient * share,
             },
             forward: part(stage.forward),
-            backward: part(stage.backward.saturating_sub(stage.gradients)) + stage.gradients.min(stage.backward),
+            backward: {
+                let of_parameters = stage.gradients + stage.tied_gradients.iter().map(|(_, bytes)| bytes).sum::<u64>();
+                part(stage.backward.saturating_sub(of_parameters)) + of_parameters.min(stage.backward)
+            },
             output: part(stage.output),
-            gradients_sent: stage.gradients_sent.iter().map(|&(to, bytes)| (to, part(bytes))).collect(),
+            input_gradients: part(stage.input_gradients),
             ..stage.clone()
         };
         Self { stages: self.stages.iter().map(smaller).collect(), ..self.clone() }
@@ -176,9 +189,6 @@ impl MemoryEstimate {
         let more = rows.saturating_sub(1) as f64;
         let line = |one: u64, two: u64| (one as f64 + more * (two as f64 - one as f64)).max(0.0) as u64;
         let float = |one: f64, two: f64| (one + more * (two - one)).max(0.0);
-        let sent = |one: &[(usize, u64)], two: &[(usize, u64)]| {
-            one.iter().zip(two).map(|(one, two)| (one.0, line(one.1, two.1))).collect()
-        };
         let of_stage = |(one, two): (&StageEstimate, &StageEstimate)| StageEstimate {
             activations: StageMemory {
                 forward: float(one.activations.forward, two.activations.forward),
@@ -187,7 +197,7 @@ impl MemoryEstimate {
             forward: line(one.forward, two.forward),
             backward: line(one.backward, two.backward),
             output: line(one.output, two.output),
-            gradients_sent: sent(&one.gradients_sent, &two.gradients_sent),
+            input_gradients: line(one.input_gradients, two.input_gradients),
             ..one.clone()
         };
         Self { stages: self.stages.iter().zip(&two.stages).map(of_stage).collect(), ..self.clone() }
@@ -204,17 +214,17 @@ impl MemoryEstimate {
         Self { stages: self.stages.iter().map(without).collect(), ..self.clone() }
     }
 
-    /// Whether no two stages are on one device.
+    /// Whether every stage has a device to itself, on which there is no room for others.
     pub(crate) fn have_devices_to_themselves(&self) -> bool {
         let alone = |(index, stage): (usize, &StageEstimate)| {
-            self.stages[..index].iter().all(|other| !share_memory(&other.device, &stage.device))
+            !is_host(&stage.device) && self.stages[..index].iter().all(|other| other.device != stage.device)
         };
         self.stages.iter().enumerate().all(alone)
     }
 
     /// Every stage in two equal parts. The plan is still that of the whole ones.
     pub(crate) fn cut_in_two(&self) -> Self {
-        let halves = |(index, stage): (usize, &StageEstimate)| {
+        let halves = |stage: &StageEstimate| {
             let half = StageEstimate {
                 device: stage.device.clone(),
                 parameters: stage.parameters / 2,
@@ -225,22 +235,23 @@ impl MemoryEstimate {
                     input_gradient: stage.activations.input_gradient / 2.0,
                 },
                 flush: stage.flush / 2,
-                // The last of one's layers sends to the first of the other's.
-                gradients_sent: stage.gradients_sent.iter().map(|&(to, bytes)| (2 * to + 1, bytes)).collect(),
+                tied_gradients: Vec::new(),
                 ..*stage
             };
-            let within = stage.gradients_sent.first().map_or(stage.output, |&(_, bytes)| bytes);
-            let second = StageEstimate { gradients_sent: vec![(2 * index, within)], ..half.clone() };
-            [half, second]
+            // What one hands to the other is like what they hand to others.
+            let within = stage.output.max(stage.input_gradients);
+            let tied_gradients = stage.tied_gradients.iter().map(|&(owner, bytes)| (2 * owner, bytes)).collect();
+            let second = StageEstimate { input_gradients: within, tied_gradients, ..half.clone() };
+            [StageEstimate { output: within, ..half }, second]
         };
-        let stages: Vec<_> = self.stages.iter().enumerate().flat_map(halves).collect();
+        let stages: Vec<_> = self.stages.iter().flat_map(halves).collect();
         let other = self.other.iter().flat_map(|other| [*other; 2]).collect();
         Self { stages, other, recomputed: None, ..self.clone() }
     }
 
     /// All layers in one stage, if they are on one device.
     pub(crate) fn in_one_stage(&self) -> Option<Self> {
-        let plan = OneFOneB.plan(1, self.plan.micro_batches()).ok()?;
+        let plan = Arc::new(OneFOneB.plan(1, self.plan.micro_batches()).ok()?);
         let mut stages = self.stages.iter().cloned();
         let mut joined = stages.next()?;
         for stage in stages {
@@ -256,9 +267,9 @@ impl MemoryEstimate {
             joined.activations.forward += stage.activations.forward;
             joined.activations.input_gradient += stage.activations.input_gradient;
         }
-        (joined.output, joined.gradients_sent) = (0, Vec::new());
+        (joined.output, joined.input_gradients, joined.tied_gradients) = (0, 0, Vec::new());
         let other = vec![self.other.iter().sum()];
-        (self.stages.len() > 1).then(|| Self { plan, stages: vec![joined], other, recomputed: None, steps: self.steps })
+        (self.stages.len() > 1).then(|| Self { plan, stages: vec![joined], other, recomputed: None, ..self.clone() })
     }
 }
 
@@ -279,15 +290,17 @@ pub(crate) mod tests {
             backward: 0,
             flush: 0,
             output: 0,
-            gradients_sent: Vec::new(),
+            input_gradients: 0,
+            tied_gradients: Vec::new(),
         };
         let plan = OneFOneB.plan(activations.len(), micro_batches).unwrap();
         MemoryEstimate {
-            plan,
+            plan: Arc::new(plan),
             stages: activations.iter().map(stage).collect(),
             other: vec![0; activations.len()],
             recomputed: None,
             steps: Steps::Apart,
+            copies: Copies::None,
         }
     }
 
@@ -314,13 +327,18 @@ pub(crate) mod tests {
     #[test]
     fn what_is_on_its_way_is_its_senders_where_memory_is_shared() {
         let mut estimate = of_activations(&[0.0; 3], 8);
-        for (stage, held) in estimate.stages.iter_mut().enumerate().skip(1) {
-            (held.output, held.gradients_sent) = (7, vec![(stage - 1, 10)]);
+        for held in estimate.stages.iter_mut().skip(1) {
+            (held.output, held.input_gradients) = (7, 10);
         }
         let transfers = |estimate: &MemoryEstimate| {
             estimate.workers().into_iter().map(|worker| worker.transfers).collect::<Vec<_>>()
         };
         assert_eq!(transfers(&estimate), [0, 20, 20]);
         assert_eq!(transfers(&estimate.of_overlapping_steps()), [0, 20, 20]);
+        // Gradients of parameters do not get smaller with micro-batches.
+        estimate.stages[2].tied_gradients = vec![(0, 1000)];
+        let [whole, half] = [1.0, 0.5].map(|share| transfers(&estimate.with_rows_times(share)));
+        assert_eq!([whole[1], half[1]], [20, 10]);
+        assert!(whole[2] - half[2] == 10 && half[2].is_multiple_of(10) && half[2] >= 1000, "{whole:?} {half:?}");
     }
 }

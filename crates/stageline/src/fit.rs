@@ -48,7 +48,7 @@ pub enum Lever {
         /// M.
         micro_batches: usize,
     },
-    /// Each stage cut in two, where stages have devices to themselves: on twice as many.
+    /// Each stage cut in two, where every stage has a device to itself that is not the host: on twice as many.
     MoreStages {
         /// P.
         stages: usize,
@@ -90,18 +90,28 @@ impl MemoryEstimate {
         (schedule, rows): (&dyn Schedule, usize),
         takes: impl Fn(&Lever) -> bool,
     ) -> Result<(), Box<DoesNotFit>> {
-        let Some((device, needs, has)) = self.devices().into_iter().find_map(|(device, needs)| {
-            let has = has(&device).filter(|has| needs > *has)?;
-            Some((device, needs, has))
-        }) else {
-            return Ok(());
-        };
+        let Some((device, needs, has)) = self.too_small(has) else { return Ok(()) };
         let ways_out = WayOut::all(self, (schedule, rows), (needs, has), &device, takes);
         let on_it = |worker: &WorkerEstimate| {
             worker.stages.iter().any(|&stage| share_memory(&self.stages[stage].device, &device))
         };
         let workers = self.workers().into_iter().filter(on_it).collect();
         Err(Box::new(DoesNotFit { device, needs, has, workers, ways_out }))
+    }
+}
+
+impl MemoryEstimate {
+    /// Whether [`check`](Self::check) finds nothing.
+    pub fn fits(&self, has: impl Fn(&Device) -> Option<u64>) -> bool {
+        self.too_small(has).is_none()
+    }
+
+    /// A device that has less than is needed on it, what that is, and what it has.
+    fn too_small(&self, has: impl Fn(&Device) -> Option<u64>) -> Option<(Device, u64, u64)> {
+        self.devices().into_iter().find_map(|(device, needs)| {
+            let has = has(&device).filter(|has| needs > *has)?;
+            Some((device, needs, has))
+        })
     }
 }
 
@@ -201,16 +211,17 @@ impl WayOut {
         takes: impl Fn(&Lever) -> bool,
     ) -> Vec<Self> {
         let way_out = |change: Change| {
-            let needs = change.needs(estimate, schedule, device)?;
-            Some(Self { levers: change.levers(estimate, rows), needs })
+            let levers = Some(change.levers(estimate, rows)).filter(|levers| levers.iter().all(&takes))?;
+            Some(Self { levers, needs: change.needs(estimate, schedule, device)? })
         };
-        let helps = |way_out: &Self| way_out.needs < needs && way_out.levers.iter().all(&takes);
+        let helps = |way_out: &Self| way_out.needs < needs;
         let all: Vec<_> = Change::all(rows).into_iter().filter_map(way_out).filter(helps).collect();
         let (single, several): (Vec<_>, Vec<_>) = all.into_iter().partition(|way_out| way_out.levers.len() == 1);
         let is_size = |way_out: &Self| matches!(way_out.levers[..], [Lever::SmallerMicroBatches { .. }]);
         let (sizes, mut chosen): (Vec<_>, Vec<_>) = single.into_iter().partition(is_size);
         let size = sizes.iter().find(|way_out| way_out.is_enough(has)).or(sizes.last()).cloned();
-        chosen.splice(0..0, size);
+        let at = chosen.iter().take_while(|way_out| way_out.levers == [Lever::Recompute]).count();
+        chosen.splice(at..at, size);
         if chosen.iter().all(|way_out| !way_out.is_enough(has)) {
             let fits = several.iter().find(|way_out| way_out.is_enough(has));
             chosen.extend(fits.or(several.iter().min_by_key(|way_out| way_out.needs)).cloned());

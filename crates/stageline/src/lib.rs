@@ -41,8 +41,8 @@
 //! [`seeded`] makes parameters that do not depend on the cut, and [`DeviceName`] names devices.
 
 mod allocator;
-pub mod backends;
-mod batch;
+mod backends;
+pub mod batch;
 pub mod batch_norm;
 pub mod batch_size;
 pub mod builder;

@@ -40,7 +40,7 @@ pub use crate::recompute::{block, is_computed_again, selective};
 #[cfg(feature = "flex")]
 mod tests {
     use burn::module::{Module, Param};
-    use burn::nn::{EmbeddingConfig, LinearConfig};
+    use burn::nn::{EmbeddingConfig, LayerNormConfig, LinearConfig};
     use burn::optim::GradientsParams;
     use burn::tensor::{Device, Distribution, Int, Tensor, TensorData};
 
@@ -98,6 +98,33 @@ mod tests {
             assert_eq!(linear(|input| ours.forward(input), parameters, &batch, false), expected);
             assert_eq!(linear(|input| ours.forward(input), parameters, &batch, true), expected);
         }
+    }
+
+    #[test]
+    fn the_parameters_of_a_layer_norm_wait_and_are_the_same_bits() {
+        let device = Device::flex();
+        let norm = LayerNorm::init(&LayerNormConfig::new(7), &device.clone().autodiff());
+        let (gamma, beta) = (norm.gamma.id, norm.beta.as_ref().unwrap().id);
+        let rows = Tensor::<3>::random([2, 70, 7], Distribution::Default, &device);
+        let root = || {
+            let output = norm.forward(rows.clone().autodiff().require_grad());
+            (output.clone() * output.clone() * output).sum()
+        };
+        let whole = GradientsParams::from_grads(root().backward(), &norm);
+        let root = root();
+        let (gradients, deferred) = collect(std::iter::empty().collect(), || root.backward());
+        assert!(norm.gamma.val().grad(&gradients).is_none() && deferred.len() == 1, "they wait");
+        let mut sum = Sum::new(GradientsParams::new(), None);
+        deferred.into_iter().for_each(|deferred| deferred.add_to(&mut sum));
+        for id in [gamma, beta] {
+            assert_eq!(bits(sum.gradients.get::<1>(id).unwrap()), bits(whole.get::<1>(id).unwrap()));
+        }
+        // Of one that is frozen there is nothing to wait for.
+        let mut frozen = norm.clone();
+        frozen.beta = frozen.beta.map(Param::no_grad);
+        let root = frozen.forward(rows.autodiff()).sum();
+        let (_, deferred) = collect(std::iter::empty().collect(), || root.backward());
+        assert_eq!(deferred.into_iter().map(|deferred| deferred.ids).collect::<Vec<_>>(), [vec![gamma]]);
     }
 
     /// Its products, and the sums of its backward, beside the same in f64 one after the other.

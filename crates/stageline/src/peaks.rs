@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use stageline_schedule::{Action, Compute, Costs, Span, Timeline, check, simulate};
 
 use crate::device::share_memory;
-use crate::estimate::{MemoryEstimate, StageEstimate, Steps, WorkerEstimate};
+use crate::estimate::{Copies, MemoryEstimate, StageEstimate, Steps, WorkerEstimate};
 
 /// What they take in the simulation.
 const FORWARD: f64 = 1.0;
@@ -21,8 +21,7 @@ const SIMULATED: usize = 4;
 pub(crate) fn of_workers(estimate: &MemoryEstimate) -> Vec<WorkerEstimate> {
     let paces = Pace::of_workers(estimate);
     let rows = estimate.plan.rows().iter().zip(&estimate.other).zip(paces);
-    rows.map(|((row, &other), pace)| Row { stages: &estimate.stages, row, pace, steps: estimate.steps }.held(other))
-        .collect()
+    rows.map(|((row, &other), pace)| Row { estimate, row, pace }.held(other)).collect()
 }
 
 /// How a worker's time goes with that of others.
@@ -49,35 +48,48 @@ impl Pace {
         let is_of_first = |span: &&Span| span.action.micro_batch < micro_batches;
         let of_first = timeline.rows().iter().flatten().filter(is_of_first);
         let first_step = of_first.map(|span| span.end).fold(0.0, f64::max);
-        let transfers = Transfers::of(&timeline);
-        let pace = |(worker, row): (usize, &Vec<Span>)| {
-            let held = transfers.held_by(worker, &estimate.stages);
-            let during = |span: &Span| held.iter().filter(|held| held.during(span)).map(|held| held.bytes).sum();
+        let on_their_way = Transfers::of(&timeline).held(&estimate.stages, timeline.rows().len());
+        let pace = |(row, on_their_way): (&Vec<Span>, Held)| {
             Self {
-                transfers: row.iter().map(during).max().unwrap_or(0),
+                transfers: row.iter().map(|span| on_their_way.during(span)).max().unwrap_or(0),
                 // It hears of that when it is done with the action at hand.
                 ahead: row.iter().filter(|span| !is_of_first(span) && span.start <= first_step).count(),
             }
         };
-        timeline.rows().iter().enumerate().map(pace).collect()
+        timeline.rows().iter().zip(on_their_way).map(pace).collect()
     }
 }
 
-/// When something is held.
+/// What is held, and when.
 struct Held {
-    from: f64,
-    to: f64,
-    bytes: u64,
+    /// What has come to be held at these times, in all.
+    begun: Vec<(f64, u64)>,
+    /// What is no longer.
+    over: Vec<(f64, u64)>,
 }
 
 impl Held {
-    /// Until a micro-batch later than who receives it needs it.
-    fn until(from: f64, needed: f64, bytes: u64) -> Self {
-        Self { from, to: needed + FORWARD + BACKWARD, bytes }
+    /// Of bytes from a time on, until a micro-batch later than who receives them needs them.
+    fn new(times: Vec<(f64, f64, u64)>) -> Self {
+        let summed = |time: fn(&(f64, f64, u64)) -> f64| {
+            let mut changes: Vec<_> = times.iter().map(|held| (time(held), held.2)).collect();
+            changes.sort_by(|a, b| a.0.total_cmp(&b.0));
+            let mut all = 0;
+            changes.iter_mut().for_each(|(_, bytes)| {
+                all += *bytes;
+                *bytes = all;
+            });
+            changes
+        };
+        Self { begun: summed(|held| held.0), over: summed(|held| held.1 + FORWARD + BACKWARD) }
     }
 
-    fn during(&self, span: &Span) -> bool {
-        self.from < span.end && span.start < self.to
+    /// Of what is held at any time of a compute.
+    fn during(&self, span: &Span) -> u64 {
+        let until = |changes: &[(f64, u64)], so_many: usize| so_many.checked_sub(1).map_or(0, |last| changes[last].1);
+        let begun = self.begun.partition_point(|(from, _)| *from < span.end);
+        let over = self.over.partition_point(|(to, _)| *to <= span.start);
+        until(&self.begun, begun) - until(&self.over, over)
     }
 }
 
@@ -101,34 +113,34 @@ impl Transfers {
         }
     }
 
-    /// What is in a worker's memory because it is on its way: an activation is one of its sender's until that has its gradient.
-    fn held_by(&self, worker: usize, stages: &[StageEstimate]) -> Vec<Held> {
-        let mut held = Vec::new();
+    /// What is in each worker's memory because it is on its way: an activation is one of its sender's until that has its gradient.
+    fn held(&self, stages: &[StageEstimate], workers: usize) -> Vec<Held> {
+        let mut held = vec![Vec::new(); workers];
+        let shared = |one: usize, other: usize| share_memory(&stages[one].device, &stages[other].device);
         for (&(stage, micro_batch), (_, span)) in &self.forwards {
-            let Some((receiver, to)) = self.forwards.get(&(stage + 1, micro_batch)) else { continue };
-            if *receiver == worker && !share_memory(&stages[stage].device, &stages[stage + 1].device) {
-                held.push(Held::until(span.end, to.start, stages[stage].output));
+            if let Some((receiver, to)) = self.forwards.get(&(stage + 1, micro_batch))
+                && !shared(stage, stage + 1)
+            {
+                held[*receiver].push((span.end, to.start, stages[stage].output));
             }
         }
         for (&(stage, micro_batch), (sender, span)) in &self.backwards {
-            for &(owner, bytes) in &stages[stage].gradients_sent {
-                let Some((receiver, to)) = self.backwards.get(&(owner, micro_batch)) else { continue };
-                let shared = share_memory(&stages[stage].device, &stages[owner].device);
-                if worker == if shared { *sender } else { *receiver } {
-                    held.push(Held::until(span.end, to.end, bytes));
+            let to_previous = stage.checked_sub(1).map(|previous| (previous, stages[stage].input_gradients));
+            for (owner, bytes) in to_previous.into_iter().chain(stages[stage].tied_gradients.iter().copied()) {
+                if let Some((receiver, to)) = self.backwards.get(&(owner, micro_batch)) {
+                    held[if shared(stage, owner) { *sender } else { *receiver }].push((span.end, to.end, bytes));
                 }
             }
         }
-        held
+        held.into_iter().map(Held::new).collect()
     }
 }
 
 /// What one worker does.
 struct Row<'a> {
-    stages: &'a [StageEstimate],
+    estimate: &'a MemoryEstimate,
     row: &'a [Action],
     pace: Pace,
-    steps: Steps,
 }
 
 impl Row<'_> {
@@ -136,9 +148,12 @@ impl Row<'_> {
         let mut stages: Vec<_> = self.row.iter().map(|action| action.stage).collect();
         stages.sort_unstable();
         stages.dedup();
-        let sum = |of: fn(&StageEstimate) -> u64| stages.iter().map(|&stage| of(&self.stages[stage])).sum::<u64>();
+        let sum =
+            |of: fn(&StageEstimate) -> u64| stages.iter().map(|&stage| of(&self.estimate.stages[stage])).sum::<u64>();
         let (parameters, optimizer) = (sum(|stage| stage.parameters), sum(|stage| stage.optimizer));
         let gradients = sum(|stage| stage.gradients);
+        let copies = if self.estimate.copies == Copies::ForACheckpoint { parameters + optimizer } else { 0 };
+        let other = other + copies;
         let resident = other + parameters + optimizer;
         // The parameters as they were, and the sums.
         let kept = if self.pace.ahead > 0 { optimizer + 2 * gradients } else { 0 };
@@ -159,10 +174,10 @@ impl Row<'_> {
 
     /// The most that activations are, and all together, before the flush; some is kept of the step before at first.
     fn compute(&self, resident: u64, kept: u64) -> [u64; 2] {
-        let (mut activations, mut sums, mut has_sum) = (0.0, 0, vec![false; self.stages.len()]);
+        let (mut activations, mut sums, mut has_sum) = (0.0, 0, vec![false; self.estimate.stages.len()]);
         let (mut most_activations, mut peak) = (0.0_f64, resident);
         for (index, Action { stage, compute, .. }) in self.row.iter().enumerate() {
-            let estimate = &self.stages[*stage];
+            let estimate = &self.estimate.stages[*stage];
             let [start, end] = estimate.activations.changes(*compute);
             activations += start;
             most_activations = most_activations.max(activations);
@@ -179,9 +194,9 @@ impl Row<'_> {
 
     fn flush(&self, stages: &[usize], mut held: u64) -> u64 {
         let mut peak = held;
-        for stage in stages.iter().map(|&stage| &self.stages[stage]) {
+        for stage in stages.iter().map(|&stage| &self.estimate.stages[stage]) {
             // Where steps overlap, sums are kept.
-            let sums = if self.steps == Steps::Overlapping { stage.gradients } else { 0 };
+            let sums = if self.estimate.steps == Steps::Overlapping { stage.gradients } else { 0 };
             peak = peak.max(held + stage.flush + sums);
             held += stage.optimizer + sums;
         }

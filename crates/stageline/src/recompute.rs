@@ -132,7 +132,7 @@ pub(crate) fn gather<R>(backward: impl FnOnce() -> R) -> (R, GradientsParams) {
 pub fn block<M: Module + 'static, const D: usize, const E: usize>(
     module: &M,
     input: Tensor<D>,
-    forward: impl Fn(&M, Tensor<D>) -> Tensor<E> + Send + Sync + 'static,
+    forward: impl Fn(&M, Tensor<D>) -> Tensor<E> + Send + 'static,
 ) -> Tensor<E> {
     part(Mark::Block, module, input, forward)
 }
@@ -141,7 +141,7 @@ pub fn block<M: Module + 'static, const D: usize, const E: usize>(
 pub fn selective<M: Module + 'static, const D: usize, const E: usize>(
     module: &M,
     input: Tensor<D>,
-    forward: impl Fn(&M, Tensor<D>) -> Tensor<E> + Send + Sync + 'static,
+    forward: impl Fn(&M, Tensor<D>) -> Tensor<E> + Send + 'static,
 ) -> Tensor<E> {
     part(Mark::Selective, module, input, forward)
 }
@@ -150,14 +150,17 @@ fn part<M: Module + 'static, const D: usize, const E: usize>(
     mark: Mark,
     module: &M,
     input: Tensor<D>,
-    forward: impl Fn(&M, Tensor<D>) -> Tensor<E> + Send + Sync + 'static,
+    forward: impl Fn(&M, Tensor<D>) -> Tensor<E> + Send + 'static,
 ) -> Tensor<E> {
     // What nothing flows back through has no place in the graph.
     if !Recompute::takes(mark) || !input.is_tracked() {
         return forward(module, input);
     }
-    let forward = Arc::new(forward);
-    of_their_backend!(again_later, module, &input, &forward).unwrap_or_else(|| forward(module, input))
+    let mut forward = Some(forward);
+    of_their_backend!(again_later, module, &input, &mut forward).unwrap_or_else(|| {
+        let forward = forward.take().expect("a backend that takes it gives something");
+        forward(module, input)
+    })
 }
 
 /// Parameters of their own graph, or of none.
@@ -211,21 +214,24 @@ impl<B: Backend> Backward<B, 1> for Recomputed {
     }
 }
 
-/// `None` where these are no tensors of the backend, or of a graph with burn's own checkpointing.
+/// `None`, and the forward is still there, where these are no tensors of the backend, or of a graph with burn's own checkpointing.
 fn again_later<B: Engine, M: Module + 'static, const D: usize, const E: usize>(
     _: PhantomData<B>,
     module: &M,
     input: &Tensor<D>,
-    forward: &Arc<impl Fn(&M, Tensor<D>) -> Tensor<E> + Send + Sync + 'static>,
+    forward: &mut Option<impl Fn(&M, Tensor<D>) -> Tensor<E> + Send + 'static>,
 ) -> Option<Tensor<E>> {
     let (_, node) = B::tracked(input.clone())?.into_parts();
+    let forward = forward.take()?;
     let samples = Samples::current();
     let kept = input.clone().inner();
     // By the same kernels as with a graph, which those of tensors without autodiff are not.
     let output = Recompute::Nothing.during(|| forward(&leaves(module, false), kept.clone().autodiff()));
-    let (output, _) = B::tracked(output)?.into_parts();
-    let (module, forward) = (module.clone(), Arc::clone(forward));
-    let again = move |gradient: FloatTensor<B>| {
+    let output =
+        B::tracked(output).expect("a part that is computed again leaves what it makes on the device of its input");
+    let (output, _) = output.into_parts();
+    let module = module.clone();
+    let to_input = move |gradient: FloatTensor<B>| {
         let module = leaves(&module, true);
         let leaf = kept.autodiff().require_grad();
         let run = || Recompute::Nothing.during(|| forward(&module, leaf.clone()));
@@ -239,6 +245,6 @@ fn again_later<B: Engine, M: Module + 'static, const D: usize, const E: usize>(
         });
         B::plain(to_input?)
     };
-    let state = State(Arc::new(Mutex::new(Some(Box::new(again) as Again<B>))));
+    let state = State(Arc::new(Mutex::new(Some(Box::new(to_input) as Again<B>))));
     Some(recorded::<B, _, 1, E>(Recomputed, [node], state, output))
 }

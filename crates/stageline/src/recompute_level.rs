@@ -1,5 +1,7 @@
 //! How little each stage has to compute again.
 
+use std::time::Duration;
+
 use crate::estimate::MemoryEstimate;
 use crate::recompute::Recompute;
 
@@ -7,6 +9,21 @@ use crate::recompute::Recompute;
 pub(crate) struct Level {
     pub(crate) recompute: Recompute,
     pub(crate) estimate: MemoryEstimate,
+    /// How long backwards then take.
+    pub(crate) backwards: Duration,
+}
+
+/// Levels that compute less again first: one block is as long as another, and how many of them the selective parts are is measured.
+pub(crate) fn in_order(nothing: Level, selective: Option<Level>, blocks: Vec<Level>, full: Level) -> Vec<Level> {
+    let beyond = |level: &Level| level.backwards.saturating_sub(nothing.backwards).as_secs_f64();
+    let share = selective.as_ref().map_or(0.0, |selective| beyond(selective) / beyond(&full).max(f64::MIN_POSITIVE));
+    let before = ((blocks.len() + 1) as f64 * share).ceil() as usize;
+    let mut levels: Vec<_> = [nothing].into_iter().chain(blocks).collect();
+    if let Some(selective) = selective {
+        levels.insert(before.clamp(1, levels.len()), selective);
+    }
+    levels.push(full);
+    levels
 }
 
 /// What each stage computes again at the least, of levels of which the last one fits, those that compute less again first.
@@ -21,9 +38,9 @@ pub(crate) fn least(levels: &[Level], fits: impl Fn(&MemoryEstimate) -> bool) ->
         let to = |stage: usize, level: usize| {
             let mut fewer = chosen.clone();
             fewer[stage] = level;
-            let estimate = estimate_of(&fewer);
+            let estimate = Some(estimate_of(&fewer)).filter(&fits)?;
             let bytes = estimate.devices().into_iter().map(|(_, bytes)| bytes).sum::<u64>();
-            fits(&estimate).then_some(((last - chosen[stage], bytes), fewer))
+            Some(((last - chosen[stage], bytes), fewer))
         };
         // One level lower, or more: a selective one may hold less than the first blocks do.
         let lower = |stage: usize| (0..chosen[stage]).rev().find_map(|level| to(stage, level));
@@ -42,6 +59,23 @@ mod tests {
     use crate::estimate::tests::of_activations;
 
     const STAGES: usize = 3;
+
+    fn level(recompute: Recompute, estimate: MemoryEstimate, backwards: u64) -> Level {
+        Level { recompute, estimate, backwards: Duration::from_millis(backwards) }
+    }
+
+    #[test]
+    fn selective_parts_stand_among_blocks_by_their_time() {
+        let order = |selective: u64| {
+            let of = |recompute, backwards| level(recompute, of_activations(&[1.0], 1), backwards);
+            let blocks = (1..4).map(|blocks| of(Recompute::Blocks(blocks), 0)).collect();
+            let selective = Some(of(Recompute::Selective, selective));
+            let levels = in_order(of(Recompute::Nothing, 100), selective, blocks, of(Recompute::Full, 140));
+            levels.iter().position(|level| level.recompute == Recompute::Selective).unwrap()
+        };
+        // A block is 10 ms.
+        assert_eq!([100, 105, 115, 125, 135, 200, 90].map(order), [1, 1, 2, 3, 4, 4, 1]);
+    }
 
     fn total(estimate: &MemoryEstimate) -> u64 {
         estimate.devices().into_iter().map(|(_, bytes)| bytes).sum()
@@ -70,7 +104,7 @@ mod tests {
             }
             held.reverse();
             let levels: Vec<_> = held.iter().enumerate().map(|(blocks, held)| {
-                Level { recompute: Recompute::Blocks(blocks), estimate: of_activations(held, 6) }
+                level(Recompute::Blocks(blocks), of_activations(held, 6), blocks as u64)
             }).collect();
             let [most, fewest] = [0, levels.len() - 1].map(|level| total(&levels[level].estimate));
             let limit = fewest + ((most - fewest) as f64 * share) as u64;

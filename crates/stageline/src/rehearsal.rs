@@ -1,12 +1,14 @@
 //! Two micro-batches through all stages and back, and an optimizer step that is undone: what each of it takes.
 
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
 
 use burn::tensor::Device;
 use stageline_schedule::{Action, Carried, Compute, Instruction, Plan, StageMemory};
 
 use crate::device::{is_host, share_memory};
-use crate::estimate::{MemoryEstimate, StageEstimate, Steps};
+use crate::estimate::{Copies, MemoryEstimate, StageEstimate, Steps};
 use crate::events::Event;
 use crate::failure::Activity;
 use crate::precision::Precision;
@@ -59,11 +61,23 @@ pub(crate) struct Rehearsal<'a> {
 }
 
 impl Rehearsal<'_> {
+    /// How long its stages computed in the backwards of the second one.
+    pub(crate) fn backwards(&self) -> Duration {
+        let is_backward = |event: &&Event| match event.activity {
+            Activity::Instruction(Instruction::Compute(action)) => {
+                action.compute != Compute::Forward && action.micro_batch == 1
+            }
+            _ => false,
+        };
+        self.rows.iter().flatten().filter(is_backward).map(Event::worked).sum()
+    }
+
     /// `None` where nothing counts what is held.
     pub(crate) fn estimate(self) -> Option<MemoryEstimate> {
         let stages = (0..self.stages.len()).map(|stage| self.stage(stage)).collect::<Option<Vec<_>>>()?;
         let other = self.rows.iter().map(|row| self.other(row, &stages)).collect::<Option<Vec<_>>>()?;
-        Some(MemoryEstimate { plan: self.plan, stages, other, recomputed: None, steps: Steps::Apart })
+        let (steps, copies) = (Steps::Apart, Copies::None);
+        Some(MemoryEstimate { plan: Arc::new(self.plan), stages, other, recomputed: None, steps, copies })
     }
 
     /// What a worker holds when all is undone, besides what is known of its stages: the buffers of kernels, for one.
@@ -87,8 +101,9 @@ impl Rehearsal<'_> {
         let forward = of(Compute::Forward)?;
         let (step, undone) = (self.of(stage, Activity::OptimizerStep)?, self.of(stage, Activity::Follow)?);
         let backwards = [of(Compute::Backward), of(Compute::InputGradient), of(Compute::WeightGradient)];
-        let gradients_sent = self.gradients_sent(stage);
-        let on_their_way = gradients_sent.iter().map(|(_, bytes)| *bytes as i64).sum::<i64>();
+        let input_gradients = self.sent(stage, Carried::Gradient);
+        let tied_gradients = parameters.of_copies.clone();
+        let on_their_way = (input_gradients + tied_gradients.iter().map(|(_, bytes)| bytes).sum::<u64>()) as i64;
         // What the input gradient leaves, and has not sent, is what the weight gradient gives back.
         let left = |over: &Over| over.kept - on_their_way;
         let input_gradient = backwards[1].as_ref().map_or(forward.kept, |over| forward.kept + left(over));
@@ -113,14 +128,9 @@ impl Rehearsal<'_> {
                 .max()?,
             flush: step.above_start,
             output: self.sent(stage, Carried::Activation),
-            gradients_sent,
+            input_gradients,
+            tied_gradients,
         })
-    }
-
-    /// The gradients that a micro-batch hands on, and to whom.
-    fn gradients_sent(&self, stage: usize) -> Vec<(usize, u64)> {
-        let to_previous = stage.checked_sub(1).map(|previous| (previous, self.sent(stage, Carried::Gradient)));
-        to_previous.into_iter().chain(self.stages[stage].1.of_copies.iter().copied()).collect()
     }
 
     /// What a stage hands on in one transfer, in bytes.

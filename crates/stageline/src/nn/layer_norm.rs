@@ -6,7 +6,7 @@ use burn::tensor::module::layer_norm;
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 
 /// Layer normalisation (Ba et al., 2016, [arXiv:1607.06450](https://arxiv.org/abs/1607.06450)), with burn's parameters; in f32 on the
-/// host it is one operation, where burn 0.22 has a dozen with a graph. Its gradients come all at once: they are little.
+/// host it is one operation, where burn 0.22 has a dozen with a graph, whose backward is split.
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct LayerNorm {
@@ -42,11 +42,11 @@ impl LayerNorm {
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         let (width, [expected]) = (input.dims()[D - 1], self.gamma.shape().dims());
         assert_eq!(width, expected, "the input has {width} features, and the layer takes {expected}");
-        let beta = self.beta.as_ref().map(Param::val);
         #[cfg(feature = "flex")]
-        if let Some(output) = host::layer_norm(&input, &self.gamma.val(), beta.as_ref(), self.epsilon as f32) {
+        if let Some(output) = host::layer_norm(&input, &self.gamma, self.beta.as_ref(), self.epsilon as f32) {
             return output;
         }
+        let beta = self.beta.as_ref().map(Param::val);
         // A sum of squares has no room in less.
         if matches!(input.dtype(), DType::F16 | DType::BF16) {
             let (given, wide) = (FloatDType::from(input.dtype()), FloatDType::F32);
@@ -67,12 +67,14 @@ mod host {
     use burn::backend::autodiff::ops::{Backward, Ops};
     use burn::backend::tensor::FloatTensor;
     use burn::backend::{Autodiff, Flex};
+    use burn::module::{Param, ParamId};
     use burn::tensor::{DType, Tensor, TensorData};
     use rayon::prelude::*;
 
     use super::super::operation::numbers;
     use super::super::wide::{sum, wide};
     use crate::backends::recorded;
+    use crate::deferred::{Deferred, put_off};
 
     /// What one core takes at a time, and what is summed by itself: so sums do not depend on the number of cores.
     const ROWS: usize = 64;
@@ -87,6 +89,39 @@ mod host {
         gamma: FloatTensor<Flex>,
         /// Of each row: the mean, and one over the deviation.
         moments: Arc<Vec<[f32; 2]>>,
+        gamma_id: ParamId,
+        beta_id: Option<ParamId>,
+    }
+
+    /// Of which the gradients of scale and shift are made.
+    #[derive(Clone)]
+    struct OfParameters {
+        input: FloatTensor<Flex>,
+        gradient: FloatTensor<Flex>,
+        moments: Arc<Vec<[f32; 2]>>,
+    }
+
+    impl OfParameters {
+        fn gradients(&self, width: usize) -> [FloatTensor<Flex>; 2] {
+            let (values, upstream) = (numbers(&self.input), numbers(&self.gradient));
+            let rows = upstream.par_chunks(ROWS * width).zip(values.par_chunks(ROWS * width));
+            let parts: Vec<_> = rows
+                .zip(self.moments.par_chunks(ROWS))
+                .map(|((upstream, values), moments)| {
+                    let mut part = [vec![0.0; width], vec![0.0; width]];
+                    let [gamma, beta] = &mut part;
+                    to_parameters(gamma, beta, (upstream, values, moments));
+                    part
+                })
+                .collect();
+            [0, 1].map(|index| {
+                let mut total = vec![0.0_f32; width];
+                for part in &parts {
+                    total.iter_mut().zip(&part[index]).for_each(|(total, part)| *total += part);
+                }
+                FloatTensor::<Flex>::from_data(TensorData::new(total, [width]))
+            })
+        }
     }
 
     impl<const N: usize> Backward<Flex, N> for Normalised {
@@ -94,7 +129,7 @@ mod host {
 
         fn backward(self, ops: Ops<State, N>, gradients: &mut Gradients, _: &mut Checkpointer) {
             let gradient = gradients.consume::<Flex>(&ops.node).to_contiguous();
-            let State { input, gamma, moments } = ops.state;
+            let State { input, gamma, moments, gamma_id, beta_id } = ops.state;
             let (shape, width) = (input.shape(), gamma.shape()[0].max(1));
             let (values, upstream) = (numbers(&input), numbers(&gradient));
             let mut parents = ops.parents.into_iter();
@@ -107,26 +142,25 @@ mod host {
                 gradients.register::<Flex>(node.id, FloatTensor::<Flex>::from_data(TensorData::new(output, shape)));
             }
             let [of_gamma, of_beta] = [parents.next().flatten(), parents.next().flatten()];
-            if of_gamma.is_none() && of_beta.is_none() {
+            let ids = [of_gamma.as_ref().map(|_| gamma_id), of_beta.as_ref().and(beta_id)];
+            if ids == [None, None] {
                 return;
             }
-            let parts =
-                upstream.par_chunks(ROWS * width).zip(values.par_chunks(ROWS * width)).zip(moments.par_chunks(ROWS));
-            let parts: Vec<_> = parts
-                .map(|((upstream, values), moments)| {
-                    let mut part = [vec![0.0; width], vec![0.0; width]];
-                    let [gamma, beta] = &mut part;
-                    to_parameters(gamma, beta, (upstream, values, moments));
-                    part
-                })
-                .collect();
-            for (index, node) in [of_gamma, of_beta].into_iter().enumerate() {
-                let Some(node) = node else { continue };
-                let mut total = vec![0.0_f32; width];
-                for part in &parts {
-                    total.iter_mut().zip(&part[index]).for_each(|(total, part)| *total += part);
+            let of_parameters = OfParameters { input, gradient, moments };
+            let later = of_parameters.clone();
+            let later = Deferred::new(ids.into_iter().flatten().collect(), move |sum| {
+                for (id, gradient) in ids.into_iter().zip(later.gradients(width)) {
+                    if let Some(id) = id {
+                        sum.add(id, Tensor::<1>::from_primitive::<Flex>(gradient));
+                    }
                 }
-                gradients.register::<Flex>(node.id, FloatTensor::<Flex>::from_data(TensorData::new(total, [width])));
+            });
+            if put_off(later).is_err() {
+                for (node, gradient) in [of_gamma, of_beta].into_iter().zip(of_parameters.gradients(width)) {
+                    if let Some(node) = node {
+                        gradients.register::<Flex>(node.id, gradient);
+                    }
+                }
             }
         }
     }
@@ -134,39 +168,44 @@ mod host {
     /// `None` where it is not in f32 on the host.
     pub(super) fn layer_norm<const D: usize>(
         input: &Tensor<D>,
-        gamma: &Tensor<1>,
-        beta: Option<&Tensor<1>>,
+        gamma: &Param<Tensor<1>>,
+        beta: Option<&Param<Tensor<1>>>,
         epsilon: f32,
     ) -> Option<Tensor<D>> {
-        let are_f32 =
-            [input.dtype(), gamma.dtype()].into_iter().chain(beta.map(Tensor::dtype)).all(|dtype| dtype == DType::F32);
+        let (gamma_id, beta_id) = (gamma.id, beta.map(|beta| beta.id));
+        let (gamma, beta) = (gamma.val(), beta.map(Param::val));
+        let are_f32 = [input.dtype(), gamma.dtype()]
+            .into_iter()
+            .chain(beta.as_ref().map(Tensor::dtype))
+            .all(|dtype| dtype == DType::F32);
         if !are_f32 {
             return None;
         }
         if !input.device().is_autodiff() {
             let of = |tensor: Tensor<1>| tensor.try_into_primitive::<Flex>().ok();
             let input = input.clone().try_into_primitive::<Flex>().ok()?.to_contiguous();
-            let gamma = of(gamma.clone())?;
+            let gamma = of(gamma)?;
             let beta = match beta {
-                Some(beta) => Some(of(beta.clone())?),
+                Some(beta) => Some(of(beta)?),
                 None => None,
             };
             return Some(Tensor::from_primitive::<Flex>(normalised(&input, &gamma, beta.as_ref(), epsilon).0));
         }
         let of = |tensor: Tensor<1>| Some(tensor.try_into_primitive::<Autodiff<Flex>>().ok()?.into_parts());
         let (input, input_node) = input.clone().try_into_primitive::<Autodiff<Flex>>().ok()?.into_parts();
-        let (gamma, gamma_node) = of(gamma.clone())?;
+        let (gamma, gamma_node) = of(gamma)?;
         let (input, gamma) = (input.to_contiguous(), gamma.to_contiguous());
         Some(match beta {
             None => {
                 let (output, moments) = normalised(&input, &gamma, None, epsilon);
-                recorded::<Flex, _, 2, D>(Normalised, [input_node, gamma_node], State { input, gamma, moments }, output)
+                let state = State { input, gamma, moments, gamma_id, beta_id };
+                recorded::<Flex, _, 2, D>(Normalised, [input_node, gamma_node], state, output)
             }
             Some(beta) => {
-                let (beta, beta_node) = of(beta.clone())?;
+                let (beta, beta_node) = of(beta)?;
                 let (output, moments) = normalised(&input, &gamma, Some(&beta), epsilon);
-                let nodes = [input_node, gamma_node, beta_node];
-                recorded::<Flex, _, 3, D>(Normalised, nodes, State { input, gamma, moments }, output)
+                let state = State { input, gamma, moments, gamma_id, beta_id };
+                recorded::<Flex, _, 3, D>(Normalised, [input_node, gamma_node, beta_node], state, output)
             }
         })
     }

@@ -1,6 +1,7 @@
 //! What a step will hold.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Pipeline;
 use super::pass::Ended;
@@ -12,7 +13,7 @@ use crate::failure::During;
 use crate::flush::Verdict;
 use crate::payload::Payload;
 use crate::recompute::Recompute;
-use crate::recompute_level::{Level, least};
+use crate::recompute_level::{Level, in_order, least};
 use crate::recording::Clock;
 use crate::rehearsal::Rehearsal;
 use crate::turns::Turns;
@@ -33,9 +34,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// # Errors
     /// As for [`step`](Self::step).
     pub fn estimate_memory(&mut self, batch: Batch<In, Target>) -> Result<Option<MemoryEstimate>, StepError> {
-        self.running()?;
-        let twice = batch.cut(self.plan().micro_batches(), self.door.weight)?.largest_twice();
-        self.rehearsed(twice).map_err(|ended| self.end(ended))
+        Ok(self.rehearse(batch)?.map(|(estimate, _)| estimate))
     }
 
     /// What all stages compute again in their backwards from now on, in place of what their configurations say.
@@ -61,35 +60,52 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         batch: &Batch<In, Target>,
         fits: impl Fn(&MemoryEstimate) -> bool,
     ) -> Result<Option<MemoryEstimate>, StepError> {
-        let mut with = |recompute| {
-            self.set_recompute(recompute);
-            let estimate = self.estimate_memory(batch.clone())?;
-            Ok::<_, StepError>(estimate.map(|estimate| Level { recompute, estimate }))
-        };
-        let Some(nothing) = with(Recompute::Nothing)? else { return Ok(None) };
-        if fits(&nothing.estimate) {
-            return Ok(Some(nothing.estimate));
-        }
-        let selective = with(Recompute::Selective)?;
-        let mut levels: Vec<_> = [nothing].into_iter().chain(selective).collect();
-        let Some(full) = with(Recompute::Full)? else { return Ok(None) };
-        if !fits(&full.estimate) {
-            return Ok(Some(full.estimate));
-        }
-        for blocks in 1..MOST_BLOCKS {
-            let Some(some) = with(Recompute::Blocks(blocks))? else { break };
-            if some.estimate.keeps_no_more_than(&full.estimate) {
-                break;
-            }
-            levels.push(some);
-        }
-        levels.push(full);
-        let (recompute, estimate) = least(&levels, fits);
-        self.stepping.recompute = recompute.into();
-        Ok(Some(estimate))
+        let before = self.stepping.recompute.clone();
+        let found = self.least_to_fit(batch, fits);
+        self.stepping.recompute = found.as_ref().map_or(before, |(recompute, _)| recompute.clone());
+        found.map(|(_, estimate)| estimate)
     }
 
-    fn rehearsed(&mut self, batch: MicroBatches<In, Target>) -> Result<Option<MemoryEstimate>, Ended> {
+    fn least_to_fit(
+        &mut self,
+        batch: &Batch<In, Target>,
+        fits: impl Fn(&MemoryEstimate) -> bool,
+    ) -> Result<(Arc<[Recompute]>, Option<MemoryEstimate>), StepError> {
+        let stages = self.plan().stages();
+        let on_all = |recompute| vec![recompute; stages].into();
+        let mut with = |recompute| {
+            self.set_recompute(recompute);
+            let rehearsed = self.rehearse(batch.clone())?;
+            Ok::<_, StepError>(rehearsed.map(|(estimate, backwards)| Level { recompute, estimate, backwards }))
+        };
+        let Some(nothing) = with(Recompute::Nothing)? else { return Ok((on_all(Recompute::Nothing), None)) };
+        if fits(&nothing.estimate) {
+            return Ok((on_all(Recompute::Nothing), Some(nothing.estimate)));
+        }
+        let Some(full) = with(Recompute::Full)? else { return Ok((on_all(Recompute::Nothing), None)) };
+        if !fits(&full.estimate) {
+            return Ok((on_all(Recompute::Full), Some(full.estimate)));
+        }
+        let mut blocks = Vec::new();
+        while let Some(some) = with(Recompute::Blocks(blocks.len() + 1))?
+            && blocks.len() < MOST_BLOCKS
+            && !some.estimate.keeps_no_more_than(&full.estimate)
+        {
+            blocks.push(some);
+        }
+        let selective = with(Recompute::Selective)?;
+        let (recompute, estimate) = least(&in_order(nothing, selective, blocks, full), fits);
+        Ok((recompute.into(), Some(estimate)))
+    }
+
+    /// What is held, and how long backwards take.
+    fn rehearse(&mut self, batch: Batch<In, Target>) -> Result<Option<(MemoryEstimate, Duration)>, StepError> {
+        self.running()?;
+        let twice = batch.cut(self.plan().micro_batches(), self.door.weight)?.largest_twice();
+        self.rehearsed(twice).map_err(|ended| self.end(ended))
+    }
+
+    fn rehearsed(&mut self, batch: MicroBatches<In, Target>) -> Result<Option<(MemoryEstimate, Duration)>, Ended> {
         self.begin(During::Rehearsal { steps: self.steps });
         let total = batch.weights.total.clone();
         let plan = Arc::new(self.plan.rehearsal());
@@ -100,6 +116,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         self.conclude(Verdict::Rehearse { examine: self.stepping.flush.health_every > 0 })?;
         let rows = self.recorded()?;
         let stepped = self.optimizer_steps > 0;
-        Ok(Rehearsal { plan: self.plan().clone(), stages: &self.stages, stepped, rows }.estimate())
+        let rehearsal = Rehearsal { plan: self.plan().clone(), stages: &self.stages, stepped, rows };
+        let backwards = rehearsal.backwards();
+        Ok(rehearsal.estimate().map(|estimate| (estimate, backwards)))
     }
 }
