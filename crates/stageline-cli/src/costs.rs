@@ -25,6 +25,12 @@ pub(crate) struct CostFlags {
     /// The latency of each transfer that it sends to another worker, in ms
     #[arg(long, value_delimiter = ',', value_name = "MS", default_value = "0", value_parser = amount)]
     transfer: Vec<f64>,
+    /// What it hands to the next stage for a micro-batch, and gets back as a gradient, in bytes
+    #[arg(long, value_delimiter = ',', value_name = "BYTES", value_parser = amount, requires = "bandwidth")]
+    bytes: Vec<f64>,
+    /// The bandwidth of the link to the next stage, each way, in GB/s: transfers on it follow each other
+    #[arg(long, value_delimiter = ',', value_name = "GB/S", value_parser = rate, requires = "bytes")]
+    bandwidth: Vec<f64>,
     /// Its optimizer step, in ms
     #[arg(long, value_delimiter = ',', value_name = "MS", default_value = "0", value_parser = amount)]
     optimizer: Vec<f64>,
@@ -69,7 +75,18 @@ impl CostFlags {
         }
         let transfers = if self.serialised { Transfers::Serialised } else { Transfers::Asynchronous };
         let costs = Costs::by_stage(stages).with_optimizer(shared("--optimizer", &self.optimizer)?);
-        Ok(costs.with_transfers(transfers))
+        Ok(costs.with_links(self.links(workers, chunks)?).with_transfers(transfers))
+    }
+
+    /// How long a transfer occupies each link, in ms.
+    fn links(&self, workers: usize, chunks: usize) -> anyhow::Result<Vec<f64>> {
+        const BYTES_A_MS: f64 = 1e6; // at 1 GB/s
+        if self.bytes.is_empty() {
+            return Ok(vec![0.0; workers * chunks]);
+        }
+        let bytes = spread("--bytes", &self.bytes, workers, chunks, 1.0)?;
+        let bandwidth = spread("--bandwidth", &self.bandwidth, workers, chunks, 1.0)?;
+        Ok(bytes.into_iter().zip(bandwidth).map(|(bytes, bandwidth)| bytes / (bandwidth * BYTES_A_MS)).collect())
     }
 }
 
@@ -111,6 +128,12 @@ fn spread(flag: &str, list: &[f64], workers: usize, chunks: usize, share: f64) -
 
 /// Sums of so many such numbers are still exact enough.
 const MOST: f64 = 1e15;
+
+/// A number by which one can divide.
+fn rate(text: &str) -> Result<f64, String> {
+    let number = amount(text)?;
+    if number >= 1.0 / MOST { Ok(number) } else { Err(format!("must be at least {:e}", 1.0 / MOST)) }
+}
 
 /// A number that can be a time or a size.
 fn amount(text: &str) -> Result<f64, String> {

@@ -85,6 +85,13 @@ fn costs_are_one_for_all_or_one_for_each() {
     };
     assert_eq!(step("--forward 2 --input-grad 0 --weight-grad 0 --transfer 1"), Some(4.0 + 4.0));
     assert_eq!(step("--forward 1,2,4,8 --input-grad 0 --weight-grad 0"), Some(15.0));
+    // A link that takes 3 ms for a micro-batch, each way: GPipe waits for it five times there and back.
+    let step = |flags: &str| {
+        let step = "simulate --schedule gpipe --stages 2 --micro-batches 5 --forward 1 --backward 2 --json";
+        json(&format!("{step} {flags}"))["step_ms"].as_f64()
+    };
+    assert_eq!(step("--bytes 6e6 --bandwidth 2 --transfer 0.5"), Some(6.0 + 2.0 * 5.0 * 3.0 + 2.0 * 0.5));
+    assert!(error("simulate --stages 2 --micro-batches 2 --bytes 1 --bandwidth 0").contains("must be at least"));
     let message = error("simulate --stages 4 --micro-batches 4 --forward 1,2");
     assert!(
         message.contains("--forward has 2 entries; for 4 stages in 1 chunks each give a list of 1 or 4"),

@@ -60,7 +60,7 @@ pub enum Transfers {
     /// Any number at once: only their latency counts.
     #[default]
     Asynchronous,
-    /// One communication stream a worker: a transfer occupies its sender's and its receiver's for its whole latency, and
+    /// One communication stream a worker: a transfer occupies its sender's and its receiver's for as long as it takes, and
     /// those that want the same stream take turns, first come, first served.
     Serialised,
 }
@@ -72,6 +72,8 @@ pub struct Costs {
     stages: Vec<Vec<StageCost>>,
     /// Each stage's optimizer step.
     optimizer: Vec<f64>,
+    /// How long a transfer occupies the link between each stage and the next.
+    links: Vec<f64>,
     transfers: Transfers,
 }
 
@@ -93,7 +95,8 @@ impl Costs {
         if let Some(cost) = stages.iter().flatten().find(|cost| !cost.amounts().into_iter().all(amount)) {
             panic!("{cost:?} has a cost that is negative or not finite");
         }
-        Self { optimizer: vec![0.0; stages.len()], stages, transfers: Transfers::default() }
+        let (optimizer, links) = (vec![0.0; stages.len()], vec![0.0; stages.len()]);
+        Self { optimizer, links, stages, transfers: Transfers::default() }
     }
 
     /// The same for all stages.
@@ -115,6 +118,18 @@ impl Costs {
         let amounts = optimizer.iter().all(|amount| amount.is_finite() && *amount >= 0.0);
         assert!(amounts, "an optimizer step of {optimizer:?} is negative or not finite");
         Self { optimizer, ..self }
+    }
+
+    /// With links of some bandwidth: a transfer between each stage and the next occupies their link for so long, each direction by
+    /// itself, and follows the one before; it can be taken when that and its latency are over. The last entry is no link's.
+    ///
+    /// # Panics
+    /// If there is not one for every stage, or one is negative or not finite.
+    pub fn with_links(self, links: Vec<f64>) -> Self {
+        assert_eq!(links.len(), self.stages(), "give every stage's link to the next");
+        let amounts = links.iter().all(|amount| amount.is_finite() && *amount >= 0.0);
+        assert!(amounts, "a link occupied for {links:?} is negative or not finite");
+        Self { links, ..self }
     }
 
     /// With transfers that share the devices in this way.
@@ -147,7 +162,8 @@ impl Costs {
     /// The same computes, with transfers that take no time.
     pub fn without_latency(&self) -> Self {
         let free = |costs: &Vec<StageCost>| costs.iter().map(|cost| cost.with_latency(0.0)).collect();
-        Self { stages: self.stages.iter().map(free).collect(), transfers: Transfers::Asynchronous, ..self.clone() }
+        let (stages, links) = (self.stages.iter().map(free).collect(), vec![0.0; self.stages()]);
+        Self { stages, links, transfers: Transfers::Asynchronous, ..self.clone() }
     }
 
     /// The costs of a model cut finer: every stage in `parts` equal parts, each of which sends as much as the whole did.
@@ -158,12 +174,18 @@ impl Costs {
         Self {
             stages: stages.flat_map(|stage| vec![stage; parts]).collect(),
             optimizer: optimizer.flat_map(|cost| vec![cost; parts]).collect(),
+            links: self.links.iter().flat_map(|link| vec![*link; parts]).collect(),
             transfers: self.transfers,
         }
     }
 
     pub(crate) fn transfers(&self) -> Transfers {
         self.transfers
+    }
+
+    /// How long a transfer occupies its link.
+    pub(crate) fn occupies(&self, transfer: Transfer) -> f64 {
+        self.links[transfer.from.min(transfer.to())]
     }
 
     pub(crate) fn of(&self, action: Action) -> f64 {

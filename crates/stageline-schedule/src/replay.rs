@@ -54,6 +54,7 @@ pub(crate) fn replay(
         workers: vec![Worker::default(); plan.workers()],
         channels: (0..2 * plan.stages()).map(|_| channel()).collect(),
         streams: vec![0.0; plan.workers()],
+        links: vec![0.0; 2 * plan.stages()],
         ready: Ready::new(costs.transfers()),
     };
     for worker in (0..plan.workers()).rev() {
@@ -107,6 +108,8 @@ struct Run<'a> {
     channels: Vec<Channel>,
     /// When each worker's communication stream is free.
     streams: Vec<f64>,
+    /// When each direction of each boundary's link is free.
+    links: Vec<f64>,
     ready: Ready,
 }
 
@@ -176,11 +179,15 @@ impl Run<'_> {
         if receiver == worker {
             return sent;
         }
-        let latency = self.costs.latency(transfer);
+        let (latency, occupies) = (self.costs.latency(transfer), self.costs.occupies(transfer));
         match self.costs.transfers() {
-            Transfers::Asynchronous => sent + latency,
+            Transfers::Asynchronous => {
+                let link = &mut self.links[channel_of(transfer)];
+                *link = sent.max(*link) + occupies;
+                *link + latency
+            }
             Transfers::Serialised => {
-                let end = sent.max(self.streams[worker]).max(self.streams[receiver]) + latency;
+                let end = sent.max(self.streams[worker]).max(self.streams[receiver]) + occupies + latency;
                 (self.streams[worker], self.streams[receiver]) = (end, end);
                 end
             }

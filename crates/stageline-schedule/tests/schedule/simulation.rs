@@ -146,6 +146,25 @@ fn costs_may_differ_by_micro_batch() {
 }
 
 /// On one stream, a transfer that comes while another is under way waits for it.
+/// A link that is slower than its stages: what crosses it is all that counts.
+#[test]
+fn transfers_follow_each_other_on_a_link() {
+    let step = |micro_batches: usize, occupied: f64, latency: f64| {
+        let plan = check(GPipe.plan(2, micro_batches).unwrap(), micro_batches).unwrap();
+        let cost = StageCost::new(1.0, 1.0, 1.0).with_latency(latency);
+        simulate(&plan, &Costs::equal(2, cost).with_links(vec![occupied, 0.0])).step()
+    };
+    for micro_batches in [1, 2, 5, 40] {
+        let crossings = 2.0 * micro_batches as f64;
+        assert_eq!(step(micro_batches, 3.0, 0.5), 6.0 + 3.0 * crossings + 1.0);
+        assert_eq!(step(micro_batches, 2.0, 0.0), 6.0 + 2.0 * crossings);
+        // One that is faster is only seen once each way.
+        assert_eq!(step(micro_batches, 0.25, 0.0), 3.0 * (micro_batches as f64 + 1.0) + 0.5);
+    }
+    // Latency alone lets any number cross at once.
+    assert_eq!(step(5, 0.0, 3.0), 3.0 * 6.0 + 6.0);
+}
+
 #[test]
 fn transfers_take_turns_on_a_stream() {
     let costs = Costs::equal(3, StageCost::new(1.0, 0.0, 1.0).with_latency(2.0));
