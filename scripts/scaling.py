@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+"""The tables of docs/scaling.md: published trainings in the simulator.
+
+    cargo build --release -p stageline-cli
+    python scripts/scaling.py target/release/stageline
+
+What papers say is written down here, with where; everything else is computed from it.
+"""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+
+HALF = 2  # bytes of a number in bf16
+STATES = 16  # bytes a parameter: bf16 weight and gradient, f32 weight and both moments of Adam
+
+
+@dataclass
+class Training:
+    """A published training, as one pipeline sees it."""
+
+    name: str
+    layers: int
+    width: int
+    length: int  # tokens in a sequence, which is a micro-batch
+    parameters: float
+    flops: float  # of a sequence, forward and backward, what is computed again included
+    shares: tuple  # of it: forward, backward (input gradient and weight gradient where it is split)
+    tensor: int  # GPUs in a stage
+    stages: int
+    micro_batches: int
+    achieved: float  # FLOP/s a GPU, as published
+    link: float  # bytes/s a GPU, to another host
+
+    def stage_ms(self):
+        return 1e3 * self.flops / self.stages / (self.tensor * self.achieved)
+
+    def boundary_bytes(self):
+        return self.length * self.width * HALF
+
+    def costs(self):
+        forward, input_gradient, weight_gradient = (self.stage_ms() * share for share in self.shares)
+        # Every GPU of a stage sends its part of what crosses.
+        bandwidth = self.tensor * self.link / 1e9
+        return (f"--forward {forward:.4f} --input-grad {input_gradient:.4f} --weight-grad {weight_gradient:.4f} "
+                f"--bytes {self.boundary_bytes()} --bandwidth {bandwidth:.4g}").split()
+
+
+def megatron(billions, layers, width, tensor, stages, gpus, batch, teraflops):
+    """A row of table 1 of arXiv:2104.04473, with its formula for the FLOPs (blocks are computed again)."""
+    length, vocabulary = 2048, 51200
+    flops = 96 * length * layers * width**2 * (1 + length / (6 * width) + vocabulary / (16 * layers * width))
+    micro_batches = batch // (gpus // (tensor * stages))
+    # A forward, and in the backward that forward again and twice as much.
+    shares = (1 / 4, 2 / 4, 1 / 4)
+    return Training(f"GPT {billions}B", layers, width, length, billions * 1e9, flops, shares, tensor, stages,
+                    micro_batches, teraflops * 1e12, 25e9)
+
+
+MEGATRON = [
+    megatron(39.1, 48, 8192, 8, 2, 512, 1536, 138),
+    megatron(76.1, 60, 10240, 8, 4, 1024, 1792, 140),
+    megatron(145.6, 80, 12288, 8, 8, 1536, 2304, 148),
+    megatron(310.1, 96, 16384, 8, 16, 1920, 2160, 155),
+    megatron(529.6, 105, 20480, 8, 35, 2520, 2520, 163),
+    megatron(1008.0, 128, 25600, 8, 64, 3072, 3072, 163),
+]
+
+
+def dense(name, layers, width, length, parameters, tensor, stages, micro_batches, achieved, link):
+    """6 FLOPs a parameter and token: a third for each of forward, input gradient and weight gradient."""
+    return Training(name, layers, width, length, parameters, 6 * parameters * length, (1 / 3, 1 / 3, 1 / 3), tensor,
+                    stages, micro_batches, achieved, link)
+
+
+# Table 4 of arXiv:2407.21783: sequences of 8192 tokens, TP 8, PP 16, on 8,192 and on 16,384 H100.
+LLAMA = [
+    dense("Llama 3 405B, DP 64", 126, 16384, 8192, 405e9, 8, 16, 32, 430e12, 50e9),
+    dense("Llama 3 405B, DP 128", 126, 16384, 8192, 405e9, 8, 16, 16, 400e12, 50e9),
+]
+
+# Sections 3.1, 3.2 and 4.2 of arXiv:2412.19437: 2,048 H800, PP 16, batches of up to 15,360 sequences of 4096 tokens, 37e9 of
+# 671e9 parameters at work for a token. The speed of its GPUs is not published: 2.664e6 GPU hours for 14.8e12 tokens give it.
+DEEPSEEK = dense("DeepSeek-V3", 61, 7168, 4096, 37e9, 1, 16, 120,
+                 6 * 37e9 * 14.8e12 / (2.664e6 * 3600), 50e9)
+
+SCHEDULES = [("1f1b", 1), ("interleaved", 2), ("zb-h1", 1), ("zb-h2", 1), ("zb-v", 1), ("dualpipe-v", 1), ("v-half", 1),
+             ("v-min", 1)]
+
+
+def simulate(program, training, schedule, chunks):
+    command = [program, "simulate", "--schedule", schedule, "--stages", str(training.stages), "--micro-batches",
+               str(training.micro_batches), "--json", *training.costs()]
+    if schedule == "interleaved":
+        command += ["--chunks", str(chunks)]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def table(program, training, chunks):
+    print(f"\n### {training.name}: P = {training.stages}, M = {training.micro_batches}\n")
+    print(f"A stage takes {training.stage_ms():.0f} ms for a micro-batch; {training.boundary_bytes() / 1e6:.0f} MB cross "
+          f"each boundary each way, {1e3 * training.boundary_bytes() / training.stage_ms() / 1e9:.2f} GB/s.\n")
+    print("| schedule | bubble | step, s | live micro-batches, most and least |")
+    print("| --- | --- | --- | --- |")
+    for schedule, fewest in SCHEDULES:
+        for V in chunks if schedule == "interleaved" else [fewest]:
+            found = simulate(program, training, schedule, V)
+            # Schedules in chunks count what a part of a stage holds.
+            parts = V if schedule == "interleaved" else 2 if schedule in ("zb-v", "dualpipe-v", "v-half", "v-min") else 1
+            live = [live / parts for live in found["peak_live"]]
+            name = f"{schedule}, V = {V}" if schedule == "interleaved" else schedule
+            print(f"| {name} | {found['bubble_total']:.4f} | {found['step_ms'] / 1e3:.2f} | "
+                  f"{max(live):.4g}, {min(live):.4g} |")
+
+
+def overview(program):
+    print("\n### GPT, Megatron-LM\n")
+    print("| parameters | P | M | V | 1F1B | interleaved | ZB-H1 | ZB-V | GB/s each way | states a GPU |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    for training in MEGATRON:
+        V = training.layers // training.stages
+        bubbles = [simulate(program, training, schedule, V)["bubble_total"]
+                   for schedule in ("1f1b", "interleaved", "zb-h1", "zb-v")]
+        rate = 1e3 * training.boundary_bytes() / training.stage_ms() / 1e9
+        states = STATES * training.parameters / (training.tensor * training.stages) / 1e9
+        print(f"| {training.parameters / 1e9:.4g}e9 | {training.stages} | {training.micro_batches} | {V} | "
+              + " | ".join(f"{bubble:.4f}" for bubble in bubbles) + f" | {rate:.2f} | {states:.0f} GB |")
+
+
+def main():
+    program = sys.argv[1]
+    overview(program)
+    for training in LLAMA:
+        table(program, training, [2, 4, 8])
+    table(program, DEEPSEEK, [])  # interleaved stages take turns in groups of P, and 120 is no multiple of 16
+
+
+main()
