@@ -61,10 +61,15 @@ fn memory(memory: stageline::WorkerMemory) -> WorkerMemory {
 /// Means over the micro-batches.
 fn stages(report: &StepReport) -> Vec<StageCosts> {
     let (costs, micro_batches) = (report.recording.costs(), report.micro_batches);
-    let activations = report.recording.activations();
+    let (activations, outputs) = (report.recording.activations(), report.recording.outputs());
     let of_stage = |stage: usize| {
         let activation_bytes = activations.as_ref().map(|bytes| bytes[stage]);
-        let mut sum = StageCosts { flush: costs.optimizer(stage), activation_bytes, ..StageCosts::default() };
+        let mut sum = StageCosts {
+            flush: costs.optimizer(stage),
+            activation_bytes,
+            output_bytes: outputs[stage],
+            ..StageCosts::default()
+        };
         for micro_batch in 0..micro_batches {
             let (cost, share) = (costs.stage(stage, micro_batch), 1.0 / micro_batches as f64);
             sum.forward += cost.forward * share;

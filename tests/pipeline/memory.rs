@@ -72,6 +72,12 @@ fn a_live_micro_batch_holds_what_its_backward_needs() {
 }
 
 #[test]
+fn what_is_sent_is_counted() {
+    let report = report(SgdConfig::new().init(), &OneFOneB, 3, 4);
+    assert_eq!(report.recording.outputs(), [Some(TENSOR), Some(TENSOR), None]);
+}
+
+#[test]
 fn the_peak_of_gpipe_grows_by_an_activation_a_micro_batch_and_that_of_1f1b_does_not() {
     let peaks = |schedule: &'static (dyn Schedule + Sync), micro_batches| {
         let report = report(SgdConfig::new().init(), schedule, 2, micro_batches);

@@ -130,13 +130,13 @@ fn spread(flag: &str, list: &[f64], workers: usize, chunks: usize, share: f64) -
 const MOST: f64 = 1e15;
 
 /// A number by which one can divide.
-fn rate(text: &str) -> Result<f64, String> {
+pub(crate) fn rate(text: &str) -> Result<f64, String> {
     let number = amount(text)?;
     if number >= 1.0 / MOST { Ok(number) } else { Err(format!("must be at least {:e}", 1.0 / MOST)) }
 }
 
 /// A number that can be a time or a size.
-fn amount(text: &str) -> Result<f64, String> {
+pub(crate) fn amount(text: &str) -> Result<f64, String> {
     let number: f64 = text.trim().parse().map_err(|_| "not a number".to_owned())?;
     if (0.0..=MOST).contains(&number) { Ok(number) } else { Err(format!("must be from 0 to {MOST:e}")) }
 }

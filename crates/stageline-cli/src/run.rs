@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 use serde::Serialize;
-use stageline_report::{Cause, Cut, Measured, RunLog, Target, run_page};
+use stageline_report::{Cause, Cut, Link, Measured, RunLog, Target, run_page};
 use stageline_schedule::Schedule;
 
+use crate::costs::{amount, rate};
 use crate::output::print;
 use crate::shape;
 
@@ -36,6 +37,8 @@ pub(crate) struct PredictFlags {
     /// V: in how many chunks every worker's part is cut, for schedules that leave the choice
     #[arg(long)]
     chunks: Option<usize>,
+    #[command(flatten)]
+    link: LinkFlags,
     /// One line of JSON instead of text
     #[arg(long)]
     json: bool,
@@ -59,6 +62,25 @@ pub(crate) struct AdviseFlags {
     /// The largest M to try
     #[arg(long, default_value_t = 512)]
     most: usize,
+    #[command(flatten)]
+    link: LinkFlags,
+}
+
+/// What the run's stages would be joined by, such as a network, if that is not what joined them.
+#[derive(Args)]
+struct LinkFlags {
+    /// The latency of a transfer between two workers, in ms
+    #[arg(long, value_name = "MS", default_value = "0", value_parser = amount, requires = "bandwidth")]
+    latency: f64,
+    /// The bandwidth between two workers, each way, in GB/s
+    #[arg(long, value_name = "GB/S", value_parser = rate)]
+    bandwidth: Option<f64>,
+}
+
+impl LinkFlags {
+    fn link(&self) -> Option<Link> {
+        Some(Link { latency: 1e-3 * self.latency, bandwidth: 1e9 * self.bandwidth? })
+    }
 }
 
 /// A page about a run, from its log.
@@ -97,8 +119,9 @@ pub(crate) fn predict(flags: &PredictFlags) -> Result<()> {
     let (schedule, name) = schedule(&log, flags.schedule.as_deref(), flags.chunks)?;
     let workers = flags.stages.unwrap_or(log.plan.workers());
     let micro_batches = flags.micro_batches.unwrap_or(log.plan.micro_batches());
-    let prediction = measured.predict(&Target { workers, micro_batches, schedule: &schedule, cut: Cut::OfTheRun })?;
     let own = own_error(&log, &measured)?;
+    let measured = flags.link.link().map_or(Ok(measured.clone()), |link| measured.over(link))?;
+    let prediction = measured.predict(&Target { workers, micro_batches, schedule: &schedule, cut: Cut::OfTheRun })?;
     let predicted = Predicted {
         schedule: &name,
         stages: workers,
@@ -158,7 +181,9 @@ fn own_error(log: &RunLog, measured: &Measured) -> Result<OwnError> {
 pub(crate) fn advise(flags: &AdviseFlags) -> Result<()> {
     ensure!((0.0..1.0).contains(&flags.bubble), "--bubble {}: give a share, at least 0 and less than 1", flags.bubble);
     let log = read(&flags.from)?;
-    let measured = Measured::of(&log)?;
+    let local = Measured::of(&log)?;
+    let link = flags.link.link();
+    let measured = link.map_or(Ok(local.clone()), |link| local.clone().over(link))?;
     let (schedule, name) = schedule(&log, flags.schedule.as_deref(), None)?;
     let workers = flags.stages.unwrap_or(log.plan.workers());
     let bubble = 100.0 * flags.bubble;
@@ -174,6 +199,11 @@ pub(crate) fn advise(flags: &AdviseFlags) -> Result<()> {
             format!("no M up to {} has a bubble of at most {bubble:.1}% under {name} at P = {workers}\n", flags.most)
         }
     };
+    if let Some(link) = link {
+        let target =
+            Target { workers, micro_batches: log.plan.micro_batches(), schedule: &schedule, cut: Cut::OfTheRun };
+        text += &about_links(&local, &measured, &target, (link, &name))?;
+    }
     let cut = measured.balanced(workers * schedule.chunks())?;
     text += if measured.cut() == cut { "the run is cut as evenly as layers go:\n" } else { "the most even cut:\n" };
     for (stage, names) in layers(&log, &cut).into_iter().enumerate() {
@@ -183,6 +213,37 @@ pub(crate) fn advise(flags: &AdviseFlags) -> Result<()> {
         text += &format!("what held the run back most: {}, {:.1}% of its stage time\n", reason(cause), 100.0 * share);
     }
     print(&text)
+}
+
+/// What links cost above which they are too slow for a split, as a share of the stage time.
+const TOO_SLOW: f64 = 0.02;
+
+/// What links would cost, and which schedules wait for them less, because they have more micro-batches live.
+fn about_links(local: &Measured, linked: &Measured, target: &Target, (link, name): (Link, &str)) -> Result<String> {
+    let (before, after) = (local.predict(target)?, linked.predict(target)?);
+    let verdict = if after.bubble - before.bubble > TOO_SLOW { "too slow for this split" } else { "fast enough" };
+    let mut text = format!(
+        "links of {:.4} GB/s and {:.3} ms are {verdict}: at M = {} and at most {:.3} MB a micro-batch, {name} has a bubble of \
+         {:.1}%, and {:.1}% without them\n",
+        link.bandwidth / 1e9,
+        1e3 * link.latency,
+        target.micro_batches,
+        linked.most_crossing().unwrap_or(0.0) / 1e6,
+        100.0 * after.bubble,
+        100.0 * before.bubble,
+    );
+    for other in ["eager-1f1b", "zb-h1", "zb-h2"].into_iter().filter(|other| *other != name) {
+        let schedule = shape::schedule(other, None)?;
+        // Not every schedule has a plan of every shape.
+        let Ok(found) = linked.predict(&Target { schedule: &schedule, cut: Cut::Balanced, ..*target }) else {
+            continue;
+        };
+        if found.bubble < after.bubble {
+            let live = found.peak_live.iter().max().copied().unwrap_or(0);
+            text += &format!("over them {other} has {:.1}%, with {live} live micro-batches\n", 100.0 * found.bubble);
+        }
+    }
+    Ok(text)
 }
 
 /// A cause, and what to do about it.

@@ -222,6 +222,23 @@ fn a_logged_run_is_predicted_advised_about_and_shown() {
     assert!(advice.starts_with("M = 4 is the smallest with a bubble of at most 20.0% under 1f1b at P = 2"), "{advice}");
     assert!(advice.contains("held the run back most: filling and draining the pipeline"), "{advice}");
 
+    let unknown = error(&format!("advise --from {log} --bandwidth 1"));
+    assert!(unknown.contains("does not say how many bytes cross between stages"), "{unknown}");
+    let crossing = folder.path().join("crossing.jsonl");
+    fs::write(&crossing, LOG.replace("\"send_activation\":0", "\"send_activation\":0,\"output_bytes\":2e9")).unwrap();
+    let crossing = crossing.display();
+    let advice = text(&format!("advise --from {crossing} --bandwidth 100 --latency 5"));
+    assert!(
+        advice.contains("links of 100.0000 GB/s and 5.000 ms are fast enough: at M = 2 and at most 2000.000 MB"),
+        "{advice}"
+    );
+    let advice = text(&format!("advise --from {crossing} --bandwidth 2"));
+    assert!(advice.contains("are too slow for this split") && advice.contains("over them zb-h1 has"), "{advice}");
+    // F, a second on the link, F and B, a second back, and B: then once more F and B on each.
+    let linked = json(&format!("predict --from {crossing} --bandwidth 2 --micro-batches 1 --json"));
+    assert_eq!(linked["step_seconds"].as_f64(), Some(1.0 + 1.0 + 3.0 + 1.0 + 2.0));
+    assert!(error(&format!("advise --from {crossing} --latency 5")).contains("--bandwidth"));
+
     text(&format!("page --from {log} --html {html}"));
     let page = fs::read_to_string(folder.path().join("run.html")).unwrap();
     assert!(page.contains("<td>front</td>") && page.contains("<td>seed</td>"));

@@ -22,7 +22,7 @@ pub mod trace;
 
 pub use chart::{Line, LineChart, Scale, Series, StackedBars};
 pub use page::Page;
-pub use predict::{Cut, Measured, PredictError, Prediction, Target};
+pub use predict::{Cut, Link, Measured, PredictError, Prediction, Target};
 pub use run_log::{Cause, LogError, RunLog};
 pub use run_page::run_page;
 pub use tensorboard::TensorBoard;

@@ -52,6 +52,15 @@ pub struct Prediction {
     pub cut: Vec<Range<usize>>,
 }
 
+/// What stages on different workers hand each other crosses.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Link {
+    /// From the send to the moment the other can take it, but for what its size takes, in seconds.
+    pub latency: f64,
+    /// Each way, in bytes a second; what crosses follows each other.
+    pub bandwidth: f64,
+}
+
 /// What a run says of its model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
@@ -69,6 +78,10 @@ pub struct Measured {
     send: f64,
     /// Micro-batches that a channel holds, if not all.
     capacity: Option<usize>,
+    /// What crosses behind each stage of the run but the last, in bytes; none where the log does not say.
+    crossing: Option<Vec<f64>>,
+    /// Over which it does in predictions, if not over the run's.
+    link: Option<Link>,
 }
 
 /// What one layer takes for a micro-batch, and for its part of the flush.
@@ -107,7 +120,25 @@ impl Measured {
             besides: (other - once) / actions,
             send: median(sends).unwrap_or(0.0),
             capacity: Some(log.run.channel_capacity).filter(|capacity| *capacity < micro_batches),
+            crossing: costs[..stages - 1].iter().map(|cost| cost.output_bytes).collect(),
+            link: None,
         })
+    }
+
+    /// The same stages, where they are joined by such links.
+    ///
+    /// What crosses where the run has no boundary is taken to be the mean of what crosses at those that it has.
+    ///
+    /// # Errors
+    /// [`PredictError::Bytes`] where the log does not say what crosses.
+    pub fn over(self, link: Link) -> Result<Self, PredictError> {
+        let known = self.crossing.as_ref().is_some_and(|bytes| !bytes.is_empty());
+        if known { Ok(Self { link: Some(link), ..self }) } else { Err(PredictError::Bytes) }
+    }
+
+    /// The most that crosses one boundary of the run for a micro-batch, in bytes.
+    pub fn most_crossing(&self) -> Option<f64> {
+        self.crossing.as_ref()?.iter().copied().reduce(f64::max)
     }
 
     /// The layers of each stage of the run, by their index.
@@ -139,7 +170,8 @@ impl Measured {
             |range: &Range<usize>, of: fn(&LayerCost) -> f64| self.layers[range.clone()].iter().map(of).sum::<f64>();
         let (costs, sends) = self.costs(&cut, &checked.placement(), sum);
         let flush = cut.iter().map(|range| sum(range, |layer| layer.flush)).collect();
-        let timeline = simulate(&checked, &Costs::by_stage(costs).with_optimizer(flush));
+        let costs = Costs::by_stage(costs).with_links(self.links(&cut)).with_optimizer(flush);
+        let timeline = simulate(&checked, &costs);
         let actions = (2 * target.micro_batches * target.schedule.chunks()) as f64;
         let step = timeline.step() + self.once + self.besides * actions;
         let busy = timeline.busy().iter().sum::<f64>() - sends * target.micro_batches as f64;
@@ -168,9 +200,22 @@ impl Measured {
             let back = if stage > 0 && crosses(stage - 1) { self.send } else { 0.0 };
             sends += onwards + back;
             // A backward's halves are taken to be halves.
-            StageCost::new(forward + onwards, backward / 2.0 + back, backward / 2.0)
+            let cost = StageCost::new(forward + onwards, backward / 2.0 + back, backward / 2.0);
+            cost.with_latency(self.link.map_or(0.0, |link| link.latency))
         };
         (cut.iter().enumerate().map(stage_cost).collect(), sends)
+    }
+
+    /// How long a micro-batch occupies the link behind each stage.
+    fn links(&self, cut: &[Range<usize>]) -> Vec<f64> {
+        let (Some(link), Some(crossing)) = (self.link, &self.crossing) else { return vec![0.0; cut.len()] };
+        let mean = crossing.iter().sum::<f64>() / crossing.len().max(1) as f64;
+        let ends = || self.cut.iter().map(|range| range.end);
+        let behind = |range: &Range<usize>| {
+            let bytes = ends().position(|end| end == range.end).and_then(|stage| crossing.get(stage));
+            bytes.copied().unwrap_or(mean) / link.bandwidth
+        };
+        cut.iter().map(behind).collect()
     }
 
     /// The smallest M, and not more than `most`, whose bubble is not above `bubble`; none if there is none.
@@ -230,6 +275,7 @@ fn stage_costs(log: &RunLog, stage: usize) -> Option<StageCosts> {
         send_gradient: of(|cost| cost.send_gradient)?,
         flush: of(|cost| cost.flush)?,
         activation_bytes: None,
+        output_bytes: median(log.warm_steps().filter_map(|step| step.stages.get(stage)?.output_bytes)),
     })
 }
 
@@ -256,6 +302,11 @@ pub enum PredictError {
         /// The stages of the run.
         stages: usize,
     },
+    /// The log does not say what crosses between stages.
+    #[error(
+        "the log does not say how many bytes cross between stages; write it anew with `--log`, of 2 stages or more"
+    )]
+    Bytes,
     /// There are fewer layers than stages.
     #[error(transparent)]
     Balance(#[from] BalanceError),

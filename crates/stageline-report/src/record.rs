@@ -207,6 +207,9 @@ pub struct StageCosts {
     /// What a forward left for its backward, in bytes, where that was counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub activation_bytes: Option<f64>,
+    /// What it handed to the next stage, in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_bytes: Option<f64>,
 }
 
 /// What a worker held, in bytes.

@@ -3,8 +3,13 @@
 use std::collections::BTreeMap;
 
 use stageline_report::record::{Account, Layer, Line, Run, StageCosts, Step, WorkerMemory};
-use stageline_report::{Cause, Cut, LogError, Measured, PredictError, RunLog, Target, run_page};
+use stageline_report::{Cause, Cut, Link, LogError, Measured, PredictError, RunLog, Target, run_page};
 use stageline_schedule::{GPipe, Interleaved, OneFOneB, Schedule, ZbH1};
+
+fn costs_of(forward: f64) -> StageCosts {
+    let activation_bytes = Some(1000.0 * forward);
+    StageCosts { forward, backward: 2.0 * forward, flush: 0.5 * forward, activation_bytes, ..StageCosts::default() }
+}
 
 /// A run of layers that take so many seconds for a forward, twice that for a backward and half for the flush.
 fn log(layers: &[f64], stages: usize, micro_batches: usize, other: f64) -> RunLog {
@@ -13,8 +18,7 @@ fn log(layers: &[f64], stages: usize, micro_batches: usize, other: f64) -> RunLo
     let stage_costs = |stage: usize| {
         let own = layers.iter().enumerate().filter(|(layer, _)| of_stage(*layer) == stage).map(|(_, cost)| cost);
         let forward: f64 = own.sum();
-        let activation_bytes = Some(1000.0 * forward);
-        StageCosts { forward, backward: 2.0 * forward, flush: 0.5 * forward, activation_bytes, ..StageCosts::default() }
+        StageCosts { output_bytes: (stage + 1 < stages).then_some(1e6 * (stage + 1) as f64), ..costs_of(forward) }
     };
     let memory = |stage: usize| {
         let own = (0..layers.len()).filter(|&layer| of_stage(layer) == stage).count() as u64;
@@ -64,6 +68,25 @@ fn log(layers: &[f64], stages: usize, micro_batches: usize, other: f64) -> RunLo
         .map(|line| serde_json::to_string(&line).unwrap() + "\n")
         .collect();
     RunLog::read(text.as_bytes()).unwrap()
+}
+
+/// One micro-batch goes down and comes back: every boundary costs its latency twice, and what its bytes take.
+#[test]
+fn links_cost_their_latency_and_what_crosses_them() {
+    let one = |workers| Target { workers, micro_batches: 1, schedule: &OneFOneB, cut: Cut::OfTheRun };
+    let link = Link { latency: 0.25, bandwidth: 1e6 };
+    let measured = Measured::of(&log(&[1.0; 12], 4, 4, 0.0)).unwrap();
+    let (plain, linked) = (measured.clone(), measured.over(link).unwrap());
+    assert_eq!(linked.most_crossing(), Some(3e6));
+    let step = |measured: &Measured, workers| measured.predict(&one(workers)).unwrap().step;
+    // 1, 2 and 3 MB.
+    assert!((step(&linked, 4) - step(&plain, 4) - 2.0 * (3.0 * 0.25 + 1.0 + 2.0 + 3.0)).abs() < 1e-9);
+    // Where the run had its second boundary.
+    assert!((step(&linked, 2) - step(&plain, 2) - 2.0 * (0.25 + 2.0)).abs() < 1e-9);
+    // Where it had none: the mean.
+    assert!((step(&linked, 3) - step(&plain, 3) - 2.0 * (2.0 * 0.25 + 2.0 * 2.0)).abs() < 1e-9);
+    let alone = Measured::of(&log(&[1.0; 4], 1, 4, 0.0)).unwrap().over(link).unwrap_err();
+    assert!(matches!(alone, PredictError::Bytes), "{alone}");
 }
 
 /// With equal layers, the closed form of 1F1B and GPipe: (M + P - 1) (F + B), and then the flush.

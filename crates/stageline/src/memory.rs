@@ -1,6 +1,6 @@
 //! What workers hold in a step, in bytes.
 
-use stageline_schedule::{Compute, Instruction};
+use stageline_schedule::{Carried, Compute, Instruction};
 
 use crate::events::Event;
 use crate::failure::Activity;
@@ -21,6 +21,18 @@ impl WorkerMemory {
         let start = events.iter().rfind(|event| event.activity == Activity::Start)?;
         Some(Self { resident: start.held?.end, peak: held().map(|held| held.peak).max()? })
     }
+}
+
+/// What a stage handed to the next for a micro-batch, in bytes: the mean over the micro-batches; `None` where it is the last.
+pub(crate) fn output(stage: usize, rows: &[Vec<Event>]) -> Option<f64> {
+    let is_send = |event: &&Event| match event.activity {
+        Activity::Instruction(Instruction::Send(transfer)) => {
+            (transfer.from, transfer.carried) == (stage, Carried::Activation)
+        }
+        _ => false,
+    };
+    let sent: Vec<_> = rows.iter().flatten().filter(is_send).map(|event| event.sent as f64).collect();
+    (!sent.is_empty()).then(|| sent.iter().sum::<f64>() / sent.len() as f64)
 }
 
 /// What a forward of a stage left for its backward, in bytes: the mean over the micro-batches. It is what a live micro-batch holds.

@@ -10,7 +10,7 @@ use stageline_schedule::{
 
 use crate::events::{Event, busy};
 use crate::failure::Activity;
-use crate::memory::{WorkerMemory, activation};
+use crate::memory::{WorkerMemory, activation, output};
 
 /// Whose time events are taken in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -128,6 +128,11 @@ impl Recording {
     /// What each stage keeps of one micro-batch from its forward until its backward, in bytes, on average.
     pub fn activations(&self) -> Option<Vec<f64>> {
         (0..self.plan.plan().stages()).map(|stage| activation(stage, &self.rows)).collect()
+    }
+
+    /// What each stage hands to the next of one micro-batch, in bytes, on average; none of the last.
+    pub fn outputs(&self) -> Vec<Option<f64>> {
+        (0..self.plan.plan().stages()).map(|stage| output(stage, &self.rows)).collect()
     }
 
     /// When each transfer had arrived.
