@@ -11,7 +11,6 @@ use burn::tensor::Device;
 use stageline_schedule::{OneFOneB, Plan, Schedule, StageMemory};
 
 use crate::device::{is_host, share_memory};
-use crate::peaks;
 
 /// What one stage holds in a step, in bytes.
 #[derive(Clone, Debug, PartialEq)]
@@ -111,28 +110,10 @@ impl MemoryEstimate {
         &self.stages
     }
 
-    /// Each worker's.
-    pub fn workers(&self) -> Vec<WorkerEstimate> {
-        peaks::of_workers(self)
-    }
-
     /// Whether a live micro-batch holds about as little on every stage.
     pub(crate) fn keeps_no_more_than(&self, other: &Self) -> bool {
         let mut stages = self.stages.iter().zip(&other.stages);
         stages.all(|(stage, other)| stage.activations.forward <= 1.01 * other.activations.forward)
-    }
-
-    /// The most that the workers on a device hold together, for each device; CPUs are one.
-    pub fn devices(&self) -> Vec<(Device, u64)> {
-        let mut devices: Vec<(Device, u64)> = Vec::new();
-        for worker in self.workers() {
-            let Some(device) = worker.stages.first().map(|&stage| &self.stages[stage].device) else { continue };
-            match devices.iter_mut().find(|(other, _)| share_memory(other, device)) {
-                Some((_, bytes)) => *bytes += worker.peak(),
-                None => devices.push((device.clone(), worker.peak())),
-            }
-        }
-        devices
     }
 
     /// The same, with what stages hold with full recomputation as a way out.

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 
+use burn::tensor::Device;
 use stageline_schedule::{Action, Compute, Costs, Span, Timeline, check, simulate};
 
 use crate::device::share_memory;
@@ -17,11 +18,25 @@ const BACKWARD: f64 = 2.0;
 /// How many micro-batches a stage are simulated: more of them are as far apart.
 const SIMULATED: usize = 4;
 
-/// Each worker's.
-pub(crate) fn of_workers(estimate: &MemoryEstimate) -> Vec<WorkerEstimate> {
-    let paces = Pace::of_workers(estimate);
-    let rows = estimate.plan.rows().iter().zip(&estimate.other).zip(paces);
-    rows.map(|((row, &other), pace)| Row { estimate, row, pace }.held(other)).collect()
+impl MemoryEstimate {
+    /// Each worker's.
+    pub fn workers(&self) -> Vec<WorkerEstimate> {
+        let rows = self.plan.rows().iter().zip(&self.other).zip(Pace::of_workers(self));
+        rows.map(|((row, &other), pace)| Row { estimate: self, row, pace }.held(other)).collect()
+    }
+
+    /// The most that the workers on a device hold together, for each device; CPUs are one.
+    pub fn devices(&self) -> Vec<(Device, u64)> {
+        let mut devices: Vec<(Device, u64)> = Vec::new();
+        for worker in self.workers() {
+            let Some(device) = worker.stages.first().map(|&stage| &self.stages[stage].device) else { continue };
+            match devices.iter_mut().find(|(other, _)| share_memory(other, device)) {
+                Some((_, bytes)) => *bytes += worker.peak(),
+                None => devices.push((device.clone(), worker.peak())),
+            }
+        }
+        devices
+    }
 }
 
 /// How a worker's time goes with that of others.
