@@ -81,6 +81,14 @@ impl LinkFlags {
     fn link(&self) -> Option<Link> {
         Some(Link { latency: 1e-3 * self.latency, bandwidth: 1e9 * self.bandwidth? })
     }
+
+    /// The run's stages, joined so.
+    fn between(&self, stages: Measured) -> Result<Measured> {
+        match self.link() {
+            Some(link) => Ok(stages.over(link)?),
+            None => Ok(stages),
+        }
+    }
 }
 
 /// A page about a run, from its log.
@@ -120,7 +128,7 @@ pub(crate) fn predict(flags: &PredictFlags) -> Result<()> {
     let workers = flags.stages.unwrap_or(log.plan.workers());
     let micro_batches = flags.micro_batches.unwrap_or(log.plan.micro_batches());
     let own = own_error(&log, &measured)?;
-    let measured = flags.link.link().map_or(Ok(measured.clone()), |link| measured.over(link))?;
+    let measured = flags.link.between(measured)?;
     let prediction = measured.predict(&Target { workers, micro_batches, schedule: &schedule, cut: Cut::OfTheRun })?;
     let predicted = Predicted {
         schedule: &name,
@@ -182,8 +190,7 @@ pub(crate) fn advise(flags: &AdviseFlags) -> Result<()> {
     ensure!((0.0..1.0).contains(&flags.bubble), "--bubble {}: give a share, at least 0 and less than 1", flags.bubble);
     let log = read(&flags.from)?;
     let local = Measured::of(&log)?;
-    let link = flags.link.link();
-    let measured = link.map_or(Ok(local.clone()), |link| local.clone().over(link))?;
+    let measured = flags.link.between(local.clone())?;
     let (schedule, name) = schedule(&log, flags.schedule.as_deref(), None)?;
     let workers = flags.stages.unwrap_or(log.plan.workers());
     let bubble = 100.0 * flags.bubble;
@@ -199,7 +206,7 @@ pub(crate) fn advise(flags: &AdviseFlags) -> Result<()> {
             format!("no M up to {} has a bubble of at most {bubble:.1}% under {name} at P = {workers}\n", flags.most)
         }
     };
-    if let Some(link) = link {
+    if let Some(link) = flags.link.link() {
         let target =
             Target { workers, micro_batches: log.plan.micro_batches(), schedule: &schedule, cut: Cut::OfTheRun };
         text += &about_links(&local, &measured, &target, (link, &name))?;

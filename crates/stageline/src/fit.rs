@@ -92,18 +92,19 @@ impl MemoryEstimate {
     ) -> Result<(), Box<DoesNotFit>> {
         let Some((device, needs, has)) = self.too_small(has) else { return Ok(()) };
         let ways_out = WayOut::all(self, (schedule, rows), (needs, has), &device, takes);
-        let on_it = |worker: &WorkerEstimate| {
-            worker.stages.iter().any(|&stage| share_memory(&self.stages[stage].device, &device))
-        };
-        let workers = self.workers().into_iter().filter(on_it).collect();
+        let workers = self.workers_on(&device);
         Err(Box::new(DoesNotFit { device, needs, has, workers, ways_out }))
     }
-}
 
-impl MemoryEstimate {
     /// Whether [`check`](Self::check) finds nothing.
     pub fn fits(&self, has: impl Fn(&Device) -> Option<u64>) -> bool {
         self.too_small(has).is_none()
+    }
+
+    fn workers_on(&self, device: &Device) -> Vec<WorkerEstimate> {
+        let mut workers = self.workers();
+        workers.retain(|worker| worker.stages.iter().any(|&stage| share_memory(&self.stages[stage].device, device)));
+        workers
     }
 
     /// A device that has less than is needed on it, what that is, and what it has.
@@ -186,11 +187,8 @@ impl Change {
     /// What is then held on a device; on none of those that it becomes is it more.
     fn needs(self, estimate: &MemoryEstimate, schedule: &dyn Schedule, device: &Device) -> Option<u64> {
         let changed = self.of(estimate, schedule)?;
-        let on_it = |worker: &WorkerEstimate| {
-            worker.stages.iter().any(|&stage| share_memory(&changed.stages[stage].device, device))
-        };
-        let workers = changed.workers();
-        let peaks = workers.iter().filter(|worker| on_it(worker)).map(WorkerEstimate::peak);
+        let workers = changed.workers_on(device);
+        let peaks = workers.iter().map(WorkerEstimate::peak);
         Some(if self.cut == Cut::Twice { peaks.max().unwrap_or(0) } else { peaks.sum() })
     }
 }

@@ -23,16 +23,20 @@ impl WorkerMemory {
     }
 }
 
+/// What a stage handed on in each of its transfers of a kind, in bytes.
+pub(crate) fn sent(stage: usize, carried: Carried, rows: &[Vec<Event>]) -> impl Iterator<Item = u64> {
+    rows.iter().flatten().filter_map(move |event| match event.activity {
+        Activity::Instruction(Instruction::Send(transfer)) => {
+            ((transfer.from, transfer.carried) == (stage, carried)).then_some(event.sent)
+        }
+        _ => None,
+    })
+}
+
 /// What a stage handed to the next for a micro-batch, in bytes: the mean over the micro-batches; `None` where it is the last.
 pub(crate) fn output(stage: usize, rows: &[Vec<Event>]) -> Option<f64> {
-    let is_send = |event: &&Event| match event.activity {
-        Activity::Instruction(Instruction::Send(transfer)) => {
-            (transfer.from, transfer.carried) == (stage, Carried::Activation)
-        }
-        _ => false,
-    };
-    let sent: Vec<_> = rows.iter().flatten().filter(is_send).map(|event| event.sent as f64).collect();
-    (!sent.is_empty()).then(|| sent.iter().sum::<f64>() / sent.len() as f64)
+    let sent: Vec<_> = sent(stage, Carried::Activation, rows).collect();
+    (!sent.is_empty()).then(|| sent.iter().sum::<u64>() as f64 / sent.len() as f64)
 }
 
 /// What a forward of a stage left for its backward, in bytes: the mean over the micro-batches. It is what a live micro-batch holds.

@@ -11,6 +11,7 @@ use crate::device::{is_host, share_memory};
 use crate::estimate::{Copies, MemoryEstimate, StageEstimate, Steps};
 use crate::events::Event;
 use crate::failure::Activity;
+use crate::memory::sent;
 use crate::precision::Precision;
 use crate::tensors::Description;
 
@@ -135,11 +136,7 @@ impl Rehearsal<'_> {
 
     /// What a stage hands on in one transfer, in bytes.
     fn sent(&self, stage: usize, carried: Carried) -> u64 {
-        let is_it = |activity: Activity| match activity {
-            Activity::Instruction(Instruction::Send(transfer)) => (transfer.from, transfer.carried) == (stage, carried),
-            _ => false,
-        };
-        self.rows.iter().flatten().filter(|event| is_it(event.activity)).map(|event| event.sent).max().unwrap_or(0)
+        sent(stage, carried, &self.rows).max().unwrap_or(0)
     }
 
     /// What an activity did to what its worker held.

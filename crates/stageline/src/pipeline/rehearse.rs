@@ -87,8 +87,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             return Ok((on_all(Recompute::Full), Some(full.estimate)));
         }
         let mut blocks = Vec::new();
-        while let Some(some) = with(Recompute::Blocks(blocks.len() + 1))?
-            && blocks.len() < MOST_BLOCKS
+        while blocks.len() < MOST_BLOCKS
+            && let Some(some) = with(Recompute::Blocks(blocks.len() + 1))?
             && !some.estimate.keeps_no_more_than(&full.estimate)
         {
             blocks.push(some);
