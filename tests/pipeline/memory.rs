@@ -1,6 +1,7 @@
 //! What a step says of its memory, against what schedules and optimizers are known to hold.
 
 use burn::optim::{AdafactorConfig, AdamWConfig, ModuleOptimizer, SgdConfig};
+use stageline::checkpoint::Checkpoint;
 use stageline::schedule::{GPipe, OneFOneB, Schedule};
 use stageline::{Batch, StageConfig, StepReport, WorkerMemory};
 
@@ -19,6 +20,16 @@ fn report(
     stages: usize,
     micro_batches: usize,
 ) -> StepReport {
+    trained(optimizer, schedule, stages, micro_batches).0
+}
+
+/// The same, and what is kept of it.
+fn trained(
+    optimizer: ModuleOptimizer,
+    schedule: &'static (dyn Schedule + Sync),
+    stages: usize,
+    micro_batches: usize,
+) -> (StepReport, Checkpoint) {
     let config = StageConfig::new(device(), optimizer, LEARNING_RATE);
     let builder = Mlp::new(stages - 1, WIDTH, 1).split(stages, &config).schedule(schedule);
     let mut pipeline = builder.micro_batches(micro_batches).cores_per_stage(1).build().unwrap();
@@ -26,7 +37,8 @@ fn report(
         let (input, target) = Mlp::batch(ROWS * micro_batches, WIDTH, false, 2);
         Batch::new(input, target)
     };
-    (0..3).map(|_| pipeline.step(step()).unwrap()).last().unwrap()
+    let report = (0..3).map(|_| pipeline.step(step()).unwrap()).last().unwrap();
+    (report, pipeline.checkpoint().unwrap())
 }
 
 fn memory(report: &StepReport) -> Vec<WorkerMemory> {
@@ -51,13 +63,15 @@ fn both_moments_of_adam_are_as_large_as_the_parameters() {
 #[test]
 fn adafactor_remembers_little_on_every_stage() {
     let adafactor = AdafactorConfig::new().with_relative_step(false).with_scale_parameter(false).init();
-    let with = memory(&report(adafactor, &OneFOneB, 3, 4));
-    let without = memory(&report(SgdConfig::new().init(), &OneFOneB, 3, 4));
+    let (report, kept) = trained(adafactor, &OneFOneB, 3, 4);
+    let sizes = kept.optimizer.values().map(|state| state.shape.iter().product::<usize>());
+    // On each stage a row, a column, and of the bias as much as it is.
+    assert_eq!(sizes.filter(|size| *size > 1).collect::<Vec<_>>(), [WIDTH; 3 * 3]);
+    let (with, without) = (memory(&report), memory(&trained(SgdConfig::new().init(), &OneFOneB, 3, 4).0));
     for (with, without) in with.iter().zip(without) {
         let remembered = with.resident as f64 - without.resident as f64;
-        println!("{remembered}");
-        // A row, a column, and of the bias as much as it is; the rest is what lists and names take.
-        near(remembered, 3.0 * 4.0 * WIDTH as f64, 1500.0, "bytes of rows and columns");
+        // What kernels keep for each thread differs by as much.
+        near(remembered, 3.0 * 4.0 * WIDTH as f64, 0.03 * PARAMETERS, "bytes of rows and columns");
     }
 }
 
