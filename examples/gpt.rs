@@ -89,7 +89,8 @@ fn run() -> Result<()> {
     let mut job = resolved.flags.job(resolved.settings)?;
     let place = keep::place(&job.keeping, saved.as_ref())?;
     let outputs = std::mem::take(&mut job.outputs);
-    let device = job.running.devices[0].clone();
+    // Batches and parameters are made here, wherever they are used.
+    let device = Device::flex();
     let text = Source::open(job.data.as_deref(), job.shape.context, job.seed, device.clone())?;
     memory::refuse_too_many_parameters(&job, saved.is_some())?;
     let recipe = Recipe::new(&job)?;
@@ -179,7 +180,7 @@ impl<'a> Recipe<'a> {
     /// Anew, or from there.
     fn builder(&self, checkpoint: Option<Checkpoint>) -> PipelineBuilder<Bytes, Bytes> {
         let Job { shape, training, running, seed, .. } = self.job;
-        let layers = Layers::init(*shape, *seed, &running.devices[0].clone().autodiff());
+        let layers = Layers::init(*shape, *seed, &Device::flex().autodiff());
         let names = cut::names(&layers);
         let mut builder = cut::split(layers, &self.cuts, self.configs.clone()).names(names).watchdog(running.watchdog);
         if let Some(checkpoint) = checkpoint {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use burn::tensor::Device;
 use clap::{Parser, ValueEnum};
+use stageline::remote::Token;
 use stageline::schedule::{Placement, Schedule, schedule_named};
 use stageline::{Clip, DeviceName, Precision, Recompute, Watchdog};
 
@@ -100,9 +101,13 @@ pub struct Flags {
     /// then have the model FLOP utilisation, the tokens a second x FLOPs of training on one, as a share of that of all devices
     #[arg(long)]
     peak_tflops: Option<f64>,
-    /// `cpu` or `cuda:0`, or a list of them for consecutive workers
+    /// `cpu` or `cuda:0`, or a list of them for consecutive workers; devices of other hosts as `stageline serve` prints them there,
+    /// such as `iroh:<id>/0` or `ws://gpu-2:4433/0`
     #[arg(long, default_value = "cpu")]
     device: String,
+    /// A file whose first line is the secret of the hosts that serve devices
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
     /// Micro-batches that a channel between two stages holds [default: all]
     #[arg(long)]
     channel_capacity: Option<usize>,
@@ -290,7 +295,11 @@ impl Flags {
         let memory = self.memory.unwrap_or(1.0);
         ensure!(memory > 0.0 && memory.is_finite(), "--memory {memory}: give a number of GB above 0");
         let names = DeviceName::parse_list(&self.device).context("--device")?;
-        let devices = names.into_iter().map(DeviceName::open).collect::<Result<Vec<_>, _>>().context("--device")?;
+        let token = self
+            .token_file
+            .as_deref()
+            .map(|path| Token::read(path).with_context(|| format!("--token-file {}", path.display())));
+        let devices = DeviceName::open_all(&names, token.transpose()?.as_ref()).context("--device")?;
         // All stages of a worker are on its device; where there is no plan, building the pipeline says so.
         let placement = self.schedule.plan(self.stages, self.micro_batches).map(|plan| plan.placement());
         let placement = placement.unwrap_or_else(|_| Placement::in_turn(self.stages, 1));

@@ -3,6 +3,7 @@
 //! - `shape`: which schedule, how many stages and micro-batches.
 //! - `costs`: what everything takes and holds.
 //! - `run`: what the log of a run says: predictions, advice, a page.
+//! - `serve`: this host's devices, for a training elsewhere; the only one that needs burn.
 //! - `plan`, `simulate`, `search`, `check`: a subcommand each; `report`: what the middle two say; `output`:
 //!   where it goes.
 
@@ -13,6 +14,8 @@ mod plan;
 mod report;
 mod run;
 mod search;
+#[cfg(feature = "serve")]
+mod serve;
 mod shape;
 mod simulate;
 
@@ -41,6 +44,8 @@ enum Subcommands {
     Predict(run::PredictFlags),
     Advise(run::AdviseFlags),
     Page(run::PageFlags),
+    #[cfg(feature = "serve")]
+    Serve(serve::Flags),
 }
 
 fn main() -> ExitCode {
@@ -52,6 +57,8 @@ fn main() -> ExitCode {
         Subcommands::Predict(flags) => run::predict(&flags),
         Subcommands::Advise(flags) => run::advise(&flags),
         Subcommands::Page(flags) => run::page(&flags),
+        #[cfg(feature = "serve")]
+        Subcommands::Serve(flags) => serve::run(flags),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

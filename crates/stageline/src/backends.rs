@@ -10,7 +10,7 @@ use burn::tensor::{Int, Tensor};
 pub(crate) trait Engine: Backend {
     /// A tensor of a graph without burn's own checkpointing, if it is this backend's.
     fn tracked<const D: usize>(tensor: Tensor<D>) -> Option<FloatTensor<Autodiff<Self>>>;
-    /// A tensor of that, as it is used beside a graph.
+    /// A tensor of indices, if it is this backend's, as it is used beside a graph and without one.
     fn indices<const D: usize>(tensor: Tensor<D, Int>) -> Option<IntTensor<Self>>;
     /// A tensor of no graph, if it is this backend's.
     fn plain<const D: usize>(tensor: Tensor<D>) -> Option<FloatTensor<Self>>;
@@ -26,7 +26,8 @@ macro_rules! engine {
             }
 
             fn indices<const D: usize>(tensor: Tensor<D, Int>) -> Option<IntTensor<Self>> {
-                tensor.try_into_primitive::<Autodiff<Self>>().ok()
+                let beside = tensor.clone().try_into_primitive::<Autodiff<Self>>().ok();
+                beside.or_else(|| tensor.try_into_primitive::<Self>().ok())
             }
 
             fn plain<const D: usize>(tensor: Tensor<D>) -> Option<FloatTensor<Self>> {
@@ -48,6 +49,8 @@ macro_rules! engine {
 engine!(burn::backend::Flex);
 #[cfg(feature = "cuda")]
 engine!(burn::backend::Cuda);
+#[cfg(feature = "remote")]
+engine!(burn::backend::Remote);
 
 /// What a function makes for the backend whose tensors it is given: each is asked in turn, until one gives something.
 macro_rules! of_their_backend {
@@ -57,6 +60,8 @@ macro_rules! of_their_backend {
         let found = found.or_else(|| $function(std::marker::PhantomData::<burn::backend::Flex>, $($argument),+));
         #[cfg(feature = "cuda")]
         let found = found.or_else(|| $function(std::marker::PhantomData::<burn::backend::Cuda>, $($argument),+));
+        #[cfg(feature = "remote")]
+        let found = found.or_else(|| $function(std::marker::PhantomData::<burn::backend::Remote>, $($argument),+));
         found
     }};
 }

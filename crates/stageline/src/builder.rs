@@ -12,12 +12,12 @@ use stageline_checkpoint::Checkpoint;
 use stageline_schedule::{Checked, OneFOneB, Schedule, check};
 
 use crate::clip::Clip;
-use crate::device::communication_streams;
 use crate::error::BuildError;
 use crate::finite::OnNonFinite;
 use crate::flush::{FlushConfig, Trained};
 use crate::layout::{Layout, Restored};
 use crate::link::link;
+use crate::location::communication_streams;
 use crate::loss_scale::{LossScale, Scaler};
 use crate::mismatch::Mismatch;
 use crate::names::Names;

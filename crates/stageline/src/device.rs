@@ -5,13 +5,17 @@ use std::str::FromStr;
 
 use burn::tensor::Device;
 
-/// A device as written on a command line: `cpu`, or `cuda:0`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+use crate::remote::{HostName, RemoteError, RemoteName, Token};
+
+/// A device as written on a command line: `cpu`, `cuda:0`, or that of another host, `iroh:<id>/0` or `ws://gpu-2:3000/0`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum DeviceName {
     /// The processor.
     Cpu,
     /// An NVIDIA GPU, by its index.
     Cuda(usize),
+    /// A device that another host serves.
+    Remote(RemoteName),
 }
 
 impl DeviceName {
@@ -25,12 +29,56 @@ impl DeviceName {
         if devices.is_empty() { Err(DeviceError::None) } else { Ok(devices) }
     }
 
-    /// The device, if this build and this machine have it.
+    /// The devices, one for each name: those of other hosts are connected all at once, and waited for. Hosts that ask for a token
+    /// are shown this one.
+    ///
+    /// # Errors
+    /// [`DeviceErrors`] says of every device that cannot be used why not.
+    pub fn open_all(names: &[Self], token: Option<&Token>) -> Result<Vec<Device>, DeviceErrors> {
+        let encrypted = |name: &Self| match name {
+            Self::Remote(RemoteName { host, .. }) => Some(matches!(host, HostName::Iroh { .. })),
+            _ => None,
+        };
+        let of_kind = |kind| names.iter().find(|name| encrypted(name) == Some(kind));
+        if let (Some(iroh), Some(web_socket)) = (of_kind(true), of_kind(false)) {
+            return Err(DeviceErrors(vec![DeviceError::TwoWays { devices: [iroh.clone(), web_socket.clone()] }]));
+        }
+        let begun: Vec<_> = names.iter().map(|name| name.begin(token)).collect();
+        let mut opened = Vec::with_capacity(names.len());
+        let mut errors = Vec::new();
+        for opening in begun {
+            match opening() {
+                Ok(device) => opened.push(device),
+                // A device that several stages are on is named once.
+                Err(error) if errors.contains(&error) => {}
+                Err(error) => errors.push(error),
+            }
+        }
+        if errors.is_empty() { Ok(opened) } else { Err(DeviceErrors(errors)) }
+    }
+
+    /// Begins to open it; the function waits for that.
+    fn begin(&self, token: Option<&Token>) -> Box<dyn FnOnce() -> Result<Device, DeviceError>> {
+        #[cfg(feature = "remote")]
+        if let Self::Remote(name) = self {
+            let connecting = crate::remote::connect::begin(name, token);
+            return Box::new(|| Ok(connecting.finish()?));
+        }
+        let _ = token;
+        let name = self.clone();
+        Box::new(|| name.open())
+    }
+
+    /// The device, if this build and this machine have it, or another host that asks for no token.
     ///
     /// # Errors
     /// [`DeviceError`] where they do not.
     pub fn open(self) -> Result<Device, DeviceError> {
         match self {
+            #[cfg(feature = "remote")]
+            Self::Remote(name) => Ok(crate::remote::connect::begin(&name, None).finish()?),
+            #[cfg(not(feature = "remote"))]
+            Self::Remote(_) => Err(DeviceError::NotBuilt { device: self, feature: "remote" }),
             #[cfg(feature = "flex")]
             Self::Cpu => Ok(Device::flex()),
             #[cfg(not(feature = "flex"))]
@@ -65,50 +113,16 @@ fn computes(device: DeviceName, opened: Device) -> Result<Device, DeviceError> {
     Err(DeviceError::Unusable { device, cause })
 }
 
-/// Whether a device computes on the host's cores.
-#[cfg(feature = "flex")]
-pub(crate) fn is_host(device: &Device) -> bool {
-    device.clone().inner() == Device::flex()
-}
-
-#[cfg(not(feature = "flex"))]
-pub(crate) fn is_host(_: &Device) -> bool {
-    false
-}
-
-/// Whether what one of them has is what the other has: the memory of the host is that of all CPUs.
-pub(crate) fn share_memory(one: &Device, other: &Device) -> bool {
-    one == other || (is_host(one) && is_host(other))
-}
-
-/// Whether a move from one device to the other is one between GPUs, which burn leaves to NCCL.
-pub(crate) fn between_gpus(from: &Device, to: &Device) -> bool {
-    !is_host(from) && !is_host(to) && from.clone().inner() != to.clone().inner()
-}
-
-/// The communication stream of each stage's device: one for every GPU, if there are several.
-pub(crate) fn communication_streams(devices: &[Device]) -> Vec<Option<usize>> {
-    let mut gpus: Vec<Device> = Vec::new();
-    let mut stream = |device: &Device| {
-        let gpu = device.clone().inner();
-        gpus.iter().position(|known| *known == gpu).or_else(|| {
-            gpus.push(gpu);
-            Some(gpus.len() - 1)
-        })
-    };
-    devices.iter().map(|device| if is_host(device) { None } else { stream(device) }).collect()
-}
-
 impl FromStr for DeviceName {
     type Err = DeviceError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let cuda = |index: &str| index.parse().ok().map(Self::Cuda);
+        let unknown = || DeviceError::Unknown { text: text.to_owned() };
         match text {
             "cpu" => Ok(Self::Cpu),
-            _ => {
-                text.strip_prefix("cuda:").and_then(cuda).ok_or_else(|| DeviceError::Unknown { text: text.to_owned() })
-            }
+            _ if text.contains('/') => text.parse().map(Self::Remote).map_err(|()| unknown()),
+            _ => text.strip_prefix("cuda:").and_then(cuda).ok_or_else(unknown),
         }
     }
 }
@@ -118,9 +132,30 @@ impl fmt::Display for DeviceName {
         match self {
             Self::Cpu => write!(f, "cpu"),
             Self::Cuda(index) => write!(f, "cuda:{index}"),
+            Self::Remote(name) => write!(f, "{name}"),
         }
     }
 }
+
+/// Why devices cannot be used, of each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceErrors(Vec<DeviceError>);
+
+impl DeviceErrors {
+    /// One for every device that cannot be used.
+    pub fn each(&self) -> &[DeviceError] {
+        &self.0
+    }
+}
+
+impl fmt::Display for DeviceErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let each: Vec<_> = self.0.iter().map(DeviceError::to_string).collect();
+        write!(f, "{}", each.join("\n"))
+    }
+}
+
+impl std::error::Error for DeviceErrors {}
 
 /// Why there is no such device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -130,7 +165,10 @@ pub enum DeviceError {
     #[error("no devices: name at least one, such as `cpu` or `cuda:0,cuda:1`")]
     None,
     /// Not a name of a device.
-    #[error("`{text}` is no device; write `cpu`, or `cuda:` and an index, as in `cuda:0`")]
+    #[error(
+        "`{text}` is no device; write `cpu`, or `cuda:` and an index, as in `cuda:0`, or what `stageline serve` prints on another \
+         host, as in `iroh:<id>/0` or `ws://gpu-2:3000/0`"
+    )]
     Unknown {
         /// What was written.
         text: String,
@@ -142,6 +180,18 @@ pub enum DeviceError {
         device: DeviceName,
         /// The feature that brings it.
         feature: &'static str,
+    },
+    /// It is on another host, and cannot be reached or used.
+    #[error(transparent)]
+    Remote(#[from] RemoteError),
+    /// Servers of two kinds, between which no tensor goes.
+    #[error(
+        "`{}` and `{}` cannot be in one pipeline: tensors go from server to server, and not from Iroh to WebSocket; serve all \
+         devices in one of these ways", devices[0], devices[1]
+    )]
+    TwoWays {
+        /// One of each.
+        devices: [DeviceName; 2],
     },
     /// It is there, but a first kernel does not run on it.
     #[error(
@@ -180,7 +230,7 @@ mod tests {
     #[test]
     fn what_is_no_device_is_named() {
         assert_eq!(DeviceName::parse_list(" ,"), Err(DeviceError::None));
-        for text in ["gpu", "cuda", "cuda:", "cuda:-1", "cuda:x"] {
+        for text in ["gpu", "cuda", "cuda:", "cuda:-1", "cuda:x", "ws://gpu/0", "iroh:00/0"] {
             assert_eq!(DeviceName::parse_list(text), Err(DeviceError::Unknown { text: text.to_owned() }));
         }
     }
@@ -189,9 +239,6 @@ mod tests {
     #[cfg(feature = "flex")]
     fn a_device_that_computes_is_opened() {
         assert_eq!(computes(DeviceName::Cpu, Device::flex()), Ok(Device::flex()));
-        let autodiff = Device::flex().autodiff();
-        assert!(!between_gpus(&autodiff, &Device::flex()));
-        assert_eq!(communication_streams(&[Device::flex(), autodiff]), [None, None]);
     }
 
     #[test]

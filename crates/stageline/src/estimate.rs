@@ -10,7 +10,7 @@ use std::sync::Arc;
 use burn::tensor::Device;
 use stageline_schedule::{OneFOneB, Plan, Schedule, StageMemory};
 
-use crate::device::{is_host, share_memory};
+use crate::location::{is_host, share_memory};
 
 /// What one stage holds in a step, in bytes.
 #[derive(Clone, Debug, PartialEq)]

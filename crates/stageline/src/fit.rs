@@ -5,8 +5,8 @@ use std::fmt;
 use burn::tensor::Device;
 use stageline_schedule::{OneFOneB, Schedule};
 
-use crate::device::{is_host, share_memory};
 use crate::estimate::{MemoryEstimate, WorkerEstimate};
+use crate::location::{is_host, share_memory};
 
 /// More memory is needed than a device has.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

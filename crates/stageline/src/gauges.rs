@@ -5,8 +5,8 @@ use std::cell::Cell;
 use burn::tensor::Device;
 
 use crate::allocator::Meter;
-use crate::device::is_host;
 use crate::events::Held;
+use crate::location::is_host;
 use crate::recording::Clock;
 
 /// What is read at the end of everything that a worker does.

@@ -3,7 +3,7 @@
 use burn::tensor::{Bool, Device, Int, Tensor};
 use stageline_schedule::Transfer;
 
-use crate::device::between_gpus;
+use crate::location::between_gpus;
 use crate::payload::{Payload, PayloadMapper, bytes_of};
 use crate::stop::{Stopped, Waits};
 use crate::tape::LeafGradients;

@@ -12,17 +12,17 @@
 //!
 //! A layer of one's own is an operation of burn's (`Backward`, its feature `extension`) that leaves a [`Deferred`] by [`put_off`].
 
-mod causal_attention;
+pub(crate) mod causal_attention;
 mod cross_entropy;
 mod embedding;
 mod gelu;
+#[cfg(any(feature = "flex", feature = "remote"))]
+pub(crate) mod kernels;
 mod layer_norm;
 mod linear;
 #[cfg(feature = "flex")]
 mod matrix;
-#[cfg(feature = "flex")]
-mod operation;
-mod products;
+pub(crate) mod products;
 #[cfg(feature = "flex")]
 mod wide;
 

@@ -6,8 +6,6 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{FloatDType, Tensor};
 
-use crate::device::is_host;
-
 /// The sum of squares of every parameter's gradient, in f64, in the order of the module's parameters; 0 where there is none.
 ///
 /// Parameter by parameter, so that their sum in layer order does not depend on where the model is cut.
@@ -40,9 +38,8 @@ impl ModuleVisitor for Squares<'_> {
             return;
         }
         match self.gradients.get::<D>(param.id) {
-            Some(gradient) if is_host(&gradient.device()) => self.each.push(on_host(gradient)),
             Some(gradient) => {
-                self.on_device.push((self.each.len(), gradient.cast(FloatDType::F64).square().sum()));
+                self.on_device.push((self.each.len(), sum_of_squares(gradient)));
                 self.each.push(0.0);
             }
             None => self.each.push(0.0),
@@ -50,11 +47,11 @@ impl ModuleVisitor for Squares<'_> {
     }
 }
 
-/// In one order, whatever the number of cores: the CPU backend adds in parallel.
-fn on_host<const D: usize>(gradient: Tensor<D>) -> f64 {
-    let data = gradient.into_data();
-    match data.as_slice::<f32>() {
-        Ok(values) => values.iter().map(|&value| f64::from(value) * f64::from(value)).sum(),
-        Err(_) => data.iter::<f64>().map(|value| value * value).sum(),
+/// In f64, `[1]`.
+fn sum_of_squares<const D: usize>(gradient: Tensor<D>) -> Tensor<1> {
+    #[cfg(any(feature = "flex", feature = "remote"))]
+    if let Some(sum) = crate::nn::kernels::sum_of_squares(&gradient) {
+        return sum;
     }
+    gradient.cast(FloatDType::F64).square().sum()
 }

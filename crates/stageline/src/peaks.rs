@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use burn::tensor::Device;
 use stageline_schedule::{Action, Compute, Costs, Span, Timeline, check, simulate};
 
-use crate::device::share_memory;
 use crate::estimate::{Copies, MemoryEstimate, StageEstimate, Steps, WorkerEstimate};
+use crate::location::share_memory;
 
 /// What they take in the simulation.
 const FORWARD: f64 = 1.0;

@@ -5,7 +5,7 @@
 use burn::tensor::kind::Basic;
 use burn::tensor::{Bool, Device, Int, Tensor};
 
-use crate::device::between_gpus;
+use crate::location::between_gpus;
 use crate::payload::{Payload, PayloadMapper};
 
 /// Places a payload on a device, out of any graph.

@@ -7,10 +7,10 @@ use std::time::Duration;
 use burn::tensor::Device;
 use stageline_schedule::{Action, Carried, Compute, Instruction, Plan, StageMemory};
 
-use crate::device::{is_host, share_memory};
 use crate::estimate::{Copies, MemoryEstimate, StageEstimate, Steps};
 use crate::events::Event;
 use crate::failure::Activity;
+use crate::location::{is_host, share_memory};
 use crate::memory::sent;
 use crate::precision::Precision;
 use crate::tensors::Description;

@@ -3,7 +3,7 @@
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::Tensor;
 
-use crate::device::is_host;
+use crate::location::is_host;
 use crate::unify::{is_trained, unify, with_value};
 
 /// The same module with parameters of this thread, where they are in the host's memory.

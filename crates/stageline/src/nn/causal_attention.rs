@@ -3,6 +3,9 @@
 use burn::tensor::activation::softmax;
 use burn::tensor::{Bool, Tensor};
 
+#[cfg(any(feature = "flex", feature = "remote"))]
+use super::kernels::of_their_kernels;
+
 /// Causal self-attention (Vaswani et al., 2017, [arXiv:1706.03762](https://arxiv.org/abs/1706.03762)) with so many heads:
 /// `[batch, length, 3 x width]`, the queries, keys and values of all heads one behind the other, to `[batch, length, width]`.
 ///
@@ -17,8 +20,8 @@ pub fn causal_attention(query_key_value: Tensor<3>, heads: usize) -> Tensor<3> {
         heads > 0 && columns.is_multiple_of(3 * heads) && columns > 0,
         "{columns} columns are not the queries, keys and values of {heads} heads"
     );
-    #[cfg(feature = "flex")]
-    if let Some(output) = host::causal_attention(&query_key_value, heads) {
+    #[cfg(any(feature = "flex", feature = "remote"))]
+    if let Some(output) = of_their_kernels!(one::causal_attention, &query_key_value, heads) {
         return output;
     }
     let size = columns / (3 * heads);
@@ -35,56 +38,82 @@ fn scale(size: usize) -> f64 {
     1.0 / (size as f64).sqrt()
 }
 
-#[cfg(feature = "flex")]
-mod host {
-    use std::sync::Arc;
+/// So many queries at a time: none of them has scores with keys after the last.
+#[cfg(any(feature = "flex", feature = "remote"))]
+const QUERIES: usize = 64;
 
-    use burn::backend::Flex;
-    use burn::backend::TensorMetadata;
+/// Where blocks of queries begin and end.
+#[cfg(any(feature = "flex", feature = "remote"))]
+fn blocks(length: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..length).step_by(QUERIES).map(move |start| (start, (start + QUERIES).min(length)))
+}
+
+/// How many weights the kernel keeps of a head.
+#[cfg(any(feature = "flex", feature = "remote"))]
+pub(crate) fn weights_of_a_head(length: usize) -> usize {
+    blocks(length).map(|(start, end)| (end - start) * end).sum()
+}
+
+#[cfg(any(feature = "flex", feature = "remote"))]
+mod one {
+    use std::marker::PhantomData;
+
     use burn::backend::autodiff::checkpoint::base::Checkpointer;
     use burn::backend::autodiff::grads::Gradients;
     use burn::backend::autodiff::ops::{Backward, Ops};
     use burn::backend::tensor::FloatTensor;
-    use burn::tensor::{Tensor, TensorData};
-    use rayon::prelude::*;
+    use burn::tensor::Tensor;
 
-    use super::super::matrix::{Matrix, MatrixMut};
-    use super::super::operation::{numbers, operation};
-    use super::super::wide::{exp_from_below, sum, wide};
-
-    /// So many queries at a time: none of them has scores with keys after the last.
-    const QUERIES: usize = 64;
+    use super::super::kernels::{Kernels, operation};
 
     #[derive(Debug)]
     struct CausalAttention;
 
     #[derive(Clone, Debug)]
-    struct State {
-        /// `[batch, length, 3 x width]`, contiguous.
-        input: FloatTensor<Flex>,
+    struct State<B: Kernels> {
+        /// `[batch, length, 3 x width]`.
+        input: FloatTensor<B>,
         heads: usize,
-        /// Of every head of every sample, block by block of queries.
-        weights: Arc<Vec<Vec<f32>>>,
+        weights: B::Weights,
     }
 
-    impl Backward<Flex, 1> for CausalAttention {
-        type State = State;
+    impl<B: Kernels> Backward<B, 1> for CausalAttention {
+        type State = State<B>;
 
-        fn backward(self, ops: Ops<State, 1>, gradients: &mut Gradients, _: &mut Checkpointer) {
-            let gradient = gradients.consume::<Flex>(&ops.node).to_contiguous();
+        fn backward(self, ops: Ops<State<B>, 1>, gradients: &mut Gradients, _: &mut Checkpointer) {
+            let gradient = gradients.consume::<B>(&ops.node);
             let State { input, heads, weights } = ops.state;
             if let [Some(parent)] = ops.parents {
-                gradients.register::<Flex>(parent.id, to_input(&input, heads, &weights, &gradient));
+                let to_input = B::causal_attention_to_input(&input, heads, &weights, &gradient);
+                gradients.register::<B>(parent.id, to_input);
             }
         }
     }
 
-    pub(super) fn causal_attention(input: &Tensor<3>, heads: usize) -> Option<Tensor<3>> {
-        operation(CausalAttention, input, |input| {
-            let (output, weights) = attended(&input, heads);
-            (output, State { input, heads, weights: Arc::new(weights) })
+    pub(super) fn causal_attention<B: Kernels>(
+        _: PhantomData<B>,
+        input: &Tensor<3>,
+        heads: usize,
+    ) -> Option<Tensor<3>> {
+        operation::<B, _, 3, 3>(CausalAttention, input, |input| {
+            let (output, weights) = B::causal_attention(&input, heads);
+            (output, State { input, heads, weights })
         })
     }
+}
+
+#[cfg(feature = "flex")]
+pub(crate) mod host {
+    use burn::backend::Flex;
+    use burn::backend::TensorMetadata;
+    use burn::backend::tensor::FloatTensor;
+    use burn::tensor::TensorData;
+    use rayon::prelude::*;
+
+    use super::super::kernels::numbers;
+    use super::super::matrix::{Matrix, MatrixMut};
+    use super::super::wide::{exp_from_below, sum, wide};
+    use super::{QUERIES, blocks, weights_of_a_head};
 
     /// The sizes of an input, and where its parts are.
     #[derive(Clone, Copy)]
@@ -127,20 +156,10 @@ mod host {
         fn columns(self, values: &[f32], stride: usize, head: usize) -> Matrix<'_> {
             Matrix::new(&values[head * self.size..], [self.length, self.size], stride)
         }
-
-        /// Where blocks of queries begin and end.
-        fn blocks(self) -> impl Iterator<Item = (usize, usize)> {
-            (0..self.length).step_by(QUERIES).map(move |start| (start, (start + QUERIES).min(self.length)))
-        }
-
-        /// How many weights a head has.
-        fn weights(self) -> usize {
-            self.blocks().map(|(start, end)| (end - start) * end).sum()
-        }
     }
 
     /// Of a contiguous input: the output, and the weights.
-    fn attended(input: &FloatTensor<Flex>, heads: usize) -> (FloatTensor<Flex>, Vec<Vec<f32>>) {
+    pub(crate) fn attended(input: &FloatTensor<Flex>, heads: usize) -> (FloatTensor<Flex>, Vec<Vec<f32>>) {
         let sizes = Sizes::of(input, heads);
         let (values, shape) = (numbers(input), input.shape());
         let samples = shape[0];
@@ -161,8 +180,8 @@ mod host {
 
     /// Gives the weights.
     fn attend(sizes: Sizes, Head { query, key, value }: &Head<Matrix>, mut output: MatrixMut) -> Vec<f32> {
-        let mut weights = Vec::with_capacity(sizes.weights());
-        for (start, end) in sizes.blocks() {
+        let mut weights = Vec::with_capacity(weights_of_a_head(sizes.length));
+        for (start, end) in blocks(sizes.length) {
             let before = weights.len();
             query.rows(start..end).append_product(key.rows(0..end).transposed(), &mut weights);
             let block = &mut weights[before..];
@@ -172,10 +191,10 @@ mod host {
         weights
     }
 
-    fn to_input(
+    pub(crate) fn to_input(
         input: &FloatTensor<Flex>,
         heads: usize,
-        weights: &[Vec<f32>],
+        weights: &[impl AsRef<[f32]> + Sync],
         upstream: &FloatTensor<Flex>,
     ) -> FloatTensor<Flex> {
         let sizes = Sizes::of(input, heads);
@@ -193,7 +212,7 @@ mod host {
             let jobs: Vec<_> = gradients.zip(weights).zip(heads_of).collect();
             jobs.into_par_iter().for_each(|((gradients, weights), ((sample, upstream), head))| {
                 let upstream = sizes.columns(upstream, sizes.width(), head);
-                to_head(sizes, &sizes.head(sample, head), (weights, upstream), gradients);
+                to_head(sizes, &sizes.head(sample, head), (weights.as_ref(), upstream), gradients);
             });
         }
         FloatTensor::<Flex>::from_data(TensorData::new(output, input.shape()))
@@ -207,7 +226,7 @@ mod host {
         mut gradients: Head<MatrixMut>,
     ) {
         let mut scratch = vec![0.0; QUERIES.min(sizes.length) * sizes.length];
-        for (start, end) in sizes.blocks() {
+        for (start, end) in blocks(sizes.length) {
             let shape = [end - start, end];
             let (block, rest) = weights.split_at(shape[0] * shape[1]);
             let upstream = upstream.rows(start..end);

@@ -3,6 +3,9 @@
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{Int, Tensor};
 
+#[cfg(any(feature = "flex", feature = "remote"))]
+use super::kernels::of_their_kernels;
+
 /// The cross-entropy of logits `[rows, classes]` with the class that each row has, `[rows]`, in nats, summed over the rows: `[1]`.
 ///
 /// As the negative of burn's `log_softmax`, gathered and summed; in f32 on the host it is one operation.
@@ -12,77 +15,110 @@ use burn::tensor::{Int, Tensor};
 pub fn cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
     let ([rows, _], [given]) = (logits.dims(), targets.dims());
     assert_eq!(rows, given, "there are {rows} rows of logits, and {given} targets");
-    #[cfg(feature = "flex")]
-    if let Some(sum) = host::cross_entropy(&logits, &targets) {
+    #[cfg(any(feature = "flex", feature = "remote"))]
+    if let Some(sum) = of_their_kernels!(one::cross_entropy, &logits, &targets) {
         return sum;
     }
     -log_softmax(logits, 1).gather(1, targets.unsqueeze_dim(1)).sum()
 }
 
-#[cfg(feature = "flex")]
-mod host {
-    use std::sync::Arc;
+#[cfg(any(feature = "flex", feature = "remote"))]
+mod one {
+    use std::marker::PhantomData;
 
-    use burn::backend::Flex;
-    use burn::backend::TensorMetadata;
+    use burn::backend::Backend;
     use burn::backend::autodiff::checkpoint::base::Checkpointer;
     use burn::backend::autodiff::grads::Gradients;
     use burn::backend::autodiff::ops::{Backward, Ops};
-    use burn::backend::tensor::FloatTensor;
-    use burn::tensor::{Int, Tensor, TensorData};
-    use rayon::prelude::*;
+    use burn::backend::tensor::{FloatTensor, IntTensor};
+    use burn::tensor::{Int, Tensor};
 
-    use super::super::operation::{numbers, operation};
-    use super::super::wide::{exp_from_below, sum, wide};
-
-    /// What one core takes at a time.
-    const ROWS: usize = 64;
+    use super::super::kernels::{Kernels, operation};
 
     #[derive(Debug)]
     struct CrossEntropy;
 
     #[derive(Clone, Debug)]
-    struct State {
-        logits: FloatTensor<Flex>,
-        targets: Arc<Vec<usize>>,
-        /// Of each row: the largest logit, and one over the sum of all exponentials when that is taken off.
-        scales: Arc<Vec<[f32; 2]>>,
+    struct State<B: Backend> {
+        logits: FloatTensor<B>,
+        targets: IntTensor<B>,
+        scales: FloatTensor<B>,
     }
 
-    impl Backward<Flex, 1> for CrossEntropy {
-        type State = State;
+    impl<B: Kernels> Backward<B, 1> for CrossEntropy {
+        type State = State<B>;
 
-        fn backward(self, ops: Ops<State, 1>, gradients: &mut Gradients, _: &mut Checkpointer) {
-            let upstream = numbers(&gradients.consume::<Flex>(&ops.node).to_contiguous())[0];
+        fn backward(self, ops: Ops<State<B>, 1>, gradients: &mut Gradients, _: &mut Checkpointer) {
+            let gradient = gradients.consume::<B>(&ops.node);
             let State { logits, targets, scales } = ops.state;
-            let [Some(parent)] = ops.parents else { return };
-            let shape = logits.shape();
-            let classes = shape[1].max(1);
-            let mut output = numbers(&logits).to_vec();
-            let parts =
-                output.par_chunks_mut(ROWS * classes).zip(scales.par_chunks(ROWS)).zip(targets.par_chunks(ROWS));
-            parts.for_each(|((rows, scales), targets)| to_logits(rows, (scales, targets), classes, upstream));
-            gradients.register::<Flex>(parent.id, FloatTensor::<Flex>::from_data(TensorData::new(output, shape)));
+            if let [Some(parent)] = ops.parents {
+                let to_logits = B::cross_entropy_to_logits(&logits, &targets, &scales, &gradient);
+                gradients.register::<B>(parent.id, to_logits);
+            }
         }
     }
 
-    pub(super) fn cross_entropy(logits: &Tensor<2>, targets: &Tensor<1, Int>) -> Option<Tensor<1>> {
-        let [_, classes] = logits.dims();
-        operation(CrossEntropy, logits, |logits| {
-            let targets: Vec<_> = targets.to_data().iter::<i64>().collect();
-            let class = |target: i64| {
-                let class = usize::try_from(target).ok().filter(|class| *class < classes);
-                class.unwrap_or_else(|| panic!("target {target} is none of the {classes} classes"))
-            };
-            let targets: Vec<_> = targets.into_iter().map(class).collect();
-            let (mut scales, mut losses) = (vec![[0.0; 2]; targets.len()], vec![0.0; targets.len()]);
-            let rows = numbers(&logits).par_chunks(ROWS * classes.max(1)).zip(targets.par_chunks(ROWS));
-            let parts = rows.zip(scales.par_chunks_mut(ROWS)).zip(losses.par_chunks_mut(ROWS));
-            parts.for_each(|(((rows, targets), scales), losses)| of_rows(rows, targets, classes, (scales, losses)));
-            let total: f64 = losses.into_iter().sum();
-            let output = FloatTensor::<Flex>::from_data(TensorData::new(vec![total as f32], [1]));
-            (output, State { logits, targets: Arc::new(targets), scales: Arc::new(scales) })
+    pub(super) fn cross_entropy<B: Kernels>(
+        _: PhantomData<B>,
+        logits: &Tensor<2>,
+        targets: &Tensor<1, Int>,
+    ) -> Option<Tensor<1>> {
+        let targets = B::indices(targets.clone())?;
+        operation::<B, _, 2, 1>(CrossEntropy, logits, |logits| {
+            let [sum, scales] = B::cross_entropy(&logits, &targets);
+            (sum, State { logits, targets, scales })
         })
+    }
+}
+
+#[cfg(feature = "flex")]
+pub(crate) mod host {
+    use burn::backend::Flex;
+    use burn::backend::TensorMetadata;
+    use burn::backend::tensor::{FloatTensor, IntTensor};
+    use burn::tensor::{Int, Tensor, TensorData};
+    use rayon::prelude::*;
+
+    use super::super::kernels::{numbers, of_pairs, pairs};
+    use super::super::wide::{exp_from_below, sum, wide};
+
+    /// What one core takes at a time.
+    const ROWS: usize = 64;
+
+    /// Of contiguous logits.
+    pub(crate) fn summed(logits: &FloatTensor<Flex>, targets: &IntTensor<Flex>) -> [FloatTensor<Flex>; 2] {
+        let classes = logits.shape()[1];
+        let targets = classes_of(targets, classes);
+        let (mut scales, mut losses) = (vec![[0.0; 2]; targets.len()], vec![0.0; targets.len()]);
+        let rows = numbers(logits).par_chunks(ROWS * classes.max(1)).zip(targets.par_chunks(ROWS));
+        let parts = rows.zip(scales.par_chunks_mut(ROWS)).zip(losses.par_chunks_mut(ROWS));
+        parts.for_each(|(((rows, targets), scales), losses)| of_rows(rows, targets, classes, (scales, losses)));
+        let total: f64 = losses.into_iter().sum();
+        [FloatTensor::<Flex>::from_data(TensorData::new(vec![total as f32], [1])), of_pairs(scales)]
+    }
+
+    pub(crate) fn gradient_of_logits(
+        logits: &FloatTensor<Flex>,
+        targets: &IntTensor<Flex>,
+        scales: &FloatTensor<Flex>,
+        gradient: &FloatTensor<Flex>,
+    ) -> FloatTensor<Flex> {
+        let (shape, upstream) = (logits.shape(), numbers(gradient)[0]);
+        let (classes, targets) = (shape[1].max(1), classes_of(targets, shape[1]));
+        let mut output = numbers(logits).to_vec();
+        let scales = pairs(scales).par_chunks(ROWS);
+        let parts = output.par_chunks_mut(ROWS * classes).zip(scales).zip(targets.par_chunks(ROWS));
+        parts.for_each(|((rows, scales), targets)| to_logits(rows, (scales, targets), classes, upstream));
+        FloatTensor::<Flex>::from_data(TensorData::new(output, shape))
+    }
+
+    fn classes_of(targets: &IntTensor<Flex>, classes: usize) -> Vec<usize> {
+        let targets = Tensor::<1, Int>::from_primitive::<Flex>(targets.clone()).into_data();
+        let class = |target: i64| {
+            let class = usize::try_from(target).ok().filter(|class| *class < classes);
+            class.unwrap_or_else(|| panic!("target {target} is none of the {classes} classes"))
+        };
+        targets.iter::<i64>().map(class).collect()
     }
 
     wide! {

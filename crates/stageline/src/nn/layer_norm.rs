@@ -5,6 +5,9 @@ use burn::nn::LayerNormConfig;
 use burn::tensor::module::layer_norm;
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 
+#[cfg(any(feature = "flex", feature = "remote"))]
+use super::kernels::of_their_kernels;
+
 /// Layer normalisation (Ba et al., 2016, [arXiv:1607.06450](https://arxiv.org/abs/1607.06450)), with burn's parameters; in f32 on the
 /// host it is one operation, where burn 0.22 has a dozen with a graph, whose backward is split.
 #[derive(Module, Debug)]
@@ -42,9 +45,12 @@ impl LayerNorm {
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         let (width, [expected]) = (input.dims()[D - 1], self.gamma.shape().dims());
         assert_eq!(width, expected, "the input has {width} features, and the layer takes {expected}");
-        #[cfg(feature = "flex")]
-        if let Some(output) = host::layer_norm(&input, &self.gamma, self.beta.as_ref(), self.epsilon as f32) {
-            return output;
+        #[cfg(any(feature = "flex", feature = "remote"))]
+        {
+            let (beta, epsilon) = (self.beta.as_ref(), self.epsilon as f32);
+            if let Some(output) = of_their_kernels!(one::layer_norm, &input, &self.gamma, beta, epsilon) {
+                return output;
+            }
         }
         let beta = self.beta.as_ref().map(Param::val);
         // A sum of squares has no room in less.
@@ -57,116 +63,72 @@ impl LayerNorm {
     }
 }
 
-#[cfg(feature = "flex")]
-mod host {
-    use std::sync::Arc;
+#[cfg(any(feature = "flex", feature = "remote"))]
+mod one {
+    use std::marker::PhantomData;
 
-    use burn::backend::TensorMetadata;
     use burn::backend::autodiff::checkpoint::base::Checkpointer;
     use burn::backend::autodiff::grads::Gradients;
     use burn::backend::autodiff::ops::{Backward, Ops};
     use burn::backend::tensor::FloatTensor;
-    use burn::backend::{Autodiff, Flex};
+    use burn::backend::{Backend, TensorMetadata};
     use burn::module::{Param, ParamId};
-    use burn::tensor::{DType, Tensor, TensorData};
-    use rayon::prelude::*;
+    use burn::tensor::{DType, Tensor};
 
-    use super::super::operation::numbers;
-    use super::super::wide::{sum, wide};
+    use super::super::kernels::Kernels;
     use crate::backends::recorded;
     use crate::deferred::{Deferred, put_off};
-
-    /// What one core takes at a time, and what is summed by itself: so sums do not depend on the number of cores.
-    const ROWS: usize = 64;
 
     #[derive(Debug)]
     struct Normalised;
 
     /// What the backward needs.
     #[derive(Clone, Debug)]
-    struct State {
-        input: FloatTensor<Flex>,
-        gamma: FloatTensor<Flex>,
-        /// Of each row: the mean, and one over the deviation.
-        moments: Arc<Vec<[f32; 2]>>,
+    struct State<B: Backend> {
+        input: FloatTensor<B>,
+        gamma: FloatTensor<B>,
+        moments: FloatTensor<B>,
         gamma_id: ParamId,
         beta_id: Option<ParamId>,
     }
 
-    /// Of which the gradients of scale and shift are made.
-    #[derive(Clone)]
-    struct OfParameters {
-        input: FloatTensor<Flex>,
-        gradient: FloatTensor<Flex>,
-        moments: Arc<Vec<[f32; 2]>>,
-    }
+    impl<B: Kernels, const N: usize> Backward<B, N> for Normalised {
+        type State = State<B>;
 
-    impl OfParameters {
-        fn gradients(&self, width: usize) -> [FloatTensor<Flex>; 2] {
-            let (values, upstream) = (numbers(&self.input), numbers(&self.gradient));
-            let rows = upstream.par_chunks(ROWS * width).zip(values.par_chunks(ROWS * width));
-            let parts: Vec<_> = rows
-                .zip(self.moments.par_chunks(ROWS))
-                .map(|((upstream, values), moments)| {
-                    let mut part = [vec![0.0; width], vec![0.0; width]];
-                    let [gamma, beta] = &mut part;
-                    to_parameters(gamma, beta, (upstream, values, moments));
-                    part
-                })
-                .collect();
-            [0, 1].map(|index| {
-                let mut total = vec![0.0_f32; width];
-                for part in &parts {
-                    total.iter_mut().zip(&part[index]).for_each(|(total, part)| *total += part);
-                }
-                FloatTensor::<Flex>::from_data(TensorData::new(total, [width]))
-            })
-        }
-    }
-
-    impl<const N: usize> Backward<Flex, N> for Normalised {
-        type State = State;
-
-        fn backward(self, ops: Ops<State, N>, gradients: &mut Gradients, _: &mut Checkpointer) {
-            let gradient = gradients.consume::<Flex>(&ops.node).to_contiguous();
+        fn backward(self, ops: Ops<State<B>, N>, gradients: &mut Gradients, _: &mut Checkpointer) {
+            let gradient = gradients.consume::<B>(&ops.node);
             let State { input, gamma, moments, gamma_id, beta_id } = ops.state;
-            let (shape, width) = (input.shape(), gamma.shape()[0].max(1));
-            let (values, upstream) = (numbers(&input), numbers(&gradient));
             let mut parents = ops.parents.into_iter();
             if let Some(node) = parents.next().flatten() {
-                let mut output = upstream.to_vec();
-                let parts = output.par_chunks_mut(ROWS * width).zip(values.par_chunks(ROWS * width));
-                parts.zip(moments.par_chunks(ROWS)).for_each(|((output, values), moments)| {
-                    to_input(output, values, numbers(&gamma), moments);
-                });
-                gradients.register::<Flex>(node.id, FloatTensor::<Flex>::from_data(TensorData::new(output, shape)));
+                gradients.register::<B>(node.id, B::normalised_to_input(&input, &gamma, &moments, &gradient));
             }
             let [of_gamma, of_beta] = [parents.next().flatten(), parents.next().flatten()];
             let ids = [of_gamma.as_ref().map(|_| gamma_id), of_beta.as_ref().and(beta_id)];
             if ids == [None, None] {
                 return;
             }
-            let of_parameters = OfParameters { input, gradient, moments };
-            let later = of_parameters.clone();
+            let to_parameters = move || B::normalised_to_parameters(&input, &moments, &gradient);
+            let later = to_parameters.clone();
             let later = Deferred::new(ids.into_iter().flatten().collect(), move |sum| {
-                for (id, gradient) in ids.into_iter().zip(later.gradients(width)) {
+                for (id, gradient) in ids.into_iter().zip(later()) {
                     if let Some(id) = id {
-                        sum.add(id, Tensor::<1>::from_primitive::<Flex>(gradient));
+                        sum.add(id, B::of_plain::<1>(gradient));
                     }
                 }
             });
             if put_off(later).is_err() {
-                for (node, gradient) in [of_gamma, of_beta].into_iter().zip(of_parameters.gradients(width)) {
+                for (node, gradient) in [of_gamma, of_beta].into_iter().zip(to_parameters()) {
                     if let Some(node) = node {
-                        gradients.register::<Flex>(node.id, gradient);
+                        gradients.register::<B>(node.id, gradient);
                     }
                 }
             }
         }
     }
 
-    /// `None` where it is not in f32 on the host.
-    pub(super) fn layer_norm<const D: usize>(
+    /// `None` where it is not in f32, or not on a device that has kernels.
+    pub(super) fn layer_norm<B: Kernels, const D: usize>(
+        _: PhantomData<B>,
         input: &Tensor<D>,
         gamma: &Param<Tensor<1>>,
         beta: Option<&Param<Tensor<1>>>,
@@ -182,49 +144,107 @@ mod host {
             return None;
         }
         if !input.device().is_autodiff() {
-            let of = |tensor: Tensor<1>| tensor.try_into_primitive::<Flex>().ok();
-            let input = input.clone().try_into_primitive::<Flex>().ok()?.to_contiguous();
-            let gamma = of(gamma)?;
-            let beta = match beta {
-                Some(beta) => Some(of(beta)?),
+            let input = B::plain(input.clone()).filter(|input| B::are_there(&input.device()))?;
+            let (gamma, beta) = (B::plain(gamma)?, beta.map(B::plain));
+            let beta = match &beta {
+                Some(beta) => Some(beta.as_ref()?),
                 None => None,
             };
-            return Some(Tensor::from_primitive::<Flex>(normalised(&input, &gamma, beta.as_ref(), epsilon).0));
+            let [output, _] = B::normalised(&input, &gamma, beta, epsilon);
+            return Some(B::of_plain(output));
         }
-        let of = |tensor: Tensor<1>| Some(tensor.try_into_primitive::<Autodiff<Flex>>().ok()?.into_parts());
-        let (input, input_node) = input.clone().try_into_primitive::<Autodiff<Flex>>().ok()?.into_parts();
-        let (gamma, gamma_node) = of(gamma)?;
-        let (input, gamma) = (input.to_contiguous(), gamma.to_contiguous());
+        let (input, input_node) = B::tracked(input.clone())?.into_parts();
+        let (gamma, gamma_node) = B::tracked(gamma)?.into_parts();
+        if !B::are_there(&input.device()) {
+            return None;
+        }
         Some(match beta {
             None => {
-                let (output, moments) = normalised(&input, &gamma, None, epsilon);
-                let state = State { input, gamma, moments, gamma_id, beta_id };
-                recorded::<Flex, _, 2, D>(Normalised, [input_node, gamma_node], state, output)
+                let [output, moments] = B::normalised(&input, &gamma, None, epsilon);
+                let state = State::<B> { input, gamma, moments, gamma_id, beta_id };
+                recorded::<B, _, 2, D>(Normalised, [input_node, gamma_node], state, output)
             }
             Some(beta) => {
-                let (beta, beta_node) = of(beta)?;
-                let (output, moments) = normalised(&input, &gamma, Some(&beta), epsilon);
-                let state = State { input, gamma, moments, gamma_id, beta_id };
-                recorded::<Flex, _, 3, D>(Normalised, [input_node, gamma_node, beta_node], state, output)
+                let (beta, beta_node) = B::tracked(beta)?.into_parts();
+                let [output, moments] = B::normalised(&input, &gamma, Some(&beta), epsilon);
+                let state = State::<B> { input, gamma, moments, gamma_id, beta_id };
+                recorded::<B, _, 3, D>(Normalised, [input_node, gamma_node, beta_node], state, output)
             }
         })
     }
+}
+
+#[cfg(feature = "flex")]
+pub(crate) mod host {
+    use burn::backend::Flex;
+    use burn::backend::TensorMetadata;
+    use burn::backend::tensor::FloatTensor;
+    use burn::tensor::TensorData;
+    use rayon::prelude::*;
+
+    use super::super::kernels::{numbers, of_pairs, pairs};
+    use super::super::wide::{sum, wide};
+
+    /// What one core takes at a time, and what is summed by itself: so sums do not depend on the number of cores.
+    const ROWS: usize = 64;
 
     /// A contiguous input, normalised, and the moments of its rows.
-    fn normalised(
+    pub(crate) fn normalised(
         input: &FloatTensor<Flex>,
         gamma: &FloatTensor<Flex>,
         beta: Option<&FloatTensor<Flex>>,
         epsilon: f32,
-    ) -> (FloatTensor<Flex>, Arc<Vec<[f32; 2]>>) {
-        let gamma = gamma.to_contiguous();
+    ) -> [FloatTensor<Flex>; 2] {
         let width = gamma.shape()[0].max(1);
         let mut output = numbers(input).to_vec();
         let mut moments = vec![[0.0; 2]; output.len() / width];
         let beta = beta.map_or_else(|| vec![0.0; width], |beta| numbers(&beta.to_contiguous()).to_vec());
         let parts = output.par_chunks_mut(ROWS * width).zip(moments.par_chunks_mut(ROWS));
-        parts.for_each(|(rows, moments)| normalise(rows, moments, (numbers(&gamma), &beta), epsilon));
-        (FloatTensor::<Flex>::from_data(TensorData::new(output, input.shape())), Arc::new(moments))
+        parts.for_each(|(rows, moments)| normalise(rows, moments, (numbers(gamma), &beta), epsilon));
+        [FloatTensor::<Flex>::from_data(TensorData::new(output, input.shape())), of_pairs(moments)]
+    }
+
+    pub(crate) fn gradient_of_input(
+        input: &FloatTensor<Flex>,
+        gamma: &FloatTensor<Flex>,
+        moments: &FloatTensor<Flex>,
+        gradient: &FloatTensor<Flex>,
+    ) -> FloatTensor<Flex> {
+        let width = gamma.shape()[0].max(1);
+        let mut output = numbers(gradient).to_vec();
+        let parts = output.par_chunks_mut(ROWS * width).zip(numbers(input).par_chunks(ROWS * width));
+        parts.zip(pairs(moments).par_chunks(ROWS)).for_each(|((output, values), moments)| {
+            to_input(output, values, numbers(gamma), moments);
+        });
+        FloatTensor::<Flex>::from_data(TensorData::new(output, input.shape()))
+    }
+
+    /// Of scale and shift.
+    pub(crate) fn gradients_of_parameters(
+        input: &FloatTensor<Flex>,
+        moments: &FloatTensor<Flex>,
+        gradient: &FloatTensor<Flex>,
+    ) -> [FloatTensor<Flex>; 2] {
+        let shape = input.shape();
+        let width = shape[shape.num_dims() - 1];
+        let rows =
+            numbers(gradient).par_chunks((ROWS * width).max(1)).zip(numbers(input).par_chunks((ROWS * width).max(1)));
+        let parts: Vec<_> = rows
+            .zip(pairs(moments).par_chunks(ROWS))
+            .map(|((upstream, values), moments)| {
+                let mut part = [vec![0.0; width], vec![0.0; width]];
+                let [gamma, beta] = &mut part;
+                to_parameters(gamma, beta, (upstream, values, moments));
+                part
+            })
+            .collect();
+        [0, 1].map(|index| {
+            let mut total = vec![0.0_f32; width];
+            for part in &parts {
+                total.iter_mut().zip(&part[index]).for_each(|(total, part)| *total += part);
+            }
+            FloatTensor::<Flex>::from_data(TensorData::new(total, [width]))
+        })
     }
 
     wide! {

@@ -5,7 +5,7 @@ use burn::backend::tensor::FloatTensor;
 use crate::backends::Engine;
 
 /// Of matrices of rows.
-pub(super) trait Products: Engine {
+pub(crate) trait Products: Engine {
     /// `[rows, inputs]` to `[rows, outputs]`.
     fn product(
         input: FloatTensor<Self>,
@@ -41,8 +41,8 @@ mod host {
     use burn::backend::{Flex, TensorMetadata};
     use burn::tensor::{DType, TensorData};
 
+    use super::super::kernels::numbers;
     use super::super::matrix::Matrix;
-    use super::super::operation::numbers;
     use super::super::wide::wide;
     use super::Products;
 

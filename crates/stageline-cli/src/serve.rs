@@ -1,0 +1,81 @@
+//! `stageline serve`: this host's devices, for stages of a training elsewhere.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, bail, ensure};
+use clap::{Args, ValueEnum};
+use stageline::DeviceName;
+use stageline::remote::{Admission, Listen, Relays, Server, Token};
+
+use crate::output::print;
+
+/// Serves devices of this host to a training on another one
+///
+/// The training names them with `--device`, as this command prints them, and drives them from its own threads: nothing else has to
+/// be there. Servers hand tensors to each other directly, so they must reach one another, too. Ctrl-C ends it.
+#[derive(Args)]
+pub(crate) struct Flags {
+    /// `cpu`, or `cuda:0` and so on: a list, of one kind
+    #[arg(long, default_value = "cpu")]
+    device: String,
+    /// How others reach it: iroh is authenticated and encrypted; websocket is neither, and for networks that are trusted
+    #[arg(long, default_value = "iroh")]
+    transport: TransportName,
+    /// A file whose first line is a secret that a training has to know
+    #[arg(long, value_name = "FILE", required_unless_present = "allow_anyone")]
+    token_file: Option<PathBuf>,
+    /// Asks for no secret, and listens on this host only
+    #[arg(long, conflicts_with = "token_file")]
+    allow_anyone: bool,
+    /// The file of the server's key, made where there is none: as long as it is kept, so is the id
+    #[arg(long, value_name = "FILE", default_value = "stageline-server.key")]
+    key: PathBuf,
+    /// By what it is found through firewalls: `public` (those of n0), the URL of a relay of one's own, or `disabled`, where only
+    /// its address is used [default: public, or disabled with --allow-anyone]
+    #[arg(long)]
+    relays: Option<Relays>,
+    /// The port: UDP for iroh, TCP for websocket; 0 is any that is free
+    #[arg(long, default_value_t = 4433)]
+    port: u16,
+    /// Cores that kernels may use [default: all]
+    #[arg(long)]
+    cores: Option<usize>,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum TransportName {
+    Iroh,
+    Websocket,
+}
+
+pub(crate) fn run(flags: Flags) -> anyhow::Result<()> {
+    if let Some(cores) = flags.cores {
+        ensure!(cores > 0, "--cores 0: give 1 or more");
+        rayon::ThreadPoolBuilder::new().num_threads(cores).build_global().context("--cores")?;
+    }
+    let names = DeviceName::parse_list(&flags.device).context("--device")?;
+    if let Some(remote) = names.iter().find(|name| matches!(name, DeviceName::Remote(_))) {
+        bail!("--device: `{remote}` is on another host; serve it there");
+    }
+    let devices = DeviceName::open_all(&names, None).context("--device")?;
+    let admission = match &flags.token_file {
+        None => Admission::AnyoneHere,
+        Some(path) => Admission::Token(Token::read(path).with_context(|| format!("--token-file {}", path.display()))?),
+    };
+    let relays = flags.relays.unwrap_or(if flags.allow_anyone { Relays::Disabled } else { Relays::Public });
+    let listen = match flags.transport {
+        TransportName::Iroh => Listen::Iroh { identity: flags.key, relays, port: flags.port },
+        TransportName::Websocket => Listen::WebSocket { port: flags.port },
+    };
+    let count = devices.len();
+    let server = Server::bind(devices, admission, listen)?;
+    if flags.transport == TransportName::Websocket && !flags.allow_anyone {
+        eprintln!("warning: WebSocket is not encrypted: who can read the network sees the token and all tensors");
+    }
+    let list = |host: &str| (0..count).map(|index| format!("{host}/{index}")).collect::<Vec<_>>().join(",");
+    let token = if flags.allow_anyone { "" } else { ", and a --token-file with the same first line" };
+    let lines: Vec<_> = server.names().iter().map(|host| format!("--device {}\n", list(host))).collect();
+    print(&format!("serving {}; for a training elsewhere{token}:\n{}", flags.device, lines.concat()))?;
+    server.serve()?;
+    Ok(())
+}

@@ -1,0 +1,66 @@
+//! Where devices are: on this host's cores, on its GPUs, or on other hosts.
+
+use burn::tensor::Device;
+
+/// Whether a device computes on the host's cores.
+#[cfg(feature = "flex")]
+pub(crate) fn is_host(device: &Device) -> bool {
+    device.clone().inner() == Device::flex()
+}
+
+#[cfg(not(feature = "flex"))]
+pub(crate) fn is_host(_: &Device) -> bool {
+    false
+}
+
+/// Whether a device is one of another host.
+#[cfg(feature = "remote")]
+pub(crate) fn is_remote(device: &Device) -> bool {
+    matches!(device.clone().inner().as_dispatch(), burn::backend::DispatchDevice::Remote(_))
+}
+
+#[cfg(not(feature = "remote"))]
+pub(crate) fn is_remote(_: &Device) -> bool {
+    false
+}
+
+fn is_gpu(device: &Device) -> bool {
+    !is_host(device) && !is_remote(device)
+}
+
+/// Whether what one of them has is what the other has: the memory of the host is that of all CPUs.
+pub(crate) fn share_memory(one: &Device, other: &Device) -> bool {
+    one == other || (is_host(one) && is_host(other))
+}
+
+/// Whether a move from one device to the other is one between GPUs of this host, which burn leaves to NCCL.
+pub(crate) fn between_gpus(from: &Device, to: &Device) -> bool {
+    is_gpu(from) && is_gpu(to) && from.clone().inner() != to.clone().inner()
+}
+
+/// The communication stream of each stage's device: one for every GPU of this host, if there are several.
+pub(crate) fn communication_streams(devices: &[Device]) -> Vec<Option<usize>> {
+    let mut gpus: Vec<Device> = Vec::new();
+    let mut stream = |device: &Device| {
+        let gpu = device.clone().inner();
+        gpus.iter().position(|known| *known == gpu).or_else(|| {
+            gpus.push(gpu);
+            Some(gpus.len() - 1)
+        })
+    };
+    devices.iter().map(|device| if is_gpu(device) { stream(device) } else { None }).collect()
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cores_have_no_communication_stream() {
+        let autodiff = Device::flex().autodiff();
+        assert!(!between_gpus(&autodiff, &Device::flex()) && share_memory(&autodiff, &Device::flex()));
+        assert!(!is_remote(&autodiff));
+        assert_eq!(communication_streams(&[Device::flex(), autodiff]), [None, None]);
+    }
+}

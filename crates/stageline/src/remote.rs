@@ -1,0 +1,32 @@
+//! Devices of other hosts.
+//!
+//! A server on each host serves its devices ([`Server`], or `stageline serve`); the stages' threads here drive them, by burn's remote
+//! backend. Tensors go from server to server, and the graphs of stages stay here. A stage has the same bits there as here:
+//! what this crate computes in one piece is one operation on a server, too.
+//!
+//! - [`RemoteName`]: what a device is called. [`DeviceName::open_all`](crate::DeviceName::open_all) connects devices.
+//! - [`Token`]: what a server asks for.
+
+mod error;
+mod name;
+mod token;
+
+#[cfg(feature = "remote")]
+pub(crate) mod connect;
+#[cfg(feature = "remote")]
+mod connected;
+#[cfg(feature = "remote")]
+mod greeting;
+#[cfg(feature = "remote")]
+mod operations;
+#[cfg(feature = "serve")]
+mod serve;
+
+pub use error::RemoteError;
+pub use name::{HostName, Reach, RemoteName};
+#[cfg(feature = "serve")]
+pub use serve::{Admission, Listen, ServeError, Server};
+pub use token::Token;
+
+#[cfg(feature = "serve")]
+pub use burn::remote::IrohRelays as Relays;

@@ -1,0 +1,44 @@
+//! The devices of other hosts that this program has connected.
+
+use burn::backend::tensor::Device as DeviceOf;
+use burn::backend::{DispatchDevice, Remote};
+use burn::tensor::Device;
+use parking_lot::RwLock;
+
+use super::name::RemoteName;
+use super::token::Token;
+
+/// One of them.
+#[derive(Clone)]
+pub(super) struct Connected {
+    pub(super) device: DeviceOf<Remote>,
+    pub(super) name: RemoteName,
+    pub(super) token: Option<Token>,
+    pub(super) has_kernels: bool,
+}
+
+static CONNECTED: RwLock<Vec<Connected>> = RwLock::new(Vec::new());
+
+pub(super) fn remember(connected: Connected) {
+    let mut all = CONNECTED.write();
+    all.retain(|other| other.device != connected.device);
+    all.push(connected);
+}
+
+pub(super) fn has_kernels(device: &DeviceOf<Remote>) -> bool {
+    CONNECTED.read().iter().any(|connected| connected.device == *device && connected.has_kernels)
+}
+
+/// burn's device of another host, if it is one.
+pub(super) fn remote(device: &Device) -> Option<DeviceOf<Remote>> {
+    match device.clone().inner().as_dispatch() {
+        DispatchDevice::Remote(remote) => Some(remote.clone()),
+        _ => None,
+    }
+}
+
+/// What is known of a device, if it is one of another host, and was connected by its name.
+pub(super) fn find(device: &Device) -> Option<Connected> {
+    let device = remote(device)?;
+    CONNECTED.read().iter().find(|connected| connected.device == device).cloned()
+}

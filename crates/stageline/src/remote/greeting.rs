@@ -1,0 +1,66 @@
+//! What a server says of itself.
+
+use std::fmt;
+
+use burn::backend::Remote;
+use burn::tensor::{DType, Device, Shape, Tensor};
+
+use super::connected;
+use super::operations::{ask, name};
+
+/// Its version, and whether its devices have kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Greeting {
+    pub(super) version: [u16; 3],
+    pub(super) has_kernels: bool,
+}
+
+/// How many numbers it is.
+pub(super) const NUMBERS: usize = 4;
+
+impl Greeting {
+    /// Of this program.
+    pub(super) const OURS: Self = Self {
+        version: [
+            number(env!("CARGO_PKG_VERSION_MAJOR")),
+            number(env!("CARGO_PKG_VERSION_MINOR")),
+            number(env!("CARGO_PKG_VERSION_PATCH")),
+        ],
+        has_kernels: cfg!(feature = "flex"),
+    };
+
+    /// As they are sent.
+    #[cfg(feature = "serve")]
+    pub(super) fn numbers(self) -> [f32; NUMBERS] {
+        let [major, minor, patch] = self.version.map(f32::from);
+        [major, minor, patch, f32::from(u8::from(self.has_kernels))]
+    }
+
+    fn of_numbers(numbers: [f32; NUMBERS]) -> Self {
+        let [major, minor, patch, has_kernels] = numbers;
+        Self { version: [major, minor, patch].map(|number| number as u16), has_kernels: has_kernels != 0.0 }
+    }
+}
+
+impl fmt::Display for Greeting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [major, minor, patch] = self.version;
+        write!(f, "stageline {major}.{minor}.{patch}")
+    }
+}
+
+const fn number(digits: &str) -> u16 {
+    match u16::from_str_radix(digits, 10) {
+        Ok(number) => number,
+        Err(_) => panic!("a version is numbers"),
+    }
+}
+
+/// Asks a device of another host.
+pub(super) fn of(device: &Device) -> Result<Greeting, String> {
+    let remote = connected::remote(device).ok_or_else(|| "it is no device of another host".to_owned())?;
+    let [answer] = ask(&remote, name::HELLO, Vec::new(), Vec::new(), [(Shape::new([NUMBERS]), DType::F32)]);
+    let answer = Tensor::<1>::from_primitive::<Remote>(answer).try_into_data().map_err(|error| error.to_string())?;
+    let numbers: Vec<f32> = answer.iter().collect();
+    numbers.try_into().map(Greeting::of_numbers).map_err(|numbers| format!("it says {numbers:?}"))
+}

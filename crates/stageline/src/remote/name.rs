@@ -1,0 +1,134 @@
+//! Devices of other hosts by name.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A device of another host: `iroh:<id>/0`, `iroh:<id>@10.0.0.2:4433/0`, or `ws://10.0.0.2:3000/0`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RemoteName {
+    /// Who serves it.
+    pub host: HostName,
+    /// Which of its devices.
+    pub index: usize,
+}
+
+/// Who serves devices.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum HostName {
+    /// By its key, authenticated and encrypted ([Iroh](https://www.iroh.computer), QUIC).
+    Iroh {
+        /// The public key, in hexadecimal.
+        id: String,
+        /// How it is found.
+        by: Reach,
+    },
+    /// By its address. Neither authenticated nor encrypted.
+    WebSocket {
+        /// `host:port`.
+        address: String,
+    },
+}
+
+/// How a host is found whose key is known.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Reach {
+    /// By n0's public lookup and relays.
+    Public,
+    /// By a relay of one's own, at this URL.
+    Relay(String),
+    /// At this `host:port` and nowhere else: no relay is asked.
+    Address(String),
+}
+
+impl FromStr for RemoteName {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (host, index) = text.rsplit_once('/').ok_or(())?;
+        Ok(Self { host: host.parse()?, index: index.parse().map_err(drop)? })
+    }
+}
+
+impl FromStr for HostName {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let is_address = |text: &str| {
+            text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+        };
+        let address = |text: &str| is_address(text).then(|| text.to_owned()).ok_or(());
+        if let Some(text) = text.strip_prefix("ws://") {
+            return Ok(Self::WebSocket { address: address(text)? });
+        }
+        let text = text.strip_prefix("iroh:").ok_or(())?;
+        let (id, by) = match text.split_once('@') {
+            None => (text, Reach::Public),
+            Some((id, at)) if at.starts_with("https://") || at.starts_with("http://") => {
+                (id, Reach::Relay(at.to_owned()))
+            }
+            Some((id, at)) => (id, Reach::Address(address(at)?)),
+        };
+        let is_key = id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+        is_key.then(|| Self::Iroh { id: id.to_owned(), by }).ok_or(())
+    }
+}
+
+impl fmt::Display for RemoteName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.host, self.index)
+    }
+}
+
+impl fmt::Display for HostName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::WebSocket { address } => write!(f, "ws://{address}"),
+            Self::Iroh { id, by: Reach::Public } => write!(f, "iroh:{id}"),
+            Self::Iroh { id, by: Reach::Relay(at) | Reach::Address(at) } => write!(f, "iroh:{id}@{at}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+
+    #[test]
+    fn names_are_read_and_written() {
+        let id = ID.to_owned();
+        let iroh = |by| HostName::Iroh { id: id.clone(), by };
+        for (text, host, index) in [
+            (format!("iroh:{ID}/0"), iroh(Reach::Public), 0),
+            (format!("iroh:{ID}@10.0.0.2:4433/3"), iroh(Reach::Address("10.0.0.2:4433".into())), 3),
+            (format!("iroh:{ID}@[::1]:4433/0"), iroh(Reach::Address("[::1]:4433".into())), 0),
+            (format!("iroh:{ID}@https://relay.example/0"), iroh(Reach::Relay("https://relay.example".into())), 0),
+            ("ws://gpu-2:3000/1".into(), HostName::WebSocket { address: "gpu-2:3000".into() }, 1),
+        ] {
+            let name = RemoteName { host, index };
+            assert_eq!(text.parse(), Ok(name.clone()));
+            assert_eq!(name.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_lacks_something_is_none() {
+        let short = &ID[1..];
+        for text in [
+            "ws://gpu:3000".to_owned(),
+            "ws://gpu/0".into(),
+            "ws://:3000/0".into(),
+            "ws://gpu:70000/0".into(),
+            "wss://gpu:3000/0".into(),
+            format!("iroh:{ID}"),
+            format!("iroh:{short}/0"),
+            format!("iroh:{short}g/0"),
+            format!("iroh:{ID}@gpu/0"),
+            format!("iroh:{ID}/-1"),
+            format!("{ID}/0"),
+        ] {
+            assert_eq!(text.parse::<RemoteName>(), Err(()), "{text}");
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! A server of this host's devices.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::path::PathBuf;
+
+use burn::remote::{IrohIdentity, IrohRelays};
+use burn::server::{
+    AuthorizationRequest, BURN_REMOTE_ALPN, CustomOpRegistry, RemoteServer, ServeError as BurnError, TokenAuthorizer,
+    WebSocketTransport,
+};
+use burn::tensor::{Device, TensorData};
+use burn_ir::BackendIr;
+use iroh::endpoint::{QuicTransportConfig, presets};
+use iroh::protocol::Router;
+use iroh::{Endpoint, RelayMode};
+
+use super::greeting::Greeting;
+use super::operations::name;
+use super::token::Token;
+
+/// Who may use the devices.
+#[derive(Clone, Debug)]
+pub enum Admission {
+    /// Those who know this.
+    Token(Token),
+    /// Whoever can reach the server, which is this host only.
+    AnyoneHere,
+}
+
+/// How the server is reached.
+#[derive(Clone, Debug)]
+pub enum Listen {
+    /// Authenticated and encrypted.
+    Iroh {
+        /// The file with the server's key, which is written where there is none.
+        identity: PathBuf,
+        /// How it is found.
+        relays: IrohRelays,
+        /// The UDP port; 0 is any.
+        port: u16,
+    },
+    /// Neither authenticated nor encrypted: for networks that are trusted.
+    WebSocket {
+        /// The TCP port; 0 is any.
+        port: u16,
+    },
+}
+
+/// Why devices are not served.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// Another program has the port, most often.
+    #[error("port {port} cannot be used: {cause}; stop the program that has it, or give another port")]
+    Port {
+        /// The port.
+        port: u16,
+        /// What the system said.
+        cause: String,
+    },
+    /// The server's key.
+    #[error("the key in {} cannot be used: {cause}; give a file of 32 bytes, or one that is not there yet", path.display())]
+    Identity {
+        /// Its file.
+        path: PathBuf,
+        /// What is wrong with it.
+        cause: io::Error,
+    },
+    /// A server is reached only through a relay or an address; for one that all may use these are this host's.
+    #[error("a server that anyone may use listens on this host only: leave the relays disabled, or ask for a token")]
+    AnyoneByRelay,
+    /// The system would not start the server's threads.
+    #[error("the server could not be started: {0}")]
+    Runtime(io::Error),
+    /// burn's server.
+    #[error("the devices cannot be served: {0}")]
+    Burn(String),
+}
+
+impl From<BurnError> for ServeError {
+    fn from(error: BurnError) -> Self {
+        Self::Burn(error.to_string())
+    }
+}
+
+/// A server that is reachable, and serves when it is told to.
+pub struct Server {
+    runtime: tokio::runtime::Runtime,
+    server: RemoteServer,
+    bound: Bound,
+}
+
+enum Bound {
+    Iroh(Endpoint, IrohRelays),
+    WebSocket(TcpListener),
+}
+
+impl Server {
+    /// Takes the port; who connects waits until the server [serves](Self::serve).
+    ///
+    /// # Errors
+    /// [`ServeError`] where the port is taken, or the key cannot be used.
+    pub fn bind(devices: Vec<Device>, admission: Admission, listen: Listen) -> Result<Self, ServeError> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(ServeError::Runtime)?;
+        let here_only = matches!(admission, Admission::AnyoneHere);
+        let bound = match listen {
+            Listen::WebSocket { port } => {
+                let address = SocketAddr::from((if here_only { [127, 0, 0, 1] } else { [0, 0, 0, 0] }, port));
+                let listener = TcpListener::bind(address);
+                Bound::WebSocket(listener.map_err(|cause| ServeError::Port { port, cause: cause.to_string() })?)
+            }
+            Listen::Iroh { relays, .. } if here_only && relays != IrohRelays::Disabled => {
+                return Err(ServeError::AnyoneByRelay);
+            }
+            Listen::Iroh { identity, relays, port } => {
+                let key = IrohIdentity::load_or_create(&identity)
+                    .map_err(|cause| ServeError::Identity { path: identity, cause })?;
+                Bound::Iroh(runtime.block_on(endpoint(&key, &relays, port, here_only))?, relays)
+            }
+        };
+        let server = admitting(hosting(devices), admission);
+        Ok(Self { runtime, server, bound })
+    }
+
+    /// What its devices are called elsewhere, without their index. Where an address is part of that, it is the one of this host from
+    /// which other networks are reached; others may do as well.
+    pub fn names(&self) -> Vec<String> {
+        match &self.bound {
+            Bound::WebSocket(listener) => {
+                listener.local_addr().map(|address| format!("ws://{}", from_elsewhere(address))).into_iter().collect()
+            }
+            Bound::Iroh(endpoint, IrohRelays::Public) => vec![format!("iroh:{}", endpoint.id())],
+            Bound::Iroh(endpoint, IrohRelays::Private { url }) => vec![format!("iroh:{}@{url}", endpoint.id())],
+            Bound::Iroh(endpoint, IrohRelays::Disabled) => {
+                let id = endpoint.id();
+                let name = |address| format!("iroh:{id}@{}", from_elsewhere(address));
+                endpoint.bound_sockets().into_iter().map(name).collect()
+            }
+        }
+    }
+
+    /// Serves until the process is asked to end (Ctrl-C, or `SIGTERM` on Unix).
+    ///
+    /// # Errors
+    /// [`ServeError`] where the network fails.
+    pub fn serve(self) -> Result<(), ServeError> {
+        let Self { runtime, server, bound } = self;
+        let served = runtime.block_on(async move {
+            match bound {
+                Bound::WebSocket(listener) => {
+                    let served = server.serve_async(WebSocketTransport::from_listener(listener));
+                    until_asked(async { Ok(served.await?) }).await
+                }
+                Bound::Iroh(endpoint, _) => {
+                    let protocol = server.into_protocol(&endpoint)?;
+                    let router = Router::builder(endpoint.clone()).accept(BURN_REMOTE_ALPN, protocol).spawn();
+                    let closed = async {
+                        endpoint.closed().await;
+                        Err(ServeError::Burn("its connection to the network closed".to_owned()))
+                    };
+                    let served = until_asked(closed).await;
+                    // Clients learn at once that it is gone.
+                    if let Err(error) = router.shutdown().await {
+                        tracing::warn!(%error, "the server did not shut down as it should");
+                    }
+                    served
+                }
+            }
+        });
+        runtime.shutdown_background();
+        served
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("names", &self.names()).finish_non_exhaustive()
+    }
+}
+
+/// An address for others, of one that may be all of this host's: that from which other networks are reached.
+fn from_elsewhere(address: SocketAddr) -> SocketAddr {
+    if !address.ip().is_unspecified() {
+        return address;
+    }
+    // Nothing is sent to this address, which is for documentation (RFC 5737).
+    let route = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|socket| {
+        socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9))?;
+        socket.local_addr()
+    });
+    route.map_or(address, |route| SocketAddr::new(route.ip(), address.port()))
+}
+
+async fn until_asked(served: impl Future<Output = Result<(), ServeError>>) -> Result<(), ServeError> {
+    #[cfg(unix)]
+    let terminated = async {
+        use tokio::signal::unix::{SignalKind, signal};
+        match signal(SignalKind::terminate()) {
+            Ok(mut signals) => drop(signals.recv().await),
+            Err(error) => {
+                tracing::warn!(%error, "SIGTERM ends the server at once");
+                std::future::pending().await
+            }
+        }
+    };
+    #[cfg(not(unix))]
+    let terminated = std::future::pending::<()>();
+    tokio::select! {
+        served = served => served,
+        _ = tokio::signal::ctrl_c() => Ok(()),
+        () = terminated => Ok(()),
+    }
+}
+
+async fn endpoint(key: &IrohIdentity, relays: &IrohRelays, port: u16, here_only: bool) -> Result<Endpoint, ServeError> {
+    let builder = match relays {
+        IrohRelays::Public => Endpoint::builder(presets::N0),
+        IrohRelays::Private { url } => Endpoint::builder(presets::Minimal).relay_mode(RelayMode::custom([url.clone()])),
+        IrohRelays::Disabled => Endpoint::builder(presets::Minimal).relay_mode(RelayMode::Disabled),
+    };
+    let taken = |cause: String| ServeError::Port { port, cause };
+    let address = SocketAddr::from((if here_only { [127, 0, 0, 1] } else { [0, 0, 0, 0] }, port));
+    let builder = builder
+        .secret_key(key.to_bytes().into())
+        .alpns(vec![BURN_REMOTE_ALPN.to_vec()])
+        // As burn's own: https://github.com/n0-computer/iroh/issues/4555
+        .transport_config(QuicTransportConfig::builder().enable_segmentation_offload(false).build())
+        .clear_ip_transports()
+        .bind_addr(address)
+        .map_err(|cause| taken(cause.to_string()))?;
+    builder.bind().await.map_err(|cause| taken(format!("{cause:#}")))
+}
+
+/// burn's server of these devices, with what stages ask it for.
+fn hosting(devices: Vec<Device>) -> RemoteServer {
+    #[cfg(feature = "flex")]
+    if devices.iter().all(crate::location::is_host) {
+        use burn::backend::Flex;
+        let operations = super::operations::done::operations(greeting::<Flex>(true));
+        return RemoteServer::new(devices).with_custom_ops::<Flex>(operations);
+    }
+    #[cfg(feature = "cuda")]
+    if !devices.iter().any(crate::location::is_host) {
+        return RemoteServer::new(devices).with_custom_ops::<burn::backend::Cuda>(greeting(false));
+    }
+    // burn says what is wrong with them.
+    RemoteServer::new(devices)
+}
+
+/// Says what is served.
+fn greeting<B: BackendIr>(has_kernels: bool) -> CustomOpRegistry<B> {
+    let mut operations = CustomOpRegistry::new();
+    operations.register(name::HELLO, move |tensors, asked, device| {
+        let numbers = Greeting { has_kernels, ..Greeting::OURS }.numbers();
+        let answer = B::float_from_data(TensorData::from(numbers), device);
+        tensors.register_float_tensor::<B>(&asked.outputs[0].id, answer);
+    });
+    operations
+}
+
+/// What a credential is for comes in its second line.
+fn admitting(server: RemoteServer, admission: Admission) -> RemoteServer {
+    use burn::server::PeerAuthorizer;
+
+    let Admission::Token(token) = admission else { return server };
+    let tokens = TokenAuthorizer::new(token.secret()).expect("a token is not empty");
+    server.with_authorizer(move |request: AuthorizationRequest<'_>| {
+        let presented = request.credential.as_bytes();
+        let token = presented.split(|&byte| byte == b'\n').next().unwrap_or_default();
+        tokens.authorize(AuthorizationRequest { credential: &token.into(), ..request })
+    })
+}
