@@ -175,7 +175,7 @@ impl Question<'_> {
             |texts: &[String], heading: &str| texts.iter().map(String::len).max().unwrap_or(0).max(heading.len());
         let (width, most) = (longest(&places, "hosts meet behind"), longest(&megabytes, "MB each way"));
         let table = |place: &str, bytes: &str, slowest: &str, step: &str, bubble: &str| {
-            format!("{place:width$}  {bytes:>most$}  {slowest:>14}  {step:>10}  {bubble:>6}\n")
+            format!("{place:width$}  {bytes:>most$}  {slowest:>14}  {step:>12}  {bubble:>6}\n")
         };
         let mut text = table("hosts meet behind", "MB each way", "slowest worker", "step", "bubble");
         for ((place, megabytes), HostCut { slowest, prediction, .. }) in places.iter().zip(&megabytes).zip(cuts) {

@@ -4,10 +4,10 @@
 //! where a layer is its share of what its stage took. A step is the simulated one, and what the run had besides: the cut of the
 //! batch once a step, threads and channels with every action.
 //!
-//! Workers are the run's own, and joined as these were: what crosses a link that the run measured takes its latency and what its
-//! bytes take, and keeps no worker. So that it counts once, a send of the run counts only as far as it took longer than that, and
-//! what the run's accounts call `other` is taken to have no transfer in it. What crosses is known at the boundaries of the run;
-//! elsewhere it is taken to be the mean of these.
+//! Workers are the first ones of the run, and joined as these were: what crosses a link that the run measured takes its latency
+//! and what its bytes take, and keeps no worker. So that it counts once, a send of the run counts only as far as it took longer
+//! than that, and what the run's accounts call `other` is taken to have no transfer in it. What crosses is known at the boundaries
+//! of the run; elsewhere it is taken to be the mean of these.
 
 use std::ops::Range;
 

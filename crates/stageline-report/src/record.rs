@@ -79,7 +79,7 @@ pub struct Run {
 pub struct Link {
     /// From the send to the moment the other can take it, but for what its size takes, in seconds.
     pub latency: f64,
-    /// Each way, in bytes a second; what crosses follows each other.
+    /// Each way, in bytes a second, finite and at least 1; what crosses follows each other.
     pub bandwidth: f64,
 }
 
