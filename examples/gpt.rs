@@ -166,6 +166,7 @@ impl<'a> Recipe<'a> {
             plan: plan.to_csv(),
             channel_capacity: running.channel_capacity.unwrap_or(training.micro_batches),
             layers: cut::layers(*shape, &self.cuts),
+            links: Vec::new(),
             memory: estimate.map(record::estimate).unwrap_or_default(),
             tokens_per_micro_batch: tokens as f64,
             machine: BTreeMap::from([

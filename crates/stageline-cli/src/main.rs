@@ -2,11 +2,12 @@
 //!
 //! - `shape`: which schedule, how many stages and micro-batches.
 //! - `costs`: what everything takes and holds.
-//! - `run`: what the log of a run says: predictions, advice, a page.
+//! - `run`: what the log of a run says: predictions, a page; `advise`: what to change.
 //! - `serve`: this host's devices, for a training elsewhere; the only one that needs burn.
 //! - `plan`, `simulate`, `search`, `check`: a subcommand each; `report`: what the middle two say; `output`:
 //!   where it goes.
 
+mod advise;
 mod check;
 mod costs;
 mod output;
@@ -42,7 +43,7 @@ enum Subcommands {
     Search(search::Flags),
     Check(check::Flags),
     Predict(run::PredictFlags),
-    Advise(run::AdviseFlags),
+    Advise(advise::Flags),
     Page(run::PageFlags),
     #[cfg(feature = "serve")]
     Serve(serve::Flags),
@@ -55,7 +56,7 @@ fn main() -> ExitCode {
         Subcommands::Search(flags) => search::run(&flags),
         Subcommands::Check(flags) => check::run(&flags),
         Subcommands::Predict(flags) => run::predict(&flags),
-        Subcommands::Advise(flags) => run::advise(&flags),
+        Subcommands::Advise(flags) => advise::run(&flags),
         Subcommands::Page(flags) => run::page(&flags),
         #[cfg(feature = "serve")]
         Subcommands::Serve(flags) => serve::run(flags),

@@ -1,14 +1,14 @@
-//! A run that was logged: predictions from it, advice about it, and a page of it.
+//! A run that was logged: predictions from it, and a page of it.
 
 use std::fs::{self, File};
 use std::io::BufReader;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use serde::Serialize;
-use stageline_report::{Cause, Cut, Link, Measured, RunLog, Target, run_page};
+use stageline_report::{Cut, Link, Measured, RunLog, Target, run_page};
 use stageline_schedule::Schedule;
 
 use crate::costs::{amount, rate};
@@ -19,7 +19,7 @@ use crate::shape;
 ///
 /// Stages of another cut are made of the layers that the log names; where a stage of the run has several, each is taken for its
 /// share of FLOPs. The same prediction for the run itself is compared with the run. The halves of a split backward are taken
-/// to be halves.
+/// to be halves. Workers are joined as the run's were, by links where the log has some.
 #[derive(Args)]
 pub(crate) struct PredictFlags {
     /// The log, from `--log` of a run
@@ -44,46 +44,24 @@ pub(crate) struct PredictFlags {
     json: bool,
 }
 
-/// The smallest M for a bubble, the cut that balances the measured layers, and what held the run back.
+/// What workers would be joined by, such as a network, instead of what the log says that the run's were.
 #[derive(Args)]
-pub(crate) struct AdviseFlags {
-    /// The log, from `--log` of a run
-    #[arg(long, value_name = "FILE")]
-    from: PathBuf,
-    /// P: how many workers [default: those of the run]
-    #[arg(long)]
-    stages: Option<usize>,
-    /// The schedule [default: that of the run]
-    #[arg(long)]
-    schedule: Option<String>,
-    /// The bubble not to be above, as a share of the total stage time
-    #[arg(long, default_value_t = 0.1)]
-    bubble: f64,
-    /// The largest M to try
-    #[arg(long, default_value_t = 512)]
-    most: usize,
-    #[command(flatten)]
-    link: LinkFlags,
-}
-
-/// What the run's stages would be joined by, such as a network, if that is not what joined them.
-#[derive(Args)]
-struct LinkFlags {
+pub(crate) struct LinkFlags {
     /// The latency of a transfer between two workers, in ms
     #[arg(long, value_name = "MS", default_value = "0", value_parser = amount, requires = "bandwidth")]
     latency: f64,
-    /// The bandwidth between two workers, each way, in GB/s
+    /// The bandwidth between two workers, each way, in GB/s [default: what joined those of the run]
     #[arg(long, value_name = "GB/S", value_parser = rate)]
     bandwidth: Option<f64>,
 }
 
 impl LinkFlags {
-    fn link(&self) -> Option<Link> {
+    pub(crate) fn link(&self) -> Option<Link> {
         Some(Link { latency: 1e-3 * self.latency, bandwidth: 1e9 * self.bandwidth? })
     }
 
     /// The run's stages, joined so.
-    fn between(&self, stages: Measured) -> Result<Measured> {
+    pub(crate) fn between(&self, stages: Measured) -> Result<Measured> {
         match self.link() {
             Some(link) => Ok(stages.over(link)?),
             None => Ok(stages),
@@ -186,96 +164,18 @@ fn own_error(log: &RunLog, measured: &Measured) -> Result<OwnError> {
     Ok(OwnError { step: (own.step / step - 1.0).abs(), bubble: (own.bubble - bubble).abs() })
 }
 
-pub(crate) fn advise(flags: &AdviseFlags) -> Result<()> {
-    ensure!((0.0..1.0).contains(&flags.bubble), "--bubble {}: give a share, at least 0 and less than 1", flags.bubble);
-    let log = read(&flags.from)?;
-    let local = Measured::of(&log)?;
-    let measured = flags.link.between(local.clone())?;
-    let (schedule, name) = schedule(&log, flags.schedule.as_deref(), None)?;
-    let workers = flags.stages.unwrap_or(log.plan.workers());
-    let bubble = 100.0 * flags.bubble;
-    let mut text = match measured.least_micro_batches(workers, &schedule, flags.bubble, flags.most)? {
-        Some((micro_batches, prediction)) => format!(
-            "M = {micro_batches} is the smallest with a bubble of at most {bubble:.1}% under {name} at P = {workers}: {:.1}%, \
-             {:.0} tokens a second, at most {} live micro-batches\n",
-            100.0 * prediction.bubble,
-            prediction.tokens_per_s,
-            prediction.peak_live.iter().max().copied().unwrap_or(0),
-        ),
-        None => {
-            format!("no M up to {} has a bubble of at most {bubble:.1}% under {name} at P = {workers}\n", flags.most)
-        }
-    };
-    if let Some(link) = flags.link.link() {
-        let target =
-            Target { workers, micro_batches: log.plan.micro_batches(), schedule: &schedule, cut: Cut::OfTheRun };
-        text += &about_links(&local, &measured, &target, (link, &name))?;
-    }
-    let cut = measured.balanced(workers * schedule.chunks())?;
-    text += if measured.cut() == cut { "the run is cut as evenly as layers go:\n" } else { "the most even cut:\n" };
-    for (stage, names) in layers(&log, &cut).into_iter().enumerate() {
-        text += &format!("stage {stage}: {}\n", names.join(", "));
-    }
-    if let Some((cause, share)) = log.main_cause() {
-        text += &format!("what held the run back most: {}, {:.1}% of its stage time\n", reason(cause), 100.0 * share);
-    }
-    print(&text)
-}
-
-/// What links cost above which they are too slow for a split, as a share of the stage time.
-const TOO_SLOW: f64 = 0.02;
-
-/// What links would cost, and which schedules wait for them less, because they have more micro-batches live.
-fn about_links(local: &Measured, linked: &Measured, target: &Target, (link, name): (Link, &str)) -> Result<String> {
-    let (before, after) = (local.predict(target)?, linked.predict(target)?);
-    let verdict = if after.bubble - before.bubble > TOO_SLOW { "too slow for this split" } else { "fast enough" };
-    let mut text = format!(
-        "links of {:.4} GB/s and {:.3} ms are {verdict}: at M = {} and at most {:.3} MB a micro-batch, {name} has a bubble of \
-         {:.1}%, and {:.1}% without them\n",
-        link.bandwidth / 1e9,
-        1e3 * link.latency,
-        target.micro_batches,
-        linked.most_crossing().unwrap_or(0.0) / 1e6,
-        100.0 * after.bubble,
-        100.0 * before.bubble,
-    );
-    for other in ["eager-1f1b", "zb-h1", "zb-h2"].into_iter().filter(|other| *other != name) {
-        let schedule = shape::schedule(other, None)?;
-        // Not every schedule has a plan of every shape.
-        let Ok(found) = linked.predict(&Target { schedule: &schedule, cut: Cut::Balanced, ..*target }) else {
-            continue;
-        };
-        if found.bubble < after.bubble {
-            let live = found.peak_live.iter().max().copied().unwrap_or(0);
-            text += &format!("over them {other} has {:.1}%, with {live} live micro-batches\n", 100.0 * found.bubble);
-        }
-    }
-    Ok(text)
-}
-
-/// A cause, and what to do about it.
-fn reason(cause: Cause) -> &'static str {
-    match cause {
-        Cause::Pipeline => "filling and draining the pipeline (take a larger M, or a schedule with chunks)",
-        Cause::Imbalance => "stages that have unequal work (take the most even cut, or fewer stages)",
-        Cause::Transfer => "transfers (cut where activations are small, or take faster links)",
-        Cause::Flush => "unequal parts of the flush (spread the parameters more evenly)",
-        Cause::Other => "what the runtime adds (take larger micro-batches)",
-    }
-}
-
 pub(crate) fn page(flags: &PageFlags) -> Result<()> {
     let page = run_page(&read(&flags.from)?);
     fs::write(&flags.html, page).with_context(|| flags.html.display().to_string())
 }
 
-fn read(path: &Path) -> Result<RunLog> {
+pub(crate) fn read(path: &Path) -> Result<RunLog> {
     let file = File::open(path).with_context(|| path.display().to_string())?;
     RunLog::read(BufReader::new(file)).with_context(|| path.display().to_string())
 }
 
 /// A schedule by its name, or that of the run with its chunks.
-fn schedule(log: &RunLog, name: Option<&str>, chunks: Option<usize>) -> Result<(Box<dyn Schedule>, String)> {
+pub(crate) fn schedule(log: &RunLog, name: Option<&str>, chunks: Option<usize>) -> Result<(Box<dyn Schedule>, String)> {
     if let Some(name) = name {
         return Ok((shape::schedule(name, chunks)?, name.to_owned()));
     }
@@ -285,7 +185,7 @@ fn schedule(log: &RunLog, name: Option<&str>, chunks: Option<usize>) -> Result<(
 }
 
 /// The names of each stage's layers.
-fn layers<'a>(log: &'a RunLog, cut: &[Range<usize>]) -> Vec<Vec<&'a str>> {
+pub(crate) fn layers<'a>(log: &'a RunLog, cut: &[Range<usize>]) -> Vec<Vec<&'a str>> {
     let names = |range: &Range<usize>| log.run.layers[range.clone()].iter().map(|layer| layer.name.as_str()).collect();
     cut.iter().map(names).collect()
 }

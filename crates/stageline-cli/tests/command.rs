@@ -229,11 +229,12 @@ fn a_logged_run_is_predicted_advised_about_and_shown() {
     let crossing = crossing.display();
     let advice = text(&format!("advise --from {crossing} --bandwidth 100 --latency 5"));
     assert!(
-        advice.contains("links of 100.0000 GB/s and 5.000 ms are fast enough: at M = 2 and at most 2000.000 MB"),
+        advice.contains("0 to 1    100.0000    5.000 ms     2000.000       50.000 ms     3000.000 ms  33.7%, fast"),
         "{advice}"
     );
+    assert!(advice.contains("%, fast enough\nnone ") && !advice.contains("too slow"), "{advice}");
     let advice = text(&format!("advise --from {crossing} --bandwidth 2"));
-    assert!(advice.contains("are too slow for this split") && advice.contains("over them zb-h1 has"), "{advice}");
+    assert!(advice.contains("too slow for this split") && advice.contains("over them zb-h1 has"), "{advice}");
     // F, a second on the link, F and B, a second back, and B: then once more F and B on each.
     let linked = json(&format!("predict --from {crossing} --bandwidth 2 --micro-batches 1 --json"));
     assert_eq!(linked["step_seconds"].as_f64(), Some(1.0 + 1.0 + 3.0 + 1.0 + 2.0));
@@ -244,4 +245,68 @@ fn a_logged_run_is_predicted_advised_about_and_shown() {
     assert!(page.contains("<td>front</td>") && page.contains("<td>seed</td>"));
     let refused = error(&format!("predict --from {log} --stages 3"));
     assert!(refused.contains("2 layers cannot be cut into 3 stages"), "{refused}");
+}
+
+/// Four equal stages of a second a forward, two micro-batches, and links as they are given; 4, 1 and 4 GB cross.
+fn log_of_four(links: &str) -> String {
+    let plan = text("plan --stages 4 --micro-batches 2 --csv").replace('\n', "\\n");
+    let each = |entry: &dyn Fn(usize) -> String| (0..4).map(entry).collect::<Vec<_>>().join(",");
+    let layers = each(&|stage| format!(r#"{{"name":"block {stage}","stage":{stage},"weight":1,"parameters":5}}"#));
+    let stages = each(&|stage| {
+        let bytes = ["4e9", "1e9", "4e9", "null"][stage];
+        format!(
+            r#"{{"forward":1,"backward":2,"send_activation":0,"send_gradient":0,"flush":0,"output_bytes":{bytes}}}"#
+        )
+    });
+    let worker = r#"{"busy":6,"fill":3,"drain":6,"imbalance":0,"transfer":0,"flush":0,"other":0}"#;
+    let workers = each(&|_| worker.to_owned());
+    format!(
+        r#"{{"stageline":"0.1.0","schedule":"1f1b","plan":"{plan}","channel_capacity":2,"layers":[{layers}],{links}"tokens_per_micro_batch":10,"configuration":{{}}}}
+{{"step":0,"loss":2.0,"weight":20,"tokens_per_s":2,"step_seconds":15.0,"bubble":0.6,"bubble_ideal":0.6,"bubble_simulated":0.6,"learning_rate":0.1,"gradient_norm":1,"clipped":false,"loss_scale":1,"workers":[{workers}],"stages":[{stages}]}}
+"#
+    )
+}
+
+#[test]
+fn links_of_a_run_are_weighed_and_hosts_meet_where_the_step_is_least() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: String| {
+        let path = folder.path().join(name);
+        fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let log = write("run.jsonl", log_of_four(r#""links":[null,{"latency":0.25,"bandwidth":1e9},null],"#));
+    // (M + P - 1) (F + B) of which M (F + B) are busy, and what crosses once there and once back.
+    let (without, with) = (100.0 * (1.0 - 6.0 / 15.0), 100.0 * (1.0 - 6.0 / 17.5));
+    let verdict = format!("{with:.1}%, too slow for this split: {:.1}% of the stage time\n", with - without);
+    let row = "1 to 2      1.0000  250.000 ms     1000.000     2500.000 ms     3000.000 ms  ";
+    let advice = text(&format!("advise --from {log}"));
+    assert!(
+        advice.contains(&format!("{row}{verdict}{:<77}{verdict}{:<77}{without:.1}%\n", "all of them", "none")),
+        "{advice}"
+    );
+    let predicted = json(&format!("predict --from {log} --json"));
+    assert_eq!(predicted["step_seconds"].as_f64(), Some(17.5));
+    // A link that is given takes the place of the run's.
+    let fast = text(&format!("advise --from {log} --bandwidth 1000"));
+    assert!(fast.contains("\n0 to 1 ") && fast.contains("\n2 to 3 ") && !fast.contains("too slow"), "{fast}");
+
+    // F, 1.25 s on the link, (F + B) of both micro-batches, 1.25 s back, and B, with two layers a stage.
+    let advice = text(&format!("advise --from {log} --hosts 1,1"));
+    let rows: Vec<_> = advice.lines().skip_while(|line| !line.starts_with("hosts meet behind")).collect();
+    assert_eq!(rows[1], "block 1               1000.000     6000.000 ms  20500.000 ms   41.5%", "{advice}");
+    assert!(rows[2].contains(" 4000.000 ") && rows[3].contains(" 4000.000 "), "{advice}");
+    assert_eq!(rows[4..7], ["the best cut for these hosts:", "stage 0: block 0, block 1", "stage 1: block 2, block 3"]);
+
+    let same = write("same.jsonl", log_of_four("").replace("4e9", "1e9"));
+    assert!(error(&format!("advise --from {same} --hosts 1,1")).contains("say what joins hosts with --bandwidth"));
+    let advice = text(&format!("advise --from {same} --hosts 1,1 --bandwidth 1 --latency 250"));
+    assert!(
+        advice.contains("the same crosses all of these boundaries, so that only balance decides\nthe best"),
+        "{advice}"
+    );
+    let advice = text(&format!("advise --from {same} --hosts 2,2 --bandwidth 1"));
+    assert!(advice.contains("there is no other boundary of the run where they could meet"), "{advice}");
+    assert!(error(&format!("advise --from {same} --hosts 4 --bandwidth 1")).contains("hosts of [4] workers"));
+    assert!(error(&format!("advise --from {same} --hosts 4,4 --bandwidth 1")).contains("cannot meet at boundaries"));
 }

@@ -5,14 +5,17 @@
 //! - [`record`]: the lines of a run's log; [`run_log`] reads one.
 //! - [`trace`]: a run for Perfetto; [`tensorboard`]: for TensorBoard.
 //! - [`chart`]: lines and bars as SVG.
-//! - [`predict`]: what another plan would give.
+//! - [`predict`]: what another plan would give; `network`: over what its workers are joined; [`host_cuts`]: where hosts meet.
 //! - [`mod@run_page`]: a run as a page.
 //! - [`page`]: one HTML file that needs nothing else.
 
 pub mod chart;
 mod footprint;
+pub mod host_cuts;
+mod network;
 pub mod page;
 pub mod predict;
+mod predict_error;
 pub mod record;
 pub mod run_log;
 pub mod run_page;
@@ -21,8 +24,12 @@ mod text;
 pub mod trace;
 
 pub use chart::{Line, LineChart, Scale, Series, StackedBars};
+pub use host_cuts::HostCut;
+pub use network::Hosts;
 pub use page::Page;
-pub use predict::{Cut, Link, Measured, PredictError, Prediction, Target};
+pub use predict::{Crossing, Cut, Measured, Prediction, Target};
+pub use predict_error::PredictError;
+pub use record::Link;
 pub use run_log::{Cause, LogError, RunLog};
 pub use run_page::run_page;
 pub use tensorboard::TensorBoard;

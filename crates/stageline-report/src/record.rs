@@ -58,6 +58,10 @@ pub struct Run {
     pub channel_capacity: usize,
     /// The layers of the model, in order.
     pub layers: Vec<Layer>,
+    /// What the probe at the start measured between each stage and the next, an entry a boundary: `None` where both share a host's
+    /// memory. Empty where there was no probe.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub links: Vec<Option<Link>>,
     /// What each worker was estimated to hold, where that could be known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub memory: Vec<EstimatedMemory>,
@@ -68,6 +72,22 @@ pub struct Run {
     pub machine: BTreeMap<String, Value>,
     /// Everything that was set.
     pub configuration: BTreeMap<String, Value>,
+}
+
+/// What joins two workers that do not share a host's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Link {
+    /// From the send to the moment the other can take it, but for what its size takes, in seconds.
+    pub latency: f64,
+    /// Each way, in bytes a second, finite and at least 1; what crosses follows each other.
+    pub bandwidth: f64,
+}
+
+impl Link {
+    /// From the send of so many bytes to the moment the other can take them, in seconds.
+    pub fn takes(self, bytes: f64) -> f64 {
+        self.latency + bytes / self.bandwidth
+    }
 }
 
 /// What a worker was estimated to hold before the first step, in bytes.

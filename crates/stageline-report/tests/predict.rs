@@ -1,74 +1,14 @@
 //! Predictions from runs that are made up, of which everything is known.
 
-use std::collections::BTreeMap;
+mod made_up;
 
-use stageline_report::record::{Account, Layer, Line, Run, StageCosts, Step, WorkerMemory};
-use stageline_report::{Cause, Cut, Link, LogError, Measured, PredictError, RunLog, Target, run_page};
-use stageline_schedule::{GPipe, Interleaved, OneFOneB, Schedule, ZbH1};
+use std::ops::Range;
 
-fn costs_of(forward: f64) -> StageCosts {
-    let activation_bytes = Some(1000.0 * forward);
-    StageCosts { forward, backward: 2.0 * forward, flush: 0.5 * forward, activation_bytes, ..StageCosts::default() }
-}
+use stageline_report::record::Line;
+use stageline_report::{Cause, Cut, Hosts, Link, LogError, Measured, PredictError, RunLog, Target, run_page};
+use stageline_schedule::{GPipe, Interleaved, OneFOneB, Schedule, ZbH1, ZbV};
 
-/// A run of layers that take so many seconds for a forward, twice that for a backward and half for the flush.
-fn log(layers: &[f64], stages: usize, micro_batches: usize, other: f64) -> RunLog {
-    let plan = OneFOneB.plan(stages, micro_batches).unwrap();
-    let of_stage = |layer: usize| layer * stages / layers.len();
-    let stage_costs = |stage: usize| {
-        let own = layers.iter().enumerate().filter(|(layer, _)| of_stage(*layer) == stage).map(|(_, cost)| cost);
-        let forward: f64 = own.sum();
-        StageCosts { output_bytes: (stage + 1 < stages).then_some(1e6 * (stage + 1) as f64), ..costs_of(forward) }
-    };
-    let memory = |stage: usize| {
-        let own = (0..layers.len()).filter(|&layer| of_stage(layer) == stage).count() as u64;
-        let activations = plan.peak_live()[stage] as f64 * stage_costs(stage).activation_bytes.unwrap();
-        WorkerMemory { resident: 12 * own, peak: 12 * own + 4 * own + activations as u64 + 500 }
-    };
-    let layer = |(layer, cost): (usize, &f64)| {
-        let (name, stage) = (format!("layer {layer}"), of_stage(layer));
-        Layer { name, stage, weight: *cost, parameters: 1 }
-    };
-    let run = Run {
-        stageline: "0".to_owned(),
-        schedule: "1f1b".to_owned(),
-        plan: plan.to_csv(),
-        channel_capacity: micro_batches,
-        memory: Vec::new(),
-        layers: layers.iter().enumerate().map(layer).collect(),
-        tokens_per_micro_batch: 100.0,
-        machine: BTreeMap::new(),
-        configuration: BTreeMap::from([("data".to_owned(), "made up".into())]),
-    };
-    let step = |step| Step {
-        step,
-        loss: Some(1.0),
-        weight: 1.0,
-        tokens_per_s: 1.0,
-        model_flop_utilisation: None,
-        step_seconds: 1.0,
-        synchronised: false,
-        bubble: 0.25,
-        bubble_ideal: 0.2,
-        bubble_simulated: 0.2,
-        learning_rate: Some(0.1),
-        gradient_norm: Some(1.0),
-        clipped: Some(false),
-        loss_scale: 1.0,
-        workers: vec![Account { imbalance: 0.1, other, ..Account::default() }; stages],
-        stages: (0..stages).map(stage_costs).collect(),
-        memory: (0..stages).map(memory).collect(),
-        health: Vec::new(),
-        timeline: Vec::new(),
-    };
-    let lines = (0..5).map(|number| Line::Step(Box::new(step(number))));
-    let text: String = [Line::Run(Box::new(run))]
-        .into_iter()
-        .chain(lines)
-        .map(|line| serde_json::to_string(&line).unwrap() + "\n")
-        .collect();
-    RunLog::read(text.as_bytes()).unwrap()
-}
+use made_up::log;
 
 /// One micro-batch goes down and comes back: every boundary costs its latency twice, and what its bytes take.
 #[test]
@@ -77,7 +17,7 @@ fn links_cost_their_latency_and_what_crosses_them() {
     let link = Link { latency: 0.25, bandwidth: 1e6 };
     let measured = Measured::of(&log(&[1.0; 12], 4, 4, 0.0)).unwrap();
     let (plain, linked) = (measured.clone(), measured.over(link).unwrap());
-    assert_eq!(linked.most_crossing(), Some(3e6));
+    assert_eq!((plain.slowest_link(), linked.slowest_link()), (None, Some(link)));
     let step = |measured: &Measured, workers| measured.predict(&one(workers)).unwrap().step;
     // 1, 2 and 3 MB.
     assert!((step(&linked, 4) - step(&plain, 4) - 2.0 * (3.0 * 0.25 + 1.0 + 2.0 + 3.0)).abs() < 1e-9);
@@ -85,8 +25,114 @@ fn links_cost_their_latency_and_what_crosses_them() {
     assert!((step(&linked, 2) - step(&plain, 2) - 2.0 * (0.25 + 2.0)).abs() < 1e-9);
     // Where it had none: the mean.
     assert!((step(&linked, 3) - step(&plain, 3) - 2.0 * (2.0 * 0.25 + 2.0 * 2.0)).abs() < 1e-9);
-    let alone = Measured::of(&log(&[1.0; 4], 1, 4, 0.0)).unwrap().over(link).unwrap_err();
-    assert!(matches!(alone, PredictError::Bytes), "{alone}");
+    let alone = Measured::of(&log(&[1.0; 4], 1, 4, 0.0)).unwrap().over(link).unwrap();
+    assert!(alone.predict(&one(1)).is_ok());
+    let unknown = alone.predict(&one(2)).unwrap_err();
+    assert!(matches!(unknown, PredictError::Bytes), "{unknown}");
+}
+
+/// A run on two hosts of two workers each, over this link.
+fn log_of_two_hosts(link: Link) -> RunLog {
+    let mut log = log(&[1.0; 12], 4, 4, 0.0);
+    log.run.links = vec![None, Some(link), None];
+    log
+}
+
+/// As above, where only the second of three boundaries has a link.
+#[test]
+fn links_of_the_run_join_the_same_workers_again() {
+    let link = Link { latency: 0.25, bandwidth: 1e6 };
+    let measured = Measured::of(&log_of_two_hosts(link)).unwrap();
+    let predict = |measured: &Measured, workers, schedule: &dyn Schedule| {
+        measured.predict(&Target { workers, micro_batches: 1, schedule, cut: Cut::OfTheRun })
+    };
+    let more = |workers, schedule: &dyn Schedule| {
+        let plain = predict(&measured.clone().without_links(), workers, schedule).unwrap();
+        predict(&measured, workers, schedule).unwrap().step - plain.step
+    };
+    // 2 MB there, and as many back.
+    assert!((more(4, &OneFOneB) - 2.0 * (0.25 + 2.0)).abs() < 1e-9);
+    // The first two workers of the run are on one host.
+    assert_eq!(more(2, &OneFOneB), 0.0);
+    // In a V, workers 1 and 2 hand each other both chunks: once where the run had a boundary, and once the mean, both 2 MB.
+    assert!((more(4, &ZbV) - 4.0 * (0.25 + 2.0)).abs() < 1e-9);
+    let chunks = Target { workers: 4, micro_batches: 4, schedule: &Interleaved { chunks: 2 }, cut: Cut::Balanced };
+    let unlinked = measured.predict(&chunks).unwrap_err();
+    assert!(matches!(unlinked, PredictError::Unlinked { from: 3, to: 0 }), "{unlinked}");
+    let unlinked = predict(&measured, 6, &OneFOneB).unwrap_err();
+    assert!(matches!(unlinked, PredictError::Unlinked { from: 3, to: 4 }), "{unlinked}");
+    // What is given instead joins any workers.
+    assert!(predict(&measured.over(link).unwrap(), 6, &OneFOneB).is_ok());
+}
+
+/// A send that waited for what crossed is not counted again; what it took besides is, at every boundary.
+#[test]
+fn what_crosses_links_counts_once() {
+    let link = Link { latency: 0.25, bandwidth: 1e6 };
+    let target = Target { workers: 4, micro_batches: 1, schedule: &OneFOneB, cut: Cut::OfTheRun };
+    let step = |log: &RunLog| Measured::of(log).unwrap().predict(&target).unwrap().step;
+    let mut log = log_of_two_hosts(link);
+    let without_sends = step(&log);
+    for (send, handing_over) in [(0.5, 0.0), (2.25, 0.0), (2.25 + 0.125, 0.125)] {
+        for step in &mut log.steps {
+            (step.stages[1].send_activation, step.stages[2].send_gradient) = (send, send);
+        }
+        assert!((step(&log) - without_sends - 6.0 * handing_over).abs() < 1e-9, "{send}: {}", step(&log));
+    }
+    // Where there was no link, a send took its worker all that it took.
+    log.run.links.clear();
+    assert!((step(&log) - (without_sends - 2.0 * 2.25) - 6.0 * 2.375).abs() < 1e-9, "{}", step(&log));
+}
+
+/// For one micro-batch, every boundary adds what its activation and gradient take.
+#[test]
+fn each_link_is_weighed_by_itself() {
+    let link = |seconds| Link { latency: seconds, bandwidth: 1e6 };
+    let mut log = log(&[1.0; 12], 4, 4, 0.0);
+    log.run.links = vec![Some(link(0.5)), None, Some(link(0.25))];
+    let measured = Measured::of(&log).unwrap();
+    let target = Target { workers: 4, micro_batches: 1, schedule: &OneFOneB, cut: Cut::OfTheRun };
+    // A forward takes 3 s a stage, and the flush half of it.
+    let bubble = |crossings: f64| 1.0 - (4.0 * 9.0 + 4.0 * 1.5) / (4.0 * (4.0 * 9.0 + 1.5 + crossings));
+    let crossings = measured.crossings(&target).unwrap();
+    assert_eq!(crossings.iter().map(|(crossing, _)| crossing.stage).collect::<Vec<_>>(), [0, 2]);
+    for ((crossing, alone), takes) in crossings.iter().zip([2.0 * 1.5, 2.0 * 3.25]) {
+        assert_eq!(crossing.takes(), takes);
+        assert!((alone - bubble(takes)).abs() < 1e-12, "{crossing:?}: {alone}");
+    }
+    assert!((measured.predict(&target).unwrap().bubble - bubble(3.0 + 6.5)).abs() < 1e-12);
+    assert_eq!(measured.computes(0..3), 9.0);
+    assert_eq!(measured.slowest_link(), Some(link(0.5)));
+    assert_eq!(measured.without_links().crossings(&target).unwrap(), []);
+}
+
+#[test]
+fn links_are_written_and_read_and_old_logs_have_none() {
+    let log = log_of_two_hosts(Link { latency: 3e-4, bandwidth: 1.25e8 });
+    let text = serde_json::to_string(&Line::Run(Box::new(log.run.clone()))).unwrap();
+    assert!(text.contains(r#""links":[null,{"latency":0.0003,"bandwidth":125000000.0},null]"#), "{text}");
+    assert_eq!(RunLog::read(text.as_bytes()).unwrap().run, log.run);
+    let mut old = log.run;
+    old.links.clear();
+    let text = serde_json::to_string(&Line::Run(Box::new(old.clone()))).unwrap();
+    assert!(!text.contains("links"), "{text}");
+    assert_eq!(RunLog::read(text.as_bytes()).unwrap().run, old);
+}
+
+#[test]
+fn links_of_which_no_times_can_be_made_are_refused() {
+    for (latency, bandwidth) in [(0.0, 0.0), (-1.0, 1e9), (f64::NAN, 1e9), (0.0, f64::INFINITY)] {
+        let link = Link { latency, bandwidth };
+        let error = Measured::of(&log_of_two_hosts(link)).unwrap_err();
+        assert!(matches!(error, PredictError::Link(_)), "{error}");
+        let local = Measured::of(&log(&[1.0; 4], 2, 4, 0.0)).unwrap();
+        assert!(matches!(local.clone().over(link), Err(PredictError::Link(_))));
+        let hosts = Hosts::new(vec![1, 1]).unwrap();
+        assert!(matches!(local.between(hosts, link), Err(PredictError::Link(_))));
+    }
+    let mut log = log_of_two_hosts(Link { latency: 0.0, bandwidth: 1e9 });
+    log.run.links.pop();
+    assert!(matches!(Measured::of(&log), Err(PredictError::Links { links: 2, boundaries: 3 })));
 }
 
 /// With equal layers, the closed form of 1F1B and GPipe: (M + P - 1) (F + B), and then the flush.
@@ -174,6 +220,11 @@ fn the_run_itself_is_predicted_with_its_own_cut() {
     assert_eq!(own.cut, [0..2, 2..4]);
     assert!((own.step - (4.0 * 18.0 + 3.0)).abs() < 1e-9, "{}", own.step);
     assert_eq!(predict(Cut::Balanced, 4).unwrap().cut, [0..1, 1..4]);
+    let given = |cut: &[Range<usize>]| predict(Cut::Given(cut.to_vec()), 4);
+    assert_eq!(given(&[0..2, 2..4]).unwrap(), own);
+    for none in [&[0..2, 1..4][..], &[0..2, 2..3], &[0..0, 0..4], &[0..1, 1..2, 2..4]] {
+        assert!(matches!(given(none), Err(PredictError::Cut { layers: 4, stages: 2, .. })), "{none:?}");
+    }
     // The plan itself is of its own shape only.
     assert!(matches!(predict(Cut::OfTheRun, 8), Err(PredictError::Schedule(_))));
 }
@@ -181,11 +232,11 @@ fn the_run_itself_is_predicted_with_its_own_cut() {
 #[test]
 fn the_least_m_for_a_bubble_is_found() {
     let measured = Measured::of(&log(&[1.0; 4], 4, 4, 0.0)).unwrap();
-    let (micro_batches, prediction) = measured.least_micro_batches(4, &OneFOneB, 0.1, 100).unwrap().unwrap();
+    let target = |micro_batches| Target { workers: 4, micro_batches, schedule: &OneFOneB, cut: Cut::Balanced };
+    let (micro_batches, prediction) = measured.least_micro_batches(&target(1), 0.1, 100).unwrap().unwrap();
     assert!(prediction.bubble <= 0.1);
-    let fewer = Target { workers: 4, micro_batches: micro_batches - 1, schedule: &OneFOneB, cut: Cut::Balanced };
-    assert!(measured.predict(&fewer).unwrap().bubble > 0.1);
-    assert_eq!(measured.least_micro_batches(4, &OneFOneB, 0.1, 8).unwrap(), None);
+    assert!(measured.predict(&target(micro_batches - 1)).unwrap().bubble > 0.1);
+    assert_eq!(measured.least_micro_batches(&target(1), 0.1, 8).unwrap(), None);
 }
 
 #[test]
