@@ -9,6 +9,7 @@ use crate::ledger::LedgerError;
 use crate::loss_scale::LossScale;
 use crate::mismatch::Mismatch;
 use crate::precision::Precision;
+use crate::remote::LostHost;
 use crate::watchdog::{Stall, Watchdog};
 
 /// Why a pipeline cannot be built. Threads that have started, if any, have ended.
@@ -163,6 +164,21 @@ pub enum StepError {
         "the pipeline is given up: {0}\nlook at what the stages at work do, or give it more time with `.watchdog(...)`"
     )]
     Stalled(Box<Stall>),
+    /// Hosts of stages do not answer any more. All workers are told to stop; a thread that does not end within 5 s is left behind
+    /// with its module. No stage that is still there has stepped.
+    #[error(
+        "{}, in {during}; start `stageline serve` there again, or name devices of other hosts, and go on from the last checkpoint \
+         on disk: first, {cause}",
+        hosts.iter().map(LostHost::to_string).collect::<Vec<_>>().join("; ")
+    )]
+    HostsLost {
+        /// The hosts.
+        hosts: Vec<LostHost>,
+        /// In what.
+        during: During,
+        /// What was seen first.
+        cause: Box<StepError>,
+    },
     /// An earlier step or evaluation failed.
     #[error(
         "the pipeline stopped in {during}, with the error that it returned; take what it had before with `checkpoint`, \
@@ -174,7 +190,8 @@ pub enum StepError {
     },
     /// A stage has gone, and with it what a checkpoint needs.
     #[error(
-        "stage {stage} is lost: its thread did not end, or panicked outside any action; go on from the last checkpoint on disk"
+        "stage {stage} is lost: its thread did not end, or panicked outside any action, or its host does not answer; go on from the \
+         last checkpoint on disk"
     )]
     Lost {
         /// The stage.

@@ -1,8 +1,9 @@
 //! The caller's handle: what is asked of a pipeline.
 //!
 //! - `train`: a step; `steps`: one after the other; `probe`: gradients without a step; `rehearse`: what a step will hold.
-//! - `pass`: what both ask of the workers.
+//! - `pass`: what both ask of the workers; `hosts`: those that are lost.
 
+mod hosts;
 mod pass;
 mod probe;
 mod rehearse;
@@ -81,6 +82,8 @@ pub struct Pipeline<In: Payload, Target: Payload> {
     began: Instant,
     /// The stages, once their workers have ended.
     ended: Vec<Box<dyn Runner>>,
+    /// Stages on hosts that do not answer any more.
+    out_of_reach: Vec<usize>,
 }
 
 /// How long threads are waited for after an error, if no action takes long: one in an endless action cannot be ended from outside.
@@ -168,6 +171,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             during: During::Step(0),
             began: Instant::now(),
             ended: Vec::new(),
+            out_of_reach: Vec::new(),
             plan: Arc::clone(&plan),
         };
         let mut unseated: Vec<_> = runners.into_iter().map(Some).collect();
@@ -254,7 +258,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             self.stop.raise(error);
         }
         self.join(self.stepping.watchdog.map(|watchdog| AFTER_AN_ERROR.max(watchdog.many(self.longest))));
-        self.stop.take_error().unwrap_or(StepError::Stopped { during: self.during })
+        let error = self.stop.take_error().unwrap_or(StepError::Stopped { during: self.during });
+        self.of_hosts(error)
     }
 
     /// Waits for a message of a worker, and looks meanwhile whether any of them still begins something.
@@ -287,6 +292,11 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         }
         if stall.still > limit && !self.warned.replace(true) {
             tracing::warn!(events = %stall.to_json(), "{stall}");
+            let hosts = self.lost_hosts();
+            if !hosts.is_empty() {
+                let (during, cause) = (self.during, Box::new(StepError::Stalled(Box::new(stall))));
+                return Err(Ended::ByCaller(StepError::HostsLost { hosts, during, cause }));
+            }
         }
         Ok(())
     }

@@ -8,6 +8,7 @@
 //! - [`Token`]: what a server asks for.
 
 mod error;
+mod lost;
 mod name;
 mod token;
 
@@ -23,6 +24,8 @@ mod operations;
 mod serve;
 
 pub use error::RemoteError;
+pub use lost::LostHost;
+pub(crate) use lost::lost_hosts;
 pub use name::{HostName, Reach, RemoteName};
 #[cfg(feature = "serve")]
 pub use serve::{Admission, Listen, ServeError, Server};

@@ -84,6 +84,10 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
 
     /// Of workers that have ended.
     fn kept(&self) -> Result<Vec<StageState>, StepError> {
+        // Before anything is read: who waits for a lost host would wait for ever.
+        if let Some(&stage) = self.out_of_reach.first() {
+            return Err(StepError::Lost { stage });
+        }
         let here = |stage: usize| self.ended.iter().find(|runner| runner.stage() == stage && runner.is_whole());
         let state = |stage| {
             let runner = here(stage).ok_or(StepError::Lost { stage })?;

@@ -4,10 +4,10 @@ use std::net::ToSocketAddrs;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use burn::remote::{ConnectError, IrohHost, IrohRelays, RemoteHost};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Device;
 
 use super::connected::{self, Connected};
 use super::error::RemoteError;
@@ -98,35 +98,41 @@ fn refusal(name: &RemoteName, error: &ConnectError) -> RemoteError {
             theirs: format!("version {server_version} of burn's remote protocol"),
             ours: format!("version {client_version}"),
         },
+        ConnectError::Unreachable { reason } => unreachable(name, reason.clone()),
         error => unreachable(name, error.to_string()),
     }
 }
 
-/// Whether the host of a device answers anew within a time; `None` where it does, or where nobody knows how to ask it.
-pub(crate) fn silence(device: &Device, patience: Duration) -> Option<Silence> {
-    static ASKED: AtomicUsize = AtomicUsize::new(0);
-    let Connected { name, token, .. } = connected::find(device)?;
-    let purpose = format!("is it there {}", ASKED.fetch_add(1, Ordering::Relaxed));
-    let (done, result) = mpsc::channel();
-    let asked = name.clone();
-    thread::spawn(move || {
-        let answer = open(&asked, token.as_ref(), &purpose)
-            .map(|device| Tensor::<1>::ones([1], &device).try_into_data().map(drop));
-        done.send(match answer {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(RemoteError::Unreachable { cause, .. }) => Err(cause),
-            // It is there, if only to refuse.
-            Err(_) => Ok(()),
-        })
-    });
-    let silent = |_| Err(format!("it did not answer for {:.1} s", patience.as_secs_f64()));
-    let cause = result.recv_timeout(patience).unwrap_or_else(silent).err()?;
-    Some(Silence { host: name.host, cause })
+/// How long a host may take to answer that it is still there.
+const STILL_THERE: Duration = Duration::from_secs(5);
+
+/// A host that was asked whether it is still there.
+pub(super) struct Asked {
+    host: HostName,
+    asked: Instant,
+    answer: mpsc::Receiver<Result<(), String>>,
 }
 
-/// A host that does not answer.
-pub(crate) struct Silence {
-    pub(crate) host: HostName,
-    pub(crate) cause: String,
+/// Asks the host of a device whether it is still there, by a session of its own: that of the device may be what is lost.
+pub(super) fn ask(Connected { name, token, .. }: Connected) -> Asked {
+    static ASKED: AtomicUsize = AtomicUsize::new(0);
+    let purpose = format!("is it there {}", ASKED.fetch_add(1, Ordering::Relaxed));
+    let (done, answer) = mpsc::channel();
+    let host = name.host.clone();
+    thread::spawn(move || {
+        done.send(match open(&name, token.as_ref(), &purpose) {
+            Err(RemoteError::Unreachable { cause, .. }) => Err(cause),
+            // Who refuses is there.
+            _ => Ok(()),
+        })
+    });
+    Asked { host, asked: Instant::now(), answer }
+}
+
+impl Asked {
+    pub(super) fn answer(self) -> (HostName, Result<(), String>) {
+        let silent = |_| Err(format!("it does not answer for {} s", STILL_THERE.as_secs()));
+        let answer = self.answer.recv_timeout(STILL_THERE.saturating_sub(self.asked.elapsed()));
+        (self.host, answer.unwrap_or_else(silent))
+    }
 }

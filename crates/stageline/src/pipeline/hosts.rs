@@ -1,0 +1,32 @@
+//! Hosts of stages that are lost.
+
+use super::Pipeline;
+use crate::error::StepError;
+use crate::payload::Payload;
+use crate::remote::{LostHost, lost_hosts};
+
+impl<In: Payload, Target: Payload> Pipeline<In, Target> {
+    /// Those of its stages that do not answer any more.
+    pub(super) fn lost_hosts(&self) -> Vec<LostHost> {
+        lost_hosts(self.stages.iter().map(|(device, _)| device))
+    }
+
+    /// An error that says which hosts are lost, if it is because of that: a server that goes away shows wherever its tensors, or
+    /// those that came through it, are asked for.
+    pub(super) fn of_hosts(&mut self, error: StepError) -> StepError {
+        let error = match error {
+            StepError::Stage(_) | StepError::Stalled(_) => {
+                let during = self.during;
+                match self.lost_hosts() {
+                    none if none.is_empty() => error,
+                    hosts => StepError::HostsLost { hosts, during, cause: Box::new(error) },
+                }
+            }
+            other => other,
+        };
+        if let StepError::HostsLost { hosts, .. } = &error {
+            self.out_of_reach = hosts.iter().flat_map(|host| host.stages.iter().copied()).collect();
+        }
+        error
+    }
+}
