@@ -49,6 +49,9 @@ use stageline::{
     CountingAllocator, MemoryEstimate, Pipeline, PipelineBuilder, StageConfig, StepError, StepReport, Verify,
 };
 use stageline_report::record::Run;
+use tracing::Level;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::prelude::*;
 
 use crate::cut::Bytes;
 use crate::flags::{FlushName, Job, OptimizerName, Training};
@@ -80,7 +83,11 @@ fn main() -> ExitCode {
 fn run() -> Result<()> {
     let progress = Progress::default();
     let warnings = progress.clone();
-    tracing_subscriber::fmt().with_writer(move || warnings.clone()).with_target(false).without_time().init();
+    let shown =
+        tracing_subscriber::fmt::layer().with_writer(move || warnings.clone()).with_target(false).without_time();
+    // What comes of a lost host is an error of the training; burn has a line for everything that was on its way there.
+    let worth_showing = Targets::new().with_default(Level::INFO).with_target("burn_remote", Level::ERROR);
+    tracing_subscriber::registry().with(shown.with_filter(worth_showing)).init();
     let (resolved, saved) = keep::command_line(&std::env::args_os().collect::<Vec<_>>())?;
     if resolved.flags.print_config {
         print!("{}", resolved.settings.to_toml()?);

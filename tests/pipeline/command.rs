@@ -6,12 +6,21 @@ use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
-/// A program that a plain `cargo test` has built beside this one.
+/// An example that a plain `cargo test` has built beside this test.
 pub fn example(name: &str) -> Command {
+    program(&format!("examples/{name}"))
+}
+
+/// A program that a plain `cargo test` has built, by its path among them.
+pub fn program(path: &str) -> Command {
     let test = env::current_exe().unwrap();
-    let folder = test.parent().and_then(|deps| deps.parent()).unwrap().join("examples");
-    let program = folder.join(format!("{name}{}", env::consts::EXE_SUFFIX));
-    assert!(program.is_file(), "{} is not built; run `cargo test` or `cargo build --examples`", program.display());
+    let folder = test.parent().and_then(|deps| deps.parent()).unwrap();
+    let program = folder.join(format!("{path}{}", env::consts::EXE_SUFFIX));
+    assert!(
+        program.is_file(),
+        "{} is not built; run `cargo test` or `cargo build --bins --examples`",
+        program.display()
+    );
     Command::new(program)
 }
 

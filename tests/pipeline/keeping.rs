@@ -30,13 +30,21 @@ impl Place {
         self.0.path().join(name)
     }
 
-    /// The flags in which `@` stands for this folder.
+    /// The flags in which `@` before a name stands for this folder.
     pub fn command(&self, flags: &str) -> Command {
         let mut command = example("gpt");
-        let here = format!("{}/", self.0.path().display());
         command.env("RUST_BACKTRACE", "0");
-        command.args(format!("{SMALL} --data @text {flags}").replace('@', &here).split_whitespace());
+        command.args(self.words(&format!("{SMALL} --data @text {flags}")));
         command
+    }
+
+    /// Each of them.
+    pub fn words(&self, flags: &str) -> Vec<String> {
+        let word = |word: &str| match word.strip_prefix('@') {
+            Some(name) => self.path(name).display().to_string(),
+            None => word.to_owned(),
+        };
+        flags.split_whitespace().map(word).collect()
     }
 
     pub fn run(&self, flags: &str) -> Output {

@@ -34,6 +34,8 @@ mod parity;
 mod precision;
 mod recompute;
 mod recording;
+#[cfg(unix)]
+mod remote;
 mod resume;
 mod steps;
 mod terms;

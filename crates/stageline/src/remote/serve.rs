@@ -91,6 +91,7 @@ pub struct Server {
     runtime: tokio::runtime::Runtime,
     server: RemoteServer,
     bound: Bound,
+    ends: Ends,
 }
 
 enum Bound {
@@ -99,7 +100,7 @@ enum Bound {
 }
 
 impl Server {
-    /// Takes the port; who connects waits until the server [serves](Self::serve).
+    /// Takes the port; who connects waits until the server [serves](Self::serve). From now on what asks the process to end is noted.
     ///
     /// # Errors
     /// [`ServeError`] where the port is taken, or the key cannot be used.
@@ -122,7 +123,8 @@ impl Server {
             }
         };
         let server = admitting(hosting(devices), admission);
-        Ok(Self { runtime, server, bound })
+        let ends = runtime.block_on(async { Ends::noted() }).map_err(ServeError::Runtime)?;
+        Ok(Self { runtime, server, bound, ends })
     }
 
     /// What its devices are called elsewhere, without their index. Where an address is part of that, it is the one of this host from
@@ -147,12 +149,12 @@ impl Server {
     /// # Errors
     /// [`ServeError`] where the network fails.
     pub fn serve(self) -> Result<(), ServeError> {
-        let Self { runtime, server, bound } = self;
+        let Self { runtime, server, bound, ends } = self;
         let served = runtime.block_on(async move {
             match bound {
                 Bound::WebSocket(listener) => {
                     let served = server.serve_async(WebSocketTransport::from_listener(listener));
-                    until_asked(async { Ok(served.await?) }).await
+                    ends.or(async { Ok(served.await?) }).await
                 }
                 Bound::Iroh(endpoint, _) => {
                     let protocol = server.into_protocol(&endpoint)?;
@@ -161,7 +163,7 @@ impl Server {
                         endpoint.closed().await;
                         Err(ServeError::Burn("its connection to the network closed".to_owned()))
                     };
-                    let served = until_asked(closed).await;
+                    let served = ends.or(closed).await;
                     // Clients learn at once that it is gone.
                     if let Err(error) = router.shutdown().await {
                         tracing::warn!(%error, "the server did not shut down as it should");
@@ -194,24 +196,42 @@ fn from_elsewhere(address: SocketAddr) -> SocketAddr {
     route.map_or(address, |route| SocketAddr::new(route.ip(), address.port()))
 }
 
-async fn until_asked(served: impl Future<Output = Result<(), ServeError>>) -> Result<(), ServeError> {
-    #[cfg(unix)]
-    let terminated = async {
+/// What asks the process to end.
+#[cfg(unix)]
+struct Ends([tokio::signal::unix::Signal; 2]);
+
+#[cfg(unix)]
+impl Ends {
+    fn noted() -> io::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
-        match signal(SignalKind::terminate()) {
-            Ok(mut signals) => drop(signals.recv().await),
-            Err(error) => {
-                tracing::warn!(%error, "SIGTERM ends the server at once");
-                std::future::pending().await
-            }
+        Ok(Self([signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?]))
+    }
+
+    /// Until it comes, or this ends.
+    async fn or(self, served: impl Future<Output = Result<(), ServeError>>) -> Result<(), ServeError> {
+        let Self([mut interrupt, mut terminate]) = self;
+        tokio::select! {
+            served = served => served,
+            _ = interrupt.recv() => Ok(()),
+            _ = terminate.recv() => Ok(()),
         }
-    };
-    #[cfg(not(unix))]
-    let terminated = std::future::pending::<()>();
-    tokio::select! {
-        served = served => served,
-        _ = tokio::signal::ctrl_c() => Ok(()),
-        () = terminated => Ok(()),
+    }
+}
+
+#[cfg(not(unix))]
+struct Ends;
+
+#[cfg(not(unix))]
+impl Ends {
+    fn noted() -> io::Result<Self> {
+        Ok(Self)
+    }
+
+    async fn or(self, served: impl Future<Output = Result<(), ServeError>>) -> Result<(), ServeError> {
+        tokio::select! {
+            served = served => served,
+            _ = tokio::signal::ctrl_c() => Ok(()),
+        }
     }
 }
 

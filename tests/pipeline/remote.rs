@@ -1,0 +1,225 @@
+//! Stages on devices of other hosts, each a server process on this one: the bits of a local run, what is refused, and what is lost.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+
+use burn::backend::Flex;
+use burn::backend::ops::FloatTensorOps;
+use burn::server::{RemoteServer, WebSocketTransport};
+use burn::tensor::{Device, TensorData};
+
+use crate::command::program;
+use crate::keeping::{Place, hash, wait_for_lines};
+
+/// A server process; it ends with the test.
+struct Server {
+    process: Child,
+    /// What its devices are called here, without an index.
+    host: String,
+}
+
+impl Server {
+    fn start(flags: &str, place: &Place) -> Self {
+        let mut command = command(flags, place);
+        let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let named = lines.map(|line| line.unwrap()).find_map(|line| Some(line.strip_prefix("--device ")?.to_owned()));
+        let host = named.unwrap().split(',').next().unwrap().strip_suffix("/0").unwrap().to_owned();
+        Self { process, host }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// `stageline serve`, with `@` for the folder.
+fn command(flags: &str, place: &Place) -> Command {
+    let mut command = program("stageline");
+    command.arg("serve").args(place.words(flags));
+    command
+}
+
+/// As many servers, reached in this way.
+fn servers(count: usize, way: &str, place: &Place) -> Vec<Server> {
+    (0..count).map(|index| Server::start(&format!("--port 0 --key @key{index} {way}"), place)).collect()
+}
+
+/// Four stages, of which the first is here.
+fn devices(servers: &[Server]) -> String {
+    let remote: Vec<_> = servers.iter().map(|server| format!("{}/0", server.host)).collect();
+    format!("--stages 4 --device cpu,{}", remote.join(","))
+}
+
+const TOKEN: &str = "--token-file @token";
+
+/// The ways to reach a server, and what a training needs for it.
+const WAYS: [(&str, &str); 4] = [
+    ("--transport websocket --allow-anyone", ""),
+    ("--transport websocket --token-file @token", TOKEN),
+    ("--transport iroh --allow-anyone", ""),
+    ("--transport iroh --relays disabled --token-file @token", TOKEN),
+];
+
+fn place() -> Place {
+    let place = Place::new();
+    fs::write(place.path("token"), "a secret\nand what is no part of it\n").unwrap();
+    fs::write(place.path("other"), "another secret\n").unwrap();
+    place
+}
+
+#[test]
+fn stages_on_three_other_hosts_train_to_the_bits_of_a_local_run() {
+    let place = place();
+    let expected = place.said("--stages 4 --steps 3");
+    for (way, token) in WAYS {
+        let servers = servers(3, way, &place);
+        let said = place.said(&format!("--steps 3 {token} {}", devices(&servers)));
+        assert_eq!(hash(&said), hash(&expected), "{way}");
+    }
+}
+
+#[test]
+fn so_do_split_backwards_and_recomputation_and_half_precision_there() {
+    let place = place();
+    let (way, token) = WAYS[3];
+    let servers = servers(3, way, &place);
+    for flags in [
+        "--schedule zb-h1 --recompute full --steps 3",
+        "--schedule interleaved --stages 8 --layers 8 --steps 2",
+        "--precision bf16 --steps 3",
+        "--flush ahead --steps 4",
+        "--synchronise-every 1 --steps 2 --optimizer adafactor",
+    ] {
+        let local = place.said(&format!("--stages 4 {flags}"));
+        let remote = place.said(&format!("{token} {} {flags}", devices(&servers)));
+        assert_eq!(hash(&remote), hash(&local), "{flags}");
+    }
+}
+
+#[test]
+fn of_every_device_that_cannot_be_used_it_is_said_why() {
+    let place = place();
+    let [web, iroh] = [WAYS[1], WAYS[3]].map(|(way, _)| Server::start(&format!("--port 0 --key @key {way}"), &place));
+    let refused = |flags: &str| place.refused(&format!("--steps 1 {flags}"));
+    let refuses = "refuses this program; give the token that `stageline serve` was given there";
+    for host in [&web.host, &iroh.host] {
+        for token in ["", "--token-file @other"] {
+            let said = refused(&format!("--device {host}/0 {token}"));
+            assert!(said.contains(&format!("`{host}/0` {refuses}")), "{said}");
+        }
+        let said = refused(&format!("{TOKEN} --device {host}/0,{host}/3"));
+        assert!(said.contains(&format!("`{host}/3` is not served: there are 1 devices, from 0 to 0")), "{said}");
+    }
+    // Of an id that is somebody else's, at an address where this server is.
+    let id_and_address = |server: &Server| {
+        let (id, address) = server.host.strip_prefix("iroh:").unwrap().split_once('@').unwrap();
+        (id.to_owned(), address.to_owned())
+    };
+    let (_, address) = id_and_address(&iroh);
+    let (other, _) = id_and_address(&Server::start("--port 0 --key @other-key --allow-anyone", &place));
+    let said = refused(&format!("{TOKEN} --device iroh:{other}@{address}/0"));
+    assert!(said.contains(&format!("`iroh:{other}@{address}/0` cannot be reached")), "{said}");
+    let said = refused(&format!("{TOKEN} --device {}/0,{}/0", web.host, iroh.host));
+    assert!(said.contains("cannot be in one pipeline: tensors go from server to server"), "{said}");
+    let said = refused("--token-file @nothing --device cpu");
+    assert!(said.contains("--token-file @nothing"), "{said}");
+}
+
+#[test]
+fn a_server_says_what_it_cannot_serve_and_ends_when_it_is_asked_to() {
+    let place = place();
+    fs::write(place.path("bad-key"), "no key").unwrap();
+    fs::write(place.path("empty"), "\n").unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    for (flags, expected) in [
+        (format!("--transport websocket --allow-anyone --port {port}"), format!("port {port} cannot be used")),
+        ("--allow-anyone --key @bad-key".to_owned(), "bad-key cannot be used".to_owned()),
+        ("--allow-anyone --relays public --key @key".to_owned(), "listens on this host only".to_owned()),
+        ("--token-file @empty".to_owned(), "its first line is empty".to_owned()),
+        ("--token-file @token --device ws://gpu:1/0".to_owned(), "serve it there".to_owned()),
+        (String::new(), "--token-file".to_owned()),
+    ] {
+        let output = command(&flags, &place).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(&expected), "{flags}: {said}");
+    }
+    for (way, _) in WAYS {
+        let mut server = Server::start(&format!("--port 0 --key @key {way}"), &place);
+        let asked = Command::new("kill").args(["-TERM", &server.process.id().to_string()]).status().unwrap();
+        assert!(asked.success() && server.process.wait().unwrap().success(), "{way}");
+    }
+}
+
+/// A server of burn's own, which says this of itself, or nothing.
+fn other_server(greeting: Option<[f32; 4]>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let host = format!("ws://{}", listener.local_addr().unwrap());
+    let mut server = RemoteServer::new([Device::flex()]);
+    if let Some(greeting) = greeting {
+        server = server.with_custom_op::<Flex, _>("stageline/hello", move |tensors, asked, device| {
+            let answer = Flex::float_from_data(TensorData::from(greeting), device);
+            tensors.register_float_tensor::<Flex>(&asked.outputs[0].id, answer);
+        });
+    }
+    thread::spawn(move || server.serve(WebSocketTransport::from_listener(listener)));
+    host
+}
+
+#[test]
+fn servers_of_other_versions_are_refused_by_name() {
+    let place = place();
+    let (other, silent) = (other_server(Some([9.0, 8.0, 7.0, 1.0])), other_server(None));
+    let said = place.refused(&format!("--steps 1 --device {other}/0,{silent}/0"));
+    let ours = env!("CARGO_PKG_VERSION");
+    let expected = format!("`{other}/0` is served by stageline 9.8.7, and this program is stageline {ours}");
+    assert!(said.contains(&expected), "{said}");
+    let expected = format!("`{silent}/0` is served by something else than `stageline serve`");
+    assert!(said.contains(&expected), "{said}");
+}
+
+/// What happens to a server in the middle of a step.
+fn goes_on_elsewhere_after(signal: &str, (way, token): (&str, &str)) {
+    let place = place();
+    let servers = servers(3, way, &place);
+    let run = format!("--checkpoint @kept --every 1 --watchdog 1 {token}");
+    let mut command = place.command(&format!("--steps 400 --log @log {run} {}", devices(&servers)));
+    let mut training = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for_lines(&place.path("log"), 4, &mut training);
+    let process = servers[1].process.id().to_string();
+    assert!(Command::new("kill").args([signal, &process]).status().unwrap().success());
+    let output = training.wait_with_output().unwrap();
+    let said = place.shown(&output);
+    assert!(!output.status.success(), "{said}");
+    let host = &servers[1].host;
+    assert!(said.contains(&format!("Error: the host of stage 2 (`{host}`) is lost: ")), "{signal}: {said}");
+
+    // Its stage on another one.
+    let other = Server::start(&format!("--port 0 --key @another-key {way}"), &place);
+    let devices = devices(&servers).replace(host, &other.host);
+    let kept = fs::read_dir(place.path("kept")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let done: usize = kept.filter_map(|name| name.rsplit_once("-step-")?.1.parse().ok()).max().unwrap();
+    let steps = done + 2;
+    let resumed = place.said(&format!("--resume latest {run} --steps {steps} {devices}"));
+    let whole = place.said(&format!("--steps {steps} --schedule-steps 400 --stages 4"));
+    assert_eq!(hash(&resumed), hash(&whole), "{signal}");
+}
+
+#[test]
+fn a_host_that_is_killed_is_named_and_its_stage_goes_on_elsewhere() {
+    goes_on_elsewhere_after("-KILL", WAYS[0]);
+    goes_on_elsewhere_after("-KILL", WAYS[3]);
+}
+
+#[test]
+fn so_is_one_that_is_frozen() {
+    goes_on_elsewhere_after("-STOP", WAYS[1]);
+    goes_on_elsewhere_after("-STOP", WAYS[2]);
+}
