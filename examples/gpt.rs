@@ -44,11 +44,12 @@ use burn::module::ParamGroup;
 use burn::optim::{AdafactorConfig, AdamWConfig, ModuleOptimizer};
 use burn::tensor::Device;
 use stageline::checkpoint::{Checkpoint, Saved};
+use stageline::remote::{LinkSpeed, link_speeds};
 use stageline::schedule::Plan;
 use stageline::{
     CountingAllocator, MemoryEstimate, Pipeline, PipelineBuilder, StageConfig, StepError, StepReport, Verify,
 };
-use stageline_report::record::Run;
+use stageline_report::record::{Link, Run};
 use tracing::Level;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
@@ -113,7 +114,8 @@ fn run() -> Result<()> {
     let mut pipeline = recipe.builder(checkpoint).build()?;
     let estimate = memory::estimate(&mut pipeline, &text, &job, (start, saved.is_some()))?;
     let mut keeper = Keeper::new(&job.keeping, place, identity, saved.as_ref())?;
-    let mut log = Log::create(outputs, recipe.run(pipeline.plan(), estimate.as_ref()), start, training.steps)?;
+    let run = recipe.run(pipeline.plan(), estimate.as_ref(), links(&job.running.devices)?);
+    let mut log = Log::create(outputs, run, start, training.steps)?;
     let before = bits_per_byte(&mut pipeline, &text, training.batch_size)?;
     log.validation(start, before * LN_2)?;
     println!(
@@ -164,7 +166,7 @@ impl<'a> Recipe<'a> {
     }
 
     /// What the log says of it.
-    fn run(&self, plan: &Plan, estimate: Option<&MemoryEstimate>) -> Run {
+    fn run(&self, plan: &Plan, estimate: Option<&MemoryEstimate>, links: Vec<Option<Link>>) -> Run {
         let Job { shape, training, running, settings, .. } = self.job;
         let tokens = training.batch_size / training.micro_batches * shape.context;
         Run {
@@ -173,7 +175,7 @@ impl<'a> Recipe<'a> {
             plan: plan.to_csv(),
             channel_capacity: running.channel_capacity.unwrap_or(training.micro_batches),
             layers: cut::layers(*shape, &self.cuts),
-            links: Vec::new(),
+            links,
             memory: estimate.map(record::estimate).unwrap_or_default(),
             tokens_per_micro_batch: tokens as f64,
             machine: BTreeMap::from([
@@ -222,6 +224,20 @@ fn verify(recipe: &Recipe, text: &Source, batch_size: usize, steps: usize) -> Re
     print!("{verification}");
     ensure!(verification.passes(), "it does not train as a full batch on one device does");
     Ok(())
+}
+
+/// The networks between stages, measured; none where there are none.
+fn links(devices: &[Device]) -> Result<Vec<Option<Link>>> {
+    let speeds = link_speeds(devices).context("the network between the stages cannot be measured")?;
+    let link = |LinkSpeed { latency, bandwidth }| Link { latency: latency.as_secs_f64(), bandwidth };
+    let links: Vec<_> = speeds.into_iter().map(|speed| speed.map(link)).collect();
+    for (stage, Link { latency, bandwidth }) in
+        links.iter().enumerate().filter_map(|(stage, link)| Some((stage, (*link)?)))
+    {
+        let (latency, bandwidth) = (1e3 * latency, 1e-9 * bandwidth);
+        println!("the network between stages {stage} and {}: {latency:.2} ms, {bandwidth:.2} GB/s", stage + 1);
+    }
+    Ok(if links.iter().all(Option::is_none) { Vec::new() } else { links })
 }
 
 /// The version of burn that this program is built with.

@@ -10,9 +10,9 @@ packets from one to the other, late or not at all where a case asks for it. The 
 are on servers on the next three hosts. The cases:
 
 - kill, freeze, cut: at a random time in a random step the server of stage 2 gets SIGKILL or SIGSTOP, or the link of its host goes
-  down. The training ends by itself in time, with an error that names stage and host, and no other one; every checkpoint can be
-  read; and with that stage on the fifth host, and the others on the servers that they were on, it goes on to the bits of a
-  training on one host.
+  down. The training ends by itself in time, with an error that names stage and host, and no other one; every checkpoint is whole;
+  and with that stage on the fifth host, and the others on the servers that they were on, it goes on from the latest to the bits
+  of a training on one host.
 - delay, loss: every packet is 20 ms late, or 5% of them are lost. The training ends with the bits of one on one host.
 
 Nothing is left behind, however it ends: namespaces and devices go with the processes that hold them, and those with this one. Only
@@ -23,6 +23,7 @@ import argparse
 import contextlib
 import ctypes
 import fcntl
+import hashlib
 import heapq
 import itertools
 import json
@@ -46,12 +47,13 @@ CONTROLLER, A, B, C, SPARE = "controller", "A", "B", "C", "spare"
 HOSTS = [CONTROLLER, A, B, C, SPARE]
 PORT, MTU = 4433, 1500
 MODEL = "--stages 4 --layers 4 --width 32 --context 32 --micro-batches 4 --micro-batch-size 2"
-STEPS, EVERY, WATCHDOG = 400, 5, 2
+STEPS, EVERY = 400, 5
 # In how many steps the fault is, and how many follow the checkpoint; or all, where the network is only bad.
-BEFORE, AFTER, FEW = range(5, 16), 3, 4
-# Seconds. After the fault: the watchdog, 5 to ask hosts whether they are there, 5 for threads, and as much for a busy machine.
-LIMIT, LIMIT_OF_STARTING, LIMIT_OF_TRAINING = 25, 60, 180
+BEFORE, AFTER, FEW = range(5, 16), 3, 3
 DELAY, LOSS = 0.020, 0.05
+# Seconds: the least that the watchdog waits, to ask hosts whether they are there, for threads, and for a machine that is busy.
+WATCHDOG, ASKING, THREADS, BUSY = 2, 5, 5, 13
+LIMIT_OF_STARTING, LIMIT_OF_TRAINING = 60, 180
 
 
 class Violation(Exception):
@@ -189,7 +191,7 @@ class Programs:
 
 def text(folder):
     path = folder / "text"
-    path.write_text("".join(f"line {line} of {line * line % 97}\n" for line in range(2000)))
+    path.write_text("".join(f"line {line} of {line * line % 97}\n" for line in range(400)))
     return path
 
 
@@ -261,6 +263,9 @@ class Repetition:
         if found != self.programs.reference(steps):
             raise Violation(f"{name}: parameters {found} after {steps} steps, {self.programs.reference(steps)} on one host")
 
+    def error(self):
+        return (self.folder / "training.err").read_text(errors="replace")
+
     def said(self, lines=12):
         """The ends of what programs said, without what is only information."""
         for path in sorted(self.folder.glob("*.err")):
@@ -306,10 +311,12 @@ def lost_host(fault):
         somewhere_in_a_step(run, training, chance)
         fault(run)
         began = time.monotonic()
-        status = ended(training, LIMIT, "the training")
+        status = ended(training, LIMIT_OF_TRAINING, "the training")
         took = time.monotonic() - began
+        in_time(run, took)
         names_the_host(run, status)
-        can_be_read(run)
+        for checkpoint in run.checkpoints().values():
+            is_whole(checkpoint)
         goes_on_elsewhere(run)
         return took
 
@@ -324,22 +331,36 @@ def somewhere_in_a_step(run, training, chance):
     time.sleep(chance.random() * (time.monotonic() - began) / (run.steps() - 1))
 
 
+def in_time(run, took):
+    """The watchdog waits longer where an action took long, and threads then have as long."""
+    warned = re.search(r"nothing has begun for ([\d.]+) s", run.error())
+    waits = max(WATCHDOG, float(warned[1]) if warned else 0)
+    limit = waits + ASKING + max(THREADS, waits) + BUSY
+    if took > limit:
+        raise Violation(f"the training took {took:.1f} s to end, where the watchdog waits {waits:.1f} s; {limit:.1f} are enough")
+
+
 def names_the_host(run, status):
     if status <= 0 or status == 101:
         raise Violation(f"the training ended with status {status}")
-    said = (run.folder / "training.err").read_text(errors="replace")
-    error = said.rpartition("Error: ")[2]
+    error = run.error().rpartition("Error: ")[2]
     if not error.startswith(f"the host of stage 2 (`{run.names[B]}`) is lost: "):
         raise Violation(f"the error does not begin with the host of stage 2, {run.names[B]}")
     if others := [host for host in [A, C] if run.names[host] + "`) is lost" in error]:
         raise Violation(f"the error names {', '.join(others)} as lost as well")
 
 
-def can_be_read(run):
-    """A checkpoint from which nothing is left to do gives its parameters."""
-    for steps, folder in run.checkpoints().items():
-        name = f"reading-{steps}"
-        run.ends_well(run.gpt(CONTROLLER, name, f"--device cpu --resume {folder} --steps {steps}"), name, steps)
+def is_whole(checkpoint):
+    """The manifest ends with the hash of what is before it, and has those of all files."""
+    try:
+        sealed, seal = (checkpoint / "manifest.json").read_bytes().split(b',\n  "sha256": "')
+        hashes = {file["name"]: file["sha256"] for file in json.loads(sealed + b"}")["files"]}
+        good = seal == hashlib.sha256(sealed).hexdigest().encode() + b'"\n}\n' and all(
+            hashlib.sha256((checkpoint / name).read_bytes()).hexdigest() == sha256 for name, sha256 in hashes.items())
+    except (OSError, ValueError, LookupError) as error:
+        raise Violation(f"{checkpoint.name} cannot be read: {error}") from None
+    if not good:
+        raise Violation(f"{checkpoint.name} is damaged")
 
 
 def goes_on_elsewhere(run):

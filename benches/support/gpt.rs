@@ -47,9 +47,14 @@ impl Load {
 
     /// The same in another schedule.
     pub fn scheduled(&self, stages: usize, schedule: &'static (dyn Schedule + Sync)) -> Pipeline<Bytes, Bytes> {
-        let config = StageConfig::new(Device::flex(), AdamWConfig::new().init(), LEARNING_RATE);
-        let cuts = cut::cut(self.shape, stages).expect("as many layers as stages");
-        let builder = cut::split(self.layers(), &cuts, vec![config; stages]);
+        self.on(&vec![Device::flex(); stages], schedule)
+    }
+
+    /// A stage on each of these devices.
+    pub fn on(&self, devices: &[Device], schedule: &'static (dyn Schedule + Sync)) -> Pipeline<Bytes, Bytes> {
+        let config = |device: &Device| StageConfig::new(device.clone(), AdamWConfig::new().init(), LEARNING_RATE);
+        let cuts = cut::cut(self.shape, devices.len()).expect("as many layers as stages");
+        let builder = cut::split(self.layers(), &cuts, devices.iter().map(config).collect());
         builder
             .schedule(schedule)
             .micro_batches(self.micro_batches)

@@ -43,6 +43,11 @@ impl DeviceName {
         if let (Some(iroh), Some(web_socket)) = (of_kind(true), of_kind(false)) {
             return Err(DeviceErrors(vec![DeviceError::TwoWays { devices: [iroh.clone(), web_socket.clone()] }]));
         }
+        if let Some(name) = of_kind(false) {
+            tracing::warn!(
+                "`{name}` is reached without encryption: who can read the network sees the token and all tensors"
+            );
+        }
         let begun: Vec<_> = names.iter().map(|name| name.begin(token)).collect();
         let mut opened = Vec::with_capacity(names.len());
         let mut errors = Vec::new();

@@ -5,6 +5,7 @@ use stageline_schedule::Transfer;
 
 use crate::location::between_gpus;
 use crate::payload::{Payload, PayloadMapper, bytes_of};
+use crate::remote::Route;
 use crate::stop::{Stopped, Waits};
 use crate::tape::LeafGradients;
 use crate::threads::{Receiver, Sender, bounded};
@@ -26,28 +27,38 @@ struct Message<T> {
 pub(crate) struct Downstream<T> {
     activations: Sender<Message<Weighted<T>>>,
     gradients: Receiver<Message<LeafGradients>>,
-    next: Device,
+    here: Device,
+    /// Where activations go, to be taken from.
+    to: Device,
 }
 
 /// The end of the stage that receives activations.
 pub(crate) struct Upstream<T> {
     activations: Receiver<Message<Weighted<T>>>,
     gradients: Sender<Message<LeafGradients>>,
-    previous: Device,
+    here: Device,
+    /// Where gradients go, to be taken from.
+    to: Device,
 }
 
 /// Joins a stage on `previous` to one on `next` by channels that hold `capacity` micro-batches each way.
 pub(crate) fn link<T>(capacity: usize, previous: Device, next: Device) -> (Downstream<T>, Upstream<T>) {
     let (activation_sender, activation_receiver) = bounded(capacity);
     let (gradient_sender, gradient_receiver) = bounded(capacity);
+    let route = Route::between(&previous, &next);
     (
-        Downstream { activations: activation_sender, gradients: gradient_receiver, next },
-        Upstream { activations: activation_receiver, gradients: gradient_sender, previous },
+        Downstream {
+            activations: activation_sender,
+            gradients: gradient_receiver,
+            here: previous,
+            to: route.activations,
+        },
+        Upstream { activations: activation_receiver, gradients: gradient_sender, here: next, to: route.gradients },
     )
 }
 
 impl<T: Payload> Downstream<T> {
-    /// Moves an activation to the next stage's device and hands it over; so many bytes.
+    /// Moves an activation to the next stage's device, or to where that takes it from, and hands it over; so many bytes.
     pub(crate) fn send(
         &self,
         waits: &Waits,
@@ -56,7 +67,7 @@ impl<T: Payload> Downstream<T> {
         activation: Weighted<T>,
     ) -> Result<u64, Stopped> {
         let Weighted { payload, weight } = activation;
-        let mut mover = MoveTo { device: &self.next, bytes: 0 };
+        let mut mover = MoveTo { device: &self.to, bytes: 0 };
         let payload = turns.issue(transfer, waits, || payload.map(&mut mover))?;
         let content = Weighted { payload, weight };
         waits.send(&self.activations, Message { micro_batch: transfer.micro_batch, content })?;
@@ -64,16 +75,17 @@ impl<T: Payload> Downstream<T> {
     }
 
     pub(crate) fn receive_gradient(&self, waits: &Waits, micro_batch: usize) -> Result<LeafGradients, Stopped> {
-        take(waits, &self.gradients, micro_batch)
+        Ok(take(waits, &self.gradients, micro_batch)?.moved_to(&self.here))
     }
 }
 
 impl<T: Payload> Upstream<T> {
     pub(crate) fn receive(&self, waits: &Waits, micro_batch: usize) -> Result<Weighted<T>, Stopped> {
-        take(waits, &self.activations, micro_batch)
+        let Weighted { payload, weight } = take(waits, &self.activations, micro_batch)?;
+        Ok(Weighted { payload: payload.map(&mut MoveTo { device: &self.here, bytes: 0 }), weight })
     }
 
-    /// Moves gradients to the previous stage's device and hands them over; so many bytes.
+    /// Moves gradients to the previous stage's device, or to where that takes them from, and hands them over; so many bytes.
     pub(crate) fn send_gradient(
         &self,
         waits: &Waits,
@@ -82,7 +94,7 @@ impl<T: Payload> Upstream<T> {
         gradients: LeafGradients,
     ) -> Result<u64, Stopped> {
         let bytes = gradients.bytes();
-        let content = turns.issue(transfer, waits, || gradients.moved_to(&self.previous))?;
+        let content = turns.issue(transfer, waits, || gradients.moved_to(&self.to))?;
         waits.send(&self.gradients, Message { micro_batch: transfer.micro_batch, content })?;
         Ok(bytes)
     }
@@ -94,7 +106,7 @@ fn take<T>(waits: &Waits, channel: &Receiver<Message<T>>, micro_batch: usize) ->
     Ok(message.content)
 }
 
-/// What is sent leaves its graph, and goes straight to the next device.
+/// What is sent leaves its graph, and goes straight to another device.
 struct MoveTo<'a> {
     device: &'a Device,
     /// Of what was moved so far.

@@ -10,6 +10,7 @@
 mod error;
 mod lost;
 mod name;
+mod route;
 mod token;
 
 #[cfg(feature = "remote")]
@@ -20,6 +21,8 @@ mod connected;
 mod greeting;
 #[cfg(feature = "remote")]
 mod operations;
+#[cfg(feature = "remote")]
+mod probe;
 #[cfg(feature = "serve")]
 mod serve;
 
@@ -27,6 +30,9 @@ pub use error::RemoteError;
 pub use lost::LostHost;
 pub(crate) use lost::lost_hosts;
 pub use name::{HostName, Reach, RemoteName};
+#[cfg(feature = "remote")]
+pub use probe::{LinkSpeed, link_speeds};
+pub(crate) use route::Route;
 #[cfg(feature = "serve")]
 pub use serve::{Admission, Listen, ServeError, Server};
 pub use token::Token;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use burn::remote::{ConnectError, IrohHost, IrohRelays, RemoteHost};
 use burn::tensor::Device;
 
-use super::connected::{self, Connected};
+use super::connected::{self, Connected, Transfers};
 use super::error::RemoteError;
 use super::greeting::{self, Greeting};
 use super::name::{HostName, Reach, RemoteName};
@@ -49,12 +49,18 @@ fn connect(name: &RemoteName, token: Option<Token>) -> Result<Device, RemoteErro
         return Err(RemoteError::OtherVersion { device: name.clone(), theirs, ours });
     }
     let remote = connected::remote(&device).expect("it was connected as one of another host");
-    let connected = Connected { device: remote, name: name.clone(), token, has_kernels: greeting.has_kernels };
-    connected::remember(connected);
+    let session = |purpose| open(name, token.as_ref(), purpose);
+    let transfers = Transfers {
+        activations: session("activations")?,
+        gradients: session("gradients")?,
+        outgoing: session("outgoing")?,
+    };
+    let has_kernels = greeting.has_kernels;
+    connected::remember(Connected { device: remote, name: name.clone(), token, has_kernels, transfers });
     Ok(device)
 }
 
-/// Opens a session for a purpose: one session each, so that one may be asked about another.
+/// Opens a session for a purpose: one session each.
 fn open(name: &RemoteName, token: Option<&Token>, purpose: &str) -> Result<Device, RemoteError> {
     let host = host(name)?.with_credential(Token::for_purpose(token, purpose));
     let options = Device::remote_options(&host).device_index(name.index);
@@ -134,5 +140,27 @@ impl Asked {
         let silent = |_| Err(format!("it does not answer for {} s", STILL_THERE.as_secs()));
         let answer = self.answer.recv_timeout(STILL_THERE.saturating_sub(self.asked.elapsed()));
         (self.host, answer.unwrap_or_else(silent))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn why_burn_refuses_is_said_with_the_way_out() {
+        let name: RemoteName = "ws://gpu-2:4433/1".parse().unwrap();
+        let said = |error| refusal(&name, &error).to_string();
+        let other = said(ConnectError::IncompatibleProtocol { client_version: 2, server_version: 7 });
+        let expected = "`ws://gpu-2:4433/1` is served by version 7 of burn's remote protocol, and this program is version 2; install \
+                        the same version on both hosts";
+        assert_eq!(other, expected);
+        assert!(said(ConnectError::NoSuchDevice { device_count: 1 }).contains("there are 1 devices, from 0 to 0"));
+        assert!(said(ConnectError::Unauthorized).contains("--token-file"));
+        let silent = said(ConnectError::Unreachable { reason: "nothing answered".to_owned() });
+        assert!(
+            silent.contains("cannot be reached: nothing answered; look whether `stageline serve` runs there"),
+            "{silent}"
+        );
     }
 }

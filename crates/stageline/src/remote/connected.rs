@@ -15,6 +15,19 @@ pub(super) struct Connected {
     pub(super) name: RemoteName,
     pub(super) token: Option<Token>,
     pub(super) has_kernels: bool,
+    pub(super) transfers: Transfers,
+}
+
+/// The same device, by sessions in which nothing but transfers has a place: a server does what is asked of it in one session one after
+/// the other, and one that waits for a tensor does nothing else.
+#[derive(Clone)]
+pub(super) struct Transfers {
+    /// To it, down the stages.
+    pub(super) activations: Device,
+    /// To it, up the stages.
+    pub(super) gradients: Device,
+    /// From it.
+    pub(super) outgoing: Device,
 }
 
 static CONNECTED: RwLock<Vec<Connected>> = RwLock::new(Vec::new());

@@ -1,0 +1,68 @@
+//! What the network between two devices is like, measured.
+
+use std::time::{Duration, Instant};
+
+use burn::tensor::{Device, Tensor};
+
+use super::connected::{self, Connected};
+use super::route::Route;
+use crate::failure::Failure;
+
+/// A network between two devices, as a tensor sees it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LinkSpeed {
+    /// What even the smallest tensor takes.
+    pub latency: Duration,
+    /// Bytes a second, of a large one.
+    pub bandwidth: f64,
+}
+
+/// Of so many the fastest counts: what is slower was held up.
+const ROUNDS: usize = 5;
+
+/// A slow network is not asked as often.
+const LONG_ENOUGH: Duration = Duration::from_secs(1);
+
+/// Numbers of the large tensor: 4 MB.
+const LARGE: usize = 1 << 20;
+
+/// How fast activations get from each device to the next, by the way that those of a training take; `None` where both are of one host,
+/// or a device was not connected by its name.
+///
+/// It sends 4 MB up to five times over each network between hosts, one network after the other.
+///
+/// # Errors
+/// [`Failure`] where a host does not answer.
+pub fn link_speeds(devices: &[Device]) -> Result<Vec<Option<LinkSpeed>>, Failure> {
+    let host = |device| connected::find(device).map(|Connected { name, .. }| name.host);
+    let between = |pair: &[Device]| (host(&pair[0]) != host(&pair[1])).then(|| speed(&pair[0], &pair[1])).transpose();
+    devices.windows(2).map(between).collect()
+}
+
+fn speed(from: &Device, to: &Device) -> Result<LinkSpeed, Failure> {
+    let nothing = fastest(to, to, 1)?;
+    let [small, large] = [fastest(from, to, 1)?, fastest(from, to, LARGE)?];
+    let latency = small.saturating_sub(nothing);
+    let rest = large.saturating_sub(small).max(Duration::from_nanos(1));
+    Ok(LinkSpeed { latency, bandwidth: (LARGE * size_of::<f32>()) as f64 / rest.as_secs_f64() })
+}
+
+/// From a tensor that is there until something of it was read again.
+fn fastest(from: &Device, to: &Device, numbers: usize) -> Result<Duration, Failure> {
+    let error = |error: &dyn std::fmt::Display| Failure::Error(error.to_string().into());
+    let [from, to] = [from, to].map(|device| device.clone().inner());
+    let via = if from == to { to.clone() } else { Route::between(&from, &to).activations };
+    let (mut best, began) = (Duration::MAX, Instant::now());
+    for round in 0..ROUNDS {
+        if round > 0 && began.elapsed() > LONG_ENOUGH {
+            break;
+        }
+        let tensor = Tensor::<1>::ones([numbers], &from);
+        from.sync().map_err(|cause| error(&cause))?;
+        let start = Instant::now();
+        let there = tensor.to_device(&via).to_device(&to);
+        there.slice([0..1]).try_into_data().map_err(|cause| error(&cause))?;
+        best = best.min(start.elapsed());
+    }
+    Ok(best)
+}
