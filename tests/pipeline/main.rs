@@ -34,6 +34,7 @@ mod parity;
 mod precision;
 mod recompute;
 mod recording;
+mod replicas;
 mod resume;
 mod steps;
 mod terms;

@@ -102,9 +102,8 @@ impl MemoryEstimate {
     }
 
     fn workers_on(&self, device: &Device) -> Vec<WorkerEstimate> {
-        let mut workers = self.workers();
-        workers.retain(|worker| worker.stages.iter().any(|&stage| share_memory(&self.stages[stage].device, device)));
-        workers
+        let workers = self.placed_workers().into_iter().filter(|(other, _)| share_memory(other, device));
+        workers.map(|(_, worker)| worker).collect()
     }
 
     /// A device that has less than is needed on it, what that is, and what it has.
