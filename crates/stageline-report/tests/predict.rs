@@ -33,6 +33,7 @@ fn log(layers: &[f64], stages: usize, micro_batches: usize, other: f64) -> RunLo
         stageline: "0".to_owned(),
         schedule: "1f1b".to_owned(),
         plan: plan.to_csv(),
+        replicas: 1,
         channel_capacity: micro_batches,
         memory: Vec::new(),
         layers: layers.iter().enumerate().map(layer).collect(),
