@@ -121,7 +121,7 @@ struct Site {
     restored: Vec<Restored>,
     /// What optimizers could not use of it.
     unused: Vec<(ParamId, String)>,
-    runners: Vec<Box<dyn Runner>>,
+    runners: Stages,
 }
 
 impl Site {
@@ -220,10 +220,12 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
     }
 }
 
+type Stages = Vec<Box<dyn Runner>>;
+
 /// All replicas, not yet started.
 struct PutUp<In, Target> {
     /// Where the batches of each enter, and its stages.
-    replicas: Vec<(Door<In, Target>, Vec<Box<dyn Runner>>)>,
+    replicas: Vec<(Door<In, Target>, Stages)>,
     /// What of a checkpoint their optimizers could not use.
     unused: Vec<(ParamId, String)>,
 }

@@ -272,7 +272,8 @@ impl Worker {
         let micro_batch = instruction.micro_batch();
         let (action, during) = (tracing::field::display(instruction), tracing::field::display(self.diary.during));
         let (waited_us, waited_for) = (tracing::field::Empty, tracing::field::Empty);
-        let span = tracing::trace_span!("action", stage, action, micro_batch, during, waited_us, waited_for);
+        let replica = self.replica.index;
+        let span = tracing::trace_span!("action", replica, stage, action, micro_batch, during, waited_us, waited_for);
         let _entered = span.enter();
         self.diary.sent = runner.run(instruction, &self.waits)?;
         let held = self.gauges.read(runner.device());
@@ -432,9 +433,9 @@ pub(crate) fn place_of(runners: &[Box<dyn Runner>]) -> (Replica, usize) {
 
 /// Of a part of the step that is no instruction.
 fn span(diary: &Diary) -> tracing::Span {
-    let Diary { stage, activity, during, .. } = *diary;
+    let Diary { replica, stage, activity, during, .. } = *diary;
     let (waited_us, waited_for) = (tracing::field::Empty, tracing::field::Empty);
-    tracing::trace_span!("action", stage, action = %activity, %during, waited_us, waited_for)
+    tracing::trace_span!("action", replica = replica.index, stage, action = %activity, %during, waited_us, waited_for)
 }
 
 fn note_wait(span: &tracing::Span, activity: Activity, waited: Duration) {
