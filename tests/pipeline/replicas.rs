@@ -1,11 +1,16 @@
 //! Several replicas of a pipeline that share a batch: the bits of one that sums in as many groups, one reduction a stage, and one
 //! failure for all of them.
 
+use std::fs;
+use std::num::NonZero;
+use std::path::PathBuf;
+
 use burn::module::Module;
 use burn::nn::BatchNormConfig;
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdamWConfig, ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, Tensor};
+use stageline::checkpoint::{Checkpoint, Store, Writer};
 use stageline::schedule::{EagerOneFOneB, GPipe, Instruction, Interleaved, OneFOneB, Schedule, VHalf, ZbH1, ZbH2, ZbV};
 use stageline::{
     Activity, Batch, BoxError, BuildError, Clip, Culprit, Dropout, DynamicLossScale, LossScale, OnNonFinite, Origin,
@@ -139,7 +144,30 @@ fn momentum_lives_in_the_first_replica_only() {
         pipeline.checkpoint().unwrap()
     };
     let (alone, replicated) = (train(As::Groups), train(As::Replicas));
-    assert!(!alone.optimizer.is_empty() && alone == replicated, "checkpoints know nothing of R");
+    assert!(!alone.optimizer.is_empty() && alone == replicated);
+    let (alone, replicated) = (written(alone), written(replicated));
+    assert!(alone.len() > 1 && alone == replicated, "checkpoints know nothing of R");
+}
+
+/// The files of a checkpoint, by their path, with their bytes.
+fn written(checkpoint: Checkpoint) -> Vec<(PathBuf, Vec<u8>)> {
+    let place = tempfile::tempdir().unwrap();
+    let store = Store::open(place.path(), NonZero::new(1).unwrap()).unwrap();
+    let mut writer = Writer::new(store).unwrap();
+    writer.write(checkpoint).unwrap();
+    writer.finish().unwrap();
+    let (mut folders, mut files) = (vec![place.path().to_owned()], Vec::new());
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => folders.push(path),
+                false => files.push((path.strip_prefix(place.path()).unwrap().to_owned(), fs::read(&path).unwrap())),
+            }
+        }
+    }
+    files.sort();
+    files
 }
 
 /// Ends with the layer that it begins with, has dropout, and computes some of it again.

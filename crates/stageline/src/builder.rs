@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
-use burn::module::{Module, ParamId};
+use burn::module::ParamId;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::Device;
 use stageline_checkpoint::Checkpoint;
@@ -16,7 +16,7 @@ use crate::collective::Collective;
 use crate::device::communication_streams;
 use crate::error::BuildError;
 use crate::finite::OnNonFinite;
-use crate::flush::{FlushConfig, Trained};
+use crate::flush::FlushConfig;
 use crate::layout::{Layout, Restored};
 use crate::link::link;
 use crate::loss_scale::{LossScale, Scaler};
@@ -29,13 +29,12 @@ use crate::precision::Precision;
 use crate::recompute::Recompute;
 use crate::rehearsal::Parameters;
 use crate::replica::Replica;
-use crate::runner::{Runner, Seat, Source, StageRunner};
-use crate::seed::materialize;
+use crate::runner::{Source, StageRunner};
 use crate::sink::{ToLoss, ToNext};
+use crate::site::{Site, Stages, Unplaced};
 use crate::stage::{LossStage, Stage};
 use crate::threads::{Receiver, bounded};
 use crate::tie::{Ties, tie};
-use crate::unify::unify;
 use crate::watchdog::Watchdog;
 use crate::weight::Weight;
 
@@ -73,70 +72,6 @@ impl StageConfig {
     }
 }
 
-/// A module and its configuration, until it is placed.
-struct Unplaced<M> {
-    stage: usize,
-    module: M,
-    optimizer: ModuleOptimizer,
-    learning_rate: ModuleLrScheduler,
-}
-
-impl<M: Module> Unplaced<M> {
-    /// The parameters exist, before any thread starts.
-    fn new(stage: usize, module: M, config: StageConfig) -> Self {
-        materialize(&module);
-        // By way of `valid`, which drops burn's gradient checkpointing: inputs could not join such a graph.
-        let module = module.valid().train();
-        Self { stage, module, optimizer: config.optimizer, learning_rate: config.learning_rate }
-    }
-
-    /// In a replica, on its device there.
-    fn place(&self, site: &mut Site) -> (Seat, Trained<M>) {
-        let seat = site.seat(self.stage);
-        let module = unify(self.module.clone().fork(&seat.device));
-        let mut trained = Trained::new(module, site.precision, self.optimizer.clone(), self.learning_rate.clone());
-        match site.restored.get_mut(self.stage) {
-            Some(restored) if seat.collective.is_root() => {
-                site.unused.extend(trained.restore(restored).err().unwrap_or_default());
-            }
-            Some(restored) => trained.restore_tensors(restored),
-            None => {}
-        }
-        (seat, trained)
-    }
-}
-
-/// Where the stages of a replica are put up.
-struct Site {
-    replica: Replica,
-    capacity: usize,
-    precision: Precision,
-    per_group: usize,
-    devices: Vec<Device>,
-    /// What each stage shares with others,
-    ties: Vec<Ties>,
-    /// and with its like in other replicas.
-    collectives: Vec<Collective>,
-    /// What each stage goes on from, if it does.
-    restored: Vec<Restored>,
-    /// What optimizers could not use of it.
-    unused: Vec<(ParamId, String)>,
-    runners: Stages,
-}
-
-impl Site {
-    fn seat(&mut self, stage: usize) -> Seat {
-        Seat {
-            replica: self.replica,
-            stage,
-            device: self.devices[stage].clone(),
-            ties: std::mem::take(&mut self.ties[stage]),
-            collective: std::mem::take(&mut self.collectives[stage]),
-            per_group: self.per_group,
-        }
-    }
-}
-
 /// Puts up the stages joined so far in a replica, and gives the input of the next one, from that of the first.
 ///
 /// It waits for `build`, because a channel is made with its capacity, and a transfer with both its devices.
@@ -168,7 +103,7 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
         let stage = self.devices.len();
         self.devices.push(config.device.clone().inner());
         self.recompute.push(config.recompute);
-        let unplaced = Unplaced::new(stage, module, config);
+        let unplaced = Unplaced::new(stage, module, (config.optimizer, config.learning_rate));
         self.owners.add(stage, &unplaced.module, &unplaced.optimizer);
         let before = self.wire;
         let wire = move |site: &mut Site, source: Source<In>| {
@@ -186,7 +121,7 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
         let stage = self.devices.len();
         self.devices.push(config.device.clone().inner());
         self.recompute.push(config.recompute);
-        let unplaced = Unplaced::new(stage, module, config);
+        let unplaced = Unplaced::new(stage, module, (config.optimizer, config.learning_rate));
         self.owners.add(stage, &unplaced.module, &unplaced.optimizer);
         let before = self.wire;
         let wire = move |site: &mut Site, source: Source<In>, targets: Receiver<Vec<L::Target>>| {
@@ -219,8 +154,6 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
         }
     }
 }
-
-type Stages = Vec<Box<dyn Runner>>;
 
 /// All replicas, not yet started.
 struct PutUp<In, Target> {

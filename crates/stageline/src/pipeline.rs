@@ -31,8 +31,10 @@ use crate::payload::Payload;
 use crate::recompute::Recompute;
 use crate::recording::Clock;
 use crate::rehearsal::Parameters;
+use crate::replica::Replica;
 use crate::report::{EvalReport, StepReport};
 use crate::runner::Runner;
+use crate::site::Stages;
 use crate::stop::Stop;
 use crate::threads::{JoinHandle, Receiver, Sender, bounded, ends_within};
 use crate::turns::Turns;
@@ -121,7 +123,7 @@ pub(crate) struct Door<In, Target> {
 /// A replica that is put up, and not yet started.
 pub(crate) struct Prepared<In, Target> {
     pub(crate) door: Door<In, Target>,
-    pub(crate) runners: Vec<Box<dyn Runner>>,
+    pub(crate) runners: Stages,
     /// The communication stream of each stage's device, where transfers are ordered.
     pub(crate) streams: Vec<Option<usize>>,
     pub(crate) stages: Vec<(Device, Parameters)>,
@@ -140,8 +142,7 @@ pub(crate) struct Common<Target> {
 }
 
 struct WorkerHandle {
-    /// Whether its stages are those of modules and checkpoints.
-    is_first: bool,
+    replica: Replica,
     commands: Sender<Command>,
     verdicts: Sender<Verdict>,
     thread: JoinHandle<Vec<Box<dyn Runner>>>,
@@ -200,7 +201,6 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
 
     /// Starts the workers of a replica.
     fn open(&mut self, prepared: Prepared<In, Target>, lines: &Lines, cores: usize) -> Result<(), BuildError> {
-        let is_first = self.doors.is_empty();
         let mut unseated: Vec<_> = prepared.runners.into_iter().map(Some).collect();
         for (index, stages) in self.plan.placement().stages_of().iter().enumerate() {
             let runners: Vec<_> = stages.iter().filter_map(|&stage| unseated[stage].take()).collect();
@@ -212,7 +212,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             let thread = Worker::new(index, runners, line, Arc::clone(&self.stop), post.clone()).spawn(cores)?;
             let room = |plan: &Checked| events_of(plan, index, stages.len());
             let events = room(&self.plan).max(room(&self.plan.rehearsal()));
-            self.workers.push(WorkerHandle { is_first, commands, verdicts, thread, post, events });
+            self.workers.push(WorkerHandle { replica, commands, verdicts, thread, post, events });
         }
         self.doors.push(prepared.door);
         self.streams.push(prepared.streams);
@@ -333,17 +333,18 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     fn join(&mut self, patience: Option<Duration>) {
         // Without their ends of the channels.
         let workers: Vec<_> =
-            self.workers.drain(..).map(|worker| (worker.is_first, worker.thread, worker.post)).collect();
+            self.workers.drain(..).map(|worker| (worker.replica, worker.thread, worker.post)).collect();
         let start = Instant::now();
-        for (is_first, thread, post) in workers {
+        for (replica, thread, post) in workers {
             if patience.is_some_and(|patience| !ends_within(&thread, patience.saturating_sub(start.elapsed()))) {
-                let Some(Place { replica, stage, activity, .. }) = post.places().pop() else { continue };
+                let Some(Place { stage, activity, .. }) = post.places().pop() else { continue };
                 let replica = replica.index;
                 tracing::error!(stage, replica, %activity, "a worker does not end: its thread and its modules are left behind");
                 continue;
             }
             match thread.join() {
-                Ok(runners) => self.ended.extend(runners.into_iter().filter(|_| is_first)),
+                Ok(runners) if replica.is_first() => self.ended.extend(runners),
+                Ok(_) => {}
                 Err(panic) => tracing::error!(failure = %Failure::of_panic(panic), "a worker thread was lost"),
             }
         }

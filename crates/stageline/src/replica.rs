@@ -24,6 +24,11 @@ impl Replica {
         (0..of).map(move |index| Self { index, of })
     }
 
+    /// Whether its stages have the optimizers, and are those of checkpoints and modules.
+    pub(crate) fn is_first(self) -> bool {
+        self.index == 0
+    }
+
     /// What messages call one of its stages.
     pub(crate) fn stage(self, stage: usize) -> String {
         self.name(format!("stage {stage}"))

@@ -141,7 +141,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             step: context.step,
             loss_scale: context.loss_scale,
             terms: terms(&sums.losses, &begun.batch.weights.total),
-            stages: stepped.iter().filter(|stage| stage.replica.index == 0).map(report).collect(),
+            stages: stepped.iter().filter(|stage| stage.replica.is_first()).map(report).collect(),
             reductions: sums.reductions,
             health: stepped.into_iter().flat_map(|stage| stage.conclusion.health).collect(),
             update,
