@@ -15,7 +15,7 @@ use stageline::schedule::{EagerOneFOneB, GPipe, Instruction, Interleaved, OneFOn
 use stageline::{
     Activity, Batch, BoxError, BuildError, Clip, Culprit, Dropout, DynamicLossScale, LossScale, OnNonFinite, Origin,
     Pipeline, PipelineBuilder, Precision, Recompute, Replica, Stage, StageConfig, StepError, StepReport, Update,
-    Verify,
+    Verify, WorkerEstimate,
 };
 
 use crate::failure::quiet_workers;
@@ -275,8 +275,11 @@ fn whatever_is_asked_of_replicas_is_what_one_says() {
     }
     assert_eq!(replicated.gradients(batch(0)).unwrap(), alone.gradients(batch(0)).unwrap());
     let estimate = replicated.estimate_memory(batch(0)).unwrap().expect("the tests count what is allocated");
-    let workers: Vec<_> = estimate.workers().into_iter().map(|worker| (worker.optimizer > 0, worker.stages)).collect();
-    assert_eq!(workers, [(true, vec![0]), (true, vec![1]), (false, vec![0]), (false, vec![1])]);
+    let of = |worker: WorkerEstimate| (worker.replica.index, worker.stages, worker.optimizer > 0);
+    let workers: Vec<_> = estimate.workers().into_iter().map(of).collect();
+    assert_eq!(workers, [(0, vec![0], true), (0, vec![1], true), (1, vec![0], false), (1, vec![1], false)]);
+    let refused = estimate.check(|_| Some(1), (&OneFOneB, 1), |_| false).unwrap_err().to_string();
+    assert!(refused.contains("\n  stage 1 of replica 1: parameters "), "{refused}");
     let total: u64 = estimate.workers().iter().map(|worker| worker.peak()).sum();
     assert_eq!(estimate.devices().into_iter().map(|(_, bytes)| bytes).collect::<Vec<_>>(), [total]);
     let loss = |report: Result<StepReport, StepError>| report.unwrap().loss.to_bits();

@@ -343,7 +343,8 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
 
     /// Goes on from there: parameters, optimizer states, learning rates, the loss scale, and the number of steps.
     ///
-    /// With the same batches and configuration it goes on to the same bits, whatever the cut, schedule and devices; the
+    /// With the same batches and configuration it goes on to the same bits, whatever the cut, schedule and devices, and on any number
+    /// of replicas that comes to the same [`gradient_groups`](Self::gradient_groups); the
     /// optimizers and schedulers of the stages must be those of before. What burn draws from its own random number generator, as
     /// its own dropout does, is not part of it ([`Dropout`](crate::Dropout) is).
     pub fn restore(mut self, checkpoint: Checkpoint) -> Self {
@@ -351,7 +352,8 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         self
     }
 
-    /// Workers issue their transfers in the plan's global order on any devices, as they always do between GPUs.
+    /// Workers issue their transfers in the plan's global order on any devices, as they always do between GPUs; those of several
+    /// replicas as if these shared them.
     ///
     /// Where steps are not the same from one to the next, it makes workers wait for each other's transfers; on devices that
     /// need no order it is for tests.

@@ -11,6 +11,7 @@ use burn::tensor::Device;
 use stageline_schedule::{OneFOneB, Plan, Schedule, StageMemory};
 
 use crate::device::{is_host, share_memory};
+use crate::replica::Replica;
 
 /// What one stage holds in a step, in bytes.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,7 +53,9 @@ pub(crate) struct Leaf {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct WorkerEstimate {
-    /// Its stages.
+    /// Its replica,
+    pub replica: Replica,
+    /// and its stages there.
     pub stages: Vec<usize>,
     /// What is there between steps besides parameters and optimizer states.
     pub other: u64,

@@ -235,17 +235,19 @@ impl DoesNotFit {
         let place = if is_host(&self.device) { "the host".to_owned() } else { format!("{:?}", self.device) };
         let mut text = format!("about {needs} of memory are needed on {place}, which has {has}");
         for worker in &self.workers {
-            let WorkerEstimate { stages, parameters, optimizer, gradients, activations, transfers, kept, .. } = worker;
+            let WorkerEstimate {
+                replica, stages, parameters, optimizer, gradients, activations, transfers, kept, ..
+            } = worker;
             let stages: Vec<_> = stages.iter().map(usize::to_string).collect();
+            let stages = replica.name(format!("stage {}", stages.join(", ")));
             let (parameters, optimizer) = (Bytes(*parameters), Bytes(*optimizer));
             let (gradients, activations, transfers) = (Bytes(*gradients), Bytes(*activations), Bytes(*transfers));
             let kept = if *kept > 0 { format!(", the step before {}", Bytes(*kept)) } else { String::new() };
             let (compute, flush) = (Bytes(worker.compute_peak), Bytes(worker.flush_peak));
             let _ = write!(
                 text,
-                "\n  stage {}: parameters {parameters}, optimizer {optimizer}, gradients {gradients}, activations \
+                "\n  {stages}: parameters {parameters}, optimizer {optimizer}, gradients {gradients}, activations \
                  {activations}, transfers {transfers}{kept}; at most {compute} while it computes, {flush} in the flush",
-                stages.join(", "),
             );
         }
         for (index, way_out) in self.ways_out.iter().enumerate() {

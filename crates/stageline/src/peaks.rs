@@ -10,6 +10,7 @@ use stageline_schedule::{Action, Compute, Costs, Span, Timeline, check, simulate
 
 use crate::device::share_memory;
 use crate::estimate::{Copies, MemoryEstimate, StageEstimate, Steps, WorkerEstimate};
+use crate::replica::Replica;
 
 /// What they take in the simulation.
 const FORWARD: f64 = 1.0;
@@ -26,13 +27,14 @@ impl MemoryEstimate {
 
     /// The same, with their devices.
     pub(crate) fn placed_workers(&self) -> Vec<(Device, WorkerEstimate)> {
-        self.by_replica().flat_map(|replica| replica.workers_alone()).collect()
+        let replicas = self.by_replica().zip(Replica::all(1 + self.leaves.len()));
+        replicas.flat_map(|(estimate, replica)| estimate.workers_of(replica)).collect()
     }
 
-    /// Those of one replica.
-    fn workers_alone(&self) -> Vec<(Device, WorkerEstimate)> {
+    /// Those of one replica, which this is by itself.
+    fn workers_of(&self, replica: Replica) -> Vec<(Device, WorkerEstimate)> {
         let rows = self.plan.rows().iter().zip(&self.other).zip(Pace::of_workers(self));
-        let workers = rows.map(|((row, &other), pace)| Row { estimate: self, row, pace }.held(other));
+        let workers = rows.map(|((row, &other), pace)| Row { estimate: self, row, pace }.held(replica, other));
         let placed = |worker: WorkerEstimate| Some((self.stages[*worker.stages.first()?].device.clone(), worker));
         workers.filter_map(placed).collect()
     }
@@ -170,7 +172,7 @@ struct Row<'a> {
 }
 
 impl Row<'_> {
-    fn held(&self, other: u64) -> WorkerEstimate {
+    fn held(&self, replica: Replica, other: u64) -> WorkerEstimate {
         let mut stages: Vec<_> = self.row.iter().map(|action| action.stage).collect();
         stages.sort_unstable();
         stages.dedup();
@@ -185,6 +187,7 @@ impl Row<'_> {
         let kept = if self.pace.ahead > 0 { optimizer + 2 * gradients } else { 0 };
         let [activations, compute_peak] = self.compute(resident, kept);
         WorkerEstimate {
+            replica,
             other,
             parameters,
             optimizer,

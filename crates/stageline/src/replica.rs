@@ -39,8 +39,8 @@ impl Replica {
         self.name(format!("micro-batch {micro_batch}"))
     }
 
-    /// Where there is only one, nobody asks which.
-    fn name(self, what: String) -> String {
+    /// What messages call something of it: where there is only one, nobody asks which.
+    pub(crate) fn name(self, what: String) -> String {
         if self.of > 1 { format!("{what} of replica {}", self.index) } else { what }
     }
 }
