@@ -168,15 +168,16 @@ impl<'a> Recipe<'a> {
     /// What the log says of it.
     fn run(&self, plan: &Plan, estimate: Option<&MemoryEstimate>, links: Vec<Option<Link>>) -> Run {
         let Job { shape, training, running, settings, .. } = self.job;
-        let tokens = training.batch_size / training.micro_batches * shape.context;
+        let tokens = training.micro_batch_size * shape.context;
         Run {
             stageline: env!("CARGO_PKG_VERSION").to_owned(),
             schedule: running.schedule.name().to_owned(),
             plan: plan.to_csv(),
+            replicas: 1 + running.elsewhere.len(),
             channel_capacity: running.channel_capacity.unwrap_or(training.micro_batches),
             layers: cut::layers(*shape, &self.cuts),
             links,
-            memory: estimate.map(record::estimate).unwrap_or_default(),
+            memory: estimate.map(|estimate| record::estimate(estimate, plan.workers())).unwrap_or_default(),
             tokens_per_micro_batch: tokens as f64,
             machine: BTreeMap::from([
                 setting("burn", burn_version()),
@@ -202,6 +203,12 @@ impl<'a> Recipe<'a> {
             .synchronise_every(running.synchronise_every);
         let mut builder = builder.tuned_for(training.tuned_for);
         builder = builder.micro_batches(training.micro_batches).health_every(training.health_every);
+        for devices in &running.elsewhere {
+            builder = builder.replica(devices.iter().cloned());
+        }
+        if let Some(groups) = training.gradient_groups {
+            builder = builder.gradient_groups(groups);
+        }
         if let Some(clip) = training.clip {
             builder = builder.clip(clip);
         }

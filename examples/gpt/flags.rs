@@ -22,6 +22,9 @@ pub const LARGEST: usize = 65_536;
 /// More threads a stage take longer to start than to train.
 const MOST_CORES: usize = 1024;
 
+/// So do more stages.
+const MOST_REPLICAS: usize = 1024;
+
 /// The default number of steps.
 const SHORTEST_SCHEDULE: usize = 400;
 
@@ -34,9 +37,16 @@ pub struct Flags {
     /// P: how many stages the model is cut into
     #[arg(long, default_value_t = 2)]
     stages: usize,
-    /// M: how many micro-batches a batch is cut into; also the gradient accumulation count
+    /// M: how many micro-batches a batch is cut into, for each replica; also the gradient accumulation count
     #[arg(long, default_value_t = 8)]
     micro_batches: usize,
+    /// R: how many times there are all stages, each time with M micro-batches of every batch; gradients are added up once a step
+    #[arg(long, default_value_t = 1)]
+    replicas: usize,
+    /// In how many groups of micro-batches gradients are summed, before these sums are added up: R replicas come to the bits of
+    /// one with R times the micro-batches, in R groups [default: as many as replicas]
+    #[arg(long, value_name = "GROUPS")]
+    gradient_groups: Option<usize>,
     /// Samples in a micro-batch
     #[arg(long, default_value_t = 4)]
     micro_batch_size: usize,
@@ -101,7 +111,7 @@ pub struct Flags {
     /// then have the model FLOP utilisation, the tokens a second x FLOPs of training on one, as a share of that of all devices
     #[arg(long)]
     peak_tflops: Option<f64>,
-    /// `cpu` or `cuda:0`, or a list of them for consecutive workers; devices of other hosts as `stageline serve` prints them there,
+    /// `cpu` or `cuda:0`, or a list of them for consecutive workers, one replica after the other; devices of other hosts as `stageline serve` prints them there,
     /// such as `iroh:<id>/0` or `ws://gpu-2:4433/0`
     #[arg(long, default_value = "cpu")]
     device: String,
@@ -111,7 +121,7 @@ pub struct Flags {
     /// Micro-batches that a channel between two stages holds [default: all]
     #[arg(long)]
     channel_capacity: Option<usize>,
-    /// Cores that one stage's kernels may use [default: the machine's, divided among the stages]
+    /// Cores that one stage's kernels may use [default: the machine's, divided among the stages of all replicas]
     #[arg(long)]
     cores_per_stage: Option<usize>,
     /// Instead of training to the end, proves over so many steps [100 if no number is given] that this configuration trains as
@@ -230,15 +240,20 @@ pub struct Training {
     pub optimizer: OptimizerName,
     pub clip: Option<Clip>,
     pub health_every: usize,
+    /// Of each replica.
     pub micro_batches: usize,
+    pub micro_batch_size: usize,
+    pub gradient_groups: Option<usize>,
     pub batch_size: usize,
     pub tuned_for: usize,
 }
 
 /// Where and in which order it runs.
 pub struct Running {
-    /// One a stage.
+    /// One a stage,
     pub devices: Vec<Device>,
+    /// and of each other replica.
+    pub elsewhere: Vec<Vec<Device>>,
     pub schedule: &'static (dyn Schedule + Sync),
     pub precision: Precision,
     pub synchronise_every: usize,
@@ -258,6 +273,23 @@ impl Flags {
         self.schedule_steps.unwrap_or(self.steps.max(SHORTEST_SCHEDULE))
     }
 
+    fn check_groups(&self) -> Result<()> {
+        let (replicas, micro_batches) = (self.replicas, self.micro_batches);
+        let groups = self.gradient_groups.unwrap_or(replicas);
+        if replicas > 1 {
+            ensure!(
+                groups == replicas,
+                "--gradient-groups {groups}: {replicas} replicas sum in {replicas} groups; leave it out, or give --replicas 1"
+            );
+        } else {
+            ensure!(
+                groups > 0 && micro_batches.is_multiple_of(groups),
+                "--gradient-groups {groups}: give a number that divides --micro-batches {micro_batches}"
+            );
+        }
+        Ok(())
+    }
+
     /// Refuses what cannot be, before anything is read or started.
     pub fn job(self, settings: Settings) -> Result<Job> {
         for (flag, value) in [
@@ -270,6 +302,12 @@ impl Flags {
         ] {
             ensure!((1..=LARGEST).contains(&value), "{flag} {value}: give 1 to {LARGEST}");
         }
+        ensure!(
+            (1..=MOST_REPLICAS).contains(&self.replicas),
+            "--replicas {}: give 1 to {MOST_REPLICAS}",
+            self.replicas
+        );
+        self.check_groups()?;
         let cores = self.cores_per_stage.unwrap_or(1);
         ensure!((1..=MOST_CORES).contains(&cores), "--cores-per-stage {cores}: give 1 to {MOST_CORES}");
         ensure!(self.every > 0, "--every 0: give 1 or more");
@@ -303,9 +341,13 @@ impl Flags {
         // All stages of a worker are on its device; where there is no plan, building the pipeline says so.
         let placement = self.schedule.plan(self.stages, self.micro_batches).map(|plan| plan.placement());
         let placement = placement.unwrap_or_else(|_| Placement::in_turn(self.stages, 1));
-        let workers = placement.workers();
+        let workers = self.replicas * placement.workers();
         let used = devices.len().min(workers);
-        let of_stage = |stage: usize| devices[placement.worker(stage) * used / workers].clone();
+        let of_worker = |worker: usize| devices[worker * used / workers].clone();
+        let of_replica = |replica: usize| {
+            let first = replica * placement.workers();
+            (0..self.stages).map(|stage| of_worker(first + placement.worker(stage))).collect()
+        };
         let shape = Shape { layers: self.layers, width: self.width, context: self.context };
         let schedule_steps = self.schedule_steps();
         let of_peak = |tflops: f64| training_flops(shape) / (tflops * 1e12 * used as f64);
@@ -320,11 +362,14 @@ impl Flags {
                 health_every: self.health_every,
                 clip: (self.clip > 0.0).then_some(Clip::GlobalNorm(self.clip)),
                 micro_batches: self.micro_batches,
-                batch_size: self.micro_batches * self.micro_batch_size,
+                micro_batch_size: self.micro_batch_size,
+                gradient_groups: self.gradient_groups,
+                batch_size: self.replicas * self.micro_batches * self.micro_batch_size,
                 tuned_for: self.tuned_for,
             },
             running: Running {
-                devices: (0..self.stages).map(of_stage).collect(),
+                devices: of_replica(0),
+                elsewhere: (1..self.replicas).map(of_replica).collect(),
                 schedule: self.schedule,
                 precision: self.precision,
                 synchronise_every: self.synchronise_every,

@@ -81,7 +81,7 @@ impl Identity {
         for (name, now, way_out) in [
             ("text", json!(self.text), "the files have changed: give --data the text of then, or start anew"),
             ("seed", json!(self.seed), "leave --seed out"),
-            ("batch_size", json!(self.batch_size), "keep M x micro-batch size, or leave both flags out"),
+            ("batch_size", json!(self.batch_size), "keep replicas x M x micro-batch size, or leave these flags out"),
         ] {
             let before = of_run(name);
             if before != now {

@@ -47,8 +47,7 @@ pub fn estimate(
     job: &Job,
     (step, resumed): (usize, bool),
 ) -> Result<Option<MemoryEstimate>> {
-    let Training { batch_size, micro_batches, .. } = job.training;
-    let rows = batch_size / micro_batches;
+    let Training { batch_size, micro_batch_size: rows, .. } = job.training;
     let fits = |estimate: &MemoryEstimate| check(estimate, job, resumed);
     let auto = job.running.recompute == RecomputeName::Auto;
     let of_steps = |estimate: MemoryEstimate| match job.running.flush {
@@ -56,7 +55,11 @@ pub fn estimate(
         FlushName::Ahead => estimate.of_overlapping_steps(),
     };
     let from_a_few = |pipeline: &mut Pipeline<Bytes, Bytes>| {
-        let mut of = |rows| Ok::<_, Error>(pipeline.estimate_memory(text.batch(step, micro_batches * rows)?)?);
+        let mut of = |rows| {
+            Ok::<_, Error>(
+                pipeline.estimate_memory(text.batch(step, batch_size / job.training.micro_batch_size * rows)?)?,
+            )
+        };
         Ok(of(1)?.zip(of(2)?).map(|(one, two)| of_steps(one.with_rows(&two, rows))))
     };
     let from_all = |pipeline: &mut Pipeline<Bytes, Bytes>| {
@@ -96,7 +99,7 @@ fn refuse(
 }
 
 fn check(estimate: &MemoryEstimate, job: &Job, resumed: bool) -> Result<(), Box<DoesNotFit>> {
-    let rows = job.training.batch_size / job.training.micro_batches;
+    let rows = job.training.micro_batch_size;
     let takes = |lever: &Lever| match lever {
         Lever::SmallerMicroBatches { micro_batches, .. } => *micro_batches <= LARGEST,
         Lever::MoreStages { stages } => *stages <= job.shape.layers,

@@ -3,13 +3,14 @@
 use stageline::{Activity, Clock, MemoryEstimate, ParameterHealth, StepReport, Update};
 use stageline_report::record::{Account, EstimatedMemory, Event, Health, StageCosts, Step, WorkerMemory};
 
-/// With the events, where they are to be drawn.
+/// With the events, where they are to be drawn. Workers are those of the first replica.
 pub fn step(report: &StepReport, timeline: bool) -> Step {
     let (gradient_norm, clipped) = match report.update {
         Update::Stepped { gradient_norm, clipped } => (Some(gradient_norm), Some(clipped)),
         _ => (None, None),
     };
     let step_seconds = report.step_time.as_secs_f64();
+    let first = report.recording.of_replica(0);
     Step {
         step: report.step,
         loss: report.loss.is_finite().then_some(report.loss),
@@ -25,16 +26,16 @@ pub fn step(report: &StepReport, timeline: bool) -> Step {
         gradient_norm,
         clipped,
         loss_scale: report.loss_scale,
-        workers: report.recording.accounts().into_iter().map(account).collect(),
+        workers: first.accounts().into_iter().map(account).collect(),
         stages: stages(report),
-        memory: report.recording.memory().unwrap_or_default().into_iter().map(memory).collect(),
+        memory: first.memory().unwrap_or_default().into_iter().map(memory).collect(),
         health: report.health.iter().map(health).collect(),
         timeline: if timeline { events(report) } else { Vec::new() },
     }
 }
 
-/// What each worker will hold.
-pub fn estimate(estimate: &MemoryEstimate) -> Vec<EstimatedMemory> {
+/// What each of so many workers will hold: those of the first replica.
+pub fn estimate(estimate: &MemoryEstimate, workers: usize) -> Vec<EstimatedMemory> {
     let of_worker = |worker: stageline::WorkerEstimate| EstimatedMemory {
         parameters: worker.parameters,
         optimizer: worker.optimizer,
@@ -45,7 +46,7 @@ pub fn estimate(estimate: &MemoryEstimate) -> Vec<EstimatedMemory> {
         other: worker.other,
         peak: worker.peak(),
     };
-    estimate.workers().into_iter().map(of_worker).collect()
+    estimate.workers().into_iter().take(workers).map(of_worker).collect()
 }
 
 fn account(account: stageline::Account) -> Account {
@@ -95,13 +96,14 @@ fn health(health: &ParameterHealth) -> Health {
     }
 }
 
-/// Each worker's events.
+/// The events of each worker of the first replica.
 pub fn events(report: &StepReport) -> Vec<Vec<Event>> {
     let event = |event: &stageline::Event| Event {
         stage: event.stage,
         activity: match event.activity {
             Activity::Start => "start".to_owned(),
             Activity::Instruction(instruction) => instruction.to_string(),
+            Activity::Reduce => "reduce".to_owned(),
             Activity::Finish => "finish".to_owned(),
             Activity::Verdict => "verdict".to_owned(),
             Activity::OptimizerStep => "optimizer".to_owned(),
@@ -113,5 +115,5 @@ pub fn events(report: &StepReport) -> Vec<Vec<Event>> {
         waited_for: event.waited_for().map(|cause| cause.to_string()),
         held: event.held.map(|held| held.end),
     };
-    report.recording.events().iter().map(|row| row.iter().map(event).collect()).collect()
+    report.recording.of_replica(0).events().iter().map(|row| row.iter().map(event).collect()).collect()
 }

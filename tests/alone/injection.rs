@@ -27,6 +27,7 @@ const WIDTH: usize = 3;
 /// Where a panic is wanted.
 #[derive(Clone, Debug, PartialEq)]
 struct Point {
+    replica: usize,
     stage: usize,
     activity: Activity,
     moment: Moment,
@@ -72,7 +73,8 @@ impl Subscriber for Saboteur {
                 Activity::Instruction(instruction) => instruction.to_string(),
                 activity => activity.to_string(),
             };
-            seen == Seen { stage: point.stage as u64, action, during: point.during.to_owned() }
+            let (replica, stage) = (point.replica as u64, point.stage as u64);
+            seen == Seen { replica, stage, action, during: point.during.to_owned() }
         };
         let point = wanted.take_if(here);
         drop(wanted);
@@ -100,6 +102,7 @@ impl Subscriber for Saboteur {
 
 #[derive(Default, PartialEq)]
 struct Seen {
+    replica: u64,
     stage: u64,
     action: String,
     during: String,
@@ -107,8 +110,10 @@ struct Seen {
 
 impl Visit for Seen {
     fn record_u64(&mut self, field: &Field, value: u64) {
-        if field.name() == "stage" {
-            self.stage = value;
+        match field.name() {
+            "replica" => self.replica = value,
+            "stage" => self.stage = value,
+            _ => {}
         }
     }
 
@@ -157,7 +162,8 @@ struct Case {
     build: Box<dyn Fn(u64) -> PipelineBuilder<Tensor<2>, Target> + Send>,
     /// After each step.
     undisturbed: Vec<Checkpoint>,
-    points: Vec<(usize, Activity)>,
+    /// By replica and stage.
+    points: Vec<(usize, usize, Activity)>,
 }
 
 impl Case {
@@ -166,7 +172,11 @@ impl Case {
         let (mut undisturbed, mut points) = (Vec::new(), Vec::new());
         for step in 0..3 {
             let report = pipeline.step(batch(step)).unwrap();
-            points = report.recording.events().iter().flatten().map(|event| (event.stage, event.activity)).collect();
+            let of_replica = |replica: usize| {
+                let rows = report.recording.of_replica(replica).events().concat();
+                rows.into_iter().map(move |event| (replica, event.stage, event.activity))
+            };
+            points = (0..report.replicas).flat_map(of_replica).collect();
             undisturbed.push(pipeline.checkpoint().unwrap());
         }
         Self { name, build: Box::new(build), undisturbed, points }
@@ -181,7 +191,11 @@ impl Case {
         assert!(WANTED.lock().unwrap().is_none(), "{case}: {error}");
 
         let StepError::Stage(failure) = &error else { panic!("{case}: {error}") };
-        assert_eq!((failure.stage, failure.activity), (point.stage, point.activity), "{case}");
+        assert_eq!(
+            (failure.replica.index, failure.stage, failure.activity),
+            (point.replica, point.stage, point.activity),
+            "{case}"
+        );
         assert_eq!(failure.during.to_string(), "step 1", "{case}");
         assert!(matches!(&failure.failure, Failure::Panic(message) if message == "sabotage"), "{case}: {error}");
         assert!(matches!(pipeline.step(batch(1)), Err(StepError::Stopped { .. })), "{case}");
@@ -203,7 +217,11 @@ impl Case {
             return false;
         }
         let Some(Err(StepError::Stage(failure))) = reports.pop() else { panic!("{case}: {reports:?}") };
-        assert_eq!((failure.stage, failure.activity), (point.stage, point.activity), "{case}");
+        assert_eq!(
+            (failure.replica.index, failure.stage, failure.activity),
+            (point.replica, point.stage, point.activity),
+            "{case}"
+        );
         assert!(reports.iter().all(Result::is_ok), "{case}");
 
         let left = pipeline.checkpoint().unwrap();
@@ -228,7 +246,11 @@ impl Case {
             return false;
         }
         let Err(StepError::Stage(failure)) = &ended else { panic!("{case}: {ended:?}") };
-        assert_eq!((failure.stage, failure.activity), (point.stage, point.activity), "{case}");
+        assert_eq!(
+            (failure.replica.index, failure.stage, failure.activity),
+            (point.replica, point.stage, point.activity),
+            "{case}"
+        );
         self.goes_on(pipeline, &case);
         true
     }
@@ -260,7 +282,14 @@ fn cases() -> impl Iterator<Item = Case> {
     };
     let others = shapes(vec![&ZbH2], &[(2, 2)]).chain(shapes(vec![&VHalf, &VMin, &DualPipeV], &[(4, 2)]));
     let cases = plain.chain(shapes(chunked.to_vec(), &[(2, 2), (4, 2)])).chain(others).map(case);
-    cases.chain([Case::new("running statistics".to_owned(), |seed| noisy(seed, 2))])
+    let replicated =
+        shapes(vec![&OneFOneB, &ZbH1], &[(1, 1), (2, 2)]).chain(shapes(vec![&Interleaved { chunks: 2 }], &[(4, 2)]));
+    let replicated = replicated.map(|(schedule, (stages, micro_batches))| {
+        let name = format!("{} P={stages} M={micro_batches} R=2", schedule.name());
+        let build = move |seed| tied(seed, stages, micro_batches, schedule).replica(vec![device(); stages]);
+        Case::new(name, build)
+    });
+    cases.chain(replicated).chain([Case::new("running statistics".to_owned(), |seed| noisy(seed, 2))])
 }
 
 /// With a panic at each point of them, of which only what other threads say is heard.
@@ -276,9 +305,9 @@ fn each_point(mut with: impl FnMut(&Case, Point) + Send + 'static) {
     for case in cases() {
         // A hang is named by its case.
         with = mlp::within_a_minute(move || {
-            for &(stage, activity) in &case.points {
+            for &(replica, stage, activity) in &case.points {
                 for moment in [Moment::Before, Moment::After] {
-                    with(&case, Point { stage, activity, moment, during: "step 1" });
+                    with(&case, Point { replica, stage, activity, moment, during: "step 1" });
                 }
             }
             with

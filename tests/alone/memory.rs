@@ -21,6 +21,8 @@ struct Configuration {
     optimizer: fn() -> ModuleOptimizer,
     precision: Precision,
     recompute: Recompute,
+    replicas: usize,
+    groups: usize,
 }
 
 impl Configuration {
@@ -30,6 +32,8 @@ impl Configuration {
         let cuts = cut::cut(shape, self.stages).unwrap();
         let config = StageConfig::new(Device::flex(), (self.optimizer)(), 1e-3).recompute(self.recompute);
         let builder = cut::split(layers, &cuts, vec![config; self.stages]).precision(self.precision);
+        let builder = builder.gradient_groups(self.groups);
+        let builder = (1..self.replicas).fold(builder, |builder, _| builder.replica(vec![Device::flex(); self.stages]));
         builder.micro_batches(self.micro_batches).schedule(self.schedule).cores_per_stage(1).build().unwrap()
     }
 
@@ -40,7 +44,7 @@ impl Configuration {
     }
 
     fn batch(&self, step: usize) -> Batch<Bytes, Bytes> {
-        let rows = self.rows * self.micro_batches;
+        let rows = self.rows * self.micro_batches * self.replicas;
         let text = |step: usize| -> Tensor<2, Int> {
             let bytes = (0..rows * CONTEXT).map(|at| ((at * 7 + step * 31) * (at + 3) % 256) as i32);
             Tensor::from_data(TensorData::new(bytes.collect(), [rows, CONTEXT]), &Device::flex())
@@ -66,6 +70,8 @@ const ONE_STAGE: Configuration = Configuration {
     optimizer: adam,
     precision: Precision::Full,
     recompute: Recompute::Nothing,
+    replicas: 1,
+    groups: 1,
 };
 
 #[test]
@@ -83,11 +89,15 @@ fn every_worker_holds_what_was_estimated_to_a_tenth() {
         ("zb-v", Configuration { stages: 4, schedule: &ZbV, ..ONE_STAGE }),
         ("selective", Configuration { stages: 2, recompute: Recompute::Selective, ..ONE_STAGE }),
         ("full", Configuration { stages: 2, recompute: Recompute::Full, ..ONE_STAGE }),
+        ("groups", Configuration { stages: 2, micro_batches: 8, groups: 2, ..ONE_STAGE }),
+        ("replicas", Configuration { stages: 2, replicas: 2, groups: 2, ..ONE_STAGE }),
+        ("replicas in bf16", Configuration { replicas: 3, groups: 3, precision: Precision::Bf16, ..ONE_STAGE }),
         ("full zb-h2", Configuration { stages: 2, schedule: &ZbH2, recompute: Recompute::Full, ..ONE_STAGE }),
     ] {
         let mut pipeline = configuration.pipeline();
         let estimate = pipeline.estimate_memory(configuration.batch(0)).unwrap().unwrap();
         let measured = configuration.measure(&mut pipeline);
+        assert_eq!(estimate.workers().len(), measured.len());
         for (estimated, measured) in estimate.workers().iter().zip(&measured) {
             let resident = estimated.other + estimated.parameters + estimated.optimizer;
             println!(

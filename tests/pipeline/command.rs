@@ -95,6 +95,38 @@ fn the_hash_depends_on_the_seed_and_not_on_the_cut() {
     assert_ne!(hash(&logged("micro", "--stages 1 --micro-batches 2")), hash(&whole));
 }
 
+/// Clipped, with checkpoints that go from replicas to groups and back.
+#[test]
+fn the_hash_of_replicas_is_that_of_as_many_groups() {
+    let groups = logged("groups", "--stages 1 --micro-batches 4 --gradient-groups 2");
+    assert_ne!(hash(&groups), hash(&logged("sum", "--stages 1 --micro-batches 4")));
+    for flags in ["--stages 1", "--stages 3 --schedule zb-h1", "--stages 4 --schedule interleaved --flush ahead"] {
+        let lines = logged("replicas", &format!("{flags} --replicas 2 --micro-batches 2"));
+        assert_eq!(hash(&lines), hash(&groups), "{flags}");
+        assert_eq!((&lines[0]["replicas"], &lines[0]["configuration"]["replicas"]), (&json!(2), &json!(2)));
+        for (line, of_groups) in lines[2..5].iter().zip(&groups[2..5]) {
+            assert_eq!([&line["loss"], &line["weight"]], [&of_groups["loss"], &of_groups["weight"]]);
+            let workers = lines[0]["plan"].as_str().unwrap().lines().count();
+            assert_eq!(line["workers"].as_array().unwrap().len(), workers, "those of the first replica");
+        }
+    }
+    let kept = tempfile::tempdir().unwrap();
+    let folder = kept.path().display();
+    let stopped = gpt(&format!("--replicas 2 --micro-batches 2 --stop-after 1 --checkpoint {folder}"));
+    assert!(stopped.status.success(), "{}", String::from_utf8_lossy(&stopped.stderr));
+    let resume = format!("--resume latest --checkpoint {folder} --stop-after 2");
+    let stopped = gpt(&format!("{resume} --replicas 1 --micro-batches 4 --gradient-groups 2"));
+    assert!(stopped.status.success(), "{}", String::from_utf8_lossy(&stopped.stderr));
+    let undisturbed = gpt("--replicas 2 --micro-batches 2");
+    let resumed = gpt(&format!("--resume latest --checkpoint {folder} --replicas 2 --micro-batches 2 --stages 3"));
+    let last_hash = |output: &Output| {
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        text.lines().find(|line| line.contains("parameters, sha256")).map(str::to_owned)
+    };
+    let found = last_hash(&resumed);
+    assert!(found.is_some() && found == last_hash(&undisturbed), "{}", String::from_utf8_lossy(&resumed.stderr));
+}
+
 /// What a browser makes of a page; `None` where no browser is named by `STAGELINE_BROWSER`.
 fn rendered(page: &Path) -> Option<String> {
     let browser = env::var_os("STAGELINE_BROWSER")?;

@@ -7,8 +7,8 @@ use burn::optim::{AdamWConfig, SgdConfig};
 use burn::tensor::Tensor;
 use stageline::schedule::{GPipe, OneFOneB, Schedule};
 use stageline::{
-    Batch, BuildError, Clip, Culprit, OnNonFinite, Origin, Pipeline, PipelineBuilder, Stage, StageConfig, StepError,
-    StepReport, Update,
+    Batch, BuildError, Clip, Culprit, OnNonFinite, Origin, Pipeline, PipelineBuilder, Replica, Stage, StageConfig,
+    StepError, StepReport, Update,
 };
 
 use crate::mlp::{Error, Mlp, Target, bits, config, device};
@@ -82,31 +82,33 @@ fn bits_of(pipeline: Pipeline<Tensor<2>, Target>) -> Vec<u32> {
     [bits(&scale), bits(&root), bits(&modules.take::<Error>(2).unwrap())].concat()
 }
 
+const ONLY: Replica = Replica { index: 0, of: 1 };
+
 /// An input and a wanted output of one micro-batch, what is blamed for it, and in which words.
 const FAULTS: [(f32, f32, Culprit, &str); 4] = [
     (
         -1.0,
         1.0,
-        Culprit { stage: 1, micro_batch: 2, origin: Origin::Forward },
+        Culprit { replica: ONLY, stage: 1, micro_batch: 2, origin: Origin::Forward },
         "the forward of stage 1 on micro-batch 2",
     ),
     (
         0.0,
         1.0,
-        Culprit { stage: 1, micro_batch: 1, origin: Origin::Backward },
+        Culprit { replica: ONLY, stage: 1, micro_batch: 1, origin: Origin::Backward },
         "the backward of stage 1 on micro-batch 1",
     ),
     (
         f32::NAN,
         1.0,
-        Culprit { stage: 0, micro_batch: 3, origin: Origin::Input },
+        Culprit { replica: ONLY, stage: 0, micro_batch: 3, origin: Origin::Input },
         "the input of micro-batch 3, as it came with the batch",
     ),
     // The square of the difference overflows.
     (
         1.0,
         1e30,
-        Culprit { stage: 2, micro_batch: 0, origin: Origin::Forward },
+        Culprit { replica: ONLY, stage: 2, micro_batch: 0, origin: Origin::Forward },
         "the forward of stage 2 on micro-batch 0",
     ),
 ];

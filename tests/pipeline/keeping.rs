@@ -269,7 +269,7 @@ fn what_cannot_go_on_says_why_and_the_way_out() {
     };
     assert_eq!(
         resume("--micro-batches 5"),
-        "Error: --resume: batch_size was 8 in the checkpoint and is 10; keep M x micro-batch size, or leave both flags out\n"
+        "Error: --resume: batch_size was 8 in the checkpoint and is 10; keep replicas x M x micro-batch size, or leave these flags out\n"
     );
     assert_eq!(resume("--steps 1"), "Error: --resume: the checkpoint is after 2 steps; --steps 1: give 2 or more\n");
     assert_eq!(resume("--seed 1"), "Error: --resume: seed was 0 in the checkpoint and is 1; leave --seed out\n");

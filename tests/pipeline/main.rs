@@ -36,6 +36,7 @@ mod recompute;
 mod recording;
 #[cfg(unix)]
 mod remote;
+mod replicas;
 mod resume;
 mod steps;
 mod terms;

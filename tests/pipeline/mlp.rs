@@ -130,8 +130,18 @@ impl Mlp {
     /// The same, with the gradients clipped as PyTorch's `clip_grad_norm_` and `clip_grad_value_` do; and every step's
     /// global norm.
     pub fn train_plainly_clipped(
-        mut self,
+        self,
         micro_batches: usize,
+        batches: &[(Tensor<2>, Target)],
+        clip: Option<Clip>,
+    ) -> (Self, Vec<f64>) {
+        self.train_plainly_in_groups((1, micro_batches), batches, clip)
+    }
+
+    /// The same, with gradients summed in so many groups of micro-batches, before these sums are added up.
+    pub fn train_plainly_in_groups(
+        mut self,
+        (groups, micro_batches): (usize, usize),
         batches: &[(Tensor<2>, Target)],
         clip: Option<Clip>,
     ) -> (Self, Vec<f64>) {
@@ -139,16 +149,17 @@ impl Mlp {
         let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
         for (input, (wanted, mask)) in batches {
             let total = mask.clone().sum().into_scalar::<f32>();
-            let mut sum = GradientsAccumulator::new();
-            for rows in pieces(input.dims()[0], micro_batches) {
+            let mut sums: Vec<_> = (0..groups).map(|_| GradientsAccumulator::new()).collect();
+            for (at, rows) in pieces(input.dims()[0], micro_batches).into_iter().enumerate() {
                 let part = |tensor: &Tensor<2>| tensor.clone().slice_dim(0, rows.clone()).autodiff();
                 let hidden = self.layers.iter().fold(part(input), |hidden, layer| layer.linear.forward(hidden).tanh());
                 let difference = (self.error.linear.forward(hidden) - part(wanted)) * part(mask);
                 let loss = (difference.clone() * difference).sum() / 2.0;
                 let gradients = (loss / total).backward();
+                let sum = &mut sums[at * groups / micro_batches];
                 sum.accumulate(&self, GradientsParams::from_grads(gradients, &self));
             }
-            let mut gradients = sum.grads();
+            let mut sums: Vec<_> = sums.into_iter().map(|mut sum| sum.grads()).collect();
             let squares =
                 |gradient: &Tensor<2>| gradient.to_data().iter::<f64>().map(|value| value * value).sum::<f64>();
             let mut clipped = GradientsParams::new();
@@ -156,8 +167,10 @@ impl Mlp {
                 (Vec::new(), self.layers.iter().map(|layer| &layer.linear).collect::<Vec<_>>());
             linears.push(&self.error.linear);
             for linear in linears {
-                let weight = gradients.remove::<2>(linear.weight.id).unwrap();
-                let bias = gradients.remove::<1>(linear.bias.as_ref().unwrap().id).unwrap();
+                let of = |sum: &mut GradientsParams| sum.remove::<2>(linear.weight.id).unwrap();
+                let weight = sums.iter_mut().map(of).reduce(Tensor::add).unwrap();
+                let of = |sum: &mut GradientsParams| sum.remove::<1>(linear.bias.as_ref().unwrap().id).unwrap();
+                let bias = sums.iter_mut().map(of).reduce(Tensor::add).unwrap();
                 each.push((linear.weight.id, weight.clone(), squares(&weight)));
                 let bias = bias.unsqueeze::<2>();
                 each.push((linear.bias.as_ref().unwrap().id, bias.clone(), squares(&bias)));

@@ -7,7 +7,7 @@ use stageline::nn::Linear;
 use stageline::schedule::{EagerOneFOneB, GPipe, OneFOneB, Schedule};
 use stageline::{
     AccumulatedBatchNorm, Batch, BuildError, Clip, Culprit, DynamicLossScale, LossScale, LossStage, OnNonFinite,
-    Origin, Pipeline, PipelineBuilder, Precision, Stage, StageConfig, StepError, StepReport, Update, Weight,
+    Origin, Pipeline, PipelineBuilder, Precision, Replica, Stage, StageConfig, StepError, StepReport, Update, Weight,
 };
 
 use crate::mlp::{Error, LEARNING_RATE, Layer, Mlp, Target, bits, config, device, pieces};
@@ -291,7 +291,8 @@ fn a_bad_input_behind_an_overflow_is_left_to_the_policy() {
     let (input, target) = Mlp::batch(ROWS, WIDTH, false, 9);
     let bad = input.slice_fill([ROWS - 1..ROWS, 0..1], f32::NAN);
     let error = pipeline.step(Batch::new(bad, target)).unwrap_err();
-    let culprit = Culprit { stage: 0, micro_batch: MICRO_BATCHES - 1, origin: Origin::Input };
+    let culprit =
+        Culprit { replica: Replica::default(), stage: 0, micro_batch: MICRO_BATCHES - 1, origin: Origin::Input };
     assert!(matches!(error, StepError::NonFinite { culprit: Some(found), .. } if found == culprit), "{error}");
 }
 

@@ -8,9 +8,11 @@ use std::time::Duration;
 use burn::module::Module;
 use burn::tensor::Tensor;
 use stageline::schedule::{Action, Compute, Instruction};
-use stageline::{Activity, Batch, BoxError, BuildError, During, Pipeline, Stage, StepError, WaitCause, Watchdog};
+use stageline::{
+    Activity, Batch, BoxError, BuildError, During, Pipeline, PipelineBuilder, Stage, StepError, WaitCause, Watchdog,
+};
 
-use crate::mlp::{Error, Layer, Mlp, Target, config, within_a_minute};
+use crate::mlp::{Error, Layer, Mlp, Target, config, device, within_a_minute};
 
 const WIDTH: usize = 4;
 
@@ -92,14 +94,18 @@ fn batch(scale: f64) -> Batch<Tensor<2>, Target> {
     Batch::new(input * scale + scale, target)
 }
 
+fn builder(watchdog: impl Into<Option<Watchdog>>, sleep: &Arc<Sleep>) -> PipelineBuilder<Tensor<2>, Target> {
+    let Mlp { mut layers, error } = Mlp::new(1, WIDTH, 1);
+    let chain = Pipeline::builder().stage(Passes::default(), config()).stage(Sleeper::new(sleep), config());
+    let chain = chain.stage(layers.remove(0), config());
+    chain.loss((Vec::<Layer>::new(), error), config()).micro_batches(4).watchdog(watchdog)
+}
+
 fn pipeline(
     watchdog: impl Into<Option<Watchdog>>,
     sleep: &Arc<Sleep>,
 ) -> Result<Pipeline<Tensor<2>, Target>, BuildError> {
-    let Mlp { mut layers, error } = Mlp::new(1, WIDTH, 1);
-    let chain = Pipeline::builder().stage(Passes::default(), config()).stage(Sleeper::new(sleep), config());
-    let chain = chain.stage(layers.remove(0), config());
-    chain.loss((Vec::<Layer>::new(), error), config()).micro_batches(4).watchdog(watchdog).build()
+    builder(watchdog, sleep).build()
 }
 
 #[test]
@@ -130,6 +136,28 @@ fn a_stage_that_sleeps_for_ever_is_named_and_left_behind() {
         let mut modules = pipeline.into_modules();
         assert!(modules.take::<Layer>(2).is_ok() && modules.take::<(Vec<Layer>, Error)>(3).is_ok());
         assert!(modules.take::<Sleeper>(1).is_err(), "it is with its thread");
+        sleep.awake.store(true, Ordering::Release);
+    });
+}
+
+/// The other replica waits for its sums.
+#[test]
+fn a_stage_that_sleeps_for_ever_is_named_with_its_replica() {
+    within_a_minute(|| {
+        let watchdog = Watchdog { floor: Duration::from_secs(3), factor: 0.0, grace: Duration::from_millis(500) };
+        let sleep = Arc::<Sleep>::default();
+        let mut pipeline = builder(watchdog, &sleep).micro_batches(2).replica(vec![device(); 4]).build().unwrap();
+        let (input, target) = Mlp::batch(8, WIDTH, false, 1);
+        let of_the_second = Batch::new(input.slice_fill([4..8, 0..WIDTH], 1e6), target);
+        let StepError::Stalled(stall) = pipeline.step(of_the_second).unwrap_err() else { panic!("it did not stall") };
+        let at_work: Vec<_> = stall.at_work().map(|worker| (worker.replica.index, worker.stage)).collect();
+        assert_eq!(at_work, [(1, 1)]);
+        assert!(stall.workers[..4].iter().all(|worker| worker.activity == Activity::Reduce), "{stall}");
+        assert_eq!(stall.workers[0].waits_for(), Some(WaitCause::TiedStages));
+        let text = StepError::Stalled(stall).to_string();
+        assert!(text.contains("at work: stage 1 of replica 1\n  stage 0 of replica 0: the reduction"), "{text}");
+        // What is lost with the thread is no module that is given back.
+        assert!(pipeline.into_modules().take::<Sleeper>(1).is_ok());
         sleep.awake.store(true, Ordering::Release);
     });
 }

@@ -56,6 +56,17 @@ fn what_cannot_be_asked_for_is_mended_by_what_the_message_says() {
         ("--stages 0", "Error: --stages 0: give 1 to 65536", "--stages 1"),
         ("--micro-batches 0", "Error: --micro-batches 0: give 1 to 65536", "--micro-batches 1"),
         ("--micro-batches 65537", "Error: --micro-batches 65537: give 1 to 65536", "--micro-batches 8"),
+        ("--replicas 0", "Error: --replicas 0: give 1 to 1024", "--replicas 2"),
+        (
+            "--micro-batches 4 --gradient-groups 3",
+            "Error: --gradient-groups 3: give a number that divides --micro-batches 4",
+            "--micro-batches 4 --gradient-groups 2",
+        ),
+        (
+            "--replicas 2 --gradient-groups 4",
+            "Error: --gradient-groups 4: 2 replicas sum in 2 groups; leave it out, or give --replicas 1",
+            "--replicas 2",
+        ),
         ("--every 0", "Error: --every 0: give 1 or more", "--every 1"),
         (
             "--stop-after 1",

@@ -84,7 +84,7 @@ pub struct Measured {
     footprint: Option<Footprint>,
     /// The run's own.
     cut: Vec<Range<usize>>,
-    /// Of a micro-batch.
+    /// Of a micro-batch of every replica.
     tokens: f64,
     /// What a step has besides, once.
     once: f64,
@@ -131,7 +131,7 @@ impl Measured {
             layers,
             footprint: Footprint::of(log, &cut),
             cut,
-            tokens: log.run.tokens_per_micro_batch,
+            tokens: log.run.tokens_per_micro_batch * log.run.replicas as f64,
             once,
             besides: (other - once) / actions,
             send: handing_over(log, &costs),

@@ -45,6 +45,16 @@ fn or_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
 }
 
+/// Logs of one replica do not say so.
+fn one() -> usize {
+    1
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde passes references
+fn is_one(number: &usize) -> bool {
+    *number == 1
+}
+
 /// What was run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Run {
@@ -54,6 +64,10 @@ pub struct Run {
     pub schedule: String,
     /// The plan, as PyTorch's CSV.
     pub plan: String,
+    /// How many replicas follow the plan, each with its own micro-batches. What the log has of workers, stages and events is of the
+    /// first one.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub replicas: usize,
     /// How many micro-batches a channel holds.
     pub channel_capacity: usize,
     /// The layers of the model, in order.
@@ -271,8 +285,8 @@ pub struct Health {
 pub struct Event {
     /// For which stage.
     pub stage: usize,
-    /// An instruction of the lowered plan, such as `2F0` or `2SEND_F0`, or a part of the step: `start`, `finish`, `verdict`,
-    /// `optimizer` or `follow`.
+    /// An instruction of the lowered plan, such as `2F0` or `2SEND_F0`, or a part of the step: `start`, `reduce`, `finish`,
+    /// `verdict`, `optimizer` or `follow`.
     pub activity: String,
     /// When it began.
     pub start: f64,

@@ -72,6 +72,13 @@ fn in_short(log: &RunLog) -> String {
         plan.micro_batches(),
         log.steps.len()
     );
+    if run.replicas > 1 {
+        let replicas = run.replicas;
+        let _ = write!(
+            text,
+            " {replicas} replicas share every batch; workers, their events and memory are the first one's."
+        );
+    }
     if let Some((seconds, bubble)) = log.typical() {
         let percent = |figure: fn(&Step) -> f64| 100.0 * median(log.warm_steps().map(figure)).unwrap_or(f64::NAN);
         let _ = write!(

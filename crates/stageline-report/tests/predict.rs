@@ -4,8 +4,10 @@ mod made_up;
 
 use std::ops::Range;
 
-use stageline_report::record::Line;
-use stageline_report::{Cause, Cut, Hosts, Link, LogError, Measured, PredictError, RunLog, Target, run_page};
+use stageline_report::record::{Line, Run};
+use stageline_report::{
+    Cause, Cut, Hosts, Link, LogError, Measured, PredictError, Prediction, RunLog, Target, run_page,
+};
 use stageline_schedule::{GPipe, Interleaved, OneFOneB, Schedule, ZbH1, ZbV};
 
 use made_up::log;
@@ -159,6 +161,23 @@ fn equal_stages_take_the_closed_form() {
     let whole =
         measured.predict(&Target { workers: 4, micro_batches: 8, schedule: &OneFOneB, cut: Cut::Balanced }).unwrap();
     assert!(split.step < whole.step && split.bubble < whole.bubble);
+}
+
+/// The log has the first one's workers, and everyone's tokens.
+#[test]
+fn replicas_multiply_tokens_and_nothing_else() {
+    let mut log = log(&[1.0; 8], 2, 4, 0.0);
+    let target = Target { workers: 2, micro_batches: 4, schedule: &OneFOneB, cut: Cut::Balanced };
+    let predict = |log: &RunLog| Measured::of(log).unwrap().predict(&target).unwrap();
+    let (alone, page) = (predict(&log), run_page(&log));
+    let line = serde_json::to_string(&log.run).unwrap();
+    assert!(!line.contains("replicas") && serde_json::from_str::<Run>(&line).unwrap() == log.run);
+    log.run.replicas = 3;
+    let line = serde_json::to_string(&log.run).unwrap();
+    assert!(line.contains(r#""replicas":3"#) && serde_json::from_str::<Run>(&line).unwrap() == log.run);
+    assert_eq!(predict(&log), Prediction { tokens_per_s: 3.0 * alone.tokens_per_s, ..alone });
+    let said = "3 replicas share every batch";
+    assert!(!page.contains(said) && run_page(&log).contains(said));
 }
 
 /// Of a parameter 4 bytes of gradient and 12 of the rest; of every live micro-batch 1000 bytes a layer; and 500.

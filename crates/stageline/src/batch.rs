@@ -103,6 +103,17 @@ impl Weights {
         self.samples.iter().sum()
     }
 
+    /// In parts of so many micro-batches; the last one may have fewer.
+    pub(crate) fn divided(&self, micro_batches: usize) -> Vec<Self> {
+        let mut before = self.before;
+        let part = |(each, samples): (&[Weight], &[usize])| {
+            let part = Self { each: each.to_vec(), total: total(each), samples: samples.to_vec(), before };
+            before += part.all_samples();
+            part
+        };
+        self.each.chunks(micro_batches).zip(self.samples.chunks(micro_batches)).map(part).collect()
+    }
+
     /// The samples of a micro-batch of a step.
     pub(crate) fn samples(&self, step: usize, micro_batch: usize) -> Samples {
         let first = self.before + self.samples[..micro_batch].iter().sum::<usize>();
@@ -127,8 +138,7 @@ impl<I: Payload, T: Payload> MicroBatches<I, T> {
                 return Err(BatchError::Weight { micro_batch, weight });
             }
         }
-        let mut total = Weight::default();
-        each.iter().for_each(|weight| total.add(weight));
+        let total = total(&each);
         if total.is_zero() {
             return Err(BatchError::NoWeight);
         }
@@ -140,18 +150,16 @@ impl<I: Payload, T: Payload> MicroBatches<I, T> {
         Ok(Self { inputs, targets, weights: Weights { each, total, samples, before: 0 } })
     }
 
-    /// The piece with the most samples, two times.
-    pub(crate) fn largest_twice(self) -> Self {
+    /// The piece with the most samples, so many times.
+    pub(crate) fn largest(self, times: usize) -> Self {
         let samples = &self.weights.samples;
         let largest = (0..samples.len()).max_by_key(|&piece| samples[piece]).unwrap_or(0);
-        let one = self.only(largest);
-        let (each, samples) = (vec![one.weights.total.clone(); 2], one.weights.samples.repeat(2));
-        let mut total = one.weights.total.clone();
-        total.add(&one.weights.total);
+        let Self { inputs, targets, weights } = self.only(largest);
+        let each = vec![weights.total; times];
         Self {
-            inputs: [one.inputs.clone(), one.inputs].concat(),
-            targets: [one.targets.clone(), one.targets].concat(),
-            weights: Weights { each, total, samples, before: 0 },
+            inputs: inputs.into_iter().cycle().take(times).collect(),
+            targets: targets.into_iter().cycle().take(times).collect(),
+            weights: Weights { total: total(&each), each, samples: weights.samples.repeat(times), before: 0 },
         }
     }
 
@@ -166,6 +174,13 @@ impl<I: Payload, T: Payload> MicroBatches<I, T> {
             weights: Weights { each: vec![total.clone()], total, samples, before },
         }
     }
+}
+
+/// Added up in order.
+fn total(each: &[Weight]) -> Weight {
+    let mut total = Weight::default();
+    each.iter().for_each(|weight| total.add(weight));
+    total
 }
 
 /// How many samples a micro-batch has: the rows of its first tensor.

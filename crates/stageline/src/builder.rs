@@ -5,16 +5,17 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
-use burn::module::{Module, ParamId};
+use burn::module::ParamId;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::Device;
 use stageline_checkpoint::Checkpoint;
 use stageline_schedule::{Checked, OneFOneB, Schedule, check};
 
 use crate::clip::Clip;
+use crate::collective::Collective;
 use crate::error::BuildError;
 use crate::finite::OnNonFinite;
-use crate::flush::{FlushConfig, Trained};
+use crate::flush::FlushConfig;
 use crate::layout::{Layout, Restored};
 use crate::link::link;
 use crate::location::communication_streams;
@@ -23,17 +24,17 @@ use crate::mismatch::Mismatch;
 use crate::names::Names;
 use crate::owners::Owners;
 use crate::payload::Payload;
-use crate::pipeline::{Door, Pipeline, Seats, Stepping};
+use crate::pipeline::{Common, Door, Pipeline, Prepared, Stepping};
 use crate::precision::Precision;
 use crate::recompute::Recompute;
 use crate::rehearsal::Parameters;
-use crate::runner::{Runner, Source, StageRunner};
-use crate::seed::materialize;
+use crate::replica::Replica;
+use crate::runner::{Source, StageRunner};
 use crate::sink::{ToLoss, ToNext};
+use crate::site::{Site, Stages, Unplaced};
 use crate::stage::{LossStage, Stage};
-use crate::threads::{Sender, bounded};
+use crate::threads::{Receiver, bounded};
 use crate::tie::{Ties, tie};
-use crate::unify::unify;
 use crate::watchdog::Watchdog;
 use crate::weight::Weight;
 
@@ -71,76 +72,28 @@ impl StageConfig {
     }
 }
 
-/// A module and its configuration, until it is placed.
-struct Unplaced<M> {
-    stage: usize,
-    module: M,
-    optimizer: ModuleOptimizer,
-    learning_rate: ModuleLrScheduler,
-}
-
-impl<M: Module> Unplaced<M> {
-    /// The parameters exist, before any thread starts.
-    fn new(stage: usize, module: M, config: StageConfig) -> Self {
-        materialize(&module);
-        // By way of `valid`, which drops burn's gradient checkpointing: inputs could not join such a graph.
-        let module = module.valid().train();
-        Self { stage, module, optimizer: config.optimizer, learning_rate: config.learning_rate }
-    }
-
-    /// On its device.
-    fn place(self, site: &mut Site) -> (Device, Trained<M>) {
-        let device = site.devices[self.stage].clone();
-        let module = unify(self.module.fork(&device));
-        let mut trained = Trained::new(module, site.precision, self.optimizer, self.learning_rate);
-        if let Some(restored) = site.restored[self.stage].take() {
-            site.unused.extend(trained.restore(restored).err().unwrap_or_default());
-        }
-        (device, trained)
-    }
-}
-
-/// Where the stages joined so far are put up.
-struct Site {
-    capacity: usize,
-    precision: Precision,
-    devices: Vec<Device>,
-    /// What each stage shares with others.
-    ties: Vec<Ties>,
-    /// What each stage goes on from.
-    restored: Vec<Option<Restored>>,
-    /// What optimizers could not use of it.
-    unused: Vec<(ParamId, String)>,
-    runners: Vec<Box<dyn Runner>>,
-}
-
-impl Site {
-    fn ties_of(&mut self, stage: usize) -> Ties {
-        std::mem::take(&mut self.ties[stage])
-    }
-}
-
-/// Puts up the stages joined so far, and gives the input of the next one.
+/// Puts up the stages joined so far in a replica, and gives the input of the next one, from that of the first.
 ///
 /// It waits for `build`, because a channel is made with its capacity, and a transfer with both its devices.
-type Wire<Out> = Box<dyn FnOnce(&mut Site) -> Source<Out>>;
+type Wire<In, Out> = Box<dyn Fn(&mut Site, Source<In>) -> Source<Out>>;
+
+/// The same for all stages; the last one also takes targets.
+type LastWire<In, Target> = Box<dyn Fn(&mut Site, Source<In>, Receiver<Vec<Target>>)>;
 
 /// The stages joined so far, from a batch's input to the last one's output.
 #[must_use = "end the chain with `loss` and `build` it"]
 pub struct Chain<In: Payload, Out: Payload> {
-    feed: Sender<Vec<In>>,
     devices: Vec<Device>,
     recompute: Vec<Recompute>,
     owners: Owners,
-    wire: Wire<Out>,
+    wire: Wire<In, Out>,
 }
 
 impl Pipeline<(), ()> {
     /// Begins a chain of stages, in order.
     pub fn builder<In: Payload>() -> Chain<In, In> {
-        let (feed, source) = bounded(1);
-        let wire: Wire<In> = Box::new(|_| Source::Batch(source));
-        Chain { feed, devices: Vec::new(), recompute: Vec::new(), owners: Owners::default(), wire }
+        let wire: Wire<In, In> = Box::new(|_, source| source);
+        Chain { devices: Vec::new(), recompute: Vec::new(), owners: Owners::default(), wire }
     }
 }
 
@@ -150,19 +103,17 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
         let stage = self.devices.len();
         self.devices.push(config.device.clone().inner());
         self.recompute.push(config.recompute);
-        let unplaced = Unplaced::new(stage, module, config);
+        let unplaced = Unplaced::new(stage, module, (config.optimizer, config.learning_rate));
         self.owners.add(stage, &unplaced.module, &unplaced.optimizer);
         let before = self.wire;
-        let wire = move |site: &mut Site| {
-            let source = before(site);
-            let (device, trained) = unplaced.place(site);
-            let (downstream, upstream) = link(site.capacity, device.clone(), site.devices[stage + 1].clone());
-            let (ties, sink) = (site.ties_of(stage), ToNext::new(downstream));
-            site.runners.push(Box::new(StageRunner::new(stage, device, trained, source, sink, ties)));
+        let wire = move |site: &mut Site, source: Source<In>| {
+            let source = before(site, source);
+            let (seat, trained) = unplaced.place(site);
+            let (downstream, upstream) = link(site.capacity, seat.device.clone(), site.devices[stage + 1].clone());
+            site.runners.push(Box::new(StageRunner::new(seat, trained, source, ToNext::new(downstream))));
             Source::Link(upstream)
         };
-        let (feed, devices, recompute, owners) = (self.feed, self.devices, self.recompute, self.owners);
-        Chain { feed, devices, recompute, owners, wire: Box::new(wire) }
+        Chain { devices: self.devices, recompute: self.recompute, owners: self.owners, wire: Box::new(wire) }
     }
 
     /// Ends the chain with the stage that makes the loss.
@@ -170,26 +121,25 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
         let stage = self.devices.len();
         self.devices.push(config.device.clone().inner());
         self.recompute.push(config.recompute);
-        let unplaced = Unplaced::new(stage, module, config);
+        let unplaced = Unplaced::new(stage, module, (config.optimizer, config.learning_rate));
         self.owners.add(stage, &unplaced.module, &unplaced.optimizer);
         let before = self.wire;
-        let (targets, target_feed) = bounded(1);
-        let wire = move |site: &mut Site| {
-            let source = before(site);
-            let (device, trained) = unplaced.place(site);
-            let (ties, sink) = (site.ties_of(stage), ToLoss::new(target_feed, device.clone()));
-            site.runners.push(Box::new(StageRunner::new(stage, device, trained, source, sink, ties)));
+        let wire = move |site: &mut Site, source: Source<In>, targets: Receiver<Vec<L::Target>>| {
+            let source = before(site, source);
+            let (seat, trained) = unplaced.place(site);
+            let sink = ToLoss::new(targets, seat.device.clone());
+            site.runners.push(Box::new(StageRunner::new(seat, trained, source, sink)));
         };
         PipelineBuilder {
-            inputs: self.feed,
-            targets,
             devices: self.devices,
+            elsewhere: Vec::new(),
             recompute: self.recompute,
             owners: self.owners,
             wire: Box::new(wire),
             weight: L::weight,
             schedule: Box::new(OneFOneB),
             micro_batches: 1,
+            gradient_groups: None,
             channel_capacity: None,
             cores_per_stage: None,
             precision: Precision::Full,
@@ -205,18 +155,27 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
     }
 }
 
+/// All replicas, not yet started.
+struct PutUp<In, Target> {
+    /// Where the batches of each enter, and its stages.
+    replicas: Vec<(Door<In, Target>, Stages)>,
+    /// What of a checkpoint their optimizers could not use.
+    unused: Vec<(ParamId, String)>,
+}
+
 /// A complete chain of stages, and how to run it.
 #[must_use = "`build` it"]
 pub struct PipelineBuilder<In: Payload, Target: Payload> {
-    inputs: Sender<Vec<In>>,
-    targets: Sender<Vec<Target>>,
     devices: Vec<Device>,
+    /// Those of the other replicas.
+    elsewhere: Vec<Vec<Device>>,
     recompute: Vec<Recompute>,
     owners: Owners,
-    wire: Box<dyn FnOnce(&mut Site)>,
+    wire: LastWire<In, Target>,
     weight: fn(&Target) -> Weight,
     schedule: Box<dyn Schedule>,
     micro_batches: usize,
+    gradient_groups: Option<usize>,
     channel_capacity: Option<usize>,
     cores_per_stage: Option<usize>,
     precision: Precision,
@@ -237,11 +196,31 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         self
     }
 
-    /// M: into how many micro-batches a batch is cut, which is also how many gradients are accumulated before the
+    /// M: into how many micro-batches a batch is cut, a replica, which is also how many gradients are accumulated before the
     /// optimizers step; 1 if not set. Where the batch grows with it, so does what every step sees: say what the schedule is
     /// for by [`tuned_for`](Self::tuned_for).
     pub fn micro_batches(mut self, micro_batches: usize) -> Self {
         self.micro_batches = micro_batches;
+        self
+    }
+
+    /// One replica more: all stages once more, on these devices, one a stage, under the same plan. Of R replicas each has M of the
+    /// R x M micro-batches of a batch, in order: replica 0, which is the one on the stages' own devices, has the first M.
+    ///
+    /// At the end of a step the sums of every stage's gradients are added up, once, in replica order, and only replica 0's
+    /// optimizers step: so the bits are those of one replica with R x M micro-batches, and R
+    /// [`gradient_groups`](Self::gradient_groups). They go by the host between GPUs, for the sake of that order. Checkpoints and
+    /// modules are those of replica 0, and the same for any R.
+    pub fn replica(mut self, devices: impl IntoIterator<Item = Device>) -> Self {
+        self.elsewhere.push(devices.into_iter().map(Device::inner).collect());
+        self
+    }
+
+    /// In how many groups of consecutive micro-batches gradients are summed, before the groups' sums are added up, both in
+    /// ascending order; R if not set. Floating-point sums depend on such groups: one replica that is to come to the same bits as R
+    /// with M micro-batches each has R x M micro-batches in R groups. With more than one group there are two sums in memory.
+    pub fn gradient_groups(mut self, groups: usize) -> Self {
+        self.gradient_groups = Some(groups);
         self
     }
 
@@ -252,7 +231,7 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         self
     }
 
-    /// How many cores the kernels of one worker may use; if not set, the machine's cores divided among the workers.
+    /// How many cores the kernels of one worker may use; if not set, the machine's cores divided among the workers of all replicas.
     pub fn cores_per_stage(mut self, cores: usize) -> Self {
         self.cores_per_stage = Some(cores);
         self
@@ -305,8 +284,9 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         self.flush.clip
     }
 
+    /// Of a batch.
     pub(crate) fn configured_micro_batches(&self) -> usize {
-        self.micro_batches
+        self.replicas() * self.micro_batches
     }
 
     /// By stage and path.
@@ -314,13 +294,15 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         &self.owners.batch_norms
     }
 
-    /// The same model, optimizers and clipping, on one device, in full precision, and with so many micro-batches.
+    /// The same model, optimizers and clipping, once, on one device, in full precision, and with so many micro-batches.
     pub(crate) fn reference(mut self, micro_batches: usize) -> Self {
         let first = self.devices[0].clone();
         self.devices.fill(first);
         self.flush = FlushConfig { clip: self.flush.clip, ..FlushConfig::default() };
         Self {
             micro_batches,
+            elsewhere: Vec::new(),
+            gradient_groups: None,
             schedule: Box::new(OneFOneB),
             channel_capacity: None,
             // One stage computes at a time.
@@ -361,7 +343,8 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
 
     /// Goes on from there: parameters, optimizer states, learning rates, the loss scale, and the number of steps.
     ///
-    /// With the same batches and configuration it goes on to the same bits, whatever the cut, schedule and devices; the
+    /// With the same batches and configuration it goes on to the same bits, whatever the cut, schedule and devices, and on any number
+    /// of replicas that comes to the same [`gradient_groups`](Self::gradient_groups); the
     /// optimizers and schedulers of the stages must be those of before. What burn draws from its own random number generator, as
     /// its own dropout does, is not part of it ([`Dropout`](crate::Dropout) is).
     pub fn restore(mut self, checkpoint: Checkpoint) -> Self {
@@ -369,7 +352,8 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         self
     }
 
-    /// Workers issue their transfers in the plan's global order on any devices, as they always do between GPUs.
+    /// Workers issue their transfers in the plan's global order on any devices, as they always do between GPUs; those of several
+    /// replicas as if these shared them.
     ///
     /// Where steps are not the same from one to the next, it makes workers wait for each other's transfers; on devices that
     /// need no order it is for tests.
@@ -382,54 +366,29 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
     ///
     /// # Errors
     /// [`BuildError`], which names the values and the way out.
-    pub fn build(self) -> Result<Pipeline<In, Target>, BuildError> {
-        if let Some(stage) = self.owners.clipping {
-            return Err(BuildError::ClippingOptimizer { stage });
-        }
-        if let Some(bound) = self.flush.clip.map(Clip::bound).filter(|bound| !bound.is_finite() || *bound <= 0.0) {
-            return Err(BuildError::Clip { bound });
-        }
-        if let Some(stage) = self.owners.plain_batch_norm.filter(|_| self.precision != Precision::Full) {
-            return Err(BuildError::BatchNormPrecision { stage, precision: self.precision });
-        }
+    pub fn build(mut self) -> Result<Pipeline<In, Target>, BuildError> {
         let loss_scale = self.loss_scale.unwrap_or_else(|| LossScale::of(self.precision));
-        if !loss_scale.is_sound() {
-            return Err(BuildError::LossScale { scale: loss_scale });
-        }
-        if let Some(watchdog) = self.watchdog.filter(|watchdog| !watchdog.is_sound()) {
-            return Err(BuildError::Watchdog { watchdog });
-        }
+        self.validate(loss_scale)?;
         let plan = self.checked_plan()?;
-        let workers = plan.plan().workers();
-        let cores = match self.cores_per_stage {
-            Some(0) => return Err(BuildError::NoCores),
-            Some(cores) => cores,
-            None => (available_parallelism().map_or(1, NonZero::get) / workers).max(1),
-        };
-        if let Some(stages) = self.owners.misshapen {
-            return Err(BuildError::TiedShapes { stages });
-        }
-        if let Some(stages) = self.owners.half_frozen() {
-            return Err(BuildError::HalfFrozen { stages });
-        }
-        let mut ties: Vec<Ties> = self.devices.iter().map(|_| Ties::default()).collect();
-        for (stages, ids) in self.owners.shared {
-            tie(&mut ties, &self.devices, stages, ids, plan.plan().micro_batches());
-        }
-        let streams = match self.ordered_transfers {
-            true => (0..self.devices.len()).map(|stage| Some(plan.placement().worker(stage))).collect(),
-            false => communication_streams(&self.devices),
-        };
-        let (capacity, precision, devices) = (plan.capacity(), self.precision, self.devices);
-        let stages = devices.iter().cloned().zip(Parameters::of(&self.owners.tensors, &devices, precision)).collect();
-        let layout = Layout::new(self.owners.tensors, self.names.as_ref())?;
+        let (groups, devices) = (self.groups()?, self.devices_by_replica()?);
+        let workers = devices.len() * plan.plan().workers();
+        let machine = || (available_parallelism().map_or(1, NonZero::get) / workers).max(1);
+        let cores = self.cores_per_stage.unwrap_or_else(machine);
+        let streams = self.streams(&plan, &devices);
+        let parameters: Vec<_> = Parameters::by_replica(&self.owners.tensors, &devices, self.precision);
+        let layout = Layout::new(std::mem::take(&mut self.owners.tensors), self.names.as_ref())?;
         let restored = self.restore.as_ref().map(|checkpoint| layout.restore(checkpoint)).transpose();
-        let restored = restored.map_err(BuildError::Checkpoint)?.map(|stages| stages.into_iter().map(Some).collect());
-        let restored = restored.unwrap_or_else(|| devices.iter().map(|_| None).collect());
-        let mut site = Site { capacity, precision, devices, ties, restored, unused: Vec::new(), runners: Vec::new() };
-        (self.wire)(&mut site);
-        Mismatch::unless_empty(layout.unused(site.unused)).map_err(BuildError::Checkpoint)?;
-        let door = Door { inputs: self.inputs, targets: self.targets, weight: self.weight };
+        let restored = restored.map_err(BuildError::Checkpoint)?.unwrap_or_default();
+        let PutUp { replicas, unused } = self.put_up(&plan, &devices, groups, restored);
+        Mismatch::unless_empty(layout.unused(unused)).map_err(BuildError::Checkpoint)?;
+        let known = streams.into_iter().zip(devices).zip(parameters);
+        let prepared = replicas.into_iter().zip(known);
+        let prepared = prepared.map(|((door, runners), ((streams, devices), parameters))| Prepared {
+            door,
+            runners,
+            streams,
+            stages: devices.into_iter().zip(parameters).collect(),
+        });
         let progress = self.restore.map(|checkpoint| checkpoint.progress);
         let stepping = Stepping {
             scaler: Scaler::resumed(loss_scale, progress.and_then(|progress| progress.loss_scale)),
@@ -439,10 +398,119 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
             watchdog: self.watchdog,
             recompute: self.recompute.into(),
         };
-        let mut pipeline =
-            Pipeline::start(Arc::new(plan), site.runners, cores, door, stepping, Seats { streams, stages }, layout)?;
+        let common = Common { plan: Arc::new(plan), weight: self.weight, groups, cores, stepping, layout };
+        // What is left of the modules goes before threads have their own.
+        drop(self.wire);
+        let mut pipeline = Pipeline::start(prepared.collect(), common)?;
         progress.into_iter().for_each(|progress| pipeline.resume(progress));
         Ok(pipeline)
+    }
+
+    /// What can be said without a plan.
+    fn validate(&self, loss_scale: LossScale) -> Result<(), BuildError> {
+        if let Some(stage) = self.owners.clipping {
+            return Err(BuildError::ClippingOptimizer { stage });
+        }
+        if let Some(bound) = self.flush.clip.map(Clip::bound).filter(|bound| !bound.is_finite() || *bound <= 0.0) {
+            return Err(BuildError::Clip { bound });
+        }
+        if let Some(stage) = self.owners.plain_batch_norm.filter(|_| self.precision != Precision::Full) {
+            return Err(BuildError::BatchNormPrecision { stage, precision: self.precision });
+        }
+        if let Some((stage, path)) = self.owners.batch_norms.first().filter(|_| self.replicas() > 1) {
+            return Err(BuildError::BatchNormReplicas { stage: *stage, path: path.clone() });
+        }
+        if !loss_scale.is_sound() {
+            return Err(BuildError::LossScale { scale: loss_scale });
+        }
+        if let Some(watchdog) = self.watchdog.filter(|watchdog| !watchdog.is_sound()) {
+            return Err(BuildError::Watchdog { watchdog });
+        }
+        if self.cores_per_stage == Some(0) {
+            return Err(BuildError::NoCores);
+        }
+        if let Some(stages) = self.owners.misshapen {
+            return Err(BuildError::TiedShapes { stages });
+        }
+        if let Some(stages) = self.owners.half_frozen() {
+            return Err(BuildError::HalfFrozen { stages });
+        }
+        Ok(())
+    }
+
+    fn replicas(&self) -> usize {
+        1 + self.elsewhere.len()
+    }
+
+    /// In how many groups all replicas together sum.
+    fn groups(&self) -> Result<usize, BuildError> {
+        let (replicas, micro_batches) = (self.replicas(), self.micro_batches);
+        let groups = self.gradient_groups.unwrap_or(replicas);
+        let can_be = match replicas {
+            1 => groups > 0 && micro_batches.is_multiple_of(groups),
+            _ => groups == replicas,
+        };
+        if can_be { Ok(groups) } else { Err(BuildError::GradientGroups { groups, replicas, micro_batches }) }
+    }
+
+    /// Of every stage.
+    fn devices_by_replica(&self) -> Result<Vec<Vec<Device>>, BuildError> {
+        let stages = self.devices.len();
+        let all: Vec<_> = [&self.devices].into_iter().chain(&self.elsewhere).cloned().collect();
+        match all.iter().position(|devices| devices.len() != stages) {
+            Some(replica) => Err(BuildError::ReplicaDevices { replica, devices: all[replica].len(), stages }),
+            None => Ok(all),
+        }
+    }
+
+    /// The communication stream of every stage, in every replica.
+    fn streams(&self, plan: &Checked, devices: &[Vec<Device>]) -> Vec<Vec<Option<usize>>> {
+        let stages = self.devices.len();
+        if self.ordered_transfers {
+            // As if workers of different replicas shared a device.
+            return vec![(0..stages).map(|stage| Some(plan.placement().worker(stage))).collect(); devices.len()];
+        }
+        communication_streams(&devices.concat()).chunks(stages).map(<[_]>::to_vec).collect()
+    }
+
+    /// The stages of every replica, with the channels between them.
+    fn put_up(
+        &self,
+        plan: &Checked,
+        devices: &[Vec<Device>],
+        groups: usize,
+        mut restored: Vec<Restored>,
+    ) -> PutUp<In, Target> {
+        let (micro_batches, mut unused) = (plan.plan().micro_batches(), Vec::new());
+        let of_stage = |stage: usize| {
+            let everywhere: Vec<_> = devices.iter().map(|devices| &devices[stage]).collect();
+            Collective::of_stage(&self.owners.of_stage(stage), &everywhere).into_iter()
+        };
+        let mut collectives: Vec<_> = (0..self.devices.len()).map(of_stage).collect();
+        let put_up = devices.iter().zip(Replica::all(devices.len())).map(|(devices, replica)| {
+            let mut ties: Vec<Ties> = devices.iter().map(|_| Ties::default()).collect();
+            for (stages, ids) in &self.owners.shared {
+                tie(&mut ties, devices, *stages, ids.clone(), micro_batches);
+            }
+            let mut site = Site {
+                replica,
+                capacity: plan.capacity(),
+                precision: self.precision,
+                per_group: self.replicas() * micro_batches / groups,
+                devices: devices.clone(),
+                ties,
+                collectives: collectives.iter_mut().filter_map(Iterator::next).collect(),
+                restored: std::mem::take(&mut restored),
+                unused: std::mem::take(&mut unused),
+                runners: Vec::new(),
+            };
+            let ((inputs, input_feed), (targets, target_feed)) = (bounded(1), bounded(1));
+            (self.wire)(&mut site, Source::Batch(input_feed), target_feed);
+            (restored, unused) = (site.restored, site.unused);
+            (Door { inputs, targets }, site.runners)
+        });
+        let replicas = put_up.collect();
+        PutUp { replicas, unused }
     }
 
     fn checked_plan(&self) -> Result<Checked, BuildError> {

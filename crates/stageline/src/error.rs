@@ -71,6 +71,43 @@ pub enum BuildError {
         /// The precision asked for.
         precision: Precision,
     },
+    /// A replica has more or fewer devices than stages.
+    #[error(
+        "replica {replica} was given {devices} devices for {stages} stages; give it one a stage, by `.replica([...])`"
+    )]
+    ReplicaDevices {
+        /// The replica.
+        replica: usize,
+        /// How many devices it was given.
+        devices: usize,
+        /// How many stages there are.
+        stages: usize,
+    },
+    /// Gradients cannot be summed in so many groups.
+    #[error(
+        "the gradients of {replicas} replicas with {micro_batches} micro-batches each cannot be summed in {groups} groups: one \
+         replica sums in any number of groups that divides its micro-batches, and several in one group each; give \
+         `.gradient_groups(...)` such a number, or leave it out"
+    )]
+    GradientGroups {
+        /// The number of groups.
+        groups: usize,
+        /// The number of replicas.
+        replicas: usize,
+        /// M.
+        micro_batches: usize,
+    },
+    /// Several replicas would each keep statistics of their own part of the batch.
+    #[error(
+        "stage {stage} has a batch norm at `{path}`, whose running statistics would be those of one replica's part of every batch; \
+         train it with one replica and more micro-batches, or take a norm without running statistics, such as a layer norm"
+    )]
+    BatchNormReplicas {
+        /// The stage.
+        stage: usize,
+        /// Where it is in it.
+        path: String,
+    },
     /// A stage's optimizer clips gradients by itself.
     #[error(
         "the optimizer of stage {stage} clips each parameter's gradients by themselves; take its clipping out, and clip all \

@@ -11,6 +11,7 @@ use burn::tensor::Device;
 use stageline_schedule::{OneFOneB, Plan, Schedule, StageMemory};
 
 use crate::location::{is_host, share_memory};
+use crate::replica::Replica;
 
 /// What one stage holds in a step, in bytes.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,11 +41,21 @@ pub struct StageEstimate {
     pub tied_gradients: Vec<(usize, u64)>,
 }
 
+/// What is different on a stage whose optimizer is in another replica.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Leaf {
+    pub(crate) device: Device,
+    /// In bytes: none where they are in the memory of that replica, but for a copy in a lower precision.
+    pub(crate) parameters: u64,
+}
+
 /// What one worker holds in a step, in bytes.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct WorkerEstimate {
-    /// Its stages.
+    /// Its replica,
+    pub replica: Replica,
+    /// and its stages there.
     pub stages: Vec<usize>,
     /// What is there between steps besides parameters and optimizer states.
     pub other: u64,
@@ -52,7 +63,7 @@ pub struct WorkerEstimate {
     pub parameters: u64,
     /// Those of its stages.
     pub optimizer: u64,
-    /// Those of its stages.
+    /// Those of its stages; where these are summed in several groups, of a group and of those before it.
     pub gradients: u64,
     /// The most that its live micro-batches hold at once.
     pub activations: u64,
@@ -97,17 +108,54 @@ pub struct MemoryEstimate {
     pub(crate) plan: Arc<Plan>,
     pub(crate) steps: Steps,
     pub(crate) copies: Copies,
+    /// Of the first replica.
     pub(crate) stages: Vec<StageEstimate>,
+    /// The stages of the other replicas.
+    pub(crate) leaves: Vec<Vec<Leaf>>,
+    /// In how many groups gradients are summed.
+    pub(crate) groups: usize,
     /// What workers hold between steps besides parameters and optimizer states.
     pub(crate) other: Vec<u64>,
     /// With full recomputation, where that is known.
     pub(crate) recomputed: Option<Box<Self>>,
 }
 
+impl Leaf {
+    /// All of a replica in one stage, if they are on one device.
+    fn joined(leaves: &[Self]) -> Option<Self> {
+        let device = leaves.first()?.device.clone();
+        let parameters = leaves.iter().map(|leaf| leaf.parameters).sum();
+        leaves.iter().all(|leaf| share_memory(&leaf.device, &device)).then_some(Self { device, parameters })
+    }
+}
+
 impl MemoryEstimate {
-    /// Each stage's.
+    /// Each stage's, in the first replica.
     pub fn stages(&self) -> &[StageEstimate] {
         &self.stages
+    }
+
+    /// What each replica holds, as a pipeline of its own.
+    pub(crate) fn by_replica(&self) -> impl Iterator<Item = Self> {
+        // In the flush the first one has the sums of others besides, which are the senders' where they share a memory.
+        let root = |(index, stage): (usize, &StageEstimate)| {
+            let apart = |leaves: &&Vec<Leaf>| !share_memory(&leaves[index].device, &stage.device);
+            let received = self.leaves.iter().filter(apart).count() as u64 * stage.gradients;
+            StageEstimate { flush: stage.flush + received, ..stage.clone() }
+        };
+        // In the others there is no optimizer, and new parameters come beside the old ones.
+        let leaf = |(stage, leaf): (&StageEstimate, &Leaf)| StageEstimate {
+            device: leaf.device.clone(),
+            parameters: leaf.parameters,
+            optimizer: 0,
+            flush: leaf.parameters,
+            ..stage.clone()
+        };
+        let roots = self.stages.iter().enumerate().map(root).collect();
+        let leaves = self.leaves.iter().map(move |leaves| self.stages.iter().zip(leaves).map(leaf).collect());
+        let groups = if self.leaves.is_empty() { self.groups } else { 1 };
+        let alone = move |stages| Self { stages, leaves: Vec::new(), groups, ..self.clone() };
+        [roots].into_iter().chain(leaves).map(alone)
     }
 
     /// Whether a live micro-batch holds about as little on every stage.
@@ -197,10 +245,11 @@ impl MemoryEstimate {
 
     /// Whether every stage has a device to itself, on which there is no room for others.
     pub(crate) fn have_devices_to_themselves(&self) -> bool {
+        let all: Vec<_> = self.by_replica().flat_map(|replica| replica.stages).collect();
         let alone = |(index, stage): (usize, &StageEstimate)| {
-            !is_host(&stage.device) && self.stages[..index].iter().all(|other| other.device != stage.device)
+            !is_host(&stage.device) && all[..index].iter().all(|other| other.device != stage.device)
         };
-        self.stages.iter().enumerate().all(alone)
+        all.iter().enumerate().all(alone)
     }
 
     /// Every stage in two equal parts. The plan is still that of the whole ones.
@@ -227,7 +276,10 @@ impl MemoryEstimate {
         };
         let stages: Vec<_> = self.stages.iter().flat_map(halves).collect();
         let other = self.other.iter().flat_map(|other| [*other; 2]).collect();
-        Self { stages, other, recomputed: None, ..self.clone() }
+        let half = |leaf: &Leaf| Leaf { device: leaf.device.clone(), parameters: leaf.parameters / 2 };
+        let halves = |leaves: &Vec<Leaf>| leaves.iter().flat_map(|leaf| [half(leaf), half(leaf)]).collect();
+        let leaves = self.leaves.iter().map(halves).collect();
+        Self { stages, other, leaves, recomputed: None, ..self.clone() }
     }
 
     /// All layers in one stage, if they are on one device.
@@ -250,7 +302,10 @@ impl MemoryEstimate {
         }
         (joined.output, joined.input_gradients, joined.tied_gradients) = (0, 0, Vec::new());
         let other = vec![self.other.iter().sum()];
-        (self.stages.len() > 1).then(|| Self { plan, stages: vec![joined], other, recomputed: None, ..self.clone() })
+        let leaves =
+            self.leaves.iter().map(|leaves| Leaf::joined(leaves).map(|leaf| vec![leaf])).collect::<Option<_>>()?;
+        let one = || Self { plan, stages: vec![joined], other, leaves, recomputed: None, ..self.clone() };
+        (self.stages.len() > 1).then(one)
     }
 }
 
@@ -282,7 +337,35 @@ pub(crate) mod tests {
             recomputed: None,
             steps: Steps::Apart,
             copies: Copies::None,
+            leaves: Vec::new(),
+            groups: 1,
         }
+    }
+
+    /// A second replica holds what the first does, but for what belongs to optimizers.
+    #[test]
+    fn replicas_hold_parameters_and_gradients_once_more_and_optimizers_never() {
+        let mut estimate = of_activations(&[100.0, 100.0], 8);
+        for stage in &mut estimate.stages {
+            (stage.parameters, stage.gradients, stage.optimizer, stage.flush) = (1000, 1000, 2000, 3000);
+        }
+        let held = |estimate: &MemoryEstimate| {
+            let of = |worker: WorkerEstimate| (worker.parameters, worker.optimizer, worker.gradients, worker.peak());
+            estimate.workers().into_iter().map(of).collect::<Vec<_>>()
+        };
+        let alone = held(&estimate);
+        assert_eq!(alone, [(1000, 2000, 1000, 9000); 2]);
+        let leaf = || Leaf { device: Device::flex(), parameters: 0 };
+        let twice = MemoryEstimate { leaves: vec![vec![leaf(), leaf()]], groups: 2, ..estimate.clone() };
+        assert_eq!(held(&twice), [alone.clone(), vec![(0, 0, 1000, 1200), (0, 0, 1000, 1100)]].concat());
+        let [all, of_replicas] = [&estimate, &twice].map(|estimate| estimate.devices()[0].1);
+        assert_eq!(of_replicas, all + 1200 + 1100, "one host has all of them");
+        assert_eq!(held(&twice.in_one_stage().unwrap()).len(), 2);
+        assert_eq!(held(&twice.cut_in_two().under(OneFOneB.plan(4, 8).unwrap())).len(), 8);
+        // One replica that sums in two groups has two sums, until the flush.
+        let groups = MemoryEstimate { groups: 2, ..estimate };
+        assert_eq!(held(&groups), [(1000, 2000, 2000, 9000); 2]);
+        assert_eq!(groups.workers()[0].compute_peak, twice.workers()[0].compute_peak + 1000);
     }
 
     /// 1F1B has P live micro-batches on its first worker, so halves of stages hold as much of them as whole ones do.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use stageline_schedule::Instruction;
 
 use crate::failure::{Activity, During, WaitCause};
+use crate::replica::Replica;
 use crate::watchdog::{Place, Post};
 
 /// One thing that a worker did in a step. Times are since the step began.
@@ -43,6 +44,7 @@ impl Event {
             Activity::Instruction(Instruction::Compute(_)) | Activity::Finish | Activity::OptimizerStep => true,
             Activity::Instruction(_)
             | Activity::Start
+            | Activity::Reduce
             | Activity::Verdict
             | Activity::Follow
             | Activity::Save
@@ -73,6 +75,7 @@ pub(crate) fn busy<'a>(events: impl IntoIterator<Item = &'a Event>) -> Duration 
 
 /// Where a worker is, and what it has done so far.
 pub(crate) struct Diary {
+    pub(crate) replica: Replica,
     pub(crate) stage: usize,
     pub(crate) activity: Activity,
     pub(crate) during: During,
@@ -89,10 +92,10 @@ pub(crate) struct Diary {
 }
 
 impl Diary {
-    pub(crate) fn new(stage: usize, post: Post) -> Self {
+    pub(crate) fn new(replica: Replica, stage: usize, post: Post) -> Self {
         let now = Instant::now();
         let (activity, during) = (Activity::Start, During::Step(0));
-        Self { stage, activity, during, sent: 0, began: now, since: now, events: Vec::new(), post }
+        Self { replica, stage, activity, during, sent: 0, began: now, since: now, events: Vec::new(), post }
     }
 
     /// A new pass, with room for events.
@@ -102,7 +105,7 @@ impl Diary {
 
     pub(crate) fn enter(&mut self, stage: usize, activity: Activity) {
         (self.stage, self.activity) = (stage, activity);
-        self.post.tell(Place { stage, activity, since: self.since });
+        self.post.tell(Place { replica: self.replica, stage, activity, since: self.since });
     }
 
     /// What was entered is done, after so long a wait.
@@ -127,8 +130,8 @@ mod tests {
 
     #[test]
     fn events_follow_each_other_and_never_outgrow_their_room() {
-        let post = Post::new(3);
-        let mut diary = Diary::new(3, post.clone());
+        let post = Post::new(Replica::default(), 3);
+        let mut diary = Diary::new(Replica::default(), 3, post.clone());
         diary.open(During::Step(1), Instant::now(), Vec::with_capacity(2));
         let room = diary.events.capacity();
         for _ in 0..room + 1 {

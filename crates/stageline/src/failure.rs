@@ -4,14 +4,17 @@ use std::fmt;
 
 use stageline_schedule::Instruction;
 
+use crate::replica::Replica;
 use crate::stage::BoxError;
 
 /// What a stage was doing when it failed, and how.
 #[derive(Debug, thiserror::Error)]
-#[error("stage {stage} failed in {activity} of {during}: {failure}")]
+#[error("{} failed in {activity} of {during}: {failure}", replica.stage(*stage))]
 #[non_exhaustive]
 pub struct StageFailure {
-    /// The stage.
+    /// The replica,
+    pub replica: Replica,
+    /// and its stage.
     pub stage: usize,
     /// What it was doing.
     pub activity: Activity,
@@ -22,7 +25,7 @@ pub struct StageFailure {
 }
 
 impl StageFailure {
-    /// The micro-batch that the stage was at, if it was at one.
+    /// The micro-batch of its replica that the stage was at, if it was at one.
     pub fn micro_batch(&self) -> Option<usize> {
         match self.activity {
             Activity::Instruction(instruction) => Some(instruction.micro_batch()),
@@ -72,11 +75,13 @@ pub enum Activity {
     Start,
     /// It computes or transfers a micro-batch.
     Instruction(Instruction),
+    /// It adds the gradients of all replicas up, or sends its own, where there are several.
+    Reduce,
     /// It reads the loss and shows its ledger.
     Finish,
     /// It waits until all stages are at the flush.
     Verdict,
-    /// It steps its optimizer.
+    /// It steps its optimizer, or takes over the values of the replica that does.
     OptimizerStep,
     /// It takes over the new values of other stages' parameters.
     Follow,
@@ -93,6 +98,7 @@ impl fmt::Display for Activity {
             Self::Instruction(instruction) => {
                 write!(f, "action {instruction}, micro-batch {},", instruction.micro_batch())
             }
+            Self::Reduce => write!(f, "the reduction over the replicas"),
             Self::Finish => write!(f, "the flush"),
             Self::Verdict => write!(f, "the wait at the flush"),
             Self::OptimizerStep => write!(f, "the optimizer step"),
@@ -110,7 +116,7 @@ pub enum WaitCause {
     Stage(usize),
     /// All of them, at the flush.
     AllStages,
-    /// The stages that have the same parameters.
+    /// The stages that have the same parameters, in its replica or in others.
     TiedStages,
     /// Who called `step`.
     Caller,
@@ -133,7 +139,7 @@ impl Activity {
         match self {
             Self::Instruction(Instruction::Receive(transfer)) => Some(WaitCause::Stage(transfer.from)),
             Self::Instruction(Instruction::Send(transfer)) => Some(WaitCause::Stage(transfer.to())),
-            Self::Instruction(Instruction::Compute(_)) | Self::OptimizerStep | Self::Follow => {
+            Self::Instruction(Instruction::Compute(_)) | Self::Reduce | Self::OptimizerStep | Self::Follow => {
                 Some(WaitCause::TiedStages)
             }
             Self::Verdict => Some(WaitCause::AllStages),

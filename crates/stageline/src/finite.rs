@@ -5,6 +5,7 @@ use std::fmt;
 use burn::tensor::{Bool, Int, Tensor};
 
 use crate::payload::{Payload, PayloadMapper};
+use crate::replica::Replica;
 
 /// What is done with a step whose gradients or loss are not finite. Whatever it is, no optimizer has moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,9 +22,11 @@ pub enum OnNonFinite {
 /// that uses it.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Culprit {
-    /// The stage.
+    /// The replica,
+    pub replica: Replica,
+    /// its stage,
     pub stage: usize,
-    /// The micro-batch.
+    /// and its micro-batch: the first of replica r is r x M in the batch.
     pub micro_batch: usize,
     /// What it was.
     pub origin: Origin,
@@ -42,20 +45,22 @@ pub enum Origin {
 
 impl fmt::Display for Culprit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { stage, micro_batch, origin } = self;
+        let Self { replica, stage, micro_batch, origin } = self;
+        let what = replica.micro_batch(*micro_batch);
         match origin {
-            Origin::Input => write!(f, "the input of micro-batch {micro_batch}, as it came with the batch"),
-            Origin::Forward => write!(f, "the forward of stage {stage} on micro-batch {micro_batch}"),
-            Origin::Backward => write!(f, "the backward of stage {stage} on micro-batch {micro_batch}"),
+            Origin::Input => write!(f, "the input of {what}, as it came with the batch"),
+            Origin::Forward => write!(f, "the forward of stage {stage} on {what}"),
+            Origin::Backward => write!(f, "the backward of stage {stage} on {what}"),
         }
     }
 }
 
-/// Of all stages' culprits the first: micro-batch by micro-batch, forwards up the stages and, if none is, backwards down.
+/// Of all stages' culprits the first: micro-batch by micro-batch of the batch, forwards up the stages and, if none is, backwards
+/// down.
 pub(crate) fn first(culprits: impl Iterator<Item = Culprit>) -> Option<Culprit> {
     culprits.min_by_key(|culprit| {
         let way = if culprit.origin == Origin::Backward { usize::MAX - culprit.stage } else { culprit.stage };
-        (culprit.origin == Origin::Backward, culprit.micro_batch, culprit.origin, way)
+        (culprit.origin == Origin::Backward, culprit.replica.index, culprit.micro_batch, culprit.origin, way)
     })
 }
 
@@ -105,7 +110,7 @@ mod tests {
 
     #[test]
     fn the_first_culprit_is_the_first_in_the_way_of_the_batch() {
-        let culprit = |stage, micro_batch, origin| Culprit { stage, micro_batch, origin };
+        let culprit = |stage, micro_batch, origin| Culprit { replica: Replica::default(), stage, micro_batch, origin };
         let of = |culprits: &[Culprit]| first(culprits.iter().copied());
         let (forward, backward) = (Origin::Forward, Origin::Backward);
         assert_eq!(of(&[]), None);

@@ -102,9 +102,8 @@ impl MemoryEstimate {
     }
 
     fn workers_on(&self, device: &Device) -> Vec<WorkerEstimate> {
-        let mut workers = self.workers();
-        workers.retain(|worker| worker.stages.iter().any(|&stage| share_memory(&self.stages[stage].device, device)));
-        workers
+        let workers = self.placed_workers().into_iter().filter(|(other, _)| share_memory(other, device));
+        workers.map(|(_, worker)| worker).collect()
     }
 
     /// A device that has less than is needed on it, what that is, and what it has.
@@ -236,17 +235,19 @@ impl DoesNotFit {
         let place = if is_host(&self.device) { "the host".to_owned() } else { format!("{:?}", self.device) };
         let mut text = format!("about {needs} of memory are needed on {place}, which has {has}");
         for worker in &self.workers {
-            let WorkerEstimate { stages, parameters, optimizer, gradients, activations, transfers, kept, .. } = worker;
+            let WorkerEstimate {
+                replica, stages, parameters, optimizer, gradients, activations, transfers, kept, ..
+            } = worker;
             let stages: Vec<_> = stages.iter().map(usize::to_string).collect();
+            let stages = replica.name(format!("stage {}", stages.join(", ")));
             let (parameters, optimizer) = (Bytes(*parameters), Bytes(*optimizer));
             let (gradients, activations, transfers) = (Bytes(*gradients), Bytes(*activations), Bytes(*transfers));
             let kept = if *kept > 0 { format!(", the step before {}", Bytes(*kept)) } else { String::new() };
             let (compute, flush) = (Bytes(worker.compute_peak), Bytes(worker.flush_peak));
             let _ = write!(
                 text,
-                "\n  stage {}: parameters {parameters}, optimizer {optimizer}, gradients {gradients}, activations \
+                "\n  {stages}: parameters {parameters}, optimizer {optimizer}, gradients {gradients}, activations \
                  {activations}, transfers {transfers}{kept}; at most {compute} while it computes, {flush} in the flush",
-                stages.join(", "),
             );
         }
         for (index, way_out) in self.ways_out.iter().enumerate() {

@@ -16,6 +16,7 @@ use crate::moments::second_moments;
 use crate::named::zeros;
 use crate::optimizer_state;
 use crate::precision::{Precision, Rounding};
+use crate::replica::Replica;
 use crate::settle::settle;
 use crate::tensors;
 use crate::unify::unify;
@@ -80,15 +81,18 @@ impl Verdict {
 /// What a stage has to show at the end of a pass.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Outcome {
+    pub(crate) replica: Replica,
     pub(crate) stage: usize,
-    /// The squared norm of every parameter's gradient, in layer order.
+    /// The squared norm of every parameter's gradient, in layer order; from the replica that has the sums.
     pub(crate) squared_norms: Vec<f64>,
+    /// How often the sums of all replicas were added up there.
+    pub(crate) reductions: usize,
     /// What an inspection found.
     pub(crate) culprits: Vec<Culprit>,
     /// What is in its gradient sum.
     pub(crate) ledger: Ledger,
-    /// The sum of the losses, term by term, from the last stage.
-    pub(crate) losses: Option<Vec<f64>>,
+    /// The losses of its micro-batches, term by term, from the last stage.
+    pub(crate) losses: Vec<Vec<f64>>,
 }
 
 impl Outcome {
@@ -104,19 +108,21 @@ pub(crate) struct Sums {
     pub(crate) losses: Vec<f64>,
     /// The norm of all gradients together.
     pub(crate) gradient_norm: f64,
+    /// How often the sums of a stage were added up over the replicas.
+    pub(crate) reductions: usize,
 }
 
 impl Sums {
     /// Adds up what the stages show, in layer order.
     ///
     /// # Errors
-    /// [`LedgerError`] where a stage has not summed the whole step.
-    pub(crate) fn of(mut outcomes: Vec<Outcome>, expected: &Ledger) -> Result<Self, LedgerError> {
-        outcomes.sort_by_key(|outcome| outcome.stage);
-        agree(outcomes.iter().map(|outcome| (outcome.stage, outcome.ledger.clone())), expected)?;
+    /// [`LedgerError`] where a stage has not summed all that its replica has of the step.
+    pub(crate) fn of(outcomes: &[Outcome], expected: &[Ledger]) -> Result<Self, LedgerError> {
+        agree(outcomes.iter().map(|outcome| (outcome.replica, outcome.stage, outcome.ledger.clone())), expected)?;
         let squares = outcomes.iter().flat_map(|outcome| &outcome.squared_norms);
         let gradient_norm = squares.sum::<f64>().sqrt();
-        Ok(Self { losses: losses(&outcomes), gradient_norm })
+        let reductions = outcomes.iter().map(|outcome| outcome.reductions).sum();
+        Ok(Self { losses: losses(outcomes), gradient_norm, reductions })
     }
 
     /// What all stages do.
@@ -132,9 +138,10 @@ impl Sums {
     }
 }
 
-/// The sum of every term of the loss, from the one stage that makes them.
+/// The sum of every term of the loss, micro-batch by micro-batch of the batch.
 pub(crate) fn losses(outcomes: &[Outcome]) -> Vec<f64> {
-    outcomes.iter().find_map(|outcome| outcome.losses.clone()).unwrap_or_default()
+    let each = outcomes.iter().flat_map(|outcome| outcome.losses.iter().cloned());
+    each.reduce(|sums, loss| sums.into_iter().zip(loss).map(|(sum, loss)| sum + loss).collect()).unwrap_or_default()
 }
 
 /// What a stage was before a step.
@@ -236,10 +243,10 @@ impl<M: Module> Trained<M> {
     ///
     /// # Errors
     /// What of it the optimizer cannot use.
-    pub(crate) fn restore(&mut self, restored: Restored) -> Result<(), Vec<(ParamId, String)>> {
-        let Restored { tensors, optimizer, own, optimizer_steps } = restored;
-        let module = self.take();
-        self.put(unify(tensors::write(module, &tensors)));
+    pub(crate) fn restore(&mut self, restored: &mut Restored) -> Result<(), Vec<(ParamId, String)>> {
+        self.restore_tensors(restored);
+        let Restored { optimizer, own, optimizer_steps, .. } = restored;
+        let (optimizer, optimizer_steps) = (std::mem::take(optimizer), *optimizer_steps);
         for _ in 0..optimizer_steps {
             self.learning_rate.step();
         }
@@ -251,6 +258,12 @@ impl<M: Module> Trained<M> {
         }
         self.optimizer = optimizer_state::write(self.optimizer.clone(), optimizer, own())?;
         Ok(())
+    }
+
+    /// The same, for parameters that another stage steps.
+    pub(crate) fn restore_tensors(&mut self, restored: &Restored) {
+        let module = self.take();
+        self.put(unify(tensors::write(module, &restored.tensors)));
     }
 
     /// Changes the module by something that gives it back in any case.

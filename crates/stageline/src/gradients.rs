@@ -12,11 +12,17 @@ use crate::ledger::Ledger;
 use crate::norm::squared_norms;
 use crate::weight::Weight;
 
-/// Adds the gradients of every micro-batch in ascending order, in whichever order they come.
+/// Adds the gradients of every micro-batch in ascending order, in whichever order they come, group by group.
 ///
-/// The order of the additions is part of the result: it makes the sum the same bits under every schedule.
+/// The order of the additions is part of the result: it makes the sum the same bits under every schedule, and for as many groups
+/// the same as that of as many replicas.
 pub(crate) struct GradientSum {
-    sum: Sum,
+    /// Of the groups that are complete,
+    total: GradientsParams,
+    /// and of the one that is not.
+    group: Sum,
+    /// How many micro-batches a group has.
+    per_group: usize,
     early: BTreeMap<usize, Half>,
     ledger: Ledger,
 }
@@ -46,10 +52,10 @@ impl Half {
 }
 
 impl GradientSum {
-    /// Of gradients in this type, or as they come.
-    pub(crate) fn new(dtype: Option<FloatDType>) -> Self {
-        let sum = Sum::new(GradientsParams::new(), dtype);
-        Self { sum, early: BTreeMap::new(), ledger: Ledger::default() }
+    /// Of gradients in this type, or as they come, in groups of so many micro-batches.
+    pub(crate) fn new(dtype: Option<FloatDType>, per_group: usize) -> Self {
+        let group = Sum::new(GradientsParams::new(), dtype);
+        Self { total: GradientsParams::new(), group, per_group, early: BTreeMap::new(), ledger: Ledger::default() }
     }
 
     /// Takes the gradients of one micro-batch, and computes those that are left to compute.
@@ -59,12 +65,32 @@ impl GradientSum {
         }
         self.early.insert(micro_batch, half);
         while let Some(Half { gradients, deferred, weight }) = self.early.remove(&self.ledger.backwards) {
-            self.sum.add_all(module, gradients);
+            self.group.add_all(module, gradients);
             // One layer at a time is all that is there besides the sum.
-            deferred.into_iter().for_each(|deferred| deferred.add_to(&mut self.sum));
+            deferred.into_iter().for_each(|deferred| deferred.add_to(&mut self.group));
             self.ledger.weight.add(&weight);
             self.ledger.backwards += 1;
+            if self.ledger.backwards.is_multiple_of(self.per_group) {
+                self.end_group(module);
+            }
         }
+    }
+
+    fn end_group<M: Module>(&mut self, module: &M) {
+        let (total, group) = (std::mem::take(&mut self.total), std::mem::take(&mut self.group.gradients));
+        self.total = if total.is_empty() { group } else { joined(module, total, group) };
+    }
+
+    /// Ends the step's sum, and puts in its place what becomes of it.
+    pub(crate) fn end<M: Module, E>(
+        &mut self,
+        module: &M,
+        reduce: impl FnOnce(GradientsParams) -> Result<GradientsParams, E>,
+    ) -> Result<(), E> {
+        // A rehearsal may have fewer micro-batches than a group.
+        self.end_group(module);
+        self.total = reduce(std::mem::take(&mut self.total))?;
+        Ok(())
     }
 
     /// How many micro-batches are in the sum, and their weight.
@@ -75,33 +101,33 @@ impl GradientSum {
     /// Divides the sum by the scale of the loss.
     pub(crate) fn unscale<M: Module>(&mut self, module: &M, scale: f64) {
         if scale != 1.0 {
-            let gradients = std::mem::take(&mut self.sum.gradients);
-            self.sum.gradients = Scaling::By(1.0 / scale).apply(module, gradients);
+            let gradients = std::mem::take(&mut self.total);
+            self.total = Scaling::By(1.0 / scale).apply(module, gradients);
         }
     }
 
     /// The squared norm of every parameter's sum, in the order of the module's parameters.
     pub(crate) fn squared_norms<M: Module>(&mut self, module: &M) -> Vec<f64> {
-        squared_norms(module, &self.sum.gradients)
+        squared_norms(module, &self.total)
     }
 
     /// The sum once more, in the same memory.
     pub(crate) fn copy<M: Module>(&self, module: &M) -> GradientsParams {
-        let mut copy = Again { gradients: &self.sum.gradients, again: GradientsParams::new() };
+        let mut copy = Again { gradients: &self.total, again: GradientsParams::new() };
         module.visit(&mut copy);
         copy.again
     }
 
     /// Becomes this sum.
     pub(crate) fn put_back(&mut self, gradients: GradientsParams) {
-        *self = Self::new(self.sum.dtype);
-        self.sum.gradients = gradients;
+        self.take();
+        self.total = gradients;
     }
 
     /// The sum, leaving an empty one.
     pub(crate) fn take(&mut self) -> GradientsParams {
-        let dtype = self.sum.dtype;
-        std::mem::replace(self, Self::new(dtype)).sum.gradients
+        let empty = Self::new(self.group.dtype, self.per_group);
+        std::mem::replace(self, empty).total
     }
 }
 
@@ -118,7 +144,7 @@ impl ModuleVisitor for Again<'_> {
     }
 }
 
-/// Gradients of a graph, and those that went beside it.
+/// Gradients, and others that are added to them: those that went beside a graph, or the next group's.
 pub(crate) fn joined<M: Module>(module: &M, gradients: GradientsParams, beside: GradientsParams) -> GradientsParams {
     if beside.is_empty() {
         return gradients;
@@ -148,28 +174,41 @@ mod tests {
     use burn::module::Param;
     use burn::tensor::{Device, Tensor};
 
+    /// The sum of these values, which come in this order, in groups of so many.
+    fn total<const N: usize>(values: [f32; N], order: [usize; N], per_group: usize) -> f32 {
+        let device = Device::flex().autodiff();
+        let parameter = Param::from_tensor(Tensor::<1>::zeros([1], &device));
+        let mut sum = GradientSum::new(None, per_group);
+        for micro_batch in order {
+            let mut gradients = GradientsParams::new();
+            gradients.register(parameter.id, Tensor::<1>::from_floats([values[micro_batch]], &device).inner());
+            let weight = f64::from(1 << micro_batch).into();
+            sum.add(&parameter, micro_batch, Half { gradients, deferred: Vec::new(), weight });
+        }
+        assert_eq!(sum.ledger(), Ledger { backwards: N, weight: (f64::from(1 << N) - 1.0).into() });
+        sum.end(&parameter, Ok::<_, ()>).unwrap();
+        sum.take().remove::<1>(parameter.id).unwrap().into_scalar()
+    }
+
     /// (a + b) + c and (c + b) + a differ in f32 for these, so the order of additions shows.
     #[test]
     fn the_sum_does_not_depend_on_the_order_of_arrival() {
-        let device = Device::flex().autodiff();
-        let parameter = Param::from_tensor(Tensor::<1>::zeros([1], &device));
         let values = [1.0e8_f32, 1.0, -1.0e8];
-        let total = |order: [usize; 3]| {
-            let mut sum = GradientSum::new(None);
-            for micro_batch in order {
-                let mut gradients = GradientsParams::new();
-                let value = Tensor::<1>::from_floats([values[micro_batch]], &device).inner();
-                gradients.register(parameter.id, value);
-                let weight = [1.0, 2.0, 4.0][micro_batch].into();
-                sum.add(&parameter, micro_batch, Half { gradients, deferred: Vec::new(), weight });
-            }
-            assert_eq!(sum.ledger(), Ledger { backwards: 3, weight: 7.0.into() });
-            sum.take().remove::<1>(parameter.id).unwrap().into_scalar::<f32>()
-        };
         let ascending = (values[0] + values[1]) + values[2];
         assert_ne!(ascending, (values[2] + values[0]) + values[1]);
         for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
-            assert_eq!(total(order).to_bits(), ascending.to_bits(), "{order:?}");
+            assert_eq!(total(values, order, 3).to_bits(), ascending.to_bits(), "{order:?}");
         }
+    }
+
+    #[test]
+    fn groups_are_added_up_one_by_one() {
+        let values = [1.0_f32, 1.0e8, -1.0e8, 1.0];
+        let in_pairs = (values[0] + values[1]) + (values[2] + values[3]);
+        assert_ne!(in_pairs, ((values[0] + values[1]) + values[2]) + values[3]);
+        for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
+            assert_eq!(total(values, order, 2).to_bits(), in_pairs.to_bits(), "{order:?}");
+        }
+        assert_eq!(total(values, [0, 1, 2, 3], 1), total(values, [0, 1, 2, 3], 4), "of one each, or all in one");
     }
 }

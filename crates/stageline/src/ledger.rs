@@ -1,5 +1,6 @@
 //! What every stage must have summed before any of them steps.
 
+use crate::replica::Replica;
 use crate::weight::Weight;
 
 /// What a stage has summed: it must be every micro-batch, and exactly the weight of the batch.
@@ -14,12 +15,14 @@ pub struct Ledger {
 /// A stage's sum is not the whole batch.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error(
-    "stage {stage} summed {} micro-batches of weight {}, but the step has {} of weight {}: {}; \
+    "{} summed {} micro-batches of weight {}, but the step has {} of weight {}: {}; \
      no stage has stepped: this is a bug in the pipeline",
-    found.backwards, found.weight, expected.backwards, expected.weight, self.missing()
+    replica.stage(*stage), found.backwards, found.weight, expected.backwards, expected.weight, self.missing()
 )]
 pub struct LedgerError {
-    /// The stage.
+    /// The replica,
+    pub replica: Replica,
+    /// and its stage.
     pub stage: usize,
     /// What it summed.
     pub found: Ledger,
@@ -38,10 +41,15 @@ impl LedgerError {
     }
 }
 
-/// Whether every stage, by its index, has summed the whole step.
-pub(crate) fn agree(ledgers: impl IntoIterator<Item = (usize, Ledger)>, expected: &Ledger) -> Result<(), LedgerError> {
-    match ledgers.into_iter().find(|(_, found)| found != expected) {
-        Some((stage, found)) => Err(LedgerError { stage, found, expected: expected.clone() }),
+/// Whether every stage, by its replica and index, has summed all that its replica has of the step.
+pub(crate) fn agree(
+    ledgers: impl IntoIterator<Item = (Replica, usize, Ledger)>,
+    expected: &[Ledger],
+) -> Result<(), LedgerError> {
+    match ledgers.into_iter().find(|(replica, _, found)| *found != expected[replica.index]) {
+        Some((replica, stage, found)) => {
+            Err(LedgerError { replica, stage, found, expected: expected[replica.index].clone() })
+        }
         None => Ok(()),
     }
 }
@@ -53,9 +61,11 @@ mod tests {
     #[test]
     fn the_stage_that_missed_a_micro_batch_is_named() {
         let expected = Ledger { backwards: 2, weight: 5.0.into() };
-        assert_eq!(agree([(0, expected.clone()), (1, expected.clone())], &expected), Ok(()));
+        let only = Replica::default();
+        let (summed, of_replica) = ([expected.clone()], |stage, ledger: &Ledger| (only, stage, ledger.clone()));
+        assert_eq!(agree([of_replica(0, &expected), of_replica(1, &expected)], &summed), Ok(()));
         let found = Ledger { backwards: 1, weight: 3.0.into() };
-        let error = agree([(0, expected.clone()), (1, found)], &expected).unwrap_err();
+        let error = agree([of_replica(0, &expected), of_replica(1, &found)], &summed).unwrap_err();
         let message =
             "stage 1 summed 1 micro-batches of weight 3, but the step has 2 of weight 5: micro-batch 1 is missing;";
         assert!(error.to_string().starts_with(message), "{error}");

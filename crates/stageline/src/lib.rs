@@ -11,7 +11,7 @@
 //!
 //! - [`stage`], [`mod@payload`]: what a user writes: parts of a model, and what crosses between them.
 //! - [`builder`]: stages joined by their types, with a device, an optimizer and a schedule; `owners`: which of them trains which
-//!   parameter.
+//!   parameter; `site`: a [`replica`], put up.
 //! - [`pipeline`]: [`Pipeline::step`] and [`Pipeline::eval`].
 //! - [`batch`]: a batch, cut into micro-batches with their loss weights.
 //! - `context`: what all workers are told of it.
@@ -20,8 +20,9 @@
 //! - `runner`: what a stage does at each instruction; `sink` is where its output goes, `link` the boundary to its
 //!   neighbour, `turns` when it may be used, `placing` what goes another way, `tape` what a forward leaves for its backward, `vjp` how that starts, `slots` what waits between two instructions.
 //! - [`weight`]: what a loss weighs; [`precision`] and [`loss_scale`]: in what it is computed.
-//! - `gradients`: the running sum over micro-batches; `tie`: parameters that several stages have, `unify` those that a module
-//!   has several times; `settle`: parameters that are the thread's own.
+//! - `gradients`: the running sum over micro-batches; `share`: parameters that two stages have, and how gradients and values go
+//!   between them; `tie`: within a replica, `collective` between replicas; `unify`: those that a module has several times;
+//!   `settle`: parameters that are the thread's own.
 //! - [`flush`]: the [`ledger`] that all stages must agree on, the verdict, and the optimizer step; `norm`, [`clip`] and
 //!   [`finite`] are its parts.
 //! - [`health`]: how each parameter is doing; `named`: parameters under their paths; `moments`: what their optimizer knows.
@@ -47,6 +48,7 @@ pub mod batch_norm;
 pub mod batch_size;
 pub mod builder;
 pub mod clip;
+mod collective;
 mod context;
 mod deferred;
 pub mod device;
@@ -89,14 +91,17 @@ mod recompute_level;
 pub mod recording;
 mod rehearsal;
 pub mod remote;
+pub mod replica;
 pub mod report;
 mod runner;
 pub mod samples;
 mod scope;
 mod seed;
 mod settle;
+mod share;
 mod shown;
 mod sink;
+mod site;
 mod slots;
 pub mod stage;
 mod stop;
@@ -137,6 +142,7 @@ pub use pipeline::{Pipeline, Steps};
 pub use precision::Precision;
 pub use recompute::Recompute;
 pub use recording::{Account, Clock, Recording};
+pub use replica::Replica;
 pub use report::{EvalReport, LossTerm, StageReport, StepReport, Update};
 pub use samples::Samples;
 pub use seed::seeded;

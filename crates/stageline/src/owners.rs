@@ -50,6 +50,11 @@ impl Owners {
         }
     }
 
+    /// The parameters that a stage trains itself, as the first one that has them.
+    pub(crate) fn of_stage(&self, stage: usize) -> Vec<ParamId> {
+        self.trained.iter().filter(|(_, (owner, _))| *owner == stage).map(|(id, _)| *id).collect()
+    }
+
     /// The stages of a parameter that is trained in one place and frozen in another.
     pub(crate) fn half_frozen(&self) -> Option<(usize, usize)> {
         let both = |(id, (trained, _)): (&ParamId, &(usize, Vec<usize>))| Some((*trained, *self.frozen.get(id)?));

@@ -10,6 +10,7 @@ use stageline_schedule::{Action, Compute, Costs, Span, Timeline, check, simulate
 
 use crate::estimate::{Copies, MemoryEstimate, StageEstimate, Steps, WorkerEstimate};
 use crate::location::share_memory;
+use crate::replica::Replica;
 
 /// What they take in the simulation.
 const FORWARD: f64 = 1.0;
@@ -19,20 +20,32 @@ const BACKWARD: f64 = 2.0;
 const SIMULATED: usize = 4;
 
 impl MemoryEstimate {
-    /// Each worker's.
+    /// Each worker's, those of one replica after those of another.
     pub fn workers(&self) -> Vec<WorkerEstimate> {
+        self.placed_workers().into_iter().map(|(_, worker)| worker).collect()
+    }
+
+    /// The same, with their devices.
+    pub(crate) fn placed_workers(&self) -> Vec<(Device, WorkerEstimate)> {
+        let replicas = self.by_replica().zip(Replica::all(1 + self.leaves.len()));
+        replicas.flat_map(|(estimate, replica)| estimate.workers_of(replica)).collect()
+    }
+
+    /// Those of one replica, which this is by itself.
+    fn workers_of(&self, replica: Replica) -> Vec<(Device, WorkerEstimate)> {
         let rows = self.plan.rows().iter().zip(&self.other).zip(Pace::of_workers(self));
-        rows.map(|((row, &other), pace)| Row { estimate: self, row, pace }.held(other)).collect()
+        let workers = rows.map(|((row, &other), pace)| Row { estimate: self, row, pace }.held(replica, other));
+        let placed = |worker: WorkerEstimate| Some((self.stages[*worker.stages.first()?].device.clone(), worker));
+        workers.filter_map(placed).collect()
     }
 
     /// The most that the workers on a device hold together, for each device; CPUs are one.
     pub fn devices(&self) -> Vec<(Device, u64)> {
         let mut devices: Vec<(Device, u64)> = Vec::new();
-        for worker in self.workers() {
-            let Some(device) = worker.stages.first().map(|&stage| &self.stages[stage].device) else { continue };
-            match devices.iter_mut().find(|(other, _)| share_memory(other, device)) {
+        for (device, worker) in self.placed_workers() {
+            match devices.iter_mut().find(|(other, _)| share_memory(other, &device)) {
                 Some((_, bytes)) => *bytes += worker.peak(),
-                None => devices.push((device.clone(), worker.peak())),
+                None => devices.push((device, worker.peak())),
             }
         }
         devices
@@ -159,7 +172,7 @@ struct Row<'a> {
 }
 
 impl Row<'_> {
-    fn held(&self, other: u64) -> WorkerEstimate {
+    fn held(&self, replica: Replica, other: u64) -> WorkerEstimate {
         let mut stages: Vec<_> = self.row.iter().map(|action| action.stage).collect();
         stages.sort_unstable();
         stages.dedup();
@@ -174,10 +187,11 @@ impl Row<'_> {
         let kept = if self.pace.ahead > 0 { optimizer + 2 * gradients } else { 0 };
         let [activations, compute_peak] = self.compute(resident, kept);
         WorkerEstimate {
+            replica,
             other,
             parameters,
             optimizer,
-            gradients,
+            gradients: if self.estimate.groups > 1 { 2 * gradients } else { gradients },
             activations,
             transfers: self.pace.transfers,
             kept,
@@ -189,9 +203,10 @@ impl Row<'_> {
 
     /// The most that activations are, and all together, before the flush; some is kept of the step before at first.
     fn compute(&self, resident: u64, kept: u64) -> [u64; 2] {
-        let (mut activations, mut sums, mut has_sum) = (0.0, 0, vec![false; self.estimate.stages.len()]);
+        let (mut activations, mut sums, mut summed) = (0.0, 0, vec![0_u64; self.estimate.stages.len()]);
+        let per_group = self.estimate.plan.micro_batches() / self.estimate.groups;
         let (mut most_activations, mut peak) = (0.0_f64, resident);
-        for (index, Action { stage, compute, .. }) in self.row.iter().enumerate() {
+        for (index, Action { stage, compute, micro_batch }) in self.row.iter().enumerate() {
             let estimate = &self.estimate.stages[*stage];
             let [start, end] = estimate.activations.changes(*compute);
             activations += start;
@@ -200,8 +215,10 @@ impl Row<'_> {
             let kept = if index < self.pace.ahead { kept } else { 0 };
             peak = peak.max(resident + activations as u64 + sums + work + kept + self.pace.transfers);
             activations += end;
-            if *compute != Compute::Forward && !std::mem::replace(&mut has_sum[*stage], true) {
-                sums += estimate.gradients;
+            // The sum of a group, and that of those before it.
+            let needed = if *micro_batch < per_group { 1 } else { 2 };
+            if *compute != Compute::Forward && summed[*stage] < needed {
+                sums += (needed - std::mem::replace(&mut summed[*stage], needed)) * estimate.gradients;
             }
         }
         [most_activations as u64, peak]

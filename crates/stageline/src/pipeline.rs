@@ -32,21 +32,26 @@ use crate::payload::Payload;
 use crate::recompute::Recompute;
 use crate::recording::Clock;
 use crate::rehearsal::Parameters;
+use crate::replica::Replica;
 use crate::report::{EvalReport, StepReport};
 use crate::runner::Runner;
+use crate::site::Stages;
 use crate::stop::Stop;
 use crate::threads::{JoinHandle, Receiver, Sender, bounded, ends_within};
 use crate::turns::Turns;
 use crate::watchdog::{Place, Post, Stall, Watchdog};
 use crate::weight::Weight;
-use crate::worker::{Command, Line, Recorded, Stepped, Worker, events_of};
+use crate::worker::{Command, Line, Lines, Recorded, Stepped, Worker, events_of, place_of};
 
 /// A model on its stages' devices and threads, ready to train.
 ///
 /// It is made by [`Pipeline::builder`]. Dropping it ends its threads.
 pub struct Pipeline<In: Payload, Target: Payload> {
+    /// Of every replica.
     plan: Arc<Checked>,
-    door: Door<In, Target>,
+    doors: Vec<Door<In, Target>>,
+    weight: fn(&Target) -> Weight,
+    /// Those of one replica after those of another.
     workers: Vec<WorkerHandle>,
     finished: Receiver<Outcome>,
     stepped: Receiver<Stepped>,
@@ -54,10 +59,10 @@ pub struct Pipeline<In: Payload, Target: Payload> {
     saved: Receiver<StageState>,
     stop: Arc<Stop>,
     stepping: Stepping,
-    /// The communication stream of each stage's device, where transfers are ordered.
-    streams: Vec<Option<usize>>,
-    /// Of training passes.
-    turns: Arc<Turns>,
+    /// The communication stream of each replica's stages' devices, where transfers are ordered.
+    streams: Vec<Vec<Option<usize>>>,
+    /// Of training passes, of each replica.
+    turns: Vec<Arc<Turns>>,
     /// The longest thing that a worker did in any step.
     longest: Duration,
     /// How many steps are done, those that were skipped included.
@@ -73,14 +78,16 @@ pub struct Pipeline<In: Payload, Target: Payload> {
     as_assumed: bool,
     /// What its tensors are called.
     layout: Layout,
-    /// Each stage's parameters, and where they are.
-    stages: Vec<(Device, Parameters)>,
+    /// Each stage's parameters, and where they are, by replica.
+    stages: Vec<Vec<(Device, Parameters)>>,
+    /// In how many groups gradients are summed.
+    groups: usize,
     /// Whether the watchdog has warned of what the workers were last asked for.
     warned: Cell<bool>,
     /// What the workers were last asked for, and when.
     during: During,
     began: Instant,
-    /// The stages, once their workers have ended.
+    /// The stages of the first replica, once their workers have ended.
     ended: Vec<Box<dyn Runner>>,
     /// Stages on hosts that do not answer any more.
     out_of_reach: Vec<usize>,
@@ -110,21 +117,35 @@ impl Stepping {
     }
 }
 
-/// Where batches enter.
+/// Where a replica's part of a batch enters.
 pub(crate) struct Door<In, Target> {
     pub(crate) inputs: Sender<Vec<In>>,
     pub(crate) targets: Sender<Vec<Target>>,
-    pub(crate) weight: fn(&Target) -> Weight,
 }
 
-/// Where stages are, and what is known of them.
-pub(crate) struct Seats {
+/// A replica that is put up, and not yet started.
+pub(crate) struct Prepared<In, Target> {
+    pub(crate) door: Door<In, Target>,
+    pub(crate) runners: Stages,
     /// The communication stream of each stage's device, where transfers are ordered.
     pub(crate) streams: Vec<Option<usize>>,
     pub(crate) stages: Vec<(Device, Parameters)>,
 }
 
+/// What replicas have in common.
+pub(crate) struct Common<Target> {
+    pub(crate) plan: Arc<Checked>,
+    pub(crate) weight: fn(&Target) -> Weight,
+    /// In how many groups gradients are summed.
+    pub(crate) groups: usize,
+    /// Of a worker.
+    pub(crate) cores: usize,
+    pub(crate) stepping: Stepping,
+    pub(crate) layout: Layout,
+}
+
 struct WorkerHandle {
+    replica: Replica,
     commands: Sender<Command>,
     verdicts: Sender<Verdict>,
     thread: JoinHandle<Vec<Box<dyn Runner>>>,
@@ -134,21 +155,22 @@ struct WorkerHandle {
 }
 
 impl<In: Payload, Target: Payload> Pipeline<In, Target> {
-    pub(crate) fn start(
-        plan: Arc<Checked>,
-        runners: Vec<Box<dyn Runner>>,
-        cores: usize,
-        door: Door<In, Target>,
-        stepping: Stepping,
-        Seats { streams, stages }: Seats,
-        layout: Layout,
-    ) -> Result<Self, BuildError> {
-        let (finished_sender, finished) = bounded(runners.len());
-        let (stepped_sender, stepped) = bounded(runners.len());
-        let (recorded_sender, recorded) = bounded(plan.plan().workers());
-        let (saved_sender, saved) = bounded(runners.len());
+    pub(crate) fn start(prepared: Vec<Prepared<In, Target>>, common: Common<Target>) -> Result<Self, BuildError> {
+        let Common { plan, weight, groups, cores, stepping, layout } = common;
+        let all_stages = prepared.len() * plan.plan().stages();
+        let (finished_sender, finished) = bounded(all_stages);
+        let (stepped_sender, stepped) = bounded(all_stages);
+        let (recorded_sender, recorded) = bounded(prepared.len() * plan.plan().workers());
+        let (saved_sender, saved) = bounded(plan.plan().stages());
+        let lines = Lines {
+            finished: finished_sender,
+            stepped: stepped_sender,
+            recorded: recorded_sender,
+            saved: saved_sender,
+        };
         let mut pipeline = Self {
-            door,
+            doors: Vec::new(),
+            weight,
             workers: Vec::new(),
             finished,
             stepped,
@@ -156,8 +178,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             saved,
             stop: Arc::new(Stop::new()),
             stepping,
-            turns: Arc::new(Turns::new(&plan, &streams)),
-            streams,
+            turns: Turns::of_replicas(prepared.iter().map(|replica| (&*plan, &replica.streams))),
+            streams: Vec::new(),
             longest: Duration::ZERO,
             steps: 0,
             optimizer_steps: 0,
@@ -166,43 +188,59 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             last_end: Instant::now(),
             as_assumed: true,
             layout,
-            stages,
+            stages: Vec::new(),
+            groups,
             warned: Cell::new(false),
             during: During::Step(0),
             began: Instant::now(),
             ended: Vec::new(),
             out_of_reach: Vec::new(),
-            plan: Arc::clone(&plan),
+            plan,
         };
-        let mut unseated: Vec<_> = runners.into_iter().map(Some).collect();
-        for (index, stages) in plan.placement().stages_of().iter().enumerate() {
-            let runners = stages.iter().filter_map(|&stage| unseated[stage].take()).collect();
-            let (commands, command_receiver) = bounded(1);
-            let (verdicts, verdict_receiver) = bounded(1);
-            let line = Line {
-                commands: command_receiver,
-                finished: finished_sender.clone(),
-                verdicts: verdict_receiver,
-                stepped: stepped_sender.clone(),
-                recorded: recorded_sender.clone(),
-                saved: saved_sender.clone(),
-            };
-            let post = Post::new(stages.first().copied().unwrap_or(0));
-            let worker = Worker::new(index, runners, line, Arc::clone(&pipeline.stop), post.clone());
-            let thread = worker.spawn(cores)?;
-            let room = |plan: &Checked| events_of(plan, index, stages.len());
-            let events = room(&plan).max(room(&plan.rehearsal()));
-            pipeline.workers.push(WorkerHandle { commands, verdicts, thread, post, events });
+        for replica in prepared {
+            pipeline.open(replica, &lines, cores)?;
         }
         Ok(pipeline)
     }
 
-    /// The plan of a step.
+    /// Starts the workers of a replica.
+    fn open(&mut self, prepared: Prepared<In, Target>, lines: &Lines, cores: usize) -> Result<(), BuildError> {
+        let mut unseated: Vec<_> = prepared.runners.into_iter().map(Some).collect();
+        for (index, stages) in self.plan.placement().stages_of().iter().enumerate() {
+            let runners: Vec<_> = stages.iter().filter_map(|&stage| unseated[stage].take()).collect();
+            let (commands, command_receiver) = bounded(1);
+            let (verdicts, verdict_receiver) = bounded(1);
+            let line = Line { commands: command_receiver, verdicts: verdict_receiver, lines: lines.clone() };
+            let (replica, stage) = place_of(&runners);
+            let post = Post::new(replica, stage);
+            let thread = Worker::new(index, runners, line, Arc::clone(&self.stop), post.clone()).spawn(cores)?;
+            let room = |plan: &Checked| events_of(plan, index, stages.len());
+            let events = room(&self.plan).max(room(&self.plan.rehearsal()));
+            self.workers.push(WorkerHandle { replica, commands, verdicts, thread, post, events });
+        }
+        self.doors.push(prepared.door);
+        self.streams.push(prepared.streams);
+        self.stages.push(prepared.stages);
+        Ok(())
+    }
+
+    /// The plan of a step, which every replica follows.
     pub fn plan(&self) -> &Plan {
         self.plan.plan()
     }
 
-    /// Trains on one batch: M micro-batches forward and backward, then one optimizer step on every stage.
+    /// R: how many replicas there are.
+    pub fn replicas(&self) -> usize {
+        self.doors.len()
+    }
+
+    /// R x M: into how many micro-batches a batch is cut.
+    fn pieces(&self) -> usize {
+        self.replicas() * self.plan().micro_batches()
+    }
+
+    /// Trains on one batch: M micro-batches forward and backward, then one optimizer step on every stage. Of several replicas each
+    /// has M micro-batches, in order.
     ///
     /// Where no target of the batch counts, the step is skipped; where the loss or a gradient is not finite, it is
     /// skipped or an error, as [`on_non_finite`](crate::PipelineBuilder::on_non_finite) says. A skipped step leaves
@@ -214,19 +252,19 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     pub fn step(&mut self, batch: Batch<In, Target>) -> Result<StepReport, StepError> {
         self.running()?;
         self.begin(During::Step(self.steps));
-        match batch.cut(self.plan().micro_batches(), self.door.weight) {
+        match batch.cut(self.pieces(), self.weight) {
             Err(BatchError::NoWeight) => self.pass_over().map_err(|ended| self.end(ended)),
             cut => self.train(cut?).map_err(|ended| self.end(ended)),
         }
     }
 
-    /// Evaluates one batch: forwards only, without a graph. A batch of fewer than M rows is cut into its rows.
+    /// Evaluates one batch: forwards only, without a graph. A batch of fewer rows than micro-batches is cut into its rows.
     ///
     /// # Errors
     /// As for [`step`](Self::step).
     pub fn eval(&mut self, batch: Batch<In, Target>) -> Result<EvalReport, StepError> {
         self.running()?;
-        let batch = batch.cut_up_to(self.plan().micro_batches(), self.door.weight)?;
+        let batch = batch.cut_up_to(self.pieces(), self.weight)?;
         self.evaluate(batch).map_err(|interrupt| self.end(interrupt))
     }
 
@@ -301,18 +339,22 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         Ok(())
     }
 
-    /// Ends every worker that still runs, and keeps its stages. One that does not end in time is left behind.
+    /// Ends every worker that still runs, and keeps the stages of the first replica. One that does not end in time is left behind.
     fn join(&mut self, patience: Option<Duration>) {
-        let workers: Vec<_> = self.workers.drain(..).map(|worker| (worker.thread, worker.post)).collect();
+        // Without their ends of the channels.
+        let workers: Vec<_> =
+            self.workers.drain(..).map(|worker| (worker.replica, worker.thread, worker.post)).collect();
         let start = Instant::now();
-        for (thread, post) in workers {
+        for (replica, thread, post) in workers {
             if patience.is_some_and(|patience| !ends_within(&thread, patience.saturating_sub(start.elapsed()))) {
                 let Some(Place { stage, activity, .. }) = post.places().pop() else { continue };
-                tracing::error!(stage, %activity, "a worker does not end: its thread and its modules are left behind");
+                let replica = replica.index;
+                tracing::error!(stage, replica, %activity, "a worker does not end: its thread and its modules are left behind");
                 continue;
             }
             match thread.join() {
-                Ok(runners) => self.ended.extend(runners),
+                Ok(runners) if replica.is_first() => self.ended.extend(runners),
+                Ok(_) => {}
                 Err(panic) => tracing::error!(failure = %Failure::of_panic(panic), "a worker thread was lost"),
             }
         }

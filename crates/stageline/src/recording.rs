@@ -50,7 +50,7 @@ pub struct Account {
     pub transfer: f64,
     /// Another worker's part of the flush is longer.
     pub flush: f64,
-    /// The cut of the batch, threads that wake late, channels, and what else is neither computed nor waited for.
+    /// The cut of the batch, threads that wake late, channels, the exchange between replicas, and what else is neither computed nor waited for.
     pub other: f64,
 }
 
@@ -81,43 +81,64 @@ impl Recording {
         self.took
     }
 
-    /// Each worker's events, in order; none where nothing was computed.
+    /// What the workers of one replica did.
+    ///
+    /// # Panics
+    /// If there is no such replica.
+    #[must_use]
+    pub fn of_replica(&self, replica: usize) -> Self {
+        let rows = self.by_replica().nth(replica).expect("a replica of the pipeline").to_vec();
+        Self { plan: Arc::clone(&self.plan), took: self.took, rows, clock: self.clock }
+    }
+
+    /// The rows of each replica.
+    fn by_replica(&self) -> impl Iterator<Item = &[Vec<Event>]> {
+        self.rows.chunks(self.plan.plan().workers())
+    }
+
+    /// Each worker's events, in order, those of one replica after those of another; none where nothing was computed.
     pub fn events(&self) -> &[Vec<Event>] {
         &self.rows
     }
 
     /// The bubble: the share of the *total* stage time (workers x step) in which nothing is computed.
     pub fn bubble(&self) -> f64 {
-        let total = self.took.as_secs_f64() * self.plan.plan().workers() as f64;
+        let total = self.took.as_secs_f64() * self.rows.len() as f64;
         let busy = busy(self.rows.iter().flatten());
         if total > 0.0 { (1.0 - busy.as_secs_f64() / total).max(0.0) } else { 0.0 }
     }
 
     /// The bubble of the same plan with what every compute and transfer took, simulated: without what a runtime adds.
     pub fn simulated_bubble(&self) -> f64 {
-        let total = self.simulated(Sends::Keep).step() * self.plan.plan().workers() as f64;
-        let busy: f64 = self.simulated(Sends::TakeNoTime).busy().iter().sum();
+        let step = self.by_replica().map(|rows| self.simulated(rows, Sends::Keep).step()).fold(0.0, f64::max);
+        let busy = self.by_replica().map(|rows| self.simulated(rows, Sends::TakeNoTime).busy().iter().sum::<f64>());
+        let (total, busy) = (step * self.rows.len() as f64, busy.sum::<f64>());
         if total > 0.0 { (1.0 - busy / total).max(0.0) } else { 0.0 }
     }
 
     /// What everything took, in seconds: every micro-batch on every stage, each stage's part of the flush, and as latency
-    /// how long its sends kept it. Of a whole backward each half is taken to be the half.
+    /// how long its sends kept it. Of a whole backward each half is taken to be the half. It is what the first replica took; of
+    /// another, [`of_replica`](Self::of_replica) has it.
     pub fn costs(&self) -> Costs {
-        let Tally { costs, finish, optimizer } = self.tally();
+        let Tally { costs, finish, optimizer } = self.tally(self.by_replica().next().unwrap_or_default());
         let flush = finish.into_iter().zip(optimizer).map(|(finish, optimizer)| finish + optimizer).collect();
         Costs::by_micro_batch(costs).with_optimizer(flush)
     }
 
-    /// Each worker's account.
+    /// Each worker's account, those of one replica after those of another. What replicas exchange is in `other`.
     pub fn accounts(&self) -> Vec<Account> {
+        self.by_replica().flat_map(|rows| self.accounts_of(rows)).collect()
+    }
+
+    fn accounts_of(&self, rows: &[Vec<Event>]) -> Vec<Account> {
         let took = self.took.as_secs_f64();
-        let idle = self.simulated(Sends::Keep).idle_besides(&self.simulated(Sends::TakeNoTime));
+        let idle = self.simulated(rows, Sends::Keep).idle_besides(&self.simulated(rows, Sends::TakeNoTime));
         let account = |(row, idle): (&Vec<Event>, Idle)| {
             let busy = busy(row).as_secs_f64();
             let Idle { fill, drain, imbalance, transfer, flush } = idle;
             Account { busy, fill, drain, imbalance, transfer, flush, other: took - busy - idle.total() }
         };
-        self.rows.iter().zip(idle).map(account).collect()
+        rows.iter().zip(idle).map(account).collect()
     }
 
     /// What each worker held; none where nothing counts that (see [`Held`](crate::Held)).
@@ -136,20 +157,20 @@ impl Recording {
     }
 
     /// When each transfer had arrived.
-    fn received(&self) -> HashMap<Transfer, Duration> {
-        let received = self.rows.iter().flatten().filter_map(|event| match event.activity {
+    fn received(rows: &[Vec<Event>]) -> HashMap<Transfer, Duration> {
+        let received = rows.iter().flatten().filter_map(|event| match event.activity {
             Activity::Instruction(Instruction::Receive(transfer)) => Some((transfer, event.end)),
             _ => None,
         });
         received.collect()
     }
 
-    fn tally(&self) -> Tally {
+    fn tally(&self, rows: &[Vec<Event>]) -> Tally {
         let (stages, micro_batches) = (self.plan.plan().stages(), self.plan.plan().micro_batches());
         let costs = vec![vec![StageCost::new(0.0, 0.0, 0.0); micro_batches]; stages];
         let mut tally = Tally { costs, finish: vec![0.0; stages], optimizer: vec![0.0; stages] };
-        let received = self.received();
-        for event in self.rows.iter().flatten() {
+        let received = Self::received(rows);
+        for event in rows.iter().flatten() {
             let (stage, worked) = (event.stage, event.worked().as_secs_f64());
             match event.activity {
                 Activity::Instruction(Instruction::Compute(action)) => tally.compute(action, worked),
@@ -173,8 +194,8 @@ impl Recording {
 
     /// The step with nothing but what everything took. What keeps a worker besides its computes is counted to the compute
     /// before it: sends, and behind the last one the norms, which need not wait for other workers.
-    fn simulated(&self, sends: Sends) -> Timeline {
-        let mut tally = self.tally();
+    fn simulated(&self, rows: &[Vec<Event>], sends: Sends) -> Timeline {
+        let mut tally = self.tally(rows);
         for cost in tally.costs.iter_mut().flatten() {
             if sends == Sends::Keep {
                 let StageCost { send_activation, send_gradient, .. } = *cost;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use burn::tensor::Device;
 use stageline_schedule::{Action, Carried, Compute, Instruction, Plan, StageMemory};
 
-use crate::estimate::{Copies, MemoryEstimate, StageEstimate, Steps};
+use crate::estimate::{Copies, Leaf, MemoryEstimate, StageEstimate, Steps};
 use crate::events::Event;
 use crate::failure::Activity;
 use crate::location::{is_host, share_memory};
@@ -18,7 +18,7 @@ use crate::tensors::Description;
 /// What a stage is known to hold before anything is run.
 #[derive(Clone, Debug)]
 pub(crate) struct Parameters {
-    bytes: u64,
+    pub(crate) bytes: u64,
     /// Of those that it steps itself.
     gradients: u64,
     /// Of copies of other stages' parameters, for a micro-batch, and whose they are.
@@ -26,9 +26,24 @@ pub(crate) struct Parameters {
 }
 
 impl Parameters {
-    /// Of all stages, of what they have. Copies of other stages' parameters are not stepped, and are those stages' own memory where
-    /// it is shared; what is in a lower precision is there besides.
-    pub(crate) fn of(stages: &[Vec<Description>], devices: &[Device], precision: Precision) -> Vec<Self> {
+    /// Of all stages of every replica, of what they have.
+    pub(crate) fn by_replica(
+        stages: &[Vec<Description>],
+        devices: &[Vec<Device>],
+        precision: Precision,
+    ) -> Vec<Vec<Self>> {
+        let root = |replica| (replica > 0).then_some(&*devices[0]);
+        let replicas = devices.iter().enumerate();
+        replicas.map(|(replica, devices)| Self::of(stages, (devices, root(replica)), precision)).collect()
+    }
+
+    /// Of all stages on these devices. Copies of other stages' parameters, in the replica and on the devices of the one that steps
+    /// them, if it is another, are those stages' own memory where it is shared; what is in a lower precision is there besides.
+    fn of(
+        stages: &[Vec<Description>],
+        (devices, root): (&[Device], Option<&[Device]>),
+        precision: Precision,
+    ) -> Vec<Self> {
         let mut owners = HashMap::new();
         let mut of_stage = |(stage, descriptions): (usize, &Vec<Description>)| {
             let mut parameters = Self { bytes: 0, gradients: 0, of_copies: Vec::new() };
@@ -36,7 +51,8 @@ impl Parameters {
                 let elements: usize = shape.iter().product();
                 let copied = if dtype.is_float() { precision.bytes() } else { 0 };
                 let owner = *owners.entry(*id).or_insert(stage);
-                let is_there = owner != stage && *trained && share_memory(&devices[owner], &devices[stage]);
+                let of_owner = if owner == stage { root.map(|root| &root[stage]) } else { Some(&devices[owner]) };
+                let is_there = *trained && of_owner.is_some_and(|owner| share_memory(owner, &devices[stage]));
                 parameters.bytes += (elements * (if is_there { 0 } else { dtype.size() } + copied)) as u64;
                 if owner != stage && *trained {
                     let each = if copied > 0 { copied } else { dtype.size() };
@@ -55,9 +71,13 @@ impl Parameters {
 pub(crate) struct Rehearsal<'a> {
     pub(crate) plan: Plan,
     pub(crate) stages: &'a [(Device, Parameters)],
+    /// Those of the other replicas.
+    pub(crate) elsewhere: &'a [Vec<(Device, Parameters)>],
+    /// In how many groups gradients are summed.
+    pub(crate) groups: usize,
     /// Whether optimizers have stepped before.
     pub(crate) stepped: bool,
-    /// Of each worker.
+    /// Of each worker of the first replica.
     pub(crate) rows: Vec<Vec<Event>>,
 }
 
@@ -77,8 +97,12 @@ impl Rehearsal<'_> {
     pub(crate) fn estimate(self) -> Option<MemoryEstimate> {
         let stages = (0..self.stages.len()).map(|stage| self.stage(stage)).collect::<Option<Vec<_>>>()?;
         let other = self.rows.iter().map(|row| self.other(row, &stages)).collect::<Option<Vec<_>>>()?;
-        let (steps, copies) = (Steps::Apart, Copies::None);
-        Some(MemoryEstimate { plan: Arc::new(self.plan), stages, other, recomputed: None, steps, copies })
+        let (steps, copies, groups) = (Steps::Apart, Copies::None, self.groups);
+        let leaf =
+            |(device, parameters): &(Device, Parameters)| Leaf { device: device.clone(), parameters: parameters.bytes };
+        let leaves = self.elsewhere.iter().map(|stages| stages.iter().map(leaf).collect()).collect();
+        let plan = Arc::new(self.plan);
+        Some(MemoryEstimate { plan, stages, other, leaves, groups, recomputed: None, steps, copies })
     }
 
     /// What a worker holds when all is undone, besides what is known of its stages: the buffers of kernels, for one.

@@ -20,10 +20,14 @@ pub struct StepReport {
     pub loss_scale: f64,
     /// From the cut batch to the last optimizer step; of [steps that overlap](crate::Pipeline::steps) since the end of the step before.
     pub step_time: Duration,
-    /// Each stage's part, in order.
+    /// Each stage's part, in order, in all replicas.
     pub stages: Vec<StageReport>,
-    /// The number of micro-batches, M.
+    /// The number of micro-batches of each replica, M.
     pub micro_batches: usize,
+    /// The number of replicas, R.
+    pub replicas: usize,
+    /// How often the sums of a stage's gradients were added up over the replicas: once a stage; never where there is one replica.
+    pub reductions: usize,
     /// What every worker did, and when.
     pub recording: Recording,
     /// What became of the gradients.
@@ -85,7 +89,7 @@ impl Update {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct StageReport {
-    /// The time in forwards, backwards and the optimizer step.
+    /// The time in forwards, backwards and the optimizer step, in all replicas together.
     pub busy: Duration,
     /// The learning rate of its optimizer step; `None` where the step was skipped.
     pub learning_rate: Option<f64>,
@@ -102,15 +106,16 @@ impl StepReport {
         self.recording.bubble()
     }
 
-    /// The number of workers.
+    /// The number of workers, of all replicas together.
     pub fn workers(&self) -> usize {
-        self.recording.plan().plan().workers()
+        self.recording.events().len()
     }
 
     /// The ideal bubble of GPipe and 1F1B on P workers with equal stages and free transfers, as a share of the total:
     /// (P-1)/(M+P-1), or (P-1)/(VM+P-1) with V stages a worker (Narayanan et al., 2021, [arXiv:2104.04473](https://arxiv.org/abs/2104.04473)).
     pub fn ideal_bubble(&self) -> f64 {
-        ideal_bubble(self.workers(), self.micro_batches * self.stages.len() / self.workers().max(1))
+        let workers = self.recording.plan().plan().workers();
+        ideal_bubble(workers, self.micro_batches * self.stages.len() / workers.max(1))
     }
 }
 

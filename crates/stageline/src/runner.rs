@@ -10,6 +10,7 @@ use burn::tensor::Device;
 use stageline_schedule::{Action, Carried, Compute, Instruction, Transfer};
 
 use crate::clip::Scaling;
+use crate::collective::Collective;
 use crate::context::{Context, Pass};
 use crate::deferred::collect;
 use crate::finite::{Culprit, Origin, Soundness, soundness};
@@ -21,6 +22,7 @@ use crate::link::{Upstream, Weighted};
 use crate::norm::squared_norms;
 use crate::placing::place;
 use crate::recompute::gather;
+use crate::replica::Replica;
 use crate::shown::{ParameterGradient, show};
 use crate::sink::Sink;
 use crate::slots::Slots;
@@ -49,7 +51,7 @@ impl From<Stopped> for Interrupt {
 /// What a stage has to tell of the end of a step.
 #[derive(Default)]
 pub(crate) struct Conclusion {
-    /// `None` where the step was skipped.
+    /// `None` where no optimizer stepped.
     pub(crate) learning_rate: Option<f64>,
     /// Of its parameters, where they were examined.
     pub(crate) health: Vec<ParameterHealth>,
@@ -59,11 +61,14 @@ pub(crate) struct Conclusion {
 
 /// A stage, its types erased: what the worker drives.
 pub(crate) trait Runner: Send {
+    fn replica(&self) -> Replica;
     fn stage(&self) -> usize;
     fn begin(&mut self, pass: &Pass, waits: &Waits) -> Result<(), Stopped>;
     /// Follows an instruction, and hands so many bytes on to another stage.
     fn run(&mut self, instruction: Instruction, waits: &Waits) -> Result<u64, Interrupt>;
     fn device(&self) -> &Device;
+    /// Ends the sum of a step: adds up those of all replicas, or gives its own away.
+    fn reduce(&mut self, step: usize, waits: &Waits) -> Result<(), Stopped>;
     fn finish(&mut self) -> Outcome;
     /// What it has summed may be needed once more: by a verdict after it has stepped.
     fn keep_sums(&mut self);
@@ -73,7 +78,7 @@ pub(crate) trait Runner: Send {
     fn publish(&mut self, waits: &Waits) -> Result<(), Stopped>;
     /// Takes from other stages the values of parameters that it has, too, to no end.
     fn ignore(&mut self, waits: &Waits) -> Result<(), Stopped>;
-    /// Steps the optimizer, or leaves it as it is.
+    /// Steps the optimizer, or takes over the values of the replica that does, or leaves all as it is.
     fn conclude(&mut self, verdict: Verdict, waits: &Waits) -> Result<Conclusion, Stopped>;
     /// Waits for the new values of other stages' parameters, if they have stepped; undoes what was a rehearsal.
     fn follow(&mut self, verdict: Verdict, waits: &Waits) -> Result<(), Stopped>;
@@ -116,6 +121,7 @@ enum Mode<M> {
 
 /// A stage in its place.
 pub(crate) struct StageRunner<M, K: Sink<M>> {
+    replica: Replica,
     stage: usize,
     device: Device,
     trained: Trained<M>,
@@ -131,6 +137,9 @@ pub(crate) struct StageRunner<M, K: Sink<M>> {
     /// Of a step that was made ahead of its verdict.
     kept: Option<GradientsParams>,
     ties: Ties,
+    collective: Collective,
+    /// How often it has reduced the sums of this step.
+    reductions: usize,
     /// Of the pass.
     turns: Arc<Turns>,
     /// Whether its parameters are its thread's own, and copies of other stages' have had their first value.
@@ -144,20 +153,30 @@ struct Taped<R> {
     weight: Weight,
 }
 
+/// A stage's place among all.
+pub(crate) struct Seat {
+    pub(crate) replica: Replica,
+    pub(crate) stage: usize,
+    pub(crate) device: Device,
+    /// What it shares with other stages of its replica,
+    pub(crate) ties: Ties,
+    /// and with the same stage of other replicas.
+    pub(crate) collective: Collective,
+    /// How many micro-batches are summed before their sum is added to those before.
+    pub(crate) per_group: usize,
+}
+
 impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
-    pub(crate) fn new(
-        stage: usize,
-        device: Device,
-        trained: Trained<M>,
-        source: Source<K::Input>,
-        sink: K,
-        ties: Ties,
-    ) -> Self {
+    pub(crate) fn new(seat: Seat, trained: Trained<M>, source: Source<K::Input>, sink: K) -> Self {
+        let Seat { replica, stage, device, ties, collective, per_group } = seat;
         let sums = trained.precision().of_sums();
         Self {
             ties,
+            collective,
+            reductions: 0,
             turns: Arc::default(),
             settled: false,
+            replica,
             stage,
             device,
             trained,
@@ -168,9 +187,14 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
             tape: Slots::new(),
             departing: Slots::new(),
             halves: Slots::new(),
-            gradients: GradientSum::new(sums),
+            gradients: GradientSum::new(sums, per_group),
             kept: None,
         }
+    }
+
+    /// Takes over the parameters of the replica that steps them.
+    fn follow_root(&mut self, waits: &Waits) -> Result<(), Stopped> {
+        self.trained.change(|module| self.collective.follow(module, waits))
     }
 
     fn follow_owners(&mut self, waits: &Waits) -> Result<(), Stopped> {
@@ -226,7 +250,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
 
     fn blame(&mut self, micro_batch: usize, origin: Origin) {
         if let Mode::Training { inspection: Some(culprits), .. } = &mut self.mode {
-            culprits.push(Culprit { stage: self.stage, micro_batch, origin });
+            culprits.push(Culprit { replica: self.replica, stage: self.stage, micro_batch, origin });
         }
     }
 
@@ -293,6 +317,15 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         Ok((Half { gradients, deferred, weight }, came_finite))
     }
 
+    /// What the root makes of a step is made here.
+    fn conclude_as_leaf(&mut self, verdict: Verdict, waits: &Waits) -> Result<Conclusion, Stopped> {
+        if verdict.counts() {
+            self.follow_root(waits)?;
+            self.publish(waits)?;
+        }
+        Ok(Conclusion::default())
+    }
+
     fn send_gradient(&mut self, transfer: Transfer, waits: &Waits) -> Result<u64, Stopped> {
         match &self.source {
             Source::Link(upstream) => {
@@ -305,6 +338,10 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
 }
 
 impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
+    fn replica(&self) -> Replica {
+        self.replica
+    }
+
     fn stage(&self) -> usize {
         self.stage
     }
@@ -315,8 +352,11 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
             self.arrived = micro_batches.map(|(payload, weight)| Weighted { payload, weight }).collect();
         }
         if !self.settled {
-            self.trained.settle();
-            self.ties.publish(self.trained.module(), waits)?;
+            match self.collective.is_root() {
+                true => self.trained.settle(),
+                false => self.follow_root(waits)?,
+            }
+            self.publish(waits)?;
             self.follow_owners(waits)?;
             self.settled = true;
         }
@@ -356,20 +396,29 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
         &self.device
     }
 
+    fn reduce(&mut self, step: usize, waits: &Waits) -> Result<(), Stopped> {
+        let (module, collective) = (self.trained.module(), &self.collective);
+        self.gradients.end(module, |sums| collective.reduce(module, step, sums, waits))?;
+        self.reductions += collective.reductions();
+        Ok(())
+    }
+
     fn finish(&mut self) -> Outcome {
         let mode = std::mem::replace(&mut self.mode, Mode::Idle);
         let (squared_norms, culprits) = match mode {
-            Mode::Training { inspection: None, context } => {
+            Mode::Training { inspection: None, context } if self.collective.is_root() => {
                 let module = self.trained.module();
                 self.gradients.unscale(module, context.loss_scale);
                 (self.gradients.squared_norms(module), Vec::new())
             }
             Mode::Training { inspection: Some(culprits), .. } => (Vec::new(), culprits),
-            Mode::Evaluating(_) | Mode::Idle => (Vec::new(), Vec::new()),
+            Mode::Training { .. } | Mode::Evaluating(_) | Mode::Idle => (Vec::new(), Vec::new()),
         };
         Outcome {
+            replica: self.replica,
             stage: self.stage,
             squared_norms,
+            reductions: std::mem::take(&mut self.reductions),
             culprits,
             ledger: self.gradients.ledger(),
             losses: self.sink.losses(),
@@ -391,11 +440,15 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
     }
 
     fn publish(&mut self, waits: &Waits) -> Result<(), Stopped> {
-        self.ties.publish(self.trained.module(), waits)
+        self.ties.publish(self.trained.module(), waits)?;
+        self.collective.broadcast(self.trained.module(), waits)
     }
 
     fn conclude(&mut self, verdict: Verdict, waits: &Waits) -> Result<Conclusion, Stopped> {
         let gradients = self.gradients.take();
+        if !self.collective.is_root() {
+            return self.conclude_as_leaf(verdict, waits);
+        }
         let module = self.trained.module();
         let (scaling, examine) = match verdict {
             Verdict::Step { scaling, examine } => (scaling, examine),
@@ -412,7 +465,7 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
         let module = self.trained.module();
         let health = examination.map(|before| before.after(self.stage, module, &self.trained.second_moments()));
         if verdict.counts() {
-            self.ties.publish(module, waits)?;
+            self.publish(waits)?;
         }
         Ok(Conclusion { learning_rate, health: health.unwrap_or_default(), gradients: Vec::new() })
     }

@@ -41,8 +41,8 @@ pub(crate) trait Sink<M>: Send {
     /// Hands its output on; so many bytes.
     fn send(&mut self, transfer: Transfer, turns: &Turns, waits: &Waits) -> Result<u64, Stopped>;
     fn receive_gradient(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped>;
-    /// The sum of the losses of the pass, term by term, if this is where they are made.
-    fn losses(&mut self) -> Option<Vec<f64>>;
+    /// The losses of the pass, micro-batch by micro-batch and term by term, where they are made.
+    fn losses(&mut self) -> Vec<Vec<f64>>;
     /// Leaves the losses of the pass alone.
     fn forget(&mut self);
 }
@@ -101,8 +101,8 @@ impl<S: Stage> Sink<S> for ToNext<S::Output> {
         Ok(())
     }
 
-    fn losses(&mut self) -> Option<Vec<f64>> {
-        None
+    fn losses(&mut self) -> Vec<Vec<f64>> {
+        Vec::new()
     }
 
     fn forget(&mut self) {}
@@ -197,11 +197,10 @@ impl<L: LossStage> Sink<L> for ToLoss<L::Target> {
         unreachable!("lowering gives the last stage no next one")
     }
 
-    fn losses(&mut self) -> Option<Vec<f64>> {
+    fn losses(&mut self) -> Vec<Vec<f64>> {
         // Read here, once a pass: reading waits for the device.
         let each = std::mem::take(&mut self.losses).into_values();
-        let each = each.map(|loss| loss.into_data().iter::<f64>().collect::<Vec<_>>());
-        each.reduce(|sums, loss| sums.into_iter().zip(loss).map(|(sum, loss)| sum + loss).collect())
+        each.map(|loss| loss.into_data().iter::<f64>().collect()).collect()
     }
 
     fn forget(&mut self) {

@@ -4,9 +4,11 @@
 //! such operations one after another: two workers that submit opposite moves at once can leave each device waiting for the
 //! other, for ever. So every device with such a communication stream has one baton, which goes from worker to worker in the
 //! plan's global order of transfers, and who submits a transfer holds both its devices' batons. Nobody then comes between its
-//! two operations, and whoever waits for a baton waits for a transfer that stands earlier in that one order.
+//! two operations, and whoever waits for a baton waits for a transfer that stands earlier in that one order. Replicas that share
+//! a device take turns in it: the same place in the order of each, before the next.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use stageline_schedule::{Checked, Instruction, Transfer};
 
@@ -27,20 +29,31 @@ struct Baton {
 }
 
 impl Turns {
-    /// `stream_of_stage` has the communication stream of each stage's device, if it has one.
-    pub(crate) fn new(plan: &Checked, stream_of_stage: &[Option<usize>]) -> Self {
-        let mut turns = Self::default();
-        for transfers in plan.streams(stream_of_stage) {
+    /// Of each replica, by its plan, and by the communication stream of each of its stages' devices, if it has one.
+    pub(crate) fn of_replicas<'a>(
+        replicas: impl IntoIterator<Item = (&'a Checked, &'a Vec<Option<usize>>)>,
+    ) -> Vec<Arc<Self>> {
+        let (mut all, mut streams) = (Vec::new(), BTreeMap::<usize, Vec<_>>::new());
+        for (replica, (plan, stream_of_stage)) in replicas.into_iter().enumerate() {
+            all.push(Self::default());
+            let order: HashMap<_, _> = plan.transfers().into_iter().zip(0_usize..).collect();
+            for (stream, transfers) in plan.streams(stream_of_stage).into_iter().enumerate() {
+                let placed = transfers.into_iter().map(|transfer| (order[&transfer], replica, transfer));
+                streams.entry(stream).or_default().extend(placed);
+            }
+        }
+        for (_, mut transfers) in streams {
+            transfers.sort_by_key(|&(place, replica, _)| (place, replica));
             let (goes, comes): (Vec<_>, Vec<_>) = transfers.iter().map(|_| bounded(1)).unzip();
             if let Some(first) = goes.first() {
                 first.try_send(()).expect("there is room for the baton");
             }
             let next = goes.into_iter().cycle().skip(1);
-            for ((transfer, comes), goes) in transfers.into_iter().zip(comes).zip(next) {
-                turns.batons.entry(transfer).or_default().push(Baton { comes, goes });
+            for (((_, replica, transfer), comes), goes) in transfers.into_iter().zip(comes).zip(next) {
+                all[replica].batons.entry(transfer).or_default().push(Baton { comes, goes });
             }
         }
-        turns
+        all.into_iter().map(Arc::new).collect()
     }
 
     /// Issues a transfer when it is its turn.

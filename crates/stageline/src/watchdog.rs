@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use stageline_schedule::Instruction;
 
 use crate::failure::{Activity, During, WaitCause};
+use crate::replica::Replica;
 
 /// How many of the last things that each worker began are told.
 const RECENT: usize = 16;
@@ -60,6 +61,7 @@ impl Watchdog {
 /// Where one worker is: what it was last seen to begin.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
+    pub(crate) replica: Replica,
     pub(crate) stage: usize,
     pub(crate) activity: Activity,
     pub(crate) since: Instant,
@@ -70,9 +72,9 @@ pub(crate) struct Place {
 pub(crate) struct Post(Arc<Mutex<VecDeque<Place>>>);
 
 impl Post {
-    pub(crate) fn new(stage: usize) -> Self {
+    pub(crate) fn new(replica: Replica, stage: usize) -> Self {
         let mut places = VecDeque::with_capacity(RECENT);
-        places.push_back(Place { stage, activity: Activity::Start, since: Instant::now() });
+        places.push_back(Place { replica, stage, activity: Activity::Start, since: Instant::now() });
         Self(Arc::new(Mutex::new(places)))
     }
 
@@ -108,6 +110,8 @@ pub struct Stall {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Stalled {
+    /// Of which replica it is.
+    pub replica: Replica,
     /// For which stage it is at that.
     pub stage: usize,
     /// What it is at.
@@ -134,6 +138,7 @@ impl Stall {
         let posts: Vec<_> = posts.collect();
         let last = posts.iter().flatten().map(|place| place.since).fold(began, Instant::max);
         let stalled = |place: &Place, since: Instant| Stalled {
+            replica: place.replica,
             stage: place.stage,
             activity: place.activity,
             since: now.saturating_duration_since(since),
@@ -152,6 +157,7 @@ impl Stall {
     pub fn to_json(&self) -> Value {
         let stalled = |stalled: &Stalled| {
             json!({
+                "replica": stalled.replica.index,
                 "stage": stalled.stage,
                 "activity": stalled.activity.to_string(),
                 "since_seconds": stalled.since.as_secs_f64(),
@@ -174,11 +180,12 @@ impl Stall {
 
 impl fmt::Display for Stall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let suspects: Vec<_> = self.at_work().map(|worker| format!("stage {}", worker.stage)).collect();
+        let suspects: Vec<_> = self.at_work().map(|worker| worker.replica.stage(worker.stage)).collect();
         let suspects = if suspects.is_empty() { "none, all of them wait".to_owned() } else { suspects.join(", ") };
         write!(f, "nothing has begun for {:.1} s in {}; at work: {suspects}", self.still.as_secs_f64(), self.during)?;
         for worker in &self.workers {
-            write!(f, "\n  stage {}: {} since {:.1} s", worker.stage, worker.activity, worker.since.as_secs_f64())?;
+            let stage = worker.replica.stage(worker.stage);
+            write!(f, "\n  {stage}: {} since {:.1} s", worker.activity, worker.since.as_secs_f64())?;
             if let Some(cause) = worker.waits_for() {
                 write!(f, ", waiting for {cause}")?;
             }
@@ -204,7 +211,8 @@ mod tests {
     fn it_stands_still_since_the_last_worker_began_something() {
         let now = Instant::now();
         let before = |seconds| now.checked_sub(Duration::from_secs(seconds)).unwrap();
-        let place = |since| vec![Place { stage: 0, activity: Activity::Finish, since }];
+        let replica = Replica::default();
+        let place = |since| vec![Place { replica, stage: 0, activity: Activity::Finish, since }];
         let seen = |began, places: [Instant; 2]| Stall::seen(places.map(place).into_iter(), began, During::Step(0));
         let stall = seen(before(50), [before(40), before(10)]);
         assert!(stall.still >= Duration::from_secs(10) && stall.still < stall.workers[0].since);
@@ -218,7 +226,9 @@ mod tests {
     #[test]
     fn the_table_names_who_works_and_whom_the_others_wait_for() {
         let second = |seconds| Duration::from_secs(seconds);
+        let replica = Replica::default();
         let at = |stage, text: &str, since| Stalled {
+            replica,
             stage,
             activity: Activity::Instruction(text.parse().unwrap()),
             since: second(since),
@@ -226,7 +236,7 @@ mod tests {
         let workers = vec![
             at(0, "0RECV_B0", 31),
             at(1, "1F1", 33),
-            Stalled { stage: 2, activity: Activity::Verdict, since: second(32) },
+            Stalled { replica, stage: 2, activity: Activity::Verdict, since: second(32) },
         ];
         let stall = Stall { during: During::Step(7), still: second(31), recent: vec![workers.clone()], workers };
         assert_eq!(
@@ -244,9 +254,10 @@ mod tests {
 
     #[test]
     fn a_post_remembers_the_last_places() {
-        let post = Post::new(3);
+        let replica = Replica::default();
+        let post = Post::new(replica, 3);
         for stage in 0..RECENT + 2 {
-            post.tell(Place { stage, activity: Activity::Finish, since: Instant::now() });
+            post.tell(Place { replica, stage, activity: Activity::Finish, since: Instant::now() });
         }
         let stages: Vec<_> = post.places().iter().map(|place| place.stage).collect();
         assert_eq!(stages, (2..RECENT + 2).collect::<Vec<_>>());

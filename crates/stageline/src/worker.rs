@@ -16,6 +16,7 @@ use crate::flush::{Flush, Outcome, Verdict};
 use crate::gauges::Gauges;
 use crate::layout::StageState;
 use crate::recording::Clock;
+use crate::replica::Replica;
 use crate::runner::{Conclusion, Interrupt, Runner};
 use crate::stop::{Stop, Stopped, Waits};
 use crate::threads::{JoinHandle, Receiver, Sender, bounded, kernels, spawn};
@@ -54,6 +55,7 @@ pub(crate) struct Asked {
 
 /// What a stage tells when its step is over.
 pub(crate) struct Stepped {
+    pub(crate) replica: Replica,
     pub(crate) stage: usize,
     /// By which it is over.
     pub(crate) verdict: Verdict,
@@ -62,6 +64,7 @@ pub(crate) struct Stepped {
 
 /// What a worker did in a step.
 pub(crate) struct Recorded {
+    pub(crate) replica: Replica,
     pub(crate) worker: usize,
     pub(crate) events: Vec<Event>,
 }
@@ -69,9 +72,15 @@ pub(crate) struct Recorded {
 /// The worker's ends of its channels with the caller.
 pub(crate) struct Line {
     pub(crate) commands: Receiver<Command>,
-    pub(crate) finished: Sender<Outcome>,
     /// What all stages do at the end of a step.
     pub(crate) verdicts: Receiver<Verdict>,
+    pub(crate) lines: Lines,
+}
+
+/// Those that all workers send to.
+#[derive(Clone)]
+pub(crate) struct Lines {
+    pub(crate) finished: Sender<Outcome>,
     pub(crate) stepped: Sender<Stepped>,
     pub(crate) recorded: Sender<Recorded>,
     pub(crate) saved: Sender<StageState>,
@@ -79,6 +88,7 @@ pub(crate) struct Line {
 
 /// The interpreter of one row of a plan.
 pub(crate) struct Worker {
+    replica: Replica,
     index: usize,
     runners: Vec<Box<dyn Runner>>,
     line: Line,
@@ -103,8 +113,10 @@ enum Last {
 
 impl Worker {
     pub(crate) fn new(index: usize, runners: Vec<Box<dyn Runner>>, line: Line, stop: Arc<Stop>, post: Post) -> Self {
-        let diary = Diary::new(runners.first().map_or(0, |runner| runner.stage()), post);
+        let (replica, stage) = place_of(&runners);
+        let diary = Diary::new(replica, stage, post);
         Self {
+            replica,
             index,
             runners,
             line,
@@ -119,7 +131,11 @@ impl Worker {
     /// Starts the thread, named after its first stage, with a pool of `cores` threads (itself one of them) for the
     /// kernels that run on it. It ends when the caller drops its command channel or the pipeline stops.
     pub(crate) fn spawn(mut self, cores: usize) -> Result<JoinHandle<Vec<Box<dyn Runner>>>, BuildError> {
-        let (worker, name) = (self.index, format!("stage-{}", self.diary.stage));
+        let worker = self.index;
+        let name = match (self.diary.stage, self.replica) {
+            (stage, Replica { of: 1, .. }) => format!("stage-{stage}"),
+            (stage, Replica { index, .. }) => format!("stage-{stage}-r{index}"),
+        };
         let (ready, is_ready) = bounded(1);
         let thread = spawn(&name.clone(), move || {
             let meter = Meter::start();
@@ -165,10 +181,10 @@ impl Worker {
 
     /// Stops all workers, before anything of the user's, such as a subscriber, runs again.
     fn fail(&self, failure: Failure) {
-        let Diary { stage, activity, during, .. } = self.diary;
-        let failure = StageFailure { stage, activity, during, failure };
+        let Diary { replica, stage, activity, during, .. } = self.diary;
+        let failure = StageFailure { replica, stage, activity, during, failure };
         self.waits.raise(StepError::Stage(Box::new(failure)));
-        tracing::error!(stage, %activity, %during, "a stage failed: the pipeline stops");
+        tracing::error!(stage, replica = replica.index, %activity, %during, "a stage failed: the pipeline stops");
     }
 
     fn execute(&mut self, command: Command) -> Result<(), Interrupt> {
@@ -205,7 +221,7 @@ impl Worker {
         for runner in &self.runners {
             self.diary.enter(runner.stage(), Activity::Save);
             let _entered = span(&self.diary).entered();
-            self.waits.send(&self.line.saved, runner.state())?;
+            self.waits.send(&self.line.lines.saved, runner.state())?;
         }
         Ok(())
     }
@@ -230,12 +246,15 @@ impl Worker {
         if behind && !self.settle()? {
             return Ok(());
         }
+        if let Pass::Train(context) = &pass {
+            self.reduce(context.step)?;
+        }
         let finite = self.finish()?;
         match pass {
             Pass::Train(context) => {
                 self.flush(context.step, flush, finite)?;
-                let recorded = Recorded { worker: self.index, events: self.diary.close() };
-                self.waits.send(&self.line.recorded, recorded)?;
+                let recorded = Recorded { replica: self.replica, worker: self.index, events: self.diary.close() };
+                self.waits.send(&self.line.lines.recorded, recorded)?;
             }
             Pass::Inspect(context) => self.conclude(context.step, Verdict::Skip)?,
             Pass::Evaluate(_) => effects::skipped(),
@@ -253,7 +272,8 @@ impl Worker {
         let micro_batch = instruction.micro_batch();
         let (action, during) = (tracing::field::display(instruction), tracing::field::display(self.diary.during));
         let (waited_us, waited_for) = (tracing::field::Empty, tracing::field::Empty);
-        let span = tracing::trace_span!("action", stage, action, micro_batch, during, waited_us, waited_for);
+        let replica = self.replica.index;
+        let span = tracing::trace_span!("action", replica, stage, action, micro_batch, during, waited_us, waited_for);
         let _entered = span.enter();
         self.diary.sent = runner.run(instruction, &self.waits)?;
         let held = self.gauges.read(runner.device());
@@ -330,6 +350,23 @@ impl Worker {
         Ok(())
     }
 
+    /// Ends every stage's sum.
+    fn reduce(&mut self, step: usize) -> Result<(), Stopped> {
+        for runner in &mut self.runners {
+            if self.replica.of == 1 {
+                runner.reduce(step, &self.waits)?;
+                continue;
+            }
+            self.diary.enter(runner.stage(), Activity::Reduce);
+            let span = span(&self.diary).entered();
+            runner.reduce(step, &self.waits)?;
+            let waited = self.waits.take();
+            note_wait(&span, Activity::Reduce, waited);
+            self.diary.leave(waited, self.gauges.read(runner.device()));
+        }
+        Ok(())
+    }
+
     /// Shows every stage's ledger to the caller; whether all that it has summed is finite.
     fn finish(&mut self) -> Result<bool, Stopped> {
         let mut finite = true;
@@ -340,7 +377,7 @@ impl Worker {
             finite &= outcome.is_finite();
             // Before the others may go on because of it.
             self.diary.leave(self.waits.take(), self.gauges.read(runner.device()));
-            self.waits.send(&self.line.finished, outcome)?;
+            self.waits.send(&self.line.lines.finished, outcome)?;
         }
         Ok(finite)
     }
@@ -379,21 +416,26 @@ impl Worker {
             let waited = self.waits.take();
             note_wait(&span, Activity::Follow, waited);
             self.diary.leave(waited, self.gauges.read(runner.device()));
-            concluded.push(Stepped { stage, verdict, conclusion });
+            concluded.push(Stepped { replica: self.replica, stage, verdict, conclusion });
         }
         if !verdict.counts() {
             self.made = None;
             effects::forget_kept();
         }
-        concluded.into_iter().try_for_each(|stepped| self.waits.send(&self.line.stepped, stepped))
+        concluded.into_iter().try_for_each(|stepped| self.waits.send(&self.line.lines.stepped, stepped))
     }
+}
+
+/// Where a worker's first stage is.
+pub(crate) fn place_of(runners: &[Box<dyn Runner>]) -> (Replica, usize) {
+    runners.first().map_or((Replica::default(), 0), |runner| (runner.replica(), runner.stage()))
 }
 
 /// Of a part of the step that is no instruction.
 fn span(diary: &Diary) -> tracing::Span {
-    let Diary { stage, activity, during, .. } = *diary;
+    let Diary { replica, stage, activity, during, .. } = *diary;
     let (waited_us, waited_for) = (tracing::field::Empty, tracing::field::Empty);
-    tracing::trace_span!("action", stage, action = %activity, %during, waited_us, waited_for)
+    tracing::trace_span!("action", replica = replica.index, stage, action = %activity, %during, waited_us, waited_for)
 }
 
 fn note_wait(span: &tracing::Span, activity: Activity, waited: Duration) {
@@ -405,7 +447,7 @@ fn note_wait(span: &tracing::Span, activity: Activity, waited: Duration) {
 
 /// How many events a worker of so many stages writes down in a step.
 pub(crate) fn events_of(plan: &Checked, worker: usize, stages: usize) -> usize {
-    const AROUND_EACH_STAGE: usize = 4; // start, finish, optimizer step, follow
+    const AROUND_EACH_STAGE: usize = 5; // start, reduction, finish, optimizer step, follow
     const VERDICTS: usize = 2; // its own, and that on the step before
     plan.instructions(worker).count() + AROUND_EACH_STAGE * stages + VERDICTS
 }

@@ -34,6 +34,7 @@ pub fn log(layers: &[f64], stages: usize, micro_batches: usize, other: f64) -> R
         stageline: "0".to_owned(),
         schedule: "1f1b".to_owned(),
         plan: plan.to_csv(),
+        replicas: 1,
         channel_capacity: micro_batches,
         links: Vec::new(),
         memory: Vec::new(),

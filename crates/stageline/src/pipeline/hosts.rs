@@ -4,11 +4,15 @@ use super::Pipeline;
 use crate::error::StepError;
 use crate::payload::Payload;
 use crate::remote::{LostHost, lost_hosts};
+use crate::replica::Replica;
 
 impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// Those of its stages that do not answer any more.
     pub(super) fn lost_hosts(&self) -> Vec<LostHost> {
-        lost_hosts(self.stages.iter().map(|(device, _)| device))
+        let stages = Replica::all(self.replicas()).zip(&self.stages).flat_map(|(replica, stages)| {
+            stages.iter().enumerate().map(move |(stage, (device, _))| (replica, stage, device))
+        });
+        lost_hosts(stages)
     }
 
     /// An error that says which hosts are lost, if it is because of that: a server that goes away shows wherever its tensors, or
@@ -25,7 +29,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             other => other,
         };
         if let StepError::HostsLost { hosts, .. } = &error {
-            self.out_of_reach = hosts.iter().flat_map(|host| host.stages.iter().copied()).collect();
+            let stages = hosts.iter().flat_map(|host| &host.stages);
+            self.out_of_reach = stages.filter(|(replica, _)| replica.is_first()).map(|(_, stage)| *stage).collect();
         }
         error
     }

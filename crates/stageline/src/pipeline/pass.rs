@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use stageline_schedule::Checked;
-
 use super::Pipeline;
 use crate::batch::{MicroBatches, Weights};
 use crate::context::{Context, Pass};
@@ -14,7 +12,6 @@ use crate::finite::{self, Culprit};
 use crate::flush::{Flush, Outcome, Sums, Verdict, losses};
 use crate::ledger::Ledger;
 use crate::payload::Payload;
-use crate::recording::Clock;
 use crate::report::{EvalReport, LossTerm};
 use crate::stop::Stopped;
 use crate::threads::Receiver;
@@ -37,30 +34,54 @@ impl From<Stopped> for Ended {
 }
 
 impl<In: Payload, Target: Payload> Pipeline<In, Target> {
-    /// What the stages know of a step.
-    pub(super) fn context(&self, weights: Weights, divisor: Weight) -> Arc<Context> {
-        self.context_in_turns(weights, divisor, Arc::clone(&self.turns))
+    /// What the stages of each replica know of a step with this batch, whose losses are divided by this.
+    pub(super) fn contexts(&self, weights: &Weights, divisor: &Weight) -> Vec<Arc<Context>> {
+        self.contexts_in_turns(weights.divided(self.plan().micro_batches()), divisor, &self.turns)
     }
 
     /// What they know of the step behind that one, if it steps.
-    pub(super) fn context_behind(&self, weights: Weights) -> Arc<Context> {
+    pub(super) fn contexts_behind(&self, weights: &Weights) -> Vec<Arc<Context>> {
         let mut scaler = self.stepping.scaler;
         scaler.stepped();
-        let divisor = weights.total.clone();
-        let context = self.context(weights, divisor);
-        let context = Arc::into_inner(context).expect("nobody else has it yet");
-        Arc::new(Context { step: self.steps + 1, loss_scale: scaler.scale(), ..context })
+        let behind = |context| {
+            let context = Arc::into_inner(context).expect("nobody else has it yet");
+            Arc::new(Context { step: self.steps + 1, loss_scale: scaler.scale(), ..context })
+        };
+        self.contexts(weights, &weights.total).into_iter().map(behind).collect()
     }
 
-    /// The same as of this step, for another plan.
-    pub(super) fn context_in_turns(&self, weights: Weights, divisor: Weight, turns: Arc<Turns>) -> Arc<Context> {
-        let (loss_scale, recompute) = (self.stepping.scaler.scale(), Arc::clone(&self.stepping.recompute));
-        Arc::new(Context { step: self.steps, weights, divisor, loss_scale, recompute, turns })
+    /// The same as of this step, for other parts and plans.
+    pub(super) fn contexts_in_turns(
+        &self,
+        parts: Vec<Weights>,
+        divisor: &Weight,
+        turns: &[Arc<Turns>],
+    ) -> Vec<Arc<Context>> {
+        let context = |(weights, turns): (Weights, &Arc<Turns>)| {
+            let (loss_scale, recompute) = (self.stepping.scaler.scale(), Arc::clone(&self.stepping.recompute));
+            let (divisor, turns) = (divisor.clone(), Arc::clone(turns));
+            Arc::new(Context { step: self.steps, weights, divisor, loss_scale, recompute, turns })
+        };
+        parts.into_iter().zip(turns).map(context).collect()
+    }
+
+    /// What each replica is asked for: a pass of the plan, with no other one behind it.
+    pub(super) fn asked(&self, contexts: &[Arc<Context>], pass: fn(Arc<Context>) -> Pass) -> Vec<Asked> {
+        let asked = |context: &Arc<Context>| Asked {
+            during: self.during,
+            began: self.began,
+            plan: Arc::clone(&self.plan),
+            pass: pass(Arc::clone(context)),
+            clock: self.stepping.clock(self.steps),
+            flush: Flush::Together,
+            behind: false,
+        };
+        contexts.iter().map(asked).collect()
     }
 
     /// The first part of a step: what all stages have summed.
-    pub(super) fn sums(&self, inputs: Vec<In>, targets: Vec<Target>, context: &Arc<Context>) -> Result<Sums, Ended> {
-        self.run(inputs, targets, Arc::clone(&self.plan), Pass::Train(Arc::clone(context)))?.sums(context)
+    pub(super) fn sums(&self, batch: &MicroBatches<In, Target>, contexts: &[Arc<Context>]) -> Result<Sums, Ended> {
+        self.run(batch, self.asked(contexts, Pass::Train))?.sums(contexts)
     }
 
     /// The second part of a step: what every stage tells of it, in order.
@@ -88,79 +109,80 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// Runs a step again, without its flush, to find the first thing in it that is not finite.
     pub(super) fn inspect(
         &self,
-        (inputs, targets): (Vec<In>, Vec<Target>),
-        context: &Arc<Context>,
+        batch: &MicroBatches<In, Target>,
+        contexts: &[Arc<Context>],
     ) -> Result<Option<Culprit>, Ended> {
-        let finished = self.run(inputs, targets, Arc::clone(&self.plan), Pass::Inspect(Arc::clone(context)))?;
+        let finished = self.run(batch, self.asked(contexts, Pass::Inspect))?;
         self.concluded_stages(Verdict::Skip)?;
         Ok(finite::first(finished.0.into_iter().flat_map(|outcome| outcome.culprits)))
     }
 
+    /// With as many replicas as it has micro-batches for.
     pub(super) fn evaluate(&mut self, batch: MicroBatches<In, Target>) -> Result<EvalReport, Ended> {
         self.begin(During::Evaluation { steps: self.steps });
-        let total = batch.weights.total.clone();
-        let plan = Arc::new(self.plan.forwards(batch.inputs.len()));
-        let turns = Arc::new(Turns::new(&plan, &self.streams));
-        let context = self.context_in_turns(batch.weights, total, turns);
-        let finished = self.run(batch.inputs, batch.targets, plan, Pass::Evaluate(Arc::clone(&context)))?;
-        let terms = terms(&losses(&finished.0), &context.weights.total);
+        let (parts, total) = (batch.weights.divided(self.plan().micro_batches()), &batch.weights.total);
+        let plans: Vec<_> = parts.iter().map(|part| Arc::new(self.plan.forwards(part.each.len()))).collect();
+        let turns = Turns::of_replicas(plans.iter().map(|plan| &**plan).zip(&self.streams));
+        let contexts = self.contexts_in_turns(parts, total, &turns);
+        let asked = self.asked(&contexts, Pass::Evaluate).into_iter().zip(plans);
+        let finished = self.run(&batch, asked.map(|(asked, plan)| Asked { plan, ..asked }).collect())?;
+        let terms = terms(&losses(&finished.0), total);
         Ok(EvalReport { loss: total_loss(&terms), terms })
     }
 
     /// Runs one pass of every worker's list.
-    fn run(&self, inputs: Vec<In>, targets: Vec<Target>, plan: Arc<Checked>, pass: Pass) -> Result<Finished, Ended> {
-        self.run_by((inputs, targets), plan, pass, self.stepping.clock(self.steps))
+    pub(super) fn run(&self, batch: &MicroBatches<In, Target>, asked: Vec<Asked>) -> Result<Finished, Ended> {
+        let replicas = asked.len();
+        self.ask(batch, asked)?;
+        self.finished(replicas)
     }
 
-    /// The same, by this clock.
-    pub(super) fn run_by(
-        &self,
-        batch: (Vec<In>, Vec<Target>),
-        plan: Arc<Checked>,
-        pass: Pass,
-        clock: Clock,
-    ) -> Result<Finished, Ended> {
-        let (during, began) = (self.during, self.began);
-        self.ask(batch, Asked { during, began, plan, pass, clock, flush: Flush::Together, behind: false })?;
-        self.finished()
-    }
-
-    /// Asks all workers for a pass.
-    pub(super) fn ask(&self, (inputs, targets): (Vec<In>, Vec<Target>), asked: Asked) -> Result<(), Ended> {
-        self.send(&self.door.inputs, inputs)?;
-        self.send(&self.door.targets, targets)?;
-        for worker in &self.workers {
-            let events = if let Pass::Train(_) = asked.pass { Vec::with_capacity(worker.events) } else { Vec::new() };
-            self.send(&worker.commands, Command::Run(Run { asked: asked.clone(), events }))?;
+    /// Asks the workers of replicas for a pass, each with its part of the batch.
+    pub(super) fn ask(&self, batch: &MicroBatches<In, Target>, asked: Vec<Asked>) -> Result<(), Ended> {
+        let mut next = 0;
+        let replicas = self.doors.iter().zip(self.workers.chunks(self.plan().workers()));
+        for (asked, (door, workers)) in asked.into_iter().zip(replicas) {
+            let part = next..next + asked.pass.context().weights.each.len();
+            next = part.end;
+            self.send(&door.inputs, batch.inputs[part.clone()].to_vec())?;
+            self.send(&door.targets, batch.targets[part].to_vec())?;
+            for worker in workers {
+                let events =
+                    if let Pass::Train(_) = asked.pass { Vec::with_capacity(worker.events) } else { Vec::new() };
+                self.send(&worker.commands, Command::Run(Run { asked: asked.clone(), events }))?;
+            }
         }
         Ok(())
     }
 
-    /// What all stages show of a pass.
-    pub(super) fn finished(&self) -> Result<Finished, Ended> {
-        Ok(Finished(self.gather(&self.finished)?))
+    /// What all stages of so many replicas show of a pass, in order.
+    pub(super) fn finished(&self, replicas: usize) -> Result<Finished, Ended> {
+        let mut outcomes = self.gather(&self.finished, replicas)?;
+        outcomes.sort_by_key(|outcome: &Outcome| (outcome.replica.index, outcome.stage));
+        Ok(Finished(outcomes))
     }
 
     /// What each worker has done in a training pass, when that is over.
     pub(super) fn recorded(&self) -> Result<Vec<Vec<Event>>, Ended> {
         let mut recorded =
-            (0..self.plan().workers()).map(|_| self.receive(&self.recorded)).collect::<Result<Vec<Recorded>, _>>()?;
-        recorded.sort_by_key(|recorded| recorded.worker);
+            (0..self.workers.len()).map(|_| self.receive(&self.recorded)).collect::<Result<Vec<Recorded>, _>>()?;
+        recorded.sort_by_key(|recorded| (recorded.replica.index, recorded.worker));
         Ok(recorded.into_iter().map(|recorded| recorded.events).collect())
     }
 
-    /// One message of every stage.
-    pub(super) fn gather<R>(&self, messages: &Receiver<R>) -> Result<Vec<R>, Ended> {
-        (0..self.plan().stages()).map(|_| self.receive(messages)).collect()
+    /// One message of every stage of so many replicas.
+    pub(super) fn gather<R>(&self, messages: &Receiver<R>, replicas: usize) -> Result<Vec<R>, Ended> {
+        (0..replicas * self.plan().stages()).map(|_| self.receive(messages)).collect()
     }
 
     /// What every stage tells when its step is over by this verdict, in order; what it has told before is void.
     pub(super) fn concluded_stages(&self, verdict: Verdict) -> Result<Vec<Stepped>, Ended> {
-        let mut stepped = Vec::with_capacity(self.plan().stages());
-        while stepped.len() < self.plan().stages() {
+        let stages = self.replicas() * self.plan().stages();
+        let mut stepped = Vec::with_capacity(stages);
+        while stepped.len() < stages {
             stepped.extend(Some(self.receive(&self.stepped)?).filter(|stage: &Stepped| stage.verdict == verdict));
         }
-        stepped.sort_by_key(|stage| stage.stage);
+        stepped.sort_by_key(|stage| (stage.replica.index, stage.stage));
         Ok(stepped)
     }
 }
@@ -170,9 +192,11 @@ pub(super) struct Finished(Vec<Outcome>);
 
 impl Finished {
     /// Added up, if it is the whole step.
-    pub(super) fn sums(self, context: &Context) -> Result<Sums, Ended> {
-        let expected = Ledger { backwards: context.weights.each.len(), weight: context.weights.total.clone() };
-        Sums::of(self.0, &expected).map_err(|error| Ended::ByCaller(error.into()))
+    pub(super) fn sums(self, contexts: &[Arc<Context>]) -> Result<Sums, Ended> {
+        let of_replica =
+            |Context { weights, .. }: &Context| Ledger { backwards: weights.each.len(), weight: weights.total.clone() };
+        let expected: Vec<_> = contexts.iter().map(|context| of_replica(context)).collect();
+        Sums::of(&self.0, &expected).map_err(|error| Ended::ByCaller(error.into()))
     }
 }
 

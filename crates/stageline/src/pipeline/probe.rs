@@ -29,14 +29,14 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// As for [`step`](Self::step); where the loss or a gradient is not finite and no lower loss scale helps,
     /// [`StepError::NonFinite`], whatever the policy is.
     pub fn gradients(&mut self, batch: Batch<In, Target>) -> Result<Vec<ParameterGradient>, StepError> {
-        let batch = self.cut(batch, self.plan().micro_batches())?;
+        let batch = self.cut(batch, self.pieces())?;
         let divisor = batch.weights.total.clone();
         Ok(self.probe(batch, &divisor)?.gradients)
     }
 
     /// A batch, cut into so many pieces.
     pub(crate) fn cut(&self, batch: Batch<In, Target>, pieces: usize) -> Result<MicroBatches<In, Target>, StepError> {
-        Ok(batch.cut(pieces, self.door.weight)?)
+        Ok(batch.cut(pieces, self.weight)?)
     }
 
     /// What these pieces give, which must be as many as a step has, with losses divided by this.
@@ -51,12 +51,12 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
 
     fn probed(&mut self, batch: MicroBatches<In, Target>, divisor: &Weight) -> Result<Probe, Ended> {
         loop {
-            let context = self.context(batch.weights.clone(), divisor.clone());
-            let sums = self.sums(batch.inputs.clone(), batch.targets.clone(), &context)?;
+            let contexts = self.contexts(&batch.weights, divisor);
+            let sums = self.sums(&batch, &contexts)?;
             let Some(scaling) = sums.scaling(self.stepping.flush) else {
                 self.conclude(Verdict::Skip)?;
                 self.recorded()?;
-                let culprit = self.inspect((batch.inputs.clone(), batch.targets.clone()), &context)?;
+                let culprit = self.inspect(&batch, &contexts)?;
                 if self.back_off(culprit) {
                     continue;
                 }

@@ -17,6 +17,10 @@ use crate::recompute_level::{Level, in_order, least};
 use crate::recording::Clock;
 use crate::rehearsal::Rehearsal;
 use crate::turns::Turns;
+use crate::worker::Asked;
+
+/// How many micro-batches of each replica are run.
+const MICRO_BATCHES: usize = 2;
 
 /// How many blocks of a stage are tried to be computed again before all are.
 const MOST_BLOCKS: usize = 64;
@@ -101,22 +105,24 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// What is held, and how long backwards take.
     fn rehearse(&mut self, batch: Batch<In, Target>) -> Result<Option<(MemoryEstimate, Duration)>, StepError> {
         self.running()?;
-        let twice = batch.cut(self.plan().micro_batches(), self.door.weight)?.largest_twice();
+        let twice = batch.cut(self.pieces(), self.weight)?.largest(MICRO_BATCHES * self.replicas());
         self.rehearsed(twice).map_err(|ended| self.end(ended))
     }
 
     fn rehearsed(&mut self, batch: MicroBatches<In, Target>) -> Result<Option<(MemoryEstimate, Duration)>, Ended> {
         self.begin(During::Rehearsal { steps: self.steps });
-        let total = batch.weights.total.clone();
         let plan = Arc::new(self.plan.rehearsal());
-        let turns = Arc::new(Turns::new(&plan, &self.streams));
-        let context = self.context_in_turns(batch.weights, total, turns);
-        let pass = Pass::Train(context);
-        self.run_by((batch.inputs, batch.targets), plan, pass, Clock::Synchronised)?;
+        let turns = Turns::of_replicas(self.streams.iter().map(|streams| (&*plan, streams)));
+        let contexts = self.contexts_in_turns(batch.weights.divided(MICRO_BATCHES), &batch.weights.total, &turns);
+        let asked = self.asked(&contexts, Pass::Train).into_iter();
+        let synchronised = |asked| Asked { plan: Arc::clone(&plan), clock: Clock::Synchronised, ..asked };
+        self.run(&batch, asked.map(synchronised).collect())?;
         self.conclude(Verdict::Rehearse { examine: self.stepping.flush.health_every > 0 })?;
-        let rows = self.recorded()?;
-        let stepped = self.optimizer_steps > 0;
-        let rehearsal = Rehearsal { plan: self.plan().clone(), stages: &self.stages, stepped, rows };
+        let mut rows = self.recorded()?;
+        rows.truncate(self.plan().workers());
+        let (stepped, groups) = (self.optimizer_steps > 0, self.groups);
+        let (stages, elsewhere) = (&self.stages[0], &self.stages[1..]);
+        let rehearsal = Rehearsal { plan: self.plan().clone(), stages, elsewhere, groups, stepped, rows };
         let backwards = rehearsal.backwards();
         Ok(rehearsal.estimate().map(|estimate| (estimate, backwards)))
     }

@@ -73,13 +73,13 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         self.optimizer_steps = progress.optimizer_steps;
     }
 
-    /// By every worker.
+    /// By every worker of the first replica, which has all there is to keep.
     fn copied(&mut self) -> Result<Vec<StageState>, Ended> {
         self.begin(During::Checkpoint { steps: self.steps });
-        for worker in &self.workers {
+        for worker in self.workers.iter().filter(|worker| worker.replica.is_first()) {
             self.send(&worker.commands, Command::Save { during: self.during })?;
         }
-        self.gather(&self.saved)
+        self.gather(&self.saved, 1)
     }
 
     /// Of workers that have ended.

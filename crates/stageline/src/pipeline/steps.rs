@@ -32,6 +32,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// that overlapping steps save are taken off [`Account::other`](crate::Account::other), which can be negative. Events are those of
     /// the step as it was first made. Forwards of a step that is void are not without a trace where a stage has a state of its own:
     /// burn's dropout draws numbers, and its batch norm counts them, as [`crate::Dropout`] and [`crate::AccumulatedBatchNorm`] do not.
+    /// Of several replicas, steps do not overlap: it is then [`step`](Self::step) after `step`.
     ///
     /// ```no_run
     /// # use burn::tensor::Tensor;
@@ -77,7 +78,7 @@ impl<In: Payload, Target: Payload, I: Iterator<Item = Batch<In, Target>>> Steps<
     /// Sees to it that there is a next batch, if there is one.
     fn look(&mut self) {
         if self.next.is_none() {
-            let (pieces, weight) = (self.pipeline.plan().micro_batches(), self.pipeline.door.weight);
+            let (pieces, weight) = (self.pipeline.pieces(), self.pipeline.weight);
             self.next = self.batches.as_mut().and_then(I::next).map(|batch| batch.cut(pieces, weight));
             self.batches.take_if(|_| self.next.is_none());
         }
@@ -88,7 +89,8 @@ impl<In: Payload, Target: Payload, I: Iterator<Item = Batch<In, Target>>> Steps<
         self.look();
         let Some(batch) = self.next.take() else { return Ok(()) };
         self.pipeline.running()?;
-        let ahead = self.pipeline.as_assumed && {
+        // The reduction of every step waits for all replicas.
+        let ahead = self.pipeline.replicas() == 1 && self.pipeline.as_assumed && {
             self.look();
             matches!(self.next, Some(Ok(_)))
         };

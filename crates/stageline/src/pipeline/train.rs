@@ -22,9 +22,9 @@ use crate::worker::{Asked, Stepped};
 
 /// A step that all workers were asked for.
 pub(super) struct Begun<In, Target> {
-    inputs: Vec<In>,
-    targets: Vec<Target>,
-    context: Arc<Context>,
+    batch: MicroBatches<In, Target>,
+    /// Of each replica.
+    contexts: Vec<Arc<Context>>,
     flush: Flush,
     began: Instant,
     /// Whether it began before it was known how the step before ends.
@@ -39,7 +39,12 @@ impl<In, Target> Begun<In, Target> {
 
     /// What it began with.
     pub(super) fn into_batch(self) -> MicroBatches<In, Target> {
-        MicroBatches { inputs: self.inputs, targets: self.targets, weights: self.context.weights.clone() }
+        self.batch
+    }
+
+    /// What all replicas know.
+    fn context(&self) -> &Context {
+        &self.contexts[0]
     }
 }
 
@@ -50,6 +55,7 @@ struct Concluded {
     /// None where nothing was computed.
     terms: Vec<LossTerm>,
     stages: Vec<StageReport>,
+    reductions: usize,
     health: Vec<ParameterHealth>,
     update: Update,
     /// Of each worker.
@@ -68,46 +74,44 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// A step with a batch that weighs nothing.
     pub(super) fn pass_over(&mut self) -> Result<StepReport, Ended> {
         let (plan, loss_scale) = (self.plan(), self.stepping.scaler.scale());
-        let (stages, events) = (vec![StageReport::default(); plan.stages()], vec![Vec::new(); plan.workers()]);
-        let (terms, health, step, took) = (Vec::new(), Vec::new(), self.steps, self.began.elapsed());
+        let (stages, events) = (vec![StageReport::default(); plan.stages()], vec![Vec::new(); self.workers.len()]);
+        let (terms, reductions, health, step, took) = (Vec::new(), 0, Vec::new(), self.steps, self.began.elapsed());
         let update = Update::NoWeight;
         self.over(step, update)?;
-        Ok(self.report(Concluded { step, loss_scale, terms, stages, health, update, events, took }))
+        Ok(self.report(Concluded { step, loss_scale, terms, stages, reductions, health, update, events, took }))
     }
 
     /// Asks all workers for the next step.
     pub(super) fn launch(&mut self, batch: MicroBatches<In, Target>, flush: Flush) -> Result<Begun<In, Target>, Ended> {
         self.warn_of_change(batch.weights.all_samples());
-        let divisor = batch.weights.total.clone();
-        let context = self.context(batch.weights, divisor);
-        let (inputs, targets, began) = (batch.inputs, batch.targets, self.began);
-        self.asked(Begun { inputs, targets, context, flush, began, behind: false })
+        let contexts = self.contexts(&batch.weights, &batch.weights.total);
+        self.start_on(Begun { batch, contexts, flush, began: self.began, behind: false })
     }
 
     /// Asks all workers for the step behind the next one, on which they are.
     pub(super) fn launch_behind(&mut self, batch: MicroBatches<In, Target>) -> Result<Begun<In, Target>, Ended> {
         self.warn_of_change(batch.weights.all_samples());
-        let context = self.context_behind(batch.weights);
-        let flush = Flush::Ahead(self.stepping.flush.assumed(context.step));
-        let (inputs, targets, began) = (batch.inputs, batch.targets, Instant::now());
-        self.asked(Begun { inputs, targets, context, flush, began, behind: true })
+        let contexts = self.contexts_behind(&batch.weights);
+        let flush = Flush::Ahead(self.stepping.flush.assumed(self.steps + 1));
+        self.start_on(Begun { batch, contexts, flush, began: Instant::now(), behind: true })
     }
 
-    fn asked(&mut self, begun: Begun<In, Target>) -> Result<Begun<In, Target>, Ended> {
+    fn start_on(&mut self, begun: Begun<In, Target>) -> Result<Begun<In, Target>, Ended> {
         self.is_in_flight = true;
-        let Begun { ref inputs, ref targets, ref context, flush, began, behind } = begun;
-        let (during, clock) = (During::Step(context.step), self.stepping.clock(context.step));
-        let (plan, pass) = (Arc::clone(&self.plan), Pass::Train(Arc::clone(context)));
-        let asked = Asked { during, began, plan, pass, clock, flush, behind };
-        self.ask((inputs.clone(), targets.clone()), asked)?;
+        let Begun { flush, began, behind, .. } = begun;
+        let step = begun.context().step;
+        let (during, clock) = (During::Step(step), self.stepping.clock(step));
+        let asked = self.asked(&begun.contexts, Pass::Train).into_iter();
+        let of_step = |asked| Asked { during, began, clock, flush, behind, ..asked };
+        self.ask(&begun.batch, asked.map(of_step).collect())?;
         Ok(begun)
     }
 
     /// Ends a step. Where stages have made it ahead of its verdict, and that is another than they took it to be, they put it right,
     /// and what has begun behind it is void.
     pub(super) fn complete(&mut self, begun: &Begun<In, Target>, followed: bool) -> Result<StepReport, Ended> {
-        let (context, config) = (&begun.context, self.stepping.flush);
-        let sums = self.finished()?.sums(context)?;
+        let (context, config) = (begun.context(), self.stepping.flush);
+        let sums = self.finished(self.replicas())?.sums(&begun.contexts)?;
         let verdict = sums.verdict(config, context.step);
         self.as_assumed = verdict == config.assumed(context.step);
         let is_made = begun.flush == Flush::Ahead(verdict);
@@ -136,8 +140,9 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         Ok(self.report(Concluded {
             step: context.step,
             loss_scale: context.loss_scale,
-            terms: terms(&sums.losses, &context.weights.total),
-            stages: stepped.iter().map(report).collect(),
+            terms: terms(&sums.losses, &begun.batch.weights.total),
+            stages: stepped.iter().filter(|stage| stage.replica.is_first()).map(report).collect(),
+            reductions: sums.reductions,
             health: stepped.into_iter().flat_map(|stage| stage.conclusion.health).collect(),
             update,
             events,
@@ -154,7 +159,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     }
 
     fn undone(&self) -> Result<(), Ended> {
-        self.finished()?;
+        self.finished(self.replicas())?;
         self.answer(Verdict::Skip, true)?;
         self.concluded_stages(Verdict::Skip)?;
         self.recorded().map(drop)
@@ -185,7 +190,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     }
 
     fn report(&mut self, concluded: Concluded) -> StepReport {
-        let Concluded { step, loss_scale, terms, stages, health, update, events, took } = concluded;
+        let Concluded { step, loss_scale, terms, stages, reductions, health, update, events, took } = concluded;
         let longest = events.iter().flatten().map(Event::worked).max();
         self.longest = self.longest.max(longest.unwrap_or_default());
         StepReport {
@@ -196,6 +201,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             step_time: took,
             stages,
             micro_batches: self.plan().micro_batches(),
+            replicas: self.replicas(),
+            reductions,
             recording: Recording::new(Arc::clone(&self.plan), took, events, self.stepping.clock(step)),
             update,
             health,
@@ -215,8 +222,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         if let Verdict::Step { scaling, .. } = verdict {
             return Ok(Update::Stepped { gradient_norm: sums.gradient_norm, clipped: scaling != Scaling::Keep });
         }
-        let culprit = self.inspect((begun.inputs.clone(), begun.targets.clone()), &begun.context)?;
-        self.not_finite(culprit, begun.context.loss_scale)
+        let culprit = self.inspect(&begun.batch, &begun.contexts)?;
+        self.not_finite(culprit, begun.context().loss_scale)
     }
 
     /// What is made of a step that is not finite.

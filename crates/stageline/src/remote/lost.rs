@@ -5,6 +5,7 @@ use std::fmt;
 use burn::tensor::Device;
 
 use super::name::HostName;
+use crate::replica::Replica;
 
 /// A host that no longer answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,8 +13,8 @@ use super::name::HostName;
 pub struct LostHost {
     /// The host.
     pub host: HostName,
-    /// The stages that are on its devices.
-    pub stages: Vec<usize>,
+    /// The stages that are on its devices, each with its replica.
+    pub stages: Vec<(Replica, usize)>,
     /// What came instead of an answer.
     pub cause: String,
 }
@@ -21,27 +22,22 @@ pub struct LostHost {
 impl fmt::Display for LostHost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { host, stages, cause } = self;
-        let each: Vec<_> = stages.iter().map(usize::to_string).collect();
-        write!(
-            f,
-            "the host of stage{} {} (`{host}`) is lost: {cause}",
-            if each.len() == 1 { "" } else { "s" },
-            each.join(", ")
-        )
+        let each: Vec<_> = stages.iter().map(|(replica, stage)| replica.stage(*stage)).collect();
+        write!(f, "the host of {} (`{host}`) is lost: {cause}", each.join(", "))
     }
 }
 
 /// The hosts of stages on these devices that do not answer any more, asked anew and all at once.
 #[cfg(feature = "remote")]
-pub(crate) fn lost_hosts<'a>(devices: impl Iterator<Item = &'a Device>) -> Vec<LostHost> {
+pub(crate) fn lost_hosts<'a>(stages: impl Iterator<Item = (Replica, usize, &'a Device)>) -> Vec<LostHost> {
     use super::connected;
 
-    let mut hosts: Vec<(connected::Connected, Vec<usize>)> = Vec::new();
-    for (stage, device) in devices.enumerate() {
+    let mut hosts: Vec<(connected::Connected, Vec<(Replica, usize)>)> = Vec::new();
+    for (replica, stage, device) in stages {
         let Some(connected) = connected::find(device) else { continue };
         match hosts.iter_mut().find(|(known, _)| known.name.host == connected.name.host) {
-            Some((_, stages)) => stages.push(stage),
-            None => hosts.push((connected, vec![stage])),
+            Some((_, stages)) => stages.push((replica, stage)),
+            None => hosts.push((connected, vec![(replica, stage)])),
         }
     }
     let asked: Vec<_> = hosts.into_iter().map(|(connected, stages)| (super::connect::ask(connected), stages)).collect();
@@ -53,6 +49,6 @@ pub(crate) fn lost_hosts<'a>(devices: impl Iterator<Item = &'a Device>) -> Vec<L
 }
 
 #[cfg(not(feature = "remote"))]
-pub(crate) fn lost_hosts<'a>(_: impl Iterator<Item = &'a Device>) -> Vec<LostHost> {
+pub(crate) fn lost_hosts<'a>(_: impl Iterator<Item = (Replica, usize, &'a Device)>) -> Vec<LostHost> {
     Vec::new()
 }

@@ -1,0 +1,87 @@
+//! A replica, put up stage by stage: every module once more, on its device there.
+
+use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
+use burn::module::{Module, ParamId};
+use burn::optim::ModuleOptimizer;
+use burn::tensor::Device;
+
+use crate::collective::Collective;
+use crate::flush::Trained;
+use crate::layout::Restored;
+use crate::precision::Precision;
+use crate::replica::Replica;
+use crate::runner::{Runner, Seat};
+use crate::seed::materialize;
+use crate::tie::Ties;
+use crate::unify::unify;
+
+/// The stages of a replica, in order.
+pub(crate) type Stages = Vec<Box<dyn Runner>>;
+
+/// A module and its configuration, until it is placed.
+pub(crate) struct Unplaced<M> {
+    stage: usize,
+    pub(crate) module: M,
+    pub(crate) optimizer: ModuleOptimizer,
+    learning_rate: ModuleLrScheduler,
+}
+
+impl<M: Module> Unplaced<M> {
+    /// The parameters exist, before any thread starts.
+    pub(crate) fn new(
+        stage: usize,
+        module: M,
+        (optimizer, learning_rate): (ModuleOptimizer, ModuleLrScheduler),
+    ) -> Self {
+        materialize(&module);
+        // By way of `valid`, which drops burn's gradient checkpointing: inputs could not join such a graph.
+        let module = module.valid().train();
+        Self { stage, module, optimizer, learning_rate }
+    }
+
+    /// In a replica, on its device there.
+    pub(crate) fn place(&self, site: &mut Site) -> (Seat, Trained<M>) {
+        let seat = site.seat(self.stage);
+        let module = unify(self.module.clone().fork(&seat.device));
+        let mut trained = Trained::new(module, site.precision, self.optimizer.clone(), self.learning_rate.clone());
+        match site.restored.get_mut(self.stage) {
+            Some(restored) if seat.collective.is_root() => {
+                site.unused.extend(trained.restore(restored).err().unwrap_or_default());
+            }
+            Some(restored) => trained.restore_tensors(restored),
+            None => {}
+        }
+        (seat, trained)
+    }
+}
+
+/// Where the stages of a replica are put up.
+pub(crate) struct Site {
+    pub(crate) replica: Replica,
+    pub(crate) capacity: usize,
+    pub(crate) precision: Precision,
+    pub(crate) per_group: usize,
+    pub(crate) devices: Vec<Device>,
+    /// What each stage shares with others,
+    pub(crate) ties: Vec<Ties>,
+    /// and with its like in other replicas.
+    pub(crate) collectives: Vec<Collective>,
+    /// What each stage goes on from, if it does.
+    pub(crate) restored: Vec<Restored>,
+    /// What optimizers could not use of it.
+    pub(crate) unused: Vec<(ParamId, String)>,
+    pub(crate) runners: Stages,
+}
+
+impl Site {
+    fn seat(&mut self, stage: usize) -> Seat {
+        Seat {
+            replica: self.replica,
+            stage,
+            device: self.devices[stage].clone(),
+            ties: std::mem::take(&mut self.ties[stage]),
+            collective: std::mem::take(&mut self.collectives[stage]),
+            per_group: self.per_group,
+        }
+    }
+}
