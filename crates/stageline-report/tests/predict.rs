@@ -172,11 +172,11 @@ fn replicas_multiply_tokens_and_nothing_else() {
     let (alone, page) = (predict(&log), run_page(&log));
     let line = serde_json::to_string(&log.run).unwrap();
     assert!(!line.contains("replicas") && serde_json::from_str::<Run>(&line).unwrap() == log.run);
-    log.run.replicas = 3;
+    log.run.replicas = 2;
     let line = serde_json::to_string(&log.run).unwrap();
-    assert!(line.contains(r#""replicas":3"#) && serde_json::from_str::<Run>(&line).unwrap() == log.run);
-    assert_eq!(predict(&log), Prediction { tokens_per_s: 3.0 * alone.tokens_per_s, ..alone });
-    let said = "3 replicas share every batch";
+    assert!(line.contains(r#""replicas":2"#) && serde_json::from_str::<Run>(&line).unwrap() == log.run);
+    assert_eq!(predict(&log), Prediction { tokens_per_s: 2.0 * alone.tokens_per_s, ..alone });
+    let said = "2 replicas share every batch";
     assert!(!page.contains(said) && run_page(&log).contains(said));
 }
 
