@@ -111,7 +111,7 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
             let (seat, trained) = unplaced.place(site);
             let (downstream, upstream) = link(site.capacity, seat.device.clone(), site.devices[stage + 1].clone());
             site.runners.push(Box::new(StageRunner::new(seat, trained, source, ToNext::new(downstream))));
-            Source::Link(upstream)
+            Source::Link(Box::new(upstream))
         };
         Chain { devices: self.devices, recompute: self.recompute, owners: self.owners, wire: Box::new(wire) }
     }

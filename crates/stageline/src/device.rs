@@ -41,7 +41,9 @@ impl DeviceName {
         };
         let of_kind = |kind| names.iter().find(|name| encrypted(name) == Some(kind));
         if let (Some(iroh), Some(web_socket)) = (of_kind(true), of_kind(false)) {
-            return Err(DeviceErrors(vec![DeviceError::TwoWays { devices: [iroh.clone(), web_socket.clone()] }]));
+            return Err(DeviceErrors(vec![DeviceError::TwoWays {
+                devices: Box::new([iroh.clone(), web_socket.clone()]),
+            }]));
         }
         if let Some(name) = of_kind(false) {
             tracing::warn!(
@@ -196,7 +198,7 @@ pub enum DeviceError {
     )]
     TwoWays {
         /// One of each.
-        devices: [DeviceName; 2],
+        devices: Box<[DeviceName; 2]>,
     },
     /// It is there, but a first kernel does not run on it.
     #[error(

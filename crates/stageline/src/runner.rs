@@ -104,7 +104,7 @@ pub(crate) enum Source<T> {
     /// The batch: the caller's micro-batches, all at once.
     Batch(Receiver<Vec<T>>),
     /// The stage before.
-    Link(Upstream<T>),
+    Link(Box<Upstream<T>>),
 }
 
 /// What a stage is in the middle of.

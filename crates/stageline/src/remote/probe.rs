@@ -34,7 +34,7 @@ const LARGE: usize = 1 << 20;
 /// # Errors
 /// [`Failure`] where a host does not answer.
 pub fn link_speeds(devices: &[Device]) -> Result<Vec<Option<LinkSpeed>>, Failure> {
-    let host = |device| connected::find(device).map(|Connected { name, .. }| name.host);
+    let host = |device: &Device| connected::find(device).map(|Connected { name, .. }| name.host);
     let between = |pair: &[Device]| (host(&pair[0]) != host(&pair[1])).then(|| speed(&pair[0], &pair[1])).transpose();
     devices.windows(2).map(between).collect()
 }
@@ -61,7 +61,7 @@ fn fastest(from: &Device, to: &Device, numbers: usize) -> Result<Duration, Failu
         from.sync().map_err(|cause| error(&cause))?;
         let start = Instant::now();
         let there = tensor.to_device(&via).to_device(&to);
-        there.slice([0..1]).try_into_data().map_err(|cause| error(&cause))?;
+        there.slice_dim(0, 0..1).try_into_data().map_err(|cause| error(&cause))?;
         best = best.min(start.elapsed());
     }
     Ok(best)
