@@ -218,6 +218,7 @@ fn all_of_it_together_gives_the_same_bits_on_replicas() {
 /// What stages hand on in an order that replicas share, as if they were on the same GPUs.
 #[test]
 fn replicas_take_turns_where_they_share_devices() {
+    let _alone = crate::transfers::ORDERED.lock();
     let model = Mlp::new(5, WIDTH, 3);
     let plain = model.clone().train_plainly_in_groups((3, 6), &batches(), None).0.bits();
     for (stages, schedule) in [(2, &OneFOneB as Scheduled), (3, &GPipe), (4, &Interleaved { chunks: 2 }), (6, &ZbV)] {

@@ -18,6 +18,9 @@ const WIDTH: usize = 4;
 /// What was issued, as the library tells it, in order.
 static ISSUED: Mutex<Vec<Transfer>> = Mutex::new(Vec::new());
 
+/// Of those who issue transfers in order one at a time: what is issued does not say by which pipeline.
+pub static ORDERED: Mutex<()> = Mutex::new(());
+
 /// Listens to that, and to nothing else.
 struct Listener;
 
@@ -89,6 +92,7 @@ fn run(schedule: impl Schedule + 'static, stages: usize, capacity: Option<usize>
 /// The order that `crates/stageline-schedule/tests/schedule/streams.rs` proves free of deadlocks.
 #[test]
 fn the_link_issues_transfers_in_the_plans_order() {
+    let _alone = ORDERED.lock();
     tracing::subscriber::set_global_default(Listener).unwrap();
     let mut transfers = 0;
     for stages in [2, 3, 4] {

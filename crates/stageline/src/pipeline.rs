@@ -84,6 +84,8 @@ pub struct Pipeline<In: Payload, Target: Payload> {
     groups: usize,
     /// Whether the watchdog has warned of what the workers were last asked for.
     warned: Cell<bool>,
+    /// After how many floors of the watchdog, in which nothing began, hosts were asked whether they are there.
+    asked: Cell<u32>,
     /// What the workers were last asked for, and when.
     during: During,
     began: Instant,
@@ -191,6 +193,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             stages: Vec::new(),
             groups,
             warned: Cell::new(false),
+            asked: Cell::new(0),
             during: During::Step(0),
             began: Instant::now(),
             ended: Vec::new(),
@@ -295,9 +298,13 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         if let Ended::ByCaller(error) = ended {
             self.stop.raise(error);
         }
-        self.join(self.stepping.watchdog.map(|watchdog| AFTER_AN_ERROR.max(watchdog.many(self.longest))));
-        let error = self.stop.take_error().unwrap_or(StepError::Stopped { during: self.during });
-        self.of_hosts(error)
+        let error = self.stop.take_error().map(|error| self.of_hosts(error));
+        self.join(match error {
+            // Who waits for a lost host does not end.
+            Some(StepError::HostsLost { .. }) => Some(AFTER_AN_ERROR),
+            _ => self.stepping.watchdog.map(|watchdog| AFTER_AN_ERROR.max(watchdog.many(self.longest))),
+        });
+        error.or_else(|| self.stop.take_error()).unwrap_or(StepError::Stopped { during: self.during })
     }
 
     /// Waits for a message of a worker, and looks meanwhile whether any of them still begins something.
@@ -330,6 +337,10 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         }
         if stall.still > limit && !self.warned.replace(true) {
             tracing::warn!(events = %stall.to_json(), "{stall}");
+        }
+        // To ask is cheap, so it need not be as long as many actions.
+        let floors = stall.still.div_duration_f64(watchdog.floor) as u32;
+        if floors > self.asked.replace(floors) {
             let hosts = self.lost_hosts();
             if !hosts.is_empty() {
                 let (during, cause) = (self.during, Box::new(StepError::Stalled(Box::new(stall))));
