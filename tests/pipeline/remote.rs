@@ -92,7 +92,6 @@ fn so_do_split_backwards_and_recomputation_and_half_precision_there() {
     let servers = servers(3, way, &place);
     for flags in [
         "--schedule zb-h1 --recompute full --steps 3",
-        "--schedule interleaved --stages 8 --layers 8 --steps 2",
         "--precision bf16 --steps 3",
         "--flush ahead --steps 4",
         "--synchronise-every 1 --steps 2 --optimizer adafactor",
@@ -100,6 +99,22 @@ fn so_do_split_backwards_and_recomputation_and_half_precision_there() {
         let local = place.said(&format!("--stages 4 {flags}"));
         let remote = place.said(&format!("{token} {} {flags}", devices(&servers)));
         assert_eq!(hash(&remote), hash(&local), "{flags}");
+    }
+}
+
+/// Transfers between the same two servers then wait for each other, if they have one connection.
+#[test]
+fn so_do_several_stages_and_replicas_on_a_host() {
+    let place = place();
+    for flags in [
+        "--schedule interleaved --stages 8 --layers 8 --steps 2",
+        "--schedule zb-v --stages 8 --layers 8 --steps 2 --replicas 2 --micro-batches 4",
+    ] {
+        let local = place.said(flags);
+        for (way, token) in [WAYS[1], WAYS[3]] {
+            let remote = place.said(&format!("{token} {} {flags}", devices(&servers(3, way, &place))));
+            assert_eq!(hash(&remote), hash(&local), "{way} {flags}");
+        }
     }
 }
 
@@ -127,7 +142,7 @@ fn of_every_device_that_cannot_be_used_it_is_said_why() {
     let said = refused(&format!("{TOKEN} --device iroh:{other}@{address}/0"));
     assert!(said.contains(&format!("`iroh:{other}@{address}/0` cannot be reached")), "{said}");
     let said = refused(&format!("{TOKEN} --device {}/0,{}/0", web.host, iroh.host));
-    assert!(said.contains("cannot be in one pipeline: tensors go from server to server"), "{said}");
+    assert!(said.contains("cannot be in one pipeline: no tensor goes from Iroh to WebSocket"), "{said}");
     let said = refused("--token-file @nothing --device cpu");
     assert!(said.contains("--token-file @nothing"), "{said}");
 }
@@ -159,7 +174,7 @@ fn a_server_says_what_it_cannot_serve_and_ends_when_it_is_asked_to() {
 }
 
 /// A server of burn's own, which says this of itself, or nothing.
-fn other_server(greeting: Option<[f32; 4]>) -> String {
+fn other_server(greeting: Option<[f32; 5]>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let host = format!("ws://{}", listener.local_addr().unwrap());
     let mut server = RemoteServer::new([Device::flex()]);
@@ -176,10 +191,12 @@ fn other_server(greeting: Option<[f32; 4]>) -> String {
 #[test]
 fn servers_of_other_versions_are_refused_by_name() {
     let place = place();
-    let (other, silent) = (other_server(Some([9.0, 8.0, 7.0, 1.0])), other_server(None));
+    let (other, silent) = (other_server(Some([9.0, 8.0, 7.0, 1.0, 1.0])), other_server(None));
     let said = place.refused(&format!("--steps 1 --device {other}/0,{silent}/0"));
     let ours = env!("CARGO_PKG_VERSION");
-    let expected = format!("`{other}/0` is served by stageline 9.8.7, and this program is stageline {ours}");
+    let expected = format!(
+        "`{other}/0` is served by stageline 9.8.7 with operations 1, and this program is stageline {ours} with"
+    );
     assert!(said.contains(&expected), "{said}");
     let expected = format!("`{silent}/0` is served by something else than `stageline serve`");
     assert!(said.contains(&expected), "{said}");
@@ -189,7 +206,7 @@ fn servers_of_other_versions_are_refused_by_name() {
 fn goes_on_elsewhere_after(signal: &str, (way, token): (&str, &str)) {
     let place = place();
     let servers = servers(3, way, &place);
-    let run = format!("--checkpoint @kept --every 1 --watchdog 1 {token}");
+    let run = format!("--checkpoint @kept --every 1 --watchdog 3 {token}");
     let mut command = place.command(&format!("--steps 400 --log @log {run} {}", devices(&servers)));
     let mut training = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     wait_for_lines(&place.path("log"), 4, &mut training);

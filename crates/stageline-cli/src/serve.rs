@@ -6,6 +6,7 @@ use anyhow::{Context, bail, ensure};
 use clap::{Args, ValueEnum};
 use stageline::DeviceName;
 use stageline::remote::{Admission, Listen, Relays, Server, Token};
+use tracing::Level;
 
 use crate::output::print;
 
@@ -28,8 +29,9 @@ pub(crate) struct Flags {
     #[arg(long, conflicts_with = "token_file")]
     allow_anyone: bool,
     /// The file of the server's key, made where there is none: as long as it is kept, so is the id
-    #[arg(long, value_name = "FILE", default_value = "stageline-server.key")]
-    key: PathBuf,
+    /// [default: stageline-server-PORT.key]
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
     /// By what it is found through firewalls: `public` (those of n0), the URL of a relay of one's own, or `disabled`, where only
     /// its address is used [default: public, or disabled with --allow-anyone]
     #[arg(long)]
@@ -49,6 +51,8 @@ enum TransportName {
 }
 
 pub(crate) fn run(flags: Flags) -> anyhow::Result<()> {
+    // Why a session was refused, or a tensor did not arrive, is known here only.
+    tracing_subscriber::fmt().with_max_level(Level::WARN).with_writer(std::io::stderr).with_target(false).init();
     if let Some(cores) = flags.cores {
         ensure!(cores > 0, "--cores 0: give 1 or more");
         rayon::ThreadPoolBuilder::new().num_threads(cores).build_global().context("--cores")?;
@@ -64,7 +68,10 @@ pub(crate) fn run(flags: Flags) -> anyhow::Result<()> {
     };
     let relays = flags.relays.unwrap_or(if flags.allow_anyone { Relays::Disabled } else { Relays::Public });
     let listen = match flags.transport {
-        TransportName::Iroh => Listen::Iroh { identity: flags.key, relays, port: flags.port },
+        TransportName::Iroh => {
+            let key = || PathBuf::from(format!("stageline-server-{}.key", flags.port));
+            Listen::Iroh { identity: flags.key.unwrap_or_else(key), relays, port: flags.port }
+        }
         TransportName::Websocket => Listen::WebSocket { port: flags.port },
     };
     let count = devices.len();

@@ -193,7 +193,7 @@ pub enum DeviceError {
     Remote(#[from] RemoteError),
     /// Servers of two kinds, between which no tensor goes.
     #[error(
-        "`{}` and `{}` cannot be in one pipeline: tensors go from server to server, and not from Iroh to WebSocket; serve all \
+        "`{}` and `{}` cannot be in one pipeline: no tensor goes from Iroh to WebSocket; serve all \
          devices in one of these ways", devices[0], devices[1]
     )]
     TwoWays {

@@ -5,6 +5,7 @@ use burn::tensor::{Device, Tensor};
 
 use crate::finite::tensor_is_finite;
 use crate::payload::bytes_of;
+use crate::remote::moved;
 
 /// A float tensor, its rank erased.
 #[derive(Clone)]
@@ -17,7 +18,7 @@ pub(crate) struct Erased {
 
 impl Erased {
     pub(crate) fn new<const D: usize>(tensor: Tensor<D>) -> Self {
-        let to_device = |tensor, device: &Device| Tensor::<D>::from_bridge(tensor).to_device(device).into_bridge();
+        let to_device = |tensor, device: &Device| moved(Tensor::<D>::from_bridge(tensor), device).into_bridge();
         let is_finite = |tensor| tensor_is_finite(Tensor::<D>::from_bridge(tensor));
         let bytes = bytes_of(&tensor);
         Self { tensor: tensor.into_bridge(), bytes, to_device, is_finite }

@@ -204,8 +204,8 @@ pub enum StepError {
     /// Hosts of stages do not answer any more. All workers are told to stop; a thread that does not end within 5 s is left behind
     /// with its module. No stage that is still there has stepped.
     #[error(
-        "{}, in {during}; start `stageline serve` there again, or name devices of other hosts, and go on from the last checkpoint \
-         on disk: first, {cause}",
+        "{}, in {during}; start `stageline serve` there again, or name devices of other hosts, and start this program anew, from the \
+         last checkpoint on disk: first, {cause}",
         hosts.iter().map(LostHost::to_string).collect::<Vec<_>>().join("; ")
     )]
     HostsLost {

@@ -5,7 +5,7 @@ use stageline_schedule::Transfer;
 
 use crate::location::between_gpus;
 use crate::payload::{Payload, PayloadMapper, bytes_of};
-use crate::remote::Route;
+use crate::remote::{Route, moved};
 use crate::stop::{Stopped, Waits};
 use crate::tape::LeafGradients;
 use crate::threads::{Receiver, Sender, bounded};
@@ -116,11 +116,11 @@ struct MoveTo<'a> {
 impl PayloadMapper for MoveTo<'_> {
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
         self.bytes += bytes_of(&tensor);
-        tensor.inner().to_device(self.device)
+        moved(tensor.inner(), self.device)
     }
     fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
         self.bytes += bytes_of(&tensor);
-        tensor.inner().to_device(self.device)
+        moved(tensor.inner(), self.device)
     }
     fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
         self.bytes += bytes_of(&tensor);
@@ -129,7 +129,7 @@ impl PayloadMapper for MoveTo<'_> {
         if between_gpus(&tensor.device(), self.device) {
             tensor.int().to_device(self.device).bool()
         } else {
-            tensor.to_device(self.device)
+            moved(tensor, self.device)
         }
     }
 }

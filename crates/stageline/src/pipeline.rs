@@ -338,9 +338,9 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         if stall.still > limit && !self.warned.replace(true) {
             tracing::warn!(events = %stall.to_json(), "{stall}");
         }
-        // To ask is cheap, so it need not be as long as many actions.
+        // To ask is cheap, so it need not be as long as many actions; but who is asked again and again is there.
         let floors = stall.still.div_duration_f64(watchdog.floor) as u32;
-        if floors > self.asked.replace(floors) {
+        if floors > self.asked.replace(floors) && floors.is_power_of_two() {
             let hosts = self.lost_hosts();
             if !hosts.is_empty() {
                 let (during, cause) = (self.during, Box::new(StepError::Stalled(Box::new(stall))));

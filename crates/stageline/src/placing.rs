@@ -7,6 +7,7 @@ use burn::tensor::{Bool, Device, Int, Tensor};
 
 use crate::location::between_gpus;
 use crate::payload::{Payload, PayloadMapper};
+use crate::remote::{by_the_host, moved};
 
 /// Places a payload on a device, out of any graph.
 pub(crate) fn place<P: Payload>(payload: P, device: &Device) -> P {
@@ -34,10 +35,6 @@ impl PayloadMapper for Place<'_> {
 
 impl Place<'_> {
     fn place<const D: usize, K: Basic>(&self, tensor: Tensor<D, K>) -> Tensor<D, K> {
-        if !between_gpus(&tensor.device(), self.0) {
-            return tensor.to_device(self.0);
-        }
-        let dtype = tensor.dtype();
-        Tensor::from_data(tensor.into_data(), (self.0, dtype))
+        if between_gpus(&tensor.device(), self.0) { by_the_host(tensor, self.0) } else { moved(tensor, self.0) }
     }
 }

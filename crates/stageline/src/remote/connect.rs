@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(40);
 pub(crate) fn begin(name: &RemoteName, token: Option<&Token>) -> Connecting {
     let (done, result) = mpsc::channel();
     let (name, token) = (name.clone(), token.cloned());
-    let connecting = Connecting { name: name.clone(), result };
+    let connecting = Connecting { name: name.clone(), began: Instant::now(), result };
     // On a thread of its own, which is left behind where a host never answers.
     thread::spawn(move || {
         // Nobody waits for it any more, if it takes too long.
@@ -34,13 +34,14 @@ pub(crate) fn begin(name: &RemoteName, token: Option<&Token>) -> Connecting {
 /// A device that is being connected.
 pub(crate) struct Connecting {
     name: RemoteName,
+    began: Instant,
     result: mpsc::Receiver<Result<Device, RemoteError>>,
 }
 
 impl Connecting {
     pub(crate) fn finish(self) -> Result<Device, RemoteError> {
         let silent = |_| Err(unreachable(&self.name, format!("it did not answer for {} s", PATIENCE.as_secs())));
-        self.result.recv_timeout(PATIENCE).unwrap_or_else(silent)
+        self.result.recv_timeout(PATIENCE.saturating_sub(self.began.elapsed())).unwrap_or_else(silent)
     }
 }
 

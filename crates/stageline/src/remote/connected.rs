@@ -50,8 +50,13 @@ pub(super) fn remote(device: &Device) -> Option<DeviceOf<Remote>> {
     }
 }
 
-/// What is known of a device, if it is one of another host, and was connected by its name.
+/// What is known of a device, or of a session for its transfers, if it is one of another host, and was connected by its name.
 pub(super) fn find(device: &Device) -> Option<Connected> {
+    let asked = device.clone().inner();
     let device = remote(device)?;
-    CONNECTED.read().iter().find(|connected| connected.device == device).cloned()
+    let is_it = |connected: &&Connected| {
+        let Transfers { activations, gradients, outgoing } = &connected.transfers;
+        connected.device == device || [activations, gradients, outgoing].into_iter().any(|session| *session == asked)
+    };
+    CONNECTED.read().iter().find(is_it).cloned()
 }

@@ -8,15 +8,18 @@ use burn::tensor::{DType, Device, Shape, Tensor};
 use super::connected;
 use super::operations::{ask, name};
 
-/// Its version, and whether its devices have kernels.
+/// Its version, with that of what is asked of it, and whether its devices have kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Greeting {
-    pub(super) version: [u16; 3],
+    pub(super) version: [u16; 4],
     pub(super) has_kernels: bool,
 }
 
 /// How many numbers it is.
-pub(super) const NUMBERS: usize = 4;
+pub(super) const NUMBERS: usize = 5;
+
+/// Of operations and kernels: another one where they take something else, or give other bits.
+const OPERATIONS: u16 = 1;
 
 impl Greeting {
     /// Of this program.
@@ -25,6 +28,7 @@ impl Greeting {
             number(env!("CARGO_PKG_VERSION_MAJOR")),
             number(env!("CARGO_PKG_VERSION_MINOR")),
             number(env!("CARGO_PKG_VERSION_PATCH")),
+            OPERATIONS,
         ],
         has_kernels: cfg!(feature = "flex"),
     };
@@ -32,20 +36,20 @@ impl Greeting {
     /// As they are sent.
     #[cfg(feature = "serve")]
     pub(super) fn numbers(self) -> [f32; NUMBERS] {
-        let [major, minor, patch] = self.version.map(f32::from);
-        [major, minor, patch, f32::from(u8::from(self.has_kernels))]
+        let [major, minor, patch, operations] = self.version.map(f32::from);
+        [major, minor, patch, operations, f32::from(u8::from(self.has_kernels))]
     }
 
     fn of_numbers(numbers: [f32; NUMBERS]) -> Self {
-        let [major, minor, patch, has_kernels] = numbers;
-        Self { version: [major, minor, patch].map(|number| number as u16), has_kernels: has_kernels != 0.0 }
+        let [version @ .., has_kernels] = numbers;
+        Self { version: version.map(|number| number as u16), has_kernels: has_kernels != 0.0 }
     }
 }
 
 impl fmt::Display for Greeting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [major, minor, patch] = self.version;
-        write!(f, "stageline {major}.{minor}.{patch}")
+        let [major, minor, patch, operations] = self.version;
+        write!(f, "stageline {major}.{minor}.{patch} with operations {operations}")
     }
 }
 

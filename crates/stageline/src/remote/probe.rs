@@ -1,11 +1,14 @@
 //! What the network between two devices is like, measured.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use burn::tensor::{Device, Tensor};
 
 use super::connected::{self, Connected};
-use super::route::Route;
+use super::route::{Route, moved};
 use crate::failure::Failure;
 
 /// A network between two devices, as a tensor sees it.
@@ -19,6 +22,9 @@ pub struct LinkSpeed {
 
 /// Of so many the fastest counts: what is slower was held up.
 const ROUNDS: usize = 5;
+
+/// For one network.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A slow network is not asked as often.
 const LONG_ENOUGH: Duration = Duration::from_secs(1);
@@ -35,8 +41,30 @@ const LARGE: usize = 1 << 20;
 /// [`Failure`] where a host does not answer.
 pub fn link_speeds(devices: &[Device]) -> Result<Vec<Option<LinkSpeed>>, Failure> {
     let host = |device: &Device| connected::find(device).map(|Connected { name, .. }| name.host);
-    let between = |pair: &[Device]| (host(&pair[0]) != host(&pair[1])).then(|| speed(&pair[0], &pair[1])).transpose();
+    let between = |pair: &[Device]| (host(&pair[0]) != host(&pair[1])).then(|| in_time(&pair[0], &pair[1])).transpose();
     devices.windows(2).map(between).collect()
+}
+
+/// On a thread of its own, which is left behind where a tensor never arrives.
+fn in_time(from: &Device, to: &Device) -> Result<LinkSpeed, Failure> {
+    let (done, result) = mpsc::channel();
+    let devices = (from.clone(), to.clone());
+    thread::spawn(move || {
+        let measured = catch_unwind(AssertUnwindSafe(|| speed(&devices.0, &devices.1)));
+        let _ = done.send(measured.unwrap_or_else(|panic| Err(Failure::of_panic(panic))));
+    });
+    let name =
+        |device| connected::find(device).map_or_else(|| "this host".to_owned(), |found| format!("`{}`", found.name));
+    let cause = match result.recv_timeout(PATIENCE) {
+        Ok(Ok(speed)) => return Ok(speed),
+        Ok(Err(failure)) => failure.to_string(),
+        Err(_) => format!("nothing came for {} s", PATIENCE.as_secs()),
+    };
+    let (from, to) = (name(from), name(to));
+    let text = format!(
+        "no tensor gets from {from} to {to}: {cause}; servers reach each other by the addresses in their names"
+    );
+    Err(Failure::Error(text.into()))
 }
 
 fn speed(from: &Device, to: &Device) -> Result<LinkSpeed, Failure> {
@@ -60,7 +88,7 @@ fn fastest(from: &Device, to: &Device, numbers: usize) -> Result<Duration, Failu
         let tensor = Tensor::<1>::ones([numbers], &from);
         from.sync().map_err(|cause| error(&cause))?;
         let start = Instant::now();
-        let there = tensor.to_device(&via).to_device(&to);
+        let there = moved(moved(tensor, &via), &to);
         there.slice_dim(0, 0..1).try_into_data().map_err(|cause| error(&cause))?;
         best = best.min(start.elapsed());
     }

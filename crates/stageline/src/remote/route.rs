@@ -1,6 +1,7 @@
 //! The way of tensors between two stages.
 
-use burn::tensor::Device;
+use burn::tensor::kind::Basic;
+use burn::tensor::{Device, Tensor};
 
 /// Where the tensors of a boundary go, for the stage that receives them to take them from.
 pub(crate) struct Route {
@@ -19,6 +20,9 @@ impl Route {
             let [transfers, of_next] = [previous, next].map(|device| find(device).map(|found| found.transfers));
             let route = match (transfers, of_next) {
                 (None, None) => None,
+                (Some(up), Some(down)) if by_this_host(&up.outgoing, &down.outgoing) => {
+                    Some([up.outgoing, down.outgoing])
+                }
                 (Some(up), Some(down)) => Some([down.activations, up.gradients]),
                 (Some(up), None) => Some([up.outgoing, up.gradients]),
                 (None, Some(down)) => Some([down.activations, down.outgoing]),
@@ -29,4 +33,33 @@ impl Route {
         }
         Self { activations: next.clone(), gradients: previous.clone() }
     }
+}
+
+/// Whether tensors go from one device to the other by this host: burn's servers have one connection for all tensors between two of them
+/// over WebSocket, on which those of one session wait for those of another.
+fn by_this_host(from: &Device, to: &Device) -> bool {
+    #[cfg(feature = "remote")]
+    {
+        use super::connected::find;
+        use super::name::HostName;
+
+        let host = |device| Some(find(device)?.name.host).filter(|host| matches!(host, HostName::WebSocket { .. }));
+        host(from).zip(host(to)).is_some_and(|(from, to)| from != to)
+    }
+    #[cfg(not(feature = "remote"))]
+    {
+        let _ = (from, to);
+        false
+    }
+}
+
+/// Moves a tensor.
+pub(crate) fn moved<const D: usize, K: Basic>(tensor: Tensor<D, K>, to: &Device) -> Tensor<D, K> {
+    if by_this_host(&tensor.device(), to) { by_the_host(tensor, to) } else { tensor.to_device(to) }
+}
+
+/// Moves a tensor by the memory of this host.
+pub(crate) fn by_the_host<const D: usize, K: Basic>(tensor: Tensor<D, K>, to: &Device) -> Tensor<D, K> {
+    let dtype = tensor.dtype();
+    Tensor::from_data(tensor.into_data(), (to, dtype))
 }

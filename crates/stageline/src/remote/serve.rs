@@ -184,16 +184,17 @@ impl fmt::Debug for Server {
 }
 
 /// An address for others, of one that may be all of this host's: that from which other networks are reached.
-fn from_elsewhere(address: SocketAddr) -> SocketAddr {
+fn from_elsewhere(address: SocketAddr) -> String {
     if !address.ip().is_unspecified() {
-        return address;
+        return address.to_string();
     }
     // Nothing is sent to this address, which is for documentation (RFC 5737).
     let route = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|socket| {
         socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9))?;
         socket.local_addr()
     });
-    route.map_or(address, |route| SocketAddr::new(route.ip(), address.port()))
+    let unknown = |_| format!("<an address of this host>:{}", address.port());
+    route.map_or_else(unknown, |route| SocketAddr::new(route.ip(), address.port()).to_string())
 }
 
 /// What asks the process to end.
@@ -247,12 +248,21 @@ async fn endpoint(key: &IrohIdentity, relays: &IrohRelays, port: u16, here_only:
         .secret_key(key.to_bytes().into())
         .alpns(vec![BURN_REMOTE_ALPN.to_vec()])
         // As burn's own: https://github.com/n0-computer/iroh/issues/4555
-        .transport_config(QuicTransportConfig::builder().enable_segmentation_offload(false).build())
+        .transport_config(
+            QuicTransportConfig::builder()
+                .enable_segmentation_offload(false)
+                // One for every session, and for every tensor that is on its way.
+                .max_concurrent_bidi_streams(STREAMS.into())
+                .build(),
+        )
         .clear_ip_transports()
         .bind_addr(address)
         .map_err(|cause| taken(cause.to_string()))?;
     builder.bind().await.map_err(|cause| taken(format!("{cause:#}")))
 }
+
+/// At once, of one client.
+const STREAMS: u32 = 4096;
 
 /// burn's server of these devices, with what stages ask it for.
 fn hosting(devices: Vec<Device>) -> RemoteServer {
