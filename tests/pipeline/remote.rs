@@ -112,7 +112,8 @@ fn so_do_several_stages_and_replicas_on_a_host() {
     ] {
         let local = place.said(flags);
         for (way, token) in [WAYS[1], WAYS[3]] {
-            let remote = place.said(&format!("{token} {} {flags}", devices(&servers(3, way, &place))));
+            let servers = servers(3, way, &place);
+            let remote = place.said(&format!("{token} {} {flags}", devices(&servers)));
             assert_eq!(hash(&remote), hash(&local), "{way} {flags}");
         }
     }
