@@ -354,7 +354,7 @@ pub(crate) mod tests {
             estimate.workers().into_iter().map(of).collect::<Vec<_>>()
         };
         let alone = held(&estimate);
-        assert_eq!(alone, [(1000, 2000, 1000, 9000); 2]);
+        assert_eq!(alone, [(1000, 2000, 1000, 7000); 2]);
         let leaf = || Leaf { device: Device::flex(), parameters: 0 };
         let twice = MemoryEstimate { leaves: vec![vec![leaf(), leaf()]], groups: 2, ..estimate.clone() };
         assert_eq!(held(&twice), [alone.clone(), vec![(0, 0, 1000, 1200), (0, 0, 1000, 1100)]].concat());
@@ -364,7 +364,7 @@ pub(crate) mod tests {
         assert_eq!(held(&twice.cut_in_two().under(OneFOneB.plan(4, 8).unwrap())).len(), 8);
         // One replica that sums in two groups has two sums, until the flush.
         let groups = MemoryEstimate { groups: 2, ..estimate };
-        assert_eq!(held(&groups), [(1000, 2000, 2000, 9000); 2]);
+        assert_eq!(held(&groups), [(1000, 2000, 2000, 7000); 2]);
         assert_eq!(groups.workers()[0].compute_peak, twice.workers()[0].compute_peak + 1000);
     }
 
