@@ -228,7 +228,7 @@ fn a_fault_in_an_evaluation_is_named() {
 
 /// Gradient descent that panics.
 #[derive(Clone)]
-struct PanickingOptimizer;
+pub struct PanickingOptimizer;
 
 impl Optimizer for PanickingOptimizer {
     type State<const D: usize> = burn::optim::AdamWState<D>;

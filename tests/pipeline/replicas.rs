@@ -9,7 +9,7 @@ use burn::module::Module;
 use burn::nn::BatchNormConfig;
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdamWConfig, ModuleOptimizer, SgdConfig};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Tensor;
 use stageline::checkpoint::{Checkpoint, Store, Writer};
 use stageline::schedule::{EagerOneFOneB, GPipe, Instruction, Interleaved, OneFOneB, Schedule, VHalf, ZbH1, ZbH2, ZbV};
 use stageline::{
@@ -18,7 +18,7 @@ use stageline::{
     Verify, WorkerEstimate,
 };
 
-use crate::failure::quiet_workers;
+use crate::failure::{PanickingOptimizer, quiet_workers};
 use crate::mlp::{Error, LEARNING_RATE, Layer, Mlp, Target, bits, config, device, within_a_minute};
 use crate::parity::Dropped;
 
@@ -353,33 +353,11 @@ fn a_failure_in_a_replica_is_named_and_no_stage_of_any_has_stepped() {
     });
 }
 
-/// Gradient descent that panics.
-#[derive(Clone)]
-struct Panicking;
-
-impl burn::optim::Optimizer for Panicking {
-    type State<const D: usize> = burn::optim::AdamWState<D>;
-
-    fn step<const D: usize>(
-        &self,
-        _: f64,
-        _: Tensor<D>,
-        _: Tensor<D>,
-        _: Option<Self::State<D>>,
-    ) -> (Tensor<D>, Option<Self::State<D>>) {
-        panic!("a fault for the test")
-    }
-
-    fn to_device<const D: usize>(state: Self::State<D>, _: &Device) -> Self::State<D> {
-        state
-    }
-}
-
 /// Stage 0 of both replicas may have the new values by then.
 #[test]
 fn a_panic_in_an_optimizer_undoes_the_step_of_all_replicas() {
     within_a_minute(|| {
-        let mut pipeline = wary(false, Panicking).build().unwrap();
+        let mut pipeline = wary(false, PanickingOptimizer).build().unwrap();
         let before = pipeline.checkpoint().unwrap();
         let error = pipeline.step(with_a_row_of(1.0)).unwrap_err().to_string();
         let expected = "stage 1 of replica 0 failed in the optimizer step of step 0: ";

@@ -10,39 +10,30 @@ use burn::tensor::{FloatDType, Tensor};
 ///
 /// Parameter by parameter, so that their sum in layer order does not depend on where the model is cut.
 pub(crate) fn squared_norms<M: Module>(module: &M, gradients: &GradientsParams) -> Vec<f64> {
-    let mut squares = Squares { gradients, seen: HashSet::new(), each: Vec::new(), on_device: Vec::new() };
+    let mut squares = Squares { gradients, seen: HashSet::new(), sums: Vec::new() };
     module.visit(&mut squares);
-    let Squares { mut each, on_device, .. } = squares;
-    if !on_device.is_empty() {
-        // One read for all of them: it waits for the device.
-        let (places, sums): (Vec<_>, Vec<_>) = on_device.into_iter().unzip();
-        for (place, sum) in places.into_iter().zip(Tensor::cat(sums, 0).into_data().iter::<f64>()) {
-            each[place] = sum;
-        }
+    let there: Vec<_> = squares.sums.iter().flatten().cloned().collect();
+    if there.is_empty() {
+        return vec![0.0; squares.sums.len()];
     }
-    each
+    // One read for all of them: it waits for the device.
+    let read = Tensor::cat(there, 0).into_data();
+    let mut read = read.iter::<f64>();
+    squares.sums.iter().map(|sum| sum.as_ref().and_then(|_| read.next()).unwrap_or(0.0)).collect()
 }
 
 struct Squares<'a> {
     gradients: &'a GradientsParams,
     /// A parameter that a module uses twice counts once.
     seen: HashSet<ParamId>,
-    each: Vec<f64>,
-    /// Sums that are still on a device, by their place among all.
-    on_device: Vec<(usize, Tensor<1>)>,
+    /// On the device, of each parameter that has a gradient.
+    sums: Vec<Option<Tensor<1>>>,
 }
 
 impl ModuleVisitor for Squares<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if !self.seen.insert(param.id) {
-            return;
-        }
-        match self.gradients.get::<D>(param.id) {
-            Some(gradient) => {
-                self.on_device.push((self.each.len(), sum_of_squares(gradient)));
-                self.each.push(0.0);
-            }
-            None => self.each.push(0.0),
+        if self.seen.insert(param.id) {
+            self.sums.push(self.gradients.get::<D>(param.id).map(sum_of_squares));
         }
     }
 }

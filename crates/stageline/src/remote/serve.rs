@@ -109,8 +109,7 @@ impl Server {
         let here_only = matches!(admission, Admission::AnyoneHere);
         let bound = match listen {
             Listen::WebSocket { port } => {
-                let address = SocketAddr::from((if here_only { [127, 0, 0, 1] } else { [0, 0, 0, 0] }, port));
-                let listener = TcpListener::bind(address);
+                let listener = TcpListener::bind(address(port, here_only));
                 Bound::WebSocket(listener.map_err(|cause| ServeError::Port { port, cause: cause.to_string() })?)
             }
             Listen::Iroh { relays, .. } if here_only && relays != IrohRelays::Disabled => {
@@ -183,6 +182,11 @@ impl fmt::Debug for Server {
     }
 }
 
+/// Where it listens.
+fn address(port: u16, here_only: bool) -> SocketAddr {
+    SocketAddr::from((if here_only { Ipv4Addr::LOCALHOST } else { Ipv4Addr::UNSPECIFIED }, port))
+}
+
 /// An address for others, of one that may be all of this host's: that from which other networks are reached.
 fn from_elsewhere(address: SocketAddr) -> String {
     if !address.ip().is_unspecified() {
@@ -243,7 +247,6 @@ async fn endpoint(key: &IrohIdentity, relays: &IrohRelays, port: u16, here_only:
         IrohRelays::Disabled => Endpoint::builder(presets::Minimal).relay_mode(RelayMode::Disabled),
     };
     let taken = |cause: String| ServeError::Port { port, cause };
-    let address = SocketAddr::from((if here_only { [127, 0, 0, 1] } else { [0, 0, 0, 0] }, port));
     let builder = builder
         .secret_key(key.to_bytes().into())
         .alpns(vec![BURN_REMOTE_ALPN.to_vec()])
@@ -256,7 +259,7 @@ async fn endpoint(key: &IrohIdentity, relays: &IrohRelays, port: u16, here_only:
                 .build(),
         )
         .clear_ip_transports()
-        .bind_addr(address)
+        .bind_addr(address(port, here_only))
         .map_err(|cause| taken(cause.to_string()))?;
     builder.bind().await.map_err(|cause| taken(format!("{cause:#}")))
 }
