@@ -293,10 +293,10 @@ mod tests {
         let device = Device::flex();
         // Less than a block of queries, just one, and more.
         for length in [1, 37, 64, 131] {
-            let random = |columns: usize, deviation: f64| {
-                Tensor::<3>::random([2, length, columns * HEADS * SIZE], Distribution::Normal(0.0, deviation), &device)
+            let random = |columns: usize, bound: f64| {
+                Tensor::<3>::random([2, length, columns * HEADS * SIZE], Distribution::Uniform(-bound, bound), &device)
             };
-            let (input, upstream) = (random(3, 1.5), random(1, 1.0));
+            let (input, upstream) = (random(3, 2.5), random(1, 2.0));
             let [output, gradient] = both(|input| causal_attention(input, HEADS), &input, &upstream);
             assert_eq!(
                 numbers(causal_attention(input.clone(), HEADS)),
@@ -312,7 +312,8 @@ mod tests {
             };
             let off = [apart(&output, &exact[0]), apart(&gradient, &exact[1])];
             println!("{length}: outputs are off by {:.1e}, gradients by {:.1e}", off[0], off[1]);
-            assert!(off[0] < 2e-6 && off[1] < 2e-5, "{length}: {off:?}");
+            // Scores are within 14, so they are off by 5e-6 at most, and weights by twice that of themselves.
+            assert!(off[0] < 2e-5 && off[1] < 1e-4, "{length}: {off:?}");
         }
     }
 

@@ -212,7 +212,7 @@ mod tests {
     fn it_is_burns_but_for_the_last_bits() {
         use burn::tensor::{Device, Distribution, Tensor, activation};
         let device = Device::flex();
-        let input = Tensor::<2>::random([70, 300], Distribution::Normal(0.0, 2.0), &device);
+        let input = Tensor::<2>::random([70, 300], Distribution::Uniform(-6.0, 6.0), &device);
         let both = |gelu: fn(Tensor<2>) -> Tensor<2>, transposed: bool| {
             let leaf = input.clone().autodiff().require_grad();
             let output = gelu(if transposed { leaf.clone().transpose() } else { leaf.clone() });
@@ -222,9 +222,9 @@ mod tests {
         for transposed in [false, true] {
             let (ours, theirs) = (both(super::gelu, transposed), both(activation::gelu, transposed));
             let apart = |ours: Tensor<2>, theirs: Tensor<2>| (ours - theirs).abs().max().into_scalar::<f32>();
-            assert!(apart(ours.0.clone(), theirs.0) < 2e-6);
-            assert!(apart(ours.1, theirs.1) < 2e-5);
-            assert!(apart(ours.2.clone(), theirs.2) < 2e-6);
+            assert!(apart(ours.0.clone(), theirs.0) < 4e-6);
+            assert!(apart(ours.1, theirs.1) < 4e-5);
+            assert!(apart(ours.2.clone(), theirs.2) < 4e-6);
             let (tracked, untracked) = (ours.0, if transposed { ours.2.transpose() } else { ours.2 });
             assert_eq!(tracked.into_data(), untracked.into_data(), "the same kernel, with a graph or without");
         }

@@ -316,7 +316,9 @@ mod tests {
         let device = Device::flex();
         for bias in [false, true] {
             let mut norm = LayerNorm::init(&LayerNormConfig::new(WIDTH).with_bias(bias), &device.clone().autodiff());
-            let random = |shape: [usize; 2], mean| Tensor::<2>::random(shape, Distribution::Normal(mean, 2.0), &device);
+            let random = |shape: [usize; 2], mean: f64| {
+                Tensor::<2>::random(shape, Distribution::Uniform(mean - 3.0, mean + 3.0), &device)
+            };
             let gamma = random([1, WIDTH], 1.0).flatten::<1>(0, 1);
             norm.gamma = Param::from_tensor(gamma.clone().autodiff().require_grad());
             let (input, upstream) = (random([ROWS, WIDTH], 0.7), random([ROWS, WIDTH], 0.0));
@@ -341,11 +343,11 @@ mod tests {
                 exact.2.iter_mut().zip(up.iter().zip(&hat)).for_each(|(sum, (up, hat))| *sum += up * hat);
                 exact.3.iter_mut().zip(up).for_each(|(sum, up)| *sum += up);
             }
-            assert!(apart(&numbers(output.inner()), &exact.0) < 2e-6);
-            assert!(apart(&numbers(leaf.grad(&gradients).unwrap()), &exact.1) < 4e-6);
-            assert!(apart(&numbers(norm.gamma.val().grad(&gradients).unwrap()), &exact.2) < 2e-5);
+            assert!(apart(&numbers(output.inner()), &exact.0) < 1e-5);
+            assert!(apart(&numbers(leaf.grad(&gradients).unwrap()), &exact.1) < 2e-5);
+            assert!(apart(&numbers(norm.gamma.val().grad(&gradients).unwrap()), &exact.2) < 5e-5);
             if let Some(beta) = &norm.beta {
-                assert!(apart(&numbers(beta.val().grad(&gradients).unwrap()), &exact.3) < 2e-5);
+                assert!(apart(&numbers(beta.val().grad(&gradients).unwrap()), &exact.3) < 5e-5);
             }
             assert_eq!(bias, norm.beta.is_some());
         }
