@@ -21,18 +21,20 @@ mod servers;
 #[path = "support/side_by_side.rs"]
 mod side_by_side;
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
-use clap::Parser;
+use clap::{Parser, Subcommand, ValueEnum};
+use stageline::remote::link_speeds;
 use stageline::schedule::{Costs, EagerOneFOneB, OneFOneB, Schedule, StageCost, check, simulate};
 use stageline::{CountingAllocator, DeviceName, Pipeline};
 
 use crate::cut::Bytes;
 use crate::gpt::Load;
 use crate::model::Shape;
-use crate::servers::Servers;
-use crate::side_by_side::side_by_side;
+use crate::servers::{Servers, Transport};
+use crate::side_by_side::{side_by_side, time};
 
 /// Counts what stages hold, as in programs that ask for it.
 #[global_allocator]
@@ -41,7 +43,7 @@ static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 /// Times stages on servers.
 #[derive(Parser)]
 struct Flags {
-    /// Seconds of timed steps for each number of stages
+    /// Seconds of timed steps for each row of the first part
     #[arg(long, default_value_t = 4.0)]
     seconds: f64,
     /// The latency that is put before every message of the second part, in ms
@@ -50,62 +52,112 @@ struct Flags {
     /// Pairs of steps of the second part
     #[arg(long, default_value_t = 9)]
     pairs: usize,
-    /// Serves, as a process of its own does
-    #[arg(long, hide = true)]
-    serve: bool,
     /// What `cargo bench` passes
     #[arg(long, hide = true)]
     bench: bool,
+    #[command(subcommand)]
+    part: Option<Part>,
+}
+
+/// What is done in a process of its own: burn keeps sessions, and the thread of each, for the life of a process.
+#[derive(Clone, Copy, Subcommand)]
+enum Part {
+    /// Serves
+    #[command(hide = true)]
+    Serve { transport: Transport },
+    /// Prints one row of the first part
+    #[command(hide = true)]
+    Drive { place: Place, width: usize, stages: usize },
+    /// Prints one row of the second part
+    #[command(hide = true)]
+    Wait { delay: u64 },
+}
+
+/// Where stages are.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Place {
+    Threads,
+    Websocket,
+    Iroh,
 }
 
 fn main() {
     let flags = Flags::parse();
-    if flags.serve {
-        return servers::serve();
+    match flags.part {
+        Some(Part::Serve { transport }) => return servers::serve(transport),
+        Some(Part::Drive { place, width, stages }) => return drive(place, width, stages, flags.seconds),
+        Some(Part::Wait { delay }) => return wait(Duration::from_millis(delay), flags.pairs),
+        None => {}
     }
-    actions_a_second(flags.seconds);
-    println!();
-    latency(&flags);
-}
-
-/// Two sizes of stages: of so little that only driving it counts, and of one block.
-fn actions_a_second(seconds: f64) {
     println!(
-        "actions a second of all stages under 1F1B, M = 32: 2 M P / step time; and the controller's CPU time an action"
+        "1F1B, M = {MICRO_BATCHES}: actions (2 M P a step) a second; the controller's CPU time an action, and while nothing is done"
     );
     println!(
-        "{:>5} {:>3} {:>12} {:>12} {:>15} {:>15}",
-        "width", "P", "threads", "servers", "threads, us", "servers, us"
+        "{:>5} {:>3} {:>10} {:>10} {:>10} {:>16}",
+        "width", "P", "place", "actions/s", "us/action", "idle, % of a core"
     );
-    for (width, context) in [(8, 4), (64, 64)] {
-        for stages in [1, 2, 4, 8] {
-            let load = Load { shape: Shape { layers: stages, width, context }, micro_batches: 32, micro_batch_size: 1 };
-            let servers = Servers::start(stages, Duration::ZERO);
-            let [threads, remote] = [vec![Device::flex(); stages], servers.devices()]
-                .map(|devices| rate(&load, &mut load.on(&devices, &OneFOneB), stages, seconds));
-            print!("{width:>5} {stages:>3} {:>12.0} {:>12.0}", threads.actions_a_second, remote.actions_a_second);
-            println!(" {:>15.1} {:>15.1}", threads.cpu_us_an_action, remote.cpu_us_an_action);
+    for width in ["8", "64"] {
+        for stages in ["1", "2", "4", "8"] {
+            for place in ["threads", "websocket", "iroh"] {
+                alone(&["--seconds", &flags.seconds.to_string(), "drive", place, width, stages]);
+            }
         }
     }
-}
-
-struct Rate {
-    actions_a_second: f64,
-    /// NaN where the system does not tell.
-    cpu_us_an_action: f64,
-}
-
-fn rate(load: &Load, pipeline: &mut Pipeline<Bytes, Bytes>, stages: usize, seconds: f64) -> Rate {
-    pipeline.step(load.batch()).expect("a step");
-    let (start, cpu) = (Instant::now(), cpu_seconds());
-    let mut actions = 0;
-    while start.elapsed().as_secs_f64() < seconds {
-        pipeline.step(load.batch()).expect("a step");
-        actions += 2 * load.micro_batches * stages;
+    println!(
+        "\n{:?}, P = {WAITING_STAGES}, a server each; step times in ms, medians; the network as it was measured",
+        waiting_load()
+    );
+    println!(
+        "{:>8} {:>19} {:>8} {:>8} {:>40} {:>10}",
+        "latency", "to the next stage", "1f1b", "eager", "1f1b/eager, of the pairs", "simulated"
+    );
+    for delay in ["0", &flags.delay.to_string()] {
+        alone(&["--pairs", &flags.pairs.to_string(), "wait", delay]);
     }
-    let (took, cpu) = (start.elapsed().as_secs_f64(), cpu_seconds() - cpu);
-    let actions = actions as f64;
-    Rate { actions_a_second: actions / took, cpu_us_an_action: 1e6 * cpu / actions }
+}
+
+/// Runs this program once more.
+fn alone(arguments: &[&str]) {
+    let program = std::env::current_exe().expect("this program");
+    let ended = Command::new(program).args(arguments).status().expect("this program");
+    assert!(ended.success(), "{arguments:?}: {ended}");
+}
+
+const MICRO_BATCHES: usize = 32;
+
+/// Stages of so little that only driving them counts, or of one block.
+fn drive(place: Place, width: usize, stages: usize, seconds: f64) {
+    let shape = Shape { layers: stages, width, context: width.min(64) };
+    let load = Load { shape, micro_batches: MICRO_BATCHES, micro_batch_size: 1 };
+    let served = |transport| Servers::start(stages, transport, Duration::ZERO);
+    let servers = match place {
+        Place::Threads => None,
+        Place::Websocket => Some(served(Transport::Websocket)),
+        Place::Iroh => Some(served(Transport::Iroh)),
+    };
+    let devices = servers.as_ref().map_or_else(|| vec![Device::flex(); stages], Servers::devices);
+    let mut pipeline = load.on(&devices, &OneFOneB);
+    let step = |pipeline: &mut Pipeline<Bytes, Bytes>| drop(pipeline.step(load.batch()).expect("a step"));
+    step(&mut pipeline);
+    let mut steps = 0;
+    let (took, cpu) = used(|| {
+        let start = Instant::now();
+        while start.elapsed().as_secs_f64() < seconds {
+            step(&mut pipeline);
+            steps += 1;
+        }
+    });
+    let (idle_for, idle) = used(|| std::thread::sleep(Duration::from_secs_f64(seconds / 2.0)));
+    let actions = (steps * 2 * MICRO_BATCHES * stages) as f64;
+    print!("{width:>5} {stages:>3} {:>10} {:>10.0}", format!("{place:?}").to_lowercase(), actions / took);
+    println!(" {:>10.1} {:>16.1}", 1e6 * cpu / actions, 100.0 * idle / idle_for);
+}
+
+/// The seconds that something took, and this process' CPU time meanwhile: NaN where the system does not tell.
+fn used(run: impl FnOnce()) -> (f64, f64) {
+    let before = cpu_seconds();
+    let took = time(run).as_secs_f64();
+    (took, cpu_seconds() - before)
 }
 
 /// Of this process until now: Linux counts it in hundredths of a second.
@@ -116,47 +168,46 @@ fn cpu_seconds() -> f64 {
     ticks(11).zip(ticks(12)).map_or(f64::NAN, |(user, system)| (user + system) / 100.0)
 }
 
-/// Two stages, each on a server, behind a latency.
-fn latency(flags: &Flags) {
-    const STAGES: usize = 2;
-    let load = Load { shape: Shape { layers: 2, width: 128, context: 128 }, micro_batches: 8, micro_batch_size: 4 };
-    let delay = Duration::from_millis(flags.delay);
-    let step = |pipeline: &mut Pipeline<Bytes, Bytes>| drop(pipeline.step(load.batch()).expect("a step"));
-    println!("{load:?}, P = {STAGES}, a server each; step times in ms, medians");
-    println!("{:>7} {:>9} {:>9} {:>29} {:>11}", "latency", "1f1b", "eager", "1f1b/eager, of the pairs", "simulated");
-    for delay in [Duration::ZERO, delay] {
-        let servers = Servers::start(STAGES, delay);
-        let [mut plain, mut eager] = [&OneFOneB as &'static (dyn Schedule + Sync), &EagerOneFOneB]
-            .map(|schedule| load.on(&servers.devices(), schedule));
-        let pairs = side_by_side(flags.pairs, || step(&mut plain), || step(&mut eager));
-        let (of_plain, of_eager) = pairs.medians();
-        let costs = costs(&load);
-        let [simulated_plain, simulated_eager] = [&OneFOneB as &(dyn Schedule + Sync), &EagerOneFOneB]
-            .map(|schedule| simulated(schedule, &load, costs, delay));
-        print!("{:>4} ms {:>9.1} {:>9.1}", delay.as_millis(), 1e3 * of_plain, 1e3 * of_eager);
-        println!(" {:>29} {:>11.3}", pairs.to_string(), simulated_plain / simulated_eager);
-    }
+const WAITING_STAGES: usize = 2;
+
+fn waiting_load() -> Load {
+    Load { shape: Shape { layers: 2, width: 128, context: 128 }, micro_batches: 8, micro_batch_size: 4 }
 }
 
-/// Of a stage's forward and backward, in seconds, as local threads take them.
+/// Two stages, each on a server, behind a latency.
+fn wait(delay: Duration, pairs: usize) {
+    let load = waiting_load();
+    let costs = costs(&load);
+    let servers = Servers::start(WAITING_STAGES, Transport::Websocket, delay);
+    let devices = servers.devices();
+    let link = link_speeds(&devices).expect("a network")[0].expect("two servers");
+    let schedules: [&'static (dyn Schedule + Sync); 2] = [&OneFOneB, &EagerOneFOneB];
+    let [mut plain, mut eager] = schedules.map(|schedule| load.on(&devices, schedule));
+    let step = |pipeline: &mut Pipeline<Bytes, Bytes>| drop(pipeline.step(load.batch()).expect("a step"));
+    let pairs = side_by_side(pairs, || step(&mut plain), || step(&mut eager));
+    let (of_plain, of_eager) = pairs.medians();
+    let [simulated_plain, simulated_eager] = schedules.map(|schedule| simulated(schedule, &load, costs, link.latency));
+    print!("{:>5} ms {:>16.1} ms", delay.as_millis(), 1e3 * link.latency.as_secs_f64());
+    print!(" {:>8.1} {:>8.1}", 1e3 * of_plain, 1e3 * of_eager);
+    println!(" {:>40} {:>10.3}", pairs.to_string(), simulated_plain / simulated_eager);
+}
+
+/// Of a stage's forward and backward, in seconds, as a local thread takes them.
 fn costs(load: &Load) -> (f64, f64) {
     let mut pipeline = load.pipeline(1);
-    let mut fastest = f64::INFINITY;
-    for _ in 0..5 {
-        let start = Instant::now();
-        pipeline.step(load.batch()).expect("a step");
-        fastest = fastest.min(start.elapsed().as_secs_f64());
-    }
-    let a_stage = fastest / load.micro_batches as f64 / 2.0;
+    let mut step = || drop(pipeline.step(load.batch()).expect("a step"));
+    step();
+    let fastest = (0..5).map(|_| time(&mut step)).min().expect("five").as_secs_f64();
+    let a_stage = fastest / (load.micro_batches * WAITING_STAGES) as f64;
     (a_stage / 3.0, 2.0 * a_stage / 3.0)
 }
 
 /// The step of a plan whose transfers take this long.
-fn simulated(schedule: &dyn Schedule, load: &Load, (forward, backward): (f64, f64), delay: Duration) -> f64 {
-    let plan = schedule.plan(2, load.micro_batches).expect("a plan");
+fn simulated(schedule: &dyn Schedule, load: &Load, (forward, backward): (f64, f64), latency: Duration) -> f64 {
+    let plan = schedule.plan(WAITING_STAGES, load.micro_batches).expect("a plan");
     let checked = check(plan, load.micro_batches).expect("a plan that can run");
-    let cost = StageCost::new(forward, backward, 0.0).with_latency(delay.as_secs_f64());
-    simulate(&checked, &Costs::by_stage(vec![cost; 2])).step()
+    let cost = StageCost::new(forward, backward, 0.0).with_latency(latency.as_secs_f64());
+    simulate(&checked, &Costs::by_stage(vec![cost; WAITING_STAGES])).step()
 }
 
 /// The devices of servers that anyone here may use.

@@ -20,31 +20,23 @@ Only the folder of a repetition that failed stays, for whom wants to know why; i
 
 import argparse
 import contextlib
-import ctypes
-import fcntl
 import hashlib
-import heapq
-import itertools
 import json
-import multiprocessing
-import os
 import random
 import re
-import select
 import shutil
 import signal
-import socket
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+from remote_hosts import TRANSPORTS, Programs, Run, Violation, ended, network, steps, text, wait
+
 CONTROLLER, A, B, C, SPARE = "controller", "A", "B", "C", "spare"
 HOSTS = [CONTROLLER, A, B, C, SPARE]
-PORT, MTU = 4433, 1500
 MICRO_BATCHES = 4
 MODEL = f"--stages 4 --layers 4 --width 32 --context 32 --micro-batches {MICRO_BATCHES} --micro-batch-size 2"
 STEPS, EVERY = 400, 5
@@ -55,146 +47,24 @@ DELAY, LOSS = 0.020, 0.05
 WATCHDOG = 2
 # More seconds: to ask hosts whether they are there, for threads to end, and for a machine that is busy.
 ASKING, THREADS, BUSY = 5, 5, 13
-LIMIT_OF_STARTING, LIMIT_OF_TRAINING = 60, 180
+LIMIT_OF_TRAINING = 180
 
 
-class Violation(Exception):
-    """A promise that was not kept."""
+class References:
+    """What trainings on one host end with."""
 
+    def __init__(self, programs):
+        self.programs, self.parameters = programs, {}
 
-# Namespaces.
-
-LIBC = ctypes.CDLL(None, use_errno=True)
-CLONE_NEWNET, PR_SET_PDEATHSIG = 0x40000000, 1
-TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
-
-
-def system(call, *arguments):
-    if call(*arguments) != 0:
-        raise OSError(ctypes.get_errno(), f"{call.__name__}: {os.strerror(ctypes.get_errno())}")
-
-
-def end_with_parent():
-    system(LIBC.prctl, PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-class Host:
-    """A network namespace with a TUN device, whose other end is `tun`."""
-
-    def __init__(self, address, home):
-        self.address, self.home = address, home
-        system(LIBC.unshare, CLONE_NEWNET)
-        try:
-            self.namespace = os.open("/proc/self/ns/net", os.O_RDONLY)
-            self.tun = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
-            fcntl.ioctl(self.tun, TUNSETIFF, struct.pack("16sH22x", b"net", IFF_TUN | IFF_NO_PI))
-        finally:
-            system(LIBC.setns, home, CLONE_NEWNET)
-        for command in ["link set lo up", f"address add {address}/24 dev net", f"link set net mtu {MTU} up"]:
-            self.ip(command)
-
-    @contextlib.contextmanager
-    def inside(self):
-        system(LIBC.setns, self.namespace, CLONE_NEWNET)
-        try:
-            yield
-        finally:
-            system(LIBC.setns, self.home, CLONE_NEWNET)
-
-    def ip(self, command):
-        with self.inside():
-            subprocess.run(["ip", *command.split()], check=True)
-
-    def cut(self):
-        self.ip("link set net down")
-
-    def start(self, command, folder, name):
-        """A process on this host, which writes what it says into two files."""
-        with self.inside(), open(folder / f"{name}.out", "wb") as out, open(folder / f"{name}.err", "wb") as err:
-            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, process_group=0,
-                                    preexec_fn=end_with_parent, env={**os.environ, "RUST_BACKTRACE": "0"})
-
-    def close(self):
-        os.close(self.namespace)
-        os.close(self.tun)
-
-
-@contextlib.contextmanager
-def network(delay, loss, seed):
-    """All hosts by their names, and the network between them."""
-    with contextlib.ExitStack() as held:
-        home = os.open("/proc/self/ns/net", os.O_RDONLY)
-        held.callback(os.close, home)
-        hosts = {}
-        for number, name in enumerate(HOSTS, start=1):
-            hosts[name] = Host(f"10.77.0.{number}", home)
-            held.callback(hosts[name].close)
-        tuns = {socket.inet_aton(host.address): host.tun for host in hosts.values()}
-        hub = multiprocessing.get_context("fork").Process(target=carry, args=(tuns, delay, loss, seed))
-        hub.start()
-        held.callback(hub.join)
-        held.callback(hub.kill)
-        yield hosts
-
-
-def carry(tuns, delay, loss, seed):
-    """Hands every packet to the host it is for, so many seconds late, and some of them not at all."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with_parent()
-    chance, numbers, late = random.Random(seed), itertools.count(), []
-    ready = select.epoll()
-    for tun in tuns.values():
-        ready.register(tun, select.EPOLLIN)
-    while True:
-        for tun, _ in ready.poll(max(0, late[0][0] - time.monotonic()) if late else None):
-            due = time.monotonic() + delay
-            for packet in packets(tun):
-                # What is not IPv4 has something else there.
-                to = tuns.get(packet[16:20])
-                if to is not None and chance.random() >= loss:
-                    heapq.heappush(late, (due, next(numbers), to, packet))
-        now = time.monotonic()
-        while late and late[0][0] <= now:
-            _, _, to, packet = heapq.heappop(late)
-            # A link that is down, or a queue that is full, takes none.
-            with contextlib.suppress(OSError):
-                os.write(to, packet)
-
-
-def packets(tun, most=64):
-    """Those that wait there, or a part of them, so that others get their turn."""
-    for _ in range(most):
-        try:
-            yield os.read(tun, MTU)
-        except OSError:
-            return
-
-
-# Programs.
-
-
-class Programs:
-    def __init__(self, folder):
-        self.stageline, self.references = folder / "stageline", {}
-        self.gpt = next((path for path in [folder / "examples/gpt", folder / "gpt"] if path.exists()), None)
-        if self.gpt is None or not self.stageline.exists():
-            sys.exit(f"{folder} lacks `stageline` or `examples/gpt`; build them as this script's beginning says")
-
-    def reference(self, steps):
+    def after(self, steps):
         """The parameters after so many steps of a training on one host."""
-        if steps not in self.references:
+        if steps not in self.parameters:
             with tempfile.TemporaryDirectory() as folder:
                 flags = f"--data {text(Path(folder))} --steps {steps} --schedule-steps {STEPS}"
-                command = [self.gpt, *MODEL.split(), *flags.split()]
+                command = [self.programs.gpt, *MODEL.split(), *flags.split()]
                 training = subprocess.run(command, check=True, capture_output=True, timeout=LIMIT_OF_TRAINING)
-                self.references[steps] = parameters(training.stdout)
-        return self.references[steps]
-
-
-def text(folder):
-    path = folder / "text"
-    path.write_text("".join(f"line {line} of {line * line % 97}\n" for line in range(400)))
-    return path
+                self.parameters[steps] = parameters(training.stdout)
+        return self.parameters[steps]
 
 
 def parameters(said):
@@ -202,55 +72,19 @@ def parameters(said):
     return found and found[1].decode()
 
 
-class Repetition:
-    """The servers and trainings of a repetition, with a folder of their own."""
+class Repetition(Run):
+    """Four stages, the first on the controller."""
 
-    def __init__(self, programs, transport, hosts, folder):
-        self.programs, self.transport, self.hosts, self.folder = programs, transport, hosts, folder
-        self.text, self.token, self.kept, self.log = text(folder), folder / "token", folder / "kept", folder / "log"
-        self.token.write_text("a secret\n")
-        self.processes, self.servers, self.names = [], {}, {}
-
-    def start(self, host, command, name):
-        process = self.hosts[host].start(command, self.folder, name)
-        self.processes.append(process)
-        return process
-
-    def close(self):
-        for process in self.processes:
-            process.kill()
-            process.wait()
-
-    def serve(self, *hosts):
-        """Starts servers; they have names once they listen."""
-        for host in hosts:
-            reach = {"iroh": f"iroh --relays disabled --key {self.folder}/key-{host}", "websocket": "websocket"}
-            flags = f"serve --transport {reach[self.transport]} --token-file {self.token} --port {PORT}"
-            self.servers[host] = self.start(host, [self.programs.stageline, *flags.split()], f"server-{host}")
-        for host in hosts:
-            printed = wait(lambda: self.listening(host), LIMIT_OF_STARTING, f"server {host} listens", self.servers[host])
-            address = f"{self.hosts[host].address}:{PORT}"
-            # Without a default route a server does not know its address.
-            self.names[host] = f"iroh:{printed['id']}@{address}" if self.transport == "iroh" else f"ws://{address}"
-
-    def listening(self, host):
-        return re.search(r"^--device (?:iroh:(?P<id>\w+)|ws:).*\n", (self.folder / f"server-{host}.out").read_text(), re.M)
+    def __init__(self, references, transport, hosts, folder):
+        super().__init__(references.programs, transport, hosts, folder)
+        self.references = references
+        self.kept, self.log = folder / "kept", folder / "log"
 
     def train(self, name, steps, servers, *flags):
         """A training with its first stage on the controller and the other ones on these servers."""
         device = ",".join(["cpu", *(f"{self.names[host]}/0" for host in servers)])
-        common = f"--token-file {self.token} --checkpoint {self.kept} --every {EVERY} --watchdog {WATCHDOG}"
+        common = f"{MODEL} --checkpoint {self.kept} --every {EVERY} --watchdog {WATCHDOG}"
         return self.gpt(CONTROLLER, name, f"--device {device} --steps {steps} {common}", *flags)
-
-    def gpt(self, host, name, *flags):
-        words = " ".join([f"{MODEL} --data {self.text}", *flags]).split()
-        return self.start(host, [self.programs.gpt, *words], name)
-
-    def steps(self):
-        """Those that are in the log."""
-        lines = self.log.read_bytes().splitlines(keepends=True) if self.log.exists() else []
-        written = [json.loads(line) for line in lines if line.endswith(b"\n")]
-        return [line for line in written if "step" in line]
 
     def checkpoints(self):
         """After how many steps there is one, and its folder."""
@@ -263,31 +97,12 @@ class Repetition:
         if status != 0:
             raise Violation(f"{name} ended with status {status}")
         found = parameters((self.folder / f"{name}.out").read_bytes())
-        if found != self.programs.reference(steps):
-            raise Violation(f"{name}: parameters {found} after {steps} steps, {self.programs.reference(steps)} on one host")
+        if found != (expected := self.references.after(steps)):
+            raise Violation(f"{name}: parameters {found} after {steps} steps, {expected} on one host")
 
     def error(self):
         """What the training said on stderr."""
         return (self.folder / "training.err").read_text(errors="replace")
-
-
-def wait(condition, limit, what, process):
-    """What is true at last; it is a violation that it takes too long, or that the process ends before."""
-    end = time.monotonic() + limit
-    while not (found := condition()):
-        if process.poll() is not None:
-            raise Violation(f"it ended with status {process.returncode} before {what}")
-        if time.monotonic() > end:
-            raise Violation(f"not within {limit} s: {what}")
-        time.sleep(0.005)
-    return found
-
-
-def ended(process, limit, name):
-    try:
-        return process.wait(limit)
-    except subprocess.TimeoutExpired:
-        raise Violation(f"{name} did not end within {limit} s") from None
 
 
 # Cases. Each gives how many seconds the training took to end, from the fault or from its start.
@@ -322,10 +137,10 @@ def lost_host(fault):
 
 def somewhere_in_a_step(run, training, chance):
     """Waits for a random number of steps, and then for a random part of one."""
-    wait(run.steps, LIMIT_OF_TRAINING, "a step", training)
-    began, steps = time.monotonic(), chance.choice(BEFORE)
-    wait(lambda: len(run.steps()) >= steps and run.checkpoints(), LIMIT_OF_TRAINING, f"{steps} steps", training)
-    time.sleep(chance.random() * (time.monotonic() - began) / (len(run.steps()) - 1))
+    wait(lambda: steps(run.log), LIMIT_OF_TRAINING, "a step", training)
+    began, before = time.monotonic(), chance.choice(BEFORE)
+    wait(lambda: len(steps(run.log)) >= before and run.checkpoints(), LIMIT_OF_TRAINING, f"{before} steps", training)
+    time.sleep(chance.random() * (time.monotonic() - began) / (len(steps(run.log)) - 1))
 
 
 def in_time(took):
@@ -359,9 +174,9 @@ def is_whole(checkpoint):
 
 
 def goes_on_elsewhere(run):
-    steps = max(run.checkpoints()) + AFTER
+    until = max(run.checkpoints()) + AFTER
     run.serve(SPARE)
-    run.ends_well(run.train("resumed", steps, [A, SPARE, C], "--resume latest"), "resumed", steps)
+    run.ends_well(run.train("resumed", until, [A, SPARE, C], "--resume latest"), "resumed", until)
 
 
 CASES = {
@@ -371,16 +186,15 @@ CASES = {
     "delay": bad_network,
     "loss": bad_network,
 }
-TRANSPORTS = ["iroh", "websocket"]
 
 
-def repeat(programs, transport, case, seed):
+def repeat(references, transport, case, seed):
     """Seconds, or nothing where a promise was not kept."""
     folder, kept = Path(tempfile.mkdtemp(prefix=f"stageline-{transport}-{case}-")), False
     delay, loss = DELAY if case == "delay" else 0, LOSS if case == "loss" else 0
     try:
-        with network(delay, loss, seed) as hosts:
-            with contextlib.closing(Repetition(programs, transport, hosts, folder)) as run:
+        with network(HOSTS, delay, loss, seed) as hosts:
+            with contextlib.closing(Repetition(references, transport, hosts, folder)) as run:
                 return CASES[case](run, random.Random(seed))
     except Violation as violation:
         kept = True
@@ -419,13 +233,13 @@ def main():
     chosen = options()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
     sys.stdout.reconfigure(line_buffering=True)
-    programs = Programs(chosen.programs.resolve())
+    references = References(Programs(chosen.programs.resolve()))
     rows, failed = [], False
     for transport in TRANSPORTS if chosen.transport == "both" else [chosen.transport]:
         for case in CASES if chosen.case == "all" else [chosen.case]:
             results = []
             for number in range(1, chosen.times + 1):
-                took = repeat(programs, transport, case, f"{chosen.seed} {transport} {case} {number}")
+                took = repeat(references, transport, case, f"{chosen.seed} {transport} {case} {number}")
                 results.append(took)
                 print(f"{transport} {case} {number}/{chosen.times}: {'FAILED' if took is None else f'{took:.1f} s'}")
             rows.append(row(transport, case, results))

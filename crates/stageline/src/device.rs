@@ -35,17 +35,8 @@ impl DeviceName {
     /// # Errors
     /// [`DeviceErrors`] says of every device that cannot be used why not.
     pub fn open_all(names: &[Self], token: Option<&Token>) -> Result<Vec<Device>, DeviceErrors> {
-        let encrypted = |name: &Self| match name {
-            Self::Remote(RemoteName { host, .. }) => Some(matches!(host, HostName::Iroh { .. })),
-            _ => None,
-        };
-        let of_kind = |kind| names.iter().find(|name| encrypted(name) == Some(kind));
-        if let (Some(iroh), Some(web_socket)) = (of_kind(true), of_kind(false)) {
-            return Err(DeviceErrors(vec![DeviceError::TwoWays {
-                devices: Box::new([iroh.clone(), web_socket.clone()]),
-            }]));
-        }
-        if let Some(name) = of_kind(false) {
+        let is_plain = |name: &&Self| matches!(name, Self::Remote(RemoteName { host: HostName::WebSocket { .. }, .. }));
+        if let Some(name) = names.iter().find(is_plain) {
             tracing::warn!(
                 "`{name}` is reached without encryption: who can read the network sees the token and all tensors"
             );
@@ -191,15 +182,6 @@ pub enum DeviceError {
     /// It is on another host, and cannot be reached or used.
     #[error(transparent)]
     Remote(#[from] RemoteError),
-    /// Servers of two kinds, between which no tensor goes.
-    #[error(
-        "`{}` and `{}` cannot be in one pipeline: no tensor goes from Iroh to WebSocket; serve all \
-         devices in one of these ways", devices[0], devices[1]
-    )]
-    TwoWays {
-        /// One of each.
-        devices: Box<[DeviceName; 2]>,
-    },
     /// It is there, but a first kernel does not run on it.
     #[error(
         "`{device}` was found, but does not compute: {cause}; look whether CUDA's libraries (libcuda, libnvrtc) can be loaded \

@@ -299,11 +299,15 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             self.stop.raise(error);
         }
         let error = self.stop.take_error().map(|error| self.of_hosts(error));
-        self.join(match error {
+        let patience = match &error {
             // Who waits for a lost host does not end.
-            Some(StepError::HostsLost { .. }) => Some(AFTER_AN_ERROR),
+            Some(StepError::HostsLost { hosts, .. }) => {
+                self.give_up(hosts);
+                Some(AFTER_AN_ERROR)
+            }
             _ => self.stepping.watchdog.map(|watchdog| AFTER_AN_ERROR.max(watchdog.many(self.longest))),
-        });
+        };
+        self.join(patience);
         error.or_else(|| self.stop.take_error()).unwrap_or(StepError::Stopped { during: self.during })
     }
 
@@ -341,10 +345,9 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         // To ask is cheap, so it need not be as long as many actions; but who is asked again and again is there.
         let floors = stall.still.div_duration_f64(watchdog.floor) as u32;
         if floors > self.asked.replace(floors) && floors.is_power_of_two() {
-            let hosts = self.lost_hosts();
-            if !hosts.is_empty() {
-                let (during, cause) = (self.during, Box::new(StepError::Stalled(Box::new(stall))));
-                return Err(Ended::ByCaller(StepError::HostsLost { hosts, during, cause }));
+            let error = self.of_hosts(StepError::Stalled(Box::new(stall)));
+            if matches!(error, StepError::HostsLost { .. }) {
+                return Err(Ended::ByCaller(error));
             }
         }
         Ok(())

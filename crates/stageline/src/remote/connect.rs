@@ -2,7 +2,7 @@
 
 use std::net::ToSocketAddrs;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -124,13 +124,13 @@ pub(super) struct Asked {
 }
 
 /// Asks the host of a device whether it is still there, by a session of its own: that of the device may be what is lost.
-pub(super) fn ask(Connected { name, token, .. }: Connected) -> Asked {
+pub(super) fn ask(connected: Arc<Connected>) -> Asked {
     static ASKED: AtomicUsize = AtomicUsize::new(0);
     let purpose = format!("is it there {}", ASKED.fetch_add(1, Ordering::Relaxed));
     let (done, answer) = mpsc::channel();
-    let host = name.host.clone();
+    let host = connected.name.host.clone();
     thread::spawn(move || {
-        done.send(match open(&name, token.as_ref(), &purpose) {
+        done.send(match open(&connected.name, connected.token.as_ref(), &purpose) {
             Err(RemoteError::Unreachable { cause, .. }) => Err(cause),
             // Who refuses is there.
             _ => Ok(()),

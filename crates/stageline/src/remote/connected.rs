@@ -1,5 +1,7 @@
 //! The devices of other hosts that this program has connected.
 
+use std::sync::Arc;
+
 use burn::backend::tensor::Device as DeviceOf;
 use burn::backend::{DispatchDevice, Remote};
 use burn::tensor::Device;
@@ -9,7 +11,6 @@ use super::name::RemoteName;
 use super::token::Token;
 
 /// One of them.
-#[derive(Clone)]
 pub(super) struct Connected {
     pub(super) device: DeviceOf<Remote>,
     pub(super) name: RemoteName,
@@ -20,7 +21,6 @@ pub(super) struct Connected {
 
 /// The same device, by sessions in which nothing but transfers has a place: a server does what is asked of it in one session one after
 /// the other, and one that waits for a tensor does nothing else.
-#[derive(Clone)]
 pub(super) struct Transfers {
     /// To it, down the stages.
     pub(super) activations: Device,
@@ -30,12 +30,12 @@ pub(super) struct Transfers {
     pub(super) outgoing: Device,
 }
 
-static CONNECTED: RwLock<Vec<Connected>> = RwLock::new(Vec::new());
+static CONNECTED: RwLock<Vec<Arc<Connected>>> = RwLock::new(Vec::new());
 
 pub(super) fn remember(connected: Connected) {
     let mut all = CONNECTED.write();
     all.retain(|other| other.device != connected.device);
-    all.push(connected);
+    all.push(Arc::new(connected));
 }
 
 pub(super) fn has_kernels(device: &DeviceOf<Remote>) -> bool {
@@ -51,10 +51,10 @@ pub(super) fn remote(device: &Device) -> Option<DeviceOf<Remote>> {
 }
 
 /// What is known of a device, or of a session for its transfers, if it is one of another host, and was connected by its name.
-pub(super) fn find(device: &Device) -> Option<Connected> {
+pub(super) fn find(device: &Device) -> Option<Arc<Connected>> {
     let asked = device.clone().inner();
     let device = remote(device)?;
-    let is_it = |connected: &&Connected| {
+    let is_it = |connected: &&Arc<Connected>| {
         let Transfers { activations, gradients, outgoing } = &connected.transfers;
         connected.device == device || [activations, gradients, outgoing].into_iter().any(|session| *session == asked)
     };

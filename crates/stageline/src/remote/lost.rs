@@ -30,9 +30,11 @@ impl fmt::Display for LostHost {
 /// The hosts of stages on these devices that do not answer any more, asked anew and all at once.
 #[cfg(feature = "remote")]
 pub(crate) fn lost_hosts<'a>(stages: impl Iterator<Item = (Replica, usize, &'a Device)>) -> Vec<LostHost> {
+    use std::sync::Arc;
+
     use super::connected;
 
-    let mut hosts: Vec<(connected::Connected, Vec<(Replica, usize)>)> = Vec::new();
+    let mut hosts: Vec<(Arc<connected::Connected>, Vec<(Replica, usize)>)> = Vec::new();
     for (replica, stage, device) in stages {
         let Some(connected) = connected::find(device) else { continue };
         match hosts.iter_mut().find(|(known, _)| known.name.host == connected.name.host) {

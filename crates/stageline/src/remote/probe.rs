@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use burn::tensor::{Device, Tensor};
 
-use super::connected::{self, Connected};
+use super::connected;
 use super::route::{Route, moved};
 use crate::failure::Failure;
 
@@ -40,7 +40,7 @@ const LARGE: usize = 1 << 20;
 /// # Errors
 /// [`Failure`] where a host does not answer.
 pub fn link_speeds(devices: &[Device]) -> Result<Vec<Option<LinkSpeed>>, Failure> {
-    let host = |device: &Device| connected::find(device).map(|Connected { name, .. }| name.host);
+    let host = |device: &Device| connected::find(device).map(|found| found.name.host.clone());
     let between = |pair: &[Device]| (host(&pair[0]) != host(&pair[1])).then(|| in_time(&pair[0], &pair[1])).transpose();
     devices.windows(2).map(between).collect()
 }

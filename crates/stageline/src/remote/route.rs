@@ -17,17 +17,18 @@ impl Route {
         {
             use super::connected::find;
 
-            let [transfers, of_next] = [previous, next].map(|device| find(device).map(|found| found.transfers));
+            let found = [previous, next].map(find);
+            let [transfers, of_next] = found.each_ref().map(|found| found.as_ref().map(|found| &found.transfers));
             let route = match (transfers, of_next) {
                 (None, None) => None,
                 (Some(up), Some(down)) if by_this_host(&up.outgoing, &down.outgoing) => {
-                    Some([up.outgoing, down.outgoing])
+                    Some([&up.outgoing, &down.outgoing])
                 }
-                (Some(up), Some(down)) => Some([down.activations, up.gradients]),
-                (Some(up), None) => Some([up.outgoing, up.gradients]),
-                (None, Some(down)) => Some([down.activations, down.outgoing]),
+                (Some(up), Some(down)) => Some([&down.activations, &up.gradients]),
+                (Some(up), None) => Some([&up.outgoing, &up.gradients]),
+                (None, Some(down)) => Some([&down.activations, &down.outgoing]),
             };
-            if let Some([activations, gradients]) = route {
+            if let Some([activations, gradients]) = route.map(|route| route.map(Device::clone)) {
                 return Self { activations, gradients };
             }
         }
@@ -37,14 +38,18 @@ impl Route {
 
 /// Whether tensors go from one device to the other by this host: burn's servers have one connection for all tensors between two of them
 /// over WebSocket, on which those of one session wait for those of another.
+/// Between one of WebSocket and one of Iroh they have none.
 fn by_this_host(from: &Device, to: &Device) -> bool {
     #[cfg(feature = "remote")]
     {
         use super::connected::find;
         use super::name::HostName;
 
-        let host = |device| Some(find(device)?.name.host).filter(|host| matches!(host, HostName::WebSocket { .. }));
-        host(from).zip(host(to)).is_some_and(|(from, to)| from != to)
+        let of_web_socket = |host: &HostName| matches!(host, HostName::WebSocket { .. });
+        find(from).zip(find(to)).is_some_and(|(from, to)| {
+            let hosts = [&from.name.host, &to.name.host];
+            hosts[0] != hosts[1] && hosts.into_iter().any(of_web_socket)
+        })
     }
     #[cfg(not(feature = "remote"))]
     {

@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""What a latency between hosts costs under 1F1B and eager 1F1B, beside the simulation.
+
+    cargo build --release --bins --examples
+    python scripts/remote-latency.py --programs target/release [--rounds 3] [--delays 0,20]
+
+Needs what remote_hosts.py needs. Two stages are on servers on a host each, the controller is on a third one. Rounds take turns with
+the schedules, so that what disturbs the machine disturbs both. Step times are medians over the steps of a training, without the first
+ones; the ratio is 1F1B over eager 1F1B, of each round. The simulation has what a training in threads of this host took for each action,
+and the network that the trainings on servers measured.
+"""
+
+import argparse
+import contextlib
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from remote_hosts import TRANSPORTS, Programs, Run, Violation, ended, network, steps, text
+
+CONTROLLER, HOSTS = "controller", ["A", "B"]
+MODEL = "--stages 2 --layers 4 --width 128 --context 64 --micro-batches 16 --micro-batch-size 2 --cores-per-stage 1"
+PLAIN, EAGER = SCHEDULES = ["1f1b", "eager-1f1b"]
+STEPS, WARM_UP, LIMIT = 12, 3, 300
+
+
+def measured(run, schedule, round_):
+    """The seconds of a step, and the network from the first server to the second."""
+    name = f"{schedule}-{round_}"
+    log, device = run.folder / f"{name}.log", ",".join(f"{run.names[host]}/0" for host in HOSTS)
+    training = run.gpt(CONTROLLER, name, f"{MODEL} --schedule {schedule} --steps {STEPS} --device {device} --log {log}")
+    if status := ended(training, LIMIT, name):
+        raise Violation(f"{name} ended with status {status}: {(run.folder / f'{name}.err').read_text()}")
+    with open(log) as lines:
+        link = json.loads(next(lines))["links"][0]
+    return statistics.median(line["step_seconds"] for line in steps(log)[WARM_UP:]), link
+
+
+def simulated(programs, log, link):
+    """1F1B over eager 1F1B."""
+    network = f"--latency {1e3 * link['latency']} --bandwidth {link['bandwidth'] / 1e9}"
+
+    def step(schedule):
+        command = [programs.stageline, *f"predict --from {log} --schedule {schedule} {network} --json".split()]
+        return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)["step_seconds"]
+
+    return step(PLAIN) / step(EAGER)
+
+
+def row(programs, transport, delay, rounds, local):
+    with network([CONTROLLER, *HOSTS], delay=delay / 1e3) as hosts, tempfile.TemporaryDirectory() as folder:
+        with contextlib.closing(Run(programs, transport, hosts, Path(folder))) as run:
+            run.serve(*HOSTS)
+            found = [[measured(run, schedule, number) for schedule in SCHEDULES] for number in range(rounds)]
+    times = [[seconds for seconds, _ in pair] for pair in found]
+    plain, eager = (1e3 * statistics.median(column) for column in zip(*times))
+    ratios = sorted(plain / eager for plain, eager in times)
+    link = min((link for pair in found for _, link in pair), key=lambda link: link["latency"])
+    figures = f"{1e3 * link['latency']:.1f} | {plain:.0f} | {eager:.0f} | {statistics.median(ratios):.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f})"
+    return f"| {transport} | {delay} | {figures} | {simulated(programs, local, link):.3f} |"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--programs", type=Path, required=True, help="the folder with `stageline` and `examples/gpt`")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each schedule trains [3]")
+    parser.add_argument("--delays", default="0,20", help="how late packets are, in ms [0,20]")
+    parser.add_argument("--transport", choices=TRANSPORTS, default=TRANSPORTS[0])
+    chosen = parser.parse_args()
+    sys.stdout.reconfigure(line_buffering=True)
+    programs = Programs(chosen.programs.resolve())
+    with tempfile.TemporaryDirectory() as folder:
+        local = Path(folder) / "local.log"
+        command = f"{programs.gpt} {MODEL} --data {text(Path(folder))} --steps {STEPS} --log {local}"
+        subprocess.run(command.split(), check=True, capture_output=True, timeout=LIMIT)
+        print("| transport | packets late, ms | a transfer, ms | 1f1b, ms | eager, ms | 1f1b / eager | simulated |",
+              "| --- | --- | --- | --- | --- | --- | --- |", sep="\n")
+        for delay in chosen.delays.split(","):
+            print(row(programs, chosen.transport, float(delay), chosen.rounds, local))
+
+
+if __name__ == "__main__":
+    main()
