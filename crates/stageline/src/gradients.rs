@@ -9,7 +9,7 @@ use burn::tensor::{FloatDType, Tensor};
 use crate::clip::Scaling;
 use crate::deferred::{Deferred, Sum};
 use crate::ledger::Ledger;
-use crate::norm::squared_norms;
+use crate::norm::SquaredNorms;
 use crate::weight::Weight;
 
 /// Adds the gradients of every micro-batch in ascending order, in whichever order they come, group by group.
@@ -107,8 +107,8 @@ impl GradientSum {
     }
 
     /// The squared norm of every parameter's sum, in the order of the module's parameters.
-    pub(crate) fn squared_norms<M: Module>(&mut self, module: &M) -> Vec<f64> {
-        squared_norms(module, &self.total)
+    pub(crate) fn squared_norms<M: Module>(&self, module: &M) -> SquaredNorms {
+        SquaredNorms::of(module, &self.total)
     }
 
     /// The sum once more, in the same memory.

@@ -5,7 +5,7 @@ use stageline_schedule::Transfer;
 
 use crate::location::between_gpus;
 use crate::payload::{Payload, PayloadMapper, bytes_of};
-use crate::remote::{Route, moved};
+use crate::remote::{Lanes, Route, moved};
 use crate::stop::{Stopped, Waits};
 use crate::tape::LeafGradients;
 use crate::threads::{Receiver, Sender, bounded};
@@ -29,7 +29,7 @@ pub(crate) struct Downstream<T> {
     gradients: Receiver<Message<LeafGradients>>,
     here: Device,
     /// Where activations go, to be taken from.
-    to: Device,
+    to: Lanes,
 }
 
 /// The end of the stage that receives activations.
@@ -38,7 +38,7 @@ pub(crate) struct Upstream<T> {
     gradients: Sender<Message<LeafGradients>>,
     here: Device,
     /// Where gradients go, to be taken from.
-    to: Device,
+    to: Lanes,
 }
 
 /// Joins a stage on `previous` to one on `next` by channels that hold `capacity` micro-batches each way.
@@ -67,7 +67,7 @@ impl<T: Payload> Downstream<T> {
         activation: Weighted<T>,
     ) -> Result<u64, Stopped> {
         let Weighted { payload, weight } = activation;
-        let mut mover = MoveTo { device: &self.to, bytes: 0 };
+        let mut mover = MoveTo { device: self.to.of(transfer.micro_batch), bytes: 0 };
         let payload = turns.issue(transfer, waits, || payload.map(&mut mover))?;
         let content = Weighted { payload, weight };
         waits.send(&self.activations, Message { micro_batch: transfer.micro_batch, content })?;
@@ -94,7 +94,7 @@ impl<T: Payload> Upstream<T> {
         gradients: LeafGradients,
     ) -> Result<u64, Stopped> {
         let bytes = gradients.bytes();
-        let content = turns.issue(transfer, waits, || gradients.moved_to(&self.to))?;
+        let content = turns.issue(transfer, waits, || gradients.moved_to(self.to.of(transfer.micro_batch)))?;
         waits.send(&self.gradients, Message { micro_batch: transfer.micro_batch, content })?;
         Ok(bytes)
     }

@@ -6,20 +6,32 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{FloatDType, Tensor};
 
-/// The sum of squares of every parameter's gradient, in f64, in the order of the module's parameters; 0 where there is none.
+use crate::readout::read;
+
+/// The sum of squares of every parameter's gradient, on the device, in the order of the module's parameters.
 ///
 /// Parameter by parameter, so that their sum in layer order does not depend on where the model is cut.
-pub(crate) fn squared_norms<M: Module>(module: &M, gradients: &GradientsParams) -> Vec<f64> {
-    let mut squares = Squares { gradients, seen: HashSet::new(), sums: Vec::new() };
-    module.visit(&mut squares);
-    let there: Vec<_> = squares.sums.iter().flatten().cloned().collect();
-    if there.is_empty() {
-        return vec![0.0; squares.sums.len()];
+#[derive(Default)]
+pub(crate) struct SquaredNorms(Vec<Option<Tensor<1>>>);
+
+impl SquaredNorms {
+    pub(crate) fn of<M: Module>(module: &M, gradients: &GradientsParams) -> Self {
+        let mut squares = Squares { gradients, seen: HashSet::new(), sums: Vec::new() };
+        module.visit(&mut squares);
+        Self(squares.sums)
     }
-    // One read for all of them: it waits for the device.
-    let read = Tensor::cat(there, 0).into_data();
-    let mut read = read.iter::<f64>();
-    squares.sums.iter().map(|sum| sum.as_ref().and_then(|_| read.next()).unwrap_or(0.0)).collect()
+
+    /// They, 0 where there is no gradient; and the numbers of other tensors.
+    pub(crate) fn read_with(&self, others: &[Tensor<1>]) -> (Vec<f64>, Vec<Vec<f64>>) {
+        let mut numbers = read(self.0.iter().flatten().chain(others));
+        let squares =
+            self.0.iter().map(|sum| sum.as_ref().and_then(|_| numbers.next()).map_or(0.0, |square| square[0]));
+        (squares.collect(), numbers.collect())
+    }
+
+    pub(crate) fn are_finite(&self) -> bool {
+        self.read_with(&[]).0.into_iter().all(f64::is_finite)
+    }
 }
 
 struct Squares<'a> {

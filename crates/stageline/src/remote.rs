@@ -32,7 +32,7 @@ pub(crate) use lost::lost_hosts;
 pub use name::{HostName, Reach, RemoteName};
 #[cfg(feature = "remote")]
 pub use probe::{LinkSpeed, link_speeds};
-pub(crate) use route::{Route, by_the_host, moved};
+pub(crate) use route::{Lanes, Route, by_the_host, moved};
 #[cfg(feature = "serve")]
 pub use serve::{Admission, Listen, ServeError, Server};
 pub use token::Token;

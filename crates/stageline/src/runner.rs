@@ -19,7 +19,7 @@ use crate::gradients::{GradientSum, Half, joined};
 use crate::health::{Examination, ParameterHealth};
 use crate::layout::StageState;
 use crate::link::{Upstream, Weighted};
-use crate::norm::squared_norms;
+use crate::norm::SquaredNorms;
 use crate::placing::place;
 use crate::recompute::gather;
 use crate::replica::Replica;
@@ -275,8 +275,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         let (mut half, came_finite) = self.halves.take(micro_batch);
         if came_finite {
             half.complete();
-            let squares = squared_norms(self.trained.computing(), &half.gradients);
-            if squares.into_iter().any(|square| !square.is_finite()) {
+            if !SquaredNorms::of(self.trained.computing(), &half.gradients).are_finite() {
                 self.blame(micro_batch, Origin::Backward);
             }
         }
@@ -308,7 +307,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         let gradients = joined(module, gradients, beside);
         let left_finite = !came_finite || {
             let to_input = matches!(self.source, Source::Batch(_)) || self.departing.get(micro_batch).is_finite();
-            to_input && squared_norms(module, &gradients).into_iter().all(f64::is_finite)
+            to_input && SquaredNorms::of(module, &gradients).are_finite()
         };
         let gradients = self.ties.exchange(module, micro_batch, gradients, waits)?;
         if !left_finite {
@@ -405,15 +404,16 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
 
     fn finish(&mut self) -> Outcome {
         let mode = std::mem::replace(&mut self.mode, Mode::Idle);
-        let (squared_norms, culprits) = match mode {
+        let (squares, culprits) = match mode {
             Mode::Training { inspection: None, context } if self.collective.is_root() => {
                 let module = self.trained.module();
                 self.gradients.unscale(module, context.loss_scale);
-                (self.gradients.squared_norms(module), Vec::new())
+                (Some(self.gradients.squared_norms(module)), Vec::new())
             }
-            Mode::Training { inspection: Some(culprits), .. } => (Vec::new(), culprits),
-            Mode::Training { .. } | Mode::Evaluating(_) | Mode::Idle => (Vec::new(), Vec::new()),
+            Mode::Training { inspection: Some(culprits), .. } => (None, culprits),
+            Mode::Training { .. } | Mode::Evaluating(_) | Mode::Idle => (None, Vec::new()),
         };
+        let (squared_norms, losses) = squares.unwrap_or_default().read_with(&self.sink.losses());
         Outcome {
             replica: self.replica,
             stage: self.stage,
@@ -421,7 +421,7 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
             reductions: std::mem::take(&mut self.reductions),
             culprits,
             ledger: self.gradients.ledger(),
-            losses: self.sink.losses(),
+            losses,
         }
     }
 

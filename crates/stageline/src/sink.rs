@@ -41,8 +41,8 @@ pub(crate) trait Sink<M>: Send {
     /// Hands its output on; so many bytes.
     fn send(&mut self, transfer: Transfer, turns: &Turns, waits: &Waits) -> Result<u64, Stopped>;
     fn receive_gradient(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped>;
-    /// The losses of the pass, micro-batch by micro-batch and term by term, where they are made.
-    fn losses(&mut self) -> Vec<Vec<f64>>;
+    /// The losses of the pass, micro-batch by micro-batch and term by term, where they are made; on the device still.
+    fn losses(&mut self) -> Vec<Tensor<1>>;
     /// Leaves the losses of the pass alone.
     fn forget(&mut self);
 }
@@ -101,7 +101,7 @@ impl<S: Stage> Sink<S> for ToNext<S::Output> {
         Ok(())
     }
 
-    fn losses(&mut self) -> Vec<Vec<f64>> {
+    fn losses(&mut self) -> Vec<Tensor<1>> {
         Vec::new()
     }
 
@@ -197,10 +197,8 @@ impl<L: LossStage> Sink<L> for ToLoss<L::Target> {
         unreachable!("lowering gives the last stage no next one")
     }
 
-    fn losses(&mut self) -> Vec<Vec<f64>> {
-        // Read here, once a pass: reading waits for the device.
-        let each = std::mem::take(&mut self.losses).into_values();
-        each.map(|loss| loss.into_data().iter::<f64>().collect()).collect()
+    fn losses(&mut self) -> Vec<Tensor<1>> {
+        std::mem::take(&mut self.losses).into_values().collect()
     }
 
     fn forget(&mut self) {

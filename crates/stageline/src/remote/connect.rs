@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use burn::remote::{ConnectError, IrohHost, IrohRelays, RemoteHost};
 use burn::tensor::Device;
 
-use super::connected::{self, Connected, Transfers};
+use super::connected::{self, Connected, LANES, Transfers};
 use super::error::RemoteError;
 use super::greeting::{self, Greeting};
 use super::name::{HostName, Reach, RemoteName};
@@ -53,10 +53,14 @@ fn connect(name: &RemoteName, token: Option<Token>) -> Result<Device, RemoteErro
         return Err(RemoteError::OtherVersion { device: name.clone(), theirs, ours });
     }
     let remote = connected::remote(&device).expect("it was connected as one of another host");
-    let session = |purpose| open(name, token.as_ref(), purpose);
+    let session = |purpose: &str| open(name, token.as_ref(), purpose);
+    let lanes = |way: &str| -> Result<[Device; LANES], _> {
+        let lanes = (0..LANES).map(|lane| session(&format!("{way} {lane}"))).collect::<Result<Vec<_>, _>>()?;
+        Ok(lanes.try_into().expect("as many"))
+    };
     let transfers = Transfers {
-        activations: session("activations")?,
-        gradients: session("gradients")?,
+        activations: lanes("activations")?,
+        gradients: lanes("gradients")?,
         outgoing: session("outgoing")?,
     };
     let has_kernels = greeting.has_kernels;

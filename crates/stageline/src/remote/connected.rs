@@ -23,12 +23,16 @@ pub(super) struct Connected {
 /// the other, and one that waits for a tensor does nothing else.
 pub(super) struct Transfers {
     /// To it, down the stages.
-    pub(super) activations: Device,
+    pub(super) activations: [Device; LANES],
     /// To it, up the stages.
-    pub(super) gradients: Device,
+    pub(super) gradients: [Device; LANES],
     /// From it.
     pub(super) outgoing: Device,
 }
+
+/// Sessions that take turns with the tensors of one way: each asks for a tensor only when the one before is there, and while that is
+/// on its way the other one asks. Eager 1F1B runs two micro-batches further ahead than 1F1B for each boundary.
+pub(super) const LANES: usize = 2;
 
 static CONNECTED: RwLock<Vec<Arc<Connected>>> = RwLock::new(Vec::new());
 
@@ -56,7 +60,8 @@ pub(super) fn find(device: &Device) -> Option<Arc<Connected>> {
     let device = remote(device)?;
     let is_it = |connected: &&Arc<Connected>| {
         let Transfers { activations, gradients, outgoing } = &connected.transfers;
-        connected.device == device || [activations, gradients, outgoing].into_iter().any(|session| *session == asked)
+        connected.device == device
+            || activations.iter().chain(gradients).chain([outgoing]).any(|session| *session == asked)
     };
     CONNECTED.read().iter().find(is_it).cloned()
 }

@@ -5,34 +5,51 @@ use burn::tensor::{Device, Tensor};
 
 /// Where the tensors of a boundary go, for the stage that receives them to take them from.
 pub(crate) struct Route {
-    pub(crate) activations: Device,
-    pub(crate) gradients: Device,
+    pub(crate) activations: Lanes,
+    pub(crate) gradients: Lanes,
+}
+
+/// Devices, or sessions with them, that take turns with micro-batches.
+pub(crate) struct Lanes(Vec<Device>);
+
+impl Lanes {
+    pub(crate) fn of(&self, micro_batch: usize) -> &Device {
+        &self.0[micro_batch % self.0.len()]
+    }
+}
+
+impl From<&[Device]> for Lanes {
+    fn from(devices: &[Device]) -> Self {
+        Self(devices.to_vec())
+    }
 }
 
 impl Route {
-    /// Straight to the other device, or where a host is between, to a session with it of its own: a tensor that is on its way then holds
+    /// Straight to the other device, or where a host is between, to sessions with it of their own: a tensor that is on its way then holds
     /// up neither stage.
     pub(crate) fn between(previous: &Device, next: &Device) -> Self {
         #[cfg(feature = "remote")]
         {
+            use std::slice::from_ref;
+
             use super::connected::find;
 
             let found = [previous, next].map(find);
             let [transfers, of_next] = found.each_ref().map(|found| found.as_ref().map(|found| &found.transfers));
-            let route = match (transfers, of_next) {
+            let route: Option<[&[Device]; 2]> = match (transfers, of_next) {
                 (None, None) => None,
                 (Some(up), Some(down)) if by_this_host(&up.outgoing, &down.outgoing) => {
-                    Some([&up.outgoing, &down.outgoing])
+                    Some([from_ref(&up.outgoing), from_ref(&down.outgoing)])
                 }
                 (Some(up), Some(down)) => Some([&down.activations, &up.gradients]),
-                (Some(up), None) => Some([&up.outgoing, &up.gradients]),
-                (None, Some(down)) => Some([&down.activations, &down.outgoing]),
+                (Some(up), None) => Some([from_ref(&up.outgoing), &up.gradients]),
+                (None, Some(down)) => Some([&down.activations, from_ref(&down.outgoing)]),
             };
-            if let Some([activations, gradients]) = route.map(|route| route.map(Device::clone)) {
+            if let Some([activations, gradients]) = route.map(|route| route.map(Lanes::from)) {
                 return Self { activations, gradients };
             }
         }
-        Self { activations: next.clone(), gradients: previous.clone() }
+        Self { activations: Lanes(vec![next.clone()]), gradients: Lanes(vec![previous.clone()]) }
     }
 }
 
