@@ -1,5 +1,5 @@
-//! Stages on server processes of this host: how many actions a second one controller drives, beside local threads; and what a network
-//! with a latency costs, by schedule.
+//! Stages on server processes of this host: how many actions a second one controller drives, beside local threads. What a network with
+//! a latency costs is measured by `scripts/remote-latency.py`.
 //!
 //! ```text
 //! cargo bench --bench remote
@@ -8,8 +8,6 @@
 #[path = "../examples/gpt/cut.rs"]
 #[allow(dead_code)] // the bench joins nothing
 mod cut;
-#[path = "remote/delay.rs"]
-mod delay;
 #[path = "support/gpt.rs"]
 #[allow(dead_code)] // the bench has no plain loop
 mod gpt;
@@ -18,23 +16,19 @@ mod gpt;
 mod model;
 #[path = "remote/servers.rs"]
 mod servers;
-#[path = "support/side_by_side.rs"]
-mod side_by_side;
 
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
 use clap::{Parser, Subcommand, ValueEnum};
-use stageline::remote::link_speeds;
-use stageline::schedule::{Costs, EagerOneFOneB, OneFOneB, Schedule, StageCost, check, simulate};
+use stageline::schedule::OneFOneB;
 use stageline::{CountingAllocator, DeviceName, Pipeline};
 
 use crate::cut::Bytes;
 use crate::gpt::Load;
 use crate::model::Shape;
 use crate::servers::{Servers, Transport};
-use crate::side_by_side::{side_by_side, time};
 
 /// Counts what stages hold, as in programs that ask for it.
 #[global_allocator]
@@ -43,15 +37,9 @@ static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 /// Times stages on servers.
 #[derive(Parser)]
 struct Flags {
-    /// Seconds of timed steps for each row of the first part
+    /// Seconds of timed steps for each row
     #[arg(long, default_value_t = 4.0)]
     seconds: f64,
-    /// The latency that is put before every message of the second part, in ms
-    #[arg(long, default_value_t = 20)]
-    delay: u64,
-    /// Pairs of steps of the second part
-    #[arg(long, default_value_t = 9)]
-    pairs: usize,
     /// What `cargo bench` passes
     #[arg(long, hide = true)]
     bench: bool,
@@ -65,12 +53,9 @@ enum Part {
     /// Serves
     #[command(hide = true)]
     Serve { transport: Transport },
-    /// Prints one row of the first part
+    /// Prints one row
     #[command(hide = true)]
     Drive { place: Place, width: usize, stages: usize },
-    /// Prints one row of the second part
-    #[command(hide = true)]
-    Wait { delay: u64 },
 }
 
 /// Where stages are.
@@ -86,7 +71,6 @@ fn main() {
     match flags.part {
         Some(Part::Serve { transport }) => return servers::serve(transport),
         Some(Part::Drive { place, width, stages }) => return drive(place, width, stages, flags.seconds),
-        Some(Part::Wait { delay }) => return wait(Duration::from_millis(delay), flags.pairs),
         None => {}
     }
     println!(
@@ -103,17 +87,6 @@ fn main() {
             }
         }
     }
-    println!(
-        "\n{:?}, P = {WAITING_STAGES}, a server each; step times in ms, medians; the network as it was measured",
-        waiting_load()
-    );
-    println!(
-        "{:>8} {:>19} {:>8} {:>8} {:>40} {:>10}",
-        "latency", "to the next stage", "1f1b", "eager", "1f1b/eager, of the pairs", "simulated"
-    );
-    for delay in ["0", &flags.delay.to_string()] {
-        alone(&["--pairs", &flags.pairs.to_string(), "wait", delay]);
-    }
 }
 
 /// Runs this program once more.
@@ -129,7 +102,7 @@ const MICRO_BATCHES: usize = 32;
 fn drive(place: Place, width: usize, stages: usize, seconds: f64) {
     let shape = Shape { layers: stages, width, context: width.min(64) };
     let load = Load { shape, micro_batches: MICRO_BATCHES, micro_batch_size: 1 };
-    let served = |transport| Servers::start(stages, transport, Duration::ZERO);
+    let served = |transport| Servers::start(stages, transport);
     let servers = match place {
         Place::Threads => None,
         Place::Websocket => Some(served(Transport::Websocket)),
@@ -155,9 +128,9 @@ fn drive(place: Place, width: usize, stages: usize, seconds: f64) {
 
 /// The seconds that something took, and this process' CPU time meanwhile: NaN where the system does not tell.
 fn used(run: impl FnOnce()) -> (f64, f64) {
-    let before = cpu_seconds();
-    let took = time(run).as_secs_f64();
-    (took, cpu_seconds() - before)
+    let (start, before) = (Instant::now(), cpu_seconds());
+    run();
+    (start.elapsed().as_secs_f64(), cpu_seconds() - before)
 }
 
 /// Of this process until now: Linux counts it in hundredths of a second.
@@ -166,48 +139,6 @@ fn cpu_seconds() -> f64 {
     let behind_the_name = text.rsplit_once(')').map_or("", |(_, rest)| rest);
     let ticks = |index| behind_the_name.split_whitespace().nth(index).and_then(|field| field.parse::<f64>().ok());
     ticks(11).zip(ticks(12)).map_or(f64::NAN, |(user, system)| (user + system) / 100.0)
-}
-
-const WAITING_STAGES: usize = 2;
-
-fn waiting_load() -> Load {
-    Load { shape: Shape { layers: 2, width: 128, context: 128 }, micro_batches: 8, micro_batch_size: 4 }
-}
-
-/// Two stages, each on a server, behind a latency.
-fn wait(delay: Duration, pairs: usize) {
-    let load = waiting_load();
-    let costs = costs(&load);
-    let servers = Servers::start(WAITING_STAGES, Transport::Websocket, delay);
-    let devices = servers.devices();
-    let link = link_speeds(&devices).expect("a network")[0].expect("two servers");
-    let schedules: [&'static (dyn Schedule + Sync); 2] = [&OneFOneB, &EagerOneFOneB];
-    let [mut plain, mut eager] = schedules.map(|schedule| load.on(&devices, schedule));
-    let step = |pipeline: &mut Pipeline<Bytes, Bytes>| drop(pipeline.step(load.batch()).expect("a step"));
-    let pairs = side_by_side(pairs, || step(&mut plain), || step(&mut eager));
-    let (of_plain, of_eager) = pairs.medians();
-    let [simulated_plain, simulated_eager] = schedules.map(|schedule| simulated(schedule, &load, costs, link.latency));
-    print!("{:>5} ms {:>16.1} ms", delay.as_millis(), 1e3 * link.latency.as_secs_f64());
-    print!(" {:>8.1} {:>8.1}", 1e3 * of_plain, 1e3 * of_eager);
-    println!(" {:>40} {:>10.3}", pairs.to_string(), simulated_plain / simulated_eager);
-}
-
-/// Of a stage's forward and backward, in seconds, as a local thread takes them.
-fn costs(load: &Load) -> (f64, f64) {
-    let mut pipeline = load.pipeline(1);
-    let mut step = || drop(pipeline.step(load.batch()).expect("a step"));
-    step();
-    let fastest = (0..5).map(|_| time(&mut step)).min().expect("five").as_secs_f64();
-    let a_stage = fastest / (load.micro_batches * WAITING_STAGES) as f64;
-    (a_stage / 3.0, 2.0 * a_stage / 3.0)
-}
-
-/// The step of a plan whose transfers take this long.
-fn simulated(schedule: &dyn Schedule, load: &Load, (forward, backward): (f64, f64), latency: Duration) -> f64 {
-    let plan = schedule.plan(WAITING_STAGES, load.micro_batches).expect("a plan");
-    let checked = check(plan, load.micro_batches).expect("a plan that can run");
-    let cost = StageCost::new(forward, backward, 0.0).with_latency(latency.as_secs_f64());
-    simulate(&checked, &Costs::by_stage(vec![cost; WAITING_STAGES])).step()
 }
 
 /// The devices of servers that anyone here may use.

@@ -1,16 +1,15 @@
-//! Server processes of this program, reached through a delay.
+//! Server processes of this program.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use burn::tensor::Device;
 use clap::ValueEnum;
 use stageline::remote::{Admission, Listen, Relays, Server};
 
-use crate::{delay, open};
+use crate::open;
 
-/// How they are reached; a delay can be put before WebSockets only.
+/// How they are reached.
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
 pub enum Transport {
     Websocket,
@@ -24,8 +23,8 @@ pub struct Servers {
 }
 
 impl Servers {
-    pub fn start(count: usize, transport: Transport, delay: Duration) -> Self {
-        let (processes, names) = (0..count).map(|_| start(transport, delay)).unzip();
+    pub fn start(count: usize, transport: Transport) -> Self {
+        let (processes, names) = (0..count).map(|_| start(transport)).unzip();
         Self { processes, names }
     }
 
@@ -43,8 +42,8 @@ impl Drop for Servers {
     }
 }
 
-/// A server, and what its device is called behind the delay.
-fn start(transport: Transport, delay: Duration) -> (Child, String) {
+/// A server, and what its device is called.
+fn start(transport: Transport) -> (Child, String) {
     let program = std::env::current_exe().expect("this program");
     let arguments = ["serve", transport.to_possible_value().expect("shown").get_name()].map(str::to_owned);
     let mut server = Command::new(program);
@@ -52,12 +51,7 @@ fn start(transport: Transport, delay: Duration) -> (Child, String) {
     let mut name = String::new();
     let read = BufReader::new(process.stdout.take().expect("a pipe")).read_line(&mut name);
     read.expect("its name");
-    let name = name.trim();
-    if delay.is_zero() {
-        return (process, format!("{name}/0"));
-    }
-    let address = name.strip_prefix("ws://").expect("a WebSocket's address").parse().expect("an address");
-    (process, format!("ws://{}/0", delay::before(address, delay)))
+    (process, format!("{}/0", name.trim()))
 }
 
 /// What such a process does; one core each, as a stage has.
