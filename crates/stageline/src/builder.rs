@@ -28,6 +28,7 @@ use crate::pipeline::{Common, Door, Pipeline, Prepared, Stepping};
 use crate::precision::Precision;
 use crate::recompute::Recompute;
 use crate::rehearsal::Parameters;
+use crate::remote::Route;
 use crate::replica::Replica;
 use crate::runner::{Source, StageRunner};
 use crate::sink::{ToLoss, ToNext};
@@ -109,7 +110,8 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
         let wire = move |site: &mut Site, source: Source<In>| {
             let source = before(site, source);
             let (seat, trained) = unplaced.place(site);
-            let (downstream, upstream) = link(site.capacity, seat.device.clone(), site.devices[stage + 1].clone());
+            let next = site.devices[stage + 1].clone();
+            let (downstream, upstream) = link(site.capacity, seat.device.clone(), next, site.routes[stage].clone());
             site.runners.push(Box::new(StageRunner::new(seat, trained, source, ToNext::new(downstream))));
             Source::Link(Box::new(upstream))
         };
@@ -379,7 +381,7 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         let layout = Layout::new(std::mem::take(&mut self.owners.tensors), self.names.as_ref())?;
         let restored = self.restore.as_ref().map(|checkpoint| layout.restore(checkpoint)).transpose();
         let restored = restored.map_err(BuildError::Checkpoint)?.unwrap_or_default();
-        let PutUp { replicas, unused } = self.put_up(&plan, &devices, groups, restored);
+        let PutUp { replicas, unused } = self.put_up(&plan, &devices, groups, restored)?;
         Mismatch::unless_empty(layout.unused(unused)).map_err(BuildError::Checkpoint)?;
         let known = streams.into_iter().zip(devices).zip(parameters);
         let prepared = replicas.into_iter().zip(known);
@@ -480,14 +482,18 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         devices: &[Vec<Device>],
         groups: usize,
         mut restored: Vec<Restored>,
-    ) -> PutUp<In, Target> {
+    ) -> Result<PutUp<In, Target>, BuildError> {
         let (micro_batches, mut unused) = (plan.plan().micro_batches(), Vec::new());
         let of_stage = |stage: usize| {
             let everywhere: Vec<_> = devices.iter().map(|devices| &devices[stage]).collect();
             Collective::of_stage(&self.owners.of_stage(stage), &everywhere).into_iter()
         };
         let mut collectives: Vec<_> = (0..self.devices.len()).map(of_stage).collect();
-        let put_up = devices.iter().zip(Replica::all(devices.len())).map(|(devices, replica)| {
+        let routes = |devices: &Vec<Device>| {
+            devices.windows(2).map(|pair| Route::between(&pair[0], &pair[1])).collect::<Result<Vec<_>, _>>()
+        };
+        let routes = devices.iter().map(routes).collect::<Result<Vec<_>, _>>().map_err(BuildError::Host)?;
+        let put_up = devices.iter().zip(routes).zip(Replica::all(devices.len())).map(|((devices, routes), replica)| {
             let mut ties: Vec<Ties> = devices.iter().map(|_| Ties::default()).collect();
             for (stages, ids) in &self.owners.shared {
                 tie(&mut ties, devices, *stages, ids.clone(), micro_batches);
@@ -498,6 +504,7 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
                 precision: self.precision,
                 per_group: self.replicas() * micro_batches / groups,
                 devices: devices.clone(),
+                routes,
                 ties,
                 collectives: collectives.iter_mut().filter_map(Iterator::next).collect(),
                 restored: std::mem::take(&mut restored),
@@ -510,7 +517,7 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
             (Door { inputs, targets }, site.runners)
         });
         let replicas = put_up.collect();
-        PutUp { replicas, unused }
+        Ok(PutUp { replicas, unused })
     }
 
     fn checked_plan(&self) -> Result<Checked, BuildError> {

@@ -9,7 +9,7 @@ use crate::ledger::LedgerError;
 use crate::loss_scale::LossScale;
 use crate::mismatch::Mismatch;
 use crate::precision::Precision;
-use crate::remote::LostHost;
+use crate::remote::{LostHost, RemoteError};
 use crate::watchdog::{Stall, Watchdog};
 
 /// Why a pipeline cannot be built. Threads that have started, if any, have ended.
@@ -27,6 +27,9 @@ pub enum BuildError {
     /// The plan cannot run.
     #[error("the plan is refused: {0}")]
     Check(CheckError),
+    /// The host of a stage, which was connected, gives no sessions for transfers.
+    #[error(transparent)]
+    Host(RemoteError),
     /// Two stages have the same parameter in different shapes.
     #[error(
         "stages {} and {} have a parameter of the same id in different shapes; give one of them a parameter id of its own, or \

@@ -9,6 +9,7 @@ use crate::collective::Collective;
 use crate::flush::Trained;
 use crate::layout::Restored;
 use crate::precision::Precision;
+use crate::remote::Route;
 use crate::replica::Replica;
 use crate::runner::{Runner, Seat};
 use crate::seed::materialize;
@@ -62,6 +63,8 @@ pub(crate) struct Site {
     pub(crate) precision: Precision,
     pub(crate) per_group: usize,
     pub(crate) devices: Vec<Device>,
+    /// From each stage to the next.
+    pub(crate) routes: Vec<Route>,
     /// What each stage shares with others,
     pub(crate) ties: Vec<Ties>,
     /// and with its like in other replicas.

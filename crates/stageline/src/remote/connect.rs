@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use burn::remote::{ConnectError, IrohHost, IrohRelays, RemoteHost};
 use burn::tensor::Device;
 
-use super::connected::{self, Connected, LANES, Transfers};
+use super::connected::{self, Connected, Way};
 use super::error::RemoteError;
 use super::greeting::{self, Greeting};
 use super::name::{HostName, Reach, RemoteName};
@@ -53,19 +53,22 @@ fn connect(name: &RemoteName, token: Option<Token>) -> Result<Device, RemoteErro
         return Err(RemoteError::OtherVersion { device: name.clone(), theirs, ours });
     }
     let remote = connected::remote(&device).expect("it was connected as one of another host");
-    let session = |purpose: &str| open(name, token.as_ref(), purpose);
-    let lanes = |way: &str| -> Result<[Device; LANES], _> {
-        let lanes = (0..LANES).map(|lane| session(&format!("{way} {lane}"))).collect::<Result<Vec<_>, _>>()?;
-        Ok(lanes.try_into().expect("as many"))
-    };
-    let transfers = Transfers {
-        activations: lanes("activations")?,
-        gradients: lanes("gradients")?,
-        outgoing: session("outgoing")?,
-    };
-    let has_kernels = greeting.has_kernels;
+    let (has_kernels, transfers) = (greeting.has_kernels, Default::default());
     connected::remember(Connected { device: remote, name: name.clone(), token, has_kernels, transfers });
     Ok(device)
+}
+
+/// The sessions for transfers of a device in one way, which are opened now if they are not.
+pub(super) fn sessions(connected: &Connected, way: Way) -> Result<&[Device], RemoteError> {
+    let Connected { name, token, transfers, .. } = connected;
+    let open_now = || (0..way.lanes()).map(|lane| open(name, token.as_ref(), &format!("{way:?} {lane}"))).collect();
+    let sessions = &transfers[way as usize];
+    if sessions.get().is_none() {
+        let opened: Result<_, RemoteError> = open_now();
+        // Somebody else has opened the same meanwhile, perhaps.
+        let _ = sessions.set(opened?);
+    }
+    Ok(sessions.get().expect("they were opened"))
 }
 
 /// Opens a session for a purpose: one session each.

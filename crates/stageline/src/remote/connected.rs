@@ -1,6 +1,6 @@
 //! The devices of other hosts that this program has connected.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use burn::backend::tensor::Device as DeviceOf;
 use burn::backend::{DispatchDevice, Remote};
@@ -16,23 +16,32 @@ pub(super) struct Connected {
     pub(super) name: RemoteName,
     pub(super) token: Option<Token>,
     pub(super) has_kernels: bool,
-    pub(super) transfers: Transfers,
+    /// The same device by other sessions, once they are needed.
+    pub(super) transfers: [OnceLock<Vec<Device>>; 3],
 }
 
-/// The same device, by sessions in which nothing but transfers has a place: a server does what is asked of it in one session one after
-/// the other, and one that waits for a tensor does nothing else.
-pub(super) struct Transfers {
-    /// To it, down the stages.
-    pub(super) activations: [Device; LANES],
+/// What sessions are for in which nothing but transfers has a place: a server does what is asked of it in one session one after the
+/// other, and one that waits for a tensor does nothing else.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Way {
+    /// To the device, down the stages.
+    Activations,
     /// To it, up the stages.
-    pub(super) gradients: [Device; LANES],
+    Gradients,
     /// From it.
-    pub(super) outgoing: Device,
+    Outgoing,
 }
 
-/// Sessions that take turns with the tensors of one way: each asks for a tensor only when the one before is there, and while that is
-/// on its way the other one asks. Eager 1F1B runs two micro-batches further ahead than 1F1B for each boundary.
-pub(super) const LANES: usize = 2;
+impl Way {
+    /// How many sessions take turns. One asks another server for a tensor only when the one before is there; while that is on its way the
+    /// other one asks. Eager 1F1B runs two micro-batches further ahead than 1F1B for each boundary.
+    pub(super) fn lanes(self) -> usize {
+        match self {
+            Self::Activations | Self::Gradients => 2,
+            Self::Outgoing => 1,
+        }
+    }
+}
 
 static CONNECTED: RwLock<Vec<Arc<Connected>>> = RwLock::new(Vec::new());
 
@@ -59,9 +68,8 @@ pub(super) fn find(device: &Device) -> Option<Arc<Connected>> {
     let asked = device.clone().inner();
     let device = remote(device)?;
     let is_it = |connected: &&Arc<Connected>| {
-        let Transfers { activations, gradients, outgoing } = &connected.transfers;
-        connected.device == device
-            || activations.iter().chain(gradients).chain([outgoing]).any(|session| *session == asked)
+        let sessions = connected.transfers.iter().filter_map(OnceLock::get).flatten();
+        connected.device == device || sessions.into_iter().any(|session| *session == asked)
     };
     CONNECTED.read().iter().find(is_it).cloned()
 }

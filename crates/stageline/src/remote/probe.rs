@@ -79,7 +79,7 @@ fn speed(from: &Device, to: &Device) -> Result<LinkSpeed, Failure> {
 fn fastest(from: &Device, to: &Device, numbers: usize) -> Result<Duration, Failure> {
     let error = |error: &dyn std::fmt::Display| Failure::Error(error.to_string().into());
     let [from, to] = [from, to].map(|device| device.clone().inner());
-    let route = Route::between(&from, &to);
+    let route = Route::between(&from, &to).map_err(|cause| error(&cause))?;
     let via = if from == to { &to } else { route.activations.of(0) };
     let (mut best, began) = (Duration::MAX, Instant::now());
     for round in 0..ROUNDS {

@@ -3,13 +3,17 @@
 use burn::tensor::kind::Basic;
 use burn::tensor::{Device, Tensor};
 
+use super::error::RemoteError;
+
 /// Where the tensors of a boundary go, for the stage that receives them to take them from.
+#[derive(Clone)]
 pub(crate) struct Route {
     pub(crate) activations: Lanes,
     pub(crate) gradients: Lanes,
 }
 
 /// Devices, or sessions with them, that take turns with micro-batches.
+#[derive(Clone)]
 pub(crate) struct Lanes(Vec<Device>);
 
 impl Lanes {
@@ -18,38 +22,35 @@ impl Lanes {
     }
 }
 
-impl From<&[Device]> for Lanes {
-    fn from(devices: &[Device]) -> Self {
-        Self(devices.to_vec())
-    }
-}
-
 impl Route {
     /// Straight to the other device, or where a host is between, to sessions with it of their own: a tensor that is on its way then holds
     /// up neither stage.
-    pub(crate) fn between(previous: &Device, next: &Device) -> Self {
+    ///
+    /// # Errors
+    /// [`RemoteError`] where a session cannot be opened.
+    pub(crate) fn between(previous: &Device, next: &Device) -> Result<Self, RemoteError> {
         #[cfg(feature = "remote")]
         {
-            use std::slice::from_ref;
+            use super::connect::sessions;
+            use super::connected::{Way, find};
 
-            use super::connected::find;
-
-            let found = [previous, next].map(find);
-            let [transfers, of_next] = found.each_ref().map(|found| found.as_ref().map(|found| &found.transfers));
-            let route: Option<[&[Device]; 2]> = match (transfers, of_next) {
-                (None, None) => None,
-                (Some(up), Some(down)) if by_this_host(&up.outgoing, &down.outgoing) => {
-                    Some([from_ref(&up.outgoing), from_ref(&down.outgoing)])
+            let ways = match [previous, next].map(find) {
+                [None, None] => None,
+                [Some(up), Some(down)] if by_this_host(previous, next) => {
+                    Some([(up, Way::Outgoing), (down, Way::Outgoing)])
                 }
-                (Some(up), Some(down)) => Some([&down.activations, &up.gradients]),
-                (Some(up), None) => Some([from_ref(&up.outgoing), &up.gradients]),
-                (None, Some(down)) => Some([&down.activations, from_ref(&down.outgoing)]),
+                [Some(up), Some(down)] => Some([(down, Way::Activations), (up, Way::Gradients)]),
+                [Some(up), None] => Some([(up.clone(), Way::Outgoing), (up, Way::Gradients)]),
+                [None, Some(down)] => Some([(down.clone(), Way::Activations), (down, Way::Outgoing)]),
             };
-            if let Some([activations, gradients]) = route.map(|route| route.map(Lanes::from)) {
-                return Self { activations, gradients };
+            if let Some([(there, way), (back, way_back)]) = ways {
+                return Ok(Self {
+                    activations: Lanes(sessions(&there, way)?.to_vec()),
+                    gradients: Lanes(sessions(&back, way_back)?.to_vec()),
+                });
             }
         }
-        Self { activations: Lanes(vec![next.clone()]), gradients: Lanes(vec![previous.clone()]) }
+        Ok(Self { activations: Lanes(vec![next.clone()]), gradients: Lanes(vec![previous.clone()]) })
     }
 }
 
