@@ -34,7 +34,8 @@ pub(crate) fn lost_hosts<'a>(stages: impl Iterator<Item = (Replica, usize, &'a D
 
     use super::connected;
 
-    let mut hosts: Vec<(Arc<connected::Connected>, Vec<(Replica, usize)>)> = Vec::new();
+    type Stages = Vec<(Replica, usize)>;
+    let mut hosts: Vec<(Arc<connected::Connected>, Stages)> = Vec::new();
     for (replica, stage, device) in stages {
         let Some(connected) = connected::find(device) else { continue };
         match hosts.iter_mut().find(|(known, _)| known.name.host == connected.name.host) {
