@@ -79,8 +79,11 @@ fn speed(from: &Device, to: &Device) -> Result<LinkSpeed, Failure> {
 fn fastest(from: &Device, to: &Device, numbers: usize) -> Result<Duration, Failure> {
     let error = |error: &dyn std::fmt::Display| Failure::Error(error.to_string().into());
     let [from, to] = [from, to].map(|device| device.clone().inner());
-    let route = Route::between(&from, &to).map_err(|cause| error(&cause))?;
-    let via = if from == to { &to } else { route.activations.of(0) };
+    let via = if from == to {
+        to.clone()
+    } else {
+        Route::between(&from, &to).map_err(|cause| error(&cause))?.activations.of(0).clone()
+    };
     let (mut best, began) = (Duration::MAX, Instant::now());
     for round in 0..ROUNDS {
         if round > 0 && began.elapsed() > LONG_ENOUGH {
@@ -89,7 +92,7 @@ fn fastest(from: &Device, to: &Device, numbers: usize) -> Result<Duration, Failu
         let tensor = Tensor::<1>::ones([numbers], &from);
         from.sync().map_err(|cause| error(&cause))?;
         let start = Instant::now();
-        let there = moved(moved(tensor, via), &to);
+        let there = moved(moved(tensor, &via), &to);
         there.slice_dim(0, 0..1).try_into_data().map_err(|cause| error(&cause))?;
         best = best.min(start.elapsed());
     }
