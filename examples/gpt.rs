@@ -12,6 +12,8 @@ mod cut;
 mod fingerprint;
 #[path = "gpt/flags.rs"]
 mod flags;
+#[path = "gpt/job.rs"]
+mod job;
 #[path = "gpt/keep.rs"]
 mod keep;
 #[path = "gpt/log.rs"]
@@ -55,7 +57,8 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 
 use crate::cut::Bytes;
-use crate::flags::{FlushName, Job, OptimizerName, Training};
+use crate::flags::{FlushName, OptimizerName};
+use crate::job::{Job, Training};
 use crate::keep::{Identity, Keeper};
 use crate::log::{FinalLine, Log, setting};
 use crate::model::Layers;
@@ -94,7 +97,7 @@ fn run() -> Result<()> {
         print!("{}", resolved.settings.to_toml()?);
         return Ok(());
     }
-    let mut job = resolved.flags.job(resolved.settings)?;
+    let mut job = Job::of(resolved.flags, resolved.settings)?;
     let place = keep::place(&job.keeping, saved.as_ref())?;
     let outputs = std::mem::take(&mut job.outputs);
     // Batches and parameters are made here, wherever they are used.

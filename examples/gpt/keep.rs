@@ -14,7 +14,8 @@ use stageline::checkpoint::{Checkpoint, CheckpointError, Saved, Store, Writer};
 
 use crate::config::{self, Settings};
 use crate::cut::Bytes;
-use crate::flags::{Flags, Job, Keeping};
+use crate::flags::Flags;
+use crate::job::{Job, Keeping};
 use crate::text::Source;
 
 /// The exit status after the second signal: what shells give for SIGINT.

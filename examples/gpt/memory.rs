@@ -6,7 +6,8 @@ use stageline::{DeviceName, DoesNotFit, Lever, MemoryEstimate, Pipeline, Recompu
 use sysinfo::System;
 
 use crate::cut::{self, Bytes};
-use crate::flags::{FlushName, Job, LARGEST, OptimizerName, RecomputeName, Training};
+use crate::flags::{FlushName, OptimizerName, RecomputeName};
+use crate::job::{Job, LARGEST, Training};
 use crate::text::Source;
 
 /// Bytes a parameter that a stage holds at the end of the flush: itself and what the optimizer remembers, as they were and as they

@@ -126,6 +126,28 @@ fn so_do_several_stages_and_replicas_on_a_host() {
 }
 
 #[test]
+fn a_server_makes_the_token_that_is_not_there_and_no_other() {
+    let place = Place::new();
+    let served_with_it = || {
+        let server = Server::start("--port 0 --key @key --relays disabled --token-file @new", &place);
+        place.said(&format!("--steps 1 --stages 2 --device cpu,{}/0 --token-file @new", server.host));
+        fs::read_to_string(place.path("new")).unwrap()
+    };
+    let token = served_with_it();
+    assert_eq!(token.trim_end().len(), 64, "{token}");
+    assert_eq!(served_with_it(), token);
+    let other = Server::start("--port 0 --key @key --relays disabled --token-file @newer", &place);
+    assert_ne!(fs::read_to_string(place.path("newer")).unwrap(), token);
+    let said = place.refused(&format!("--steps 1 --device {}/0 --token-file @new", other.host));
+    assert!(said.contains("refuses this program"), "{said}");
+    #[cfg(unix)]
+    {
+        let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(place.path("new")).unwrap().permissions());
+        assert_eq!(mode & 0o777, 0o600);
+    }
+}
+
+#[test]
 fn of_every_device_that_cannot_be_used_it_is_said_why() {
     let place = place();
     let [web, iroh] = [WAYS[1], WAYS[3]].map(|(way, _)| Server::start(&format!("--port 0 --key @key {way}"), &place));

@@ -22,7 +22,7 @@ pub(crate) struct Flags {
     /// How others reach it: iroh is authenticated and encrypted; websocket is neither, and for networks that are trusted
     #[arg(long, default_value = "iroh")]
     transport: TransportName,
-    /// A file whose first line is a secret that a training has to know
+    /// A file whose first line is a secret that a training has to know, made where there is none
     #[arg(long, value_name = "FILE", required_unless_present = "allow_anyone")]
     token_file: Option<PathBuf>,
     /// Asks for no secret, and listens on this host only
@@ -64,7 +64,10 @@ pub(crate) fn run(flags: Flags) -> anyhow::Result<()> {
     let devices = DeviceName::open_all(&names, None).context("--device")?;
     let admission = match &flags.token_file {
         None => Admission::AnyoneHere,
-        Some(path) => Admission::Token(Token::read(path).with_context(|| format!("--token-file {}", path.display()))?),
+        Some(path) => {
+            let token = Token::read_or_create(path).with_context(|| format!("--token-file {}", path.display()))?;
+            Admission::Token(token)
+        }
     };
     let relays = flags.relays.unwrap_or(if flags.allow_anyone { Relays::Disabled } else { Relays::Public });
     let listen = match flags.transport {
@@ -80,7 +83,10 @@ pub(crate) fn run(flags: Flags) -> anyhow::Result<()> {
         eprintln!("warning: WebSocket is not encrypted: who can read the network sees the token and all tensors");
     }
     let list = |host: &str| (0..count).map(|index| format!("{host}/{index}")).collect::<Vec<_>>().join(",");
-    let token = if flags.allow_anyone { "" } else { ", and a --token-file with the same first line" };
+    let token = flags.token_file.as_deref().map_or_else(String::new, |path| {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        format!(", whose --token-file is a copy of {}", path.display())
+    });
     let lines: Vec<_> = server.names().iter().map(|host| format!("--device {}\n", list(host))).collect();
     print(&format!("serving {}; for a training elsewhere{token}:\n{}", flags.device, lines.concat()))?;
     server.serve()?;

@@ -7,8 +7,9 @@ use std::ops::Range;
 
 use stageline_schedule::Schedule;
 
+use crate::measured::Measured;
 use crate::network::Hosts;
-use crate::predict::{Cut, Measured, Prediction, Target};
+use crate::predict::{Cut, Prediction, Target};
 use crate::predict_error::PredictError;
 use crate::record::Link;
 

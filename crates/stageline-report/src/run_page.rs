@@ -1,15 +1,12 @@
 //! A run as a page. Every figure on it is in the log.
 
-use std::collections::HashMap;
 use std::fmt::Write;
-
-use stageline_schedule::{Compute, Instruction};
 
 use crate::chart::{Line, LineChart, Scale, Series, StackedBars, number};
 use crate::page::Page;
 use crate::record::{Account, Event, Health, Step};
 use crate::run_log::{RunLog, median};
-use crate::text::escaped;
+use crate::timeline::timeline;
 
 /// The page of a run.
 pub fn run_page(log: &RunLog) -> String {
@@ -174,87 +171,6 @@ fn by_cause(log: &RunLog) -> String {
         parts,
     }
     .svg()
-}
-
-fn timeline(rows: &[Vec<Event>], seconds: f64) -> String {
-    const WIDTH: f64 = 1200.0;
-    const ROW: f64 = 34.0;
-    const LEFT: f64 = 70.0;
-    let stages = rows.iter().flatten().map(|event| event.stage + 1).max().unwrap_or(0);
-    let at = |time: f64| LEFT + time / seconds * (WIDTH - LEFT);
-    let height = ROW * stages as f64 + 30.0;
-    let mut svg = format!("<svg class='chart' viewBox='0 0 {WIDTH} {height}' role='img' aria-label='timeline'>");
-    for stage in 0..stages {
-        let y = ROW * stage as f64 + 20.0;
-        let _ = write!(svg, "<text class='tick' x='0' y='{y}'>stage {stage}</text>");
-    }
-    for event in rows.iter().flatten() {
-        let Some((colour, label)) = look(&event.activity) else { continue };
-        let (x, width, y) = (at(event.start), at(event.end) - at(event.start), ROW * event.stage as f64 + 4.0);
-        let _ = write!(
-            svg,
-            "<rect class='act c{colour}' x='{x:.2}' y='{y}' width='{width:.2}' height='{}'><title>{}: {} to {} ms</title></rect>",
-            ROW - 8.0,
-            escaped(&event.activity),
-            number(1e3 * event.start),
-            number(1e3 * event.end)
-        );
-        if width > 7.0 * label.len() as f64 + 4.0 {
-            let (middle, baseline) = (x + width / 2.0, y + ROW / 2.0);
-            let _ =
-                write!(svg, "<text class='label' x='{middle:.1}' y='{baseline}' text-anchor='middle'>{label}</text>");
-        }
-    }
-    for ((from, sender), (to, receiver)) in transfers(rows) {
-        let middle = |stage: usize| ROW * stage as f64 + ROW / 2.0;
-        let (x1, y1, x2, y2) = (at(from), middle(sender), at(to), middle(receiver));
-        let _ = write!(svg, "<line class='arrow' x1='{x1:.1}' y1='{y1}' x2='{x2:.1}' y2='{y2}'/>");
-    }
-    for tick in 0..=5 {
-        let time = seconds * f64::from(tick) / 5.0;
-        let anchor = if tick == 5 { "end" } else { "middle" };
-        let (x, y) = (at(time), height - 6.0);
-        let _ = write!(
-            svg,
-            "<text class='tick' x='{x:.1}' y='{y}' text-anchor='{anchor}'>{} ms</text>",
-            number(1e3 * time)
-        );
-    }
-    svg + "</svg>"
-}
-
-/// A time, and a stage.
-type Place = (f64, usize);
-
-/// From where each transfer is sent, and where it is received.
-fn transfers(rows: &[Vec<Event>]) -> Vec<(Place, Place)> {
-    let events = || rows.iter().flatten().filter_map(|event| Some((event, event.activity.parse().ok()?)));
-    let sent = events().filter_map(|(event, instruction)| match instruction {
-        Instruction::Send(transfer) => Some((transfer, (event.start, event.stage))),
-        _ => None,
-    });
-    let sent: HashMap<_, _> = sent.collect();
-    let received = events().filter_map(|(event, instruction)| match instruction {
-        Instruction::Receive(transfer) => Some((*sent.get(&transfer)?, (event.end, event.stage))),
-        _ => None,
-    });
-    received.collect()
-}
-
-/// The colour and the label of what is computed.
-fn look(activity: &str) -> Option<(usize, String)> {
-    match activity.parse() {
-        Ok(Instruction::Compute(action)) => {
-            let colour = match action.compute {
-                Compute::Forward => 0,
-                Compute::Backward | Compute::InputGradient => 1,
-                Compute::WeightGradient => 3,
-            };
-            Some((colour, format!("{}{}", action.compute.letter(), action.micro_batch)))
-        }
-        Ok(_) => None,
-        Err(_) => ["finish", "optimizer"].contains(&activity).then(|| (2, String::new())),
-    }
 }
 
 fn memory(page: &mut Page, log: &RunLog) {

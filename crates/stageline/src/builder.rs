@@ -1,180 +1,35 @@
-//! Stages in order, joined by their types, become a pipeline.
+//! A complete chain of stages becomes a pipeline: how it is to run, and whether it can.
 
 use std::num::NonZero;
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
-use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
-use burn::module::ParamId;
-use burn::optim::ModuleOptimizer;
 use burn::tensor::Device;
 use stageline_checkpoint::Checkpoint;
 use stageline_schedule::{Checked, OneFOneB, Schedule, check};
 
 use crate::clip::Clip;
-use crate::collective::Collective;
 use crate::error::BuildError;
 use crate::finite::OnNonFinite;
 use crate::flush::FlushConfig;
-use crate::layout::{Layout, Restored};
-use crate::link::link;
+use crate::joined::{Joined, PutUp};
+use crate::layout::Layout;
 use crate::location::communication_streams;
 use crate::loss_scale::{LossScale, Scaler};
 use crate::mismatch::Mismatch;
 use crate::names::Names;
-use crate::owners::Owners;
 use crate::payload::Payload;
-use crate::pipeline::{Common, Door, Pipeline, Prepared, Stepping};
+use crate::pipeline::{Common, Pipeline, Prepared, Stepping};
 use crate::precision::Precision;
-use crate::recompute::Recompute;
 use crate::rehearsal::Parameters;
-use crate::remote::Route;
-use crate::replica::Replica;
-use crate::runner::{Source, StageRunner};
-use crate::sink::{ToLoss, ToNext};
-use crate::site::{Site, Stages, Unplaced};
-use crate::stage::{LossStage, Stage};
-use crate::threads::{Receiver, bounded};
-use crate::tie::{Ties, tie};
 use crate::watchdog::Watchdog;
-use crate::weight::Weight;
-
-/// What a stage needs besides its module: a device, an optimizer, and a learning rate.
-#[derive(Clone)]
-pub struct StageConfig {
-    device: Device,
-    optimizer: ModuleOptimizer,
-    learning_rate: ModuleLrScheduler,
-    recompute: Recompute,
-}
-
-impl StageConfig {
-    /// A stage on `device` that steps `optimizer` at `learning_rate`: a burn scheduler, which counts optimizer steps,
-    /// or a number.
-    pub fn new(
-        device: Device,
-        optimizer: impl Into<ModuleOptimizer>,
-        learning_rate: impl Into<ModuleLrScheduler>,
-    ) -> Self {
-        let (optimizer, learning_rate) = (optimizer.into(), learning_rate.into());
-        Self { device, optimizer, learning_rate, recompute: Recompute::Nothing }
-    }
-
-    /// What it computes again in its backwards; nothing if not set.
-    #[must_use]
-    pub fn recompute(self, recompute: Recompute) -> Self {
-        Self { recompute, ..self }
-    }
-
-    /// The same, on another device.
-    #[must_use]
-    pub fn on(self, device: Device) -> Self {
-        Self { device, ..self }
-    }
-}
-
-/// Puts up the stages joined so far in a replica, and gives the input of the next one, from that of the first.
-///
-/// It waits for `build`, because a channel is made with its capacity, and a transfer with both its devices.
-type Wire<In, Out> = Box<dyn Fn(&mut Site, Source<In>) -> Source<Out>>;
-
-/// The same for all stages; the last one also takes targets.
-type LastWire<In, Target> = Box<dyn Fn(&mut Site, Source<In>, Receiver<Vec<Target>>)>;
-
-/// The stages joined so far, from a batch's input to the last one's output.
-#[must_use = "end the chain with `loss` and `build` it"]
-pub struct Chain<In: Payload, Out: Payload> {
-    devices: Vec<Device>,
-    recompute: Vec<Recompute>,
-    owners: Owners,
-    wire: Wire<In, Out>,
-}
-
-impl Pipeline<(), ()> {
-    /// Begins a chain of stages, in order.
-    pub fn builder<In: Payload>() -> Chain<In, In> {
-        let wire: Wire<In, In> = Box::new(|_, source| source);
-        Chain { devices: Vec::new(), recompute: Vec::new(), owners: Owners::default(), wire }
-    }
-}
-
-impl<In: Payload, Out: Payload> Chain<In, Out> {
-    /// Appends a stage that takes what the chain gives.
-    pub fn stage<S: Stage<Input = Out>>(mut self, module: S, config: StageConfig) -> Chain<In, S::Output> {
-        let stage = self.devices.len();
-        self.devices.push(config.device.clone().inner());
-        self.recompute.push(config.recompute);
-        let unplaced = Unplaced::new(stage, module, (config.optimizer, config.learning_rate));
-        self.owners.add(stage, &unplaced.module, &unplaced.optimizer);
-        let before = self.wire;
-        let wire = move |site: &mut Site, source: Source<In>| {
-            let source = before(site, source);
-            let (seat, trained) = unplaced.place(site);
-            let next = site.devices[stage + 1].clone();
-            let (downstream, upstream) = link(site.capacity, seat.device.clone(), next, site.routes[stage].clone());
-            site.runners.push(Box::new(StageRunner::new(seat, trained, source, ToNext::new(downstream))));
-            Source::Link(Box::new(upstream))
-        };
-        Chain { devices: self.devices, recompute: self.recompute, owners: self.owners, wire: Box::new(wire) }
-    }
-
-    /// Ends the chain with the stage that makes the loss.
-    pub fn loss<L: LossStage<Input = Out>>(mut self, module: L, config: StageConfig) -> PipelineBuilder<In, L::Target> {
-        let stage = self.devices.len();
-        self.devices.push(config.device.clone().inner());
-        self.recompute.push(config.recompute);
-        let unplaced = Unplaced::new(stage, module, (config.optimizer, config.learning_rate));
-        self.owners.add(stage, &unplaced.module, &unplaced.optimizer);
-        let before = self.wire;
-        let wire = move |site: &mut Site, source: Source<In>, targets: Receiver<Vec<L::Target>>| {
-            let source = before(site, source);
-            let (seat, trained) = unplaced.place(site);
-            let sink = ToLoss::new(targets, seat.device.clone());
-            site.runners.push(Box::new(StageRunner::new(seat, trained, source, sink)));
-        };
-        PipelineBuilder {
-            devices: self.devices,
-            elsewhere: Vec::new(),
-            recompute: self.recompute,
-            owners: self.owners,
-            wire: Box::new(wire),
-            weight: L::weight,
-            schedule: Box::new(OneFOneB),
-            micro_batches: 1,
-            gradient_groups: None,
-            channel_capacity: None,
-            cores_per_stage: None,
-            precision: Precision::Full,
-            loss_scale: None,
-            tuned_for: None,
-            synchronise_every: 0,
-            ordered_transfers: false,
-            watchdog: Some(Watchdog::default()),
-            names: None,
-            restore: None,
-            flush: FlushConfig::default(),
-        }
-    }
-}
-
-/// All replicas, not yet started.
-struct PutUp<In, Target> {
-    /// Where the batches of each enter, and its stages.
-    replicas: Vec<(Door<In, Target>, Stages)>,
-    /// What of a checkpoint their optimizers could not use.
-    unused: Vec<(ParamId, String)>,
-}
 
 /// A complete chain of stages, and how to run it.
 #[must_use = "`build` it"]
 pub struct PipelineBuilder<In: Payload, Target: Payload> {
-    devices: Vec<Device>,
-    /// Those of the other replicas.
+    stages: Joined<In, Target>,
+    /// The devices of replicas other than 0.
     elsewhere: Vec<Vec<Device>>,
-    recompute: Vec<Recompute>,
-    owners: Owners,
-    wire: LastWire<In, Target>,
-    weight: fn(&Target) -> Weight,
     schedule: Box<dyn Schedule>,
     micro_batches: usize,
     gradient_groups: Option<usize>,
@@ -192,6 +47,27 @@ pub struct PipelineBuilder<In: Payload, Target: Payload> {
 }
 
 impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
+    pub(crate) fn new(stages: Joined<In, Target>) -> Self {
+        Self {
+            stages,
+            elsewhere: Vec::new(),
+            schedule: Box::new(OneFOneB),
+            micro_batches: 1,
+            gradient_groups: None,
+            channel_capacity: None,
+            cores_per_stage: None,
+            precision: Precision::Full,
+            loss_scale: None,
+            tuned_for: None,
+            synchronise_every: 0,
+            ordered_transfers: false,
+            watchdog: Some(Watchdog::default()),
+            names: None,
+            restore: None,
+            flush: FlushConfig::default(),
+        }
+    }
+
     /// The schedule; [`OneFOneB`] if not set.
     pub fn schedule(mut self, schedule: impl Schedule + 'static) -> Self {
         self.schedule = Box::new(schedule);
@@ -293,13 +169,13 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
 
     /// By stage and path.
     pub(crate) fn batch_norms(&self) -> &[(usize, String)] {
-        &self.owners.batch_norms
+        &self.stages.owners.batch_norms
     }
 
     /// The same model, optimizers and clipping, once, on one device, in full precision, and with so many micro-batches.
     pub(crate) fn reference(mut self, micro_batches: usize) -> Self {
-        let first = self.devices[0].clone();
-        self.devices.fill(first);
+        let first = self.stages.devices[0].clone();
+        self.stages.devices.fill(first);
         self.flush = FlushConfig { clip: self.flush.clip, ..FlushConfig::default() };
         Self {
             micro_batches,
@@ -377,11 +253,11 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         let machine = || (available_parallelism().map_or(1, NonZero::get) / workers).max(1);
         let cores = self.cores_per_stage.unwrap_or_else(machine);
         let streams = self.streams(&plan, &devices);
-        let parameters: Vec<_> = Parameters::by_replica(&self.owners.tensors, &devices, self.precision);
-        let layout = Layout::new(std::mem::take(&mut self.owners.tensors), self.names.as_ref())?;
+        let parameters: Vec<_> = Parameters::by_replica(&self.stages.owners.tensors, &devices, self.precision);
+        let layout = Layout::new(std::mem::take(&mut self.stages.owners.tensors), self.names.as_ref())?;
         let restored = self.restore.as_ref().map(|checkpoint| layout.restore(checkpoint)).transpose();
         let restored = restored.map_err(BuildError::Checkpoint)?.unwrap_or_default();
-        let PutUp { replicas, unused } = self.put_up(&plan, &devices, groups, restored)?;
+        let PutUp { replicas, unused } = self.stages.put_up(&plan, &devices, groups, self.precision, restored)?;
         Mismatch::unless_empty(layout.unused(unused)).map_err(BuildError::Checkpoint)?;
         let known = streams.into_iter().zip(devices).zip(parameters);
         let prepared = replicas.into_iter().zip(known);
@@ -398,11 +274,11 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
             flush: self.flush,
             synchronise_every: self.synchronise_every,
             watchdog: self.watchdog,
-            recompute: self.recompute.into(),
+            recompute: self.stages.recompute.into(),
         };
-        let common = Common { plan: Arc::new(plan), weight: self.weight, groups, cores, stepping, layout };
+        let common = Common { plan: Arc::new(plan), weight: self.stages.weight, groups, cores, stepping, layout };
         // What is left of the modules goes before threads have their own.
-        drop(self.wire);
+        drop(self.stages.wire);
         let mut pipeline = Pipeline::start(prepared.collect(), common)?;
         progress.into_iter().for_each(|progress| pipeline.resume(progress));
         Ok(pipeline)
@@ -410,16 +286,17 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
 
     /// What can be said without a plan.
     fn validate(&self, loss_scale: LossScale) -> Result<(), BuildError> {
-        if let Some(stage) = self.owners.clipping {
+        let owners = &self.stages.owners;
+        if let Some(stage) = owners.clipping {
             return Err(BuildError::ClippingOptimizer { stage });
         }
         if let Some(bound) = self.flush.clip.map(Clip::bound).filter(|bound| !bound.is_finite() || *bound <= 0.0) {
             return Err(BuildError::Clip { bound });
         }
-        if let Some(stage) = self.owners.plain_batch_norm.filter(|_| self.precision != Precision::Full) {
+        if let Some(stage) = owners.plain_batch_norm.filter(|_| self.precision != Precision::Full) {
             return Err(BuildError::BatchNormPrecision { stage, precision: self.precision });
         }
-        if let Some((stage, path)) = self.owners.batch_norms.first().filter(|_| self.replicas() > 1) {
+        if let Some((stage, path)) = owners.batch_norms.first().filter(|_| self.replicas() > 1) {
             return Err(BuildError::BatchNormReplicas { stage: *stage, path: path.clone() });
         }
         if !loss_scale.is_sound() {
@@ -431,10 +308,10 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         if self.cores_per_stage == Some(0) {
             return Err(BuildError::NoCores);
         }
-        if let Some(stages) = self.owners.misshapen {
+        if let Some(stages) = owners.misshapen {
             return Err(BuildError::TiedShapes { stages });
         }
-        if let Some(stages) = self.owners.half_frozen() {
+        if let Some(stages) = owners.half_frozen() {
             return Err(BuildError::HalfFrozen { stages });
         }
         Ok(())
@@ -457,8 +334,8 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
 
     /// Of every stage.
     fn devices_by_replica(&self) -> Result<Vec<Vec<Device>>, BuildError> {
-        let stages = self.devices.len();
-        let all: Vec<_> = [&self.devices].into_iter().chain(&self.elsewhere).cloned().collect();
+        let stages = self.stages.devices.len();
+        let all: Vec<_> = [&self.stages.devices].into_iter().chain(&self.elsewhere).cloned().collect();
         match all.iter().position(|devices| devices.len() != stages) {
             Some(replica) => Err(BuildError::ReplicaDevices { replica, devices: all[replica].len(), stages }),
             None => Ok(all),
@@ -467,7 +344,7 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
 
     /// The communication stream of every stage, in every replica.
     fn streams(&self, plan: &Checked, devices: &[Vec<Device>]) -> Vec<Vec<Option<usize>>> {
-        let stages = self.devices.len();
+        let stages = self.stages.devices.len();
         if self.ordered_transfers {
             // As if workers of different replicas shared a device.
             return vec![(0..stages).map(|stage| Some(plan.placement().worker(stage))).collect(); devices.len()];
@@ -475,53 +352,8 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         communication_streams(&devices.concat()).chunks(stages).map(<[_]>::to_vec).collect()
     }
 
-    /// The stages of every replica, with the channels between them.
-    fn put_up(
-        &self,
-        plan: &Checked,
-        devices: &[Vec<Device>],
-        groups: usize,
-        mut restored: Vec<Restored>,
-    ) -> Result<PutUp<In, Target>, BuildError> {
-        let (micro_batches, mut unused) = (plan.plan().micro_batches(), Vec::new());
-        let of_stage = |stage: usize| {
-            let everywhere: Vec<_> = devices.iter().map(|devices| &devices[stage]).collect();
-            Collective::of_stage(&self.owners.of_stage(stage), &everywhere).into_iter()
-        };
-        let mut collectives: Vec<_> = (0..self.devices.len()).map(of_stage).collect();
-        let routes = |devices: &Vec<Device>| {
-            devices.windows(2).map(|pair| Route::between(&pair[0], &pair[1])).collect::<Result<Vec<_>, _>>()
-        };
-        let routes = devices.iter().map(routes).collect::<Result<Vec<_>, _>>().map_err(BuildError::Host)?;
-        let put_up = devices.iter().zip(routes).zip(Replica::all(devices.len())).map(|((devices, routes), replica)| {
-            let mut ties: Vec<Ties> = devices.iter().map(|_| Ties::default()).collect();
-            for (stages, ids) in &self.owners.shared {
-                tie(&mut ties, devices, *stages, ids.clone(), micro_batches);
-            }
-            let mut site = Site {
-                replica,
-                capacity: plan.capacity(),
-                precision: self.precision,
-                per_group: self.replicas() * micro_batches / groups,
-                devices: devices.clone(),
-                routes,
-                ties,
-                collectives: collectives.iter_mut().filter_map(Iterator::next).collect(),
-                restored: std::mem::take(&mut restored),
-                unused: std::mem::take(&mut unused),
-                runners: Vec::new(),
-            };
-            let ((inputs, input_feed), (targets, target_feed)) = (bounded(1), bounded(1));
-            (self.wire)(&mut site, Source::Batch(input_feed), target_feed);
-            (restored, unused) = (site.restored, site.unused);
-            (Door { inputs, targets }, site.runners)
-        });
-        let replicas = put_up.collect();
-        Ok(PutUp { replicas, unused })
-    }
-
     fn checked_plan(&self) -> Result<Checked, BuildError> {
-        let (stages, micro_batches, schedule) = (self.devices.len(), self.micro_batches, self.schedule.name());
+        let (stages, micro_batches, schedule) = (self.stages.devices.len(), self.micro_batches, self.schedule.name());
         let plan = self.schedule.plan(stages, micro_batches);
         // A plan is the schedule of its own shape: this refuses what was written for another.
         let plan = plan.and_then(|plan| plan.plan(stages, micro_batches));

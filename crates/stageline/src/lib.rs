@@ -10,14 +10,15 @@
 //! In the order in which a batch goes through:
 //!
 //! - [`stage`], [`mod@payload`]: what a user writes: parts of a model, and what crosses between them.
-//! - [`builder`]: stages joined by their types, with a device, an optimizer and a schedule; `owners`: which of them trains which
-//!   parameter; `site`: a [`replica`], put up.
+//! - [`chain`]: stages joined by their types, each with a device and an optimizer; `owners`: which of them trains which parameter.
+//! - [`builder`]: how they are to run; `joined`: how they are put up, in every [`replica`], each a `site`.
 //! - [`pipeline`]: [`Pipeline::step`] and [`Pipeline::eval`].
 //! - [`batch`]: a batch, cut into micro-batches with their loss weights.
 //! - `context`: what all workers are told of it.
+//! - `line`: what the caller and its workers tell each other.
 //! - `worker`: one thread, which interprets its list of instructions; `stop` ends its waits; `threads` are the system's, or ones
 //!   whose order a test decides.
-//! - `runner`: what a stage does at each instruction; `sink` is where its output goes, `link` the boundary to its
+//! - `runner`: what a worker drives; `stage_runner`: what a stage does at each instruction; `sink` is where its output goes, `link` the boundary to its
 //!   neighbour, `turns` when it may be used, `placing` what goes another way, `tape` what a forward leaves for its backward, `vjp` how that starts, `slots` what waits between two instructions.
 //! - [`weight`]: what a loss weighs; [`precision`] and [`loss_scale`]: in what it is computed.
 //! - `gradients`: the running sum over micro-batches; `share`: parameters that two stages have, and how gradients and values go
@@ -47,6 +48,7 @@ pub mod batch;
 pub mod batch_norm;
 pub mod batch_size;
 pub mod builder;
+pub mod chain;
 pub mod clip;
 mod collective;
 mod context;
@@ -66,8 +68,10 @@ mod gauges;
 mod gradients;
 pub mod health;
 mod host;
+mod joined;
 mod layout;
 pub mod ledger;
+mod line;
 mod link;
 mod location;
 pub mod loss_scale;
@@ -105,6 +109,7 @@ mod sink;
 mod site;
 mod slots;
 pub mod stage;
+mod stage_runner;
 mod stop;
 mod tape;
 mod tensors;
@@ -122,7 +127,8 @@ pub use allocator::CountingAllocator;
 pub use batch::{Batch, BatchError};
 pub use batch_norm::AccumulatedBatchNorm;
 pub use batch_size::{BatchChange, EffectiveBatch};
-pub use builder::{Chain, PipelineBuilder, StageConfig};
+pub use builder::PipelineBuilder;
+pub use chain::{Chain, StageConfig};
 pub use clip::Clip;
 pub use device::{DeviceError, DeviceErrors, DeviceName};
 pub use dropout::Dropout;

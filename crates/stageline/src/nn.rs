@@ -13,6 +13,8 @@
 //! A layer of one's own is an operation of burn's (`Backward`, its feature `extension`) that leaves a [`Deferred`] by [`put_off`].
 
 pub(crate) mod causal_attention;
+#[cfg(feature = "flex")]
+pub(crate) mod cpu;
 mod cross_entropy;
 mod embedding;
 mod gelu;
@@ -20,11 +22,7 @@ mod gelu;
 pub(crate) mod kernels;
 mod layer_norm;
 mod linear;
-#[cfg(feature = "flex")]
-mod matrix;
 pub(crate) mod products;
-#[cfg(feature = "flex")]
-mod wide;
 
 pub use causal_attention::causal_attention;
 pub use cross_entropy::cross_entropy;

@@ -11,8 +11,9 @@ use crate::layout::Restored;
 use crate::precision::Precision;
 use crate::remote::Route;
 use crate::replica::Replica;
-use crate::runner::{Runner, Seat};
+use crate::runner::Runner;
 use crate::seed::materialize;
+use crate::stage_runner::Seat;
 use crate::tie::Ties;
 use crate::unify::unify;
 

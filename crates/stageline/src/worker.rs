@@ -10,81 +10,16 @@ use crate::allocator::Meter;
 use crate::context::Pass;
 use crate::effects;
 use crate::error::{BuildError, StepError};
-use crate::events::{Diary, Event};
+use crate::events::Diary;
 use crate::failure::{Activity, During, Failure, StageFailure};
-use crate::flush::{Flush, Outcome, Verdict};
+use crate::flush::{Flush, Verdict};
 use crate::gauges::Gauges;
-use crate::layout::StageState;
-use crate::recording::Clock;
+use crate::line::{Asked, Command, Line, Recorded, Run, Stepped};
 use crate::replica::Replica;
-use crate::runner::{Conclusion, Interrupt, Runner};
+use crate::runner::{Interrupt, Runner};
 use crate::stop::{Stop, Stopped, Waits};
-use crate::threads::{JoinHandle, Receiver, Sender, bounded, kernels, spawn};
+use crate::threads::{JoinHandle, bounded, kernels, spawn};
 use crate::watchdog::Post;
-
-/// What the caller asks of every worker.
-pub(crate) enum Command {
-    /// A pass over its list.
-    Run(Run),
-    /// What its stages keep from step to step.
-    Save { during: During },
-    /// The verdict on a step that was made ahead of it.
-    Settle { during: During },
-}
-
-/// A pass over a worker's list.
-pub(crate) struct Run {
-    pub(crate) asked: Asked,
-    /// Where to write down what is done; what there is no room for is left out.
-    pub(crate) events: Vec<Event>,
-}
-
-/// The same for all workers.
-#[derive(Clone)]
-pub(crate) struct Asked {
-    pub(crate) during: During,
-    pub(crate) plan: Arc<Checked>,
-    pub(crate) pass: Pass,
-    pub(crate) clock: Clock,
-    /// When the step began.
-    pub(crate) began: Instant,
-    pub(crate) flush: Flush,
-    /// Whether the step before it may yet turn out to be another one.
-    pub(crate) behind: bool,
-}
-
-/// What a stage tells when its step is over.
-pub(crate) struct Stepped {
-    pub(crate) replica: Replica,
-    pub(crate) stage: usize,
-    /// By which it is over.
-    pub(crate) verdict: Verdict,
-    pub(crate) conclusion: Conclusion,
-}
-
-/// What a worker did in a step.
-pub(crate) struct Recorded {
-    pub(crate) replica: Replica,
-    pub(crate) worker: usize,
-    pub(crate) events: Vec<Event>,
-}
-
-/// The worker's ends of its channels with the caller.
-pub(crate) struct Line {
-    pub(crate) commands: Receiver<Command>,
-    /// What all stages do at the end of a step.
-    pub(crate) verdicts: Receiver<Verdict>,
-    pub(crate) lines: Lines,
-}
-
-/// Those that all workers send to.
-#[derive(Clone)]
-pub(crate) struct Lines {
-    pub(crate) finished: Sender<Outcome>,
-    pub(crate) stepped: Sender<Stepped>,
-    pub(crate) recorded: Sender<Recorded>,
-    pub(crate) saved: Sender<StageState>,
-}
 
 /// The interpreter of one row of a plan.
 pub(crate) struct Worker {

@@ -11,13 +11,13 @@ use crate::failure::During;
 use crate::finite::{self, Culprit};
 use crate::flush::{Flush, Outcome, Sums, Verdict, losses};
 use crate::ledger::Ledger;
+use crate::line::{Asked, Command, Recorded, Run, Stepped};
 use crate::payload::Payload;
 use crate::report::{EvalReport, LossTerm};
 use crate::stop::Stopped;
 use crate::threads::Receiver;
 use crate::turns::Turns;
 use crate::weight::Weight;
-use crate::worker::{Asked, Command, Recorded, Run, Stepped};
 
 /// Why a pass ended early.
 pub(super) enum Ended {

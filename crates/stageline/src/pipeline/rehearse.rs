@@ -11,13 +11,13 @@ use crate::error::StepError;
 use crate::estimate::MemoryEstimate;
 use crate::failure::During;
 use crate::flush::Verdict;
+use crate::line::Asked;
 use crate::payload::Payload;
 use crate::recompute::Recompute;
 use crate::recompute_level::{Level, in_order, least};
 use crate::recording::Clock;
 use crate::rehearsal::Rehearsal;
 use crate::turns::Turns;
-use crate::worker::Asked;
 
 /// How many micro-batches of each replica are run.
 const MICRO_BATCHES: usize = 2;

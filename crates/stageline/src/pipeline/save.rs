@@ -9,8 +9,8 @@ use super::pass::Ended;
 use crate::error::StepError;
 use crate::failure::{During, Failure};
 use crate::layout::StageState;
+use crate::line::Command;
 use crate::payload::Payload;
-use crate::worker::Command;
 
 impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// Everything that training goes on from, as the last step left it, copied to the host: parameters, optimizer states, the

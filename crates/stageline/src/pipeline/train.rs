@@ -15,10 +15,10 @@ use crate::failure::During;
 use crate::finite::{Culprit, OnNonFinite, Origin};
 use crate::flush::{Flush, Sums, Verdict};
 use crate::health::ParameterHealth;
+use crate::line::{Asked, Stepped};
 use crate::payload::Payload;
 use crate::recording::Recording;
 use crate::report::{LossTerm, StageReport, StepReport, Update};
-use crate::worker::{Asked, Stepped};
 
 /// A step that all workers were asked for.
 pub(super) struct Begun<In, Target> {

@@ -201,8 +201,10 @@ pub(super) mod done {
     use burn_ir::{BackendIr, CustomOpIr, HandleContainer};
 
     use super::name;
-    use crate::nn::causal_attention::{host, weights_of_a_head};
-    use crate::nn::kernels::{Kernels, numbers};
+    use crate::nn::causal_attention::weights_of_a_head;
+    use crate::nn::cpu::causal_attention;
+    use crate::nn::cpu::numbers::numbers;
+    use crate::nn::kernels::Kernels;
     use crate::nn::products::Products;
 
     type Float = FloatTensor<Flex>;
@@ -266,7 +268,7 @@ pub(super) mod done {
             let (input, weights, gradient) = (call.float(0).to_contiguous(), call.float(1), call.float(2));
             let of_a_head = weights_of_a_head(input.shape()[1]);
             let weights: Vec<_> = numbers(&weights).chunks_exact(of_a_head.max(1)).collect();
-            vec![host::to_input(&input, call.number() as usize, &weights, &gradient.to_contiguous())]
+            vec![causal_attention::to_input(&input, call.number() as usize, &weights, &gradient.to_contiguous())]
         });
         add(name::CROSS_ENTROPY, |call| Flex::cross_entropy(&call.float(0), &call.int(1)).into());
         add(name::CROSS_ENTROPY_TO_LOGITS, |call| {

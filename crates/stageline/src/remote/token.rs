@@ -25,6 +25,33 @@ impl Token {
         Ok(Self(line.to_owned()))
     }
 
+    /// The first line of a file, or, where there is no such file, 256 random bits, which are written there for its owner to read.
+    ///
+    /// # Errors
+    /// Where the file cannot be read or written, or its first line is empty.
+    #[cfg(feature = "serve")]
+    pub fn read_or_create(path: &Path) -> io::Result<Self> {
+        match Self::read(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Self::create(path),
+            read => read,
+        }
+    }
+
+    #[cfg(feature = "serve")]
+    fn create(path: &Path) -> io::Result<Self> {
+        use std::io::Write;
+
+        // A secret key is nothing but random bytes.
+        let random = burn::remote::IrohIdentity::random().to_bytes();
+        let token = Self(random.iter().map(|byte| format!("{byte:02x}")).collect());
+        let mut options = std::fs::OpenOptions::new();
+        options.write(true).create_new(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        writeln!(options.open(path)?, "{}", token.0)?;
+        Ok(token)
+    }
+
     /// What is presented; what it is for comes in a second line.
     #[cfg(feature = "remote")]
     pub(super) fn for_purpose(token: Option<&Self>, purpose: &str) -> String {

@@ -1,0 +1,89 @@
+//! A complete chain of stages, to be put up in every replica.
+
+use burn::module::ParamId;
+use burn::tensor::Device;
+use stageline_schedule::Checked;
+
+use crate::collective::Collective;
+use crate::error::BuildError;
+use crate::layout::Restored;
+use crate::owners::Owners;
+use crate::payload::Payload;
+use crate::pipeline::Door;
+use crate::precision::Precision;
+use crate::recompute::Recompute;
+use crate::remote::Route;
+use crate::replica::Replica;
+use crate::site::{Site, Stages};
+use crate::stage_runner::Source;
+use crate::threads::{Receiver, bounded};
+use crate::tie::{Ties, tie};
+use crate::weight::Weight;
+
+/// Puts up all stages in a replica, from a batch's input; the last one also takes targets.
+pub(crate) type LastWire<In, Target> = Box<dyn Fn(&mut Site, Source<In>, Receiver<Vec<Target>>)>;
+
+/// What was joined: of every stage its device, in replica 0, and what it computes again; and how all are put up.
+pub(crate) struct Joined<In, Target> {
+    pub(crate) devices: Vec<Device>,
+    pub(crate) recompute: Vec<Recompute>,
+    pub(crate) owners: Owners,
+    pub(crate) wire: LastWire<In, Target>,
+    pub(crate) weight: fn(&Target) -> Weight,
+}
+
+/// All replicas, not yet started.
+pub(crate) struct PutUp<In, Target> {
+    /// Where the batches of each enter, and its stages.
+    pub(crate) replicas: Vec<(Door<In, Target>, Stages)>,
+    /// What of a checkpoint their optimizers could not use.
+    pub(crate) unused: Vec<(ParamId, String)>,
+}
+
+impl<In: Payload, Target: Payload> Joined<In, Target> {
+    /// The stages of every replica on its devices, with the channels between them.
+    pub(crate) fn put_up(
+        &self,
+        plan: &Checked,
+        devices: &[Vec<Device>],
+        groups: usize,
+        precision: Precision,
+        mut restored: Vec<Restored>,
+    ) -> Result<PutUp<In, Target>, BuildError> {
+        let (micro_batches, mut unused) = (plan.plan().micro_batches(), Vec::new());
+        let of_stage = |stage: usize| {
+            let everywhere: Vec<_> = devices.iter().map(|devices| &devices[stage]).collect();
+            Collective::of_stage(&self.owners.of_stage(stage), &everywhere).into_iter()
+        };
+        let mut collectives: Vec<_> = (0..self.devices.len()).map(of_stage).collect();
+        let routes = |devices: &Vec<Device>| {
+            devices.windows(2).map(|pair| Route::between(&pair[0], &pair[1])).collect::<Result<Vec<_>, _>>()
+        };
+        let routes = devices.iter().map(routes).collect::<Result<Vec<_>, _>>().map_err(BuildError::Host)?;
+        let put_up = devices.iter().zip(routes).zip(Replica::all(devices.len())).map(|((devices, routes), replica)| {
+            let mut ties: Vec<Ties> = devices.iter().map(|_| Ties::default()).collect();
+            for (stages, ids) in &self.owners.shared {
+                tie(&mut ties, devices, *stages, ids.clone(), micro_batches);
+            }
+            let mut site = Site {
+                replica,
+                capacity: plan.capacity(),
+                precision,
+                per_group: replica.of * micro_batches / groups,
+                devices: devices.clone(),
+                routes,
+                ties,
+                collectives: collectives.iter_mut().filter_map(Iterator::next).collect(),
+                restored: std::mem::take(&mut restored),
+                unused: std::mem::take(&mut unused),
+                runners: Vec::new(),
+            };
+            let ((inputs, input_feed), (targets, target_feed)) = (bounded(1), bounded(1));
+            (self.wire)(&mut site, Source::Batch(input_feed), target_feed);
+            (restored, unused) = (site.restored, site.unused);
+            (Door { inputs, targets }, site.runners)
+        });
+        let replicas = put_up.collect();
+        Ok(PutUp { replicas, unused })
+    }
+}

@@ -1,0 +1,223 @@
+//! What the command line means: flags that make sense together.
+
+use std::num::NonZero;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use burn::tensor::Device;
+use stageline::remote::Token;
+use stageline::schedule::{Placement, Schedule};
+use stageline::{Clip, DeviceName, Precision, Watchdog};
+
+use crate::config::Settings;
+use crate::cut::training_flops;
+use crate::flags::{Flags, FlushName, OptimizerName, RecomputeName};
+use crate::log::Outputs;
+use crate::model::Shape;
+
+/// What no flag that counts something needs to go beyond.
+pub const LARGEST: usize = 65_536;
+
+/// More threads a stage take longer to start than to train.
+const MOST_CORES: usize = 1024;
+
+/// So do more stages.
+const MOST_REPLICAS: usize = 1024;
+
+/// Flags that make sense together.
+pub struct Job {
+    pub data: Option<PathBuf>,
+    pub shape: Shape,
+    pub training: Training,
+    pub running: Running,
+    pub seed: u64,
+    pub verify: Option<usize>,
+    pub outputs: Outputs,
+    pub keeping: Keeping,
+    /// All flags, for the log and for checkpoints.
+    pub settings: Settings,
+}
+
+/// Which checkpoints are written.
+pub struct Keeping {
+    pub folder: Option<PathBuf>,
+    pub every: usize,
+    pub keep: NonZero<usize>,
+    pub stop_after: Option<usize>,
+}
+
+/// What is trained how long.
+pub struct Training {
+    pub steps: usize,
+    /// Over how many the learning rate rises and falls.
+    pub schedule_steps: usize,
+    pub learning_rate: f64,
+    pub optimizer: OptimizerName,
+    pub clip: Option<Clip>,
+    pub health_every: usize,
+    /// Of each replica.
+    pub micro_batches: usize,
+    pub micro_batch_size: usize,
+    pub gradient_groups: Option<usize>,
+    pub batch_size: usize,
+    pub tuned_for: usize,
+}
+
+/// Where and in which order it runs.
+pub struct Running {
+    /// One a stage,
+    pub devices: Vec<Device>,
+    /// and of each other replica.
+    pub elsewhere: Vec<Vec<Device>>,
+    pub schedule: &'static (dyn Schedule + Sync),
+    pub precision: Precision,
+    pub synchronise_every: usize,
+    /// The share of what all devices can do at most that training on one token a second takes.
+    pub utilisation: Option<f64>,
+    pub channel_capacity: Option<usize>,
+    pub cores_per_stage: Option<usize>,
+    pub recompute: RecomputeName,
+    pub flush: FlushName,
+    /// What a device has, in bytes, if that was said.
+    pub memory: Option<u64>,
+    pub watchdog: Option<Watchdog>,
+}
+
+impl Job {
+    /// Refuses what cannot be, before anything is read or started.
+    pub fn of(flags: Flags, settings: Settings) -> Result<Self> {
+        check(&flags)?;
+        let devices = devices(&flags)?;
+        // All stages of a worker are on its device; where there is no plan, building the pipeline says so.
+        let placement = flags.schedule.plan(flags.stages, flags.micro_batches).map(|plan| plan.placement());
+        let placement = placement.unwrap_or_else(|_| Placement::in_turn(flags.stages, 1));
+        let workers = flags.replicas * placement.workers();
+        let used = devices.len().min(workers);
+        let of_worker = |worker: usize| devices[worker * used / workers].clone();
+        let of_replica = |replica: usize| {
+            let first = replica * placement.workers();
+            (0..flags.stages).map(|stage| of_worker(first + placement.worker(stage))).collect()
+        };
+        let shape = Shape { layers: flags.layers, width: flags.width, context: flags.context };
+        let schedule_steps = flags.schedule_steps();
+        let of_peak = |tflops: f64| training_flops(shape) / (tflops * 1e12 * used as f64);
+        Ok(Self {
+            data: flags.data,
+            shape,
+            training: Training {
+                steps: flags.steps,
+                schedule_steps,
+                learning_rate: flags.learning_rate,
+                optimizer: flags.optimizer,
+                health_every: flags.health_every,
+                clip: (flags.clip > 0.0).then_some(Clip::GlobalNorm(flags.clip)),
+                micro_batches: flags.micro_batches,
+                micro_batch_size: flags.micro_batch_size,
+                gradient_groups: flags.gradient_groups,
+                batch_size: flags.replicas * flags.micro_batches * flags.micro_batch_size,
+                tuned_for: flags.tuned_for,
+            },
+            running: Running {
+                devices: of_replica(0),
+                elsewhere: (1..flags.replicas).map(of_replica).collect(),
+                schedule: flags.schedule,
+                precision: flags.precision,
+                synchronise_every: flags.synchronise_every,
+                utilisation: flags.peak_tflops.map(of_peak),
+                channel_capacity: flags.channel_capacity,
+                cores_per_stage: flags.cores_per_stage,
+                recompute: flags.recompute,
+                flush: flags.flush,
+                memory: flags.memory.map(|gigabytes| (gigabytes * 1e9) as u64),
+                watchdog: watchdog(flags.watchdog),
+            },
+            seed: flags.seed,
+            verify: flags.verify,
+            outputs: Outputs {
+                log: flags.log,
+                trace: flags.trace,
+                tensorboard: flags.tensorboard,
+                report: flags.report,
+                draw_step: flags.draw_step,
+                synchronise_every: flags.synchronise_every,
+            },
+            keeping: Keeping {
+                folder: flags.checkpoint,
+                every: flags.every,
+                keep: flags.keep,
+                stop_after: flags.stop_after,
+            },
+            settings,
+        })
+    }
+}
+
+/// What can be said without a device.
+fn check(flags: &Flags) -> Result<()> {
+    for (flag, value) in [
+        ("--stages", flags.stages),
+        ("--micro-batches", flags.micro_batches),
+        ("--micro-batch-size", flags.micro_batch_size),
+        ("--width", flags.width),
+        ("--context", flags.context),
+        ("--layers + 1", flags.layers.saturating_add(1)),
+    ] {
+        ensure!((1..=LARGEST).contains(&value), "{flag} {value}: give 1 to {LARGEST}");
+    }
+    ensure!((1..=MOST_REPLICAS).contains(&flags.replicas), "--replicas {}: give 1 to {MOST_REPLICAS}", flags.replicas);
+    check_groups(flags)?;
+    let cores = flags.cores_per_stage.unwrap_or(1);
+    ensure!((1..=MOST_CORES).contains(&cores), "--cores-per-stage {cores}: give 1 to {MOST_CORES}");
+    ensure!(flags.every > 0, "--every 0: give 1 or more");
+    ensure!(flags.schedule_steps() > 0, "--schedule-steps 0: give 1 or more");
+    if flags.checkpoint.is_none() {
+        ensure!(flags.stop_after.is_none(), "--stop-after: give --checkpoint a folder for what is trained until then");
+    }
+    ensure!(
+        flags.verify.is_none() || flags.resume.is_none(),
+        "--verify proves a training from its beginning: leave --resume out"
+    );
+    ensure!(
+        flags.learning_rate > 0.0 && flags.learning_rate <= 1.0,
+        "--learning-rate {}: give a number above 0 and at most 1",
+        flags.learning_rate
+    );
+    ensure!(flags.clip >= 0.0 && flags.clip.is_finite(), "--clip {}: give 0 or more", flags.clip);
+    let peak = flags.peak_tflops.unwrap_or(1.0);
+    ensure!(peak > 0.0 && peak.is_finite(), "--peak-tflops {peak}: give a number above 0");
+    let memory = flags.memory.unwrap_or(1.0);
+    ensure!(memory > 0.0 && memory.is_finite(), "--memory {memory}: give a number of GB above 0");
+    Ok(())
+}
+
+fn check_groups(flags: &Flags) -> Result<()> {
+    let (replicas, micro_batches) = (flags.replicas, flags.micro_batches);
+    let groups = flags.gradient_groups.unwrap_or(replicas);
+    if replicas > 1 {
+        ensure!(
+            groups == replicas,
+            "--gradient-groups {groups}: {replicas} replicas sum in {replicas} groups; leave it out, or give --replicas 1"
+        );
+    } else {
+        ensure!(
+            groups > 0 && micro_batches.is_multiple_of(groups),
+            "--gradient-groups {groups}: give a number that divides --micro-batches {micro_batches}"
+        );
+    }
+    Ok(())
+}
+
+/// Those that are named, connected where they are on other hosts.
+fn devices(flags: &Flags) -> Result<Vec<Device>> {
+    let names = DeviceName::parse_list(&flags.device).context("--device")?;
+    let read = |path: &PathBuf| Token::read(path).with_context(|| format!("--token-file {}", path.display()));
+    let token = flags.token_file.as_ref().map(read).transpose()?;
+    DeviceName::open_all(&names, token.as_ref()).context("--device")
+}
+
+/// The watchdog that warns after so many seconds.
+fn watchdog(seconds: u32) -> Option<Watchdog> {
+    let floor = Duration::from_secs(seconds.into());
+    (seconds > 0).then(|| Watchdog { floor, grace: 10 * floor, ..Watchdog::default() })
+}
