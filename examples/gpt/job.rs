@@ -25,6 +25,9 @@ const MOST_CORES: usize = 1024;
 /// So do more stages.
 const MOST_REPLICAS: usize = 1024;
 
+/// Every how many steps it is measured what stages on other hosts take.
+const SYNCHRONISE_EVERY: usize = 20;
+
 /// Flags that make sense together.
 pub struct Job {
     pub data: Option<PathBuf>,
@@ -88,7 +91,10 @@ impl Job {
     /// Refuses what cannot be, before anything is read or started.
     pub fn of(flags: Flags, settings: Settings) -> Result<Self> {
         check(&flags)?;
-        let devices = devices(&flags)?;
+        let names = DeviceName::parse_list(&flags.device).context("--device")?;
+        let devices = devices(&flags, &names)?;
+        let is_elsewhere = names.iter().any(|name| matches!(name, DeviceName::Remote(_)));
+        let synchronise_every = flags.synchronise_every.unwrap_or(if is_elsewhere { SYNCHRONISE_EVERY } else { 0 });
         // All stages of a worker are on its device; where there is no plan, building the pipeline says so.
         let placement = flags.schedule.plan(flags.stages, flags.micro_batches).map(|plan| plan.placement());
         let placement = placement.unwrap_or_else(|_| Placement::in_turn(flags.stages, 1));
@@ -123,7 +129,7 @@ impl Job {
                 elsewhere: (1..flags.replicas).map(of_replica).collect(),
                 schedule: flags.schedule,
                 precision: flags.precision,
-                synchronise_every: flags.synchronise_every,
+                synchronise_every,
                 utilisation: flags.peak_tflops.map(of_peak),
                 channel_capacity: flags.channel_capacity,
                 cores_per_stage: flags.cores_per_stage,
@@ -140,7 +146,7 @@ impl Job {
                 tensorboard: flags.tensorboard,
                 report: flags.report,
                 draw_step: flags.draw_step,
-                synchronise_every: flags.synchronise_every,
+                synchronise_every,
             },
             keeping: Keeping {
                 folder: flags.checkpoint,
@@ -197,7 +203,8 @@ fn check_groups(flags: &Flags) -> Result<()> {
     if replicas > 1 {
         ensure!(
             groups == replicas,
-            "--gradient-groups {groups}: {replicas} replicas sum in {replicas} groups; leave it out, or give --replicas 1"
+            "--gradient-groups {groups}: {replicas} replicas sum in as many groups; give --gradient-groups {replicas}, which comes to \
+             other bits, or as many --replicas as groups"
         );
     } else {
         ensure!(
@@ -209,11 +216,10 @@ fn check_groups(flags: &Flags) -> Result<()> {
 }
 
 /// Those that are named, connected where they are on other hosts.
-fn devices(flags: &Flags) -> Result<Vec<Device>> {
-    let names = DeviceName::parse_list(&flags.device).context("--device")?;
+fn devices(flags: &Flags, names: &[DeviceName]) -> Result<Vec<Device>> {
     let read = |path: &PathBuf| Token::read(path).with_context(|| format!("--token-file {}", path.display()));
     let token = flags.token_file.as_ref().map(read).transpose()?;
-    DeviceName::open_all(&names, token.as_ref()).context("--device")
+    DeviceName::open_all(names, token.as_ref()).context("--device")
 }
 
 /// The watchdog that warns after so many seconds.

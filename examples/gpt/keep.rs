@@ -70,7 +70,10 @@ pub struct Identity {
 
 impl Identity {
     pub fn of(job: &Job, text: &Source) -> Self {
-        let (seed, batch_size, settings) = (job.seed, job.training.batch_size, job.settings.clone());
+        let (seed, batch_size, mut settings) = (job.seed, job.training.batch_size, job.settings.clone());
+        // What follows from the replicas where it is not given decides over bits: it does not change with them.
+        let replicas = 1 + job.running.elsewhere.len();
+        settings.0.insert("gradient_groups".to_owned(), job.training.gradient_groups.unwrap_or(replicas).into());
         Self { text: text.fingerprint(), seed, batch_size, settings }
     }
 

@@ -70,6 +70,7 @@ pub fn estimate(
         }
         let there_is_room = |estimate: &MemoryEstimate| Room::of(&of_steps(estimate.clone()), job).is_enough();
         let found = pipeline.recompute_to_fit(&batch, there_is_room)?;
+        ensure!(found.is_some(), "--recompute auto: {UNKNOWN}; say what is computed again");
         for (stage, recompute) in pipeline.recompute().iter().enumerate() {
             println!("stage {stage} computes {recompute} again");
         }
@@ -79,8 +80,13 @@ pub fn estimate(
     if rows > 2 && !auto {
         refuse(pipeline, from_a_few, fits)?;
     }
-    refuse(pipeline, from_all, fits)
+    let found = refuse(pipeline, from_all, fits)?;
+    ensure!(found.is_some() || job.running.memory.is_none(), "--memory: {UNKNOWN}; leave it out");
+    Ok(found)
 }
+
+/// Why there is no estimate.
+const UNKNOWN: &str = "what these devices hold is not known, as that of other hosts is not";
 
 /// What steps hold, unless that does not fit.
 fn refuse(

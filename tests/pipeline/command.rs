@@ -115,7 +115,7 @@ fn the_hash_of_replicas_is_that_of_as_many_groups() {
     let stopped = gpt(&format!("--replicas 2 --micro-batches 2 --stop-after 1 --checkpoint {folder}"));
     assert!(stopped.status.success(), "{}", String::from_utf8_lossy(&stopped.stderr));
     let resume = format!("--resume latest --checkpoint {folder} --stop-after 2");
-    let stopped = gpt(&format!("{resume} --replicas 1 --micro-batches 4 --gradient-groups 2"));
+    let stopped = gpt(&format!("{resume} --replicas 1 --micro-batches 4"));
     assert!(stopped.status.success(), "{}", String::from_utf8_lossy(&stopped.stderr));
     let undisturbed = gpt("--replicas 2 --micro-batches 2");
     let resumed = gpt(&format!("--resume latest --checkpoint {folder} --replicas 2 --micro-batches 2 --stages 3"));

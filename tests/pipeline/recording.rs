@@ -118,7 +118,8 @@ fn a_step_of_nothing_has_no_events() {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Slow {
     Stage,
-    Transfer,
+    Send,
+    Receive,
     Flush,
 }
 
@@ -129,15 +130,20 @@ const LONG: Duration = Duration::from_millis(25);
 #[derive(Clone)]
 struct Moved {
     tensor: Tensor<2>,
-    slow: bool,
+    /// After how many moves.
+    slow_after: Option<usize>,
 }
 
 impl Payload for Moved {
     fn map<M: PayloadMapper>(self, mapper: &mut M) -> Self {
-        if self.slow && type_name::<M>().contains("MoveTo") {
-            sleep(LONG);
+        let Self { tensor, mut slow_after } = self;
+        if type_name::<M>().contains("MoveTo") {
+            if slow_after == Some(0) {
+                sleep(LONG);
+            }
+            slow_after = slow_after.and_then(|moves| moves.checked_sub(1));
         }
-        Self { tensor: Payload::map(self.tensor, mapper), ..self }
+        Self { tensor: Payload::map(tensor, mapper), slow_after }
     }
 }
 
@@ -145,7 +151,7 @@ impl Payload for Moved {
 #[derive(Module, Debug)]
 struct Front {
     layer: Layer,
-    slow_transfer: bool,
+    slow: usize,
 }
 
 /// The second.
@@ -167,7 +173,7 @@ impl Stage for Front {
 
     fn forward(&self, input: Tensor<2>) -> Moved {
         sleep(LONG / 5);
-        Moved { tensor: self.layer.forward(input), slow: self.slow_transfer }
+        Moved { tensor: self.layer.forward(input), slow_after: self.slow.checked_sub(1) }
     }
 }
 
@@ -177,7 +183,7 @@ impl Stage for Middle {
 
     fn forward(&self, input: Moved) -> Moved {
         sleep(if self.slow { LONG } else { LONG / 5 });
-        Moved { tensor: self.layer.forward(input.tensor), slow: false }
+        Moved { tensor: self.layer.forward(input.tensor), slow_after: None }
     }
 }
 
@@ -220,7 +226,10 @@ impl Optimizer for SlowOptimizer {
 
 fn report(slow: Slow) -> StepReport {
     let Mlp { mut layers, error } = Mlp::new(2, WIDTH, 4);
-    let front = Front { layer: layers.remove(0), slow_transfer: slow == Slow::Transfer };
+    let front = Front {
+        layer: layers.remove(0),
+        slow: [Slow::Send, Slow::Receive].iter().position(|s| *s == slow).map_or(0, |at| at + 1),
+    };
     let middle = Middle { layer: layers.remove(0), slow: slow == Slow::Stage };
     let plain = StageConfig::new(device(), SgdConfig::new().init(), 0.1);
     let middles = if slow == Slow::Flush { StageConfig::new(device(), SlowOptimizer, 0.1) } else { plain.clone() };
@@ -243,7 +252,9 @@ fn blamed(report: &StepReport) -> &'static str {
 
 #[test]
 fn what_is_slow_is_blamed_by_name() {
-    for (slow, cause) in [(Slow::Stage, "imbalance"), (Slow::Transfer, "transfer"), (Slow::Flush, "flush")] {
+    for (slow, cause) in
+        [(Slow::Stage, "imbalance"), (Slow::Send, "transfer"), (Slow::Receive, "transfer"), (Slow::Flush, "flush")]
+    {
         let report = report(slow);
         assert_eq!(blamed(&report), cause, "{slow:?}: {:?}", report.recording.accounts());
     }

@@ -64,7 +64,7 @@ fn what_cannot_be_asked_for_is_mended_by_what_the_message_says() {
         ),
         (
             "--replicas 2 --gradient-groups 4",
-            "Error: --gradient-groups 4: 2 replicas sum in 2 groups; leave it out, or give --replicas 1",
+            "Error: --gradient-groups 4: 2 replicas sum in as many groups; give --gradient-groups 2, which comes to other bits",
             "--replicas 2",
         ),
         ("--every 0", "Error: --every 0: give 1 or more", "--every 1"),

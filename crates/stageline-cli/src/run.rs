@@ -171,7 +171,14 @@ pub(crate) fn page(flags: &PageFlags) -> Result<()> {
 
 pub(crate) fn read(path: &Path) -> Result<RunLog> {
     let file = File::open(path).with_context(|| path.display().to_string())?;
-    RunLog::read(BufReader::new(file)).with_context(|| path.display().to_string())
+    let log = RunLog::read(BufReader::new(file)).with_context(|| path.display().to_string())?;
+    if log.only_asks() {
+        eprintln!(
+            "warning: {} has times of asking other hosts, not of what they did; log a run with --synchronise-every 20",
+            path.display()
+        );
+    }
+    Ok(log)
 }
 
 /// A schedule by its name, or that of the run with its chunks.

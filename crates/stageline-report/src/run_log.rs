@@ -70,6 +70,11 @@ impl RunLog {
         self.warm().any(|step| step.synchronised)
     }
 
+    /// Whether stages were on other hosts and times are those of asking them, not of what they did.
+    pub fn only_asks(&self) -> bool {
+        self.run.links.iter().any(Option::is_some) && !self.synchronised()
+    }
+
     /// The worker of a stage.
     pub(crate) fn worker_of(&self, stage: usize) -> Option<usize> {
         self.plan.rows().iter().position(|row| row.iter().any(|action| action.stage == stage))

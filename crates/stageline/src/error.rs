@@ -9,7 +9,7 @@ use crate::ledger::LedgerError;
 use crate::loss_scale::LossScale;
 use crate::mismatch::Mismatch;
 use crate::precision::Precision;
-use crate::remote::{LostHost, RemoteError};
+use crate::remote::{LostHost, LostWay, RemoteError};
 use crate::watchdog::{Stall, Watchdog};
 
 /// Why a pipeline cannot be built. Threads that have started, if any, have ended.
@@ -214,6 +214,21 @@ pub enum StepError {
     HostsLost {
         /// The hosts.
         hosts: Vec<LostHost>,
+        /// In what.
+        during: During,
+        /// What was seen first.
+        cause: Box<StepError>,
+    },
+    /// Hosts of stages answer this program, and no tensor gets from one to the other. All workers are told to stop; a thread that
+    /// does not end within 5 s is left behind with its module. No stage has stepped.
+    #[error(
+        "{}, in {during}; look at the network between these hosts, which reach each other by the addresses in their names, and start \
+         this program anew, from the last checkpoint: first, {cause}",
+        ways.iter().map(LostWay::to_string).collect::<Vec<_>>().join("; ")
+    )]
+    HostsApart {
+        /// From where to where.
+        ways: Vec<LostWay>,
         /// In what.
         during: During,
         /// What was seen first.

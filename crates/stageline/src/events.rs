@@ -113,7 +113,7 @@ impl Diary {
         let (now, sent) = (Instant::now(), std::mem::take(&mut self.sent));
         if self.events.len() < self.events.capacity() {
             let (start, end) = (self.since - self.began, now - self.began);
-            let (stage, activity) = (self.stage, self.activity);
+            let (stage, activity, waited) = (self.stage, self.activity, waited.min(end - start));
             self.events.push(Event { stage, activity, start, end, waited, held, sent });
         }
         self.since = now;

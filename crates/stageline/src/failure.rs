@@ -4,12 +4,13 @@ use std::fmt;
 
 use stageline_schedule::Instruction;
 
+use crate::remote::HostName;
 use crate::replica::Replica;
 use crate::stage::BoxError;
 
 /// What a stage was doing when it failed, and how.
 #[derive(Debug, thiserror::Error)]
-#[error("{} failed in {activity} of {during}: {failure}", replica.stage(*stage))]
+#[error("{} failed in {activity} of {during}: {failure}{}", replica.stage(*stage), logs_of(elsewhere))]
 #[non_exhaustive]
 pub struct StageFailure {
     /// The replica,
@@ -22,6 +23,16 @@ pub struct StageFailure {
     pub during: During,
     /// How it failed.
     pub failure: Failure,
+    /// Other hosts that have stages: what fails there shows where it is read.
+    pub elsewhere: Vec<HostName>,
+}
+
+fn logs_of(hosts: &[HostName]) -> String {
+    let names: Vec<_> = hosts.iter().map(|host| format!("`{host}`")).collect();
+    match names.is_empty() {
+        true => String::new(),
+        false => format!("; what failed on another host is in what `stageline serve` says there: {}", names.join(", ")),
+    }
 }
 
 impl StageFailure {

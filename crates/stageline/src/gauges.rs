@@ -1,6 +1,7 @@
 //! Whose time is taken, and what is held.
 
 use std::cell::Cell;
+use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
 
@@ -8,11 +9,14 @@ use crate::allocator::Meter;
 use crate::events::Held;
 use crate::location::is_host;
 use crate::recording::Clock;
+use crate::stop::Waits;
 
 /// What is read at the end of everything that a worker does.
 pub(crate) struct Gauges {
     /// Of the step.
     clock: Clock,
+    /// How long it takes to ask each device whether it is done, if it is: most of all one of another host.
+    asking: Vec<(Device, Duration)>,
     /// What was held on a GPU when it was last read.
     before: Cell<u64>,
     /// Of the worker's threads, where an allocator counts.
@@ -21,29 +25,45 @@ pub(crate) struct Gauges {
 
 impl Gauges {
     pub(crate) fn new() -> Self {
-        Self { clock: Clock::Host, before: Cell::new(0), meter: None }
+        Self { clock: Clock::Host, asking: Vec::new(), before: Cell::new(0), meter: None }
     }
 
-    /// Waits for the device, if that is how time is taken, and reads what is held there, if that is known.
-    pub(crate) fn read(&self, device: &Device) -> Option<Held> {
+    /// Waits for the device, if that is how time is taken, and reads what is held there, if that is known. What it takes to ask the
+    /// device is no work.
+    pub(crate) fn read(&self, device: &Device, waits: &Waits) -> Option<Held> {
         if is_host(device) {
             return self.meter.map(Meter::read);
         }
         if self.clock == Clock::Host {
             return None;
         }
-        // A device that fails here fails again at the next thing that it is asked for, where there is an error to return.
-        if let Err(error) = device.sync() {
-            tracing::warn!(?device, %error, "the device could not be waited for");
-        }
+        wait_for(device);
+        let asking = self.asking.iter().find(|(asked, _)| asked == device);
+        waits.count(asking.map_or(Duration::ZERO, |(_, takes)| *takes));
         let held = device.memory_pool_usage()?.bytes_in_use;
         let kept = held as i64 - self.before.replace(held) as i64;
         Some(Held { end: held, peak: held, kept })
     }
 
-    /// Begins a pass: what was before it is not its peak.
-    pub(crate) fn begin(&mut self, clock: Clock) {
+    /// Begins a pass of stages on these devices: what was before it is not its peak.
+    pub(crate) fn begin<'a>(&mut self, clock: Clock, devices: impl Iterator<Item = &'a Device>) {
         self.clock = clock;
         self.meter.map(Meter::read);
+        self.asking.clear();
+        for device in devices.filter(|device| clock == Clock::Synchronised && !is_host(device)) {
+            if self.asking.iter().all(|(asked, _)| asked != device) {
+                wait_for(device);
+                let start = Instant::now();
+                wait_for(device);
+                self.asking.push((device.clone(), start.elapsed()));
+            }
+        }
+    }
+}
+
+fn wait_for(device: &Device) {
+    // A device that fails here fails again at the next thing that it is asked for, where there is an error to return.
+    if let Err(error) = device.sync() {
+        tracing::warn!(?device, %error, "the device could not be waited for");
     }
 }

@@ -56,10 +56,8 @@ impl<In: Payload, Target: Payload> Joined<In, Target> {
             Collective::of_stage(&self.owners.of_stage(stage), &everywhere).into_iter()
         };
         let mut collectives: Vec<_> = (0..self.devices.len()).map(of_stage).collect();
-        let routes = |devices: &Vec<Device>| {
-            devices.windows(2).map(|pair| Route::between(&pair[0], &pair[1])).collect::<Result<Vec<_>, _>>()
-        };
-        let routes = devices.iter().map(routes).collect::<Result<Vec<_>, _>>().map_err(BuildError::Host)?;
+        let routes = devices.iter().map(|devices| Route::all(devices));
+        let routes = routes.collect::<Result<Vec<_>, _>>().map_err(BuildError::Host)?;
         let put_up = devices.iter().zip(routes).zip(Replica::all(devices.len())).map(|((devices, routes), replica)| {
             let mut ties: Vec<Ties> = devices.iter().map(|_| Ties::default()).collect();
             for (stages, ids) in &self.owners.shared {

@@ -117,10 +117,13 @@ impl Recording {
     }
 
     /// What everything took, in seconds: every micro-batch on every stage, each stage's part of the flush, and as latency
-    /// how long its sends kept it. Of a whole backward each half is taken to be the half. It is what the first replica took; of
+    /// how long its sends kept it and their receivers. Of a whole backward each half is taken to be the half. It is what the first replica took; of
     /// another, [`of_replica`](Self::of_replica) has it.
     pub fn costs(&self) -> Costs {
-        let Tally { costs, finish, optimizer } = self.tally(self.by_replica().next().unwrap_or_default());
+        let Tally { mut costs, received, finish, optimizer } = self.tally(self.by_replica().next().unwrap_or_default());
+        for (transfer, took) in received {
+            *send_of(&mut costs[transfer.from][transfer.micro_batch], transfer.carried) += took;
+        }
         let flush = finish.into_iter().zip(optimizer).map(|(finish, optimizer)| finish + optimizer).collect();
         Costs::by_micro_batch(costs).with_optimizer(flush)
     }
@@ -156,34 +159,28 @@ impl Recording {
         (0..self.plan.plan().stages()).map(|stage| output(stage, &self.rows)).collect()
     }
 
-    /// When each transfer had arrived.
-    fn received(rows: &[Vec<Event>]) -> HashMap<Transfer, Duration> {
-        let received = rows.iter().flatten().filter_map(|event| match event.activity {
-            Activity::Instruction(Instruction::Receive(transfer)) => Some((transfer, event.end)),
-            _ => None,
-        });
-        received.collect()
-    }
-
     fn tally(&self, rows: &[Vec<Event>]) -> Tally {
         let (stages, micro_batches) = (self.plan.plan().stages(), self.plan.plan().micro_batches());
         let costs = vec![vec![StageCost::new(0.0, 0.0, 0.0); micro_batches]; stages];
-        let mut tally = Tally { costs, finish: vec![0.0; stages], optimizer: vec![0.0; stages] };
-        let received = Self::received(rows);
+        let (finish, optimizer) = (vec![0.0; stages], vec![0.0; stages]);
+        let mut tally = Tally { costs, received: Vec::new(), finish, optimizer };
+        let receives = rows.iter().flatten().filter_map(|event| match event.activity {
+            Activity::Instruction(Instruction::Receive(transfer)) => Some((transfer, event)),
+            _ => None,
+        });
+        let receives: HashMap<Transfer, &Event> = receives.collect();
         for event in rows.iter().flatten() {
             let (stage, worked) = (event.stage, event.worked().as_secs_f64());
             match event.activity {
                 Activity::Instruction(Instruction::Compute(action)) => tally.compute(action, worked),
                 Activity::Instruction(Instruction::Send(transfer)) => {
                     // The receiver may have it before the sender is done with sending.
-                    let there = received.get(&transfer).map(|end| end.saturating_sub(event.start).as_secs_f64());
-                    let cost = &mut tally.costs[stage][transfer.micro_batch];
-                    let send = match transfer.carried {
-                        Carried::Activation => &mut cost.send_activation,
-                        Carried::Gradient => &mut cost.send_gradient,
-                    };
+                    let there = receives.get(&transfer).map(|receive| receive.end - receive.worked());
+                    let there = there.map(|there| there.saturating_sub(event.start).as_secs_f64());
+                    let send = send_of(&mut tally.costs[stage][transfer.micro_batch], transfer.carried);
                     *send = there.map_or(worked, |there| worked.min(there));
                 }
+                Activity::Instruction(Instruction::Receive(transfer)) => tally.received.push((transfer, worked)),
                 Activity::Finish => tally.finish[stage] += worked,
                 Activity::OptimizerStep => tally.optimizer[stage] += worked,
                 _ => {}
@@ -193,9 +190,11 @@ impl Recording {
     }
 
     /// The step with nothing but what everything took. What keeps a worker besides its computes is counted to the compute
-    /// before it: sends, and behind the last one the norms, which need not wait for other workers.
+    /// before it: sends, and behind the last one the norms, which need not wait for other workers. Receives, over a network most of
+    /// all, are counted to the compute that they are for.
     fn simulated(&self, rows: &[Vec<Event>], sends: Sends) -> Timeline {
         let mut tally = self.tally(rows);
+        let received = std::mem::take(&mut tally.received);
         for cost in tally.costs.iter_mut().flatten() {
             if sends == Sends::Keep {
                 let StageCost { send_activation, send_gradient, .. } = *cost;
@@ -204,6 +203,16 @@ impl Recording {
                 cost.input_gradient += send_gradient;
             }
             *cost = cost.with_latency(0.0);
+        }
+        for (transfer, took) in received.into_iter().filter(|_| sends == Sends::Keep) {
+            let cost = &mut tally.costs[transfer.to()][transfer.micro_batch];
+            match transfer.carried {
+                Carried::Activation => cost.forward += took,
+                Carried::Gradient => {
+                    cost.backward += took;
+                    cost.input_gradient += took;
+                }
+            }
         }
         for (row, stages) in self.plan.plan().rows().iter().zip(self.plan.placement().stages_of()) {
             let Some(last) = row.last() else { continue };
@@ -214,7 +223,7 @@ impl Recording {
     }
 }
 
-/// Whether sends keep their workers in a simulation.
+/// Whether sends and receives keep their workers in a simulation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sends {
     Keep,
@@ -224,8 +233,17 @@ enum Sends {
 /// What everything took in one step, in seconds.
 struct Tally {
     costs: Vec<Vec<StageCost>>,
+    /// How long transfers kept their receivers.
+    received: Vec<(Transfer, f64)>,
     finish: Vec<f64>,
     optimizer: Vec<f64>,
+}
+
+fn send_of(cost: &mut StageCost, carried: Carried) -> &mut f64 {
+    match carried {
+        Carried::Activation => &mut cost.send_activation,
+        Carried::Gradient => &mut cost.send_gradient,
+    }
 }
 
 impl Tally {

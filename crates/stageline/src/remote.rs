@@ -12,7 +12,10 @@ mod lost;
 mod name;
 mod route;
 mod token;
+mod way;
 
+#[cfg(feature = "remote")]
+mod ask;
 #[cfg(feature = "remote")]
 pub(crate) mod connect;
 #[cfg(feature = "remote")]
@@ -28,7 +31,7 @@ mod serve;
 
 pub use error::RemoteError;
 pub use lost::LostHost;
-pub(crate) use lost::lost_hosts;
+pub(crate) use lost::{hosts_of, lost_hosts, stuck};
 pub use name::{HostName, Reach, RemoteName};
 #[cfg(feature = "remote")]
 pub use probe::{LinkSpeed, link_speeds};
@@ -36,6 +39,8 @@ pub(crate) use route::{Lanes, Route, by_the_host, moved};
 #[cfg(feature = "serve")]
 pub use serve::{Admission, Listen, ServeError, Server};
 pub use token::Token;
+pub use way::LostWay;
+pub(crate) use way::lost_ways;
 
 #[cfg(feature = "serve")]
 pub use burn::remote::IrohRelays as Relays;

@@ -117,7 +117,7 @@ impl Worker {
     /// Stops all workers, before anything of the user's, such as a subscriber, runs again.
     fn fail(&self, failure: Failure) {
         let Diary { replica, stage, activity, during, .. } = self.diary;
-        let failure = StageFailure { replica, stage, activity, during, failure };
+        let failure = StageFailure { replica, stage, activity, during, failure, elsewhere: Vec::new() };
         self.waits.raise(StepError::Stage(Box::new(failure)));
         tracing::error!(stage, replica = replica.index, %activity, %during, "a stage failed: the pipeline stops");
     }
@@ -163,7 +163,7 @@ impl Worker {
 
     fn run(&mut self, Run { asked, events }: Run) -> Result<(), Interrupt> {
         let Asked { during, plan, pass, clock, began, flush, behind } = asked;
-        self.gauges.begin(clock);
+        self.gauges.begin(clock, self.runners.iter().map(|runner| runner.device()));
         self.waits.take();
         self.diary.open(during, began, events);
         if !behind {
@@ -173,7 +173,8 @@ impl Worker {
             self.diary.enter(runner.stage(), Activity::Start);
             let _entered = span(&self.diary).entered();
             runner.begin(&pass, &self.waits)?;
-            self.diary.leave(self.waits.take(), self.gauges.read(runner.device()));
+            let held = self.gauges.read(runner.device(), &self.waits);
+            self.diary.leave(self.waits.take(), held);
         }
         for instruction in plan.instructions(self.index) {
             self.interpret(instruction)?;
@@ -211,7 +212,7 @@ impl Worker {
         let span = tracing::trace_span!("action", replica, stage, action, micro_batch, during, waited_us, waited_for);
         let _entered = span.enter();
         self.diary.sent = runner.run(instruction, &self.waits)?;
-        let held = self.gauges.read(runner.device());
+        let held = self.gauges.read(runner.device(), &self.waits);
         let waited = self.waits.take();
         note_wait(&span, self.diary.activity, waited);
         self.diary.leave(waited, held);
@@ -246,7 +247,7 @@ impl Worker {
         {
             self.diary.enter(self.diary.stage, Activity::Verdict);
             self.heard(assumed, verdict);
-            let held = self.runners.first().and_then(|runner| self.gauges.read(runner.device()));
+            let held = self.runners.first().and_then(|runner| self.gauges.read(runner.device(), &self.waits));
             self.diary.leave(self.waits.take(), held);
         }
         Ok(())
@@ -295,9 +296,10 @@ impl Worker {
             self.diary.enter(runner.stage(), Activity::Reduce);
             let span = span(&self.diary).entered();
             runner.reduce(step, &self.waits)?;
+            let held = self.gauges.read(runner.device(), &self.waits);
             let waited = self.waits.take();
             note_wait(&span, Activity::Reduce, waited);
-            self.diary.leave(waited, self.gauges.read(runner.device()));
+            self.diary.leave(waited, held);
         }
         Ok(())
     }
@@ -311,7 +313,8 @@ impl Worker {
             let outcome = runner.finish();
             finite &= outcome.is_finite();
             // Before the others may go on because of it.
-            self.diary.leave(self.waits.take(), self.gauges.read(runner.device()));
+            let held = self.gauges.read(runner.device(), &self.waits);
+            self.diary.leave(self.waits.take(), held);
             self.waits.send(&self.line.lines.finished, outcome)?;
         }
         Ok(finite)
@@ -344,13 +347,15 @@ impl Worker {
                 let _entered = span(&self.diary).entered();
                 runner.conclude(verdict, &self.waits)?
             };
-            self.diary.leave(self.waits.take(), self.gauges.read(runner.device()));
+            let held = self.gauges.read(runner.device(), &self.waits);
+            self.diary.leave(self.waits.take(), held);
             self.diary.enter(stage, Activity::Follow);
             let span = span(&self.diary).entered();
             runner.follow(verdict, &self.waits)?;
+            let held = self.gauges.read(runner.device(), &self.waits);
             let waited = self.waits.take();
             note_wait(&span, Activity::Follow, waited);
-            self.diary.leave(waited, self.gauges.read(runner.device()));
+            self.diary.leave(waited, held);
             concluded.push(Stepped { replica: self.replica, stage, verdict, conclusion });
         }
         if !verdict.counts() {

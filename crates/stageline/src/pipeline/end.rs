@@ -7,6 +7,7 @@ use super::pass::Ended;
 use crate::error::StepError;
 use crate::failure::Failure;
 use crate::payload::Payload;
+use crate::remote::stuck;
 use crate::threads::ends_within;
 use crate::watchdog::Place;
 
@@ -19,16 +20,22 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         if let Ended::ByCaller(error) = ended {
             self.stop.raise(error);
         }
-        let error = self.stop.take_error().map(|error| self.of_hosts(error));
+        let error = self.stop.take_error().map(|error| self.of_ways(self.of_hosts(error)));
         let patience = match &error {
             // Who waits for a lost host does not end.
             Some(StepError::HostsLost { hosts, .. }) => {
                 self.give_up(hosts);
                 Some(AFTER_AN_ERROR)
             }
+            Some(StepError::HostsApart { .. }) => Some(AFTER_AN_ERROR),
             _ => self.stepping.watchdog.map(|watchdog| AFTER_AN_ERROR.max(watchdog.many(self.longest))),
         };
         self.join(patience);
+        if self.out_of_reach.is_empty() {
+            // Another replica's host may be what is lost, or the way between two hosts.
+            let stages = self.ended.iter().map(|runner| (runner.stage(), runner.device()));
+            self.out_of_reach = stuck(stages, patience.unwrap_or(AFTER_AN_ERROR));
+        }
         error.or_else(|| self.stop.take_error()).unwrap_or(StepError::Stopped { during: self.during })
     }
 

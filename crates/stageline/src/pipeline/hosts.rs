@@ -1,28 +1,46 @@
 //! Hosts of stages that are lost.
 
+use burn::tensor::Device;
+
 use super::Pipeline;
 use crate::error::StepError;
 use crate::payload::Payload;
-use crate::remote::{LostHost, lost_hosts};
+use crate::remote::{LostHost, hosts_of, lost_hosts, lost_ways};
 use crate::replica::Replica;
 
 impl<In: Payload, Target: Payload> Pipeline<In, Target> {
-    /// Those of its stages that do not answer any more.
-    fn lost_hosts(&self) -> Vec<LostHost> {
-        let stages = Replica::all(self.replicas()).zip(&self.stages).flat_map(|(replica, stages)| {
+    /// Every stage's device.
+    fn devices(&self) -> impl Iterator<Item = (Replica, usize, &Device)> {
+        Replica::all(self.replicas()).zip(&self.stages).flat_map(|(replica, stages)| {
             stages.iter().enumerate().map(move |(stage, (device, _))| (replica, stage, device))
-        });
-        lost_hosts(stages)
+        })
     }
 
     /// An error that says which hosts are lost, if it is because of that: a server that goes away shows wherever its tensors, or
     /// those that came through it, are asked for.
     pub(super) fn of_hosts(&self, error: StepError) -> StepError {
         match error {
-            StepError::Stage(_) | StepError::Stalled(_) => match self.lost_hosts() {
+            StepError::Stage(_) | StepError::Stalled(_) => match lost_hosts(self.devices()) {
                 none if none.is_empty() => error,
                 hosts => StepError::HostsLost { hosts, during: self.during, cause: Box::new(error) },
             },
+            other => other,
+        }
+    }
+
+    /// An error that says between which hosts the network is lost, if it is because of that, or where else to look.
+    pub(super) fn of_ways(&self, error: StepError) -> StepError {
+        if !matches!(error, StepError::Stage(_) | StepError::Stalled(_)) {
+            return error;
+        }
+        let chains = self.stages.iter().map(|stages| stages.iter().map(|(device, _)| device).collect());
+        let ways = lost_ways(chains);
+        match error {
+            error if !ways.is_empty() => StepError::HostsApart { ways, during: self.during, cause: Box::new(error) },
+            StepError::Stage(mut failure) => {
+                failure.elsewhere = hosts_of(self.devices().map(|(_, _, device)| device));
+                StepError::Stage(failure)
+            }
             other => other,
         }
     }

@@ -1,8 +1,7 @@
 //! Devices of other hosts are connected before anything is trained, all at once.
 
 use std::net::ToSocketAddrs;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,52 +18,71 @@ use super::token::Token;
 const PATIENCE: Duration = Duration::from_secs(40);
 
 /// Begins to connect a device; its result comes when the device has answered.
-pub(crate) fn begin(name: &RemoteName, token: Option<&Token>) -> Connecting {
-    let (done, result) = mpsc::channel();
-    let (name, token) = (name.clone(), token.cloned());
-    let connecting = Connecting { name: name.clone(), began: Instant::now(), result };
-    // On a thread of its own, which is left behind where a host never answers.
-    thread::spawn(move || {
-        // Nobody waits for it any more, if it takes too long.
-        let _ = done.send(connect(&name, token));
-    });
-    connecting
+pub(crate) fn begin(name: &RemoteName, token: Option<&Token>) -> Opening<Device> {
+    let (connected, token) = (name.clone(), token.cloned());
+    Opening::of(name, move || connect(&connected, token))
 }
 
-/// A device that is being connected.
-pub(crate) struct Connecting {
+/// Sessions that are being opened with a device.
+pub(crate) struct Opening<T> {
     name: RemoteName,
     began: Instant,
-    result: mpsc::Receiver<Result<Device, RemoteError>>,
+    result: mpsc::Receiver<Result<T, RemoteError>>,
 }
 
-impl Connecting {
-    pub(crate) fn finish(self) -> Result<Device, RemoteError> {
-        let silent = |_| Err(unreachable(&self.name, format!("it did not answer for {} s", PATIENCE.as_secs())));
+impl<T: Send + 'static> Opening<T> {
+    /// On a thread of its own, which is left behind where a host never answers.
+    fn of(name: &RemoteName, open: impl FnOnce() -> Result<T, RemoteError> + Send + 'static) -> Self {
+        let (done, result) = mpsc::channel();
+        // Nobody waits for it any more, if it takes too long.
+        thread::spawn(move || done.send(open()));
+        Self { name: name.clone(), began: Instant::now(), result }
+    }
+
+    pub(crate) fn finish(self) -> Result<T, RemoteError> {
+        let silent = |why| {
+            Err(match why {
+                RecvTimeoutError::Timeout => {
+                    unreachable(&self.name, format!("it did not answer for {} s", PATIENCE.as_secs()))
+                }
+                RecvTimeoutError::Disconnected => broken(&self.name, "the thread that opens it panicked".to_owned()),
+            })
+        };
         self.result.recv_timeout(PATIENCE.saturating_sub(self.began.elapsed())).unwrap_or_else(silent)
     }
 }
 
 fn connect(name: &RemoteName, token: Option<Token>) -> Result<Device, RemoteError> {
     let device = open(name, token.as_ref(), "")?;
-    let greeting = greeting::of(&device).map_err(|cause| RemoteError::NoStageline { device: name.clone(), cause })?;
+    let no_stageline = |cause| RemoteError::NoStageline { device: name.clone(), cause };
+    let greeting = greeting::of(&device).map_err(no_stageline)?;
     if greeting.version != Greeting::OURS.version {
         let [theirs, ours] = [greeting, Greeting::OURS].map(|greeting| greeting.to_string());
         return Err(RemoteError::OtherVersion { device: name.clone(), theirs, ours });
     }
+    let process = greeting::process(&device).map_err(no_stageline)?;
     let remote = connected::remote(&device).expect("it was connected as one of another host");
-    let (has_kernels, transfers) = (greeting.has_kernels, Default::default());
-    connected::remember(Connected { device: remote, name: name.clone(), token, has_kernels, transfers });
+    let (has_kernels, asking, transfers) = (greeting.has_kernels, Default::default(), Default::default());
+    connected::remember(Connected {
+        device: remote,
+        name: name.clone(),
+        token,
+        has_kernels,
+        process,
+        asking,
+        transfers,
+    });
     Ok(device)
 }
 
 /// The sessions for transfers of a device in one way, which are opened now if they are not.
 pub(super) fn sessions(connected: &Connected, way: Way) -> Result<&[Device], RemoteError> {
     let Connected { name, token, transfers, .. } = connected;
-    let open_now = || (0..way.lanes()).map(|lane| open(name, token.as_ref(), &format!("{way:?} {lane}"))).collect();
     let sessions = &transfers[way as usize];
     if sessions.get().is_none() {
-        let opened: Result<_, RemoteError> = open_now();
+        let (opened, token) = (name.clone(), token.clone());
+        let open_one = move |lane| open(&opened, token.as_ref(), &format!("{way:?} {lane}"));
+        let opened = Opening::of(name, move || (0..way.lanes()).map(open_one).collect()).finish();
         // Somebody else has opened the same meanwhile, perhaps.
         let _ = sessions.set(opened?);
     }
@@ -72,7 +90,7 @@ pub(super) fn sessions(connected: &Connected, way: Way) -> Result<&[Device], Rem
 }
 
 /// Opens a session for a purpose: one session each.
-fn open(name: &RemoteName, token: Option<&Token>, purpose: &str) -> Result<Device, RemoteError> {
+pub(super) fn open(name: &RemoteName, token: Option<&Token>, purpose: &str) -> Result<Device, RemoteError> {
     let host = host(name)?.with_credential(Token::for_purpose(token, purpose));
     let options = Device::remote_options(&host).device_index(name.index);
     options.init().map_err(|error| refusal(name, &error))
@@ -105,6 +123,10 @@ fn unreachable(name: &RemoteName, cause: String) -> RemoteError {
     RemoteError::Unreachable { device: name.clone(), cause }
 }
 
+fn broken(name: &RemoteName, cause: String) -> RemoteError {
+    RemoteError::Broken { device: name.clone(), cause }
+}
+
 fn refusal(name: &RemoteName, error: &ConnectError) -> RemoteError {
     let device = name.clone();
     match error {
@@ -116,41 +138,8 @@ fn refusal(name: &RemoteName, error: &ConnectError) -> RemoteError {
             ours: format!("version {client_version}"),
         },
         ConnectError::Unreachable { reason } => unreachable(name, reason.clone()),
-        error => unreachable(name, error.to_string()),
-    }
-}
-
-/// How long a host may take to answer that it is still there.
-const STILL_THERE: Duration = Duration::from_secs(5);
-
-/// A host that was asked whether it is still there.
-pub(super) struct Asked {
-    host: HostName,
-    asked: Instant,
-    answer: mpsc::Receiver<Result<(), String>>,
-}
-
-/// Asks the host of a device whether it is still there, by a session of its own: that of the device may be what is lost.
-pub(super) fn ask(connected: Arc<Connected>) -> Asked {
-    static ASKED: AtomicUsize = AtomicUsize::new(0);
-    let purpose = format!("is it there {}", ASKED.fetch_add(1, Ordering::Relaxed));
-    let (done, answer) = mpsc::channel();
-    let host = connected.name.host.clone();
-    thread::spawn(move || {
-        done.send(match open(&connected.name, connected.token.as_ref(), &purpose) {
-            Err(RemoteError::Unreachable { cause, .. }) => Err(cause),
-            // Who refuses is there.
-            _ => Ok(()),
-        })
-    });
-    Asked { host, asked: Instant::now(), answer }
-}
-
-impl Asked {
-    pub(super) fn answer(self) -> (HostName, Result<(), String>) {
-        let silent = |_| Err(format!("it does not answer for {} s", STILL_THERE.as_secs()));
-        let answer = self.answer.recv_timeout(STILL_THERE.saturating_sub(self.asked.elapsed()));
-        (self.host, answer.unwrap_or_else(silent))
+        ConnectError::NoAddress => unreachable(name, error.to_string()),
+        error => broken(name, error.to_string()),
     }
 }
 
@@ -168,6 +157,8 @@ mod tests {
         assert_eq!(other, expected);
         assert!(said(ConnectError::NoSuchDevice { device_count: 1 }).contains("there are 1 devices, from 0 to 0"));
         assert!(said(ConnectError::Unauthorized).contains("--token-file"));
+        let handshake = said(ConnectError::Handshake { reason: "it hung up".to_owned() });
+        assert!(handshake.contains("it hung up") && handshake.contains("the same version"), "{handshake}");
         let silent = said(ConnectError::Unreachable { reason: "nothing answered".to_owned() });
         assert!(
             silent.contains("cannot be reached: nothing answered; look whether `stageline serve` runs there"),

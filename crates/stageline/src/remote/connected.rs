@@ -5,8 +5,9 @@ use std::sync::{Arc, OnceLock};
 use burn::backend::tensor::Device as DeviceOf;
 use burn::backend::{DispatchDevice, Remote};
 use burn::tensor::Device;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
+use super::greeting::Process;
 use super::name::RemoteName;
 use super::token::Token;
 
@@ -16,6 +17,10 @@ pub(super) struct Connected {
     pub(super) name: RemoteName,
     pub(super) token: Option<Token>,
     pub(super) has_kernels: bool,
+    /// What serves it.
+    pub(super) process: Process,
+    /// The session by which it is asked whether it is there, once it was.
+    pub(super) asking: Mutex<Option<Device>>,
     /// The same device by other sessions, once they are needed.
     pub(super) transfers: [OnceLock<Vec<Device>>; 3],
 }

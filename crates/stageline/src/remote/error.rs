@@ -17,6 +17,16 @@ pub enum RemoteError {
         /// What happened.
         cause: String,
     },
+    /// Somebody answered there, and no session came of it; or this program cannot open one.
+    #[error(
+        "no session with `{device}` comes about: {cause}; look whether the same version is installed on both hosts"
+    )]
+    Broken {
+        /// The device.
+        device: RemoteName,
+        /// What happened.
+        cause: String,
+    },
     /// The host asks for a token, and this is another one.
     #[error("`{device}` refuses this program; give the token that `stageline serve` was given there (`--token-file`)")]
     WrongToken {

@@ -15,11 +15,11 @@ pub(super) struct Greeting {
     pub(super) has_kernels: bool,
 }
 
-/// How many numbers it is.
+/// How many numbers it is, in any version.
 pub(super) const NUMBERS: usize = 5;
 
 /// Of operations and kernels: another one where they take something else, or give other bits.
-const OPERATIONS: u16 = 1;
+const OPERATIONS: u16 = 2;
 
 impl Greeting {
     /// Of this program.
@@ -60,11 +60,30 @@ const fn number(digits: &str) -> u16 {
     }
 }
 
+/// A server's process, by random numbers: one that is started again has lost all that it held.
+pub(super) type Process = [f32; 4];
+
+/// Of this process.
+#[cfg(feature = "serve")]
+pub(super) fn this_process() -> Process {
+    let random = burn::remote::IrohIdentity::random().to_bytes();
+    std::array::from_fn(|part| f32::from(u16::from_le_bytes([random[2 * part], random[2 * part + 1]])))
+}
+
 /// Asks a device of another host.
 pub(super) fn of(device: &Device) -> Result<Greeting, String> {
+    numbers::<NUMBERS>(device, name::HELLO).map(Greeting::of_numbers)
+}
+
+/// By which process it is served.
+pub(super) fn process(device: &Device) -> Result<Process, String> {
+    numbers(device, name::PROCESS)
+}
+
+fn numbers<const N: usize>(device: &Device, question: &'static str) -> Result<[f32; N], String> {
     let remote = connected::remote(device).ok_or_else(|| "it is no device of another host".to_owned())?;
-    let [answer] = ask(&remote, name::HELLO, Vec::new(), Vec::new(), [(Shape::new([NUMBERS]), DType::F32)]);
+    let [answer] = ask(&remote, question, Vec::new(), Vec::new(), [(Shape::new([N]), DType::F32)]);
     let answer = Tensor::<1>::from_primitive::<Remote>(answer).try_into_data().map_err(|error| error.to_string())?;
     let numbers: Vec<f32> = answer.iter().collect();
-    numbers.try_into().map(Greeting::of_numbers).map_err(|numbers| format!("it says {numbers:?}"))
+    numbers.try_into().map_err(|numbers| format!("it says {numbers:?}"))
 }

@@ -1,6 +1,7 @@
 //! Hosts that no longer answer.
 
 use std::fmt;
+use std::time::Duration;
 
 use burn::tensor::Device;
 
@@ -43,12 +44,55 @@ pub(crate) fn lost_hosts<'a>(stages: impl Iterator<Item = (Replica, usize, &'a D
             None => hosts.push((connected, vec![(replica, stage)])),
         }
     }
-    let asked: Vec<_> = hosts.into_iter().map(|(connected, stages)| (super::connect::ask(connected), stages)).collect();
-    let silent = |(asked, stages): (super::connect::Asked, _)| {
+    let asked: Vec<_> = hosts.into_iter().map(|(connected, stages)| (super::ask::ask(connected), stages)).collect();
+    let silent = |(asked, stages): (super::ask::Asked, _)| {
         let (host, answer) = asked.answer();
         Some(LostHost { host, stages, cause: answer.err()? })
     };
     asked.into_iter().filter_map(silent).collect()
+}
+
+/// The other hosts of these devices, each once.
+#[cfg(feature = "remote")]
+pub(crate) fn hosts_of<'a>(devices: impl Iterator<Item = &'a Device>) -> Vec<HostName> {
+    let mut hosts = Vec::new();
+    for host in devices.filter_map(super::connected::find).map(|connected| connected.name.host.clone()) {
+        if !hosts.contains(&host) {
+            hosts.push(host);
+        }
+    }
+    hosts
+}
+
+#[cfg(not(feature = "remote"))]
+pub(crate) fn hosts_of<'a>(_: impl Iterator<Item = &'a Device>) -> Vec<HostName> {
+    Vec::new()
+}
+
+/// The stages on devices of other hosts of whose sessions nothing can be had any more: they wait for a tensor that does not come.
+#[cfg(feature = "remote")]
+pub(crate) fn stuck<'a>(stages: impl Iterator<Item = (usize, &'a Device)>, patience: Duration) -> Vec<usize> {
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Instant;
+
+    let asked = |(stage, device): (usize, &Device)| {
+        let (device, (done, result)) = (super::connected::remote(device).map(|_| device.clone())?, mpsc::channel());
+        // One that is stuck leaves its thread behind. What is otherwise wrong with it shows when something is read.
+        thread::spawn(move || done.send(device.sync().is_ok()));
+        Some((stage, result))
+    };
+    let (asked, began): (Vec<_>, _) = (stages.filter_map(asked).collect(), Instant::now());
+    let is_stuck = |result: &mpsc::Receiver<bool>| {
+        let answer = result.recv_timeout(patience.saturating_sub(began.elapsed()));
+        answer == Err(mpsc::RecvTimeoutError::Timeout)
+    };
+    asked.into_iter().filter(|(_, result)| is_stuck(result)).map(|(stage, _)| stage).collect()
+}
+
+#[cfg(not(feature = "remote"))]
+pub(crate) fn stuck<'a>(_: impl Iterator<Item = (usize, &'a Device)>, _: Duration) -> Vec<usize> {
+    Vec::new()
 }
 
 #[cfg(not(feature = "remote"))]

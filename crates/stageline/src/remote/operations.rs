@@ -17,6 +17,7 @@ use crate::nn::products::Products;
 /// What an operation is called between the hosts.
 pub(super) mod name {
     pub(crate) const HELLO: &str = "stageline/hello";
+    pub(crate) const PROCESS: &str = "stageline/process";
     pub(crate) const GELU: &str = "stageline/gelu";
     pub(crate) const GELU_TO_INPUT: &str = "stageline/gelu_to_input";
     pub(crate) const LAYER_NORM: &str = "stageline/layer_norm";

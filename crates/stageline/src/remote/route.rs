@@ -1,5 +1,7 @@
 //! The way of tensors between two stages.
 
+use std::thread;
+
 use burn::tensor::kind::Basic;
 use burn::tensor::{Device, Tensor};
 
@@ -23,6 +25,21 @@ impl Lanes {
 }
 
 impl Route {
+    /// From each device to the next, all at once.
+    ///
+    /// # Errors
+    /// [`RemoteError`] where a session cannot be opened.
+    pub(crate) fn all(devices: &[Device]) -> Result<Vec<Self>, RemoteError> {
+        thread::scope(|scope| {
+            let between = |pair: &'_ [Device]| {
+                let (previous, next) = (pair[0].clone(), pair[1].clone());
+                scope.spawn(move || Self::between(&previous, &next))
+            };
+            let opening: Vec<_> = devices.windows(2).map(between).collect();
+            opening.into_iter().map(|route| route.join().expect("it returns its errors")).collect()
+        })
+    }
+
     /// Straight to the other device, or where a host is between, to sessions with it of their own: a tensor that is on its way then holds
     /// up neither stage.
     ///
@@ -36,6 +53,8 @@ impl Route {
 
             let ways = match [previous, next].map(find) {
                 [None, None] => None,
+                // What is computed there stays there.
+                [Some(_), Some(_)] if previous == next => None,
                 [Some(up), Some(down)] if by_this_host(previous, next) => {
                     Some([(up, Way::Outgoing), (down, Way::Outgoing)])
                 }
@@ -55,9 +74,9 @@ impl Route {
 }
 
 /// Whether tensors go from one device to the other by this host: burn's servers have one connection for all tensors between two of them
-/// over WebSocket, on which those of one session wait for those of another.
-/// Between one of WebSocket and one of Iroh they have none.
-fn by_this_host(from: &Device, to: &Device) -> bool {
+/// over WebSocket, on which those of one session wait for those of another. Between one of WebSocket and one of Iroh they have none.
+/// And two GPUs of one server would exchange them by NCCL, in an order that nobody has decided.
+pub(super) fn by_this_host(from: &Device, to: &Device) -> bool {
     #[cfg(feature = "remote")]
     {
         use super::connected::find;
@@ -66,7 +85,10 @@ fn by_this_host(from: &Device, to: &Device) -> bool {
         let of_web_socket = |host: &HostName| matches!(host, HostName::WebSocket { .. });
         find(from).zip(find(to)).is_some_and(|(from, to)| {
             let hosts = [&from.name.host, &to.name.host];
-            hosts[0] != hosts[1] && hosts.into_iter().any(of_web_socket)
+            match hosts[0] == hosts[1] {
+                true => from.name.index != to.name.index && !(from.has_kernels && to.has_kernels),
+                false => hosts.into_iter().any(of_web_socket),
+            }
         })
     }
     #[cfg(not(feature = "remote"))]

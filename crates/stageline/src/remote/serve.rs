@@ -17,7 +17,7 @@ use iroh::endpoint::{QuicTransportConfig, presets};
 use iroh::protocol::Router;
 use iroh::{Endpoint, RelayMode};
 
-use super::greeting::Greeting;
+use super::greeting::{Greeting, this_process};
 use super::operations::name;
 use super::token::Token;
 
@@ -286,11 +286,12 @@ fn hosting(devices: Vec<Device>) -> RemoteServer {
 /// Says what is served.
 fn greeting<B: BackendIr>(has_kernels: bool) -> CustomOpRegistry<B> {
     let mut operations = CustomOpRegistry::new();
-    operations.register(name::HELLO, move |tensors, asked, device| {
-        let numbers = Greeting { has_kernels, ..Greeting::OURS }.numbers();
-        let answer = B::float_from_data(TensorData::from(numbers), device);
-        tensors.register_float_tensor::<B>(&asked.outputs[0].id, answer);
-    });
+    let greeting = TensorData::from(Greeting { has_kernels, ..Greeting::OURS }.numbers());
+    for (question, answer) in [(name::HELLO, greeting), (name::PROCESS, TensorData::from(this_process()))] {
+        operations.register(question, move |tensors, asked, device| {
+            tensors.register_float_tensor::<B>(&asked.outputs[0].id, B::float_from_data(answer.clone(), device));
+        });
+    }
     operations
 }
 

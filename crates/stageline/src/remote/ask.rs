@@ -1,0 +1,74 @@
+//! Whether a host is still there.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use burn::tensor::Device;
+
+use super::connect::open;
+use super::connected::Connected;
+use super::error::RemoteError;
+use super::greeting::{self, Process};
+use super::name::HostName;
+
+/// How long a host may take to answer that it is still there.
+pub(super) const STILL_THERE: Duration = Duration::from_secs(5);
+
+/// A host that was asked whether it is still there.
+pub(super) struct Asked {
+    host: HostName,
+    asked: Instant,
+    answer: mpsc::Receiver<Result<(), String>>,
+}
+
+/// Asks the host of a device whether it is still there, in a session of its own: that of the device may be what is lost.
+pub(super) fn ask(connected: Arc<Connected>) -> Asked {
+    let (done, answer) = mpsc::channel();
+    let host = connected.name.host.clone();
+    thread::spawn(move || done.send(is_there(&connected)));
+    Asked { host, asked: Instant::now(), answer }
+}
+
+impl Asked {
+    pub(super) fn answer(self) -> (HostName, Result<(), String>) {
+        let silent = |_| Err(format!("it does not answer for {} s", STILL_THERE.as_secs()));
+        let answer = self.answer.recv_timeout(STILL_THERE.saturating_sub(self.asked.elapsed()));
+        (self.host, answer.unwrap_or_else(silent))
+    }
+}
+
+/// What says that it is not.
+fn is_there(connected: &Connected) -> Result<(), String> {
+    let known = connected.asking.lock().clone();
+    if let Some(process) = known.and_then(|session| served_by(&session)) {
+        return is_the_same(connected, process);
+    }
+    // There was none, or it is lost, which does not mean that the host is.
+    static OPENED: AtomicUsize = AtomicUsize::new(0);
+    let purpose = format!("is it there {}", OPENED.fetch_add(1, Ordering::Relaxed));
+    let session = match open(&connected.name, connected.token.as_ref(), &purpose) {
+        Ok(session) => session,
+        Err(RemoteError::Unreachable { cause, .. } | RemoteError::Broken { cause, .. }) => return Err(cause),
+        // Who refuses is there.
+        Err(_) => return Ok(()),
+    };
+    match served_by(&session) {
+        Some(process) => {
+            *connected.asking.lock() = Some(session);
+            is_the_same(connected, process)
+        }
+        None => Err("it opens a session, and does not answer in it".to_owned()),
+    }
+}
+
+fn served_by(session: &Device) -> Option<Process> {
+    catch_unwind(AssertUnwindSafe(|| greeting::process(session).ok())).ok()?
+}
+
+fn is_the_same(connected: &Connected, process: Process) -> Result<(), String> {
+    let again = || "its server was started again, and has lost what it held".to_owned();
+    if process == connected.process { Ok(()) } else { Err(again()) }
+}
