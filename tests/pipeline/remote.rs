@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
@@ -179,10 +179,14 @@ fn a_server_says_what_it_cannot_serve_and_ends_when_it_is_asked_to() {
     let place = place();
     fs::write(place.path("bad-key"), "no key").unwrap();
     fs::write(place.path("empty"), "\n").unwrap();
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = taken.local_addr().unwrap().port();
+    let (taken, udp) = (TcpListener::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+    let [port, udp_port] = [taken.local_addr(), udp.local_addr()].map(|address| address.unwrap().port());
+    let cannot = "cannot be listened at";
     for (flags, expected) in [
-        (format!("--transport websocket --allow-anyone --port {port}"), format!("port {port} cannot be used")),
+        (format!("--transport websocket --allow-anyone --port {port}"), format!("127.0.0.1:{port} {cannot}")),
+        (format!("--allow-anyone --key @key --port {udp_port}"), format!("127.0.0.1:{udp_port} {cannot}")),
+        ("--token-file @token --key @key --listen 192.0.2.1".to_owned(), format!("192.0.2.1:4433 {cannot}")),
+        ("--allow-anyone --key @key --listen 0.0.0.0".to_owned(), "listens on this host only".to_owned()),
         ("--allow-anyone --key @bad-key".to_owned(), "bad-key cannot be used".to_owned()),
         ("--allow-anyone --relays public --key @key".to_owned(), "listens on this host only".to_owned()),
         ("--token-file @empty".to_owned(), "its first line is empty".to_owned()),
@@ -231,6 +235,52 @@ fn servers_of_other_versions_are_refused_by_name() {
     assert!(said.contains(&expected), "{said}");
     let expected = format!("`{silent}/0` is served by something else than `stageline serve`");
     assert!(said.contains(&expected), "{said}");
+}
+
+/// As a supervisor would, at once and with the same key: what it held is lost.
+#[test]
+fn a_server_that_is_killed_and_started_again_is_lost() {
+    let place = place();
+    for (way, token) in [WAYS[1], WAYS[3]] {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let start = || Server::start(&format!("--port {free} --key @again --listen 127.0.0.1 {way}"), &place);
+        let mut server = start();
+        let log = place.path(&format!("log-{free}"));
+        let flags = format!("--stages 2 --steps 400 --watchdog 2 --device cpu,{}/0 {token}", server.host);
+        let mut command = place.command(&format!("{flags} --log {}", log.display()));
+        let mut training = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        wait_for_lines(&log, 4, &mut training);
+        server.process.kill().unwrap();
+        server.process.wait().unwrap();
+        let again = start();
+        let output = training.wait_with_output().unwrap();
+        let said = place.shown(&output);
+        let expected = format!("Error: the host of stage 1 (`{}`) is lost: ", again.host);
+        assert!(!output.status.success() && said.contains(&expected), "{way}: {said}");
+    }
+}
+
+/// One of another replica's, when the first has nothing on it.
+#[test]
+fn a_lost_host_of_another_replica_is_named_and_the_training_ends() {
+    let place = place();
+    for (way, token) in [WAYS[1], WAYS[3]] {
+        let servers = servers([way; 3], &place);
+        let hosts: Vec<_> = servers.iter().map(|server| format!("{}/0", server.host)).collect();
+        let kept = place.path(&format!("kept-{}", servers[0].process.id()));
+        let log = kept.with_extension("log");
+        let keeping = format!("--checkpoint {} --every 1 --watchdog 3 --log {}", kept.display(), log.display());
+        let run = format!("--replicas 2 --stages 2 --micro-batches 4 {token} {keeping}");
+        let mut command = place.command(&format!("--steps 400 --device cpu,{} {run}", hosts.join(",")));
+        let mut training = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        wait_for_lines(&log, 4, &mut training);
+        let process = servers[2].process.id().to_string();
+        assert!(Command::new("kill").args(["-STOP", &process]).status().unwrap().success());
+        let output = training.wait_with_output().unwrap();
+        let said = place.shown(&output);
+        let expected = format!("Error: the host of stage 1 of replica 1 (`{}`) is lost: ", servers[2].host);
+        assert!(!output.status.success() && said.contains(&expected), "{way}: {said}");
+    }
 }
 
 /// What happens to a server in the middle of a step.

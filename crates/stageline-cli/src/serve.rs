@@ -1,5 +1,6 @@
 //! `stageline serve`: this host's devices, for stages of a training elsewhere.
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use anyhow::{Context, bail, ensure};
@@ -36,6 +37,9 @@ pub(crate) struct Flags {
     /// its address is used [default: public, or disabled with --allow-anyone]
     #[arg(long)]
     relays: Option<Relays>,
+    /// The address of this host at which it listens [default: all IPv4 addresses, or 127.0.0.1 with --allow-anyone]
+    #[arg(long, value_name = "IP")]
+    listen: Option<IpAddr>,
     /// The port: UDP for iroh, TCP for websocket; 0 is any that is free
     #[arg(long, default_value_t = 4433)]
     port: u16,
@@ -70,12 +74,14 @@ pub(crate) fn run(flags: Flags) -> anyhow::Result<()> {
         }
     };
     let relays = flags.relays.unwrap_or(if flags.allow_anyone { Relays::Disabled } else { Relays::Public });
+    let all = if flags.allow_anyone { Ipv4Addr::LOCALHOST } else { Ipv4Addr::UNSPECIFIED };
+    let address = SocketAddr::new(flags.listen.unwrap_or(all.into()), flags.port);
     let listen = match flags.transport {
         TransportName::Iroh => {
             let key = || PathBuf::from(format!("stageline-server-{}.key", flags.port));
-            Listen::Iroh { identity: flags.key.unwrap_or_else(key), relays, port: flags.port }
+            Listen::Iroh { identity: flags.key.unwrap_or_else(key), relays, address }
         }
-        TransportName::Websocket => Listen::WebSocket { port: flags.port },
+        TransportName::Websocket => Listen::WebSocket { address },
     };
     let count = devices.len();
     let server = Server::bind(devices, admission, listen)?;

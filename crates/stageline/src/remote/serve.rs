@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
 
 use burn::remote::{IrohIdentity, IrohRelays};
@@ -39,14 +39,24 @@ pub enum Listen {
         identity: PathBuf,
         /// How it is found.
         relays: IrohRelays,
-        /// The UDP port; 0 is any.
-        port: u16,
+        /// Where it listens, over UDP; port 0 is any.
+        address: SocketAddr,
     },
     /// Neither authenticated nor encrypted: for networks that are trusted.
     WebSocket {
-        /// The TCP port; 0 is any.
-        port: u16,
+        /// Where it listens, over TCP; port 0 is any.
+        address: SocketAddr,
     },
+}
+
+impl Listen {
+    /// Whether nobody on another host can reach it.
+    fn is_here_only(&self) -> bool {
+        match self {
+            Self::Iroh { relays, address, .. } => *relays == IrohRelays::Disabled && address.ip().is_loopback(),
+            Self::WebSocket { address } => address.ip().is_loopback(),
+        }
+    }
 }
 
 /// Why devices are not served.
@@ -54,10 +64,12 @@ pub enum Listen {
 #[non_exhaustive]
 pub enum ServeError {
     /// Another program has the port, most often.
-    #[error("port {port} cannot be used: {cause}; stop the program that has it, or give another port")]
-    Port {
-        /// The port.
-        port: u16,
+    #[error(
+        "{address} cannot be listened at: {cause}; give an address of this host, and a port that no other program has"
+    )]
+    Address {
+        /// Where.
+        address: SocketAddr,
         /// What the system said.
         cause: String,
     },
@@ -70,8 +82,11 @@ pub enum ServeError {
         cause: io::Error,
     },
     /// A server is reached only through a relay or an address; for one that all may use these are this host's.
-    #[error("a server that anyone may use listens on this host only: leave the relays disabled, or ask for a token")]
-    AnyoneByRelay,
+    #[error(
+        "a server that anyone may use listens on this host only: leave the relays disabled, and the address 127.0.0.1 or [::1], or \
+         ask for a token"
+    )]
+    AnyoneElsewhere,
     /// The system would not start the server's threads.
     #[error("the server could not be started: {0}")]
     Runtime(io::Error),
@@ -106,19 +121,18 @@ impl Server {
     /// [`ServeError`] where the port is taken, or the key cannot be used.
     pub fn bind(devices: Vec<Device>, admission: Admission, listen: Listen) -> Result<Self, ServeError> {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(ServeError::Runtime)?;
-        let here_only = matches!(admission, Admission::AnyoneHere);
+        if matches!(admission, Admission::AnyoneHere) && !listen.is_here_only() {
+            return Err(ServeError::AnyoneElsewhere);
+        }
         let bound = match listen {
-            Listen::WebSocket { port } => {
-                let listener = TcpListener::bind(address(port, here_only));
-                Bound::WebSocket(listener.map_err(|cause| ServeError::Port { port, cause: cause.to_string() })?)
+            Listen::WebSocket { address } => {
+                let listener = TcpListener::bind(address);
+                Bound::WebSocket(listener.map_err(|cause| ServeError::Address { address, cause: cause.to_string() })?)
             }
-            Listen::Iroh { relays, .. } if here_only && relays != IrohRelays::Disabled => {
-                return Err(ServeError::AnyoneByRelay);
-            }
-            Listen::Iroh { identity, relays, port } => {
+            Listen::Iroh { identity, relays, address } => {
                 let key = IrohIdentity::load_or_create(&identity)
                     .map_err(|cause| ServeError::Identity { path: identity, cause })?;
-                Bound::Iroh(runtime.block_on(endpoint(&key, &relays, port, here_only))?, relays)
+                Bound::Iroh(runtime.block_on(endpoint(&key, &relays, address))?, relays)
             }
         };
         let server = admitting(hosting(devices), admission);
@@ -182,19 +196,18 @@ impl fmt::Debug for Server {
     }
 }
 
-/// Where it listens.
-fn address(port: u16, here_only: bool) -> SocketAddr {
-    SocketAddr::from((if here_only { Ipv4Addr::LOCALHOST } else { Ipv4Addr::UNSPECIFIED }, port))
-}
-
 /// An address for others, of one that may be all of this host's: that from which other networks are reached.
 fn from_elsewhere(address: SocketAddr) -> String {
     if !address.ip().is_unspecified() {
         return address.to_string();
     }
-    // Nothing is sent to this address, which is for documentation (RFC 5737).
-    let route = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|socket| {
-        socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9))?;
+    // Nothing is sent to these addresses, which are for documentation (RFC 5737, RFC 3849).
+    let anywhere: IpAddr = match address {
+        SocketAddr::V4(_) => Ipv4Addr::new(192, 0, 2, 1).into(),
+        SocketAddr::V6(_) => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
+    };
+    let route = UdpSocket::bind((address.ip(), 0)).and_then(|socket| {
+        socket.connect((anywhere, 9))?;
         socket.local_addr()
     });
     let unknown = |_| format!("<an address of this host>:{}", address.port());
@@ -240,13 +253,13 @@ impl Ends {
     }
 }
 
-async fn endpoint(key: &IrohIdentity, relays: &IrohRelays, port: u16, here_only: bool) -> Result<Endpoint, ServeError> {
+async fn endpoint(key: &IrohIdentity, relays: &IrohRelays, address: SocketAddr) -> Result<Endpoint, ServeError> {
     let builder = match relays {
         IrohRelays::Public => Endpoint::builder(presets::N0),
         IrohRelays::Private { url } => Endpoint::builder(presets::Minimal).relay_mode(RelayMode::custom([url.clone()])),
         IrohRelays::Disabled => Endpoint::builder(presets::Minimal).relay_mode(RelayMode::Disabled),
     };
-    let taken = |cause: String| ServeError::Port { port, cause };
+    let taken = |cause: String| ServeError::Address { address, cause };
     let builder = builder
         .secret_key(key.to_bytes().into())
         .alpns(vec![BURN_REMOTE_ALPN.to_vec()])
@@ -259,7 +272,7 @@ async fn endpoint(key: &IrohIdentity, relays: &IrohRelays, port: u16, here_only:
                 .build(),
         )
         .clear_ip_transports()
-        .bind_addr(address(port, here_only))
+        .bind_addr(address)
         .map_err(|cause| taken(cause.to_string()))?;
     builder.bind().await.map_err(|cause| taken(format!("{cause:#}")))
 }
