@@ -12,6 +12,8 @@ are on servers on the next three hosts. The cases:
   down. The training ends by itself in time, with an error that names stage and host, and no other one; every checkpoint is whole;
   and with that stage on the fifth host, and the others on the servers that they were on, it goes on from the latest to the bits
   of a training on one host.
+- part: the hosts of stages 2 and 3 no longer reach each other, while the controller reaches both. Over Iroh the training ends by itself
+  in time, with an error that names both hosts, and every checkpoint is whole. (Over WebSocket nothing goes between servers.)
 - delay, loss: every packet is 20 ms late, or 5% of them are lost. The training ends with the bits of one on one host.
 
 Nothing is left behind, however it ends: namespaces and devices go with the processes that hold them, and those with this one.
@@ -47,6 +49,8 @@ DELAY, LOSS = 0.020, 0.05
 WATCHDOG = 2
 # More seconds: to ask hosts whether they are there, for threads to end, and for a machine that is busy.
 ASKING, THREADS, BUSY = 5, 5, 13
+# Until a watchdog that finds all hosts where they are gives up, or a connection does.
+SILENCE = 10 * WATCHDOG + 30
 LIMIT_OF_TRAINING = 180
 
 
@@ -135,6 +139,24 @@ def lost_host(fault):
     return case
 
 
+def parted(run, chance):
+    run.serve(A, B, C)
+    training = run.train("training", STEPS, [A, B, C], f"--log {run.log}")
+    somewhere_in_a_step(run, training, chance)
+    for one, other in [(B, C), (C, B)]:
+        run.hosts[one].ip(f"route add blackhole {run.hosts[other].address}/32")
+    began = time.monotonic()
+    status = ended(training, LIMIT_OF_TRAINING, "the training")
+    took = time.monotonic() - began
+    in_time(took, SILENCE)
+    expected = [f"no tensor gets from `{run.names[one]}` to `{run.names[other]}`" for one, other in [(B, C), (C, B)]]
+    if status <= 0 or status == 101 or not any(each in run.error() for each in expected):
+        raise Violation(f"the training ended with status {status} and without `{expected[0]}`, or the other way round")
+    for checkpoint in run.checkpoints().values():
+        is_whole(checkpoint)
+    return took
+
+
 def somewhere_in_a_step(run, training, chance):
     """Waits for a random number of steps, and then for a random part of one."""
     wait(lambda: steps(run.log), LIMIT_OF_TRAINING, "a step", training)
@@ -143,8 +165,8 @@ def somewhere_in_a_step(run, training, chance):
     time.sleep(chance.random() * (time.monotonic() - began) / (len(steps(run.log)) - 1))
 
 
-def in_time(took):
-    limit = WATCHDOG + ASKING + THREADS + BUSY
+def in_time(took, more=0):
+    limit = WATCHDOG + ASKING + THREADS + BUSY + more
     if took > limit:
         raise Violation(f"it took {took:.1f} s to end, and {limit} s are enough")
 
@@ -183,6 +205,7 @@ CASES = {
     "kill": lost_host(lambda run: run.servers[B].kill()),
     "freeze": lost_host(lambda run: run.servers[B].send_signal(signal.SIGSTOP)),
     "cut": lost_host(lambda run: run.hosts[B].cut()),
+    "part": parted,
     "delay": bad_network,
     "loss": bad_network,
 }
@@ -237,6 +260,8 @@ def main():
     rows, failed = [], False
     for transport in TRANSPORTS if chosen.transport == "both" else [chosen.transport]:
         for case in CASES if chosen.case == "all" else [chosen.case]:
+            if case == "part" and transport == "websocket":
+                continue
             results = []
             for number in range(1, chosen.times + 1):
                 took = repeat(references, transport, case, f"{chosen.seed} {transport} {case} {number}")

@@ -7,7 +7,8 @@
 Needs what remote_hosts.py needs. Two stages are on servers on a host each, the controller is on a third one. Rounds take turns with
 the schedules, so that what disturbs the machine disturbs both. Step times are medians over the steps of a training, without the first
 ones; the ratio is 1F1B over eager 1F1B, of each round. The simulation has what a training in threads of this host took for each action,
-and the network that the trainings on servers measured.
+and the network that the trainings on servers measured. The last columns are shares of the total stage time of 1F1B's synchronised steps:
+how much of it was idle by transfers, and by what the simulation of these steps cannot explain.
 """
 
 import argparse
@@ -27,16 +28,33 @@ PLAIN, EAGER = SCHEDULES = ["1f1b", "eager-1f1b"]
 STEPS, WARM_UP, LIMIT = 12, 3, 300
 
 
-def measured(run, schedule, round_):
-    """The seconds of a step, and the network from the first server to the second."""
-    name = f"{schedule}-{round_}"
+def train(run, schedule, name, synchronise_every=0):
+    """The log of a training."""
     log, device = run.folder / f"{name}.log", ",".join(f"{run.names[host]}/0" for host in HOSTS)
-    training = run.gpt(CONTROLLER, name, f"{MODEL} --schedule {schedule} --steps {STEPS} --device {device} --log {log}")
+    training = run.gpt(CONTROLLER, name, f"{MODEL} --schedule {schedule} --steps {STEPS} --device {device} --log {log} "
+                       f"--synchronise-every {synchronise_every}")
     if status := ended(training, LIMIT, name):
         raise Violation(f"{name} ended with status {status}: {(run.folder / f'{name}.err').read_text()}")
+    return log
+
+
+def measured(run, schedule, round_):
+    """The seconds of a step, and the network from the first server to the second."""
+    log = train(run, schedule, f"{schedule}-{round_}")
     with open(log) as lines:
         link = json.loads(next(lines))["links"][0]
     return statistics.median(line["step_seconds"] for line in steps(log)[WARM_UP:]), link
+
+
+def idle(run):
+    """The shares of the total stage time that are idle by transfers, and by what else."""
+    of_steps = steps(train(run, PLAIN, "synchronised", 1))[WARM_UP:]
+
+    def share(cause):
+        return sum(worker[cause] for step in of_steps for worker in step["workers"]) / sum(
+            len(step["workers"]) * step["step_seconds"] for step in of_steps)
+
+    return share("transfer"), share("other")
 
 
 def simulated(programs, log, link):
@@ -55,12 +73,13 @@ def row(programs, transport, delay, rounds, local):
         with contextlib.closing(Run(programs, transport, hosts, Path(folder))) as run:
             run.serve(*HOSTS)
             found = [[measured(run, schedule, number) for schedule in SCHEDULES] for number in range(rounds)]
+            transfer, other = idle(run)
     times = [[seconds for seconds, _ in pair] for pair in found]
     plain, eager = (1e3 * statistics.median(column) for column in zip(*times))
     ratios = sorted(plain / eager for plain, eager in times)
     link = min((link for pair in found for _, link in pair), key=lambda link: link["latency"])
     figures = f"{1e3 * link['latency']:.1f} | {plain:.0f} | {eager:.0f} | {statistics.median(ratios):.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f})"
-    return f"| {transport} | {delay} | {figures} | {simulated(programs, local, link):.3f} |"
+    return f"| {transport} | {delay} | {figures} | {simulated(programs, local, link):.3f} | {transfer:.3f} | {other:.3f} |"
 
 
 def main():
@@ -76,8 +95,8 @@ def main():
         local = Path(folder) / "local.log"
         command = f"{programs.gpt} {MODEL} --data {text(Path(folder))} --steps {STEPS} --log {local}"
         subprocess.run(command.split(), check=True, capture_output=True, timeout=LIMIT)
-        print("| transport | packets late, ms | a transfer, ms | 1f1b, ms | eager, ms | 1f1b / eager | simulated |",
-              "| --- | --- | --- | --- | --- | --- | --- |", sep="\n")
+        print("| transport | packets late, ms | a transfer, ms | 1f1b, ms | eager, ms | 1f1b / eager | simulated | transfer | other |",
+              "| --- | --- | --- | --- | --- | --- | --- | --- | --- |", sep="\n")
         for delay in chosen.delays.split(","):
             print(row(programs, chosen.transport, float(delay), chosen.rounds, local))
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 HALF = 2  # bytes of a number in bf16
 STATES = 16  # bytes a parameter: bf16 weight and gradient, f32 weight and both moments of Adam
+SUM = 4  # bytes of a gradient that is summed in f32
 
 
 @dataclass
@@ -32,12 +33,23 @@ class Training:
     micro_batches: int
     achieved: float  # FLOP/s a GPU, as published
     link: float  # bytes/s a GPU, to another host
+    replicas: int
+    kept: int = 0  # bytes a token and unit of width that a block keeps for its backward
 
     def stage_ms(self):
         return 1e3 * self.flops / self.stages / (self.tensor * self.achieved)
 
     def boundary_bytes(self):
         return self.length * self.width * HALF
+
+    def activation_bytes(self):
+        """Of a live micro-batch, on each GPU of a stage."""
+        return self.kept * self.length * self.width * self.layers / (self.stages * self.tensor)
+
+    def reduction_seconds(self):
+        """A step's sums between replicas: in a ring of all, and at one that has all of them; and the new values back."""
+        sums = SUM * self.parameters / (self.stages * self.tensor) / self.link
+        return 2 * sums * (self.replicas - 1) / self.replicas, 2 * sums * (self.replicas - 1)
 
     def costs(self):
         forward, input_gradient, weight_gradient = (self.stage_ms() * share for share in self.shares)
@@ -51,11 +63,12 @@ def megatron(billions, layers, width, tensor, stages, gpus, batch, teraflops):
     """A row of table 1 of arXiv:2104.04473, with its formula for the FLOPs (blocks are computed again)."""
     length, vocabulary = 2048, 51200
     flops = 96 * length * layers * width**2 * (1 + length / (6 * width) + vocabulary / (16 * layers * width))
-    micro_batches = batch // (gpus // (tensor * stages))
+    replicas = gpus // (tensor * stages)
+    micro_batches = batch // replicas
     # A forward, and in the backward that forward again and twice as much.
     shares = (1 / 4, 2 / 4, 1 / 4)
     return Training(f"GPT {billions}B", layers, width, length, billions * 1e9, flops, shares, tensor, stages,
-                    micro_batches, teraflops * 1e12, 25e9)
+                    micro_batches, teraflops * 1e12, 25e9, replicas)
 
 
 MEGATRON = [
@@ -68,22 +81,26 @@ MEGATRON = [
 ]
 
 
-def dense(name, layers, width, length, parameters, tensor, stages, micro_batches, achieved, link):
+def dense(name, layers, width, length, parameters, tensor, stages, micro_batches, achieved, link, replicas, kept=0):
     """6 FLOPs a parameter and token: a third for each of forward, input gradient and weight gradient."""
     return Training(name, layers, width, length, parameters, 6 * parameters * length, (1 / 3, 1 / 3, 1 / 3), tensor,
-                    stages, micro_batches, achieved, link)
+                    stages, micro_batches, achieved, link, replicas, kept)
 
+
+# What is kept of a block in bf16, attention computed again: Korthikanti et al., 2022, arXiv:2205.05198; tensor and sequence
+# parallelism divide it.
+BLOCK = 34
 
 # Table 4 of arXiv:2407.21783: sequences of 8192 tokens, TP 8, PP 16, on 8,192 and on 16,384 H100.
 LLAMA = [
-    dense("Llama 3 405B, DP 64", 126, 16384, 8192, 405e9, 8, 16, 32, 430e12, 50e9),
-    dense("Llama 3 405B, DP 128", 126, 16384, 8192, 405e9, 8, 16, 16, 400e12, 50e9),
+    dense("Llama 3 405B, DP 64", 126, 16384, 8192, 405e9, 8, 16, 32, 430e12, 50e9, 64, BLOCK),
+    dense("Llama 3 405B, DP 128", 126, 16384, 8192, 405e9, 8, 16, 16, 400e12, 50e9, 128, BLOCK),
 ]
 
 # Sections 3.1, 3.2 and 4.2 of arXiv:2412.19437: 2,048 H800, PP 16, batches of up to 15,360 sequences of 4096 tokens, 37e9 of
 # 671e9 parameters at work for a token. The speed of its GPUs is not published: 2.664e6 GPU hours for 14.8e12 tokens give it.
 DEEPSEEK = dense("DeepSeek-V3", 61, 7168, 4096, 37e9, 1, 16, 120,
-                 6 * 37e9 * 14.8e12 / (2.664e6 * 3600), 50e9)
+                 6 * 37e9 * 14.8e12 / (2.664e6 * 3600), 50e9, 128)
 
 SCHEDULES = [("1f1b", 1), ("interleaved", 2), ("zb-h1", 1), ("zb-h2", 1), ("zb-v", 1), ("dualpipe-v", 1), ("v-half", 1),
              ("v-min", 1)]
@@ -101,8 +118,13 @@ def table(program, training, chunks):
     print(f"\n### {training.name}: P = {training.stages}, M = {training.micro_batches}\n")
     print(f"A stage takes {training.stage_ms():.0f} ms for a micro-batch; {training.boundary_bytes() / 1e6:.0f} MB cross "
           f"each boundary each way, {1e3 * training.boundary_bytes() / training.stage_ms() / 1e9:.2f} GB/s.\n")
-    print("| schedule | bubble | step, s | live micro-batches, most and least |")
-    print("| --- | --- | --- | --- |")
+    held = training.activation_bytes() / 1e9
+    if held:
+        ring, root = training.reduction_seconds()
+        print(f"Each of its GPUs holds {held:.1f} GB of a live micro-batch, and {states(training):.0f} GB of states. The sums of "
+              f"{training.replicas} replicas take {ring:.2f} s a step in a ring, and {root:.0f} s by one of them.\n")
+    print("| schedule | bubble | step, s | live micro-batches, most and least |" + (" GB a GPU |" if held else ""))
+    print("| --- | --- | --- | --- |" + (" --- |" if held else ""))
     for schedule, fewest in SCHEDULES:
         for V in chunks if schedule == "interleaved" else [fewest]:
             found = simulate(program, training, schedule, V)
@@ -111,21 +133,28 @@ def table(program, training, chunks):
             live = [live / parts for live in found["peak_live"]]
             name = f"{schedule}, V = {V}" if schedule == "interleaved" else schedule
             print(f"| {name} | {found['bubble_total']:.4f} | {found['step_ms'] / 1e3:.2f} | "
-                  f"{max(live):.4g}, {min(live):.4g} |")
+                  f"{max(live):.4g}, {min(live):.4g} |" + (f" {max(live) * held:.0f} |" if held else ""))
+
+
+def states(training):
+    """GB a GPU."""
+    return STATES * training.parameters / (training.tensor * training.stages) / 1e9
 
 
 def overview(program):
     print("\n### GPT, Megatron-LM\n")
-    print("| parameters | P | M | V | 1F1B | interleaved | ZB-H1 | ZB-V | GB/s each way | states a GPU |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    print("| parameters | P | M | V | 1F1B | interleaved | ZB-H1 | ZB-V | GB/s each way | states a GPU | R | "
+          "sums in a ring, by one | step, s |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for training in MEGATRON:
         V = training.layers // training.stages
-        bubbles = [simulate(program, training, schedule, V)["bubble_total"]
-                   for schedule in ("1f1b", "interleaved", "zb-h1", "zb-v")]
+        found = [simulate(program, training, schedule, V) for schedule in ("1f1b", "interleaved", "zb-h1", "zb-v")]
+        ring, root = training.reduction_seconds()
         rate = 1e3 * training.boundary_bytes() / training.stage_ms() / 1e9
-        states = STATES * training.parameters / (training.tensor * training.stages) / 1e9
         print(f"| {training.parameters / 1e9:.4g}e9 | {training.stages} | {training.micro_batches} | {V} | "
-              + " | ".join(f"{bubble:.4f}" for bubble in bubbles) + f" | {rate:.2f} | {states:.0f} GB |")
+              + " | ".join(f"{each['bubble_total']:.4f}" for each in found)
+              + f" | {rate:.2f} | {states(training):.0f} GB | {training.replicas} | {ring:.2f} s, {root:.0f} s | "
+              f"{found[0]['step_ms'] / 1e3:.1f} |")
 
 
 def main():

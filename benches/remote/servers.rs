@@ -1,6 +1,7 @@
 //! Server processes of this program.
 
 use std::io::{BufRead, BufReader};
+use std::net::Ipv4Addr;
 use std::process::{Child, Command, Stdio};
 
 use burn::tensor::Device;
@@ -58,9 +59,10 @@ fn start(transport: Transport) -> (Child, String) {
 pub fn serve(transport: Transport) {
     rayon::ThreadPoolBuilder::new().num_threads(1).build_global().expect("the first pool");
     let keys = tempfile::tempdir().expect("a folder");
+    let address = (Ipv4Addr::LOCALHOST, 0).into();
     let listen = match transport {
-        Transport::Websocket => Listen::WebSocket { port: 0 },
-        Transport::Iroh => Listen::Iroh { identity: keys.path().join("key"), relays: Relays::Disabled, port: 0 },
+        Transport::Websocket => Listen::WebSocket { address },
+        Transport::Iroh => Listen::Iroh { identity: keys.path().join("key"), relays: Relays::Disabled, address },
     };
     let server = Server::bind(vec![Device::flex()], Admission::AnyoneHere, listen).expect("a free port");
     println!("{}", server.names()[0]);

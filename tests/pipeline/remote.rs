@@ -10,6 +10,7 @@ use burn::backend::Flex;
 use burn::backend::ops::FloatTensorOps;
 use burn::server::{RemoteServer, WebSocketTransport};
 use burn::tensor::{Device, TensorData};
+use serde_json::Value;
 
 use crate::command::program;
 use crate::keeping::{Place, hash, wait_for_lines};
@@ -122,6 +123,32 @@ fn so_do_several_stages_and_replicas_on_a_host() {
             let remote = place.said(&format!("{token} {} {flags}", devices(&servers)));
             assert_eq!(hash(&remote), hash(&local), "{way} {flags}");
         }
+    }
+}
+
+/// By default some steps are synchronised: without these a log says what it takes to ask, and predictions of it say so.
+#[test]
+fn networks_and_what_hosts_take_are_in_the_log() {
+    let place = place();
+    let (way, token) = WAYS[3];
+    let servers = servers([way; 3], &place);
+    let devices = devices(&servers);
+    for (flags, expected) in [("", vec![0, 20]), ("--synchronise-every 0", vec![])] {
+        place.said(&format!("--steps 22 --log @log {token} {devices} {flags}"));
+        let log = fs::read_to_string(place.path("log")).unwrap();
+        let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let links = lines[0]["links"].as_array().unwrap();
+        let speed = |link: &Value| [&link["latency"], &link["bandwidth"]].map(|figure| figure.as_f64().unwrap());
+        let sound = |[latency, bandwidth]: [f64; 2]| (0.0..60.0).contains(&latency) && bandwidth > 0.0;
+        assert!(links.len() == 3 && links.iter().map(speed).all(sound), "{links:?}");
+        let steps: Vec<_> = lines.iter().filter(|line| line["step"].is_u64()).collect();
+        let synchronised = (0..steps.len()).filter(|&step| steps[step]["synchronised"] == true);
+        assert_eq!(synchronised.collect::<Vec<_>>(), expected);
+        let predicted = program("stageline").args(["predict", "--from"]).arg(place.path("log")).output().unwrap();
+        let said = String::from_utf8_lossy(&predicted.stderr);
+        assert!(predicted.status.success(), "{said}");
+        assert_eq!(said.contains("has times of asking other hosts"), expected.is_empty(), "{said}");
+        fs::remove_file(place.path("log")).unwrap();
     }
 }
 

@@ -333,9 +333,11 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
 
     fn reduce(&mut self, step: usize, waits: &Waits) -> Result<(), Stopped> {
         let (module, collective) = (self.trained.module(), &self.collective);
-        self.gradients.end(module, |sums| collective.reduce(module, step, sums, waits))?;
-        self.reductions += collective.reductions();
-        Ok(())
+        let reductions = &mut self.reductions;
+        self.gradients.end(module, |sums| {
+            *reductions += collective.reductions();
+            collective.reduce(module, step, sums, waits)
+        })
     }
 
     fn finish(&mut self) -> Outcome {
