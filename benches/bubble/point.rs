@@ -31,7 +31,7 @@ pub struct Point {
     pub peak_bytes: Option<u64>,
     /// Shares of the total stage time, by cause; of one step.
     #[serde(rename = "idle_by_cause")]
-    pub causes: [(&'static str, f64); 6],
+    pub causes: [(&'static str, f64); 7],
 }
 
 impl fmt::Display for Point {
@@ -50,7 +50,7 @@ impl fmt::Display for Point {
 }
 
 /// The causes of the idle time of all workers, as shares of the total.
-pub fn causes(accounts: &[Account], took: f64) -> [(&'static str, f64); 6] {
+pub fn causes(accounts: &[Account], took: f64) -> [(&'static str, f64); 7] {
     let total = took * accounts.len() as f64;
     let share = |cause: fn(&Account) -> f64| accounts.iter().map(cause).sum::<f64>() / total;
     [
@@ -59,6 +59,7 @@ pub fn causes(accounts: &[Account], took: f64) -> [(&'static str, f64); 6] {
         ("imbalance", share(|account| account.imbalance)),
         ("transfer", share(|account| account.transfer)),
         ("flush", share(|account| account.flush)),
+        ("asking", share(|account| account.asking)),
         ("other", share(|account| account.other)),
     ]
 }

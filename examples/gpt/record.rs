@@ -50,8 +50,8 @@ pub fn estimate(estimate: &MemoryEstimate, workers: usize) -> Vec<EstimatedMemor
 }
 
 fn account(account: stageline::Account) -> Account {
-    let stageline::Account { busy, fill, drain, imbalance, transfer, flush, other } = account;
-    Account { busy, fill, drain, imbalance, transfer, flush, other }
+    let stageline::Account { busy, fill, drain, imbalance, transfer, flush, asking, other } = account;
+    Account { busy, fill, drain, imbalance, transfer, flush, asking, other }
 }
 
 fn memory(memory: stageline::WorkerMemory) -> WorkerMemory {

@@ -74,7 +74,8 @@ fn accounts_add_up_to_the_step() {
         let accounts = recording.accounts();
         for account in &accounts {
             assert!((account.busy + account.idle() - took).abs() < 1e-9 * took, "{account:?} of {took}");
-            let Account { busy, fill, drain, imbalance, transfer, flush, other } = *account;
+            let Account { busy, fill, drain, imbalance, transfer, flush, asking, other } = *account;
+            assert_eq!(asking, 0.0, "a host is not asked");
             for part in [busy, fill, drain, imbalance, transfer, flush, other] {
                 assert!(part >= -1e-9, "P={stages} M={micro_batches}: {account:?}");
             }

@@ -206,20 +206,32 @@ pub struct Account {
     pub transfer: f64,
     /// Another worker's part of the flush was longer.
     pub flush: f64,
+    /// Devices were asked whether they are done.
+    #[serde(default)]
+    pub asking: f64,
     /// Threads, channels, the cut of the batch.
     pub other: f64,
 }
 
+impl Step {
+    /// How long it took but for what the questions to devices added to it, in seconds.
+    pub(crate) fn seconds_unasked(&self) -> f64 {
+        // The same for all workers.
+        self.step_seconds - self.workers.first().map_or(0.0, |account| account.asking)
+    }
+}
+
 impl Account {
     /// The causes of idleness, by name.
-    pub fn causes(&self) -> [(&'static str, f64); 6] {
-        let Self { fill, drain, imbalance, transfer, flush, other, .. } = *self;
+    pub fn causes(&self) -> [(&'static str, f64); 7] {
+        let Self { fill, drain, imbalance, transfer, flush, asking, other, .. } = *self;
         [
             ("fill", fill),
             ("drain", drain),
             ("imbalance", imbalance),
             ("transfer", transfer),
             ("flush", flush),
+            ("asking", asking),
             ("other", other),
         ]
     }

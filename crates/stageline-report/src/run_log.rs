@@ -91,17 +91,19 @@ impl RunLog {
         median(self.warm().filter(|step| !step.synchronised).map(|step| step.tokens_per_s))
     }
 
-    /// The median step, in seconds, and the median bubble; `None` without steps.
+    /// The median step, in seconds, and the median bubble, both without what it took to ask devices whether they were done; `None`
+    /// without steps.
     pub fn typical(&self) -> Option<(f64, f64)> {
         let of = |figure: fn(&Step) -> f64| median(self.warm_steps().map(figure));
-        Some((of(|step| step.step_seconds)?, of(|step| step.bubble)?))
+        let bubble = |step: &Step| 1.0 - (1.0 - step.bubble) * step.step_seconds / step.seconds_unasked();
+        Some((of(Step::seconds_unasked)?, of(bubble)?))
     }
 
     /// The cause of most of the idle time, and its share of the total stage time; `None` without steps. Filling and draining
-    /// are one.
+    /// are one, and questions to devices are none.
     pub fn main_cause(&self) -> Option<(Cause, f64)> {
         let accounts = || self.warm_steps().flat_map(|step| &step.workers);
-        let total: f64 = self.warm_steps().map(|step| step.step_seconds * step.workers.len() as f64).sum();
+        let total: f64 = self.warm_steps().map(|step| step.seconds_unasked() * step.workers.len() as f64).sum();
         let share = |cause: fn(&Account) -> f64| accounts().map(cause).sum::<f64>() / total;
         let shares = [
             (Cause::Pipeline, share(|account| account.fill + account.drain)),

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use stageline_schedule::Instruction;
 
 use crate::failure::{Activity, During, WaitCause};
+use crate::gauges::Reading;
 use crate::replica::Replica;
 use crate::watchdog::{Place, Post};
 
@@ -21,6 +22,9 @@ pub struct Event {
     pub end: Duration,
     /// How long of that it had to wait for others.
     pub waited: Duration,
+    /// How long its device was asked whether it is done, in steps that are [synchronised](crate::Clock::Synchronised): over a network
+    /// that takes longer than many an action.
+    pub asked: Duration,
     /// What its worker held; none where nothing counts that (see [`Held`]).
     pub held: Option<Held>,
     /// What it handed on to another stage, in bytes.
@@ -30,7 +34,7 @@ pub struct Event {
 impl Event {
     /// How long it was at work.
     pub fn worked(&self) -> Duration {
-        (self.end - self.start).saturating_sub(self.waited)
+        (self.end - self.start).saturating_sub(self.waited + self.asked)
     }
 
     /// For whom it waited, if it did.
@@ -109,12 +113,14 @@ impl Diary {
     }
 
     /// What was entered is done, after so long a wait.
-    pub(crate) fn leave(&mut self, waited: Duration, held: Option<Held>) {
+    pub(crate) fn leave(&mut self, waited: Duration, Reading { held, asked }: Reading) {
         let (now, sent) = (Instant::now(), std::mem::take(&mut self.sent));
         if self.events.len() < self.events.capacity() {
             let (start, end) = (self.since - self.began, now - self.began);
-            let (stage, activity, waited) = (self.stage, self.activity, waited.min(end - start));
-            self.events.push(Event { stage, activity, start, end, waited, held, sent });
+            let (stage, activity) = (self.stage, self.activity);
+            // It was found out when there was nothing to wait for, and may take less at times.
+            let asked = asked.min((end - start).saturating_sub(waited));
+            self.events.push(Event { stage, activity, start, end, waited, asked, held, sent });
         }
         self.since = now;
     }
@@ -136,7 +142,7 @@ mod tests {
         let room = diary.events.capacity();
         for _ in 0..room + 1 {
             diary.enter(4, Activity::Finish);
-            diary.leave(Duration::ZERO, None);
+            diary.leave(Duration::ZERO, Reading::default());
         }
         assert_eq!(post.places().last().map(|place| (place.stage, place.activity)).unwrap(), (4, Activity::Finish));
         let events = diary.close();

@@ -9,7 +9,14 @@ use crate::allocator::Meter;
 use crate::events::Held;
 use crate::location::is_host;
 use crate::recording::Clock;
-use crate::stop::Waits;
+
+/// What was read at the end of something that a worker did.
+#[derive(Default)]
+pub(crate) struct Reading {
+    pub(crate) held: Option<Held>,
+    /// How long the device was asked whether it is done, when it was.
+    pub(crate) asked: Duration,
+}
 
 /// What is read at the end of everything that a worker does.
 pub(crate) struct Gauges {
@@ -28,18 +35,20 @@ impl Gauges {
         Self { clock: Clock::Host, asking: Vec::new(), before: Cell::new(0), meter: None }
     }
 
-    /// Waits for the device, if that is how time is taken, and reads what is held there, if that is known. What it takes to ask the
-    /// device is no work.
-    pub(crate) fn read(&self, device: &Device, waits: &Waits) -> Option<Held> {
+    /// Waits for the device, if that is how time is taken, and reads what is held there, if that is known.
+    pub(crate) fn read(&self, device: &Device) -> Reading {
         if is_host(device) {
-            return self.meter.map(Meter::read);
+            return Reading { held: self.meter.map(Meter::read), asked: Duration::ZERO };
         }
         if self.clock == Clock::Host {
-            return None;
+            return Reading::default();
         }
         wait_for(device);
-        let asking = self.asking.iter().find(|(asked, _)| asked == device);
-        waits.count(asking.map_or(Duration::ZERO, |(_, takes)| *takes));
+        let asked = self.asking.iter().find(|(asked, _)| asked == device).map_or(Duration::ZERO, |(_, takes)| *takes);
+        Reading { held: self.held(device), asked }
+    }
+
+    fn held(&self, device: &Device) -> Option<Held> {
         let held = device.memory_pool_usage()?.bytes_in_use;
         let kept = held as i64 - self.before.replace(held) as i64;
         Some(Held { end: held, peak: held, kept })

@@ -50,6 +50,8 @@ pub struct Account {
     pub transfer: f64,
     /// Another worker's part of the flush is longer.
     pub flush: f64,
+    /// Devices were asked whether they are done ([`Clock::Synchronised`]).
+    pub asking: f64,
     /// The cut of the batch, threads that wake late, channels, the exchange between replicas, and what else is neither computed nor waited for.
     pub other: f64,
 }
@@ -57,7 +59,7 @@ pub struct Account {
 impl Account {
     /// All causes of idleness together.
     pub fn idle(&self) -> f64 {
-        self.fill + self.drain + self.imbalance + self.transfer + self.flush + self.other
+        self.fill + self.drain + self.imbalance + self.transfer + self.flush + self.asking + self.other
     }
 }
 
@@ -110,8 +112,8 @@ impl Recording {
 
     /// The bubble of the same plan with what every compute and transfer took, simulated: without what a runtime adds.
     pub fn simulated_bubble(&self) -> f64 {
-        let step = self.by_replica().map(|rows| self.simulated(rows, Sends::Keep).step()).fold(0.0, f64::max);
-        let busy = self.by_replica().map(|rows| self.simulated(rows, Sends::TakeNoTime).busy().iter().sum::<f64>());
+        let step = self.by_replica().map(|rows| self.simulated(rows, Counted::Transfers).step()).fold(0.0, f64::max);
+        let busy = self.by_replica().map(|rows| self.simulated(rows, Counted::Computes).busy().iter().sum::<f64>());
         let (total, busy) = (step * self.rows.len() as f64, busy.sum::<f64>());
         if total > 0.0 { (1.0 - busy / total).max(0.0) } else { 0.0 }
     }
@@ -120,7 +122,8 @@ impl Recording {
     /// how long its sends kept it and their receivers. Of a whole backward each half is taken to be the half. It is what the first replica took; of
     /// another, [`of_replica`](Self::of_replica) has it.
     pub fn costs(&self) -> Costs {
-        let Tally { mut costs, received, finish, optimizer } = self.tally(self.by_replica().next().unwrap_or_default());
+        let rows = self.by_replica().next().unwrap_or_default();
+        let Tally { mut costs, received, finish, optimizer } = self.tally(rows, Event::worked);
         for (transfer, took) in received {
             *send_of(&mut costs[transfer.from][transfer.micro_batch], transfer.carried) += took;
         }
@@ -135,11 +138,15 @@ impl Recording {
 
     fn accounts_of(&self, rows: &[Vec<Event>]) -> Vec<Account> {
         let took = self.took.as_secs_f64();
-        let idle = self.simulated(rows, Sends::Keep).idle_besides(&self.simulated(rows, Sends::TakeNoTime));
+        let [computes, transfers, asking] =
+            [Counted::Computes, Counted::Transfers, Counted::Asking].map(|counted| self.simulated(rows, counted));
+        let idle = transfers.idle_besides(&computes);
+        let asking = (asking.step() - transfers.step()).max(0.0); // but for rounding, it is never less
         let account = |(row, idle): (&Vec<Event>, Idle)| {
             let busy = busy(row).as_secs_f64();
             let Idle { fill, drain, imbalance, transfer, flush } = idle;
-            Account { busy, fill, drain, imbalance, transfer, flush, other: took - busy - idle.total() }
+            let other = took - busy - idle.total() - asking;
+            Account { busy, fill, drain, imbalance, transfer, flush, asking, other }
         };
         rows.iter().zip(idle).map(account).collect()
     }
@@ -159,7 +166,7 @@ impl Recording {
         (0..self.plan.plan().stages()).map(|stage| output(stage, &self.rows)).collect()
     }
 
-    fn tally(&self, rows: &[Vec<Event>]) -> Tally {
+    fn tally(&self, rows: &[Vec<Event>], took: fn(&Event) -> Duration) -> Tally {
         let (stages, micro_batches) = (self.plan.plan().stages(), self.plan.plan().micro_batches());
         let costs = vec![vec![StageCost::new(0.0, 0.0, 0.0); micro_batches]; stages];
         let (finish, optimizer) = (vec![0.0; stages], vec![0.0; stages]);
@@ -170,19 +177,21 @@ impl Recording {
         });
         let receives: HashMap<Transfer, &Event> = receives.collect();
         for event in rows.iter().flatten() {
-            let (stage, worked) = (event.stage, event.worked().as_secs_f64());
+            let (stage, took) = (event.stage, took(event).as_secs_f64());
             match event.activity {
-                Activity::Instruction(Instruction::Compute(action)) => tally.compute(action, worked),
+                Activity::Instruction(Instruction::Compute(action)) => tally.compute(action, took),
                 Activity::Instruction(Instruction::Send(transfer)) => {
                     // The receiver may have it before the sender is done with sending.
-                    let there = receives.get(&transfer).map(|receive| receive.end - receive.worked());
+                    let there = receives.get(&transfer).map(|receive| receive.end - arriving(receive));
                     let there = there.map(|there| there.saturating_sub(event.start).as_secs_f64());
                     let send = send_of(&mut tally.costs[stage][transfer.micro_batch], transfer.carried);
-                    *send = there.map_or(worked, |there| worked.min(there));
+                    *send = there.map_or(took, |there| took.min(there));
                 }
-                Activity::Instruction(Instruction::Receive(transfer)) => tally.received.push((transfer, worked)),
-                Activity::Finish => tally.finish[stage] += worked,
-                Activity::OptimizerStep => tally.optimizer[stage] += worked,
+                Activity::Instruction(Instruction::Receive(transfer)) => {
+                    tally.received.push((transfer, arriving(event).as_secs_f64()));
+                }
+                Activity::Finish => tally.finish[stage] += took,
+                Activity::OptimizerStep => tally.optimizer[stage] += took,
                 _ => {}
             }
         }
@@ -192,11 +201,14 @@ impl Recording {
     /// The step with nothing but what everything took. What keeps a worker besides its computes is counted to the compute
     /// before it: sends, and behind the last one the norms, which need not wait for other workers. Receives, over a network most of
     /// all, are counted to the compute that they are for.
-    fn simulated(&self, rows: &[Vec<Event>], sends: Sends) -> Timeline {
-        let mut tally = self.tally(rows);
+    fn simulated(&self, rows: &[Vec<Event>], counted: Counted) -> Timeline {
+        let mut tally = match counted {
+            Counted::Computes | Counted::Transfers => self.tally(rows, Event::worked),
+            Counted::Asking => self.tally(rows, |event| event.worked() + event.asked),
+        };
         let received = std::mem::take(&mut tally.received);
         for cost in tally.costs.iter_mut().flatten() {
-            if sends == Sends::Keep {
+            if counted != Counted::Computes {
                 let StageCost { send_activation, send_gradient, .. } = *cost;
                 cost.forward += send_activation;
                 cost.backward += send_gradient;
@@ -204,7 +216,7 @@ impl Recording {
             }
             *cost = cost.with_latency(0.0);
         }
-        for (transfer, took) in received.into_iter().filter(|_| sends == Sends::Keep) {
+        for (transfer, took) in received.into_iter().filter(|_| counted != Counted::Computes) {
             let cost = &mut tally.costs[transfer.to()][transfer.micro_batch];
             match transfer.carried {
                 Carried::Activation => cost.forward += took,
@@ -223,11 +235,19 @@ impl Recording {
     }
 }
 
-/// Whether sends and receives keep their workers in a simulation.
+/// What takes time in a simulation, each with what is before it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Sends {
-    Keep,
-    TakeNoTime,
+enum Counted {
+    Computes,
+    /// Sends and receives keep their workers.
+    Transfers,
+    /// So do questions to devices.
+    Asking,
+}
+
+/// How long a receive kept its worker. Asked or not, it would have to wait until the tensors are there.
+fn arriving(receive: &Event) -> Duration {
+    receive.worked() + receive.asked
 }
 
 /// What everything took in one step, in seconds.

@@ -190,11 +190,6 @@ impl Waits {
         self.waited.take()
     }
 
-    /// Something else that was no work took so long.
-    pub(crate) fn count(&self, waited: Duration) {
-        self.waited.set(self.waited.get() + waited);
-    }
-
     pub(crate) fn raise(&self, error: StepError) {
         self.stop.raise(error);
     }
@@ -232,7 +227,7 @@ impl Waits {
     fn timed<R>(&self, wait: impl FnOnce() -> R) -> R {
         let start = Instant::now();
         let result = wait();
-        self.count(start.elapsed());
+        self.waited.set(self.waited.get() + start.elapsed());
         result
     }
 }

@@ -13,7 +13,7 @@ use crate::error::{BuildError, StepError};
 use crate::events::Diary;
 use crate::failure::{Activity, During, Failure, StageFailure};
 use crate::flush::{Flush, Verdict};
-use crate::gauges::Gauges;
+use crate::gauges::{Gauges, Reading};
 use crate::line::{Asked, Command, Line, Recorded, Run, Stepped};
 use crate::replica::Replica;
 use crate::runner::{Interrupt, Runner};
@@ -173,8 +173,7 @@ impl Worker {
             self.diary.enter(runner.stage(), Activity::Start);
             let _entered = span(&self.diary).entered();
             runner.begin(&pass, &self.waits)?;
-            let held = self.gauges.read(runner.device(), &self.waits);
-            self.diary.leave(self.waits.take(), held);
+            self.diary.leave(self.waits.take(), self.gauges.read(runner.device()));
         }
         for instruction in plan.instructions(self.index) {
             self.interpret(instruction)?;
@@ -212,10 +211,9 @@ impl Worker {
         let span = tracing::trace_span!("action", replica, stage, action, micro_batch, during, waited_us, waited_for);
         let _entered = span.enter();
         self.diary.sent = runner.run(instruction, &self.waits)?;
-        let held = self.gauges.read(runner.device(), &self.waits);
         let waited = self.waits.take();
         note_wait(&span, self.diary.activity, waited);
-        self.diary.leave(waited, held);
+        self.diary.leave(waited, self.gauges.read(runner.device()));
         Ok(())
     }
 
@@ -247,8 +245,8 @@ impl Worker {
         {
             self.diary.enter(self.diary.stage, Activity::Verdict);
             self.heard(assumed, verdict);
-            let held = self.runners.first().and_then(|runner| self.gauges.read(runner.device(), &self.waits));
-            self.diary.leave(self.waits.take(), held);
+            let read = self.runners.first().map(|runner| self.gauges.read(runner.device()));
+            self.diary.leave(self.waits.take(), read.unwrap_or_default());
         }
         Ok(())
     }
@@ -296,10 +294,9 @@ impl Worker {
             self.diary.enter(runner.stage(), Activity::Reduce);
             let span = span(&self.diary).entered();
             runner.reduce(step, &self.waits)?;
-            let held = self.gauges.read(runner.device(), &self.waits);
             let waited = self.waits.take();
             note_wait(&span, Activity::Reduce, waited);
-            self.diary.leave(waited, held);
+            self.diary.leave(waited, self.gauges.read(runner.device()));
         }
         Ok(())
     }
@@ -313,8 +310,7 @@ impl Worker {
             let outcome = runner.finish();
             finite &= outcome.is_finite();
             // Before the others may go on because of it.
-            let held = self.gauges.read(runner.device(), &self.waits);
-            self.diary.leave(self.waits.take(), held);
+            self.diary.leave(self.waits.take(), self.gauges.read(runner.device()));
             self.waits.send(&self.line.lines.finished, outcome)?;
         }
         Ok(finite)
@@ -327,7 +323,7 @@ impl Worker {
         let verdict = self.waits.receive(&self.line.verdicts)?;
         let waited = self.waits.take();
         note_wait(&span, Activity::Verdict, waited);
-        self.diary.leave(waited, None);
+        self.diary.leave(waited, Reading::default());
         Ok(verdict)
     }
 
@@ -347,15 +343,13 @@ impl Worker {
                 let _entered = span(&self.diary).entered();
                 runner.conclude(verdict, &self.waits)?
             };
-            let held = self.gauges.read(runner.device(), &self.waits);
-            self.diary.leave(self.waits.take(), held);
+            self.diary.leave(self.waits.take(), self.gauges.read(runner.device()));
             self.diary.enter(stage, Activity::Follow);
             let span = span(&self.diary).entered();
             runner.follow(verdict, &self.waits)?;
-            let held = self.gauges.read(runner.device(), &self.waits);
             let waited = self.waits.take();
             note_wait(&span, Activity::Follow, waited);
-            self.diary.leave(waited, held);
+            self.diary.leave(waited, self.gauges.read(runner.device()));
             concluded.push(Stepped { replica: self.replica, stage, verdict, conclusion });
         }
         if !verdict.counts() {
