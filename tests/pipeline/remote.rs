@@ -197,6 +197,10 @@ fn of_every_device_that_cannot_be_used_it_is_said_why() {
     let (other, _) = id_and_address(&Server::start("--port 0 --key @other-key --allow-anyone", &place));
     let said = refused(&format!("{TOKEN} --device iroh:{other}@{address}/0"));
     assert!(said.contains(&format!("`iroh:{other}@{address}/0` cannot be reached")), "{said}");
+    for flag in ["--memory 8", "--recompute auto"] {
+        let said = refused(&format!("{TOKEN} --device {}/0 {flag}", web.host));
+        assert!(said.contains("what these devices hold is not known"), "{flag}: {said}");
+    }
     let said = refused("--token-file @nothing --device cpu");
     assert!(said.contains("--token-file @nothing"), "{said}");
 }

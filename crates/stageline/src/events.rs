@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use stageline_schedule::Instruction;
 
 use crate::failure::{Activity, During, WaitCause};
-use crate::gauges::Reading;
 use crate::replica::Replica;
 use crate::watchdog::{Place, Post};
 
@@ -70,6 +69,14 @@ pub struct Held {
     pub peak: u64,
     /// By how much the worker itself made it more: what others freed meanwhile of what it had sent is not taken off.
     pub kept: i64,
+}
+
+/// What was read at the end of something that a worker did.
+#[derive(Default)]
+pub(crate) struct Reading {
+    pub(crate) held: Option<Held>,
+    /// How long the device was asked whether it is done, when it was.
+    pub(crate) asked: Duration,
 }
 
 /// How long was computed in these events.

@@ -6,17 +6,9 @@ use std::time::{Duration, Instant};
 use burn::tensor::Device;
 
 use crate::allocator::Meter;
-use crate::events::Held;
+use crate::events::{Held, Reading};
 use crate::location::is_host;
 use crate::recording::Clock;
-
-/// What was read at the end of something that a worker did.
-#[derive(Default)]
-pub(crate) struct Reading {
-    pub(crate) held: Option<Held>,
-    /// How long the device was asked whether it is done, when it was.
-    pub(crate) asked: Duration,
-}
 
 /// What is read at the end of everything that a worker does.
 pub(crate) struct Gauges {

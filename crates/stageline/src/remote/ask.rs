@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use burn::tensor::Device;
 
 use super::connect::open;
-use super::connected::Connected;
+use super::connected::{Connected, Process};
 use super::error::RemoteError;
-use super::greeting::{self, Process};
+use super::greeting;
 use super::name::HostName;
 
 /// How long a host may take to answer that it is still there.

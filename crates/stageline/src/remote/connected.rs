@@ -7,9 +7,11 @@ use burn::backend::{DispatchDevice, Remote};
 use burn::tensor::Device;
 use parking_lot::{Mutex, RwLock};
 
-use super::greeting::Process;
 use super::name::RemoteName;
 use super::token::Token;
+
+/// A server's process, by random numbers: one that is started again has lost all that it held.
+pub(super) type Process = [f32; 4];
 
 /// One of them.
 pub(super) struct Connected {

@@ -5,7 +5,7 @@ use std::fmt;
 use burn::backend::Remote;
 use burn::tensor::{DType, Device, Shape, Tensor};
 
-use super::connected;
+use super::connected::{self, Process};
 use super::operations::{ask, name};
 
 /// Its version, with that of what is asked of it, and whether its devices have kernels.
@@ -59,9 +59,6 @@ const fn number(digits: &str) -> u16 {
         Err(_) => panic!("a version is numbers"),
     }
 }
-
-/// A server's process, by random numbers: one that is started again has lost all that it held.
-pub(super) type Process = [f32; 4];
 
 /// Of this process.
 #[cfg(feature = "serve")]
