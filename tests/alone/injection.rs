@@ -59,7 +59,7 @@ struct Saboteur(AtomicU64);
 
 impl Subscriber for Saboteur {
     fn enabled(&self, metadata: &Metadata) -> bool {
-        let warns = *metadata.level() == Level::WARN && metadata.target() == "stageline::pipeline";
+        let warns = *metadata.level() == Level::WARN && metadata.target().starts_with("stageline::pipeline");
         warns || metadata.target() == "stageline::worker" && metadata.is_span()
     }
 

@@ -1,14 +1,13 @@
 //! Whether a host is still there.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
 
-use super::connect::open;
+use super::connect::open_anew;
 use super::connected::{Connected, Process};
 use super::error::RemoteError;
 use super::greeting;
@@ -47,9 +46,7 @@ fn is_there(connected: &Connected) -> Result<(), String> {
         return is_the_same(connected, process);
     }
     // There was none, or it is lost, which does not mean that the host is.
-    static OPENED: AtomicUsize = AtomicUsize::new(0);
-    let purpose = format!("is it there {}", OPENED.fetch_add(1, Ordering::Relaxed));
-    let session = match open(&connected.name, connected.token.as_ref(), &purpose) {
+    let session = match open_anew(connected, "is it there") {
         Ok(session) => session,
         Err(RemoteError::Unreachable { cause, .. } | RemoteError::Broken { cause, .. }) => return Err(cause),
         // Who refuses is there.

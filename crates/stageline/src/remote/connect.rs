@@ -1,6 +1,7 @@
 //! Devices of other hosts are connected before anything is trained, all at once.
 
 use std::net::ToSocketAddrs;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -90,10 +91,17 @@ pub(super) fn sessions(connected: &Connected, way: Way) -> Result<&[Device], Rem
 }
 
 /// Opens a session for a purpose: one session each.
-pub(super) fn open(name: &RemoteName, token: Option<&Token>, purpose: &str) -> Result<Device, RemoteError> {
+fn open(name: &RemoteName, token: Option<&Token>, purpose: &str) -> Result<Device, RemoteError> {
     let host = host(name)?.with_credential(Token::for_purpose(token, purpose));
     let options = Device::remote_options(&host).device_index(name.index);
     options.init().map_err(|error| refusal(name, &error))
+}
+
+/// Opens a session that nobody else has, for a question: one that was asked before may never be answered.
+pub(super) fn open_anew(connected: &Connected, question: &str) -> Result<Device, RemoteError> {
+    static OPENED: AtomicUsize = AtomicUsize::new(0);
+    let number = OPENED.fetch_add(1, Ordering::Relaxed);
+    open(&connected.name, connected.token.as_ref(), &format!("{question} {number}"))
 }
 
 fn host(name: &RemoteName) -> Result<RemoteHost, RemoteError> {

@@ -48,9 +48,9 @@ pub(crate) fn lost_ways<'a>(chains: impl Iterator<Item = Vec<&'a Device>>) -> Ve
             }
         }
     }
-    let tried = ways.into_iter().enumerate().map(|(number, [from, to])| {
+    let tried = ways.into_iter().map(|[from, to]| {
         let ((done, result), hosts) = (mpsc::channel(), [&from, &to].map(|end| end.name.host.clone()));
-        thread::spawn(move || done.send(arrives(&from, &to, number)));
+        thread::spawn(move || done.send(arrives(&from, &to)));
         (hosts, result)
     });
     let (tried, began): (Vec<_>, _) = (tried.collect(), Instant::now());
@@ -64,17 +64,13 @@ pub(crate) fn lost_ways<'a>(chains: impl Iterator<Item = Vec<&'a Device>>) -> Ve
 
 /// In sessions of its own: those of the devices may wait for what does not come.
 #[cfg(feature = "remote")]
-fn arrives(from: &super::connected::Connected, to: &super::connected::Connected, number: usize) -> Result<(), String> {
+fn arrives(from: &super::connected::Connected, to: &super::connected::Connected) -> Result<(), String> {
     use burn::tensor::Tensor;
 
-    use super::connect::open;
+    use super::connect::open_anew;
 
-    let session = |end: &super::connected::Connected, purpose: &str| {
-        let session = open(&end.name, end.token.as_ref(), &format!("{purpose} {number}"));
-        session.map_err(|error| error.to_string())
-    };
-    let (from, to) = (session(from, "does it leave")?, session(to, "does it arrive")?);
-    let there = Tensor::<1>::ones([1], &from).to_device(&to);
+    let session = |end| open_anew(end, "does it arrive").map_err(|error| error.to_string());
+    let there = Tensor::<1>::ones([1], &session(from)?).to_device(&session(to)?);
     there.try_into_data().map(drop).map_err(|error| error.to_string())
 }
 
