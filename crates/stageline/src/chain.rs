@@ -1,6 +1,7 @@
 //! Stages in order, joined by their types.
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
+use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::Device;
 
@@ -74,13 +75,21 @@ impl Pipeline<(), ()> {
 }
 
 impl<In: Payload, Out: Payload> Chain<In, Out> {
+    /// Notes one more stage.
+    fn add<M: Module>(&mut self, module: M, config: StageConfig) -> Unplaced<M> {
+        let StageConfig { device, optimizer, learning_rate, recompute } = config;
+        let stage = self.devices.len();
+        self.devices.push(device.inner());
+        self.recompute.push(recompute);
+        let unplaced = Unplaced::new(stage, module, (optimizer, learning_rate));
+        self.owners.add(stage, &unplaced.module, &unplaced.optimizer);
+        unplaced
+    }
+
     /// Appends a stage that takes what the chain gives.
     pub fn stage<S: Stage<Input = Out>>(mut self, module: S, config: StageConfig) -> Chain<In, S::Output> {
         let stage = self.devices.len();
-        self.devices.push(config.device.clone().inner());
-        self.recompute.push(config.recompute);
-        let unplaced = Unplaced::new(stage, module, (config.optimizer, config.learning_rate));
-        self.owners.add(stage, &unplaced.module, &unplaced.optimizer);
+        let unplaced = self.add(module, config);
         let before = self.wire;
         let wire = move |site: &mut Site, source: Source<In>| {
             let source = before(site, source);
@@ -95,11 +104,7 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
 
     /// Ends the chain with the stage that makes the loss.
     pub fn loss<L: LossStage<Input = Out>>(mut self, module: L, config: StageConfig) -> PipelineBuilder<In, L::Target> {
-        let stage = self.devices.len();
-        self.devices.push(config.device.clone().inner());
-        self.recompute.push(config.recompute);
-        let unplaced = Unplaced::new(stage, module, (config.optimizer, config.learning_rate));
-        self.owners.add(stage, &unplaced.module, &unplaced.optimizer);
+        let unplaced = self.add(module, config);
         let before = self.wire;
         let wire = move |site: &mut Site, source: Source<In>, targets: Receiver<Vec<L::Target>>| {
             let source = before(site, source);

@@ -25,6 +25,8 @@ mod greeting;
 #[cfg(feature = "remote")]
 mod operations;
 #[cfg(feature = "remote")]
+mod pending;
+#[cfg(feature = "remote")]
 mod probe;
 #[cfg(feature = "serve")]
 mod serve;

@@ -1,9 +1,8 @@
 //! Whether a host is still there.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, mpsc};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use burn::tensor::Device;
 
@@ -12,6 +11,7 @@ use super::connected::{Connected, Process};
 use super::error::RemoteError;
 use super::greeting;
 use super::name::HostName;
+use super::pending::Pending;
 
 /// How long a host may take to answer that it is still there.
 pub(super) const STILL_THERE: Duration = Duration::from_secs(5);
@@ -19,23 +19,18 @@ pub(super) const STILL_THERE: Duration = Duration::from_secs(5);
 /// A host that was asked whether it is still there.
 pub(super) struct Asked {
     host: HostName,
-    asked: Instant,
-    answer: mpsc::Receiver<Result<(), String>>,
+    answer: Pending<Result<(), String>>,
 }
 
 /// Asks the host of a device whether it is still there, in a session of its own: that of the device may be what is lost.
 pub(super) fn ask(connected: Arc<Connected>) -> Asked {
-    let (done, answer) = mpsc::channel();
-    let host = connected.name.host.clone();
-    thread::spawn(move || done.send(is_there(&connected)));
-    Asked { host, asked: Instant::now(), answer }
+    Asked { host: connected.name.host.clone(), answer: Pending::of(move || is_there(&connected)) }
 }
 
 impl Asked {
     pub(super) fn answer(self) -> (HostName, Result<(), String>) {
         let silent = |_| Err(format!("it does not answer for {} s", STILL_THERE.as_secs()));
-        let answer = self.answer.recv_timeout(STILL_THERE.saturating_sub(self.asked.elapsed()));
-        (self.host, answer.unwrap_or_else(silent))
+        (self.host, self.answer.within(STILL_THERE).unwrap_or_else(silent))
     }
 }
 

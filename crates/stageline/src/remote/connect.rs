@@ -2,9 +2,8 @@
 
 use std::net::ToSocketAddrs;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
 
 use burn::remote::{ConnectError, IrohHost, IrohRelays, RemoteHost};
 use burn::tensor::Device;
@@ -13,6 +12,7 @@ use super::connected::{self, Connected, Way};
 use super::error::RemoteError;
 use super::greeting::{self, Greeting};
 use super::name::{HostName, Reach, RemoteName};
+use super::pending::Pending;
 use super::token::Token;
 
 /// How long a host may take to answer: what is unreachable says so after 20 to 30 s, if at all.
@@ -27,17 +27,12 @@ pub(crate) fn begin(name: &RemoteName, token: Option<&Token>) -> Opening<Device>
 /// Sessions that are being opened with a device.
 pub(crate) struct Opening<T> {
     name: RemoteName,
-    began: Instant,
-    result: mpsc::Receiver<Result<T, RemoteError>>,
+    pending: Pending<Result<T, RemoteError>>,
 }
 
 impl<T: Send + 'static> Opening<T> {
-    /// On a thread of its own, which is left behind where a host never answers.
     fn of(name: &RemoteName, open: impl FnOnce() -> Result<T, RemoteError> + Send + 'static) -> Self {
-        let (done, result) = mpsc::channel();
-        // Nobody waits for it any more, if it takes too long.
-        thread::spawn(move || done.send(open()));
-        Self { name: name.clone(), began: Instant::now(), result }
+        Self { name: name.clone(), pending: Pending::of(open) }
     }
 
     pub(crate) fn finish(self) -> Result<T, RemoteError> {
@@ -49,7 +44,7 @@ impl<T: Send + 'static> Opening<T> {
                 RecvTimeoutError::Disconnected => broken(&self.name, "the thread that opens it panicked".to_owned()),
             })
         };
-        self.result.recv_timeout(PATIENCE.saturating_sub(self.began.elapsed())).unwrap_or_else(silent)
+        self.pending.within(PATIENCE).unwrap_or_else(silent)
     }
 }
 

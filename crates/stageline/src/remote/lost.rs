@@ -72,22 +72,18 @@ pub(crate) fn hosts_of<'a>(_: impl Iterator<Item = &'a Device>) -> Vec<HostName>
 /// The stages on devices of other hosts of whose sessions nothing can be had any more: they wait for a tensor that does not come.
 #[cfg(feature = "remote")]
 pub(crate) fn stuck<'a>(stages: impl Iterator<Item = (usize, &'a Device)>, patience: Duration) -> Vec<usize> {
-    use std::sync::mpsc;
-    use std::thread;
-    use std::time::Instant;
+    use std::sync::mpsc::RecvTimeoutError;
+
+    use super::pending::Pending;
 
     let asked = |(stage, device): (usize, &Device)| {
-        let (device, (done, result)) = (super::connected::remote(device).map(|_| device.clone())?, mpsc::channel());
-        // One that is stuck leaves its thread behind. What is otherwise wrong with it shows when something is read.
-        thread::spawn(move || done.send(device.sync().is_ok()));
-        Some((stage, result))
+        let device = super::connected::remote(device).map(|_| device.clone())?;
+        // What is otherwise wrong with it shows when something is read.
+        Some((stage, Pending::of(move || device.sync().is_ok())))
     };
-    let (asked, began): (Vec<_>, _) = (stages.filter_map(asked).collect(), Instant::now());
-    let is_stuck = |result: &mpsc::Receiver<bool>| {
-        let answer = result.recv_timeout(patience.saturating_sub(began.elapsed()));
-        answer == Err(mpsc::RecvTimeoutError::Timeout)
-    };
-    asked.into_iter().filter(|(_, result)| is_stuck(result)).map(|(stage, _)| stage).collect()
+    let asked: Vec<_> = stages.filter_map(asked).collect();
+    let is_stuck = |answer: Pending<bool>| answer.within(patience) == Err(RecvTimeoutError::Timeout);
+    asked.into_iter().filter_map(|(stage, answer)| is_stuck(answer).then_some(stage)).collect()
 }
 
 #[cfg(not(feature = "remote"))]

@@ -1,13 +1,12 @@
 //! What the network between two devices is like, measured.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use burn::tensor::{Device, Tensor};
 
 use super::connected;
+use super::pending::Pending;
 use super::route::{Route, moved};
 use crate::failure::Failure;
 
@@ -47,15 +46,14 @@ pub fn link_speeds(devices: &[Device]) -> Result<Vec<Option<LinkSpeed>>, Failure
 
 /// On a thread of its own, which is left behind where a tensor never arrives.
 fn in_time(from: &Device, to: &Device) -> Result<LinkSpeed, Failure> {
-    let (done, result) = mpsc::channel();
     let devices = (from.clone(), to.clone());
-    thread::spawn(move || {
+    let measured = Pending::of(move || {
         let measured = catch_unwind(AssertUnwindSafe(|| speed(&devices.0, &devices.1)));
-        let _ = done.send(measured.unwrap_or_else(|panic| Err(Failure::of_panic(panic))));
+        measured.unwrap_or_else(|panic| Err(Failure::of_panic(panic)))
     });
     let name =
         |device| connected::find(device).map_or_else(|| "this host".to_owned(), |found| format!("`{}`", found.name));
-    let cause = match result.recv_timeout(PATIENCE) {
+    let cause = match measured.within(PATIENCE) {
         Ok(Ok(speed)) => return Ok(speed),
         Ok(Err(failure)) => failure.to_string(),
         Err(_) => format!("nothing came for {} s", PATIENCE.as_secs()),

@@ -28,12 +28,11 @@ impl fmt::Display for LostWay {
 /// Those between neighbours, each of a chain of devices, tried anew and all at once.
 #[cfg(feature = "remote")]
 pub(crate) fn lost_ways<'a>(chains: impl Iterator<Item = Vec<&'a Device>>) -> Vec<LostWay> {
-    use std::sync::{Arc, mpsc};
-    use std::thread;
-    use std::time::Instant;
+    use std::sync::Arc;
 
     use super::ask::STILL_THERE;
     use super::connected::{self, Connected};
+    use super::pending::Pending;
     use super::route::by_this_host;
 
     let mut ways: Vec<[Arc<Connected>; 2]> = Vec::new();
@@ -49,14 +48,13 @@ pub(crate) fn lost_ways<'a>(chains: impl Iterator<Item = Vec<&'a Device>>) -> Ve
         }
     }
     let tried = ways.into_iter().map(|[from, to]| {
-        let ((done, result), hosts) = (mpsc::channel(), [&from, &to].map(|end| end.name.host.clone()));
-        thread::spawn(move || done.send(arrives(&from, &to)));
-        (hosts, result)
+        let hosts = [&from, &to].map(|end| end.name.host.clone());
+        (hosts, Pending::of(move || arrives(&from, &to)))
     });
-    let (tried, began): (Vec<_>, _) = (tried.collect(), Instant::now());
-    let is_lost = |([from, to], result): ([HostName; 2], mpsc::Receiver<Result<(), String>>)| {
+    let tried: Vec<_> = tried.collect();
+    let is_lost = |([from, to], arrived): ([HostName; 2], Pending<Result<(), String>>)| {
         let silent = |_| Err(format!("nothing came for {} s", STILL_THERE.as_secs()));
-        let arrived = result.recv_timeout(STILL_THERE.saturating_sub(began.elapsed())).unwrap_or_else(silent);
+        let arrived = arrived.within(STILL_THERE).unwrap_or_else(silent);
         Some(LostWay { from, to, cause: arrived.err()? })
     };
     tried.into_iter().filter_map(is_lost).collect()
