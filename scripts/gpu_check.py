@@ -10,45 +10,30 @@ import tempfile
 import time
 from pathlib import Path
 
+from checks import Table, flags
+
 # Losses of the same training agree to this, relative: among cuts of one device, and between devices and precisions.
 CUTS_AGREE, DEVICES_AGREE = 1e-3, 1e-2
 # What two stages on one GPU may cost over one, and how far memory may move.
 TWO_STAGES_COST, MEMORY_MOVES = 0.05, 0.02
 
 
-def flags(settings):
-    return [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", str(value))]
-
-
-class Checks:
+class Checks(Table):
     def __init__(self, arguments):
+        super().__init__()
         self.arguments = arguments
         self.devices = arguments.device.split(",")
         self.first = self.devices[0]
-        self.rows, self.results = [], {}
 
     def run(self, **settings):
         """The steps of a run of the example, by its log."""
         with tempfile.TemporaryDirectory() as folder:
             log = Path(folder) / "run.jsonl"
-            command = [self.arguments.program, *flags(settings), "--log", str(log), "--data", self.arguments.data]
+            command = [self.arguments.program, *flags(settings), "--log", str(log), "--data", self.arguments.data, "--sample", "0"]
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode != 0:
                 raise RuntimeError(f"{' '.join(command)}\n{done.stderr[-2000:]}")
             return [line for line in map(json.loads, log.read_text().splitlines()) if "step" in line]
-
-    def row(self, what, found, bar, passed):
-        """A line of the table; `passed` is None where there is no bar."""
-        verdict = {True: "yes", False: "NO", None: ""}[passed]
-        self.rows.append((what, found, bar, verdict))
-        self.results[what] = {"found": found, "bar": bar, "passed": passed}
-        print(f"{what}: {found} {f'(bar: {bar}) {verdict}' if bar else ''}", flush=True)
-
-    def check(self, what, part):
-        try:
-            part()
-        except (RuntimeError, OSError) as error:
-            self.row(what, f"failed: {error}", "to run", False)
 
     def correctness(self):
         small = dict(layers=4, width=128, context=128, steps=20 if self.arguments.quick else 200)
@@ -117,14 +102,6 @@ class Checks:
             _, steps = self.rate(workers, micro_batches, device=self.arguments.device, synchronise_every=1)
             found, ideal = (statistics.median(step[figure] for step in steps[3:]) for figure in ("bubble", "bubble_ideal"))
             self.row(f"bubble at P = {workers}, M = {micro_batches}", f"{found:.3f}, ideal {ideal:.3f}", "", None)
-
-    def write(self):
-        table = ["| what | found | bar | held |", "| --- | --- | --- | --- |"]
-        table += [f"| {' | '.join(row)} |" for row in self.rows]
-        about = hardware()
-        folder = Path(self.arguments.out)
-        (folder / "gpu-check.md").write_text(f"{about}\n\n" + "\n".join(table) + "\n")
-        (folder / "gpu-check.json").write_text(json.dumps({"hardware": about, "results": self.results}, indent=1) + "\n")
 
 
 def hardware():
@@ -202,8 +179,8 @@ def main():
     checks = Checks(parser.parse_args())
     for part in ("correctness", "memory", "throughput", "bubbles"):
         checks.check(part, getattr(checks, part))
-    checks.write()
-    sys.exit(any(passed == "NO" for *_, passed in checks.rows))
+    checks.write(checks.arguments.out, "gpu-check", hardware())
+    sys.exit(checks.has_failed())
 
 
 if __name__ == "__main__":

@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""The example on GPUs that are not there: what it asks of them, and what it says when they fail.
+
+    cargo build --release -p stageline-null-driver
+    cargo build --release --features cuda --example gpt
+    scripts/gpu-dry-run.py [--devices 4] [--ptxas .../bin/ptxas] [--out .] [--quick]
+
+The null driver (tests/null-driver) takes the place of libcuda and libnccl: nothing is computed, but streams, events and
+transfers keep their order, so a deadlock shows. Kernels are compiled as for an H200, for which CUDA_PATH has to name a CUDA
+toolkit, or the folder of pip's nvidia-cuda-nvcc that has nvvm/libdevice. With --ptxas they are assembled, too.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from checks import Table, flags
+
+# How long a run may take, and how long devices may stand still before that is a deadlock, in seconds.
+LIMIT, PATIENCE = 900, 30
+# The exit status of the null driver where devices can go on no more.
+DEADLOCK = 86
+SMALL = dict(layers=4, width=64, context=32, micro_batch_size=2, sample=0)
+
+
+class DryRun(Table):
+    def __init__(self, arguments):
+        super().__init__()
+        self.arguments = arguments
+        self.folder = Path(tempfile.mkdtemp())
+        for library in ("libcuda.so", "libnccl.so"):
+            (self.folder / library).symlink_to(Path(arguments.driver).resolve())
+        self.kernels = self.folder / "kernels"
+
+    def start(self, driver=None, cuda_path=None, **settings):
+        """What a run ends with, its steps, and what it asked of the devices."""
+        ledger, log = self.folder / "ledger.json", self.folder / "run.jsonl"
+        ledger.unlink(missing_ok=True)
+        # By the device's clock every kernel takes as long, which would mislead what compares them with the best there can be.
+        environment = dict(os.environ, CUBECL_AUTOTUNE_LEVEL="full", RUST_BACKTRACE="0")
+        if cuda_path:
+            environment["CUDA_PATH"] = cuda_path
+        if driver is not None:
+            files = dict(ledger=ledger, kernels=self.kernels, patience=PATIENCE)
+            environment["STAGELINE_NULL_DRIVER"] = ",".join(f"{name}={value}" for name, value in {**files, **driver}.items())
+            environment["LD_LIBRARY_PATH"] = str(self.folder)
+        command = [self.arguments.program, *flags({**SMALL, **settings}), "--data", self.arguments.data, "--log", str(log)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=environment, timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            return f"no end within {LIMIT} s", [], {}
+        asked = json.loads(ledger.read_text()) if ledger.exists() else {}
+        if done.returncode == 0:
+            steps = [line for line in map(json.loads, log.read_text().splitlines()) if "step" in line]
+            return None, steps, asked
+        if done.returncode == DEADLOCK:
+            return "deadlock: " + done.stderr[-1000:], [], asked
+        return f"exit status {done.returncode}: {done.stderr}", [], asked
+
+    def fails(self, what, said, driver=None, **settings):
+        """A run that has to end with an error that says so."""
+        error, _, _ = self.start(driver, steps=4, **settings)
+        held = error is not None and error.startswith("exit status 1:") and said in error
+        last = " ".join((error or "it trained").split())
+        self.row(what, "one error" if held else last[-300:], f"`{said}`", held)
+
+    def errors(self):
+        one = dict(device="cuda:0", stages=1)
+        self.fails("no driver", "`cuda:0` was not found", **one)
+        self.fails("a driver that does not start", "`cuda:0` was not found", dict(init=803), **one)
+        self.fails("a device that is not there", "`cuda:2` was not found", dict(devices=2), device="cuda:0,cuda:2")
+        self.fails("no libdevice", "libdevice", dict(devices=1), cuda_path="/nonexistent", **one)
+        self.fails("a device without memory", "out of device memory", dict(devices=1, memory=1000), **one)
+        self.fails("a device whose memory ends in training", "memory", dict(devices=1, memory=60_000_000), **one)
+        self.fails("a device that fails in training", "CUDA", dict(devices=2, fault=20_000), device="cuda:0,cuda:1", stages=2)
+
+    def trains(self, what, driver, **settings):
+        error, steps, asked = self.start(driver, **{"steps": 3, **settings})
+        found = error[-600:] if error else f"{len(steps)} steps, {sum(asked['launched'].values())} launches"
+        transfers = sum(len(sends) for sends in asked.get("transfers", {}).values()) // 2
+        self.row(what, found + (f", {transfers} transfers" if transfers else ""), "to its end", error is None)
+        return asked
+
+    def cuts(self):
+        for precision in ("full", "bf16"):
+            for stages in (1, 2, 4):
+                self.trains(f"{precision}, P = {stages} on one GPU", dict(devices=1), device="cuda:0", stages=stages, precision=precision)
+        count = self.arguments.devices
+        devices = ",".join(f"cuda:{index}" for index in range(count))
+        workers = {"gpipe": 1, "1f1b": 1, "eager-1f1b": 1, "zb-h1": 1, "interleaved": 2, "zb-v": 2, "dualpipe-v": 2}
+        for schedule, chunks in list(workers.items())[: 2 if self.arguments.quick else None]:
+            for meeting in (0, 1):
+                how = ", hosts meeting" if meeting else ""
+                self.trains(
+                    f"{schedule} on {count} GPUs{how}", dict(devices=count, meeting=meeting), device=devices, schedule=schedule,
+                    stages=count * chunks, layers=2 * count,
+                )
+        self.trains("2 replicas on 4 GPUs", dict(devices=4), device="cuda:0,cuda:1,cuda:2,cuda:3", stages=2, replicas=2)
+
+    def waits(self):
+        """How often the host waits for the device in a step, between steps that are otherwise alike."""
+        few, many = (self.trains(f"{steps} steps", dict(devices=1), device="cuda:0", stages=2, steps=steps) for steps in (6, 16))
+        if few and many:
+            names = sorted(name for name in many["waits"] if name.startswith("stage"))
+            found = {name: (many["waits"][name] - few["waits"].get(name, 0)) / 10 for name in names}
+            told = ", ".join(f"{name} {count:g}" for name, count in found.items())
+            self.row("waits for the device in a step", told, "1 a stage", all(count <= 1 for count in found.values()))
+            self.row("launches a step", f"{(sum(many['launched'].values()) - sum(few['launched'].values())) / 10:g}")
+
+    def memory(self):
+        peak = lambda **more: max(self.trains(f"memory at {more}", dict(devices=1), device="cuda:0", stages=2, **more)["peaks"].values())
+        few, many = (peak(micro_batches=count) for count in (8, 32))
+        self.row("memory at M = 32 against M = 8 under 1F1B", f"{many / few - 1:.1%}", "2%", many <= 1.02 * few)
+        long = peak(micro_batches=8, steps=30)
+        self.row("memory after 30 steps against 3", f"{long / few - 1:.1%}", "2%", long <= 1.02 * few)
+
+    def assembles(self):
+        if not self.arguments.ptxas:
+            self.row("kernels that assemble", "no --ptxas was given")
+            return
+        kernels, refused = sorted(self.kernels.glob("*.ptx")), []
+        for kernel in kernels:
+            command = [self.arguments.ptxas, "--gpu-name", "sm_90", "--output-file", "/dev/null", str(kernel)]
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode != 0:
+                refused.append(f"{kernel.name}: {done.stderr.splitlines()[0] if done.stderr else done.returncode}")
+        found = f"{len(kernels) - len(refused)} of {len(kernels)}" + "".join(f"; {text}" for text in refused[:3])
+        self.row("kernels of the last run that assemble for sm_90", found, "all", not refused)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--program", default="target/release/examples/gpt")
+    parser.add_argument("--driver", default="target/release/libstageline_null_driver.so")
+    parser.add_argument("--devices", type=int, default=4, help="how many GPUs there are to seem")
+    parser.add_argument("--data", default="crates", help="a text, or a folder of them")
+    parser.add_argument("--ptxas", help="NVIDIA's assembler, as in pip's nvidia-cuda-nvcc")
+    parser.add_argument("--out", default=".")
+    parser.add_argument("--quick", action="store_true", help="fewer schedules")
+    parser.add_argument("--only", nargs="*", default=["errors", "cuts", "waits", "memory", "assembles"])
+    run = DryRun(parser.parse_args())
+    for part in run.arguments.only:
+        run.check(part, getattr(run, part))
+    run.write(run.arguments.out, "gpu-dry-run", "No GPU: the null driver, as H200s")
+    sys.exit(run.has_failed())
+
+
+if __name__ == "__main__":
+    main()

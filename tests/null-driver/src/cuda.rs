@@ -1,0 +1,432 @@
+//! `libcuda`, as far as burn's backend calls it. What the functions do is in NVIDIA's CUDA Driver API.
+#![allow(non_snake_case)]
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+
+use crate::clocks::Access;
+use crate::driver::{CURRENT, Function, State, driver};
+use crate::machine::Work;
+use crate::ptx;
+
+/// A result: 0, or an error's number.
+pub type Result = c_int;
+
+const SUCCESS: Result = 0;
+const INVALID_VALUE: Result = 1;
+const OUT_OF_MEMORY: Result = 2;
+const INVALID_DEVICE: Result = 101;
+
+/// What memory is read back as: 2.0 in f32.
+const READ: [u8; 4] = 2.0_f32.to_le_bytes();
+
+/// What a kernel takes by the device's clock: of several ways to compute something, that with the fewest kernels is the fastest.
+const KERNEL_MS: f32 = 0.005;
+
+/// Devices share addresses, as with NVIDIA's unified ones.
+const ALIGNMENT: u64 = 512;
+
+/// Writes a result where the caller wants it.
+unsafe fn give<T>(to: *mut T, value: T) -> Result {
+    // SAFETY: the caller's pointer is for one value of that type, as the API asks for.
+    unsafe { to.write(value) };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuInit(_flags: c_uint) -> Result {
+    driver().settings.init
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> Result {
+    // SAFETY: as `give` says.
+    unsafe { give(version, 12_080) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> Result {
+    // SAFETY: as `give` says.
+    unsafe { give(count, driver().settings.devices) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> Result {
+    if !(0..driver().settings.devices).contains(&ordinal) {
+        return INVALID_DEVICE;
+    }
+    // SAFETY: as `give` says.
+    unsafe { give(device, ordinal) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, length: c_int, _device: c_int) -> Result {
+    let text = c"none (as an H200)";
+    let Ok(length) = usize::try_from(length) else { return INVALID_VALUE };
+    let bytes = text.to_bytes_with_nul();
+    if length < bytes.len() {
+        return INVALID_VALUE;
+    }
+    // SAFETY: there is room for them, as was just looked at.
+    unsafe { name.copy_from_nonoverlapping(bytes.as_ptr().cast(), bytes.len()) };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetPCIBusId(_id: *mut c_char, _length: c_int, _device: c_int) -> Result {
+    INVALID_DEVICE
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, _device: c_int) -> Result {
+    // SAFETY: as `give` says.
+    unsafe { give(bytes, driver().settings.memory as usize) }
+}
+
+/// An H200's, from NVIDIA's tuning guide for Hopper and the occupancy tables for compute capability 9.0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_uint, _device: c_int) -> Result {
+    let known = match attribute {
+        1..=3 => 1024,      // threads of a block, and in x and y
+        4 => 64,            // in z
+        5 => 2_147_483_647, // blocks of a grid, in x
+        6 | 7 => 65_535,    // in y and z
+        10 => 32,           // threads of a warp
+        16 => 132,          // multiprocessors
+        75 => 9,            // compute capability
+        76 => 0,
+        97 => 232_448, // bytes of shared memory a block can ask for
+        _ => return INVALID_VALUE,
+    };
+    // SAFETY: as `give` says.
+    unsafe { give(value, known) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut usize, device: c_int) -> Result {
+    // SAFETY: as `give` says.
+    unsafe { give(context, device as usize + 1) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuCtxSetCurrent(context: usize) -> Result {
+    CURRENT.set(context.saturating_sub(1) as i32);
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) -> Result {
+    // SAFETY: as `give` says, of both.
+    unsafe { give(least, 0) + give(greatest, 0) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamCreate(stream: *mut u64, _flags: c_uint) -> Result {
+    // SAFETY: as `give` says.
+    unsafe { give(stream, driver().with(|state| state.machine.stream(CURRENT.get()))) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamCreateWithPriority(stream: *mut u64, flags: c_uint, _priority: c_int) -> Result {
+    // SAFETY: the same pointer, for the same.
+    unsafe { cuStreamCreate(stream, flags) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamSynchronize(stream: u64) -> Result {
+    driver().wait_for_device("cuStreamSynchronize", |state| state.machine.is_idle(stream));
+    driver().with(|state| state.machine.saw_idle(stream));
+    SUCCESS
+}
+
+/// What a stream has yet to do is done even then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamDestroy_v2(_stream: u64) -> Result {
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamWaitEvent(stream: u64, event: u64, _flags: c_uint) -> Result {
+    driver().with(|state| state.machine.wait(stream, event));
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuEventCreate(event: *mut u64, _flags: c_uint) -> Result {
+    // SAFETY: as `give` says.
+    unsafe { give(event, driver().with(|state| state.machine.event())) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuEventRecord(event: u64, stream: u64) -> Result {
+    driver().with(|state| state.machine.record(event, stream));
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuEventSynchronize(event: u64) -> Result {
+    driver().wait_for_device("cuEventSynchronize", |state| state.machine.is_done(event));
+    driver().with(|state| state.machine.saw_done(event));
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuEventElapsedTime(ms: *mut f32, start: u64, end: u64) -> Result {
+    match driver().with(|state| state.machine.elapsed(start, end)) {
+        // SAFETY: as `give` says.
+        Some(kernels) => unsafe { give(ms, kernels as f32 * KERNEL_MS) },
+        None => INVALID_VALUE,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuEventElapsedTime_v2(ms: *mut f32, start: u64, end: u64) -> Result {
+    // SAFETY: the same pointer, for the same.
+    unsafe { cuEventElapsedTime(ms, start, end) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuEventDestroy_v2(event: u64) -> Result {
+    driver().with(|state| state.machine.forget_event(event));
+    SUCCESS
+}
+
+fn allocate(state: &mut State, device: i32, bytes: u64) -> Option<u64> {
+    if state.ledger.used(device) + bytes > driver().settings.memory {
+        return None;
+    }
+    state.address += ALIGNMENT;
+    let address = state.address;
+    state.address += bytes.next_multiple_of(ALIGNMENT);
+    state.allocations.insert(address, (device, bytes));
+    state.ledger.allocate(device, bytes);
+    Some(address)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemAlloc_v2(pointer: *mut u64, bytes: usize) -> Result {
+    match driver().with(|state| allocate(state, CURRENT.get(), bytes as u64)) {
+        // SAFETY: as `give` says.
+        Some(address) => unsafe { give(pointer, address) },
+        None => OUT_OF_MEMORY,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemAllocAsync(pointer: *mut u64, bytes: usize, _stream: u64) -> Result {
+    // SAFETY: the same pointer, for the same.
+    unsafe { cuMemAlloc_v2(pointer, bytes) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemFree_v2(pointer: u64) -> Result {
+    driver().with(|state| match state.allocations.remove(&pointer) {
+        Some((device, bytes)) => {
+            state.ledger.free(device, bytes);
+            state.machine.uncertain.forget(pointer, bytes);
+            SUCCESS
+        }
+        None => INVALID_VALUE,
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemFreeAsync(pointer: u64, _stream: u64) -> Result {
+    // SAFETY: the same address.
+    unsafe { cuMemFree_v2(pointer) }
+}
+
+/// Memory of the host is real, and kept to the end: what is freed may be in use on a stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemAllocHost_v2(pointer: *mut *mut c_void, bytes: usize) -> Result {
+    let words: &'static mut [u128] = Vec::leak(vec![0; bytes.div_ceil(16)]);
+    // SAFETY: as `give` says.
+    unsafe { give(pointer, words.as_mut_ptr().cast()) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemFreeHost(_pointer: *mut c_void) -> Result {
+    SUCCESS
+}
+
+/// A copy between a host and a device, whose end is there.
+fn copied(address: u64, bytes: usize, to_device: bool, stream: u64) -> Result {
+    let bytes = bytes as u64;
+    driver().with(|state| {
+        let ledger = &mut state.ledger;
+        let [copies, total] = if to_device { &mut ledger.to_device } else { &mut ledger.to_host };
+        *copies += 1;
+        *total += bytes;
+        state.machine.add(stream, Work::Copy(vec![Access { address, bytes, writes: to_device }]));
+    });
+    SUCCESS
+}
+
+/// Fills what a copy to the host would.
+unsafe fn fill(host: *mut c_void, bytes: usize) {
+    for at in 0..bytes {
+        // SAFETY: the caller has room for so many bytes.
+        unsafe { host.cast::<u8>().add(at).write(READ[at % 4]) };
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(to: u64, _from: *const c_void, bytes: usize, stream: u64) -> Result {
+    copied(to, bytes, true, stream)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usize, stream: u64) -> Result {
+    // SAFETY: the caller copies so many bytes there.
+    unsafe { fill(to, bytes) };
+    copied(from, bytes, false, stream)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: u64) -> Result {
+    let access = |address, writes| Access { address, bytes: bytes as u64, writes };
+    driver().with(|state| state.machine.add(stream, Work::Copy(vec![access(from, false), access(to, true)])));
+    SUCCESS
+}
+
+/// `CUDA_MEMCPY2D`.
+#[repr(C)]
+pub struct Copy2d {
+    from_x: usize,
+    from_y: usize,
+    from_kind: c_uint,
+    from_host: *const c_void,
+    from_device: u64,
+    from_array: usize,
+    from_pitch: usize,
+    to_x: usize,
+    to_y: usize,
+    to_kind: c_uint,
+    to_host: *mut c_void,
+    to_device: u64,
+    to_array: usize,
+    to_pitch: usize,
+    width: usize,
+    height: usize,
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpy2DAsync_v2(copy: *const Copy2d, stream: u64) -> Result {
+    const HOST: c_uint = 1;
+    // SAFETY: the API's own layout, and the caller's pointer to one.
+    let copy = unsafe { &*copy };
+    let bytes = copy.width * copy.height;
+    if copy.to_kind != HOST {
+        return copied(copy.to_device, bytes, true, stream);
+    }
+    for row in 0..copy.height {
+        // SAFETY: rows of that width, so far apart.
+        unsafe { fill(copy.to_host.byte_add(row * copy.to_pitch), copy.width) };
+    }
+    copied(copy.from_device, bytes, false, stream)
+}
+
+/// Modules are numbers, and each has one function of that number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuModuleLoadData(module: *mut usize, image: *const c_char) -> Result {
+    // SAFETY: PTX is text that ends with 0.
+    let text = unsafe { CStr::from_ptr(image) };
+    let buffers = ptx::buffers(&text.to_string_lossy());
+    let number = driver().with(|state| {
+        state.ledger.kernels += 1;
+        state.functions.push(Function { name: String::new(), buffers });
+        state.functions.len()
+    });
+    if let Some(folder) = &driver().settings.kernels {
+        let written = std::fs::create_dir_all(folder)
+            .and_then(|()| std::fs::write(folder.join(format!("{number:04}.ptx")), text.to_bytes()));
+        if let Err(error) = written {
+            eprintln!("{}: {error}", folder.display());
+        }
+    }
+    // SAFETY: as `give` says.
+    unsafe { give(module, number) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuModuleGetFunction(function: *mut usize, module: usize, name: *const c_char) -> Result {
+    // SAFETY: a name that ends with 0.
+    let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
+    let name: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+    driver().with(|state| state.functions[module - 1].name = format!("{module:04} {name}"));
+    // SAFETY: as `give` says.
+    unsafe { give(function, module) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuModuleUnload(_module: usize) -> Result {
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuFuncSetAttribute(_function: usize, _attribute: c_uint, _value: c_int) -> Result {
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+#[allow(clippy::too_many_arguments)]
+pub unsafe extern "C" fn cuLaunchKernel(
+    function: usize,
+    _grid_x: c_uint,
+    _grid_y: c_uint,
+    _grid_z: c_uint,
+    _block_x: c_uint,
+    _block_y: c_uint,
+    _block_z: c_uint,
+    _shared: c_uint,
+    stream: u64,
+    arguments: *const *const u64,
+    _extra: *mut *mut c_void,
+) -> Result {
+    driver().with(|state| {
+        let ledger = &mut state.ledger;
+        ledger.launched += 1;
+        if let Some((launch, error)) = driver().settings.fault
+            && ledger.launched >= launch
+        {
+            return error;
+        }
+        let device = state.machine.device_of(stream).unwrap_or_default();
+        let Function { name, buffers } = &state.functions[function - 1];
+        *ledger.launches.entry((name.clone(), device)).or_default() += 1;
+        let uses = buffers.iter().enumerate().filter_map(|(index, buffer)| {
+            // SAFETY: there is a pointer to each of a kernel's parameters, and those of buffers are addresses.
+            let address = unsafe { **arguments.add(index) };
+            buffer.map(|writes| Access { address, bytes: 1, writes })
+        });
+        let uses = uses.collect();
+        state.machine.add(stream, Work::Launch(function, uses));
+        SUCCESS
+    })
+}
+
+/// A descriptor of 128 bytes, which only kernels read.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuTensorMapEncodeTiled(descriptor: *mut [u8; 128]) -> Result {
+    // SAFETY: as `give` says; the other arguments are the caller's to clean up, in C's convention.
+    unsafe { give(descriptor, [0; 128]) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetErrorName(error: Result, name: *mut *const c_char) -> Result {
+    let text = match error {
+        OUT_OF_MEMORY => c"CUDA_ERROR_OUT_OF_MEMORY",
+        100 => c"CUDA_ERROR_NO_DEVICE",
+        INVALID_DEVICE => c"CUDA_ERROR_INVALID_DEVICE",
+        700 => c"CUDA_ERROR_ILLEGAL_ADDRESS",
+        803 => c"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+        _ => c"CUDA_ERROR_UNKNOWN",
+    };
+    // SAFETY: as `give` says.
+    unsafe { give(name, text.as_ptr()) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetErrorString(error: Result, text: *mut *const c_char) -> Result {
+    // SAFETY: the same pointer, for the same.
+    unsafe { cuGetErrorName(error, text) }
+}

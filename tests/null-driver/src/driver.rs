@@ -1,0 +1,137 @@
+//! The one machine of the process, and how hosts wait for it.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::{CStr, c_char, c_int, c_ulong};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use crate::ledger::Ledger;
+use crate::machine::{Ends, Machine};
+use crate::settings::Settings;
+
+unsafe extern "C" {
+    fn atexit(function: extern "C" fn()) -> c_int;
+    fn _exit(status: c_int) -> !;
+    fn pthread_self() -> c_ulong;
+    fn pthread_getname_np(thread: c_ulong, name: *mut c_char, length: usize) -> c_int;
+}
+
+/// How a process ends whose devices can go on no more.
+pub const DEADLOCK: c_int = 86;
+
+/// All that the calls of a process share.
+pub struct Driver {
+    pub settings: Settings,
+    state: Mutex<State>,
+    moved: Condvar,
+}
+
+/// What changes.
+#[derive(Debug, Default)]
+pub struct State {
+    pub machine: Machine,
+    pub ledger: Ledger,
+    /// Device and size of what is allocated, by its address.
+    pub allocations: HashMap<u64, (i32, u64)>,
+    /// Where the next one begins.
+    pub address: u64,
+    /// The kernels that were loaded, by their number.
+    pub functions: Vec<Function>,
+    /// The device of every rank that has joined, by communicator.
+    pub groups: BTreeMap<u64, BTreeMap<i32, i32>>,
+    /// How many sends and receives of the same ends were posted.
+    pub posted: HashMap<Ends, [u64; 2]>,
+}
+
+/// A kernel that was loaded.
+#[derive(Debug)]
+pub struct Function {
+    pub name: String,
+    /// Of each parameter, whether it is a buffer, and then whether it is written.
+    pub buffers: Vec<Option<bool>>,
+}
+
+thread_local! {
+    /// The device of this thread's current context.
+    pub static CURRENT: Cell<i32> = const { Cell::new(0) };
+}
+
+/// The driver, from when it is first asked something.
+pub fn driver() -> &'static Driver {
+    static DRIVER: OnceLock<Driver> = OnceLock::new();
+    DRIVER.get_or_init(|| {
+        let text = std::env::var("STAGELINE_NULL_DRIVER").unwrap_or_default();
+        let settings = Settings::read(&text).unwrap_or_else(|error| {
+            eprintln!("STAGELINE_NULL_DRIVER: {error}");
+            std::process::exit(2)
+        });
+        // SAFETY: `write_down` is a function of this library, which is never unloaded.
+        unsafe { atexit(write_down) };
+        Driver { settings, state: Mutex::default(), moved: Condvar::new() }
+    })
+}
+
+extern "C" fn write_down() {
+    let driver = driver();
+    let Some(path) = &driver.settings.ledger else { return };
+    let state = driver.locked();
+    if let Err(error) = std::fs::write(path, state.ledger.text(&state.machine.uncertain.races)) {
+        eprintln!("{}: {error}", path.display());
+    }
+}
+
+impl Driver {
+    fn locked(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the state, and wakes who waits for it.
+    pub fn with<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
+        let result = change(&mut self.locked());
+        self.moved.notify_all();
+        result
+    }
+
+    /// A host waits for its device.
+    pub fn wait_for_device(&self, what: &str, done: impl Fn(&State) -> bool) {
+        let mut state = self.locked();
+        *state.ledger.waits.entry(thread_name()).or_default() += 1;
+        if !done(&state) {
+            state.ledger.held_up += 1;
+        }
+        self.wait(state, what, done);
+    }
+
+    /// A host waits for other hosts.
+    pub fn wait_for_hosts(&self, what: &str, done: impl Fn(&State) -> bool) {
+        self.wait(self.locked(), what, done);
+    }
+
+    fn wait(&self, mut state: MutexGuard<'_, State>, what: &str, done: impl Fn(&State) -> bool) {
+        const LOOK: Duration = Duration::from_millis(100);
+        let (mut seen, mut still) = (state.machine.moved, Duration::ZERO);
+        while !done(&state) {
+            let (next, timeout) = self.moved.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner);
+            state = next;
+            if state.machine.moved != seen {
+                (seen, still) = (state.machine.moved, Duration::ZERO);
+            } else if timeout.timed_out() {
+                still += LOOK;
+            }
+            if still > self.settings.patience {
+                eprintln!("the devices stand still: `{}` waits in {what}\n{}", thread_name(), state.machine);
+                // SAFETY: it takes no memory of ours; handlers of exit would wait for the same devices.
+                unsafe { _exit(DEADLOCK) }
+            }
+        }
+    }
+}
+
+fn thread_name() -> String {
+    let mut name: [c_char; 16] = [0; 16];
+    // SAFETY: the buffer is as long as is said, and a name is at most 15 bytes and their end.
+    unsafe { pthread_getname_np(pthread_self(), name.as_mut_ptr(), name.len()) };
+    // SAFETY: the last byte is 0, whatever was written.
+    unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().replace(['"', '\\'], "_")
+}

@@ -1,0 +1,146 @@
+//! `libnccl`, as far as burn's backend calls it. What the functions do is in NVIDIA's NCCL API.
+#![allow(non_snake_case)]
+
+use std::ffi::{c_char, c_int, c_uint};
+
+use crate::driver::{CURRENT, State, driver};
+use crate::machine::{Ends, Work};
+
+/// A result: 0, or an error's number.
+pub type Result = c_int;
+
+const SUCCESS: Result = 0;
+const INVALID_ARGUMENT: Result = 4;
+const INVALID_USAGE: Result = 5;
+
+/// `ncclUniqueId`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct UniqueId {
+    group: u64,
+    rest: [u8; 120],
+}
+
+/// What an `ncclComm_t` points to.
+pub struct Member {
+    group: u64,
+    rank: c_int,
+    device: i32,
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ncclGetVersion(version: *mut c_int) -> Result {
+    // SAFETY: for one number, as the API asks for.
+    unsafe { version.write(22_500) };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ncclGetUniqueId(id: *mut UniqueId) -> Result {
+    let group = driver().with(|state| {
+        let group = state.groups.len() as u64 + 1;
+        state.groups.insert(group, Default::default());
+        group
+    });
+    // SAFETY: for one id, as the API asks for.
+    unsafe { id.write(UniqueId { group, rest: [0; 120] }) };
+    SUCCESS
+}
+
+/// Waits until all ranks have come.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ncclCommInitRank(
+    communicator: *mut *mut Member,
+    ranks: c_int,
+    id: UniqueId,
+    rank: c_int,
+) -> Result {
+    let (group, device) = (id.group, CURRENT.get());
+    driver().with(|state| state.groups.entry(group).or_default().insert(rank, device));
+    driver().wait_for_hosts("ncclCommInitRank", |state| state.groups[&group].len() as c_int == ranks);
+    // SAFETY: for one pointer, as the API asks for.
+    unsafe { communicator.write(Box::into_raw(Box::new(Member { group, rank, device }))) };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ncclCommDestroy(_communicator: *mut Member) -> Result {
+    SUCCESS
+}
+
+/// Bytes of an `ncclDataType_t`.
+fn width(kind: c_uint) -> Option<u64> {
+    Some(match kind {
+        0 | 1 | 10 | 11 => 1,
+        6 | 9 => 2,
+        2 | 3 | 7 => 4,
+        4 | 5 | 8 => 8,
+        _ => return None,
+    })
+}
+
+/// Posts one of the two operations of a transfer, which is the `at`-th of them.
+fn post(ends: Ends, at: usize, stream: u64, work: Work, note: impl FnOnce(&mut State)) -> Result {
+    let nth = driver().with(|state| {
+        note(state);
+        state.machine.add(stream, work);
+        let posted = &mut state.posted.entry(ends).or_default()[at];
+        *posted += 1;
+        *posted
+    });
+    if driver().settings.meeting_hosts {
+        driver().wait_for_hosts("a transfer", |state| state.posted[&ends][1 - at] >= nth);
+    }
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ncclSend(
+    buffer: u64,
+    count: usize,
+    kind: c_uint,
+    peer: c_int,
+    communicator: *mut Member,
+    stream: u64,
+) -> Result {
+    // SAFETY: a communicator from `ncclCommInitRank`, which is never freed.
+    let member = unsafe { &*communicator };
+    let Some(width) = width(kind) else { return INVALID_ARGUMENT };
+    let ends = Ends { group: member.group, from: member.rank, to: peer, bytes: count as u64 * width };
+    post(ends, 0, stream, Work::Send(ends, buffer), |state| {
+        let to = state.groups[&member.group][&peer];
+        let sent = format!("{}>{to}", member.device);
+        state.ledger.transfers.entry(member.device).or_default().push(sent);
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ncclRecv(
+    buffer: u64,
+    count: usize,
+    kind: c_uint,
+    peer: c_int,
+    communicator: *mut Member,
+    stream: u64,
+) -> Result {
+    // SAFETY: a communicator from `ncclCommInitRank`, which is never freed.
+    let member = unsafe { &*communicator };
+    let Some(width) = width(kind) else { return INVALID_ARGUMENT };
+    let ends = Ends { group: member.group, from: peer, to: member.rank, bytes: count as u64 * width };
+    post(ends, 1, stream, Work::Receive(ends, buffer), |state| {
+        let from = state.groups[&member.group][&peer];
+        let received = format!("{from}>{}", member.device);
+        state.ledger.transfers.entry(member.device).or_default().push(received);
+    })
+}
+
+/// Sums of replicas do not go this way.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ncclAllReduce() -> Result {
+    INVALID_USAGE
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ncclGetErrorString(_error: Result) -> *const c_char {
+    c"an NCCL error".as_ptr()
+}
