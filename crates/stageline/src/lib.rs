@@ -19,7 +19,7 @@
 //! - `worker`: one thread, which interprets its list of instructions; `stop` ends its waits; `threads` are the system's, or ones
 //!   whose order a test decides.
 //! - `runner`: what a worker drives; `stage_runner`: what a stage does at each instruction; `sink` is where its output goes, `link` the boundary to its
-//!   neighbour, `turns` when it may be used, `placing` what goes another way, `tape` what a forward leaves for its backward, `vjp` how that starts, `slots` what waits between two instructions.
+//!   neighbour, `turns` when it may be used, `sent` what it may not have sent yet, `placing` what goes another way, `tape` what a forward leaves for its backward, `vjp` how that starts, `slots` what waits between two instructions.
 //! - [`weight`]: what a loss weighs; [`precision`] and [`loss_scale`]: in what it is computed.
 //! - `gradients`: the running sum over micro-batches; `share`: parameters that two stages have, and how gradients and values go
 //!   between them; `tie`: within a replica, `collective` between replicas; `unify`: those that a module has several times;
@@ -102,6 +102,7 @@ mod runner;
 pub mod samples;
 mod scope;
 mod seed;
+mod sent;
 mod settle;
 mod share;
 mod shown;

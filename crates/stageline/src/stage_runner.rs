@@ -262,7 +262,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
     }
 
     fn send_gradient(&mut self, transfer: Transfer, waits: &Waits) -> Result<u64, Stopped> {
-        match &self.source {
+        match &mut self.source {
             Source::Link(upstream) => {
                 let gradients = self.departing.take(transfer.micro_batch);
                 upstream.send_gradient(waits, &self.turns, transfer, gradients)

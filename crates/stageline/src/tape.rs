@@ -4,6 +4,7 @@ use burn::tensor::{Bool, Device, Gradients, Int, Tensor};
 
 use crate::erased::Erased;
 use crate::payload::{Payload, PayloadMapper};
+use crate::sent::Sent;
 use crate::vjp::root;
 
 /// The gradients of a payload's float leaves, in the payload's order; `None` where the loss does not depend on a leaf.
@@ -13,6 +14,11 @@ impl LeafGradients {
     /// Moves every gradient.
     pub(crate) fn moved_to(self, device: &Device) -> Self {
         Self(self.0.into_iter().map(|gradient| gradient.map(|gradient| gradient.moved_to(device))).collect())
+    }
+
+    /// Sends every gradient.
+    pub(crate) fn sent_to(self, device: &Device, sent: &mut Sent) -> Self {
+        Self(self.0.into_iter().map(|gradient| Some(gradient?.sent_to(device, sent))).collect())
     }
 
     pub(crate) fn bytes(&self) -> u64 {

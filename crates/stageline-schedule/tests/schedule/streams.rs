@@ -3,8 +3,9 @@
 //! A worker's host thread submits and does not wait for the device; it waits for other hosts only, through channels. A device
 //! has a compute stream for each worker, and one communication stream. A transfer is submitted as two operations, a send on
 //! one stream and a receive on the other, which meet (NCCL): each stream does its operations in order, and a transfer is done
-//! when it is at the head of both and what it carries is computed. Hosts never wait for devices, so a deadlock of the devices
-//! shows when all hosts are done.
+//! when it is at the head of both and what it carries is computed. In order, the compute stream of who sends is made to wait for
+//! all transfers before it, because what it sent last is let go of then. Hosts never wait for devices, so a deadlock of the
+//! devices shows when all hosts are done.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -42,11 +43,21 @@ struct State {
     /// Where each host is in its row, and how far with a send.
     hosts: Vec<(usize, Sending)>,
     /// What each compute stream has yet to do.
-    computes: Vec<VecDeque<Action>>,
+    computes: Vec<VecDeque<Work>>,
     /// What each communication stream has yet to do.
     streams: Vec<VecDeque<Transfer>>,
     /// How many transfers each stream has had its turn for.
     turns: Vec<usize>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Work {
+    Action(Action),
+    /// Until this communication stream has done so many transfers.
+    Settle {
+        stream: usize,
+        transfers: usize,
+    },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -99,7 +110,7 @@ impl Machine {
         let mut next = state.clone();
         let mut sent = Sending::Begins;
         match *self.rows[host].get(at)? {
-            Instruction::Compute(action) => next.computes[host].push_back(action),
+            Instruction::Compute(action) => next.computes[host].push_back(Work::Action(action)),
             Instruction::Receive(transfer) => {
                 let come = self.handled(state, transfer, true) > self.handled(state, transfer, false);
                 come.then_some(())?;
@@ -108,6 +119,10 @@ impl Machine {
                 (Some([from, to]), Sending::Begins) => {
                     let turn = |stream: usize| self.turns[stream][state.turns[stream]] == transfer;
                     (self.issue != Issue::InOrder || turn(from) && turn(to)).then_some(())?;
+                    if self.issue == Issue::InOrder {
+                        let transfers = state.turns[from];
+                        next.computes[host].push_back(Work::Settle { stream: from, transfers });
+                    }
                     next.streams[from].push_back(transfer);
                     sent = Sending::SendSubmitted;
                     if self.issue == Issue::Paired {
@@ -146,7 +161,13 @@ impl Machine {
                 }
                 continue;
             }
-            let waits = |action: Action| {
+            let waits = |work: Work| {
+                let action = match work {
+                    Work::Action(action) => action,
+                    Work::Settle { stream, transfers } => {
+                        return state.turns[stream].saturating_sub(state.streams[stream].len()) < transfers;
+                    }
+                };
                 let needed = match action.compute {
                     Compute::Forward => action.stage.checked_sub(1).map(|from| (from, Carried::Activation)),
                     Compute::Backward | Compute::InputGradient => Some((action.stage + 1, Carried::Gradient)),
@@ -158,7 +179,7 @@ impl Machine {
                 })
             };
             let worker = (0..state.computes.len())
-                .find(|&worker| state.computes[worker].front().is_some_and(|action| !waits(*action)));
+                .find(|&worker| state.computes[worker].front().is_some_and(|work| !waits(*work)));
             match worker {
                 Some(worker) => drop(state.computes[worker].pop_front()),
                 None => return,
@@ -176,7 +197,7 @@ impl Machine {
             };
             made && (action.stage, action.micro_batch) == (from, micro_batch)
         };
-        state.computes.iter().flatten().any(makes)
+        state.computes.iter().flatten().any(|work| matches!(work, Work::Action(action) if makes(action)))
     }
 
     /// Whether everything is done where no host can move.
