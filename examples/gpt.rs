@@ -69,9 +69,6 @@ use crate::text::Source;
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
-/// How many bytes the trained model writes at the end.
-const SAMPLE_LENGTH: usize = 256;
-
 /// The exit status where a pipeline stood still, and may have left a thread behind.
 const STALLED: u8 = 3;
 
@@ -89,8 +86,10 @@ fn run() -> Result<()> {
     let warnings = progress.clone();
     let shown =
         tracing_subscriber::fmt::layer().with_writer(move || warnings.clone()).with_target(false).without_time();
-    // What comes of a lost host is an error of the training; burn has a line for everything that was on its way there.
-    let worth_showing = Targets::new().with_default(Level::INFO).with_target("burn_remote", Level::ERROR);
+    // burn has a line for every pass over a kernel for a GPU, and one for everything that was on its way to a lost host, of which
+    // an error of the training comes.
+    let of_others = Targets::new().with_default(Level::WARN).with_target("burn_remote", Level::ERROR);
+    let worth_showing = of_others.with_targets([("gpt", Level::INFO), ("stageline", Level::INFO)]);
     tracing_subscriber::registry().with(shown.with_filter(worth_showing)).init();
     let (resolved, saved) = keep::command_line(&std::env::args_os().collect::<Vec<_>>())?;
     if resolved.flags.print_config {
@@ -101,8 +100,7 @@ fn run() -> Result<()> {
     let place = keep::place(&job.keeping, saved.as_ref())?;
     let outputs = std::mem::take(&mut job.outputs);
     // Batches and parameters are made here, wherever they are used.
-    let device = Device::flex();
-    let text = Source::open(job.data.as_deref(), job.shape.context, job.seed, device.clone())?;
+    let text = Source::open(job.data.as_deref(), job.shape.context, job.seed, Device::flex())?;
     memory::refuse_too_many_parameters(&job, saved.is_some())?;
     let recipe = Recipe::new(&job)?;
     let training = &job.training;
@@ -141,10 +139,12 @@ fn run() -> Result<()> {
     println!("{parameters} parameters, sha256 {parameters_sha256}");
     log.finish(&FinalLine { r#final: true, validation_bits_per_byte: after, parameters, parameters_sha256 })?;
 
-    let prompt = text.prompt()?;
-    let continued = sample::continue_text(&layers, &prompt, SAMPLE_LENGTH, job.seed, &device);
-    println!("--- held-out text:\n{}", String::from_utf8_lossy(&prompt));
-    println!("--- continued by the model:\n{}", String::from_utf8_lossy(&continued));
+    if job.sample.bytes > 0 {
+        let prompt = text.prompt()?;
+        let continued = sample::continue_text(&layers, &prompt, &job.sample, job.seed);
+        println!("--- held-out text:\n{}", String::from_utf8_lossy(&prompt));
+        println!("--- continued by the model:\n{}", String::from_utf8_lossy(&continued));
+    }
     kept
 }
 

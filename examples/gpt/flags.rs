@@ -132,6 +132,9 @@ pub struct Flags {
     /// training ends with an error. 0 is never
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub watchdog: u32,
+    /// How many bytes the trained model writes at the end, on the first of the devices, if that is one of this host
+    #[arg(long, value_name = "BYTES", default_value_t = 256)]
+    pub sample: usize,
     /// Reads settings from a TOML file: flags by their names, with `_` for `-`; flags count more
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,

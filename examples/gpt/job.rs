@@ -36,10 +36,17 @@ pub struct Job {
     pub running: Running,
     pub seed: u64,
     pub verify: Option<usize>,
+    pub sample: Sample,
     pub outputs: Outputs,
     pub keeping: Keeping,
     /// All flags, for the log and for checkpoints.
     pub settings: Settings,
+}
+
+/// What the trained model writes.
+pub struct Sample {
+    pub bytes: usize,
+    pub device: Device,
 }
 
 /// Which checkpoints are written.
@@ -140,6 +147,10 @@ impl Job {
             },
             seed: flags.seed,
             verify: flags.verify,
+            sample: Sample {
+                bytes: flags.sample,
+                device: if is_elsewhere { Device::flex() } else { devices[0].clone() },
+            },
             outputs: Outputs {
                 log: flags.log,
                 trace: flags.trace,

@@ -2,24 +2,25 @@
 
 use burn::module::Module;
 use burn::tensor::activation::softmax;
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{Int, Tensor, TensorData};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use stageline::Stage;
 
+use crate::job::Sample;
 use crate::model::{Layers, VOCABULARY};
 
 /// Below 1, likely bytes become likelier.
 const TEMPERATURE: f64 = 0.7;
 
-/// Continues `prompt` by `length` bytes, on one device; `prompt` must not be longer than the model's context.
-pub fn continue_text(layers: &Layers, prompt: &[u8], length: usize, seed: u64, device: &Device) -> Vec<u8> {
+/// Continues `prompt`, on one device; `prompt` must not be longer than the model's context.
+pub fn continue_text(layers: &Layers, prompt: &[u8], Sample { bytes, device }: &Sample, seed: u64) -> Vec<u8> {
     let embeddings = layers.embeddings.clone().fork(device).valid();
     let blocks = layers.blocks.clone().fork(device).valid();
     let head = layers.head.clone().fork(device).valid();
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let mut text = prompt.to_vec();
-    for _ in 0..length {
+    for _ in 0..*bytes {
         let context: Vec<_> = text[text.len() - prompt.len()..].iter().map(|&byte| i32::from(byte)).collect();
         let input = Tensor::<2, Int>::from_data(TensorData::new(context, [1, prompt.len()]), device);
         let logits = head.logits(blocks.forward(embeddings.forward(input)));

@@ -97,18 +97,28 @@ impl DeviceName {
     }
 }
 
-/// The device, if a first kernel runs on it: what is missing shows here, and not on a thread of a library.
+/// The device, if first kernels run on it, one of them with a function that is not the device's own: what is missing shows here, and
+/// not on a thread of a library.
 #[cfg(any(feature = "cuda", test))]
 fn computes(device: DeviceName, opened: Device) -> Result<Device, DeviceError> {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    let two = || (burn::tensor::Tensor::<1>::ones([1], &opened) + 1.0).into_scalar::<f32>();
+    let two = || (burn::tensor::Tensor::<1>::zeros([1], &opened).erf() + 2.0).into_scalar::<f32>();
     let cause = match catch_unwind(AssertUnwindSafe(two)) {
         Ok(2.0) => return Ok(opened),
-        Ok(wrong) => format!("1 + 1 is {wrong} on it"),
-        Err(panic) => crate::failure::Failure::of_panic(panic).to_string(),
+        Ok(wrong) => format!("erf(0) + 2 is {wrong} on it"),
+        Err(panic) => root_of(&crate::failure::Failure::of_panic(panic).to_string()),
     };
     Err(DeviceError::Unusable { device, cause })
+}
+
+/// The last cause of an error of burn's, which has all of them below each other, and then where it was seen.
+#[cfg(any(feature = "cuda", test))]
+fn root_of(error: &str) -> String {
+    let last = error.rsplit("Caused by:").next().unwrap_or(error);
+    let ends = ["Backtrace:", "No backtrace", "Asked at:"].map(|end| last.find(end).unwrap_or(last.len()));
+    let cause = &last[..ends.into_iter().min().unwrap_or(last.len())];
+    cause.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 impl FromStr for DeviceName {
@@ -184,8 +194,9 @@ pub enum DeviceError {
     Remote(#[from] RemoteError),
     /// It is there, but a first kernel does not run on it.
     #[error(
-        "`{device}` was found, but does not compute: {cause}; look whether CUDA's libraries (libcuda, libnvrtc) can be loaded \
-         and are not newer than the driver, and whether `nvidia-smi` shows free memory"
+        "`{device}` was found, but does not compute: {cause}; kernels are compiled with libdevice, a file of the CUDA toolkit, which is \
+         looked for in CUDA_PATH, /usr/local/cuda, /opt/cuda, /usr/lib/cuda and /usr, and `nvidia-smi` shows whether there is \
+         free memory"
     )]
     Unusable {
         /// The device.
@@ -195,7 +206,7 @@ pub enum DeviceError {
     },
     /// The machine does not have it.
     #[error(
-        "`{device}` was not found: the driver shows {found} such devices; \
+        "`{device}` was not found: libcuda, where it can be loaded, shows {found} such devices; \
          look at `nvidia-smi`, install the driver, or name a device below that number"
     )]
     NotFound {
@@ -228,6 +239,13 @@ mod tests {
     #[cfg(feature = "flex")]
     fn a_device_that_computes_is_opened() {
         assert_eq!(computes(DeviceName::Cpu, Device::flex()), Ok(Device::flex()));
+    }
+
+    #[test]
+    fn the_root_of_an_error_is_its_last_cause() {
+        let burns = "A launch error happened\nCaused by:\n  compiling 'erf' for sm_90: libdevice.10.bc was\n  not found\nBacktrace:\nNone";
+        assert_eq!(root_of(burns), "compiling 'erf' for sm_90: libdevice.10.bc was not found");
+        assert_eq!(root_of("no causes"), "no causes");
     }
 
     #[test]

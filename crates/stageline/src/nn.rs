@@ -5,7 +5,7 @@
 //! with split backwards, whatever else a stage is made of has all its gradients at once, and the second half is then shorter
 //! (Qi et al., 2023, *Zero Bubble Pipeline Parallelism*, [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)).
 //! Their backward is split, and [`block`] and [`selective`] compute again, on the backends that this crate is built with: on CPUs,
-//! and on NVIDIA GPUs, where that was compiled, but has not run. What is faster than burn's own is so on CPUs.
+//! and on NVIDIA GPUs, where nothing of it has run yet. What is one operation instead of many is so on both.
 //!
 //! Weights that a stage uses three times or more, in such layers and by themselves, are the exception to the same bits: with split
 //! backwards their gradients are added up in another order.
@@ -13,12 +13,16 @@
 //! A layer of one's own is an operation of burn's (`Backward`, its feature `extension`) that leaves a [`Deferred`] by [`put_off`].
 
 pub(crate) mod causal_attention;
+#[cfg(any(feature = "cuda", test))]
+mod composed;
 #[cfg(feature = "flex")]
 pub(crate) mod cpu;
 mod cross_entropy;
 mod embedding;
 mod gelu;
-#[cfg(any(feature = "flex", feature = "remote"))]
+#[cfg(feature = "cuda")]
+mod gpu;
+#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
 pub(crate) mod kernels;
 mod layer_norm;
 mod linear;

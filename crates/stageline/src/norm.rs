@@ -52,7 +52,7 @@ impl ModuleVisitor for Squares<'_> {
 
 /// In f64, `[1]`.
 fn sum_of_squares<const D: usize>(gradient: Tensor<D>) -> Tensor<1> {
-    #[cfg(any(feature = "flex", feature = "remote"))]
+    #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
     if let Some(sum) = crate::nn::kernels::sum_of_squares(&gradient) {
         return sum;
     }

@@ -3,7 +3,7 @@
 use burn::tensor::activation::softmax;
 use burn::tensor::{Bool, Tensor};
 
-#[cfg(any(feature = "flex", feature = "remote"))]
+#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
 use super::kernels::of_their_kernels;
 
 /// Causal self-attention (Vaswani et al., 2017, [arXiv:1706.03762](https://arxiv.org/abs/1706.03762)) with so many heads:
@@ -20,7 +20,7 @@ pub fn causal_attention(query_key_value: Tensor<3>, heads: usize) -> Tensor<3> {
         heads > 0 && columns.is_multiple_of(3 * heads) && columns > 0,
         "{columns} columns are not the queries, keys and values of {heads} heads"
     );
-    #[cfg(any(feature = "flex", feature = "remote"))]
+    #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
     if let Some(output) = of_their_kernels!(one::causal_attention, &query_key_value, heads) {
         return output;
     }
@@ -39,22 +39,22 @@ pub(super) fn scale(size: usize) -> f64 {
 }
 
 /// So many queries at a time: none of them has scores with keys after the last.
-#[cfg(any(feature = "flex", feature = "remote"))]
+#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
 pub(super) const QUERIES: usize = 64;
 
 /// Where blocks of queries begin and end.
-#[cfg(any(feature = "flex", feature = "remote"))]
+#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
 pub(super) fn blocks(length: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..length).step_by(QUERIES).map(move |start| (start, (start + QUERIES).min(length)))
 }
 
 /// How many weights the kernel keeps of a head.
-#[cfg(any(feature = "flex", feature = "remote"))]
+#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
 pub(crate) fn weights_of_a_head(length: usize) -> usize {
     blocks(length).map(|(start, end)| (end - start) * end).sum()
 }
 
-#[cfg(any(feature = "flex", feature = "remote"))]
+#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
 mod one {
     use std::marker::PhantomData;
 

@@ -20,6 +20,8 @@ use self::numbers::numbers;
 use super::kernels::Kernels;
 
 impl Kernels for Flex {
+    /// The mean, and one over the deviation: `[rows, 2]`.
+    type Moments = FloatTensor<Flex>;
     /// Of every head of every sample, block by block of queries.
     type Weights = Arc<Vec<Vec<f32>>>;
 
@@ -40,7 +42,7 @@ impl Kernels for Flex {
         gamma: &FloatTensor<Flex>,
         beta: Option<&FloatTensor<Flex>>,
         epsilon: f32,
-    ) -> [FloatTensor<Flex>; 2] {
+    ) -> (FloatTensor<Flex>, FloatTensor<Flex>) {
         layer_norm::normalised(&input.to_contiguous(), &gamma.to_contiguous(), beta, epsilon)
     }
 
@@ -76,6 +78,7 @@ impl Kernels for Flex {
         causal_attention::to_input(&input.to_contiguous(), heads, weights, &gradient.to_contiguous())
     }
 
+    /// Beside the sum, of each row the largest logit, and one over the sum of all exponentials when that is taken off: `[rows, 2]`.
     fn cross_entropy(logits: &FloatTensor<Flex>, targets: &IntTensor<Flex>) -> [FloatTensor<Flex>; 2] {
         cross_entropy::summed(&logits.to_contiguous(), targets)
     }

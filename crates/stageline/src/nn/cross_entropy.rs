@@ -3,7 +3,7 @@
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{Int, Tensor};
 
-#[cfg(any(feature = "flex", feature = "remote"))]
+#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
 use super::kernels::of_their_kernels;
 
 /// The cross-entropy of logits `[rows, classes]` with the class that each row has, `[rows]`, in nats, summed over the rows: `[1]`.
@@ -15,14 +15,14 @@ use super::kernels::of_their_kernels;
 pub fn cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
     let ([rows, _], [given]) = (logits.dims(), targets.dims());
     assert_eq!(rows, given, "there are {rows} rows of logits, and {given} targets");
-    #[cfg(any(feature = "flex", feature = "remote"))]
+    #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
     if let Some(sum) = of_their_kernels!(one::cross_entropy, &logits, &targets) {
         return sum;
     }
     -log_softmax(logits, 1).gather(1, targets.unsqueeze_dim(1)).sum()
 }
 
-#[cfg(any(feature = "flex", feature = "remote"))]
+#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
 mod one {
     use std::marker::PhantomData;
 
@@ -42,7 +42,7 @@ mod one {
     struct State<B: Backend> {
         logits: FloatTensor<B>,
         targets: IntTensor<B>,
-        scales: FloatTensor<B>,
+        kept: FloatTensor<B>,
     }
 
     impl<B: Kernels> Backward<B, 1> for CrossEntropy {
@@ -50,9 +50,9 @@ mod one {
 
         fn backward(self, ops: Ops<State<B>, 1>, gradients: &mut Gradients, _: &mut Checkpointer) {
             let gradient = gradients.consume::<B>(&ops.node);
-            let State { logits, targets, scales } = ops.state;
+            let State { logits, targets, kept } = ops.state;
             if let [Some(parent)] = ops.parents {
-                let to_logits = B::cross_entropy_to_logits(&logits, &targets, &scales, &gradient);
+                let to_logits = B::cross_entropy_to_logits(&logits, &targets, &kept, &gradient);
                 gradients.register::<B>(parent.id, to_logits);
             }
         }
@@ -65,8 +65,8 @@ mod one {
     ) -> Option<Tensor<1>> {
         let targets = B::indices(targets.clone())?;
         operation::<B, _, 2, 1>(CrossEntropy, logits, |logits| {
-            let [sum, scales] = B::cross_entropy(&logits, &targets);
-            (sum, State { logits, targets, scales })
+            let [sum, kept] = B::cross_entropy(&logits, &targets);
+            (sum, State { logits, targets, kept })
         })
     }
 }

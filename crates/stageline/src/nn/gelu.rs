@@ -3,7 +3,7 @@
 use burn::tensor::Tensor;
 use burn::tensor::activation;
 
-#[cfg(any(feature = "flex", feature = "remote"))]
+#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
 use super::kernels::of_their_kernels;
 
 /// `x Phi(x)`, with the normal distribution's `Phi` (Hendrycks and Gimpel, 2016, [arXiv:1606.08415](https://arxiv.org/abs/1606.08415)).
@@ -11,14 +11,14 @@ use super::kernels::of_their_kernels;
 /// As [burn's](burn::tensor::activation::gelu), but in f32 on the host many times as fast: burn 0.22 computes one `erf` after the
 /// other there. It is within 8e-7 of the exact value, or of that part of it where it is more than 1, and so is its derivative within 4e-7.
 pub fn gelu<const D: usize>(input: Tensor<D>) -> Tensor<D> {
-    #[cfg(any(feature = "flex", feature = "remote"))]
+    #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
     if let Some(output) = of_their_kernels!(one::gelu, &input) {
         return output;
     }
     activation::gelu(input)
 }
 
-#[cfg(any(feature = "flex", feature = "remote"))]
+#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
 mod one {
     use std::marker::PhantomData;
 

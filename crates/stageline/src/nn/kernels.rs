@@ -11,37 +11,43 @@ use burn::tensor::{DType, Tensor};
 use super::products::Products;
 use crate::backends::recorded;
 
-/// A backend that does, of tensors in f32.
+/// A backend that does.
 pub(crate) trait Kernels: Products {
+    /// What the backward of a normalisation takes of each row.
+    type Moments: Clone + Debug + Send + 'static;
     /// The weights of attention, as its backward takes them.
     type Weights: Clone + Debug + Send + 'static;
 
     /// Whether it does on this device.
     fn are_there(device: &Device<Self>) -> bool;
 
+    /// Whether they take tensors of this type.
+    fn take(dtype: DType) -> bool {
+        dtype == DType::F32
+    }
+
     fn gelu_of(input: &FloatTensor<Self>) -> FloatTensor<Self>;
 
     fn gelu_to_input(input: &FloatTensor<Self>, gradient: &FloatTensor<Self>) -> FloatTensor<Self>;
 
-    /// The output, and of each row the mean, and one over the deviation: `[rows, 2]`.
     fn normalised(
         input: &FloatTensor<Self>,
         gamma: &FloatTensor<Self>,
         beta: Option<&FloatTensor<Self>>,
         epsilon: f32,
-    ) -> [FloatTensor<Self>; 2];
+    ) -> (FloatTensor<Self>, Self::Moments);
 
     fn normalised_to_input(
         input: &FloatTensor<Self>,
         gamma: &FloatTensor<Self>,
-        moments: &FloatTensor<Self>,
+        moments: &Self::Moments,
         gradient: &FloatTensor<Self>,
     ) -> FloatTensor<Self>;
 
     /// The gradients of scale and shift.
     fn normalised_to_parameters(
         input: &FloatTensor<Self>,
-        moments: &FloatTensor<Self>,
+        moments: &Self::Moments,
         gradient: &FloatTensor<Self>,
     ) -> [FloatTensor<Self>; 2];
 
@@ -54,13 +60,13 @@ pub(crate) trait Kernels: Products {
         gradient: &FloatTensor<Self>,
     ) -> FloatTensor<Self>;
 
-    /// The sum, and of each row the largest logit, and one over the sum of all exponentials when that is taken off: `[rows, 2]`.
+    /// The sum, and what its backward takes.
     fn cross_entropy(logits: &FloatTensor<Self>, targets: &IntTensor<Self>) -> [FloatTensor<Self>; 2];
 
     fn cross_entropy_to_logits(
         logits: &FloatTensor<Self>,
         targets: &IntTensor<Self>,
-        scales: &FloatTensor<Self>,
+        kept: &FloatTensor<Self>,
         gradient: &FloatTensor<Self>,
     ) -> FloatTensor<Self>;
 
@@ -74,6 +80,8 @@ macro_rules! of_their_kernels {
         let found = None;
         #[cfg(feature = "flex")]
         let found = found.or_else(|| $function(std::marker::PhantomData::<burn::backend::Flex>, $($argument),+));
+        #[cfg(feature = "cuda")]
+        let found = found.or_else(|| $function(std::marker::PhantomData::<burn::backend::Cuda>, $($argument),+));
         #[cfg(feature = "remote")]
         let found = found.or_else(|| $function(std::marker::PhantomData::<burn::backend::Remote>, $($argument),+));
         found
@@ -84,13 +92,13 @@ pub(crate) use of_their_kernels;
 
 /// An operation of one input: `forward` gives its output, and what its backward needs.
 ///
-/// `None` where the input is not in f32, or no tensor of a backend and a device that have kernels.
+/// `None` where the input is no tensor of a backend and a device that have kernels for its type.
 pub(super) fn operation<B: Kernels, O: Backward<B, 1>, const D: usize, const E: usize>(
     backward: O,
     input: &Tensor<D>,
     forward: impl FnOnce(FloatTensor<B>) -> (FloatTensor<B>, O::State),
 ) -> Option<Tensor<E>> {
-    if input.dtype() != DType::F32 {
+    if !B::take(input.dtype()) {
         return None;
     }
     if !input.device().is_autodiff() {

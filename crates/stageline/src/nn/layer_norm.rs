@@ -5,7 +5,7 @@ use burn::nn::LayerNormConfig;
 use burn::tensor::module::layer_norm;
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 
-#[cfg(any(feature = "flex", feature = "remote"))]
+#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
 use super::kernels::of_their_kernels;
 
 /// Layer normalisation (Ba et al., 2016, [arXiv:1607.06450](https://arxiv.org/abs/1607.06450)), with burn's parameters; in f32 on the
@@ -45,7 +45,7 @@ impl LayerNorm {
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         let (width, [expected]) = (input.dims()[D - 1], self.gamma.shape().dims());
         assert_eq!(width, expected, "the input has {width} features, and the layer takes {expected}");
-        #[cfg(any(feature = "flex", feature = "remote"))]
+        #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
         {
             let (beta, epsilon) = (self.beta.as_ref(), self.epsilon as f32);
             if let Some(output) = of_their_kernels!(one::layer_norm, &input, &self.gamma, beta, epsilon) {
@@ -63,17 +63,17 @@ impl LayerNorm {
     }
 }
 
-#[cfg(any(feature = "flex", feature = "remote"))]
+#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
 mod one {
     use std::marker::PhantomData;
 
+    use burn::backend::TensorMetadata;
     use burn::backend::autodiff::checkpoint::base::Checkpointer;
     use burn::backend::autodiff::grads::Gradients;
     use burn::backend::autodiff::ops::{Backward, Ops};
     use burn::backend::tensor::FloatTensor;
-    use burn::backend::{Backend, TensorMetadata};
     use burn::module::{Param, ParamId};
-    use burn::tensor::{DType, Tensor};
+    use burn::tensor::Tensor;
 
     use super::super::kernels::Kernels;
     use crate::backends::recorded;
@@ -84,10 +84,10 @@ mod one {
 
     /// What the backward needs.
     #[derive(Clone, Debug)]
-    struct State<B: Backend> {
+    struct State<B: Kernels> {
         input: FloatTensor<B>,
         gamma: FloatTensor<B>,
-        moments: FloatTensor<B>,
+        moments: B::Moments,
         gamma_id: ParamId,
         beta_id: Option<ParamId>,
     }
@@ -126,7 +126,7 @@ mod one {
         }
     }
 
-    /// `None` where it is not in f32, or not on a device that has kernels.
+    /// `None` where it is not on a device that has kernels for its type.
     pub(super) fn layer_norm<B: Kernels, const D: usize>(
         _: PhantomData<B>,
         input: &Tensor<D>,
@@ -136,11 +136,8 @@ mod one {
     ) -> Option<Tensor<D>> {
         let (gamma_id, beta_id) = (gamma.id, beta.map(|beta| beta.id));
         let (gamma, beta) = (gamma.val(), beta.map(Param::val));
-        let are_f32 = [input.dtype(), gamma.dtype()]
-            .into_iter()
-            .chain(beta.as_ref().map(Tensor::dtype))
-            .all(|dtype| dtype == DType::F32);
-        if !are_f32 {
+        let dtypes = [input.dtype(), gamma.dtype()].into_iter().chain(beta.as_ref().map(Tensor::dtype));
+        if !dtypes.clone().all(B::take) || !dtypes.into_iter().all(|dtype| dtype == input.dtype()) {
             return None;
         }
         if !input.device().is_autodiff() {
@@ -150,7 +147,7 @@ mod one {
                 Some(beta) => Some(beta.as_ref()?),
                 None => None,
             };
-            let [output, _] = B::normalised(&input, &gamma, beta, epsilon);
+            let (output, _) = B::normalised(&input, &gamma, beta, epsilon);
             return Some(B::of_plain(output));
         }
         let (input, input_node) = B::tracked(input.clone())?.into_parts();
@@ -160,13 +157,13 @@ mod one {
         }
         Some(match beta {
             None => {
-                let [output, moments] = B::normalised(&input, &gamma, None, epsilon);
+                let (output, moments) = B::normalised(&input, &gamma, None, epsilon);
                 let state = State::<B> { input, gamma, moments, gamma_id, beta_id };
                 recorded::<B, _, 2, D>(Normalised, [input_node, gamma_node], state, output)
             }
             Some(beta) => {
                 let (beta, beta_node) = B::tracked(beta)?.into_parts();
-                let [output, moments] = B::normalised(&input, &gamma, Some(&beta), epsilon);
+                let (output, moments) = B::normalised(&input, &gamma, Some(&beta), epsilon);
                 let state = State::<B> { input, gamma, moments, gamma_id, beta_id };
                 recorded::<B, _, 3, D>(Normalised, [input_node, gamma_node, beta_node], state, output)
             }

@@ -120,6 +120,7 @@ impl Products for Remote {
 }
 
 impl Kernels for Remote {
+    type Moments = Float;
     /// Of all heads of all samples, one behind the other.
     type Weights = Float;
 
@@ -138,10 +139,10 @@ impl Kernels for Remote {
         output
     }
 
-    fn normalised(input: &Float, gamma: &Float, beta: Option<&Float>, epsilon: f32) -> [Float; 2] {
+    fn normalised(input: &Float, gamma: &Float, beta: Option<&Float>, epsilon: f32) -> (Float, Float) {
         let inputs = [input, gamma].into_iter().chain(beta).map(ir).collect();
         let scalars = vec![ScalarIr::Float(epsilon.into())];
-        ask(&input.device(), name::LAYER_NORM, inputs, scalars, [like(input), pairs(input)])
+        ask(&input.device(), name::LAYER_NORM, inputs, scalars, [like(input), pairs(input)]).into()
     }
 
     fn normalised_to_input(input: &Float, gamma: &Float, moments: &Float, gradient: &Float) -> Float {
@@ -251,7 +252,9 @@ pub(super) mod done {
         add(name::GELU_TO_INPUT, |call| vec![Flex::gelu_to_input(&call.float(0), &call.float(1))]);
         add(name::LAYER_NORM, |call| {
             let beta = call.optional(2);
-            Flex::normalised(&call.float(0), &call.float(1), beta.as_ref(), call.number() as f32).into()
+            let (output, moments) =
+                Flex::normalised(&call.float(0), &call.float(1), beta.as_ref(), call.number() as f32);
+            vec![output, moments]
         });
         add(name::LAYER_NORM_TO_INPUT, |call| {
             vec![Flex::normalised_to_input(&call.float(0), &call.float(1), &call.float(2), &call.float(3))]

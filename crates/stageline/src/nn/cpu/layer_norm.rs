@@ -18,14 +18,14 @@ pub(crate) fn normalised(
     gamma: &FloatTensor<Flex>,
     beta: Option<&FloatTensor<Flex>>,
     epsilon: f32,
-) -> [FloatTensor<Flex>; 2] {
+) -> (FloatTensor<Flex>, FloatTensor<Flex>) {
     let width = gamma.shape()[0].max(1);
     let mut output = numbers(input).to_vec();
     let mut moments = vec![[0.0; 2]; output.len() / width];
     let beta = beta.map_or_else(|| vec![0.0; width], |beta| numbers(&beta.to_contiguous()).to_vec());
     let parts = output.par_chunks_mut(ROWS * width).zip(moments.par_chunks_mut(ROWS));
     parts.for_each(|(rows, moments)| normalise(rows, moments, (numbers(gamma), &beta), epsilon));
-    [FloatTensor::<Flex>::from_data(TensorData::new(output, input.shape())), of_pairs(moments)]
+    (FloatTensor::<Flex>::from_data(TensorData::new(output, input.shape())), of_pairs(moments))
 }
 
 pub(crate) fn gradient_of_input(

@@ -1,0 +1,283 @@
+//! The kernels of burn's own operations, for devices that fuse them: what is between two products or sums becomes one kernel.
+//!
+//! All of it is computed in f32, also of inputs in bf16 or f16, which are read and written as they are. Against the gradients
+//! that burn derives, operation by operation, these take a third of the kernels, and go half as often over the scores of attention.
+
+use std::cell::RefCell;
+use std::f64::consts::{FRAC_1_SQRT_2, PI};
+
+use burn::tensor::activation::log_softmax;
+use burn::tensor::{Bool, Device, FloatDType, Int, Tensor};
+
+use super::causal_attention::scale;
+
+fn wide<const D: usize>(tensor: Tensor<D>) -> Tensor<D> {
+    if FloatDType::from(tensor.dtype()) == FloatDType::F64 { tensor } else { tensor.cast(FloatDType::F32) }
+}
+
+/// In the type of another tensor.
+fn as_given<const D: usize, const E: usize>(tensor: Tensor<D>, given: &Tensor<E>) -> Tensor<D> {
+    tensor.cast(FloatDType::from(given.dtype()))
+}
+
+/// The normal distribution's, at so many deviations.
+fn cumulative(x: Tensor<1>) -> Tensor<1> {
+    (x * FRAC_1_SQRT_2).erf() * 0.5 + 0.5
+}
+
+pub(super) fn gelu_of(input: &Tensor<1>) -> Tensor<1> {
+    let x = wide(input.clone());
+    as_given(x.clone() * cumulative(x), input)
+}
+
+pub(super) fn gelu_to_input(input: &Tensor<1>, gradient: Tensor<1>) -> Tensor<1> {
+    let x = wide(input.clone());
+    let density = (x.clone() * x.clone() * -0.5).exp() * (1.0 / (2.0 * PI).sqrt());
+    as_given(wide(gradient) * (cumulative(x.clone()) + x * density), input)
+}
+
+/// Of each row, `[rows, 1]`.
+#[derive(Clone, Debug)]
+pub(crate) struct Moments<T> {
+    pub(super) mean: T,
+    pub(super) over_deviation: T,
+}
+
+pub(super) fn normalised(
+    input: &Tensor<2>,
+    gamma: Tensor<1>,
+    beta: Option<Tensor<1>>,
+    epsilon: f32,
+) -> (Tensor<2>, Moments<Tensor<2>>) {
+    let x = wide(input.clone());
+    let mean = x.clone().mean_dim(1);
+    let centred = x - mean.clone();
+    let over_deviation = ((centred.clone() * centred.clone()).mean_dim(1) + epsilon).sqrt().recip();
+    let scaled = centred * over_deviation.clone() * wide(gamma).unsqueeze();
+    let output = match beta {
+        Some(beta) => scaled + wide(beta).unsqueeze(),
+        None => scaled,
+    };
+    (as_given(output, input), Moments { mean, over_deviation })
+}
+
+pub(super) fn normalised_to_input(
+    input: &Tensor<2>,
+    gamma: Tensor<1>,
+    Moments { mean, over_deviation }: Moments<Tensor<2>>,
+    gradient: Tensor<2>,
+) -> Tensor<2> {
+    let hat = (wide(input.clone()) - mean) * over_deviation.clone();
+    let scaled = wide(gradient) * wide(gamma).unsqueeze();
+    let along = (scaled.clone() * hat.clone()).mean_dim(1);
+    let plain = scaled.clone().mean_dim(1);
+    as_given((scaled - plain - hat * along) * over_deviation, input)
+}
+
+pub(super) fn normalised_to_parameters(
+    input: &Tensor<2>,
+    Moments { mean, over_deviation }: Moments<Tensor<2>>,
+    gradient: &Tensor<2>,
+) -> [Tensor<1>; 2] {
+    let hat = (wide(input.clone()) - mean) * over_deviation;
+    let wide_gradient = wide(gradient.clone());
+    let sums = [(wide_gradient.clone() * hat).sum_dim(0), wide_gradient.sum_dim(0)];
+    sums.map(|sum| as_given(sum.squeeze_dim::<1>(0), gradient))
+}
+
+/// What the backward of attention takes: the weights, `[batch, heads, length, length]`, and the output, `[batch, heads, length, size]`.
+#[derive(Clone, Debug)]
+pub(crate) struct Attended<T> {
+    pub(super) weights: T,
+    pub(super) output: T,
+}
+
+/// Queries, keys and values of all heads, `[batch, heads, length, size]`.
+fn split(input: Tensor<3>, heads: usize) -> [Tensor<4>; 3] {
+    let [batch, length, columns] = input.dims();
+    let all = input.reshape([batch, length, 3 * heads, columns / (3 * heads)]).swap_dims(1, 2);
+    [0, 1, 2].map(|part| all.clone().slice_dim(1, part * heads..(part + 1) * heads))
+}
+
+/// `[batch, heads, length, size]` to `[batch, length, heads x size]`.
+fn side_by_side(of_heads: Tensor<4>) -> Tensor<3> {
+    let [batch, heads, length, size] = of_heads.dims();
+    of_heads.swap_dims(1, 2).reshape([batch, length, heads * size])
+}
+
+thread_local! {
+    /// The last mask that this thread has used: making one takes more kernels than all else here.
+    static MASK: RefCell<Option<(Device, Tensor<4, Bool>)>> = const { RefCell::new(None) };
+}
+
+/// Whether a key is behind its query, `[1, 1, length, length]`.
+fn future(length: usize, device: &Device) -> Tensor<4, Bool> {
+    MASK.with_borrow_mut(|last| match last {
+        Some((known, mask)) if known == device && mask.dims()[3] == length => mask.clone(),
+        _ => {
+            let mask = Tensor::<2, Bool>::tril_mask([length, length], 0, device).unsqueeze::<4>();
+            *last = Some((device.clone(), mask.clone()));
+            mask
+        }
+    })
+}
+
+pub(super) fn causal_attention(input: Tensor<3>, heads: usize) -> (Tensor<3>, Attended<Tensor<4>>) {
+    let [query, key, value] = split(input, heads);
+    let [_, _, length, size] = query.dims();
+    let products = query.clone().matmul(key.swap_dims(2, 3));
+    let scores = wide(products) * scale(size);
+    let scores = scores.mask_fill(future(length, &query.device()), f32::NEG_INFINITY);
+    let exponentials = (scores.clone() - scores.max_dim(3)).exp();
+    let weights = as_given(exponentials.clone() / exponentials.sum_dim(3), &query);
+    let output = weights.clone().matmul(value);
+    (side_by_side(output.clone()), Attended { weights, output })
+}
+
+pub(super) fn causal_attention_to_input(
+    input: Tensor<3>,
+    heads: usize,
+    Attended { weights, output }: Attended<Tensor<4>>,
+    gradient: Tensor<3>,
+) -> Tensor<3> {
+    let [query, key, value] = split(input, heads);
+    let [batch, _, length, size] = query.dims();
+    let gradient = gradient.reshape([batch, length, heads, size]).swap_dims(1, 2);
+    let to_value = weights.clone().swap_dims(2, 3).matmul(gradient.clone());
+    let to_weights = gradient.clone().matmul(value.swap_dims(2, 3));
+    // The sum of each row of weights times their gradients (Dao et al., 2022, arXiv:2205.14135, appendix B).
+    let along = (wide(gradient) * wide(output)).sum_dim(3);
+    let to_products = wide(weights) * (wide(to_weights) - along) * scale(size);
+    let to_products = as_given(to_products, &query);
+    let to_query = to_products.clone().matmul(key);
+    let to_key = to_products.swap_dims(2, 3).matmul(query);
+    side_by_side(Tensor::cat(vec![to_query, to_key, to_value], 1))
+}
+
+/// The sum, and of each row the logarithm of what all classes come to, `[rows, classes]`.
+pub(super) fn cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> (Tensor<1>, Tensor<2>) {
+    let likelihoods = log_softmax(logits, 1);
+    (-likelihoods.clone().gather(1, targets.unsqueeze_dim(1)).sum(), likelihoods)
+}
+
+pub(super) fn cross_entropy_to_logits(
+    likelihoods: Tensor<2>,
+    targets: Tensor<1, Int>,
+    gradient: Tensor<1>,
+) -> Tensor<2> {
+    let [_, classes] = likelihoods.dims();
+    let device = likelihoods.device();
+    let class = Tensor::<1, Int>::arange(0..classes as i64, &device).unsqueeze::<2>();
+    let is_target = class.equal(targets.unsqueeze_dim(1));
+    let given = FloatDType::from(likelihoods.dtype());
+    (likelihoods.exp() - is_target.float().cast(given)) * gradient.unsqueeze()
+}
+
+pub(super) fn sum_of_squares(tensor: Tensor<1>) -> Tensor<1> {
+    tensor.cast(FloatDType::F64).square().sum()
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests {
+    use burn::tensor::module::layer_norm;
+    use burn::tensor::{Distribution, TensorData, activation};
+
+    use super::*;
+
+    fn random<const D: usize>(shape: [usize; D]) -> Tensor<D> {
+        Tensor::random(shape, Distribution::Uniform(-2.0, 2.0), &Device::flex())
+    }
+
+    fn exactly<const D: usize>(tensor: &Tensor<D>) -> Tensor<D> {
+        tensor.clone().cast(FloatDType::F64)
+    }
+
+    /// What a function gives in f64, and what burn derives from it.
+    fn derived<const D: usize, const E: usize>(
+        function: impl Fn(Tensor<D>) -> Tensor<E>,
+        input: &Tensor<D>,
+        upstream: &Tensor<E>,
+    ) -> (Tensor<E>, Tensor<D>) {
+        let leaf = exactly(input).autodiff().require_grad();
+        let output = function(leaf.clone());
+        let gradients = (output.clone() * exactly(upstream).autodiff()).sum().backward();
+        (output.inner(), leaf.grad(&gradients).unwrap())
+    }
+
+    /// In f32 and in bf16; the latter as far as its 8 bits go.
+    fn in_both<const D: usize>(tensor: &Tensor<D>, check: impl Fn(Tensor<D>, f64)) {
+        check(tensor.clone(), 1e-5);
+        check(tensor.clone().cast(FloatDType::BF16), 3e-2);
+    }
+
+    #[track_caller]
+    fn near<const D: usize>(found: Tensor<D>, exact: &Tensor<D>, bound: f64) {
+        let off = (exactly(&found) - exact.clone()).abs().max().into_scalar::<f64>();
+        let of = exact.clone().abs().max().into_scalar::<f64>().max(1.0);
+        assert!(off <= bound * of, "off by {off:.1e} of {of:.1e}");
+    }
+
+    #[test]
+    fn gelu_is_burns_in_f64() {
+        let (input, upstream) = (random([500]), random([500]));
+        in_both(&input, |input, bound| {
+            let (output, gradient) = derived(activation::gelu, &input, &upstream);
+            near(gelu_of(&input), &output, bound);
+            near(gelu_to_input(&input, upstream.clone()), &gradient, bound);
+        });
+    }
+
+    #[test]
+    fn layer_norm_is_burns_in_f64() {
+        let (input, upstream) = (random([30, 48]), random([30, 48]));
+        let (gamma, beta) = (random([48]), random([48]));
+        in_both(&input, |input, bound| {
+            let inner = |tensor: &Tensor<1>| exactly(tensor).autodiff();
+            let (output, gradient) =
+                derived(|input| layer_norm(input, inner(&gamma), Some(inner(&beta)), 1e-5), &input, &upstream);
+            let (found, moments) = normalised(&input, gamma.clone(), Some(beta.clone()), 1e-5);
+            near(found, &output, bound);
+            near(normalised_to_input(&input, gamma.clone(), moments.clone(), upstream.clone()), &gradient, bound);
+            let (input_again, upstream) = (exactly(&input), exactly(&upstream));
+            let of_gamma =
+                |gamma: Tensor<1>| layer_norm(input_again.clone().autodiff(), gamma, Some(inner(&beta)), 1e-5);
+            let (_, to_gamma) = derived(of_gamma, &gamma, &upstream);
+            let [found_gamma, found_beta] = normalised_to_parameters(&input, moments, &upstream);
+            near(found_gamma, &to_gamma, bound);
+            near(found_beta, &upstream.sum_dim(0).squeeze_dim(0), bound);
+        });
+    }
+
+    #[test]
+    fn attention_is_that_of_f64() {
+        for length in [1, 7, 33] {
+            let (input, upstream) = (random([2, length, 3 * 24]), random([2, length, 24]));
+            in_both(&input, |input, bound| {
+                let (output, gradient) = derived(|input| crate::nn::causal_attention(input, 3), &input, &upstream);
+                let (found, attended) = causal_attention(input.clone(), 3);
+                near(found, &output, bound);
+                let upstream = as_given(upstream.clone(), &input);
+                near(causal_attention_to_input(input, 3, attended, upstream), &gradient, bound);
+            });
+        }
+    }
+
+    #[test]
+    fn cross_entropy_is_that_of_f64() {
+        let (logits, upstream) = (random([20, 9]), random([1]));
+        let targets: Vec<_> = (0..20_i64).map(|row| row * 5 % 9).collect();
+        let targets = Tensor::<1, Int>::from_data(TensorData::new(targets, [20]), &Device::flex());
+        let (sum, gradient) =
+            derived(|logits| crate::nn::cross_entropy(logits, targets.clone().autodiff()), &logits, &upstream);
+        let (found, likelihoods) = cross_entropy(logits, targets.clone());
+        near(found, &sum, 1e-5);
+        near(cross_entropy_to_logits(likelihoods, targets, upstream), &gradient, 1e-5);
+    }
+
+    #[test]
+    fn squares_are_summed_in_f64() {
+        let numbers = random([1000]);
+        near(sum_of_squares(numbers.clone()), &(exactly(&numbers) * exactly(&numbers)).sum(), 1e-12);
+    }
+}

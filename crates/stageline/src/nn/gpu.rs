@@ -1,0 +1,107 @@
+//! The kernels on NVIDIA GPUs, as burn's operations, which it fuses there.
+
+use burn::backend::ops::FloatTensorOps;
+use burn::backend::tensor::{Device, FloatTensor, IntTensor};
+use burn::backend::{Cuda, TensorMetadata};
+use burn::tensor::{DType, Shape, Tensor};
+
+use super::composed::{self, Attended, Moments};
+use super::kernels::Kernels;
+use crate::backends::Engine;
+
+type Float = FloatTensor<Cuda>;
+
+/// As a tensor of this shape.
+fn shaped<const D: usize>(tensor: &Float, shape: [usize; D]) -> Tensor<D> {
+    Cuda::of_plain(Cuda::float_reshape(tensor.clone(), Shape::new(shape)))
+}
+
+fn flat(tensor: &Float) -> Tensor<1> {
+    shaped(tensor, [tensor.shape().num_elements()])
+}
+
+/// `[..., width]` as rows.
+fn rows(tensor: &Float) -> Tensor<2> {
+    let shape = tensor.shape();
+    let width = shape[shape.num_dims() - 1];
+    shaped(tensor, [shape[..shape.num_dims() - 1].iter().product(), width])
+}
+
+fn primitive<const D: usize>(tensor: Tensor<D>) -> Float {
+    Cuda::plain(tensor).expect("what is made of a GPU's tensors is one")
+}
+
+/// Of the shape of another.
+fn like<const D: usize>(tensor: Tensor<D>, other: &Float) -> Float {
+    Cuda::float_reshape(primitive(tensor), other.shape())
+}
+
+fn of<const D: usize>(tensor: &Float) -> Tensor<D> {
+    Cuda::of_plain(tensor.clone())
+}
+
+fn moments(Moments { mean, over_deviation }: &Moments<Float>) -> Moments<Tensor<2>> {
+    Moments { mean: of(mean), over_deviation: of(over_deviation) }
+}
+
+impl Kernels for Cuda {
+    type Moments = Moments<Float>;
+    type Weights = Attended<Float>;
+
+    fn are_there(_: &Device<Cuda>) -> bool {
+        true
+    }
+
+    fn take(dtype: DType) -> bool {
+        matches!(dtype, DType::F32 | DType::BF16 | DType::F16)
+    }
+
+    fn gelu_of(input: &Float) -> Float {
+        like(composed::gelu_of(&flat(input)), input)
+    }
+
+    fn gelu_to_input(input: &Float, gradient: &Float) -> Float {
+        like(composed::gelu_to_input(&flat(input), flat(gradient)), input)
+    }
+
+    fn normalised(input: &Float, gamma: &Float, beta: Option<&Float>, epsilon: f32) -> (Float, Moments<Float>) {
+        let (output, Moments { mean, over_deviation }) =
+            composed::normalised(&rows(input), of(gamma), beta.map(of), epsilon);
+        let moments = Moments { mean: primitive(mean), over_deviation: primitive(over_deviation) };
+        (like(output, input), moments)
+    }
+
+    fn normalised_to_input(input: &Float, gamma: &Float, of_rows: &Moments<Float>, gradient: &Float) -> Float {
+        let to_input = composed::normalised_to_input(&rows(input), of(gamma), moments(of_rows), rows(gradient));
+        like(to_input, input)
+    }
+
+    fn normalised_to_parameters(input: &Float, of_rows: &Moments<Float>, gradient: &Float) -> [Float; 2] {
+        composed::normalised_to_parameters(&rows(input), moments(of_rows), &rows(gradient)).map(primitive)
+    }
+
+    fn causal_attention(input: &Float, heads: usize) -> (Float, Attended<Float>) {
+        let (output, Attended { weights, output: of_heads }) = composed::causal_attention(of(input), heads);
+        (primitive(output), Attended { weights: primitive(weights), output: primitive(of_heads) })
+    }
+
+    fn causal_attention_to_input(input: &Float, heads: usize, weights: &Attended<Float>, gradient: &Float) -> Float {
+        let attended = Attended { weights: of(&weights.weights), output: of(&weights.output) };
+        primitive(composed::causal_attention_to_input(of(input), heads, attended, of(gradient)))
+    }
+
+    /// Beside the sum, the logarithm of what each class comes to.
+    fn cross_entropy(logits: &Float, targets: &IntTensor<Cuda>) -> [Float; 2] {
+        let (sum, likelihoods) = composed::cross_entropy(of(logits), Cuda::of_indices(targets.clone()));
+        [primitive(sum), primitive(likelihoods)]
+    }
+
+    fn cross_entropy_to_logits(_: &Float, targets: &IntTensor<Cuda>, likelihoods: &Float, gradient: &Float) -> Float {
+        let targets = Cuda::of_indices(targets.clone());
+        primitive(composed::cross_entropy_to_logits(of(likelihoods), targets, of(gradient)))
+    }
+
+    fn sum_of_squares(tensor: &Float) -> Float {
+        primitive(composed::sum_of_squares(flat(tensor)))
+    }
+}
