@@ -6,7 +6,7 @@
     scripts/gpu-dry-run.py [--devices 4] [--ptxas .../bin/ptxas] [--out .] [--quick]
 
 The null driver (tests/null-driver) takes the place of libcuda and libnccl: nothing is computed, but streams, events and
-transfers keep their order, so a deadlock shows. Kernels are compiled as for an H200, for which CUDA_PATH has to name a CUDA
+transfers keep their order, so deadlocks show, and uses of memory in no order. Kernels are compiled as for an H200, for which CUDA_PATH has to name a CUDA
 toolkit, or the folder of pip's nvidia-cuda-nvcc that has nvvm/libdevice. With --ptxas they are assembled, too.
 """
 
@@ -31,7 +31,8 @@ class DryRun(Table):
     def __init__(self, arguments):
         super().__init__()
         self.arguments = arguments
-        self.folder = Path(tempfile.mkdtemp())
+        self.temporary = tempfile.TemporaryDirectory()
+        self.folder = Path(self.temporary.name)
         for library in ("libcuda.so", "libnccl.so"):
             (self.folder / library).symlink_to(Path(arguments.driver).resolve())
         self.kernels = self.folder / "kernels"
@@ -41,7 +42,7 @@ class DryRun(Table):
         ledger, log = self.folder / "ledger.json", self.folder / "run.jsonl"
         ledger.unlink(missing_ok=True)
         # By the device's clock every kernel takes as long, which would mislead what compares them with the best there can be.
-        environment = dict(os.environ, CUBECL_AUTOTUNE_LEVEL="full", RUST_BACKTRACE="0")
+        environment = dict(os.environ, CUBECL_AUTOTUNE_LEVEL="full", RUST_BACKTRACE="0", XDG_CACHE_HOME=str(self.folder))
         if cuda_path:
             environment["CUDA_PATH"] = cuda_path
         if driver is not None:
@@ -61,10 +62,10 @@ class DryRun(Table):
             return "deadlock: " + done.stderr[-1000:], [], asked
         return f"exit status {done.returncode}: {done.stderr}", [], asked
 
-    def fails(self, what, said, driver=None, **settings):
+    def fails(self, what, said, driver=None, status=1, **settings):
         """A run that has to end with an error that says so."""
-        error, _, _ = self.start(driver, steps=4, **settings)
-        held = error is not None and error.startswith("exit status 1:") and said in error
+        error, _, _ = self.start(driver, **{"steps": 4, **settings})
+        held = error is not None and error.startswith(f"exit status {status}:") and said in error
         last = " ".join((error or "it trained").split())
         self.row(what, "one error" if held else last[-300:], f"`{said}`", held)
 
@@ -75,14 +76,24 @@ class DryRun(Table):
         self.fails("a device that is not there", "`cuda:2` was not found", dict(devices=2), device="cuda:0,cuda:2")
         self.fails("no libdevice", "libdevice", dict(devices=1), cuda_path="/nonexistent", **one)
         self.fails("a device without memory", "out of device memory", dict(devices=1, memory=1000), **one)
-        self.fails("a device whose memory ends in training", "memory", dict(devices=1, memory=60_000_000), **one)
-        self.fails("a device that fails in training", "CUDA", dict(devices=2, fault=20_000), device="cuda:0,cuda:1", stages=2)
+        two = dict(device="cuda:0", stages=2)
+        _, _, asked = self.start(dict(devices=1), steps=4, **two)
+        peak, launches = asked["peaks"]["0"], sum(asked["launched"].values())
+        self.fails("a device with too little memory", "out of device memory", dict(devices=1, memory=peak // 3), **two)
+        self.fails("a device that fails in training", "stage", dict(devices=1, fault=launches - 500), **two)
+        self.fails(
+            "one of two devices that fails in training", "stage", dict(devices=2, fault=launches - 500), status=3,
+            device="cuda:0,cuda:1", stages=2, watchdog=1, steps=20,
+        )
 
     def trains(self, what, driver, **settings):
         error, steps, asked = self.start(driver, **{"steps": 3, **settings})
         found = error[-600:] if error else f"{len(steps)} steps, {sum(asked['launched'].values())} launches"
         transfers = sum(len(sends) for sends in asked.get("transfers", {}).values()) // 2
         self.row(what, found + (f", {transfers} transfers" if transfers else ""), "to its end", error is None)
+        races = asked.get("first_races", [])
+        if races:
+            self.row(f"{what}: uses of memory in no order", f"{asked['races']}, the first: {races[0]}", "none", False)
         return asked
 
     def cuts(self):
@@ -124,12 +135,12 @@ class DryRun(Table):
             return
         kernels, refused = sorted(self.kernels.glob("*.ptx")), []
         for kernel in kernels:
-            command = [self.arguments.ptxas, "--gpu-name", "sm_90", "--output-file", "/dev/null", str(kernel)]
+            command = [self.arguments.ptxas, "--gpu-name", "sm_90a", "--output-file", "/dev/null", str(kernel)]
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode != 0:
                 refused.append(f"{kernel.name}: {done.stderr.splitlines()[0] if done.stderr else done.returncode}")
         found = f"{len(kernels) - len(refused)} of {len(kernels)}" + "".join(f"; {text}" for text in refused[:3])
-        self.row("kernels of the last run that assemble for sm_90", found, "all", not refused)
+        self.row("kernels that assemble for sm_90a", found, "all", not refused)
 
 
 def main():

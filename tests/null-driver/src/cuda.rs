@@ -133,9 +133,10 @@ pub unsafe extern "C" fn cuStreamCreateWithPriority(stream: *mut u64, flags: c_u
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamSynchronize(stream: u64) -> Result {
-    driver().wait_for_device("cuStreamSynchronize", |state| state.machine.is_idle(stream));
+    let device = driver().with(|state| state.machine.device_of(stream));
+    let waited = driver().wait_for_device("cuStreamSynchronize", device, |state| state.machine.is_idle(stream));
     driver().with(|state| state.machine.saw_idle(stream));
-    SUCCESS
+    waited
 }
 
 /// What a stream has yet to do is done even then.
@@ -164,9 +165,10 @@ pub unsafe extern "C" fn cuEventRecord(event: u64, stream: u64) -> Result {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventSynchronize(event: u64) -> Result {
-    driver().wait_for_device("cuEventSynchronize", |state| state.machine.is_done(event));
+    let device = driver().with(|state| state.machine.device_of_event(event));
+    let waited = driver().wait_for_device("cuEventSynchronize", device, |state| state.machine.is_done(event));
     driver().with(|state| state.machine.saw_done(event));
-    SUCCESS
+    waited
 }
 
 #[unsafe(no_mangle)]
@@ -252,13 +254,16 @@ pub unsafe extern "C" fn cuMemFreeHost(_pointer: *mut c_void) -> Result {
 fn copied(address: u64, bytes: usize, to_device: bool, stream: u64) -> Result {
     let bytes = bytes as u64;
     driver().with(|state| {
+        if let Some(error) = state.error_of(state.machine.device_of(stream)) {
+            return error;
+        }
         let ledger = &mut state.ledger;
         let [copies, total] = if to_device { &mut ledger.to_device } else { &mut ledger.to_host };
         *copies += 1;
         *total += bytes;
         state.machine.add(stream, Work::Copy(vec![Access { address, bytes, writes: to_device }]));
-    });
-    SUCCESS
+        SUCCESS
+    })
 }
 
 /// Fills what a copy to the host would.
@@ -329,30 +334,26 @@ pub unsafe extern "C" fn cuMemcpy2DAsync_v2(copy: *const Copy2d, stream: u64) ->
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuModuleLoadData(module: *mut usize, image: *const c_char) -> Result {
     // SAFETY: PTX is text that ends with 0.
-    let text = unsafe { CStr::from_ptr(image) };
-    let buffers = ptx::buffers(&text.to_string_lossy());
-    let number = driver().with(|state| {
-        state.ledger.kernels += 1;
-        state.functions.push(Function { name: String::new(), buffers });
-        state.functions.len()
-    });
+    let text = unsafe { CStr::from_ptr(image) }.to_string_lossy();
+    let name = ptx::name(&text);
     if let Some(folder) = &driver().settings.kernels {
         let written = std::fs::create_dir_all(folder)
-            .and_then(|()| std::fs::write(folder.join(format!("{number:04}.ptx")), text.to_bytes()));
+            .and_then(|()| std::fs::write(folder.join(format!("{name}.ptx")), text.as_bytes()));
         if let Err(error) = written {
             eprintln!("{}: {error}", folder.display());
         }
     }
+    let number = driver().with(|state| {
+        state.ledger.kernels += 1;
+        state.functions.push(Function { name: name.to_owned(), buffers: ptx::buffers(&text) });
+        state.functions.len()
+    });
     // SAFETY: as `give` says.
     unsafe { give(module, number) }
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuModuleGetFunction(function: *mut usize, module: usize, name: *const c_char) -> Result {
-    // SAFETY: a name that ends with 0.
-    let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
-    let name: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
-    driver().with(|state| state.functions[module - 1].name = format!("{module:04} {name}"));
+pub unsafe extern "C" fn cuModuleGetFunction(function: *mut usize, module: usize, _name: *const c_char) -> Result {
     // SAFETY: as `give` says.
     unsafe { give(function, module) }
 }
@@ -383,14 +384,17 @@ pub unsafe extern "C" fn cuLaunchKernel(
     _extra: *mut *mut c_void,
 ) -> Result {
     driver().with(|state| {
-        let ledger = &mut state.ledger;
-        ledger.launched += 1;
+        state.ledger.launched += 1;
+        let device = state.machine.device_of(stream).unwrap_or_default();
         if let Some((launch, error)) = driver().settings.fault
-            && ledger.launched >= launch
+            && state.ledger.launched == launch
         {
+            state.failed = Some((device, error));
+        }
+        if let Some(error) = state.error_of(Some(device)) {
             return error;
         }
-        let device = state.machine.device_of(stream).unwrap_or_default();
+        let ledger = &mut state.ledger;
         let Function { name, buffers } = &state.functions[function - 1];
         *ledger.launches.entry((name.clone(), device)).or_default() += 1;
         let uses = buffers.iter().enumerate().filter_map(|(index, buffer)| {

@@ -36,12 +36,21 @@ pub struct State {
     pub allocations: HashMap<u64, (i32, u64)>,
     /// Where the next one begins.
     pub address: u64,
-    /// The kernels that were loaded, by their number.
+    /// The kernels that were loaded: that of number n is at n - 1.
     pub functions: Vec<Function>,
     /// The device of every rank that has joined, by communicator.
     pub groups: BTreeMap<u64, BTreeMap<i32, i32>>,
+    /// The device that has failed, and with what: whatever it is asked from then on, it answers that.
+    pub failed: Option<(i32, i32)>,
     /// How many sends and receives of the same ends were posted.
     pub posted: HashMap<Ends, [u64; 2]>,
+}
+
+impl State {
+    /// What a device answers, if it has failed.
+    pub fn error_of(&self, device: Option<i32>) -> Option<i32> {
+        self.failed.filter(|(failed, _)| Some(*failed) == device).map(|(_, error)| error)
+    }
 }
 
 /// A kernel that was loaded.
@@ -93,14 +102,15 @@ impl Driver {
         result
     }
 
-    /// A host waits for its device.
-    pub fn wait_for_device(&self, what: &str, done: impl Fn(&State) -> bool) {
+    /// A host waits for its device; what comes of that.
+    pub fn wait_for_device(&self, what: &str, device: Option<i32>, done: impl Fn(&State) -> bool) -> i32 {
         let mut state = self.locked();
         *state.ledger.waits.entry(thread_name()).or_default() += 1;
         if !done(&state) {
             state.ledger.held_up += 1;
         }
-        self.wait(state, what, done);
+        self.wait(state, what, |state| state.error_of(device).is_some() || done(state));
+        self.locked().error_of(device).unwrap_or(0)
     }
 
     /// A host waits for other hosts.

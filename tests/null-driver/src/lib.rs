@@ -6,6 +6,9 @@
 //! at the heads of their streams, so what hangs on GPUs for the order of its transfers hangs here, and is told; so are kernels and
 //! transfers that use the same memory, with nothing that says which comes first. At the end all that was asked is written down.
 //!
+//! Its settings, and the file for that, come from the environment. burn keeps kernels and which of them were fastest: give it a cache
+//! of its own (`XDG_CACHE_HOME`), or what it finds here will hold for the next real GPU.
+//!
 //! - `settings`: what the environment says of the devices, and of what is to fail
 //! - `machine`: streams, events and communicators; pure, and tested by itself
 //! - `clocks`: which uses of memory nothing orders; `ptx`: which of its buffers a kernel writes

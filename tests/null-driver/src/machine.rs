@@ -52,6 +52,8 @@ struct Stream {
 
 #[derive(Debug, Default)]
 struct Event {
+    /// That of the stream on which it was last recorded.
+    device: Option<i32>,
     asked: u64,
     done: u64,
     /// How many kernels its stream had run, when it was done,
@@ -103,6 +105,10 @@ impl Machine {
         Some(self.streams.get(&stream)?.device)
     }
 
+    pub fn device_of_event(&self, event: EventId) -> Option<i32> {
+        self.events.get(&event)?.device
+    }
+
     pub fn add(&mut self, stream: StreamId, work: Work) {
         if let Some(stream) = self.streams.get_mut(&stream) {
             stream.work.push_back((work, self.host.clone()));
@@ -111,7 +117,9 @@ impl Machine {
     }
 
     pub fn record(&mut self, event: EventId, stream: StreamId) {
+        let device = self.device_of(stream);
         if let Some(found) = self.events.get_mut(&event) {
+            found.device = device;
             found.asked += 1;
             let record = Work::Record(event, found.asked);
             self.add(stream, record);

@@ -2,6 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+/// The name of the first kernel in a module.
+pub fn name(ptx: &str) -> &str {
+    let name = ptx.split_once(".entry ").and_then(|(_, kernel)| kernel.split_once('('));
+    name.map_or("unknown", |(name, _)| name.trim())
+}
+
 /// Of every parameter of the first kernel in a module: whether it is a buffer, and if so, whether it is written.
 pub fn buffers(ptx: &str) -> Vec<Option<bool>> {
     let Some((_, kernel)) = ptx.split_once(".entry ") else { return Vec::new() };
@@ -116,5 +122,6 @@ $L__BB0_2:
     fn buffers_that_are_written_are_known() {
         assert_eq!(buffers(KERNEL), [Some(false), Some(true), None, Some(true)]);
         assert_eq!(buffers("// nothing"), []);
+        assert_eq!((name(KERNEL), name("// nothing")), ("add_f32", "unknown"));
     }
 }

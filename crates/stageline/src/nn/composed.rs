@@ -239,13 +239,12 @@ mod tests {
             let (found, moments) = normalised(&input, gamma.clone(), Some(beta.clone()), 1e-5);
             near(found, &output, bound);
             near(normalised_to_input(&input, gamma.clone(), moments.clone(), upstream.clone()), &gradient, bound);
-            let (input_again, upstream) = (exactly(&input), exactly(&upstream));
-            let of_gamma =
-                |gamma: Tensor<1>| layer_norm(input_again.clone().autodiff(), gamma, Some(inner(&beta)), 1e-5);
-            let (_, to_gamma) = derived(of_gamma, &gamma, &upstream);
+            let [input_f64, upstream_f64] = [&input, &upstream].map(exactly);
+            let of_gamma = |gamma| layer_norm(input_f64.clone().autodiff(), gamma, Some(inner(&beta)), 1e-5);
+            let (_, to_gamma) = derived(of_gamma, &gamma, &upstream_f64);
             let [found_gamma, found_beta] = normalised_to_parameters(&input, moments, &upstream);
             near(found_gamma, &to_gamma, bound);
-            near(found_beta, &upstream.sum_dim(0).squeeze_dim(0), bound);
+            near(found_beta, &upstream_f64.sum_dim(0).squeeze_dim(0), bound);
         });
     }
 
