@@ -7,7 +7,8 @@
 
 The null driver (tests/null-driver) takes the place of libcuda and libnccl: nothing is computed, but streams, events and
 transfers keep their order, so deadlocks show, and uses of memory in no order. Kernels are compiled as for an H200, for which CUDA_PATH has to name a CUDA
-toolkit, or the folder of pip's nvidia-cuda-nvcc that has nvvm/libdevice. With --ptxas they are assembled, too.
+toolkit, or the folder of pip's nvidia-cuda-nvcc that has nvvm/libdevice. With --ptxas they are assembled, too. Two of the errors
+are those of a machine without a CUDA driver and without a toolkit in its usual places.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from pathlib import Path
 from checks import Table, flags
 
 # How long a run may take, and how long devices may stand still before that is a deadlock, in seconds.
-LIMIT, PATIENCE = 900, 30
+LIMIT, PATIENCE = 900, 120
 # The exit status of the null driver where devices can go on no more.
 DEADLOCK = 86
 SMALL = dict(layers=4, width=64, context=32, micro_batch_size=2, sample=0)
@@ -62,10 +63,10 @@ class DryRun(Table):
             return "deadlock: " + done.stderr[-1000:], [], asked
         return f"exit status {done.returncode}: {done.stderr}", [], asked
 
-    def fails(self, what, said, driver=None, status=1, **settings):
+    def fails(self, what, said, driver=None, **settings):
         """A run that has to end with an error that says so."""
         error, _, _ = self.start(driver, **{"steps": 4, **settings})
-        held = error is not None and error.startswith(f"exit status {status}:") and said in error
+        held = error is not None and error.startswith("exit status 1:") and said in error
         last = " ".join((error or "it trained").split())
         self.row(what, "one error" if held else last[-300:], f"`{said}`", held)
 
@@ -77,12 +78,15 @@ class DryRun(Table):
         self.fails("no libdevice", "libdevice", dict(devices=1), cuda_path="/nonexistent", **one)
         self.fails("a device without memory", "out of device memory", dict(devices=1, memory=1000), **one)
         two = dict(device="cuda:0", stages=2)
-        _, _, asked = self.start(dict(devices=1), steps=4, **two)
+        # The second of two: by then it is known which kernels are fastest.
+        asked = [self.start(dict(devices=1), steps=4, **two)[2] for _ in range(2)][1]
+        if not asked:
+            raise RuntimeError("a run that nothing is wrong with fails")
         peak, launches = asked["peaks"]["0"], sum(asked["launched"].values())
         self.fails("a device with too little memory", "out of device memory", dict(devices=1, memory=peak // 3), **two)
         self.fails("a device that fails in training", "stage", dict(devices=1, fault=launches - 500), **two)
         self.fails(
-            "one of two devices that fails in training", "stage", dict(devices=2, fault=launches - 500), status=3,
+            "one of two devices that fails in training", "stage", dict(devices=2, fault=launches - 500),
             device="cuda:0,cuda:1", stages=2, watchdog=1, steps=20,
         )
 
@@ -113,17 +117,23 @@ class DryRun(Table):
         self.trains("2 replicas on 4 GPUs", dict(devices=4), device="cuda:0,cuda:1,cuda:2,cuda:3", stages=2, replicas=2)
 
     def waits(self):
-        """How often the host waits for the device in a step, between steps that are otherwise alike."""
-        few, many = (self.trains(f"{steps} steps", dict(devices=1), device="cuda:0", stages=2, steps=steps) for steps in (6, 16))
+        """How often the host waits for the device in a step, between runs that have all their kernels."""
+        _, few, many = (self.trains(f"{steps} steps", dict(devices=1), device="cuda:0", stages=2, steps=steps) for steps in (2, 6, 16))
         if few and many:
             names = sorted(name for name in many["waits"] if name.startswith("stage"))
             found = {name: (many["waits"][name] - few["waits"].get(name, 0)) / 10 for name in names}
             told = ", ".join(f"{name} {count:g}" for name, count in found.items())
-            self.row("waits for the device in a step", told, "1 a stage", all(count <= 1 for count in found.values()))
+            self.row("waits for the device in a step", told, "1 a stage", bool(found) and all(0 <= count <= 1 for count in found.values()))
             self.row("launches a step", f"{(sum(many['launched'].values()) - sum(few['launched'].values())) / 10:g}")
 
     def memory(self):
-        peak = lambda **more: max(self.trains(f"memory at {more}", dict(devices=1), device="cuda:0", stages=2, **more)["peaks"].values())
+        def peak(**more):
+            asked = self.trains(f"memory at {more}", dict(devices=1), device="cuda:0", stages=2, **more)
+            if not asked:
+                raise RuntimeError("it has no end")
+            return max(asked["peaks"].values())
+
+        peak(micro_batches=8)
         few, many = (peak(micro_batches=count) for count in (8, 32))
         self.row("memory at M = 32 against M = 8 under 1F1B", f"{many / few - 1:.1%}", "2%", many <= 1.02 * few)
         long = peak(micro_batches=8, steps=30)

@@ -149,7 +149,7 @@ impl Job {
             verify: flags.verify,
             sample: Sample {
                 bytes: flags.sample,
-                device: if is_elsewhere { Device::flex() } else { devices[0].clone() },
+                device: if matches!(names[0], DeviceName::Remote(_)) { Device::flex() } else { devices[0].clone() },
             },
             outputs: Outputs {
                 log: flags.log,

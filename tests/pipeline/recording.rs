@@ -138,7 +138,7 @@ struct Moved {
 impl Payload for Moved {
     fn map<M: PayloadMapper>(self, mapper: &mut M) -> Self {
         let Self { tensor, mut slow_after } = self;
-        if type_name::<M>().contains("MoveTo") {
+        if ["Departure", "Arrival"].iter().any(|mapper| type_name::<M>().contains(mapper)) {
             if slow_after == Some(0) {
                 sleep(LONG);
             }

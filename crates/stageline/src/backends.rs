@@ -14,8 +14,6 @@ pub(crate) trait Engine: Backend {
     fn indices<const D: usize>(tensor: Tensor<D, Int>) -> Option<IntTensor<Self>>;
     /// A tensor of no graph, if it is this backend's.
     fn plain<const D: usize>(tensor: Tensor<D>) -> Option<FloatTensor<Self>>;
-    /// As a tensor of no graph.
-    fn of_indices<const D: usize>(tensor: IntTensor<Self>) -> Tensor<D, Int>;
     fn of_tracked<const D: usize>(tensor: FloatTensor<Autodiff<Self>>) -> Tensor<D>;
     fn of_plain<const D: usize>(tensor: FloatTensor<Self>) -> Tensor<D>;
 }
@@ -34,10 +32,6 @@ macro_rules! engine {
 
             fn plain<const D: usize>(tensor: Tensor<D>) -> Option<FloatTensor<Self>> {
                 tensor.try_into_primitive::<Self>().ok()
-            }
-
-            fn of_indices<const D: usize>(tensor: IntTensor<Self>) -> Tensor<D, Int> {
-                Tensor::from_primitive::<Self>(tensor)
             }
 
             fn of_tracked<const D: usize>(tensor: FloatTensor<Autodiff<Self>>) -> Tensor<D> {

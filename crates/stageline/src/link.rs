@@ -45,12 +45,7 @@ pub(crate) struct Upstream<T> {
 }
 
 /// Joins a stage on `previous` to one on `next` by channels that hold `capacity` micro-batches each way.
-pub(crate) fn link<T: Payload>(
-    capacity: usize,
-    previous: Device,
-    next: Device,
-    route: Route,
-) -> (Downstream<T>, Upstream<T>) {
+pub(crate) fn link<T>(capacity: usize, previous: Device, next: Device, route: Route) -> (Downstream<T>, Upstream<T>) {
     let (activation_sender, activation_receiver) = bounded(capacity);
     let (gradient_sender, gradient_receiver) = bounded(capacity);
     (

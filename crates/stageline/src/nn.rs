@@ -13,7 +13,7 @@
 //! A layer of one's own is an operation of burn's (`Backward`, its feature `extension`) that leaves a [`Deferred`] by [`put_off`].
 
 pub(crate) mod causal_attention;
-#[cfg(any(feature = "cuda", test))]
+#[cfg(any(feature = "cuda", all(test, feature = "flex")))]
 mod composed;
 #[cfg(feature = "flex")]
 pub(crate) mod cpu;

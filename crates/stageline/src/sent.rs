@@ -3,7 +3,8 @@
 //! NCCL reads what is sent on the communication stream, later. burn 0.22 does not count that as a use: where the tensor is dropped,
 //! its memory goes to the next kernel of the compute stream, which may overwrite it before it was read. So what was sent last is
 //! kept; before the next is sent, the compute stream is made to wait for all transfers up to then, and lets it go. That
-//! transfer is by then a micro-batch old, so there is seldom anything to wait for, and the host waits for nothing.
+//! transfer is by then a micro-batch old, so there is seldom anything to wait for. The host waits until burn's servers of the
+//! device have come to that, and not for the device.
 
 use burn::backend::Dispatch;
 use burn::backend::distributed::DistributedOps;

@@ -134,9 +134,8 @@ pub unsafe extern "C" fn cuStreamCreateWithPriority(stream: *mut u64, flags: c_u
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamSynchronize(stream: u64) -> Result {
     let device = driver().with(|state| state.machine.device_of(stream));
-    let waited = driver().wait_for_device("cuStreamSynchronize", device, |state| state.machine.is_idle(stream));
-    driver().with(|state| state.machine.saw_idle(stream));
-    waited
+    let is_idle = |state: &State| state.machine.is_idle(stream);
+    driver().wait_for_device("cuStreamSynchronize", device, is_idle, |machine| machine.saw_idle(stream))
 }
 
 /// What a stream has yet to do is done even then.
@@ -166,9 +165,8 @@ pub unsafe extern "C" fn cuEventRecord(event: u64, stream: u64) -> Result {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventSynchronize(event: u64) -> Result {
     let device = driver().with(|state| state.machine.device_of_event(event));
-    let waited = driver().wait_for_device("cuEventSynchronize", device, |state| state.machine.is_done(event));
-    driver().with(|state| state.machine.saw_done(event));
-    waited
+    let is_done = |state: &State| state.machine.is_done(event);
+    driver().wait_for_device("cuEventSynchronize", device, is_done, |machine| machine.saw_done(event))
 }
 
 #[unsafe(no_mangle)]
@@ -319,15 +317,15 @@ pub unsafe extern "C" fn cuMemcpy2DAsync_v2(copy: *const Copy2d, stream: u64) ->
     const HOST: c_uint = 1;
     // SAFETY: the API's own layout, and the caller's pointer to one.
     let copy = unsafe { &*copy };
-    let bytes = copy.width * copy.height;
+    let extent = |pitch: usize| pitch * copy.height.saturating_sub(1) + copy.width;
     if copy.to_kind != HOST {
-        return copied(copy.to_device, bytes, true, stream);
+        return copied(copy.to_device, extent(copy.to_pitch), true, stream);
     }
     for row in 0..copy.height {
         // SAFETY: rows of that width, so far apart.
         unsafe { fill(copy.to_host.byte_add(row * copy.to_pitch), copy.width) };
     }
-    copied(copy.from_device, bytes, false, stream)
+    copied(copy.from_device, extent(copy.from_pitch), false, stream)
 }
 
 /// Modules are numbers, and each has one function of that number.
@@ -398,9 +396,11 @@ pub unsafe extern "C" fn cuLaunchKernel(
         let Function { name, buffers } = &state.functions[function - 1];
         *ledger.launches.entry((name.clone(), device)).or_default() += 1;
         let uses = buffers.iter().enumerate().filter_map(|(index, buffer)| {
-            // SAFETY: there is a pointer to each of a kernel's parameters, and those of buffers are addresses.
-            let address = unsafe { **arguments.add(index) };
-            buffer.map(|writes| Access { address, bytes: 1, writes })
+            buffer.map(|writes| {
+                // SAFETY: there is a pointer to each of a kernel's parameters, and those of buffers are addresses.
+                let address = unsafe { **arguments.add(index) };
+                Access { address, bytes: 1, writes }
+            })
         });
         let uses = uses.collect();
         state.machine.add(stream, Work::Launch(function, uses));

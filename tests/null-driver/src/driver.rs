@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, c_char, c_int, c_ulong};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::ledger::Ledger;
 use crate::machine::{Ends, Machine};
@@ -40,7 +40,7 @@ pub struct State {
     pub functions: Vec<Function>,
     /// The device of every rank that has joined, by communicator.
     pub groups: BTreeMap<u64, BTreeMap<i32, i32>>,
-    /// The device that has failed, and with what: whatever it is asked from then on, it answers that.
+    /// The device that has failed, and with what: what launches kernels, copies or waits there gets that from then on.
     pub failed: Option<(i32, i32)>,
     /// How many sends and receives of the same ends were posted.
     pub posted: HashMap<Ends, [u64; 2]>,
@@ -103,38 +103,47 @@ impl Driver {
     }
 
     /// A host waits for its device; what comes of that.
-    pub fn wait_for_device(&self, what: &str, device: Option<i32>, done: impl Fn(&State) -> bool) -> i32 {
+    pub fn wait_for_device(
+        &self,
+        what: &str,
+        device: Option<i32>,
+        done: impl Fn(&State) -> bool,
+        saw: impl FnOnce(&mut Machine),
+    ) -> i32 {
         let mut state = self.locked();
         *state.ledger.waits.entry(thread_name()).or_default() += 1;
         if !done(&state) {
             state.ledger.held_up += 1;
         }
-        self.wait(state, what, |state| state.error_of(device).is_some() || done(state));
-        self.locked().error_of(device).unwrap_or(0)
+        let mut state = self.wait(state, what, |state| state.error_of(device).is_some() || done(state));
+        saw(&mut state.machine);
+        state.error_of(device).unwrap_or(0)
     }
 
     /// A host waits for other hosts.
     pub fn wait_for_hosts(&self, what: &str, done: impl Fn(&State) -> bool) {
-        self.wait(self.locked(), what, done);
+        drop(self.wait(self.locked(), what, done));
     }
 
-    fn wait(&self, mut state: MutexGuard<'_, State>, what: &str, done: impl Fn(&State) -> bool) {
+    fn wait<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        what: &str,
+        done: impl Fn(&State) -> bool,
+    ) -> MutexGuard<'a, State> {
         const LOOK: Duration = Duration::from_millis(100);
-        let (mut seen, mut still) = (state.machine.moved, Duration::ZERO);
+        let (mut seen, mut since) = (state.machine.moved, Instant::now());
         while !done(&state) {
-            let (next, timeout) = self.moved.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner);
-            state = next;
+            state = self.moved.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner).0;
             if state.machine.moved != seen {
-                (seen, still) = (state.machine.moved, Duration::ZERO);
-            } else if timeout.timed_out() {
-                still += LOOK;
-            }
-            if still > self.settings.patience {
+                (seen, since) = (state.machine.moved, Instant::now());
+            } else if since.elapsed() > self.settings.patience {
                 eprintln!("the devices stand still: `{}` waits in {what}\n{}", thread_name(), state.machine);
                 // SAFETY: it takes no memory of ours; handlers of exit would wait for the same devices.
                 unsafe { _exit(DEADLOCK) }
             }
         }
+        state
     }
 }
 

@@ -40,6 +40,9 @@ pub struct Ends {
     pub bytes: u64,
 }
 
+/// How many records of an event are remembered.
+const RECORDS: u64 = 64;
+
 #[derive(Debug)]
 struct Stream {
     device: i32,
@@ -58,8 +61,8 @@ struct Event {
     done: u64,
     /// How many kernels its stream had run, when it was done,
     at: Option<u64>,
-    /// and what it then knew.
-    clock: Clock,
+    /// and what it knew at each of the last records.
+    clocks: BTreeMap<u64, Clock>,
 }
 
 /// The devices' streams.
@@ -149,7 +152,8 @@ impl Machine {
 
     /// A host has seen that an event is done.
     pub fn saw_done(&mut self, event: EventId) {
-        self.events.get(&event).iter().for_each(|event| self.host.join(&event.clock));
+        let last = self.events.get(&event).and_then(|event| event.clocks.get(&event.done));
+        last.iter().for_each(|clock| self.host.join(clock));
     }
 
     /// How many kernels ran between two records that are done.
@@ -219,13 +223,16 @@ impl Machine {
             Work::Receive(ends, address) => (vec![Access { address, bytes: ends.bytes, writes: true }], By::Receive),
             Work::Record(event, record) => {
                 if let Some(event) = self.events.get_mut(&event) {
-                    (event.done, event.at) = (record, Some(stream.kernels));
-                    event.clock.join(&stream.clock);
+                    event.done = event.done.max(record);
+                    event.at = Some(stream.kernels);
+                    event.clocks.insert(record, stream.clock.clone());
+                    event.clocks.retain(|known, _| known + RECORDS > record);
                 }
                 return;
             }
-            Work::Wait(event, _) => {
-                self.events.get(&event).iter().for_each(|event| stream.clock.join(&event.clock));
+            Work::Wait(event, record) => {
+                let known = self.events.get(&event).and_then(|event| event.clocks.get(&record));
+                known.iter().for_each(|clock| stream.clock.join(clock));
                 return;
             }
         };

@@ -92,13 +92,18 @@ impl Kernels for Cuda {
 
     /// Beside the sum, the logarithm of what each class comes to.
     fn cross_entropy(logits: &Float, targets: &IntTensor<Cuda>) -> [Float; 2] {
-        let (sum, likelihoods) = composed::cross_entropy(of(logits), Cuda::of_indices(targets.clone()));
+        let (sum, likelihoods) = composed::cross_entropy(of(logits), Tensor::from_primitive::<Cuda>(targets.clone()));
         [primitive(sum), primitive(likelihoods)]
     }
 
-    fn cross_entropy_to_logits(_: &Float, targets: &IntTensor<Cuda>, likelihoods: &Float, gradient: &Float) -> Float {
-        let targets = Cuda::of_indices(targets.clone());
-        primitive(composed::cross_entropy_to_logits(of(likelihoods), targets, of(gradient)))
+    fn cross_entropy_to_logits(
+        logits: &Float,
+        targets: &IntTensor<Cuda>,
+        likelihoods: &Float,
+        gradient: &Float,
+    ) -> Float {
+        let targets = Tensor::from_primitive::<Cuda>(targets.clone());
+        primitive(composed::cross_entropy_to_logits(&of(logits), of(likelihoods), targets, of(gradient)))
     }
 
     fn sum_of_squares(tensor: &Float) -> Float {
