@@ -24,7 +24,7 @@ pub struct Ledger {
     pub memory: BTreeMap<i32, [u64; 2]>,
     /// How often memory was asked for.
     pub allocations: u64,
-    /// Sends, in the order in which each device was asked for them, as `from>to`.
+    /// Sends and receives, in the order in which each device was asked for them, as `from>to`.
     pub transfers: BTreeMap<i32, Vec<String>>,
 }
 

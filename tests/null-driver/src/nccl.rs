@@ -3,7 +3,7 @@
 
 use std::ffi::{c_char, c_int, c_uint};
 
-use crate::driver::{CURRENT, State, driver};
+use crate::driver::{CURRENT, driver};
 use crate::machine::{Ends, Work};
 
 /// A result: 0, or an error's number.
@@ -79,10 +79,35 @@ fn width(kind: c_uint) -> Option<u64> {
     })
 }
 
-/// Posts one of the two operations of a transfer, which is the `at`-th of them.
-fn post(ends: Ends, at: usize, stream: u64, work: Work, note: impl FnOnce(&mut State)) -> Result {
+/// One of the two operations of a transfer.
+#[derive(Clone, Copy)]
+enum Operation {
+    Send,
+    Receive,
+}
+
+/// A buffer, and how much of what it is.
+struct Content {
+    buffer: u64,
+    count: usize,
+    kind: c_uint,
+}
+
+/// Posts an operation of a member with a peer.
+fn post(operation: Operation, content: &Content, member: &Member, peer: c_int, stream: u64) -> Result {
+    let Some(width) = width(content.kind) else { return INVALID_ARGUMENT };
+    let (from, to) = match operation {
+        Operation::Send => (member.rank, peer),
+        Operation::Receive => (peer, member.rank),
+    };
+    let ends = Ends { group: member.group, from, to, bytes: content.count as u64 * width };
+    let (work, at) = match operation {
+        Operation::Send => (Work::Send(ends, content.buffer), 0),
+        Operation::Receive => (Work::Receive(ends, content.buffer), 1),
+    };
     let nth = driver().with(|state| {
-        note(state);
+        let [from, to] = [from, to].map(|rank| state.groups[&member.group][&rank]);
+        state.ledger.transfers.entry(member.device).or_default().push(format!("{from}>{to}"));
         state.machine.add(stream, work);
         let posted = &mut state.posted.entry(ends).or_default()[at];
         *posted += 1;
@@ -105,13 +130,7 @@ pub unsafe extern "C" fn ncclSend(
 ) -> Result {
     // SAFETY: a communicator from `ncclCommInitRank`, which is never freed.
     let member = unsafe { &*communicator };
-    let Some(width) = width(kind) else { return INVALID_ARGUMENT };
-    let ends = Ends { group: member.group, from: member.rank, to: peer, bytes: count as u64 * width };
-    post(ends, 0, stream, Work::Send(ends, buffer), |state| {
-        let to = state.groups[&member.group][&peer];
-        let sent = format!("{}>{to}", member.device);
-        state.ledger.transfers.entry(member.device).or_default().push(sent);
-    })
+    post(Operation::Send, &Content { buffer, count, kind }, member, peer, stream)
 }
 
 #[unsafe(no_mangle)]
@@ -125,13 +144,7 @@ pub unsafe extern "C" fn ncclRecv(
 ) -> Result {
     // SAFETY: a communicator from `ncclCommInitRank`, which is never freed.
     let member = unsafe { &*communicator };
-    let Some(width) = width(kind) else { return INVALID_ARGUMENT };
-    let ends = Ends { group: member.group, from: peer, to: member.rank, bytes: count as u64 * width };
-    post(ends, 1, stream, Work::Receive(ends, buffer), |state| {
-        let from = state.groups[&member.group][&peer];
-        let received = format!("{from}>{}", member.device);
-        state.ledger.transfers.entry(member.device).or_default().push(received);
-    })
+    post(Operation::Receive, &Content { buffer, count, kind }, member, peer, stream)
 }
 
 /// Sums of replicas do not go this way.

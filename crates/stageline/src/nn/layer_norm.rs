@@ -136,8 +136,8 @@ mod one {
     ) -> Option<Tensor<D>> {
         let (gamma_id, beta_id) = (gamma.id, beta.map(|beta| beta.id));
         let (gamma, beta) = (gamma.val(), beta.map(Param::val));
-        let dtypes = [input.dtype(), gamma.dtype()].into_iter().chain(beta.as_ref().map(Tensor::dtype));
-        if !dtypes.clone().all(B::take) || !dtypes.into_iter().all(|dtype| dtype == input.dtype()) {
+        let mut of_parameters = [gamma.dtype()].into_iter().chain(beta.as_ref().map(Tensor::dtype));
+        if !B::take(input.dtype()) || of_parameters.any(|dtype| dtype != input.dtype()) {
             return None;
         }
         if !input.device().is_autodiff() {
