@@ -126,6 +126,24 @@ class DryRun(Table):
             self.row("waits for the device in a step", told, "1 a stage", bool(found) and all(0 <= count <= 1 for count in found.values()))
             self.row("launches a step", f"{(sum(many['launched'].values()) - sum(few['launched'].values())) / 10:g}")
 
+    def launches(self):
+        """What one layer more launches for one micro-batch more, so that nothing else is counted."""
+        shape = dict(device="cuda:0", stages=1, width=1024, context=1024, micro_batch_size=8, precision="bf16")
+
+        def launched(steps, **more):
+            error, _, asked = self.start(dict(devices=1), steps=steps, **shape, **more)
+            if error:
+                raise RuntimeError(error)
+            return sum(asked["launched"].values())
+
+        def of_a_step(layers, micro_batches):
+            # Behind the first steps, in which kernels are chosen, and fusion sees operations for the first time.
+            counts = [launched(steps, layers=layers, micro_batches=micro_batches) for steps in (4, 4, 8)]
+            return (counts[2] - counts[1]) / 4
+
+        more = of_a_step(3, 4) - of_a_step(2, 4) - of_a_step(3, 2) + of_a_step(2, 2)
+        self.row("launches a layer and micro-batch, in bf16", f"{more / 2:g}")
+
     def memory(self):
         def peak(**more):
             asked = self.trains(f"memory at {more}", dict(devices=1), device="cuda:0", stages=2, **more)
@@ -162,7 +180,7 @@ def main():
     parser.add_argument("--ptxas", help="NVIDIA's assembler, as in pip's nvidia-cuda-nvcc")
     parser.add_argument("--out", default=".")
     parser.add_argument("--quick", action="store_true", help="fewer schedules")
-    parser.add_argument("--only", nargs="*", default=["errors", "cuts", "waits", "memory", "assembles"])
+    parser.add_argument("--only", nargs="*", default=["errors", "cuts", "waits", "launches", "memory", "assembles"])
     run = DryRun(parser.parse_args())
     for part in run.arguments.only:
         run.check(part, getattr(run, part))

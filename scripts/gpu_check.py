@@ -67,7 +67,7 @@ class Checks(Table):
     def shape(self):
         if self.arguments.quick:
             return dict(layers=4, width=64, context=64, micro_batch_size=2)
-        return dict(layers=24, width=1024, context=1024, micro_batch_size=8)
+        return dict(layers=24, width=1024, context=1024, micro_batch_size=16)
 
     def rate(self, stages, micro_batches=8, device=None, precision="bf16", **more):
         steps = self.run(

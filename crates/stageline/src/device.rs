@@ -83,6 +83,7 @@ impl DeviceName {
             Self::Cpu => Err(DeviceError::NotBuilt { device: self, feature: "flex" }),
             #[cfg(feature = "cuda")]
             Self::Cuda(index) => {
+                crate::fusion::as_it_comes();
                 // Asked first: the first operation on a device without a driver panics on another thread.
                 let found = Device::enumerate(burn::tensor::DeviceType::Cuda).into_vec().len();
                 if index < found {

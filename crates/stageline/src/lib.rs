@@ -64,6 +64,8 @@ pub mod failure;
 pub mod finite;
 pub mod fit;
 pub mod flush;
+#[cfg(any(feature = "cuda", test))]
+mod fusion;
 mod gauges;
 mod gradients;
 pub mod health;

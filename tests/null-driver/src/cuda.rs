@@ -370,9 +370,9 @@ pub unsafe extern "C" fn cuFuncSetAttribute(_function: usize, _attribute: c_uint
 #[allow(clippy::too_many_arguments)]
 pub unsafe extern "C" fn cuLaunchKernel(
     function: usize,
-    _grid_x: c_uint,
-    _grid_y: c_uint,
-    _grid_z: c_uint,
+    grid_x: c_uint,
+    grid_y: c_uint,
+    grid_z: c_uint,
     _block_x: c_uint,
     _block_y: c_uint,
     _block_z: c_uint,
@@ -395,6 +395,11 @@ pub unsafe extern "C" fn cuLaunchKernel(
         let ledger = &mut state.ledger;
         let Function { name, buffers } = &state.functions[function - 1];
         *ledger.launches.entry((name.clone(), device)).or_default() += 1;
+        if driver().settings.launches.is_some() {
+            let of_buffers = buffers.iter().flatten().map(|writes| if *writes { 'w' } else { 'r' });
+            let of_buffers: String = of_buffers.collect();
+            ledger.order.push(format!("{device} {name} {grid_x}x{grid_y}x{grid_z} {of_buffers}"));
+        }
         let uses = buffers.iter().enumerate().filter_map(|(index, buffer)| {
             buffer.map(|writes| {
                 // SAFETY: there is a pointer to each of a kernel's parameters, and those of buffers are addresses.

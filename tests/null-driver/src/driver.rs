@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, c_char, c_int, c_ulong};
+use std::path::Path;
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -83,9 +84,15 @@ pub fn driver() -> &'static Driver {
 
 extern "C" fn write_down() {
     let driver = driver();
-    let Some(path) = &driver.settings.ledger else { return };
     let state = driver.locked();
-    if let Err(error) = std::fs::write(path, state.ledger.text(&state.machine.uncertain.races)) {
+    let ledger = || state.ledger.text(&state.machine.uncertain.races);
+    write(driver.settings.ledger.as_deref(), ledger);
+    write(driver.settings.launches.as_deref(), || state.ledger.order.join("\n"));
+}
+
+fn write(path: Option<&Path>, text: impl FnOnce() -> String) {
+    let Some(path) = path else { return };
+    if let Err(error) = std::fs::write(path, text()) {
         eprintln!("{}: {error}", path.display());
     }
 }

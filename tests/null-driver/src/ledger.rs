@@ -18,6 +18,8 @@ pub struct Ledger {
     pub launches: BTreeMap<(String, i32), u64>,
     /// Of all launches so far.
     pub launched: u64,
+    /// Each of them in its order, where that is asked for.
+    pub order: Vec<String>,
     /// How many kernels were loaded.
     pub kernels: u64,
     /// Of each device, in use and at most, in bytes.

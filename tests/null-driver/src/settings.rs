@@ -21,6 +21,8 @@ pub struct Settings {
     pub patience: Duration,
     /// Where what was asked is written at the end.
     pub ledger: Option<PathBuf>,
+    /// Where every launch is written at the end, in their order.
+    pub launches: Option<PathBuf>,
     /// A folder for the kernels, as PTX.
     pub kernels: Option<PathBuf>,
 }
@@ -45,6 +47,7 @@ impl Settings {
             meeting_hosts: number(&mut given, "meeting", 0)? != 0,
             patience: Duration::from_secs(number(&mut given, "patience", 60)?),
             ledger: given.remove("ledger").map(PathBuf::from),
+            launches: given.remove("launches").map(PathBuf::from),
             kernels: given.remove("kernels").map(PathBuf::from),
         };
         match given.into_keys().next() {

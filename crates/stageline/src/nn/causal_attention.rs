@@ -61,7 +61,6 @@ mod one {
     use burn::backend::autodiff::checkpoint::base::Checkpointer;
     use burn::backend::autodiff::grads::Gradients;
     use burn::backend::autodiff::ops::{Backward, Ops};
-    use burn::backend::tensor::FloatTensor;
     use burn::tensor::Tensor;
 
     use super::super::kernels::{Kernels, operation};
@@ -71,10 +70,8 @@ mod one {
 
     #[derive(Clone, Debug)]
     struct State<B: Kernels> {
-        /// `[batch, length, 3 x width]`.
-        input: FloatTensor<B>,
+        attended: B::Attended,
         heads: usize,
-        weights: B::Weights,
     }
 
     impl<B: Kernels> Backward<B, 1> for CausalAttention {
@@ -82,9 +79,9 @@ mod one {
 
         fn backward(self, ops: Ops<State<B>, 1>, gradients: &mut Gradients, _: &mut Checkpointer) {
             let gradient = gradients.consume::<B>(&ops.node);
-            let State { input, heads, weights } = ops.state;
+            let State { attended, heads } = ops.state;
             if let [Some(parent)] = ops.parents {
-                let to_input = B::causal_attention_to_input(&input, heads, &weights, &gradient);
+                let to_input = B::causal_attention_to_input(&attended, heads, &gradient);
                 gradients.register::<B>(parent.id, to_input);
             }
         }
@@ -96,8 +93,8 @@ mod one {
         heads: usize,
     ) -> Option<Tensor<3>> {
         operation::<B, _, 3, 3>(CausalAttention, input, |input| {
-            let (output, weights) = B::causal_attention(&input, heads);
-            (output, State { input, heads, weights })
+            let (output, attended) = B::causal_attention(&input, heads);
+            (output, State { attended, heads })
         })
     }
 }

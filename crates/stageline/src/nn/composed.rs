@@ -2,6 +2,10 @@
 //!
 //! All of it is computed in f32, also of inputs in bf16 or f16, which are read and written as they are; products are burn's, in the
 //! type of their inputs.
+//!
+//! burn's fusion takes operations as they come, and ends a kernel at the first that does not fit, with all that is used again
+//! written down. So the order of operations counts here: what has another shape comes before, not in between, and what is cheap is
+//! computed again instead of kept.
 
 use std::cell::RefCell;
 use std::f64::consts::{FRAC_1_SQRT_2, PI};
@@ -21,19 +25,40 @@ fn as_given<const D: usize, const E: usize>(tensor: Tensor<D>, given: &Tensor<E>
 }
 
 /// The normal distribution's, at so many deviations.
-fn cumulative(x: Tensor<1>) -> Tensor<1> {
+fn cumulative(x: Tensor<2>) -> Tensor<2> {
     (x * FRAC_1_SQRT_2).erf() * 0.5 + 0.5
 }
 
-pub(super) fn gelu_of(input: &Tensor<1>) -> Tensor<1> {
+pub(super) fn gelu_of(input: &Tensor<2>) -> Tensor<2> {
     let x = wide(input.clone());
     as_given(x.clone() * cumulative(x), input)
 }
 
-pub(super) fn gelu_to_input(input: &Tensor<1>, gradient: Tensor<1>) -> Tensor<1> {
+pub(super) fn gelu_to_input(input: &Tensor<2>, gradient: Tensor<2>) -> Tensor<2> {
     let x = wide(input.clone());
     let density = (x.clone() * x.clone() * -0.5).exp() * (1.0 / (2.0 * PI).sqrt());
     as_given(wide(gradient) * (cumulative(x.clone()) + x * density), input)
+}
+
+/// Rows in groups, `[groups, rows, columns]`: a GPU adds up every column of each at the same time, where one sum a column would leave
+/// most of it idle.
+fn in_groups(rows: &Tensor<2>) -> Tensor<3> {
+    const GROUPS: usize = 256;
+    let [count, columns] = rows.dims();
+    let groups = if count > 0 && count.is_multiple_of(GROUPS) { GROUPS } else { 1 };
+    rows.clone().reshape([groups, count / groups, columns])
+}
+
+/// `[groups, rows, columns]` to `[columns]`.
+fn of_groups(all: Tensor<3>) -> Tensor<1> {
+    // Times one, because burn's fusion takes what is added up into the sum's kernel only where an operation follows the sum.
+    let of_each = (all.sum_dim(1) * 1.0).squeeze_dim::<2>(1);
+    (of_each * 1.0).sum_dim(0).squeeze_dim(0)
+}
+
+/// `[rows, columns]` to `[columns]`.
+pub(super) fn sum_of_rows(rows: &Tensor<2>) -> Tensor<1> {
+    as_given(of_groups(wide(in_groups(rows))), rows)
 }
 
 /// Of each row, `[rows, 1]`.
@@ -49,13 +74,14 @@ pub(super) fn normalised(
     beta: Option<Tensor<1>>,
     epsilon: f32,
 ) -> (Tensor<2>, Moments<Tensor<2>>) {
-    let x = wide(input.clone());
-    let mean = x.clone().mean_dim(1);
-    let centred = x - mean.clone();
-    let over_deviation = ((centred.clone() * centred.clone()).mean_dim(1) + epsilon).sqrt().recip();
-    let scaled = centred * over_deviation.clone() * wide(gamma).unsqueeze();
+    let gamma = wide(gamma).unsqueeze::<2>();
+    let beta = beta.map(|beta| wide(beta).unsqueeze::<2>());
+    let mean = wide(input.clone()).mean_dim(1);
+    let centred = || wide(input.clone()) - mean.clone();
+    let over_deviation = (centred().square().mean_dim(1) + epsilon).sqrt().recip();
+    let scaled = centred() * over_deviation.clone() * gamma;
     let output = match beta {
-        Some(beta) => scaled + wide(beta).unsqueeze(),
+        Some(beta) => scaled + beta,
         None => scaled,
     };
     (as_given(output, input), Moments { mean, over_deviation })
@@ -67,11 +93,12 @@ pub(super) fn normalised_to_input(
     Moments { mean, over_deviation }: Moments<Tensor<2>>,
     gradient: Tensor<2>,
 ) -> Tensor<2> {
-    let hat = (wide(input.clone()) - mean) * over_deviation.clone();
-    let scaled = wide(gradient) * wide(gamma).unsqueeze();
-    let along = (scaled.clone() * hat.clone()).mean_dim(1);
-    let plain = scaled.clone().mean_dim(1);
-    as_given((scaled - plain - hat * along) * over_deviation, input)
+    let gamma = wide(gamma).unsqueeze::<2>();
+    let hat = || (wide(input.clone()) - mean.clone()) * over_deviation.clone();
+    let scaled = || wide(gradient.clone()) * gamma.clone();
+    let along = (scaled() * hat()).mean_dim(1);
+    let plain = scaled().mean_dim(1);
+    as_given((scaled() - plain - hat() * along) * over_deviation.clone(), input)
 }
 
 pub(super) fn normalised_to_parameters(
@@ -79,79 +106,91 @@ pub(super) fn normalised_to_parameters(
     Moments { mean, over_deviation }: Moments<Tensor<2>>,
     gradient: &Tensor<2>,
 ) -> [Tensor<1>; 2] {
-    let hat = (wide(input.clone()) - mean) * over_deviation;
-    let wide_gradient = wide(gradient.clone());
-    let sums = [(wide_gradient.clone() * hat).sum_dim(0), wide_gradient.sum_dim(0)];
-    sums.map(|sum| as_given(sum.squeeze_dim::<1>(0), gradient))
+    let [input, mean, over_deviation, in_groups] = [input, &mean, &over_deviation, gradient].map(in_groups);
+    let to_gamma = (wide(input) - mean) * over_deviation * wide(in_groups);
+    [as_given(of_groups(to_gamma), gradient), sum_of_rows(gradient)]
 }
 
-/// What the backward of attention takes: the weights, `[batch, heads, length, length]`, and the output, `[batch, heads, length, size]`.
+/// What the backward of attention takes.
 #[derive(Clone, Debug)]
 pub(crate) struct Attended<T> {
+    /// Queries, keys and values: `[3 x batch x heads, length, size]`.
+    pub(super) parts: T,
+    /// `[batch x heads, length, length]`.
     pub(super) weights: T,
+    /// `[batch, length, heads x size]`.
     pub(super) output: T,
 }
 
-/// Queries, keys and values of all heads, `[batch, heads, length, size]`.
-fn split(input: Tensor<3>, heads: usize) -> [Tensor<4>; 3] {
-    let [batch, length, columns] = input.dims();
-    let all = input.reshape([batch, length, 3 * heads, columns / (3 * heads)]).swap_dims(1, 2);
-    [0, 1, 2].map(|part| all.clone().slice_dim(1, part * heads..(part + 1) * heads))
+/// `[batch, length, 3 x heads x size]` to `[3 x batch x heads, length, size]`: products take heads only where each is in one piece.
+fn apart(side_by_side: Tensor<3>, heads: usize) -> Tensor<3> {
+    let [batch, length, columns] = side_by_side.dims();
+    let size = columns / (3 * heads);
+    let all = side_by_side.reshape([batch, length, 3, heads, size]).permute([2, 0, 3, 1, 4]);
+    all.reshape([3 * batch * heads, length, size])
 }
 
-/// `[batch, heads, length, size]` to `[batch, length, heads x size]`.
-fn side_by_side(of_heads: Tensor<4>) -> Tensor<3> {
-    let [batch, heads, length, size] = of_heads.dims();
-    of_heads.swap_dims(1, 2).reshape([batch, length, heads * size])
+fn each(parts: &Tensor<3>) -> [Tensor<3>; 3] {
+    let count = parts.dims()[0] / 3;
+    [0, 1, 2].map(|part| parts.clone().slice_dim(0, part * count..(part + 1) * count))
 }
 
 thread_local! {
     /// The last mask that this thread has used: making one takes more kernels than all else here.
-    static MASK: RefCell<Option<(Device, Tensor<4, Bool>)>> = const { RefCell::new(None) };
+    static MASK: RefCell<Option<(Device, Tensor<3, Bool>)>> = const { RefCell::new(None) };
 }
 
-/// Whether a key is behind its query, `[1, 1, length, length]`.
-fn future(length: usize, device: &Device) -> Tensor<4, Bool> {
+/// Whether a key is behind its query, `[1, length, length]`.
+fn future(length: usize, device: &Device) -> Tensor<3, Bool> {
     MASK.with_borrow_mut(|last| match last {
-        Some((known, mask)) if known == device && mask.dims()[3] == length => mask.clone(),
+        Some((known, mask)) if known == device && mask.dims()[2] == length => mask.clone(),
         _ => {
-            let mask = Tensor::<2, Bool>::tril_mask([length, length], 0, device).unsqueeze::<4>();
+            let mask = Tensor::<2, Bool>::tril_mask([length, length], 0, device).unsqueeze::<3>();
             *last = Some((device.clone(), mask.clone()));
             mask
         }
     })
 }
 
-pub(super) fn causal_attention(input: Tensor<3>, heads: usize) -> (Tensor<3>, Attended<Tensor<4>>) {
-    let [query, key, value] = split(input, heads);
-    let [_, _, length, size] = query.dims();
-    let products = query.clone().matmul(key.swap_dims(2, 3));
-    let scores = wide(products) * scale(size);
-    let scores = scores.mask_fill(future(length, &query.device()), f32::NEG_INFINITY);
-    let exponentials = (scores.clone() - scores.max_dim(3)).exp();
-    let weights = as_given(exponentials.clone() / exponentials.sum_dim(3), &query);
-    let output = weights.clone().matmul(value);
-    (side_by_side(output.clone()), Attended { weights, output })
+pub(super) fn causal_attention(input: Tensor<3>, heads: usize) -> (Tensor<3>, Attended<Tensor<3>>) {
+    let [batch, length, columns] = input.dims();
+    let (width, size) = (columns / 3, columns / (3 * heads));
+    let parts = apart(input, heads);
+    let [query, key, value] = each(&parts);
+    let products = query.matmul(key.swap_dims(1, 2)).mask_fill(future(length, &parts.device()), f32::NEG_INFINITY);
+    // In another shape, what follows is no part of the product's kernel, which would write it down in f32.
+    let products = products.reshape([batch * heads * length, length]);
+    let largest = wide(products.clone()).max_dim(1);
+    let exponentials = || ((wide(products.clone()) - largest.clone()) * scale(size)).exp();
+    let sums = exponentials().sum_dim(1);
+    let weights = as_given(exponentials() / sums, &parts).reshape([batch * heads, length, length]);
+    let output = weights.clone().matmul(value).reshape([batch, heads, length, size]);
+    let output = output.swap_dims(1, 2).reshape([batch, length, width]);
+    (output.clone(), Attended { parts, weights, output })
 }
 
 pub(super) fn causal_attention_to_input(
-    input: Tensor<3>,
+    Attended { parts, weights, output }: Attended<Tensor<3>>,
     heads: usize,
-    Attended { weights, output }: Attended<Tensor<4>>,
     gradient: Tensor<3>,
 ) -> Tensor<3> {
-    let [query, key, value] = split(input, heads);
-    let [batch, _, length, size] = query.dims();
-    let gradient = gradient.reshape([batch, length, heads, size]).swap_dims(1, 2);
-    let to_value = weights.clone().swap_dims(2, 3).matmul(gradient.clone());
-    let to_weights = gradient.clone().matmul(value.swap_dims(2, 3));
+    let [batch, length, width] = gradient.dims();
+    let size = width / heads;
+    let [query, key, value] = each(&parts);
     // The sum of each row of weights times their gradients (Dao et al., 2022, arXiv:2205.14135, appendix B).
-    let along = (wide(gradient) * wide(output)).sum_dim(3);
-    let to_products = wide(weights) * (wide(to_weights) - along) * scale(size);
-    let to_products = as_given(to_products, &query);
+    let [of_heads, outputs] = [&gradient, &output].map(|all| all.clone().reshape([batch * length * heads, size]));
+    let along = (wide(of_heads) * wide(outputs)).sum_dim(1) * scale(size);
+    let along = along.reshape([batch, length, heads, 1]).swap_dims(1, 2).reshape([batch * heads, length, 1]);
+    let gradient = gradient.reshape([batch, length, heads, size]).swap_dims(1, 2);
+    let gradient = gradient.reshape([batch * heads, length, size]);
+    let to_value = weights.clone().swap_dims(1, 2).matmul(gradient.clone());
+    let to_weights = gradient.matmul(value.swap_dims(1, 2));
+    let to_products = as_given((wide(to_weights) * scale(size) - along) * wide(weights), &query);
     let to_query = to_products.clone().matmul(key);
-    let to_key = to_products.swap_dims(2, 3).matmul(query);
-    side_by_side(Tensor::cat(vec![to_query, to_key, to_value], 1))
+    let to_key = to_products.swap_dims(1, 2).matmul(query);
+    let parts = [to_query, to_key, to_value].map(|part| part.reshape([batch, 1, heads, length, size]));
+    let parts = parts.map(|part| part.permute([0, 3, 1, 2, 4]));
+    Tensor::cat(parts.to_vec(), 2).reshape([batch, length, 3 * width])
 }
 
 /// The sum, and of each row the logarithm of what all classes come to, `[rows, classes]`.
@@ -221,7 +260,7 @@ mod tests {
 
     #[test]
     fn gelu_is_burns_in_f64() {
-        let (input, upstream) = (random([500]), random([500]));
+        let (input, upstream) = (random([20, 25]), random([20, 25]));
         in_both(&input, |input, bound| {
             let (output, gradient) = derived(activation::gelu, &input, &upstream);
             near(gelu_of(&input), &output, bound);
@@ -231,22 +270,25 @@ mod tests {
 
     #[test]
     fn layer_norm_is_burns_in_f64() {
-        let (input, upstream) = (random([30, 48]), random([30, 48]));
-        let (gamma, beta) = (random([48]), random([48]));
-        in_both(&input, |input, bound| {
-            let inner = |tensor: &Tensor<1>| exactly(tensor).autodiff();
-            let (output, gradient) =
-                derived(|input| layer_norm(input, inner(&gamma), Some(inner(&beta)), 1e-5), &input, &upstream);
-            let (found, moments) = normalised(&input, gamma.clone(), Some(beta.clone()), 1e-5);
-            near(found, &output, bound);
-            near(normalised_to_input(&input, gamma.clone(), moments.clone(), upstream.clone()), &gradient, bound);
-            let [input_f64, upstream_f64] = [&input, &upstream].map(exactly);
-            let of_gamma = |gamma| layer_norm(input_f64.clone().autodiff(), gamma, Some(inner(&beta)), 1e-5);
-            let (_, to_gamma) = derived(of_gamma, &gamma, &upstream_f64);
-            let [found_gamma, found_beta] = normalised_to_parameters(&input, moments, &upstream);
-            near(found_gamma, &to_gamma, bound);
-            near(found_beta, &upstream_f64.sum_dim(0).squeeze_dim(0), bound);
-        });
+        // The second in groups of rows.
+        for rows in [30, 512] {
+            let (input, upstream) = (random([rows, 48]), random([rows, 48]));
+            let (gamma, beta) = (random([48]), random([48]));
+            in_both(&input, |input, bound| {
+                let inner = |tensor: &Tensor<1>| exactly(tensor).autodiff();
+                let (output, gradient) =
+                    derived(|input| layer_norm(input, inner(&gamma), Some(inner(&beta)), 1e-5), &input, &upstream);
+                let (found, moments) = normalised(&input, gamma.clone(), Some(beta.clone()), 1e-5);
+                near(found, &output, bound);
+                near(normalised_to_input(&input, gamma.clone(), moments.clone(), upstream.clone()), &gradient, bound);
+                let [input_f64, upstream_f64] = [&input, &upstream].map(exactly);
+                let of_gamma = |gamma| layer_norm(input_f64.clone().autodiff(), gamma, Some(inner(&beta)), 1e-5);
+                let (_, to_gamma) = derived(of_gamma, &gamma, &upstream_f64);
+                let [found_gamma, found_beta] = normalised_to_parameters(&input, moments, &upstream);
+                near(found_gamma, &to_gamma, bound);
+                near(found_beta, &upstream_f64.sum_dim(0).squeeze_dim(0), bound);
+            });
+        }
     }
 
     #[test]
@@ -258,7 +300,7 @@ mod tests {
                 let (found, attended) = causal_attention(input.clone(), 3);
                 near(found, &output, bound);
                 let upstream = as_given(upstream.clone(), &input);
-                near(causal_attention_to_input(input, 3, attended, upstream), &gradient, bound);
+                near(causal_attention_to_input(attended, 3, upstream), &gradient, bound);
             });
         }
     }

@@ -22,8 +22,8 @@ use super::kernels::Kernels;
 impl Kernels for Flex {
     /// The mean, and one over the deviation: `[rows, 2]`.
     type Moments = FloatTensor<Flex>;
-    /// Of every head of every sample, block by block of queries.
-    type Weights = Arc<Vec<Vec<f32>>>;
+    /// The input, and the weights of every head of every sample, block by block of queries.
+    type Attended = (FloatTensor<Flex>, Arc<Vec<Vec<f32>>>);
 
     fn are_there(_: &Device<Flex>) -> bool {
         true
@@ -64,18 +64,18 @@ impl Kernels for Flex {
         layer_norm::gradients_of_parameters(&input.to_contiguous(), moments, &gradient.to_contiguous())
     }
 
-    fn causal_attention(input: &FloatTensor<Flex>, heads: usize) -> (FloatTensor<Flex>, Self::Weights) {
-        let (output, weights) = causal_attention::attended(&input.to_contiguous(), heads);
-        (output, Arc::new(weights))
+    fn causal_attention(input: &FloatTensor<Flex>, heads: usize) -> (FloatTensor<Flex>, Self::Attended) {
+        let input = input.to_contiguous();
+        let (output, weights) = causal_attention::attended(&input, heads);
+        (output, (input, Arc::new(weights)))
     }
 
     fn causal_attention_to_input(
-        input: &FloatTensor<Flex>,
+        (input, weights): &Self::Attended,
         heads: usize,
-        weights: &Self::Weights,
         gradient: &FloatTensor<Flex>,
     ) -> FloatTensor<Flex> {
-        causal_attention::to_input(&input.to_contiguous(), heads, weights, &gradient.to_contiguous())
+        causal_attention::to_input(input, heads, weights, &gradient.to_contiguous())
     }
 
     /// Beside the sum, of each row the largest logit, and one over the sum of all exponentials when that is taken off: `[rows, 2]`.

@@ -7,6 +7,7 @@ use burn::tensor::{DType, Shape, Tensor};
 
 use super::composed::{self, Attended, Moments};
 use super::kernels::Kernels;
+use super::products::Products;
 use crate::backends::Engine;
 
 type Float = FloatTensor<Cuda>;
@@ -44,9 +45,28 @@ fn moments(Moments { mean, over_deviation }: &Moments<Float>) -> Moments<Tensor<
     Moments { mean: of(mean), over_deviation: of(over_deviation) }
 }
 
+impl Products for Cuda {
+    /// As burn's, but for the bias, which has its shape before: fusion ends a product's kernel where anything comes in between.
+    fn product(input: Float, weight: Float, bias: Option<Float>) -> Float {
+        let bias = bias.map(|bias| {
+            let columns = bias.shape().num_elements();
+            Self::float_reshape(bias, Shape::new([1, columns]))
+        });
+        let product = Self::float_matmul(input, weight);
+        match bias {
+            Some(bias) => Self::float_add(product, bias),
+            None => product,
+        }
+    }
+
+    fn to_bias(gradient: Float) -> Float {
+        primitive(composed::sum_of_rows(&rows(&gradient)))
+    }
+}
+
 impl Kernels for Cuda {
     type Moments = Moments<Float>;
-    type Weights = Attended<Float>;
+    type Attended = Attended<Float>;
 
     fn are_there(_: &Device<Cuda>) -> bool {
         true
@@ -57,11 +77,11 @@ impl Kernels for Cuda {
     }
 
     fn gelu_of(input: &Float) -> Float {
-        like(composed::gelu_of(&flat(input)), input)
+        like(composed::gelu_of(&rows(input)), input)
     }
 
     fn gelu_to_input(input: &Float, gradient: &Float) -> Float {
-        like(composed::gelu_to_input(&flat(input), flat(gradient)), input)
+        like(composed::gelu_to_input(&rows(input), rows(gradient)), input)
     }
 
     fn normalised(input: &Float, gamma: &Float, beta: Option<&Float>, epsilon: f32) -> (Float, Moments<Float>) {
@@ -81,13 +101,15 @@ impl Kernels for Cuda {
     }
 
     fn causal_attention(input: &Float, heads: usize) -> (Float, Attended<Float>) {
-        let (output, Attended { weights, output: of_heads }) = composed::causal_attention(of(input), heads);
-        (primitive(output), Attended { weights: primitive(weights), output: primitive(of_heads) })
+        let (values, Attended { parts, weights, output }) = composed::causal_attention(of(input), heads);
+        let [parts, weights, output] = [parts, weights, output].map(primitive);
+        (primitive(values), Attended { parts, weights, output })
     }
 
-    fn causal_attention_to_input(input: &Float, heads: usize, weights: &Attended<Float>, gradient: &Float) -> Float {
-        let attended = Attended { weights: of(&weights.weights), output: of(&weights.output) };
-        primitive(composed::causal_attention_to_input(of(input), heads, attended, of(gradient)))
+    fn causal_attention_to_input(attended: &Attended<Float>, heads: usize, gradient: &Float) -> Float {
+        let Attended { parts, weights, output } = attended;
+        let attended = Attended { parts: of(parts), weights: of(weights), output: of(output) };
+        primitive(composed::causal_attention_to_input(attended, heads, of(gradient)))
     }
 
     /// Beside the sum, the logarithm of what each class comes to.

@@ -15,8 +15,8 @@ use crate::backends::recorded;
 pub(crate) trait Kernels: Products {
     /// What the backward of a normalisation takes of each row.
     type Moments: Clone + Debug + Send + 'static;
-    /// The weights of attention, as its backward takes them.
-    type Weights: Clone + Debug + Send + 'static;
+    /// What the backward of attention takes.
+    type Attended: Clone + Debug + Send + 'static;
 
     /// Whether it does on this device.
     fn are_there(device: &Device<Self>) -> bool;
@@ -51,12 +51,11 @@ pub(crate) trait Kernels: Products {
         gradient: &FloatTensor<Self>,
     ) -> [FloatTensor<Self>; 2];
 
-    fn causal_attention(input: &FloatTensor<Self>, heads: usize) -> (FloatTensor<Self>, Self::Weights);
+    fn causal_attention(input: &FloatTensor<Self>, heads: usize) -> (FloatTensor<Self>, Self::Attended);
 
     fn causal_attention_to_input(
-        input: &FloatTensor<Self>,
+        attended: &Self::Attended,
         heads: usize,
-        weights: &Self::Weights,
         gradient: &FloatTensor<Self>,
     ) -> FloatTensor<Self>;
 

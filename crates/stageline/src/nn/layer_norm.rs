@@ -99,29 +99,30 @@ mod one {
             let gradient = gradients.consume::<B>(&ops.node);
             let State { input, gamma, moments, gamma_id, beta_id } = ops.state;
             let mut parents = ops.parents.into_iter();
-            if let Some(node) = parents.next().flatten() {
-                gradients.register::<B>(node.id, B::normalised_to_input(&input, &gamma, &moments, &gradient));
-            }
-            let [of_gamma, of_beta] = [parents.next().flatten(), parents.next().flatten()];
+            let [of_input, of_gamma, of_beta] = [parents.next(), parents.next(), parents.next()].map(Option::flatten);
             let ids = [of_gamma.as_ref().map(|_| gamma_id), of_beta.as_ref().and(beta_id)];
-            if ids == [None, None] {
-                return;
+            if ids != [None, None] {
+                let (input, moments, gradient) = (input.clone(), moments.clone(), gradient.clone());
+                let to_parameters = move || B::normalised_to_parameters(&input, &moments, &gradient);
+                let later = to_parameters.clone();
+                let later = Deferred::new(ids.into_iter().flatten().collect(), move |sum| {
+                    for (id, gradient) in ids.into_iter().zip(later()) {
+                        if let Some(id) = id {
+                            sum.add(id, B::of_plain::<1>(gradient));
+                        }
+                    }
+                });
+                if put_off(later).is_err() {
+                    for (node, gradient) in [of_gamma, of_beta].into_iter().zip(to_parameters()) {
+                        if let Some(node) = node {
+                            gradients.register::<B>(node.id, gradient);
+                        }
+                    }
+                }
             }
-            let to_parameters = move || B::normalised_to_parameters(&input, &moments, &gradient);
-            let later = to_parameters.clone();
-            let later = Deferred::new(ids.into_iter().flatten().collect(), move |sum| {
-                for (id, gradient) in ids.into_iter().zip(later()) {
-                    if let Some(id) = id {
-                        sum.add(id, B::of_plain::<1>(gradient));
-                    }
-                }
-            });
-            if put_off(later).is_err() {
-                for (node, gradient) in [of_gamma, of_beta].into_iter().zip(to_parameters()) {
-                    if let Some(node) = node {
-                        gradients.register::<B>(node.id, gradient);
-                    }
-                }
+            // The input's last: of sums over rows and over columns, in this order fusion makes fewer kernels.
+            if let Some(node) = of_input {
+                gradients.register::<B>(node.id, B::normalised_to_input(&input, &gamma, &moments, &gradient));
             }
         }
     }

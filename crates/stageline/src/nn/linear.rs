@@ -93,33 +93,33 @@ impl<B: Products, const N: usize> Backward<B, N> for SplitLinear {
         let gradient = rows::<B>(gradients.consume::<B>(&ops.node));
         let State { input, weight, weight_id, bias_id, shape } = ops.state;
         let mut parents = ops.parents.into_iter();
-        if let Some(node) = parents.next().flatten() {
-            let to_input = B::to_input(weight, gradient.clone());
-            gradients.register::<B>(node.id, B::float_reshape(to_input, shape));
-        }
-        let [of_weight, of_bias] = [parents.next().flatten(), parents.next().flatten()];
-        let ids: Vec<_> = of_weight.as_ref().map(|_| weight_id).into_iter().chain(bias_id).collect();
-        if ids.is_empty() {
-            return;
-        }
-        let later = (input.clone(), gradient.clone());
+        let [of_input, of_weight, of_bias] = [parents.next(), parents.next(), parents.next()].map(Option::flatten);
         let weight_id = of_weight.as_ref().map(|_| weight_id);
-        let later = Deferred::new(ids, move |sum| {
-            let (input, gradient) = later;
-            if let Some(id) = weight_id {
-                sum.add(id, B::of_plain::<2>(B::to_weight(input, gradient.clone())));
+        let ids: Vec<_> = weight_id.into_iter().chain(bias_id).collect();
+        if !ids.is_empty() {
+            let later = (input.clone(), gradient.clone());
+            let later = Deferred::new(ids, move |sum| {
+                let (input, gradient) = later;
+                if let Some(id) = weight_id {
+                    sum.add(id, B::of_plain::<2>(B::to_weight(input, gradient.clone())));
+                }
+                if let Some(id) = bias_id {
+                    sum.add(id, B::of_plain::<1>(B::to_bias(gradient)));
+                }
+            });
+            if put_off(later).is_err() {
+                if let Some(node) = of_weight {
+                    gradients.register::<B>(node.id, B::to_weight(input, gradient.clone()));
+                }
+                if let Some(node) = of_bias {
+                    gradients.register::<B>(node.id, B::to_bias(gradient.clone()));
+                }
             }
-            if let Some(id) = bias_id {
-                sum.add(id, B::of_plain::<1>(B::to_bias(gradient)));
-            }
-        });
-        if put_off(later).is_err() {
-            if let Some(node) = of_weight {
-                gradients.register::<B>(node.id, B::to_weight(input, gradient.clone()));
-            }
-            if let Some(node) = of_bias {
-                gradients.register::<B>(node.id, B::to_bias(gradient));
-            }
+        }
+        // The input's last: where operations are fused, the backward of what was before comes right behind it.
+        if let Some(node) = of_input {
+            let to_input = B::to_input(weight, gradient);
+            gradients.register::<B>(node.id, B::float_reshape(to_input, shape));
         }
     }
 }

@@ -30,6 +30,3 @@ pub(crate) trait Products: Engine {
         Self::linear_bias_backward(gradient)
     }
 }
-
-#[cfg(feature = "cuda")]
-impl Products for burn::backend::Cuda {}

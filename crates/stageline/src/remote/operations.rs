@@ -122,7 +122,7 @@ impl Products for Remote {
 impl Kernels for Remote {
     type Moments = Float;
     /// Of all heads of all samples, one behind the other.
-    type Weights = Float;
+    type Attended = (Float, Float);
 
     fn are_there(device: &Device<Remote>) -> bool {
         connected::has_kernels(device)
@@ -158,16 +158,16 @@ impl Kernels for Remote {
         ask(&input.device(), name::LAYER_NORM_TO_PARAMETERS, inputs, Vec::new(), [output(), output()])
     }
 
-    fn causal_attention(input: &Float, heads: usize) -> (Float, Float) {
+    fn causal_attention(input: &Float, heads: usize) -> (Float, Self::Attended) {
         let shape = input.shape();
         let output = (Shape::new([shape[0], shape[1], shape[2] / 3]), DType::F32);
         let scalars = vec![ScalarIr::UInt(heads as u64)];
         let outputs = [output, weights(&shape, heads)];
         let [output, weights] = ask(&input.device(), name::CAUSAL_ATTENTION, vec![ir(input)], scalars, outputs);
-        (output, weights)
+        (output, (input.clone(), weights))
     }
 
-    fn causal_attention_to_input(input: &Float, heads: usize, weights: &Float, gradient: &Float) -> Float {
+    fn causal_attention_to_input((input, weights): &Self::Attended, heads: usize, gradient: &Float) -> Float {
         let inputs = [input, weights, gradient].map(ir).to_vec();
         let scalars = vec![ScalarIr::UInt(heads as u64)];
         let [output] = ask(&input.device(), name::CAUSAL_ATTENTION_TO_INPUT, inputs, scalars, [like(input)]);
@@ -263,7 +263,7 @@ pub(super) mod done {
             Flex::normalised_to_parameters(&call.float(0), &call.float(1), &call.float(2)).into()
         });
         add(name::CAUSAL_ATTENTION, |call| {
-            let (output, weights) = Flex::causal_attention(&call.float(0), call.number() as usize);
+            let (output, (_, weights)) = Flex::causal_attention(&call.float(0), call.number() as usize);
             let weights = weights.concat();
             let size = weights.len();
             vec![output, Float::from_data(TensorData::new(weights, [size]))]
