@@ -49,16 +49,16 @@ fn in_groups(rows: &Tensor<2>) -> Tensor<3> {
     rows.clone().reshape([groups, count / groups, columns])
 }
 
-/// `[groups, rows, columns]` to `[columns]`.
-fn of_groups(all: Tensor<3>) -> Tensor<1> {
-    // Times one, because burn's fusion takes what is added up into the sum's kernel only where an operation follows the sum.
+/// `[groups, rows, columns]` to `[columns]`, in the type of another tensor.
+fn sum_of_groups(all: Tensor<3>, given: &Tensor<2>) -> Tensor<1> {
+    // Times one, because burn's fusion takes what is added up into the sum's kernel only between operations.
     let of_each = (all.sum_dim(1) * 1.0).squeeze_dim::<2>(1);
-    (of_each * 1.0).sum_dim(0).squeeze_dim(0)
+    as_given((of_each * 1.0).sum_dim(0), given).squeeze_dim(0)
 }
 
 /// `[rows, columns]` to `[columns]`.
 pub(super) fn sum_of_rows(rows: &Tensor<2>) -> Tensor<1> {
-    as_given(of_groups(wide(in_groups(rows))), rows)
+    sum_of_groups(wide(in_groups(rows)), rows)
 }
 
 /// Of each row, `[rows, 1]`.
@@ -108,7 +108,7 @@ pub(super) fn normalised_to_parameters(
 ) -> [Tensor<1>; 2] {
     let [input, mean, over_deviation, in_groups] = [input, &mean, &over_deviation, gradient].map(in_groups);
     let to_gamma = (wide(input) - mean) * over_deviation * wide(in_groups);
-    [as_given(of_groups(to_gamma), gradient), sum_of_rows(gradient)]
+    [sum_of_groups(to_gamma, gradient), sum_of_rows(gradient)]
 }
 
 /// What the backward of attention takes.
