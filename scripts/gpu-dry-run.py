@@ -87,7 +87,7 @@ class DryRun(Table):
         self.fails("a device that fails in training", "stage", dict(devices=1, fault=launches - 500), **two)
         self.fails(
             "one of two devices that fails in training", "stage", dict(devices=2, fault=launches - 500),
-            device="cuda:0,cuda:1", stages=2, watchdog=1, steps=20,
+            device="cuda:0,cuda:1", stages=2, watchdog=6, steps=20,
         )
 
     def trains(self, what, driver, **settings):

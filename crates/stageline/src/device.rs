@@ -12,7 +12,8 @@ use crate::remote::{HostName, RemoteError, RemoteName, Token};
 pub enum DeviceName {
     /// The processor.
     Cpu,
-    /// An NVIDIA GPU, by its index.
+    /// An NVIDIA GPU, by its index. The first that is opened has burn fuse operations in the order in which they come, unless the
+    /// program has set [`BurnConfig`](burn::BurnConfig) before, or a `burn.toml` gives `fusion.beam_search.max_blocks`.
     Cuda(usize),
     /// A device that another host serves.
     Remote(RemoteName),

@@ -10,12 +10,16 @@ use serde_json::json;
 /// operation. The operations in `nn` are in an order that needs no search.
 #[cfg(feature = "cuda")]
 pub(crate) fn as_it_comes() {
+    use std::sync::Once;
+
     use burn_std::config::RuntimeConfig;
 
-    let chosen = chosen(&BurnConfig::from_current_dir().override_from_env());
-    if !BurnConfig::try_set(chosen) {
-        tracing::debug!("burn has its configuration already");
-    }
+    static FIRST: Once = Once::new();
+    FIRST.call_once(|| {
+        if !BurnConfig::try_set(chosen(&BurnConfig::from_current_dir().override_from_env())) {
+            tracing::debug!("burn has its configuration already: the order of fusion stays as it is");
+        }
+    });
 }
 
 fn chosen(given: &BurnConfig) -> BurnConfig {

@@ -40,18 +40,22 @@ pub(super) fn gelu_to_input(input: &Tensor<2>, gradient: Tensor<2>) -> Tensor<2>
     as_given(wide(gradient) * (cumulative(x.clone()) + x * density), input)
 }
 
-/// Rows in groups, `[groups, rows, columns]`: a GPU adds up every column of each at the same time, where one sum a column would leave
-/// most of it idle.
+/// Into how many groups so much is cut, which are added up side by side, and then they: one long sum leaves most of a GPU idle. A power
+/// of two, up to another.
+fn groups(count: usize, most: usize) -> usize {
+    if count == 0 { 1 } else { most.min(1 << count.trailing_zeros()) }
+}
+
+/// `[groups, rows, columns]`.
 fn in_groups(rows: &Tensor<2>) -> Tensor<3> {
-    const GROUPS: usize = 256;
     let [count, columns] = rows.dims();
-    let groups = if count > 0 && count.is_multiple_of(GROUPS) { GROUPS } else { 1 };
+    let groups = groups(count, 256);
     rows.clone().reshape([groups, count / groups, columns])
 }
 
 /// `[groups, rows, columns]` to `[columns]`, in the type of another tensor.
 fn sum_of_groups(all: Tensor<3>, given: &Tensor<2>) -> Tensor<1> {
-    // Times one, because burn's fusion takes what is added up into the sum's kernel only between operations.
+    // Times one, because burn's fusion takes what is added up into the sum's kernel only where an operation follows the sum.
     let of_each = (all.sum_dim(1) * 1.0).squeeze_dim::<2>(1);
     as_given((of_each * 1.0).sum_dim(0), given).squeeze_dim(0)
 }
@@ -214,7 +218,10 @@ pub(super) fn cross_entropy_to_logits(
 }
 
 pub(super) fn sum_of_squares(tensor: Tensor<1>) -> Tensor<1> {
-    tensor.cast(FloatDType::F64).square().sum()
+    let [count] = tensor.dims();
+    let groups = groups(count, 1024);
+    let of_each = tensor.reshape([groups, count / groups]).cast(FloatDType::F64).square().sum_dim(1) * 1.0;
+    of_each.sum_dim(0).squeeze_dim(0)
 }
 
 #[cfg(test)]
@@ -270,8 +277,7 @@ mod tests {
 
     #[test]
     fn layer_norm_is_burns_in_f64() {
-        // The second in groups of rows.
-        for rows in [30, 512] {
+        for rows in [31, 512] {
             let (input, upstream) = (random([rows, 48]), random([rows, 48]));
             let (gamma, beta) = (random([48]), random([48]));
             in_both(&input, |input, bound| {
@@ -322,7 +328,9 @@ mod tests {
 
     #[test]
     fn squares_are_summed_in_f64() {
-        let numbers = random([1000]);
-        near(sum_of_squares(numbers.clone()), &(exactly(&numbers) * exactly(&numbers)).sum(), 1e-12);
+        for count in [0, 7, 1000, 6144] {
+            let numbers = random([count]);
+            near(sum_of_squares(numbers.clone()), &(exactly(&numbers) * exactly(&numbers)).sum(), 1e-12);
+        }
     }
 }
