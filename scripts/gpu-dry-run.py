@@ -25,6 +25,8 @@ from checks import Table, flags
 LIMIT, PATIENCE = 900, 120
 # The exit status of the null driver where devices can go on no more.
 DEADLOCK = 86
+# How many kernels may be launched for a layer and a micro-batch.
+LAUNCHES = 65
 SMALL = dict(layers=4, width=64, context=32, micro_batch_size=2, sample=0)
 
 
@@ -85,9 +87,11 @@ class DryRun(Table):
         peak, launches = asked["peaks"]["0"], sum(asked["launched"].values())
         self.fails("a device with too little memory", "out of device memory", dict(devices=1, memory=peak // 3), **two)
         self.fails("a device that fails in training", "stage", dict(devices=1, fault=launches - 500), **two)
+        apart = dict(device="cuda:0,cuda:1", stages=2)
+        # So that no kernel is compiled where the watchdog looks.
+        self.start(dict(devices=2), steps=4, **apart)
         self.fails(
-            "one of two devices that fails in training", "stage", dict(devices=2, fault=launches - 500),
-            device="cuda:0,cuda:1", stages=2, watchdog=6, steps=20,
+            "one of two devices that fails in training", "stage", dict(devices=2, fault=launches - 500), watchdog=1, **{**apart, "steps": 20}
         )
 
     def trains(self, what, driver, **settings):
@@ -128,7 +132,7 @@ class DryRun(Table):
 
     def launches(self):
         """What one layer more launches for one micro-batch more, so that nothing else is counted."""
-        shape = dict(device="cuda:0", stages=1, width=1024, context=1024, micro_batch_size=8, precision="bf16")
+        shape = dict(device="cuda:0", stages=1, width=1024, context=1024, micro_batch_size=8)
 
         def launched(steps, **more):
             error, _, asked = self.start(dict(devices=1), steps=steps, **shape, **more)
@@ -136,13 +140,15 @@ class DryRun(Table):
                 raise RuntimeError(error)
             return sum(asked["launched"].values())
 
-        def of_a_step(layers, micro_batches):
+        def of_a_step(**more):
             # Behind the first steps, in which kernels are chosen, and fusion sees operations for the first time.
-            counts = [launched(steps, layers=layers, micro_batches=micro_batches) for steps in (4, 4, 8)]
+            counts = [launched(steps, **more) for steps in (4, 4, 8)]
             return (counts[2] - counts[1]) / 4
 
-        more = of_a_step(3, 4) - of_a_step(2, 4) - of_a_step(3, 2) + of_a_step(2, 2)
-        self.row("launches a layer and micro-batch, in bf16", f"{more / 2:g}")
+        for precision in ("bf16", "full"):
+            of = lambda layers, micro_batches: of_a_step(layers=layers, micro_batches=micro_batches, precision=precision)
+            more = (of(3, 4) - of(2, 4) - of(3, 2) + of(2, 2)) / 2
+            self.row(f"launches a layer and micro-batch, in {precision}", f"{more:g}", LAUNCHES, more <= LAUNCHES)
 
     def memory(self):
         def peak(**more):

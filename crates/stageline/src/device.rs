@@ -12,8 +12,9 @@ use crate::remote::{HostName, RemoteError, RemoteName, Token};
 pub enum DeviceName {
     /// The processor.
     Cpu,
-    /// An NVIDIA GPU, by its index. The first that is opened has burn fuse operations in the order in which they come, unless the
-    /// program has set [`BurnConfig`](burn::BurnConfig) before, or a `burn.toml` gives `fusion.beam_search.max_blocks`.
+    /// An NVIDIA GPU, by its index. The first that is opened sets [`BurnConfig`](burn::BurnConfig), if nothing has set or used it
+    /// before, so that burn fuses operations in the order in which they come; a `burn.toml` with a `fusion.beam_search.max_blocks` that
+    /// is not burn's own 5 is followed.
     Cuda(usize),
     /// A device that another host serves.
     Remote(RemoteName),
@@ -41,6 +42,11 @@ impl DeviceName {
             tracing::warn!(
                 "`{name}` is reached without encryption: who can read the network sees the token and all tensors"
             );
+        }
+        #[cfg(feature = "cuda")]
+        if names.iter().any(|name| matches!(name, Self::Cuda(_))) {
+            // Before a connection uses burn's settings.
+            crate::fusion::as_it_comes();
         }
         let begun: Vec<_> = names.iter().map(|name| name.begin(token)).collect();
         let mut opened = Vec::with_capacity(names.len());
@@ -84,10 +90,10 @@ impl DeviceName {
             Self::Cpu => Err(DeviceError::NotBuilt { device: self, feature: "flex" }),
             #[cfg(feature = "cuda")]
             Self::Cuda(index) => {
-                crate::fusion::as_it_comes();
                 // Asked first: the first operation on a device without a driver panics on another thread.
                 let found = Device::enumerate(burn::tensor::DeviceType::Cuda).into_vec().len();
                 if index < found {
+                    crate::fusion::as_it_comes();
                     computes(self, Device::cuda(index))
                 } else {
                     Err(DeviceError::NotFound { device: self, found })

@@ -44,7 +44,7 @@ mod tests {
     use burn::module::{Module, Param};
     use burn::nn::{EmbeddingConfig, LayerNormConfig, LinearConfig};
     use burn::optim::GradientsParams;
-    use burn::tensor::{Device, Distribution, Int, Tensor, TensorData};
+    use burn::tensor::{Device, Distribution, FloatDType, Int, Tensor, TensorData};
 
     use super::*;
     use crate::deferred::{Sum, collect};
@@ -202,6 +202,18 @@ mod tests {
         let mut sum = Sum::new(GradientsParams::new(), None);
         deferred.into_iter().for_each(|deferred| deferred.add_to(&mut sum));
         assert_eq!(bits(sum.gradients.remove::<2>(id).unwrap()), bits(expected));
+    }
+
+    #[test]
+    fn what_is_taken_of_an_embedding_often_counts_every_time_in_half_precision() {
+        let device = Device::flex();
+        let table = Tensor::<2>::zeros([2, 1], &device).cast(FloatDType::BF16);
+        let layer = Embedding { weight: Param::from_tensor(table.autodiff().require_grad()) };
+        let indices = Tensor::<2, Int>::ones([8, 125], &device).autodiff();
+        let gradients = layer.forward(indices).sum().backward();
+        let found = layer.weight.val().grad(&gradients).unwrap();
+        // One after the other in bf16, it would be 256.
+        assert_eq!(found.into_data().iter::<f32>().collect::<Vec<_>>(), [0.0, 1000.0]);
     }
 
     #[test]

@@ -20,6 +20,9 @@ pub fn causal_attention(query_key_value: Tensor<3>, heads: usize) -> Tensor<3> {
         heads > 0 && columns.is_multiple_of(3 * heads) && columns > 0,
         "{columns} columns are not the queries, keys and values of {heads} heads"
     );
+    if batch * length == 0 {
+        return query_key_value.slice_dim(2, 0..columns / 3);
+    }
     #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
     if let Some(output) = of_their_kernels!(one::causal_attention, &query_key_value, heads) {
         return output;

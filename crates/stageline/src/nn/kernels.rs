@@ -21,9 +21,14 @@ pub(crate) trait Kernels: Products {
     /// Whether it does on this device.
     fn are_there(device: &Device<Self>) -> bool;
 
-    /// Whether they take tensors of this type.
+    /// Whether they take numbers of this type.
     fn take(dtype: DType) -> bool {
         dtype == DType::F32
+    }
+
+    /// Whether they take this tensor: none that is empty.
+    fn takes<const D: usize>(tensor: &Tensor<D>) -> bool {
+        Self::take(tensor.dtype()) && tensor.shape().num_elements() > 0
     }
 
     fn gelu_of(input: &FloatTensor<Self>) -> FloatTensor<Self>;
@@ -91,13 +96,13 @@ pub(crate) use of_their_kernels;
 
 /// An operation of one input: `forward` gives its output, and what its backward needs.
 ///
-/// `None` where the input is no tensor of a backend and a device that have kernels for its type.
+/// `None` where the input is no tensor of a backend and a device that have kernels for it.
 pub(super) fn operation<B: Kernels, O: Backward<B, 1>, const D: usize, const E: usize>(
     backward: O,
     input: &Tensor<D>,
     forward: impl FnOnce(FloatTensor<B>) -> (FloatTensor<B>, O::State),
 ) -> Option<Tensor<E>> {
-    if !B::take(input.dtype()) {
+    if !B::takes(input) {
         return None;
     }
     if !input.device().is_autodiff() {
@@ -115,7 +120,8 @@ pub(super) fn operation<B: Kernels, O: Backward<B, 1>, const D: usize, const E: 
 /// The sum of the squares of a tensor of no graph, in f64: `[1]`. `None` where no kernel is.
 pub(crate) fn sum_of_squares<const D: usize>(tensor: &Tensor<D>) -> Option<Tensor<1>> {
     fn of<B: Kernels, const D: usize>(_: PhantomData<B>, tensor: &Tensor<D>) -> Option<Tensor<1>> {
-        let tensor = B::plain(tensor.clone()).filter(|tensor| B::are_there(&tensor.device()))?;
+        let is_some = |tensor: &FloatTensor<B>| B::are_there(&tensor.device()) && tensor.shape().num_elements() > 0;
+        let tensor = B::plain(tensor.clone()).filter(is_some)?;
         Some(B::of_plain(B::sum_of_squares(&tensor)))
     }
     of_their_kernels!(of, tensor)

@@ -127,7 +127,7 @@ mod one {
         }
     }
 
-    /// `None` where it is not on a device that has kernels for its type.
+    /// `None` where it is not on a device that has kernels for it.
     pub(super) fn layer_norm<B: Kernels, const D: usize>(
         _: PhantomData<B>,
         input: &Tensor<D>,
@@ -138,7 +138,7 @@ mod one {
         let (gamma_id, beta_id) = (gamma.id, beta.map(|beta| beta.id));
         let (gamma, beta) = (gamma.val(), beta.map(Param::val));
         let mut of_parameters = [gamma.dtype()].into_iter().chain(beta.as_ref().map(Tensor::dtype));
-        if !B::take(input.dtype()) || of_parameters.any(|dtype| dtype != input.dtype()) {
+        if !B::takes(input) || of_parameters.any(|dtype| dtype != input.dtype()) {
             return None;
         }
         if !input.device().is_autodiff() {

@@ -121,7 +121,7 @@ impl Products for Remote {
 
 impl Kernels for Remote {
     type Moments = Float;
-    /// Of all heads of all samples, one behind the other.
+    /// The input, and the weights of all heads of all samples, one behind the other.
     type Attended = (Float, Float);
 
     fn are_there(device: &Device<Remote>) -> bool {
