@@ -5,7 +5,9 @@ use burn::backend::tensor::{Device, FloatTensor, IntTensor};
 use burn::backend::{Cuda, TensorMetadata};
 use burn::tensor::{DType, Int, Shape, Tensor};
 
-use super::composed::{self, Attended, Moments};
+use super::composed::causal_attention::{self, Attended};
+use super::composed::layer_norm::{self, Moments};
+use super::composed::{cross_entropy, gelu, sums, table};
 use super::kernels::Kernels;
 use super::products::{Products, added_up};
 use crate::backends::Engine;
@@ -62,7 +64,7 @@ impl Products for Cuda {
     fn to_bias(gradient: Float) -> Float {
         match gradient.shape().num_elements() {
             0 => Self::linear_bias_backward(gradient),
-            _ => primitive(composed::sum_of_rows(&rows(&gradient))),
+            _ => primitive(sums::of_rows(&rows(&gradient))),
         }
     }
 
@@ -75,7 +77,7 @@ impl Products for Cuda {
             return added_up::<Self>(table, gradient, indices);
         }
         let indices = Tensor::<2, Int>::from_primitive::<Self>(indices).flatten(0, 1);
-        primitive(composed::to_table(rows(&gradient), indices, count))
+        primitive(table::added_up(rows(&gradient), indices, count))
     }
 }
 
@@ -92,31 +94,31 @@ impl Kernels for Cuda {
     }
 
     fn gelu_of(input: &Float) -> Float {
-        like(composed::gelu_of(&rows(input)), input)
+        like(gelu::values(&rows(input)), input)
     }
 
     fn gelu_to_input(input: &Float, gradient: &Float) -> Float {
-        like(composed::gelu_to_input(&rows(input), rows(gradient)), input)
+        like(gelu::to_input(&rows(input), rows(gradient)), input)
     }
 
     fn normalised(input: &Float, gamma: &Float, beta: Option<&Float>, epsilon: f32) -> (Float, Moments<Float>) {
         let (output, Moments { mean, over_deviation }) =
-            composed::normalised(&rows(input), of(gamma), beta.map(of), epsilon);
+            layer_norm::normalised(&rows(input), of(gamma), beta.map(of), epsilon);
         let moments = Moments { mean: primitive(mean), over_deviation: primitive(over_deviation) };
         (like(output, input), moments)
     }
 
     fn normalised_to_input(input: &Float, gamma: &Float, of_rows: &Moments<Float>, gradient: &Float) -> Float {
-        let to_input = composed::normalised_to_input(&rows(input), of(gamma), moments(of_rows), rows(gradient));
+        let to_input = layer_norm::to_input(&rows(input), of(gamma), moments(of_rows), rows(gradient));
         like(to_input, input)
     }
 
     fn normalised_to_parameters(input: &Float, of_rows: &Moments<Float>, gradient: &Float) -> [Float; 2] {
-        composed::normalised_to_parameters(&rows(input), moments(of_rows), &rows(gradient)).map(primitive)
+        layer_norm::to_parameters(&rows(input), moments(of_rows), &rows(gradient)).map(primitive)
     }
 
     fn causal_attention(input: &Float, heads: usize) -> (Float, Attended<Float>) {
-        let (values, Attended { parts, weights, output }) = composed::causal_attention(of(input), heads);
+        let (values, Attended { parts, weights, output }) = causal_attention::attended(of(input), heads);
         let [parts, weights, output] = [parts, weights, output].map(primitive);
         (primitive(values), Attended { parts, weights, output })
     }
@@ -124,12 +126,12 @@ impl Kernels for Cuda {
     fn causal_attention_to_input(attended: &Attended<Float>, heads: usize, gradient: &Float) -> Float {
         let Attended { parts, weights, output } = attended;
         let attended = Attended { parts: of(parts), weights: of(weights), output: of(output) };
-        primitive(composed::causal_attention_to_input(attended, heads, of(gradient)))
+        primitive(causal_attention::to_input(attended, heads, of(gradient)))
     }
 
     /// Beside the sum, the logarithm of what each class comes to.
     fn cross_entropy(logits: &Float, targets: &IntTensor<Cuda>) -> [Float; 2] {
-        let (sum, likelihoods) = composed::cross_entropy(of(logits), Tensor::from_primitive::<Cuda>(targets.clone()));
+        let (sum, likelihoods) = cross_entropy::summed(of(logits), Tensor::from_primitive::<Cuda>(targets.clone()));
         [primitive(sum), primitive(likelihoods)]
     }
 
@@ -140,11 +142,11 @@ impl Kernels for Cuda {
         gradient: &Float,
     ) -> Float {
         let targets = Tensor::from_primitive::<Cuda>(targets.clone());
-        primitive(composed::cross_entropy_to_logits(&of(logits), of(likelihoods), targets, of(gradient)))
+        primitive(cross_entropy::to_logits(&of(logits), of(likelihoods), targets, of(gradient)))
     }
 
     /// In one order for the kernels that autotune has chosen.
     fn sum_of_squares(tensor: &Float) -> Float {
-        primitive(composed::sum_of_squares(flat(tensor)))
+        primitive(sums::of_squares(flat(tensor)))
     }
 }
