@@ -2,7 +2,7 @@
 # Checks and measures stageline on the NVIDIA GPUs of this machine, and writes gpu-check.json and gpu-check.md.
 #
 #     cargo build --release --features cuda --example gpt
-#     scripts/gpu-check.sh [--device cuda:0] [--program target/release/examples/gpt] [--out .] [--quick]
+#     scripts/gpu-check.sh [--device cuda:0] [--program target/release/examples/gpt] [--out .] [--quick] [--only throughput]
 #
 # Needs Python 3; with torch in it, the same model is timed in PyTorch on the same GPU. `--device cpu --quick` tries the
 # script itself where there is no GPU.

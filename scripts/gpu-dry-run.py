@@ -150,7 +150,7 @@ class DryRun(Table):
         for precision in ("bf16", "full"):
             of = lambda layers, micro_batches: of_a_step(layers=layers, micro_batches=micro_batches, precision=precision)
             more = (of(3, 4) - of(2, 4) - of(3, 2) + of(2, 2)) / 2
-            self.row(f"launches a layer and micro-batch, in {precision}", f"{more:g}", LAUNCHES, more <= LAUNCHES)
+            self.row(f"launches a layer and micro-batch, in {precision}", f"{more:g}", f"{LAUNCHES}", more <= LAUNCHES)
 
     def memory(self):
         def peak(**more):

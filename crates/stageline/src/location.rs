@@ -38,6 +38,11 @@ pub(crate) fn between_gpus(from: &Device, to: &Device) -> bool {
     is_gpu(from) && is_gpu(to) && from.clone().inner() != to.clone().inner()
 }
 
+/// Whether both are one GPU of this host, on which every thread has a stream of its own.
+pub(crate) fn one_gpu(from: &Device, to: &Device) -> bool {
+    is_gpu(from) && from.clone().inner() == to.clone().inner()
+}
+
 /// The communication stream of each stage's device: one for every GPU of this host, if there are several.
 pub(crate) fn communication_streams(devices: &[Device]) -> Vec<Option<usize>> {
     let mut gpus: Vec<Device> = Vec::new();
@@ -60,7 +65,7 @@ mod tests {
     fn cores_have_no_communication_stream() {
         let autodiff = Device::flex().autodiff();
         assert!(!between_gpus(&autodiff, &Device::flex()) && share_memory(&autodiff, &Device::flex()));
-        assert!(!is_remote(&autodiff));
+        assert!(!is_remote(&autodiff) && !one_gpu(&autodiff, &autodiff));
         assert_eq!(communication_streams(&[Device::flex(), autodiff]), [None, None]);
     }
 }

@@ -5,7 +5,7 @@
 use burn::tensor::kind::Basic;
 use burn::tensor::{Bool, Device, Int, Tensor};
 
-use crate::location::between_gpus;
+use crate::location::{between_gpus, one_gpu};
 use crate::payload::{Payload, PayloadMapper};
 use crate::remote::{by_the_host, moved};
 
@@ -14,9 +14,18 @@ pub(crate) fn place<P: Payload>(payload: P, device: &Device) -> P {
     payload.map(&mut Place(device))
 }
 
-/// Places a tensor on a device, out of any graph.
-pub(crate) fn place_tensor<const D: usize>(tensor: Tensor<D>, device: &Device) -> Tensor<D> {
-    Place(device).float(tensor)
+/// Places a tensor on a device for another thread, out of any graph.
+pub(crate) fn hand_tensor<const D: usize>(tensor: Tensor<D>, device: &Device) -> Tensor<D> {
+    Place(device).float(for_another_thread(tensor.inner(), device))
+}
+
+/// A tensor that another thread goes on with on the same GPU, in memory of its own.
+///
+/// The other thread's stream waits for the one that has written it only if it has not waited since the memory was *allocated*
+/// (cubecl 0.11), and fusion writes results into memory of operands. To flip something is a kernel by itself, which writes where
+/// nothing was.
+pub(crate) fn for_another_thread<const D: usize, K: Basic>(tensor: Tensor<D, K>, to: &Device) -> Tensor<D, K> {
+    if one_gpu(&tensor.device(), to) { tensor.flip([0]).flip([0]) } else { tensor }
 }
 
 struct Place<'a>(&'a Device);

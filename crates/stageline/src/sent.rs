@@ -12,6 +12,7 @@ use burn::tensor::kind::Basic;
 use burn::tensor::{Device, Tensor};
 
 use crate::location::between_gpus;
+use crate::placing::for_another_thread;
 use crate::remote::moved;
 
 /// The last that one end of a boundary sent.
@@ -44,7 +45,7 @@ impl Sent {
         to: &Device,
     ) -> Tensor<D, K> {
         if !between_gpus(&tensor.device(), to) {
-            return moved(tensor, to);
+            return moved(for_another_thread(tensor, to), to);
         }
         // Without gaps, or burn would send a copy that nobody keeps.
         let shape = tensor.shape();

@@ -8,7 +8,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor};
 
 use crate::erased::Erased;
-use crate::placing::place_tensor;
+use crate::placing::hand_tensor;
 use crate::stop::{Stopped, Waits};
 use crate::threads::{Receiver, Sender, bounded};
 use crate::unify::{is_trained, unify, with_value};
@@ -112,7 +112,7 @@ impl ModuleVisitor for TakeGradients<'_> {
         if self.ids.contains(&param.id)
             && let Some(gradient) = self.gradients.remove::<D>(param.id)
         {
-            self.taken.insert(param.id, Erased::new(place_tensor(gradient, self.owner)));
+            self.taken.insert(param.id, Erased::new(hand_tensor(gradient, self.owner)));
         }
     }
 }
@@ -145,7 +145,7 @@ struct ReadValues<'a> {
 impl ModuleVisitor for ReadValues<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         if self.ids.contains(&param.id) && is_trained(param) {
-            self.values.insert(param.id, Erased::new(place_tensor(param.val(), self.holder)));
+            self.values.insert(param.id, Erased::new(hand_tensor(param.val(), self.holder)));
         }
     }
 }

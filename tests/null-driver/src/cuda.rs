@@ -342,7 +342,7 @@ pub unsafe extern "C" fn cuModuleLoadData(module: *mut usize, image: *const c_ch
         }
     }
     let number = driver().with(|state| {
-        state.ledger.kernels += 1;
+        state.ledger.kernels.push(name.to_owned());
         state.functions.push(Function { name: name.to_owned(), buffers: ptx::buffers(&text) });
         state.functions.len()
     });

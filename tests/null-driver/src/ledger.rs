@@ -20,8 +20,8 @@ pub struct Ledger {
     pub launched: u64,
     /// Each of them in its order, where that is asked for.
     pub order: Vec<String>,
-    /// How many kernels were loaded.
-    pub kernels: u64,
+    /// The kernels that were loaded, in their order: the first is number 1.
+    pub kernels: Vec<String>,
     /// Of each device, in use and at most, in bytes.
     pub memory: BTreeMap<i32, [u64; 2]>,
     /// How often memory was asked for.
@@ -60,7 +60,7 @@ impl Ledger {
         let _ = writeln!(text, " \"waits\": {},", object(&self.waits));
         let _ = writeln!(text, " \"held_up\": {},", self.held_up);
         let _ = writeln!(text, " \"to_device\": {:?},\n \"to_host\": {:?},", self.to_device, self.to_host);
-        let _ = writeln!(text, " \"kernels\": {},\n \"allocations\": {},", self.kernels, self.allocations);
+        let _ = writeln!(text, " \"kernels\": {},\n \"allocations\": {},", list(&self.kernels), self.allocations);
         let _ = writeln!(text, " \"launched\": {},", object(by_device));
         let _ = writeln!(text, " \"launches\": {},", object(launches));
         let _ = writeln!(text, " \"peaks\": {},", object(peaks));
