@@ -27,8 +27,8 @@ LIMIT, PATIENCE = 900, 120
 DEADLOCK = 86
 # That of the example where the watchdog gives up.
 STALLED = 3
-# How many kernels may be launched for a layer and a micro-batch.
-LAUNCHES = 65
+# How many kernels may be launched for a layer and a micro-batch, by precision: a little more than there are.
+LAUNCHES = dict(bf16=65, full=80)
 SMALL = dict(layers=4, width=64, context=32, micro_batch_size=2, sample=0)
 
 
@@ -147,10 +147,10 @@ class DryRun(Table):
             counts = [launched(steps, **more) for steps in (4, 4, 8)]
             return (counts[2] - counts[1]) / 4
 
-        for precision in ("bf16", "full"):
+        for precision, bar in LAUNCHES.items():
             of = lambda layers, micro_batches: of_a_step(layers=layers, micro_batches=micro_batches, precision=precision)
             more = (of(3, 4) - of(2, 4) - of(3, 2) + of(2, 2)) / 2
-            self.row(f"launches a layer and micro-batch, in {precision}", f"{more:g}", f"{LAUNCHES}", more <= LAUNCHES)
+            self.row(f"launches a layer and micro-batch, in {precision}", f"{more:g}", f"{bar}", more <= bar)
 
     def memory(self):
         def peak(**more):
