@@ -149,7 +149,7 @@ impl PayloadMapper for Departure<'_> {
         if between_gpus(&tensor.device(), self.device) {
             self.sent.send(tensor.int(), self.device).bool()
         } else {
-            moved(tensor, self.device)
+            self.sent.send(tensor, self.device)
         }
     }
 }
