@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """The example on GPUs that are not there: what it asks of them, and what it says when they fail.
 
-    cargo build --release -p stageline-null-driver
+    cargo build --release -p stageline-emulated-gpu
     cargo build --release --features cuda --example gpt
     scripts/gpu-dry-run.py [--devices 4] [--ptxas .../bin/ptxas] [--out .] [--quick]
 
-The null driver (tests/null-driver) takes the place of libcuda and libnccl: nothing is computed, but streams, events and
-transfers keep their order, so deadlocks show, and uses of memory in no order. Kernels are compiled as for an H200, for which CUDA_PATH has to name a CUDA
-toolkit, or the folder of pip's nvidia-cuda-nvcc that has nvvm/libdevice. With --ptxas they are assembled, too. Two of the errors
-are those of a machine without a CUDA driver and without a toolkit in its usual places.
+The emulated GPU (tests/emulated-gpu) takes the place of libcuda and libnccl: streams, events and transfers keep their order, so
+deadlocks show, and uses of memory in no order. Kernels are compiled as for an H200, for which CUDA_PATH has to name a CUDA
+toolkit, or the folder of pip's nvidia-cuda-nvcc that has nvvm/libdevice. With --ptxas they are assembled, too. In `values` they are
+run, on the CPU; elsewhere nothing is computed. Two of the errors are those of a machine without a CUDA driver and without a toolkit in
+its usual places.
 """
 
 import argparse
@@ -23,12 +24,14 @@ from checks import Table, flags
 
 # How long a run may take, and how long devices may stand still before that is a deadlock, in seconds.
 LIMIT, PATIENCE = 900, 120
-# The exit status of the null driver where devices can go on no more.
+# The exit status of the emulated GPU where devices can go on no more.
 DEADLOCK = 86
 # That of the example where the watchdog gives up.
 STALLED = 3
 # How many kernels may be launched for a layer and a micro-batch, by precision: a little more than there are.
 LAUNCHES = dict(bf16=65, full=80)
+# How far losses and gradients' norms may be from the CPU's, relative, by precision.
+VALUES = dict(full=1e-5, bf16=2e-3)
 SMALL = dict(layers=4, width=64, context=32, micro_batch_size=2, sample=0)
 
 
@@ -52,7 +55,7 @@ class DryRun(Table):
             environment["CUDA_PATH"] = cuda_path
         if driver is not None:
             files = dict(ledger=ledger, kernels=self.kernels, patience=PATIENCE)
-            environment["STAGELINE_NULL_DRIVER"] = ",".join(f"{name}={value}" for name, value in {**files, **driver}.items())
+            environment["STAGELINE_EMULATED_GPU"] = ",".join(f"{name}={value}" for name, value in {**files, **driver}.items())
             environment["LD_LIBRARY_PATH"] = str(self.folder)
         command = [self.arguments.program, *flags({**SMALL, **settings}), "--data", self.arguments.data, "--log", str(log)]
         try:
@@ -122,6 +125,28 @@ class DryRun(Table):
                 )
         self.trains("2 replicas on 4 GPUs", dict(devices=4), device="cuda:0,cuda:1,cuda:2,cuda:3", stages=2, replicas=2)
 
+    def values(self):
+        """What kernels compute: the losses and gradients' norms of a few steps, against those of the CPU's own path."""
+        ways = {
+            "P = 1": dict(device="cuda:0", stages=1),
+            "P = 2 on one GPU": dict(device="cuda:0", stages=2),
+            "P = 2 on two GPUs": dict(device="cuda:0,cuda:1", stages=2),
+        }
+        for precision, bar in VALUES.items():
+            same = dict(steps=3, micro_batches=4, precision=precision)
+            told = lambda steps: [step[figure] for step in steps for figure in ("loss", "gradient_norm")]
+            error, on_cpu, _ = self.start(device="cpu", stages=1, **same)
+            if error:
+                raise RuntimeError(error)
+            for way, how in list(ways.items())[: 1 if self.arguments.quick else None]:
+                driver = dict(devices=how["device"].count(",") + 1, computes=1, memory=4 << 30)
+                error, steps, _ = self.start(driver, watchdog=LIMIT, **how, **same)
+                if error:
+                    self.row(f"{precision}, {way}", error[-600:], "to its end", False)
+                    continue
+                off = max(abs(one - other) / abs(other) for one, other in zip(told(steps), told(on_cpu), strict=True))
+                self.row(f"losses and norms in {precision}, {way}, against the CPU's", f"{off:.1e}", f"{bar:g}", off <= bar)
+
     def waits(self):
         """How often the host waits for the device in a step, between runs that have all their kernels."""
         _, few, many = (self.trains(f"{steps} steps", dict(devices=1), device="cuda:0", stages=2, steps=steps) for steps in (2, 6, 16))
@@ -182,17 +207,17 @@ class DryRun(Table):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", default="target/release/examples/gpt")
-    parser.add_argument("--driver", default="target/release/libstageline_null_driver.so")
+    parser.add_argument("--driver", default="target/release/libstageline_emulated_gpu.so")
     parser.add_argument("--devices", type=int, default=4, help="how many GPUs there are to seem")
     parser.add_argument("--data", default="crates", help="a text, or a folder of them")
     parser.add_argument("--ptxas", help="NVIDIA's assembler, as in pip's nvidia-cuda-nvcc")
     parser.add_argument("--out", default=".")
     parser.add_argument("--quick", action="store_true", help="fewer schedules")
-    parser.add_argument("--only", nargs="*", default=["errors", "cuts", "waits", "launches", "memory", "assembles"])
+    parser.add_argument("--only", nargs="*", default=["errors", "cuts", "values", "waits", "launches", "memory", "assembles"])
     run = DryRun(parser.parse_args())
     for part in run.arguments.only:
         run.check(part, getattr(run, part))
-    run.write(run.arguments.out, "gpu-dry-run", "No GPU: the null driver, as H200s")
+    run.write(run.arguments.out, "gpu-dry-run", "No GPU: emulated H200s")
     sys.exit(run.has_failed())
 
 

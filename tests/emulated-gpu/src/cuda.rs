@@ -2,11 +2,14 @@
 #![allow(non_snake_case)]
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::sync::Arc;
 
 use crate::clocks::Access;
 use crate::driver::{CURRENT, Function, State, driver};
-use crate::machine::Work;
-use crate::ptx;
+use crate::kernel::{self, Launch, Program};
+use crate::machine::{Effect, Work};
+use crate::memory::{self, Ranges};
+use crate::ptx::{self, Entry};
 
 /// A result: 0, or an error's number.
 pub type Result = c_int;
@@ -60,7 +63,7 @@ pub unsafe extern "C" fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> Resu
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, length: c_int, _device: c_int) -> Result {
-    let text = c"none (as an H200)";
+    let text = c"emulated H200";
     let Ok(length) = usize::try_from(length) else { return INVALID_VALUE };
     let bytes = text.to_bytes_with_nul();
     if length < bytes.len() {
@@ -194,9 +197,13 @@ fn allocate(state: &mut State, device: i32, bytes: u64) -> Option<u64> {
     if state.ledger.used(device) + bytes > driver().settings.memory {
         return None;
     }
-    state.address += ALIGNMENT;
-    let address = state.address;
-    state.address += bytes.next_multiple_of(ALIGNMENT);
+    let address = if driver().settings.computes {
+        memory::allocate(bytes as usize, ALIGNMENT as usize)?
+    } else {
+        let address = state.address + ALIGNMENT;
+        state.address = address + bytes.next_multiple_of(ALIGNMENT);
+        address
+    };
     state.allocations.insert(address, (device, bytes));
     state.ledger.allocate(device, bytes);
     Some(address)
@@ -239,6 +246,7 @@ pub unsafe extern "C" fn cuMemFreeAsync(pointer: u64, _stream: u64) -> Result {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAllocHost_v2(pointer: *mut *mut c_void, bytes: usize) -> Result {
     let words: &'static mut [u128] = Vec::leak(vec![0; bytes.div_ceil(16)]);
+    driver().with(|state| state.pinned.push((words.as_ptr() as u64, bytes as u64)));
     // SAFETY: as `give` says.
     unsafe { give(pointer, words.as_mut_ptr().cast()) }
 }
@@ -248,9 +256,54 @@ pub unsafe extern "C" fn cuMemFreeHost(_pointer: *mut c_void) -> Result {
     SUCCESS
 }
 
-/// A copy between a host and a device, whose end is there.
-fn copied(address: u64, bytes: usize, to_device: bool, stream: u64) -> Result {
-    let bytes = bytes as u64;
+/// A copy of rows, each so many bytes behind the other.
+#[derive(Clone, Copy)]
+struct Rows {
+    from: u64,
+    from_pitch: usize,
+    to: u64,
+    to_pitch: usize,
+    width: usize,
+    height: usize,
+}
+
+impl Rows {
+    fn one(from: u64, to: u64, bytes: usize) -> Self {
+        Self { from, from_pitch: bytes, to, to_pitch: bytes, width: bytes, height: 1 }
+    }
+
+    /// How far they reach.
+    fn extent(&self, pitch: usize) -> u64 {
+        (pitch * self.height.saturating_sub(1) + self.width) as u64
+    }
+
+    /// Where values count: what comes from memory of the host that is not pinned is read at once, all else when its turn comes.
+    fn effect(self, state: &State) -> Option<Effect> {
+        if !driver().settings.computes {
+            return None;
+        }
+        let within = |begin: u64, bytes: u64| (begin..begin + bytes).contains(&self.from);
+        let is_kept = state.pinned.iter().any(|(begin, bytes)| within(*begin, *bytes))
+            || state.allocations.iter().any(|(begin, (_, bytes))| within(*begin, *bytes));
+        let mut staged = Vec::new();
+        if !is_kept {
+            staged = vec![0_u8; self.extent(self.from_pitch) as usize];
+            memory::copy(staged.as_mut_ptr() as u64, self.from, staged.len());
+        }
+        Some(Box::new(move || {
+            let from = if staged.is_empty() { self.from } else { staged.as_ptr() as u64 };
+            for row in 0..self.height {
+                memory::copy(self.to + (row * self.to_pitch) as u64, from + (row * self.from_pitch) as u64, self.width);
+            }
+            Ok(())
+        }))
+    }
+}
+
+/// A copy between a host and a device.
+fn copied(rows: Rows, to_device: bool, stream: u64) -> Result {
+    let (address, pitch) = if to_device { (rows.to, rows.to_pitch) } else { (rows.from, rows.from_pitch) };
+    let bytes = rows.extent(pitch);
     driver().with(|state| {
         if let Some(error) = state.error_of(state.machine.device_of(stream)) {
             return error;
@@ -259,13 +312,17 @@ fn copied(address: u64, bytes: usize, to_device: bool, stream: u64) -> Result {
         let [copies, total] = if to_device { &mut ledger.to_device } else { &mut ledger.to_host };
         *copies += 1;
         *total += bytes;
-        state.machine.add(stream, Work::Copy(vec![Access { address, bytes, writes: to_device }]));
+        let effect = rows.effect(state);
+        state.machine.add_with(stream, Work::Copy(vec![Access { address, bytes, writes: to_device }]), effect);
         SUCCESS
     })
 }
 
-/// Fills what a copy to the host would.
+/// Fills what a copy to the host would, where there are no values.
 unsafe fn fill(host: *mut c_void, bytes: usize) {
+    if driver().settings.computes {
+        return;
+    }
     for at in 0..bytes {
         // SAFETY: the caller has room for so many bytes.
         unsafe { host.cast::<u8>().add(at).write(READ[at % 4]) };
@@ -273,21 +330,24 @@ unsafe fn fill(host: *mut c_void, bytes: usize) {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(to: u64, _from: *const c_void, bytes: usize, stream: u64) -> Result {
-    copied(to, bytes, true, stream)
+pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, bytes: usize, stream: u64) -> Result {
+    copied(Rows::one(from as u64, to, bytes), true, stream)
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usize, stream: u64) -> Result {
     // SAFETY: the caller copies so many bytes there.
     unsafe { fill(to, bytes) };
-    copied(from, bytes, false, stream)
+    copied(Rows::one(from, to as u64, bytes), false, stream)
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: u64) -> Result {
     let access = |address, writes| Access { address, bytes: bytes as u64, writes };
-    driver().with(|state| state.machine.add(stream, Work::Copy(vec![access(from, false), access(to, true)])));
+    driver().with(|state| {
+        let effect = Rows::one(from, to, bytes).effect(state);
+        state.machine.add_with(stream, Work::Copy(vec![access(from, false), access(to, true)]), effect);
+    });
     SUCCESS
 }
 
@@ -317,15 +377,23 @@ pub unsafe extern "C" fn cuMemcpy2DAsync_v2(copy: *const Copy2d, stream: u64) ->
     const HOST: c_uint = 1;
     // SAFETY: the API's own layout, and the caller's pointer to one.
     let copy = unsafe { &*copy };
-    let extent = |pitch: usize| pitch * copy.height.saturating_sub(1) + copy.width;
-    if copy.to_kind != HOST {
-        return copied(copy.to_device, extent(copy.to_pitch), true, stream);
+    let to_device = copy.to_kind != HOST;
+    let rows = Rows {
+        from: if to_device { copy.from_host as u64 } else { copy.from_device },
+        from_pitch: copy.from_pitch,
+        to: if to_device { copy.to_device } else { copy.to_host as u64 },
+        to_pitch: copy.to_pitch,
+        width: copy.width,
+        height: copy.height,
+    };
+    if to_device {
+        return copied(rows, true, stream);
     }
     for row in 0..copy.height {
         // SAFETY: rows of that width, so far apart.
         unsafe { fill(copy.to_host.byte_add(row * copy.to_pitch), copy.width) };
     }
-    copied(copy.from_device, extent(copy.from_pitch), false, stream)
+    copied(rows, false, stream)
 }
 
 /// Modules are numbers, and each has one function of that number.
@@ -333,7 +401,8 @@ pub unsafe extern "C" fn cuMemcpy2DAsync_v2(copy: *const Copy2d, stream: u64) ->
 pub unsafe extern "C" fn cuModuleLoadData(module: *mut usize, image: *const c_char) -> Result {
     // SAFETY: PTX is text that ends with 0.
     let text = unsafe { CStr::from_ptr(image) }.to_string_lossy();
-    let name = ptx::name(&text);
+    let Some(entry) = Entry::read(&text) else { return INVALID_VALUE };
+    let name = &entry.name;
     if let Some(folder) = &driver().settings.kernels {
         let written = std::fs::create_dir_all(folder)
             .and_then(|()| std::fs::write(folder.join(format!("{name}.ptx")), text.as_bytes()));
@@ -342,8 +411,9 @@ pub unsafe extern "C" fn cuModuleLoadData(module: *mut usize, image: *const c_ch
         }
     }
     let number = driver().with(|state| {
-        state.ledger.kernels.push(name.to_owned());
-        state.functions.push(Function { name: name.to_owned(), buffers: ptx::buffers(&text) });
+        state.ledger.kernels.push(name.clone());
+        let program = driver().settings.computes.then(|| Arc::new(Program::compile(&entry)));
+        state.functions.push(Function { name: name.clone(), buffers: ptx::buffers(&entry), program });
         state.functions.len()
     });
     // SAFETY: as `give` says.
@@ -366,6 +436,27 @@ pub unsafe extern "C" fn cuFuncSetAttribute(_function: usize, _attribute: c_uint
     SUCCESS
 }
 
+/// What a launch does, with the memory that there is when it is asked for.
+unsafe fn running(
+    program: &Arc<std::result::Result<Program, String>>,
+    mut launch: Launch,
+    arguments: *const *const u64,
+    state: &State,
+) -> Effect {
+    if let Ok(program) = program.as_ref() {
+        let end = program.parameters.iter().map(|(begin, bytes)| begin + bytes).max().unwrap_or(0);
+        launch.parameters = vec![0; end];
+        for (index, (begin, bytes)) in program.parameters.iter().enumerate() {
+            // SAFETY: as the caller says, and a parameter is as long as it is declared.
+            let argument = unsafe { std::slice::from_raw_parts((*arguments.add(index)).cast::<u8>(), *bytes) };
+            launch.parameters[*begin..][..*bytes].copy_from_slice(argument);
+        }
+    }
+    let memory = Ranges::of(state.allocations.iter().map(|(begin, (_, bytes))| (*begin, *bytes)));
+    let program = Arc::clone(program);
+    Box::new(move || kernel::run(program.as_ref().as_ref().map_err(String::clone)?, &launch, &memory))
+}
+
 #[unsafe(no_mangle)]
 #[allow(clippy::too_many_arguments)]
 pub unsafe extern "C" fn cuLaunchKernel(
@@ -373,10 +464,10 @@ pub unsafe extern "C" fn cuLaunchKernel(
     grid_x: c_uint,
     grid_y: c_uint,
     grid_z: c_uint,
-    _block_x: c_uint,
-    _block_y: c_uint,
-    _block_z: c_uint,
-    _shared: c_uint,
+    block_x: c_uint,
+    block_y: c_uint,
+    block_z: c_uint,
+    shared: c_uint,
     stream: u64,
     arguments: *const *const u64,
     _extra: *mut *mut c_void,
@@ -393,7 +484,7 @@ pub unsafe extern "C" fn cuLaunchKernel(
             return error;
         }
         let ledger = &mut state.ledger;
-        let Function { name, buffers } = &state.functions[function - 1];
+        let Function { name, buffers, program } = &state.functions[function - 1];
         *ledger.launches.entry((name.clone(), device)).or_default() += 1;
         if driver().settings.launches.is_some() {
             let of_buffers = buffers.iter().flatten().map(|writes| if *writes { 'w' } else { 'r' });
@@ -408,7 +499,15 @@ pub unsafe extern "C" fn cuLaunchKernel(
             })
         });
         let uses = uses.collect();
-        state.machine.add(stream, Work::Launch(function, uses));
+        let launch = Launch {
+            grid: [grid_x, grid_y, grid_z],
+            block: [block_x, block_y, block_z],
+            shared: shared as usize,
+            parameters: Vec::new(),
+        };
+        // SAFETY: there is a pointer to each of a kernel's parameters.
+        let effect = program.as_ref().map(|program| unsafe { running(program, launch, arguments, state) });
+        state.machine.add_with(stream, Work::Launch(function, uses), effect);
         SUCCESS
     })
 }

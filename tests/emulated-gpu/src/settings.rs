@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// From `STAGELINE_NULL_DRIVER`, such as `devices=4,memory=150754820096,ledger=asked.json`.
+/// From `STAGELINE_EMULATED_GPU`, such as `devices=4,memory=150754820096,ledger=asked.json`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// How many there are.
@@ -19,6 +19,8 @@ pub struct Settings {
     pub meeting_hosts: bool,
     /// How long nothing may move while a host waits, before that is a deadlock.
     pub patience: Duration,
+    /// Whether kernels are run, and memory is there.
+    pub computes: bool,
     /// Where what was asked is written at the end.
     pub ledger: Option<PathBuf>,
     /// Where every launch is written at the end, in their order.
@@ -46,6 +48,7 @@ impl Settings {
             },
             meeting_hosts: number(&mut given, "meeting", 0)? != 0,
             patience: Duration::from_secs(number(&mut given, "patience", 60)?),
+            computes: number(&mut given, "computes", 0)? != 0,
             ledger: given.remove("ledger").map(PathBuf::from),
             launches: given.remove("launches").map(PathBuf::from),
             kernels: given.remove("kernels").map(PathBuf::from),

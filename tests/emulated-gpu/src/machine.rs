@@ -4,11 +4,15 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 
 use crate::clocks::{Access, By, Clock, Uncertain};
+use crate::memory;
 
 /// By its number; 0 is none.
 pub type StreamId = u64;
 /// By its number; 0 is none.
 pub type EventId = u64;
+
+/// What something does to memory that is there; or why it cannot.
+pub type Effect = Box<dyn FnOnce() -> Result<(), String> + Send>;
 
 /// Something that a stream is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,11 +47,17 @@ pub struct Ends {
 /// How many records of an event are remembered.
 const RECORDS: u64 = 64;
 
-#[derive(Debug)]
+/// What a stream has yet to do.
+struct Asked {
+    work: Work,
+    effect: Option<Effect>,
+    /// What its host knew when it asked for that.
+    host: Clock,
+}
+
 struct Stream {
     device: i32,
-    /// What it has yet to do, with what its host knew when it asked for that.
-    work: VecDeque<(Work, Clock)>,
+    work: VecDeque<Asked>,
     /// How many kernels it has run.
     kernels: u64,
     clock: Clock,
@@ -66,7 +76,7 @@ struct Event {
 }
 
 /// The devices' streams.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Machine {
     streams: BTreeMap<StreamId, Stream>,
     events: HashMap<EventId, Event>,
@@ -76,6 +86,10 @@ pub struct Machine {
     pub uncertain: Uncertain,
     /// How much was ever done.
     pub moved: u64,
+    /// Whether memory is there, so that what is sent arrives.
+    pub carries: bool,
+    /// The device on which something could not be done, and why.
+    pub fault: Option<(i32, String)>,
 }
 
 impl Machine {
@@ -99,7 +113,7 @@ impl Machine {
     /// What waits for it still does.
     pub fn forget_event(&mut self, event: EventId) {
         let mut works = self.streams.values().flat_map(|stream| &stream.work);
-        if !works.any(|(work, _)| matches!(work, Work::Wait(of, _) | Work::Record(of, _) if *of == event)) {
+        if !works.any(|asked| matches!(&asked.work, Work::Wait(of, _) | Work::Record(of, _) if *of == event)) {
             self.events.remove(&event);
         }
     }
@@ -113,8 +127,12 @@ impl Machine {
     }
 
     pub fn add(&mut self, stream: StreamId, work: Work) {
+        self.add_with(stream, work, None);
+    }
+
+    pub fn add_with(&mut self, stream: StreamId, work: Work, effect: Option<Effect>) {
         if let Some(stream) = self.streams.get_mut(&stream) {
-            stream.work.push_back((work, self.host.clone()));
+            stream.work.push_back(Asked { work, effect, host: self.host.clone() });
             self.advance();
         }
     }
@@ -178,7 +196,7 @@ impl Machine {
     }
 
     fn head(&self, stream: StreamId) -> Option<&Work> {
-        self.streams[&stream].work.front().map(|(work, _)| work)
+        self.streams[&stream].work.front().map(|asked| &asked.work)
     }
 
     fn advance_one(&mut self, stream: StreamId) -> bool {
@@ -199,6 +217,9 @@ impl Machine {
         let Some(peer) = self.streams.keys().copied().find(|id| self.head(*id).is_some_and(&is_other)) else {
             return false;
         };
+        if self.carries {
+            self.carry([stream, peer]);
+        }
         [stream, peer].into_iter().for_each(|stream| self.run(stream));
         let clocks = [stream, peer].map(|stream| self.streams[&stream].clock.clone());
         for stream in [stream, peer] {
@@ -208,10 +229,26 @@ impl Machine {
         true
     }
 
+    /// What is sent arrives.
+    fn carry(&self, streams: [StreamId; 2]) {
+        let [mut from, mut to, mut length] = [0; 3];
+        for stream in streams {
+            match self.head(stream) {
+                Some(Work::Send(ends, address)) => (from, length) = (*address, ends.bytes),
+                Some(Work::Receive(_, address)) => to = *address,
+                _ => {}
+            }
+        }
+        memory::copy(to, from, length as usize);
+    }
+
     /// Does what is at the head of a stream.
     fn run(&mut self, id: StreamId) {
         let stream = self.streams.get_mut(&id).expect("a stream that has a head");
-        let (work, host) = stream.work.pop_front().expect("a head");
+        let Asked { work, effect, host } = stream.work.pop_front().expect("a head");
+        if let Some(Err(fault)) = effect.map(|effect| effect()) {
+            self.fault.get_or_insert((stream.device, fault));
+        }
         stream.clock.join(&host);
         let (accesses, by) = match work {
             Work::Launch(number, accesses) => {
@@ -252,7 +289,7 @@ impl fmt::Display for Machine {
                 "stream {id} of device {}: {} to do, the first {:?}",
                 stream.device,
                 stream.work.len(),
-                stream.work[0].0
+                stream.work[0].work
             )?;
         }
         Ok(())

@@ -4,9 +4,10 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, c_char, c_int, c_ulong};
 use std::path::Path;
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::kernel::Program;
 use crate::ledger::Ledger;
 use crate::machine::{Ends, Machine};
 use crate::settings::Settings;
@@ -17,6 +18,9 @@ unsafe extern "C" {
     fn pthread_self() -> c_ulong;
     fn pthread_getname_np(thread: c_ulong, name: *mut c_char, length: usize) -> c_int;
 }
+
+/// What a device answers on which a kernel could not go on.
+const ILLEGAL_ADDRESS: c_int = 700;
 
 /// How a process ends whose devices can go on no more.
 pub const DEADLOCK: c_int = 86;
@@ -29,12 +33,14 @@ pub struct Driver {
 }
 
 /// What changes.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct State {
     pub machine: Machine,
     pub ledger: Ledger,
     /// Device and size of what is allocated, by its address.
     pub allocations: HashMap<u64, (i32, u64)>,
+    /// Hosts' memory that devices may read late: beginnings and lengths.
+    pub pinned: Vec<(u64, u64)>,
     /// Where the next one begins.
     pub address: u64,
     /// The kernels that were loaded: that of number n is at n - 1.
@@ -55,9 +61,10 @@ impl State {
 }
 
 /// A kernel that was loaded.
-#[derive(Debug)]
 pub struct Function {
     pub name: String,
+    /// If it is to be run: as it is run, or why it cannot be.
+    pub program: Option<Arc<Result<Program, String>>>,
     /// Of each parameter, whether it is a buffer, and then whether it is written.
     pub buffers: Vec<Option<bool>>,
 }
@@ -71,14 +78,16 @@ thread_local! {
 pub fn driver() -> &'static Driver {
     static DRIVER: OnceLock<Driver> = OnceLock::new();
     DRIVER.get_or_init(|| {
-        let text = std::env::var("STAGELINE_NULL_DRIVER").unwrap_or_default();
+        let text = std::env::var("STAGELINE_EMULATED_GPU").unwrap_or_default();
         let settings = Settings::read(&text).unwrap_or_else(|error| {
-            eprintln!("STAGELINE_NULL_DRIVER: {error}");
+            eprintln!("STAGELINE_EMULATED_GPU: {error}");
             std::process::exit(2)
         });
         // SAFETY: `write_down` is a function of this library, which is never unloaded.
         unsafe { atexit(write_down) };
-        Driver { settings, state: Mutex::default(), moved: Condvar::new() }
+        let mut state = State::default();
+        state.machine.carries = settings.computes;
+        Driver { settings, state: Mutex::new(state), moved: Condvar::new() }
     })
 }
 
@@ -104,7 +113,13 @@ impl Driver {
 
     /// Changes the state, and wakes who waits for it.
     pub fn with<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
-        let result = change(&mut self.locked());
+        let mut state = self.locked();
+        let result = change(&mut state);
+        if let Some((device, fault)) = state.machine.fault.take() {
+            eprintln!("device {device}: {fault}");
+            state.failed = Some((device, ILLEGAL_ADDRESS));
+        }
+        drop(state);
         self.moved.notify_all();
         result
     }

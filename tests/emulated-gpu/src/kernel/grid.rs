@@ -1,0 +1,73 @@
+//! All blocks of a launch.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::program::Program;
+use super::warp::{Block, Warp};
+use crate::memory::{Ranges, UNSET};
+
+/// What a kernel is launched with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Launch {
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    /// Memory of a block, in bytes.
+    pub shared: usize,
+    /// As the program has them.
+    pub parameters: Vec<u8>,
+}
+
+/// Runs all blocks, on as many threads as there are processors.
+///
+/// # Errors
+/// Names the kernel, the instruction and the address that is not its to use.
+pub fn run(program: &Program, launch: &Launch, global: &Ranges) -> Result<(), String> {
+    let blocks: u32 = launch.grid.iter().product();
+    let (next, failed) = (AtomicU32::new(0), Mutex::new(None));
+    let work = || {
+        let threads: u32 = launch.block.iter().product();
+        let mut shared = vec![UNSET; program.shared + launch.shared];
+        let mut warps: Vec<Warp> = (0..threads.div_ceil(32)).map(|_| Warp::new(program)).collect();
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= blocks {
+                return;
+            }
+            shared.fill(UNSET);
+            let block = Block { shared: &mut shared, parameters: &launch.parameters, global };
+            if let Err(error) = run_block(program, launch, number, block, &mut warps) {
+                next.store(blocks, Ordering::Relaxed);
+                *failed.lock().expect("no thread panics with it") = Some(error);
+            }
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(blocks as usize);
+    std::thread::scope(|scope| {
+        (1..threads).for_each(|_| drop(scope.spawn(work)));
+        work();
+    });
+    failed.into_inner().expect("no thread panics with it").map_or(Ok(()), Err)
+}
+
+fn run_block(
+    program: &Program,
+    launch: &Launch,
+    number: u32,
+    mut block: Block<'_>,
+    warps: &mut [Warp],
+) -> Result<(), String> {
+    let [x, y, _] = launch.grid;
+    let at = [number % x, number / x % y, number / x / y];
+    for (index, warp) in warps.iter_mut().enumerate() {
+        warp.start(program, launch, at, index as u32);
+    }
+    while warps.iter().any(|warp| !warp.is_done()) {
+        for warp in &mut *warps {
+            warp.run(program, &mut block)?;
+        }
+        // Each has come to a barrier, or to its end.
+        warps.iter_mut().for_each(Warp::release);
+    }
+    Ok(())
+}

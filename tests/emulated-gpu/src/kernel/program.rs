@@ -1,0 +1,466 @@
+//! A kernel, as it is run.
+
+use std::collections::HashMap;
+
+use super::arithmetic::{Function, Type, function};
+use super::flow::{Next, meeting_points};
+use super::fragment::{Fragment, Product, Role};
+use crate::ptx::{Entry, Instruction, declared, inside};
+
+/// By its number.
+pub type Register = usize;
+
+/// What a register holds before the first instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Initial {
+    Number(u64),
+    /// This thread's place in its block: x, y or z.
+    Thread(usize),
+    /// How many threads a block has.
+    Threads(usize),
+    /// This block's place.
+    Block(usize),
+    /// How many blocks there are.
+    Blocks(usize),
+    Lane,
+    Warp,
+}
+
+/// Which memory an address is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Space {
+    Parameter,
+    Global,
+    Shared,
+    Local,
+    /// By the address itself.
+    Generic,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Address {
+    pub space: Space,
+    pub base: Register,
+    pub offset: u64,
+}
+
+/// Where a matrix in memory has its elements.
+#[derive(Clone, Copy, Debug)]
+pub enum Rows {
+    /// So many elements apart; or columns are.
+    Apart(Register, bool),
+    /// Where the lanes say.
+    Said,
+}
+
+/// A matrix on its way between registers and memory.
+#[derive(Debug)]
+pub struct Tile {
+    pub fragment: Fragment,
+    pub rows: Rows,
+    pub registers: Vec<Register>,
+    pub at: Address,
+}
+
+/// Which lane a value comes from.
+#[derive(Clone, Copy, Debug)]
+pub enum Shuffle {
+    Xor,
+    Index,
+    Up,
+    Down,
+}
+
+pub enum Operation {
+    Compute {
+        function: Function,
+        to: Register,
+        from: [Register; 3],
+    },
+    /// Parts of so many bits, from the lowest.
+    Split {
+        from: Register,
+        to: Vec<Option<Register>>,
+        bits: u32,
+    },
+    Join {
+        from: Vec<Register>,
+        to: Register,
+        bits: u32,
+    },
+    Load {
+        of: Type,
+        to: Vec<Register>,
+        at: Address,
+    },
+    Store {
+        of: Type,
+        from: Vec<Register>,
+        at: Address,
+    },
+    /// Gives what was there, and puts there what is computed of that and another.
+    Atomic {
+        of: Type,
+        function: Function,
+        to: Option<Register>,
+        at: Address,
+        with: Register,
+    },
+    LoadTile(Tile),
+    StoreTile(Tile),
+    Multiply {
+        product: Product,
+        to: Vec<Register>,
+        left: Vec<Register>,
+        right: Vec<Register>,
+        added: Vec<Register>,
+    },
+    Shuffle {
+        how: Shuffle,
+        to: Register,
+        from: Register,
+        by: Register,
+        clamp: Register,
+    },
+    ActiveMask(Register),
+    Branch(usize),
+    Return,
+    Barrier,
+    /// What warps that are never apart need not do.
+    Nothing,
+}
+
+pub struct Step {
+    /// The predicate that it is for, and whether for where that does not hold.
+    pub guard: Option<(Register, bool)>,
+    pub operation: Operation,
+    /// Where those that it parts come together.
+    pub meets: usize,
+    /// As it is written.
+    pub text: String,
+}
+
+impl Step {
+    fn next(&self) -> Next {
+        let is_for_all = self.guard.is_none();
+        match self.operation {
+            Operation::Branch(to) => Next { on: !is_for_all, to: Some(to), ends: false },
+            Operation::Return => Next { on: !is_for_all, to: None, ends: true },
+            _ => Next { on: true, to: None, ends: false },
+        }
+    }
+}
+
+pub struct Program {
+    pub name: String,
+    pub steps: Vec<Step>,
+    pub registers: usize,
+    pub initial: Vec<(Register, Initial)>,
+    /// Where each parameter begins, and its bytes.
+    pub parameters: Vec<(usize, usize)>,
+    /// Memory of each thread, in bytes.
+    pub local: usize,
+    /// Memory of a block, beside that which a launch asks for.
+    pub shared: usize,
+}
+
+/// What operands name.
+#[derive(Default)]
+struct Names {
+    registers: HashMap<String, Register>,
+    initial: HashMap<Initial, Register>,
+    symbols: HashMap<String, u64>,
+    labels: HashMap<String, usize>,
+    count: usize,
+}
+
+impl Program {
+    /// # Errors
+    /// Names an instruction that is not known.
+    pub fn compile(entry: &Entry) -> Result<Self, String> {
+        let mut names = Names::default();
+        let parameters = names.parameters(entry);
+        let [mut local, mut shared] = [0; 2];
+        let mut instructions = Vec::new();
+        for statement in entry.statements() {
+            for label in statement.labels {
+                names.labels.insert(label.to_owned(), instructions.len());
+            }
+            let space = [(".local ", &mut local), (".shared ", &mut shared)];
+            if let Some((_, size)) = space.into_iter().find(|(space, _)| statement.text.starts_with(space)) {
+                let (name, length) = declared(statement.text).ok_or_else(|| statement.text.to_owned())?;
+                names.symbols.insert(name, *size as u64);
+                *size = (*size + length.unwrap_or(16)).next_multiple_of(16);
+            } else {
+                instructions.extend(Instruction::read(statement.text).map(|instruction| (instruction, statement.text)));
+            }
+        }
+        names.symbols.extend(entry.shared.iter().map(|name| (name.clone(), shared as u64)));
+        let steps = instructions.into_iter().map(|(instruction, text)| {
+            let unknown = || format!("`{text}` of {} is not known", entry.name);
+            let guard = instruction.guard.map(|(predicate, not)| (names.register(predicate), not));
+            let operation = names.operation(&instruction).ok_or_else(unknown)?;
+            Ok(Step { guard, operation, meets: 0, text: text.to_owned() })
+        });
+        let mut steps = steps.collect::<Result<Vec<_>, String>>()?;
+        let meets = meeting_points(&steps.iter().map(Step::next).collect::<Vec<_>>());
+        steps.iter_mut().zip(meets).for_each(|(step, meets)| step.meets = meets);
+        let initial = names.initial.into_iter().map(|(initial, register)| (register, initial)).collect();
+        Ok(Self { name: entry.name.clone(), steps, registers: names.count, initial, parameters, local, shared })
+    }
+}
+
+impl Names {
+    fn parameters(&mut self, entry: &Entry) -> Vec<(usize, usize)> {
+        let mut at = 0;
+        let one = |parameter: &String| {
+            let (name, length) = declared(parameter)?;
+            let of = parameter.split(['.', ' ']).find_map(Type::read).map_or(8, |of| of.bits() as usize / 8);
+            let bytes = length.map_or(of, |length| of * length);
+            self.symbols.insert(name, at as u64);
+            let begins = at;
+            at += bytes.next_multiple_of(16);
+            Some((begins, bytes))
+        };
+        entry.parameters.iter().filter_map(one).collect()
+    }
+
+    fn new_register(&mut self) -> Register {
+        self.count += 1;
+        self.count - 1
+    }
+
+    fn register(&mut self, name: &str) -> Register {
+        if let Some(register) = self.registers.get(name) {
+            return *register;
+        }
+        let register = self.new_register();
+        self.registers.insert(name.to_owned(), register);
+        register
+    }
+
+    fn holding(&mut self, initial: Initial) -> Register {
+        if let Some(register) = self.initial.get(&initial) {
+            return *register;
+        }
+        let register = self.new_register();
+        self.initial.insert(initial, register);
+        register
+    }
+
+    /// A register, a number or a symbol.
+    fn operand(&mut self, text: &str) -> Option<Register> {
+        if let Some(special) = special(text) {
+            return Some(self.holding(special));
+        }
+        if text.starts_with('%') {
+            return Some(self.register(text));
+        }
+        let number = self.symbols.get(text).copied().or_else(|| number(text))?;
+        Some(self.holding(Initial::Number(number)))
+    }
+
+    fn operands(&mut self, text: &str) -> Option<Vec<Register>> {
+        inside(text).split(',').map(|part| self.operand(part.trim())).collect()
+    }
+
+    fn address(&mut self, space: Space, text: &str) -> Option<Address> {
+        let text = inside(text);
+        let (base, offset) = match text.split_once('+') {
+            Some((base, offset)) => (base, number(offset)?),
+            None => (text, 0),
+        };
+        Some(Address { space, base: self.operand(base)?, offset })
+    }
+
+    fn operation(&mut self, instruction: &Instruction<'_>) -> Option<Operation> {
+        let Instruction { name, operands, .. } = instruction;
+        let parts: Vec<&str> = name.split('.').collect();
+        Some(match (parts[0], operands.as_slice()) {
+            ("bra", [label]) => Operation::Branch(*self.labels.get(*label)?),
+            ("ret" | "exit", []) => Operation::Return,
+            ("bar" | "barrier", ["0"]) if parts.contains(&"sync") && !parts.contains(&"warp") => Operation::Barrier,
+            ("bar", _) if parts.contains(&"warp") => Operation::Nothing,
+            ("membar" | "fence", []) => Operation::Nothing,
+            ("activemask", [to]) => Operation::ActiveMask(self.operand(to)?),
+            ("shfl", [to, from, by, clamp, _]) if !to.contains('|') => Operation::Shuffle {
+                how: match *parts.get(2)? {
+                    "bfly" => Shuffle::Xor,
+                    "idx" => Shuffle::Index,
+                    "up" => Shuffle::Up,
+                    "down" => Shuffle::Down,
+                    _ => return None,
+                },
+                to: self.operand(to)?,
+                from: self.operand(from)?,
+                by: self.operand(by)?,
+                clamp: self.operand(clamp)?,
+            },
+            ("mov", [to, from]) if to.starts_with('{') => {
+                let to: Vec<_> = inside(to).split(',').map(|part| self.target(part.trim())).collect();
+                let bits = Type::read(parts[1])?.bits() / to.len() as u32;
+                Operation::Split { from: self.operand(from)?, to, bits }
+            }
+            ("mov", [to, from]) if from.starts_with('{') => {
+                let from = self.operands(from)?;
+                let bits = Type::read(parts[1])?.bits() / from.len() as u32;
+                Operation::Join { from, to: self.operand(to)?, bits }
+            }
+            ("cvta", [to, from]) => self.convert_address(&parts, to, from)?,
+            ("ld", [to, at]) => {
+                let of = Type::read(parts.last()?)?;
+                Operation::Load { of, at: self.address(space(&parts), at)?, to: self.operands(to)? }
+            }
+            ("st", [at, from]) => {
+                let of = Type::read(parts.last()?)?;
+                Operation::Store { of, at: self.address(space(&parts), at)?, from: self.operands(from)? }
+            }
+            ("atom", [to, at, with]) => self.atomic(&parts, Some(to), at, with)?,
+            ("red", [at, with]) => self.atomic(&parts, None, at, with)?,
+            ("mma" | "wmma" | "ldmatrix" | "stmatrix", _) => self.of_matrices(&parts, operands)?,
+            (_, [to, from @ ..]) if from.len() <= 3 => {
+                let mut inputs = [0; 3];
+                for (input, operand) in inputs.iter_mut().zip(from) {
+                    *input = self.operand(operand)?;
+                }
+                Operation::Compute { function: function(name)?, to: self.operand(to)?, from: inputs }
+            }
+            _ => return None,
+        })
+    }
+
+    /// What is written there, where that is of interest.
+    fn target(&mut self, text: &str) -> Option<Register> {
+        (text != "_").then(|| self.register(text))
+    }
+
+    fn atomic(&mut self, parts: &[&str], to: Option<&str>, at: &str, with: &str) -> Option<Operation> {
+        let of = Type::read(parts.last()?)?;
+        let operation = ["add", "min", "max", "and", "or", "xor"].into_iter().find(|name| parts.contains(name))?;
+        Some(Operation::Atomic {
+            of,
+            function: function(&format!("{operation}.{}", parts.last()?))?,
+            to: match to {
+                Some(to) => Some(self.operand(to)?),
+                None => None,
+            },
+            at: self.address(space(parts), at)?,
+            with: self.operand(with)?,
+        })
+    }
+
+    /// Generic addresses of a block's and of a thread's own memory are those, with a window's first added.
+    fn convert_address(&mut self, parts: &[&str], to: &str, from: &str) -> Option<Operation> {
+        let window = match space(parts) {
+            Space::Global => 0,
+            space => window(space)?,
+        };
+        let window = if parts.contains(&"to") { window.wrapping_neg() } else { window };
+        let from = [self.operand(from)?, self.holding(Initial::Number(window)), 0];
+        Some(Operation::Compute { function: function("add.u64")?, to: self.operand(to)?, from })
+    }
+
+    fn of_matrices(&mut self, parts: &[&str], operands: &[&str]) -> Option<Operation> {
+        let has = |part: &str| parts.contains(&part);
+        if has("ldmatrix") || has("stmatrix") {
+            let count = [("x1", 1), ("x2", 2), ("x4", 4)].into_iter().find(|(name, _)| has(name))?.1;
+            let fragment = Fragment::eights(count, has("trans"));
+            let (registers, at) = if has("ldmatrix") { (operands[0], operands[1]) } else { (operands[1], operands[0]) };
+            let at = self.address(space(parts), at)?;
+            let tile = Tile { fragment, rows: Rows::Said, registers: self.operands(registers)?, at };
+            return Some(if has("ldmatrix") { Operation::LoadTile(tile) } else { Operation::StoreTile(tile) });
+        }
+        let shape = parts.iter().position(|part| part.starts_with('m') && part.contains('k') && part.contains('n'))?;
+        let [m, n, k] = sizes(parts[shape])?;
+        let types: Vec<Type> = parts[shape + 1..].iter().filter_map(|part| Type::read(part)).collect();
+        if has("load") || has("store") {
+            let [rows, columns] = if has("a") {
+                [m, k]
+            } else if has("b") {
+                [k, n]
+            } else {
+                [m, n]
+            };
+            let (registers, at) = if has("load") { (operands[0], operands[1]) } else { (operands[1], operands[0]) };
+            let stride = operands.get(2)?;
+            let tile = Tile {
+                fragment: Fragment::opaque(rows, columns, *types.first()?),
+                rows: Rows::Apart(self.operand(stride)?, has("col")),
+                at: self.address(space(parts), at)?,
+                registers: self.operands(registers)?,
+            };
+            return Some(if has("load") { Operation::LoadTile(tile) } else { Operation::StoreTile(tile) });
+        }
+        let [to, left, right, added] = operands.first_chunk()?;
+        let [result, a, b, c] = match types.as_slice() {
+            [d, a, b, c] => [*d, *a, *b, *c],
+            [d, c] => [*d, Type::F16, Type::F16, *c],
+            _ => return None,
+        };
+        let fragment = |role, rows, columns, of| match has("wmma") {
+            true => Fragment::opaque(rows, columns, of),
+            false => Fragment::documented(role, rows, columns, of),
+        };
+        Some(Operation::Multiply {
+            product: Product {
+                left: fragment(Role::Left, m, k, a),
+                right: fragment(Role::Right, k, n, b),
+                added: fragment(Role::Accumulator, m, n, c),
+                result: fragment(Role::Accumulator, m, n, result),
+            },
+            to: self.operands(to)?,
+            left: self.operands(left)?,
+            right: self.operands(right)?,
+            added: self.operands(added)?,
+        })
+    }
+}
+
+/// Where generic addresses of a space begin.
+pub fn window(space: Space) -> Option<u64> {
+    match space {
+        Space::Shared => Some(1 << 60),
+        Space::Local => Some(1 << 61),
+        _ => None,
+    }
+}
+
+fn space(parts: &[&str]) -> Space {
+    let known =
+        [("param", Space::Parameter), ("global", Space::Global), ("shared", Space::Shared), ("local", Space::Local)];
+    // Some write `shared::cta`.
+    let found = known.into_iter().find(|(name, _)| parts.iter().any(|part| part.split("::").next() == Some(name)));
+    found.map_or(Space::Generic, |(_, space)| space)
+}
+
+/// Of `m16n8k16`, the three.
+fn sizes(shape: &str) -> Option<[usize; 3]> {
+    let mut numbers = shape.split(['m', 'n', 'k']).skip(1).map(|number| number.parse().ok());
+    Some([numbers.next()??, numbers.next()??, numbers.next()??])
+}
+
+fn special(text: &str) -> Option<Initial> {
+    let (name, axis) = text.strip_prefix('%')?.split_once('.').unwrap_or((&text[1..], "x"));
+    let axis = ["x", "y", "z"].iter().position(|one| *one == axis)?;
+    Some(match name {
+        "tid" => Initial::Thread(axis),
+        "ntid" => Initial::Threads(axis),
+        "ctaid" => Initial::Block(axis),
+        "nctaid" => Initial::Blocks(axis),
+        "laneid" => Initial::Lane,
+        "warpid" => Initial::Warp,
+        _ => return None,
+    })
+}
+
+/// The bits of a number, as it is written.
+fn number(text: &str) -> Option<u64> {
+    let text = text.strip_suffix('U').unwrap_or(text);
+    if let Some(bits) = text.strip_prefix("0f").or(text.strip_prefix("0F")) {
+        return u64::from_str_radix(bits, 16).ok();
+    }
+    if let Some(bits) = text.strip_prefix("0d").or(text.strip_prefix("0D")).or(text.strip_prefix("0x")) {
+        return u64::from_str_radix(bits, 16).ok();
+    }
+    text.parse::<i128>().ok().map(|number| number as u64)
+}

@@ -1,0 +1,244 @@
+//! Kernels whose results are known without them.
+
+use half::bf16;
+
+use super::{Launch, Program, run};
+use crate::memory::Ranges;
+use crate::ptx::Entry;
+
+/// A kernel of one buffer, whose address is in `%rd1`, and whose threads' numbers are in `%r1`.
+fn kernel(body: &str) -> Program {
+    let text = format!(
+        ".extern .shared .align 16 .b8 block_memory[];
+.visible .entry tested(
+	.param .u64 .ptr .global .align 1 tested_param_0
+)
+{{
+	ld.param.b64 	%rd1, [tested_param_0];
+	mov.u32 	%r1, %tid.x;
+{body}
+	ret;
+}}
+"
+    );
+    Program::compile(&Entry::read(&text).unwrap()).unwrap()
+}
+
+/// What the buffer holds after a launch of so many blocks and threads.
+fn after<T: Copy>(program: &Program, blocks: u32, threads: u32, buffer: &[T]) -> Result<Vec<T>, String> {
+    let mut buffer = buffer.to_vec();
+    let address = buffer.as_mut_ptr() as u64;
+    let launch = Launch {
+        grid: [blocks, 1, 1],
+        block: [threads, 1, 1],
+        shared: 4096,
+        parameters: address.to_le_bytes().to_vec(),
+    };
+    run(program, &launch, &Ranges::of([(address, size_of_val(buffer.as_slice()) as u64)].into_iter()))?;
+    Ok(buffer)
+}
+
+/// What one instruction gives, of numbers in `%r2`, `%r3` and `%r4`, in `%r9`.
+fn of(instruction: &str, numbers: [u32; 3]) -> u32 {
+    let [a, b, c] = numbers;
+    let body = format!(
+        "mov.b32 %r2, {a}; mov.b32 %r3, {b}; mov.b32 %r4, {c}; setp.ne.u32 %p1, %r4, 0;\n{instruction};\nst.global.b32 [%rd1], %r9;"
+    );
+    after(&kernel(&body), 1, 1, &[0_u32]).unwrap()[0]
+}
+
+fn of_floats(instruction: &str, numbers: [f32; 3]) -> f32 {
+    f32::from_bits(of(instruction, numbers.map(f32::to_bits)))
+}
+
+#[test]
+fn integers_are_computed_as_the_isa_has_it() {
+    let minus = |number: i32| -number as u32;
+    for (instruction, numbers, result) in [
+        ("add.s32 %r9, %r2, %r3", [u32::MAX, 3, 0], 2),
+        ("mul.hi.u32 %r9, %r2, %r3", [u32::MAX, u32::MAX, 0], u32::MAX - 1),
+        ("mul.hi.s32 %r9, %r2, %r3", [minus(1), 5, 0], minus(1)),
+        ("mad.lo.s32 %r9, %r2, %r3, %r4", [minus(7), 3, 5], minus(16)),
+        ("div.s32 %r9, %r2, %r3", [minus(7), 2, 0], minus(3)),
+        ("rem.u32 %r9, %r2, %r3", [17, 5, 0], 2),
+        ("max.s32 %r9, %r2, %r3", [minus(7), 2, 0], 2),
+        ("max.u32 %r9, %r2, %r3", [minus(7), 2, 0], minus(7)),
+        ("shl.b32 %r9, %r2, %r3", [1, 32, 0], 0),
+        ("shr.s32 %r9, %r2, %r3", [minus(8), 40, 0], minus(1)),
+        ("shr.u32 %r9, %r2, %r3", [minus(8), 28, 0], 15),
+        ("bfe.u32 %r9, %r2, %r3, %r4", [0xABCD, 4, 8], 0xBC),
+        ("prmt.b32 %r9, %r2, %r3, 0x5410", [0x1122_3344, 0x5566_7788, 0], 0x7788_3344),
+        ("prmt.b32 %r9, %r2, %r3, 0x0008", [0x0000_0080, 0, 0], 0x8080_80FF),
+        ("selp.b32 %r9, %r2, %r3, %p1", [1, 2, 0], 2),
+        ("cvt.s32.s8 %r9, %r2", [0x180, 0, 0], minus(128)),
+        ("cvt.u64.u32 %rd9, %r2; shr.u64 %rd9, %rd9, 31; cvt.u32.u64 %r9, %rd9", [minus(1), 0, 0], 1),
+        ("setp.lt.and.s32 %p2, %r2, %r3, %p1; selp.b32 %r9, 7, 8, %p2", [minus(1), 0, 1], 7),
+        ("@!%p1 mov.b32 %r9, 5; @%p1 mov.b32 %r9, 6", [0, 0, 0], 5),
+    ] {
+        assert_eq!(of(instruction, numbers), result, "{instruction} of {numbers:?}");
+    }
+}
+
+#[test]
+fn floats_are_rounded_as_the_isa_has_it() {
+    // 2^-24 is half of what 1.0 can be added to; f64 would keep it.
+    let half = f32::EPSILON / 2.0;
+    for (instruction, numbers, result) in [
+        ("add.rn.f32 %r9, %r2, %r3", [1.0, half, 0.0], 1.0),
+        ("fma.rn.f32 %r9, %r2, %r3, %r4", [1.0 + f32::EPSILON, 1.0 - f32::EPSILON, -1.0], -f32::EPSILON * f32::EPSILON),
+        ("fma.rm.f32 %r9, %r2, %r3, %r4", [1.0, -half, 1.0 + f32::EPSILON], 1.0),
+        ("cvt.rzi.f32.f32 %r9, %r2", [-2.7, 0.0, 0.0], -2.0),
+        ("cvt.rni.f32.f32 %r9, %r2", [2.5, 0.0, 0.0], 2.0),
+        ("cvt.sat.f32.f32 %r9, %r2", [f32::NAN, 0.0, 0.0], 0.0),
+        ("cvt.rna.tf32.f32 %r9, %r2", [1.0 + 2f32.powi(-11), 0.0, 0.0], 1.0 + 2f32.powi(-10)),
+        ("max.f32 %r9, %r2, %r3", [f32::NAN, -1.0, 0.0], -1.0),
+        ("ex2.approx.ftz.f32 %r9, %r2", [-3.0, 0.0, 0.0], 0.125),
+        ("setp.neu.f32 %p2, %r2, %r3; selp.f32 %r9, %r4, %r3, %p2", [f32::NAN, 0.0, 4.0], 4.0),
+        ("setp.ne.f32 %p2, %r2, %r3; selp.f32 %r9, %r4, %r3, %p2", [f32::NAN, 0.0, 4.0], 0.0),
+    ] {
+        assert_eq!(of_floats(instruction, numbers), result, "{instruction} of {numbers:?}");
+    }
+    assert!(of_floats("max.NaN.f32 %r9, %r2, %r3", [f32::NAN, 1.0, 0.0]).is_nan());
+    assert_eq!(of("cvt.rzi.s32.f32 %r9, %r2", [(-2.7_f32).to_bits(), 0, 0]), -2_i32 as u32);
+    let pair = of("cvt.rn.bf16x2.f32 %r9, %r2, %r3", [1.5_f32.to_bits(), (-0.25_f32).to_bits(), 0]);
+    assert_eq!(pair, u32::from(bf16::from_f32(1.5).to_bits()) << 16 | u32::from(bf16::from_f32(-0.25).to_bits()));
+}
+
+#[test]
+fn blocks_and_threads_have_each_their_own_number_and_a_tail_is_left_alone() {
+    let body = "
+	mov.u32 %r2, %ctaid.x; mov.u32 %r3, %ntid.x; mad.lo.s32 %r4, %r2, %r3, %r1;
+	setp.ge.u32 %p1, %r4, 100;
+	@%p1 bra $end;
+	mul.wide.u32 %rd2, %r4, 4; add.s64 %rd3, %rd1, %rd2;
+	st.global.b32 [%rd3], %r4;
+$end:";
+    let found = after(&kernel(body), 3, 40, &[7; 120]).unwrap();
+    let expected: Vec<u32> = (0..120).map(|at| if at < 100 { at } else { 7 }).collect();
+    assert_eq!(found, expected);
+}
+
+/// In each of four rounds lane 0 alone goes another way, at the loop's end; all lanes then add up what all have.
+#[test]
+fn lanes_that_part_come_together_before_they_exchange() {
+    let body = "
+	mov.b32 %r2, 0; mov.b32 %r3, 1; setp.eq.b32 %p1, %r1, 0;
+	bra.uni $round;
+$next:
+	add.s32 %r2, %r2, 1; setp.lt.u32 %p2, %r2, 4;
+	@!%p2 bra $end;
+$round:
+	activemask.b32 %r4;
+	shfl.sync.bfly.b32 %r5, %r3, 1, 31, %r4; add.s32 %r3, %r3, %r5;
+	shfl.sync.bfly.b32 %r5, %r3, 2, 31, %r4; add.s32 %r3, %r3, %r5;
+	@!%p1 bra $next;
+	add.s32 %r3, %r3, 1;
+	bra.uni $next;
+$end:
+	mul.wide.u32 %rd2, %r1, 4; add.s64 %rd3, %rd1, %rd2; st.global.b32 [%rd3], %r3;";
+    let found = after(&kernel(body), 1, 32, &[0_u32; 32]).unwrap();
+    let (mut leads, mut others) = (1, 1);
+    for _ in 0..4 {
+        let sum = leads + 3 * others;
+        (leads, others) = (sum + 1, sum);
+    }
+    assert_eq!(found[..4], [leads, others, others, others]);
+    assert_eq!(found[4..], [256; 28]);
+}
+
+#[test]
+fn a_block_sees_behind_a_barrier_what_its_warps_wrote_before() {
+    let body = "
+	mul.wide.u32 %rd2, %r1, 4; mov.b64 %rd4, block_memory; add.s64 %rd5, %rd4, %rd2; cvta.shared.u64 %rd6, %rd5;
+	st.b32 [%rd6], %r1;
+	bar.sync 0;
+	sub.s32 %r2, 127, %r1; mul.wide.u32 %rd2, %r2, 4; add.s64 %rd5, %rd4, %rd2;
+	ld.shared.b32 %r3, [%rd5];
+	mul.wide.u32 %rd2, %r1, 4; add.s64 %rd3, %rd1, %rd2; st.global.b32 [%rd3], %r3;";
+    assert_eq!(after(&kernel(body), 2, 128, &[0; 128]).unwrap(), (0..128_u32).rev().collect::<Vec<_>>());
+}
+
+#[test]
+fn what_every_block_adds_is_there() {
+    assert_eq!(after(&kernel("red.global.add.u32 [%rd1], 3;"), 50, 32, &[1_u32]).unwrap(), [1 + 3 * 50 * 32]);
+}
+
+#[test]
+fn what_no_gpu_would_do_is_an_error_that_names_it() {
+    for (body, said) in [
+        ("ld.global.b32 %r2, [%rd1+4];", "nobody's memory"),
+        ("ld.global.b32 %r2, [%rd1+2];", "not aligned"),
+        ("mov.b64 %rd2, block_memory; st.shared.b32 [%rd2+4096], %r1;", "of 4096 in Shared"),
+        ("setp.eq.b32 %p1, %r1, 0; @%p1 bar.sync 0;", "lanes 0x1 of 0xffffffff alone"),
+        ("setp.eq.b32 %p1, %r1, 0; @%p1 shfl.sync.bfly.b32 %r3, %r1, 1, 31, -1;", "lane 1 has, which is not here"),
+    ] {
+        let error = after(&kernel(body), 1, 32, &[0_u32]).unwrap_err();
+        assert!(error.contains(said) && error.contains("tested: `"), "{error}");
+    }
+    let unknown = Entry::read(".visible .entry k()\n{\n	wgmma.fence.sync.aligned;\n}\n").unwrap();
+    assert!(Program::compile(&unknown).err().unwrap().contains("`wgmma.fence.sync.aligned` of k"));
+}
+
+/// Two matrices of numbers that bf16 and f32 have exactly, and their product.
+fn product(m: usize, n: usize, k: usize) -> [Vec<f32>; 3] {
+    let numbers = |count: usize, by: usize| (0..count).map(|at| ((at * by) % 13) as f32 - 6.0).collect::<Vec<_>>();
+    let (a, b) = (numbers(m * k, 5), numbers(k * n, 7));
+    let sum = |at: usize| (0..k).map(|inner| a[at / n * k + inner] * b[inner * n + at % n]).sum();
+    let c = (0..m * n).map(sum).collect();
+    [a, b, c]
+}
+
+/// The lanes load rows of eight as `ldmatrix` has it, the right matrix transposed, and write pairs of sums where `mma` leaves them.
+#[test]
+fn a_product_by_mma_is_the_product() {
+    let body = "
+	mov.b64 %rd2, block_memory;
+	and.b32 %r2, %r1, 15; shr.u32 %r3, %r1, 4; mad.lo.s32 %r4, %r2, 32, 0; mad.lo.s32 %r4, %r3, 16, %r4;
+	mul.wide.u32 %rd3, %r1, 16; mov.b32 %r5, 0;
+$copy:
+	mul.wide.u32 %rd4, %r5, 512; add.s64 %rd4, %rd4, %rd3; add.s64 %rd5, %rd1, %rd4; add.s64 %rd6, %rd2, %rd4;
+	ld.global.v4.b32 {%r6, %r7, %r8, %r9}, [%rd5]; st.shared.v4.b32 [%rd6], {%r6, %r7, %r8, %r9};
+	add.s32 %r5, %r5, 1; setp.lt.u32 %p1, %r5, 2;
+	@%p1 bra $copy;
+	cvt.u64.u32 %rd7, %r4; add.s64 %rd8, %rd2, %rd7;
+	ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r10, %r11, %r12, %r13}, [%rd8];
+	mul.wide.u32 %rd9, %r2, 16; add.s64 %rd9, %rd9, %rd2;
+	ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%r14, %r15}, [%rd9+512];
+	mov.b32 %r16, 0f3F800000;
+	mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32
+		{%r20, %r21, %r22, %r23},
+		{%r10, %r11, %r12, %r13},
+		{%r14, %r15},
+		{%r16, %r16, %r16, %r16};
+	shr.u32 %r24, %r1, 2; and.b32 %r25, %r1, 3; mul.lo.s32 %r26, %r24, 32; mad.lo.s32 %r26, %r25, 8, %r26;
+	cvt.u64.u32 %rd10, %r26; add.s64 %rd11, %rd1, %rd10;
+	st.global.v2.b32 [%rd11+1024], {%r20, %r21}; st.global.v2.b32 [%rd11+1280], {%r22, %r23};";
+    let [a, b, c] = product(16, 8, 16);
+    let mut buffer: Vec<u16> = a.iter().chain(&b).map(|number| bf16::from_f32(*number).to_bits()).collect();
+    buffer.resize(512 + 2 * c.len(), 0);
+    // In words of 16 bytes, so that it is aligned.
+    let words: Vec<u128> =
+        buffer.chunks(8).map(|part| part.iter().rev().fold(0, |word, x| word << 16 | u128::from(*x))).collect();
+    let found = after(&kernel(body), 1, 32, &words).unwrap();
+    let sums = found[64..].iter().flat_map(|word| (0..4).map(move |at| f32::from_bits((word >> (32 * at)) as u32)));
+    let expected: Vec<f32> = c.iter().map(|sum| sum + 1.0).collect();
+    assert_eq!(sums.collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn a_product_by_wmma_is_the_product() {
+    let body = "
+	mov.b64 %rd2, %rd1; mov.b32 %r2, 0f00000000;
+	wmma.load.a.sync.aligned.row.m16n16k8.global.tf32 {%r10, %r11, %r12, %r13}, [%rd2], 8;
+	wmma.load.b.sync.aligned.col.m16n16k8.global.tf32 {%r14, %r15, %r16, %r17}, [%rd2+512], 8;
+	wmma.mma.sync.aligned.row.col.m16n16k8.f32.tf32.tf32.f32
+		{%r20, %r21, %r22, %r23, %r24, %r25, %r26, %r27},
+		{%r10, %r11, %r12, %r13},
+		{%r14, %r15, %r16, %r17},
+		{%r2, %r2, %r2, %r2, %r2, %r2, %r2, %r2};
+	wmma.store.d.sync.aligned.row.m16n16k8.global.f32 [%rd2+1024], {%r20, %r21, %r22, %r23, %r24, %r25, %r26, %r27}, 16;";
+    let [a, b, c] = product(16, 16, 8);
+    let by_columns = (0..128).map(|at| b[at % 8 * 16 + at / 8]);
+    let buffer: Vec<f32> = a.into_iter().chain(by_columns).chain(vec![0.0; 256]).collect();
+    assert_eq!(after(&kernel(body), 1, 32, &buffer).unwrap()[256..], c);
+}

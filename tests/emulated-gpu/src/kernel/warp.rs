@@ -1,0 +1,377 @@
+//! Thirty-two threads that go together, as far as their branches do.
+
+use super::arithmetic::{Lanes, Type};
+use super::fragment::Place;
+use super::grid::Launch;
+use super::program::{Address, Initial, Operation, Program, Register, Rows, Shuffle, Space, Step, Tile, window};
+use crate::memory::{Ranges, UNSET};
+
+/// What the warps of a block share.
+pub struct Block<'a> {
+    pub shared: &'a mut [u8],
+    pub parameters: &'a [u8],
+    pub global: &'a Ranges,
+}
+
+/// Lanes that go together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Group {
+    at: usize,
+    lanes: u32,
+    /// Where they come together with those below them on the stack.
+    until: usize,
+}
+
+pub struct Warp {
+    registers: Vec<Lanes>,
+    /// Of every lane in turn.
+    local: Vec<u8>,
+    /// A stack: the last goes first.
+    groups: Vec<Group>,
+    is_waiting: bool,
+}
+
+/// The lanes of a mask.
+fn each(lanes: u32) -> impl Iterator<Item = usize> {
+    (0..32).filter(move |lane| lanes >> lane & 1 == 1)
+}
+
+impl Warp {
+    pub fn new(program: &Program) -> Self {
+        let (registers, local) = (vec![[0; 32]; program.registers], vec![UNSET; program.local * 32]);
+        Self { registers, local, groups: Vec::new(), is_waiting: false }
+    }
+
+    /// Stands at the first instruction as the so many-th warp of a block.
+    pub fn start(&mut self, program: &Program, launch: &Launch, block: [u32; 3], warp: u32) {
+        let [x, y, z] = launch.block;
+        for (register, initial) in &program.initial {
+            self.registers[*register] = std::array::from_fn(|lane| {
+                let thread = warp * 32 + lane as u32;
+                match *initial {
+                    Initial::Number(number) => number,
+                    Initial::Thread(axis) => u64::from([thread % x, thread / x % y, thread / x / y][axis]),
+                    Initial::Threads(axis) => u64::from(launch.block[axis]),
+                    Initial::Block(axis) => u64::from(block[axis]),
+                    Initial::Blocks(axis) => u64::from(launch.grid[axis]),
+                    Initial::Lane => lane as u64,
+                    Initial::Warp => u64::from(warp),
+                }
+            });
+        }
+        let threads = (x * y * z - warp * 32).min(32);
+        self.local.fill(UNSET);
+        self.groups = vec![Group { at: 0, lanes: u32::MAX >> (32 - threads), until: program.steps.len() }];
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.groups.is_empty()
+    }
+
+    /// All threads of the block have come to the barrier.
+    pub fn release(&mut self) {
+        self.is_waiting = false;
+    }
+
+    /// Goes on until all lanes are at a barrier, or at their end.
+    pub fn run(&mut self, program: &Program, block: &mut Block<'_>) -> Result<(), String> {
+        while !self.is_waiting
+            && let Some(group) = self.groups.last().copied()
+        {
+            if group.at == group.until || group.lanes == 0 {
+                self.groups.pop();
+                continue;
+            }
+            let step = &program.steps[group.at];
+            let failed = |error| format!("{}: `{}` {error}", program.name, step.text);
+            self.advance(step, group, block).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Does the next instruction of the group on top.
+    fn advance(&mut self, step: &Step, group: Group, block: &mut Block<'_>) -> Result<(), String> {
+        let lanes = self.held(step) & group.lanes;
+        let top = self.groups.len() - 1;
+        match step.operation {
+            Operation::Branch(to) if lanes == group.lanes => self.groups[top].at = to,
+            Operation::Branch(to) if lanes != 0 => {
+                self.groups[top].at = step.meets;
+                let parts = [(group.at + 1, group.lanes & !lanes), (to, lanes)];
+                self.groups.extend(parts.map(|(at, lanes)| Group { at, lanes, until: step.meets }));
+            }
+            Operation::Return => {
+                self.groups.iter_mut().for_each(|group| group.lanes &= !lanes);
+                self.groups[top].at += 1;
+            }
+            Operation::Barrier if lanes != 0 => {
+                let all = self.groups.iter().fold(0, |all, group| all | group.lanes);
+                if lanes != all {
+                    return Err(format!("finds lanes {lanes:#x} of {all:#x} alone"));
+                }
+                self.groups[top].at += 1;
+                self.is_waiting = true;
+            }
+            _ => {
+                self.groups[top].at += 1;
+                if lanes != 0 {
+                    self.step(&step.operation, lanes, block)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The lanes for which a step's predicate holds.
+    fn held(&self, step: &Step) -> u32 {
+        let Some((predicate, not)) = step.guard else { return u32::MAX };
+        let lanes = self.registers[predicate];
+        let held = lanes.iter().enumerate().fold(0, |held, (lane, value)| held | ((value & 1) as u32) << lane);
+        if not { !held } else { held }
+    }
+
+    fn set(&mut self, register: Register, lanes: u32, values: &Lanes) {
+        let kept = &mut self.registers[register];
+        match lanes {
+            u32::MAX => *kept = *values,
+            _ => each(lanes).for_each(|lane| kept[lane] = values[lane]),
+        }
+    }
+
+    fn gathered(&self, registers: &[Register]) -> Vec<Lanes> {
+        registers.iter().map(|register| self.registers[*register]).collect()
+    }
+
+    fn step(&mut self, operation: &Operation, lanes: u32, block: &mut Block<'_>) -> Result<(), String> {
+        match operation {
+            Operation::Compute { function, to, from: [a, b, c] } => {
+                let values = function(&self.registers[*a], &self.registers[*b], &self.registers[*c]);
+                self.set(*to, lanes, &values);
+            }
+            Operation::Split { from, to, bits } => {
+                let from = self.registers[*from];
+                let kept = u64::MAX >> (64 - bits);
+                for (index, to) in to.iter().enumerate().filter_map(|(index, to)| Some((index as u32, to.as_ref()?))) {
+                    self.set(*to, lanes, &from.map(|value| value >> (index * bits) & kept));
+                }
+            }
+            Operation::Join { from, to, bits } => {
+                let kept = u64::MAX >> (64 - bits);
+                let parts = self.gathered(from);
+                let joined = |lane: usize| {
+                    parts.iter().rev().fold(0, |whole: u64, part| whole.unbounded_shl(*bits) | part[lane] & kept)
+                };
+                self.set(*to, lanes, &std::array::from_fn(joined));
+            }
+            Operation::Load { of, to, at } => self.load(*of, to, at, lanes, block)?,
+            Operation::Store { of, from, at } => self.store(*of, from, at, lanes, block)?,
+            Operation::Atomic { of, function, to, at, with } => {
+                for lane in each(lanes) {
+                    let pointer = self.pointer(at, lane, 0, of.bits() as usize / 8, block)?;
+                    let with = self.registers[*with][lane];
+                    let before =
+                        atomically(pointer, of.bits(), |value| function(&[value; 32], &[with; 32], &[0; 32])[0]);
+                    to.iter().for_each(|to| self.registers[*to][lane] = before);
+                }
+            }
+            Operation::LoadTile(tile) => self.load_tile(tile, lanes, block)?,
+            Operation::StoreTile(tile) => self.store_tile(tile, lanes, block)?,
+            Operation::Multiply { product, to, left, right, added } => {
+                together(lanes)?;
+                let result = product.of(&self.gathered(left), &self.gathered(right), &self.gathered(added));
+                to.iter().zip(&result).for_each(|(to, values)| self.set(*to, lanes, values));
+            }
+            Operation::Shuffle { how, to, from, by, clamp } => {
+                let values = self.shuffled(*how, [*from, *by, *clamp], lanes)?;
+                self.set(*to, lanes, &values);
+            }
+            Operation::ActiveMask(to) => self.set(*to, lanes, &[u64::from(lanes); 32]),
+            Operation::Branch(_) | Operation::Return | Operation::Barrier | Operation::Nothing => {}
+        }
+        Ok(())
+    }
+
+    /// As the ISA has `shfl.sync`: `clamp` holds the last lane, and behind it which bits of a lane's number stay.
+    fn shuffled(&self, how: Shuffle, [from, by, clamp]: [Register; 3], lanes: u32) -> Result<Lanes, String> {
+        let mut values = [0; 32];
+        for lane in each(lanes) {
+            let [by, clamp] = [by, clamp].map(|register| self.registers[register][lane] as usize);
+            let (by, last, segment) = (by & 31, clamp & 31, clamp >> 8 & 31);
+            let end = lane & segment | last & !segment;
+            let (source, inside) = match how {
+                Shuffle::Xor => (lane ^ by, lane ^ by <= end),
+                Shuffle::Down => (lane + by, lane + by <= end),
+                Shuffle::Up => (lane.wrapping_sub(by), lane >= by && lane - by >= end),
+                Shuffle::Index => (lane & segment | by & !segment, lane & segment | by & !segment <= end),
+            };
+            let source = if inside { source } else { lane };
+            if lanes >> source & 1 == 0 {
+                return Err(format!("takes what lane {source} has, which is not here"));
+            }
+            values[lane] = self.registers[from][source];
+        }
+        Ok(values)
+    }
+
+    /// Where a lane's so many-th bytes from an address are.
+    fn pointer(
+        &mut self,
+        address: &Address,
+        lane: usize,
+        further: u64,
+        bytes: usize,
+        block: &mut Block<'_>,
+    ) -> Result<*mut u8, String> {
+        let at = self.registers[address.base][lane].wrapping_add(address.offset);
+        self.pointer_to(address.space, at.wrapping_add(further), lane, bytes, block)
+    }
+
+    fn pointer_to(
+        &mut self,
+        space: Space,
+        at: u64,
+        lane: usize,
+        bytes: usize,
+        block: &mut Block<'_>,
+    ) -> Result<*mut u8, String> {
+        if !at.is_multiple_of(bytes as u64) {
+            return Err(format!("uses {bytes} bytes at {at:#x}, which are not aligned"));
+        }
+        let within = |memory: &mut [u8], at: u64| {
+            let range = at as usize..(at as usize).saturating_add(bytes);
+            let length = memory.len();
+            let found = memory.get_mut(range).map(<[u8]>::as_mut_ptr);
+            found.ok_or_else(|| format!("uses {bytes} bytes at {at:#x} of {length} in {space:?}"))
+        };
+        let inside = |space| window(space).filter(|first| (*first..2 * first).contains(&at));
+        match space {
+            Space::Global => block.global.pointer(at, bytes),
+            Space::Shared => within(block.shared, at),
+            Space::Local => {
+                let each = self.local.len() / 32;
+                within(&mut self.local[lane * each..][..each], at)
+            }
+            Space::Parameter => {
+                let range = at as usize..at as usize + bytes;
+                let found = block.parameters.get(range).map(|bytes| bytes.as_ptr().cast_mut());
+                found.ok_or_else(|| format!("uses {bytes} bytes at {at:#x} of the parameters"))
+            }
+            Space::Generic => match [Space::Shared, Space::Local].map(|space| (space, inside(space))) {
+                [(space, Some(first)), _] | [_, (space, Some(first))] => {
+                    self.pointer_to(space, at - first, lane, bytes, block)
+                }
+                _ => block.global.pointer(at, bytes),
+            },
+        }
+    }
+
+    fn load(
+        &mut self,
+        of: Type,
+        to: &[Register],
+        at: &Address,
+        lanes: u32,
+        block: &mut Block<'_>,
+    ) -> Result<(), String> {
+        let bytes = of.bits() as usize / 8;
+        for lane in each(lanes) {
+            let pointer = self.pointer(at, lane, 0, bytes * to.len(), block)?;
+            for (index, to) in to.iter().enumerate() {
+                // Signs are kept.
+                self.registers[*to][lane] = match of {
+                    Type::Signed(_) => of.integer(read(pointer, index, bytes)) as u64,
+                    _ => read(pointer, index, bytes),
+                };
+            }
+        }
+        Ok(())
+    }
+
+    fn store(
+        &mut self,
+        of: Type,
+        from: &[Register],
+        at: &Address,
+        lanes: u32,
+        block: &mut Block<'_>,
+    ) -> Result<(), String> {
+        let bytes = of.bits() as usize / 8;
+        for lane in each(lanes) {
+            let pointer = self.pointer(at, lane, 0, bytes * from.len(), block)?;
+            for (index, from) in from.iter().enumerate() {
+                write(pointer, index, bytes, self.registers[*from][lane]);
+            }
+        }
+        Ok(())
+    }
+
+    /// Where each element of a tile is in memory.
+    fn addresses(&self, tile: &Tile) -> Vec<u64> {
+        let (rows, columns) = (tile.fragment.rows, tile.fragment.columns);
+        let bytes = u64::from(tile.fragment.of.bits()) / 8;
+        let said = |lane: usize| self.registers[tile.at.base][lane].wrapping_add(tile.at.offset);
+        let address = |row: usize, column: usize| match tile.rows {
+            Rows::Apart(stride, by_columns) => {
+                let stride = self.registers[stride][0];
+                let [far, near] = if by_columns { [column, row] } else { [row, column] };
+                said(0) + (far as u64 * stride + near as u64) * bytes
+            }
+            Rows::Said => said(row) + column as u64 * bytes,
+        };
+        (0..rows * columns).map(|at| address(at / columns, at % columns)).collect()
+    }
+
+    fn load_tile(&mut self, tile: &Tile, lanes: u32, block: &mut Block<'_>) -> Result<(), String> {
+        together(lanes)?;
+        let bytes = tile.fragment.of.bits() as usize / 8;
+        let mut values = vec![[0; 32]; tile.registers.len()];
+        for (address, Place { lane, register, shift }) in self.addresses(tile).into_iter().zip(&tile.fragment.places) {
+            let pointer = self.pointer_to(tile.at.space, address, 0, bytes, block)?;
+            values[*register][*lane] |= read(pointer, 0, bytes) << shift;
+        }
+        tile.registers.iter().zip(&values).for_each(|(to, values)| self.set(*to, lanes, values));
+        Ok(())
+    }
+
+    fn store_tile(&mut self, tile: &Tile, lanes: u32, block: &mut Block<'_>) -> Result<(), String> {
+        together(lanes)?;
+        let bytes = tile.fragment.of.bits() as usize / 8;
+        for (address, Place { lane, register, shift }) in self.addresses(tile).into_iter().zip(&tile.fragment.places) {
+            let pointer = self.pointer_to(tile.at.space, address, 0, bytes, block)?;
+            write(pointer, 0, bytes, self.registers[tile.registers[*register]][*lane] >> shift);
+        }
+        Ok(())
+    }
+}
+
+/// What all lanes of a warp do together has to find all of them.
+fn together(lanes: u32) -> Result<(), String> {
+    if lanes == u32::MAX { Ok(()) } else { Err(format!("finds lanes {lanes:#x} alone")) }
+}
+
+fn read(pointer: *const u8, index: usize, bytes: usize) -> u64 {
+    let mut value = [0; 8];
+    // SAFETY: whoever made the pointer has seen that so many values of so many bytes are there.
+    unsafe { value.as_mut_ptr().copy_from_nonoverlapping(pointer.add(index * bytes), bytes) };
+    u64::from_le_bytes(value)
+}
+
+fn write(pointer: *mut u8, index: usize, bytes: usize, value: u64) {
+    // SAFETY: as `read` says.
+    unsafe { pointer.add(index * bytes).copy_from_nonoverlapping(value.to_le_bytes().as_ptr(), bytes) };
+}
+
+/// Changes a value that other blocks may change, too; what it was.
+fn atomically(pointer: *mut u8, bits: u32, change: impl Fn(u64) -> u64) -> u64 {
+    use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
+    if bits == 64 {
+        // SAFETY: as `read` says, and it is aligned.
+        let value = unsafe { AtomicU64::from_ptr(pointer.cast()) };
+        value.fetch_update(SeqCst, SeqCst, |value| Some(change(value))).expect("it is always changed")
+    } else {
+        // SAFETY: as `read` says, and it is aligned.
+        let value = unsafe { AtomicU32::from_ptr(pointer.cast()) };
+        let before = value.fetch_update(SeqCst, SeqCst, |value| Some(change(u64::from(value)) as u32));
+        u64::from(before.expect("it is always changed"))
+    }
+}

@@ -1,0 +1,71 @@
+//! PTX, as text. What its instructions do is in NVIDIA's Parallel Thread Execution ISA.
+
+mod buffers;
+mod instruction;
+
+pub use buffers::buffers;
+pub use instruction::{Instruction, inside};
+
+/// The first kernel in a module.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub name: String,
+    /// As they are declared.
+    pub parameters: Vec<String>,
+    /// The memory of a block whose size a launch says.
+    pub shared: Option<String>,
+    /// What stands between its braces, without comments.
+    body: String,
+}
+
+/// Something of a kernel's body that ends with a semicolon.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Statement<'a> {
+    /// What a branch to it names.
+    pub labels: Vec<&'a str>,
+    /// An instruction or a directive.
+    pub text: &'a str,
+}
+
+impl Entry {
+    pub fn read(ptx: &str) -> Option<Self> {
+        let (_, kernel) = ptx.split_once(".entry ")?;
+        let (name, header) = kernel.split_once('(')?;
+        let (header, rest) = header.split_once(')')?;
+        let (_, rest) = rest.split_once("\n{")?;
+        let code = rest.split("\n}").next()?.lines().map(|line| line.split("//").next().unwrap_or(""));
+        let parameters = header.split(',').map(str::trim).filter(|line| line.starts_with(".param "));
+        Some(Self {
+            name: name.trim().to_owned(),
+            shared: ptx
+                .split_once(".extern .shared ")
+                .and_then(|(_, array)| Some(declared(array.split_once(';')?.0)?.0)),
+            parameters: parameters.map(str::to_owned).collect(),
+            body: code.collect::<Vec<_>>().join("\n"),
+        })
+    }
+
+    pub fn statements(&self) -> impl Iterator<Item = Statement<'_>> {
+        self.body.split(';').map(|text| {
+            let mut labels = Vec::new();
+            // The braces that stand here are those of scopes.
+            let mut rest = text.trim_start_matches(|c: char| c.is_whitespace() || matches!(c, '{' | '}'));
+            while let Some((label, behind)) = rest.split_once(':')
+                && !label.contains(char::is_whitespace)
+            {
+                labels.push(label);
+                rest = behind.trim_start();
+            }
+            Statement { labels, text: rest.trim_end() }
+        })
+    }
+}
+
+/// The name of what is declared, and how long an array it is, if it is one whose length is said.
+pub fn declared(declaration: &str) -> Option<(String, Option<usize>)> {
+    let last = declaration.split_whitespace().last()?;
+    Some(match last.split_once('[') {
+        Some((name, length)) => (name.to_owned(), length.trim_end_matches(']').parse().ok()),
+        None => (last.to_owned(), None),
+    })
+}
