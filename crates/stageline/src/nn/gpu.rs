@@ -118,14 +118,14 @@ impl Kernels for Cuda {
     }
 
     fn causal_attention(input: &Float, heads: usize) -> (Float, Attended<Float>) {
-        let (values, Attended { parts, weights, output }) = causal_attention::attended(of(input), heads);
-        let [parts, weights, output] = [parts, weights, output].map(primitive);
-        (primitive(values), Attended { parts, weights, output })
+        let (values, Attended { parts, weights, shares, output }) = causal_attention::attended(of(input), heads);
+        let [parts, weights, shares, output] = [parts, weights, shares, output].map(primitive);
+        (primitive(values), Attended { parts, weights, shares, output })
     }
 
     fn causal_attention_to_input(attended: &Attended<Float>, heads: usize, gradient: &Float) -> Float {
-        let Attended { parts, weights, output } = attended;
-        let attended = Attended { parts: of(parts), weights: of(weights), output: of(output) };
+        let Attended { parts, weights, shares, output } = attended;
+        let attended = Attended { parts: of(parts), weights: of(weights), shares: of(shares), output: of(output) };
         primitive(causal_attention::to_input(attended, heads, of(gradient)))
     }
 

@@ -26,9 +26,9 @@ pub(crate) trait Kernels: Products {
         dtype == DType::F32
     }
 
-    /// Whether they take this tensor: none that is empty.
+    /// Whether they take this tensor.
     fn takes<const D: usize>(tensor: &Tensor<D>) -> bool {
-        Self::take(tensor.dtype()) && tensor.shape().num_elements() > 0
+        Self::take(tensor.dtype()) && !is_empty(tensor)
     }
 
     fn gelu_of(input: &FloatTensor<Self>) -> FloatTensor<Self>;
@@ -78,6 +78,11 @@ pub(crate) trait Kernels: Products {
     fn sum_of_squares(tensor: &FloatTensor<Self>) -> FloatTensor<Self>;
 }
 
+/// What burn's kernels for GPUs refuse.
+fn is_empty<const D: usize>(tensor: &Tensor<D>) -> bool {
+    tensor.shape().num_elements() == 0
+}
+
 /// What a function makes for the backend whose tensors it is given, of those that have kernels.
 macro_rules! of_their_kernels {
     ($function:path, $($argument:expr),+ $(,)?) => {{
@@ -120,9 +125,11 @@ pub(super) fn operation<B: Kernels, O: Backward<B, 1>, const D: usize, const E: 
 /// The sum of the squares of a tensor of no graph, in f64: `[1]`. `None` where no kernel is.
 pub(crate) fn sum_of_squares<const D: usize>(tensor: &Tensor<D>) -> Option<Tensor<1>> {
     fn of<B: Kernels, const D: usize>(_: PhantomData<B>, tensor: &Tensor<D>) -> Option<Tensor<1>> {
-        let is_some = |tensor: &FloatTensor<B>| B::are_there(&tensor.device()) && tensor.shape().num_elements() > 0;
-        let tensor = B::plain(tensor.clone()).filter(is_some)?;
+        let tensor = B::plain(tensor.clone()).filter(|tensor| B::are_there(&tensor.device()))?;
         Some(B::of_plain(B::sum_of_squares(&tensor)))
+    }
+    if is_empty(tensor) {
+        return None;
     }
     of_their_kernels!(of, tensor)
 }

@@ -12,8 +12,10 @@ use crate::nn::causal_attention::scale;
 pub(crate) struct Attended<T> {
     /// Queries, keys and values: `[3 x batch x heads, length, size]`.
     pub(in crate::nn) parts: T,
-    /// `[batch x heads, length, length]`.
+    /// Weights, but for what divides each of a query: `[batch x heads, length, length]`,
     pub(in crate::nn) weights: T,
+    /// and one over that: `[batch x heads, length, 1]`, in f32.
+    pub(in crate::nn) shares: T,
     /// `[batch, length, heads x size]`.
     pub(in crate::nn) output: T,
 }
@@ -57,16 +59,17 @@ pub(in crate::nn) fn attended(input: Tensor<3>, heads: usize) -> (Tensor<3>, Att
     // In another shape, what follows is no part of the product's kernel, which would write it down in f32.
     let products = products.reshape([batch * heads * length, length]);
     let largest = wide(products.clone()).max_dim(1);
-    let exponentials = || ((wide(products.clone()) - largest.clone()) * scale(size)).exp();
-    let sums = exponentials().sum_dim(1);
-    let weights = as_given(exponentials() / sums, &parts).reshape([batch * heads, length, length]);
-    let output = weights.clone().matmul(value).reshape([batch, heads, length, size]);
-    let output = output.swap_dims(1, 2).reshape([batch, length, width]);
-    (output.clone(), Attended { parts, weights, output })
+    let weights = as_given(((wide(products) - largest) * scale(size)).exp(), &parts);
+    // Outputs are divided, which are fewer than the weights (Dao et al., 2022, arXiv:2205.14135, section 3.1).
+    let shares = wide(weights.clone()).sum_dim(1).recip().reshape([batch * heads, length, 1]);
+    let weights = weights.reshape([batch * heads, length, length]);
+    let output = as_given(wide(weights.clone().matmul(value)) * shares.clone(), &parts);
+    let output = output.reshape([batch, heads, length, size]).swap_dims(1, 2).reshape([batch, length, width]);
+    (output.clone(), Attended { parts, weights, shares, output })
 }
 
 pub(in crate::nn) fn to_input(
-    Attended { parts, weights, output }: Attended<Tensor<3>>,
+    Attended { parts, weights, shares, output }: Attended<Tensor<3>>,
     heads: usize,
     gradient: Tensor<3>,
 ) -> Tensor<3> {
@@ -77,8 +80,9 @@ pub(in crate::nn) fn to_input(
     let [of_heads, outputs] = [&gradient, &output].map(|all| all.clone().reshape([batch * length * heads, size]));
     let along = (wide(of_heads) * wide(outputs)).sum_dim(1) * scale(size);
     let along = along.reshape([batch, length, heads, 1]).swap_dims(1, 2).reshape([batch * heads, length, 1]);
+    let along = along * shares.clone();
     let gradient = gradient.reshape([batch, length, heads, size]).swap_dims(1, 2);
-    let gradient = gradient.reshape([batch * heads, length, size]);
+    let gradient = as_given(wide(gradient.reshape([batch * heads, length, size])) * shares, &query);
     let to_value = weights.clone().swap_dims(1, 2).matmul(gradient.clone());
     let to_weights = gradient.matmul(value.swap_dims(1, 2));
     let to_products = as_given((wide(to_weights) * scale(size) - along) * wide(weights), &query);
