@@ -18,6 +18,7 @@ const SUCCESS: Result = 0;
 const INVALID_VALUE: Result = 1;
 const OUT_OF_MEMORY: Result = 2;
 const INVALID_DEVICE: Result = 101;
+const INVALID_HANDLE: Result = 400;
 
 /// What memory is read back as: 2.0 in f32.
 const READ: [u8; 4] = 2.0_f32.to_le_bytes();
@@ -305,7 +306,8 @@ fn copied(rows: Rows, to_device: bool, stream: u64) -> Result {
     let (address, pitch) = if to_device { (rows.to, rows.to_pitch) } else { (rows.from, rows.from_pitch) };
     let bytes = rows.extent(pitch);
     driver().with(|state| {
-        if let Some(error) = state.error_of(state.machine.device_of(stream)) {
+        let Some(device) = state.machine.device_of(stream) else { return INVALID_HANDLE };
+        if let Some(error) = state.error_of(Some(device)) {
             return error;
         }
         let ledger = &mut state.ledger;
@@ -378,6 +380,9 @@ pub unsafe extern "C" fn cuMemcpy2DAsync_v2(copy: *const Copy2d, stream: u64) ->
     // SAFETY: the API's own layout, and the caller's pointer to one.
     let copy = unsafe { &*copy };
     let to_device = copy.to_kind != HOST;
+    if (copy.from_kind == HOST) != to_device || [copy.from_x, copy.from_y, copy.to_x, copy.to_y] != [0; 4] {
+        return INVALID_VALUE;
+    }
     let rows = Rows {
         from: if to_device { copy.from_host as u64 } else { copy.from_device },
         from_pitch: copy.from_pitch,
@@ -436,12 +441,12 @@ pub unsafe extern "C" fn cuFuncSetAttribute(_function: usize, _attribute: c_uint
     SUCCESS
 }
 
-/// What a launch does, with the memory that there is when it is asked for.
+/// What a launch does, with the memory that its device has when it is asked for.
 unsafe fn running(
     program: &Arc<std::result::Result<Program, String>>,
     mut launch: Launch,
     arguments: *const *const u64,
-    state: &State,
+    (state, device): (&State, i32),
 ) -> Effect {
     if let Ok(program) = program.as_ref() {
         let end = program.parameters.iter().map(|(begin, bytes)| begin + bytes).max().unwrap_or(0);
@@ -452,7 +457,8 @@ unsafe fn running(
             launch.parameters[*begin..][..*bytes].copy_from_slice(argument);
         }
     }
-    let memory = Ranges::of(state.allocations.iter().map(|(begin, (_, bytes))| (*begin, *bytes)));
+    let memory = state.allocations.iter().filter(|(_, (of, _))| *of == device);
+    let memory = Ranges::of(memory.map(|(begin, (_, bytes))| (*begin, *bytes)));
     let program = Arc::clone(program);
     Box::new(move || kernel::run(program.as_ref().as_ref().map_err(String::clone)?, &launch, &memory))
 }
@@ -474,7 +480,7 @@ pub unsafe extern "C" fn cuLaunchKernel(
 ) -> Result {
     driver().with(|state| {
         state.ledger.launched += 1;
-        let device = state.machine.device_of(stream).unwrap_or_default();
+        let Some(device) = state.machine.device_of(stream) else { return INVALID_HANDLE };
         if let Some((launch, error)) = driver().settings.fault
             && state.ledger.launched == launch
         {
@@ -506,7 +512,7 @@ pub unsafe extern "C" fn cuLaunchKernel(
             parameters: Vec::new(),
         };
         // SAFETY: there is a pointer to each of a kernel's parameters.
-        let effect = program.as_ref().map(|program| unsafe { running(program, launch, arguments, state) });
+        let effect = program.as_ref().map(|program| unsafe { running(program, launch, arguments, (state, device)) });
         state.machine.add_with(stream, Work::Launch(function, uses), effect);
         SUCCESS
     })

@@ -117,7 +117,7 @@ impl Driver {
         let result = change(&mut state);
         if let Some((device, fault)) = state.machine.fault.take() {
             eprintln!("device {device}: {fault}");
-            state.failed = Some((device, ILLEGAL_ADDRESS));
+            state.failed.get_or_insert((device, ILLEGAL_ADDRESS));
         }
         drop(state);
         self.moved.notify_all();

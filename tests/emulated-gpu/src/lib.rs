@@ -5,9 +5,11 @@
 //! what hangs on GPUs for the order of its transfers hangs here, and is told; so are kernels and transfers that use the same memory,
 //! with nothing that says which comes first. At the end all that was asked is written down.
 //!
-//! With `computes=1` kernels are run on the CPU as their PTX says, for small models: values are those of the kernels that a GPU would
-//! run, but for tensor cores, whose sums have fewer bits there, and for functions that are approximate there. Memory that was never
-//! written holds no numbers, and what no GPU would do is an error that names the instruction. Without it kernels are not run, and memory
+//! With `computes=1` kernels are run on the CPU as their PTX says, for small models. Where a GPU computes otherwise: sums in tensor cores
+//! have fewer bits there, `approx` functions are less exact, `ftz` takes what is no normal number for 0, and NVIDIA's assembler may join a
+//! product and a sum. Memory that was never written holds no numbers. Memory that is not a kernel's, addresses that are not
+//! aligned, lanes that are waited for and are elsewhere, and instructions that are not known are errors that name the instruction;
+//! races within a launch, and what a launch may ask for, are not looked at. Without it kernels are not run, and memory
 //! holds nothing: whatever is read back is 2.0 in f32, which is also what the first kernels of a device are to give.
 //!
 //! Its settings, and the file for what was asked, come from the environment. burn keeps on disk which kernels were fastest: give it a

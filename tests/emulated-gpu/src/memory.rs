@@ -41,7 +41,7 @@ impl Ranges {
     pub fn pointer(&self, at: u64, bytes: usize) -> Result<*mut u8, String> {
         let behind = self.0.partition_point(|[begin, _]| *begin <= at);
         match behind.checked_sub(1).map(|index| self.0[index]) {
-            Some([_, end]) if at + bytes as u64 <= end => Ok(at as *mut u8),
+            Some([_, end]) if at <= end && end - at >= bytes as u64 => Ok(at as *mut u8),
             _ => Err(format!("uses {bytes} bytes at {at:#x}, which is nobody's memory")),
         }
     }

@@ -52,6 +52,7 @@ impl Entry {
             let mut rest = text.trim_start_matches(|c: char| c.is_whitespace() || matches!(c, '{' | '}'));
             while let Some((label, behind)) = rest.split_once(':')
                 && !label.contains(char::is_whitespace)
+                && !behind.starts_with(':')
             {
                 labels.push(label);
                 rest = behind.trim_start();
@@ -61,11 +62,12 @@ impl Entry {
     }
 }
 
-/// The name of what is declared, and how long an array it is, if it is one whose length is said.
-pub fn declared(declaration: &str) -> Option<(String, Option<usize>)> {
+/// The name of what is declared, and how many it is: 0 for an array whose length is not said.
+pub fn declared(declaration: &str) -> Option<(String, usize)> {
     let last = declaration.split_whitespace().last()?;
     Some(match last.split_once('[') {
-        Some((name, length)) => (name.to_owned(), length.trim_end_matches(']').parse().ok()),
-        None => (last.to_owned(), None),
+        Some((name, "]")) => (name.to_owned(), 0),
+        Some((name, length)) => (name.to_owned(), length.strip_suffix(']')?.parse().ok()?),
+        None => (last.to_owned(), 1),
     })
 }

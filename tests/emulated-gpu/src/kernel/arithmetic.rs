@@ -75,7 +75,7 @@ impl Type {
         value as u64 & mask(self.bits())
     }
 
-    /// Exact, since f64 has all that the others have.
+    /// What a float's bits say; exact, since f64 has all that the others have.
     #[inline(always)]
     pub fn float(self, bits: u64) -> f64 {
         match self {
@@ -86,13 +86,14 @@ impl Type {
         }
     }
 
-    #[inline(always)]
     /// Rounded to nearest, ties to even. From f64 that is what the type's own arithmetic gives for one sum, product, quotient or
-    /// root (Figueroa, 1995).
+    /// root, also by way of f32 (Figueroa, 1995).
+    #[inline(always)]
     pub fn of_float(self, value: f64) -> u64 {
         match self {
-            Self::F16 => u64::from(f16::from_f64(value).to_bits()),
-            Self::Bf16 => u64::from(bf16::from_f64(value).to_bits()),
+            Self::F16 => u64::from(f16::from_f32(value as f32).to_bits()),
+            Self::Bf16 => u64::from(bf16::from_f32(value as f32).to_bits()),
+            Self::Tf32 if value.is_nan() => u64::from(f32::NAN.to_bits()),
             // To nearest, ties away from zero, with ten bits behind the point: as `cvt.rna` has it.
             Self::Tf32 => u64::from((value as f32).to_bits().wrapping_add(0x1000) & !0x1FFF),
             Self::F64 => value.to_bits(),
@@ -128,15 +129,23 @@ fn halves(of: Type, f: impl Fn(f64, f64, f64) -> f64 + Send + Sync + 'static) ->
     lanes(move |a, b, c| part(a, b, c) | part(a >> 16, b >> 16, c >> 16) << 16)
 }
 
+/// Modifiers between an operation and its type. Numbers too small for a normal one are kept, also where `ftz` would not.
+const KNOWN: [&str; 9] = ["rn", "rm", "approx", "full", "ftz", "NaN", "lo", "hi", "wide"];
+
 /// What an instruction of that name computes, if it is one of this kind.
 pub fn function(name: &str) -> Option<Function> {
     let parts: Vec<&str> = name.split('.').collect();
     let (&operation, modifiers) = parts.split_first()?;
-    let has = |modifier: &str| modifiers.contains(&modifier);
-    let last = *modifiers.last()?;
-    match (operation, last) {
-        ("cvt", _) => return convert(modifiers),
-        ("setp", _) => return compare(modifiers),
+    let (last, rest) = modifiers.split_last()?;
+    match operation {
+        "cvt" => return convert(modifiers),
+        "setp" => return compare(modifiers),
+        // What changes the result in another way is not known.
+        _ if rest.iter().any(|modifier| !KNOWN.contains(modifier)) => return None,
+        _ => {}
+    }
+    let has = |modifier: &str| rest.contains(&modifier);
+    match (operation, *last) {
         (_, "bf16x2") => return Some(halves(Type::Bf16, float_operation(operation, has("NaN"))?)),
         (_, "f16x2") => return Some(halves(Type::F16, float_operation(operation, has("NaN"))?)),
         _ => {}
@@ -145,11 +154,10 @@ pub fn function(name: &str) -> Option<Function> {
     match operation {
         "fma" if of == Type::F32 && has("rm") => return Some(lanes(|a, b, c| fma_down([a, b, c]))),
         "fma" if of == Type::F32 => {
-            // The product is exact in f64; the sum is rounded twice, which is another number once in 2^29.
-            return Some(floats(of, |a, b, c| a * b + c));
+            return Some(floats(of, fused));
         }
-        _ if has("rz") || has("rm") || has("rp") => return None,
-        "selp" => return Some(lanes(|a, b, c| if c & 1 == 1 { a } else { b })),
+        _ if has("rm") => return None,
+        "selp" => return Some(lanes(move |a, b, c| if c & 1 == 1 { a } else { b } & mask(of.bits()))),
         "mov" => return Some(lanes(move |a, _, _| a & mask(of.bits()))),
         _ => {}
     }
@@ -157,16 +165,57 @@ pub fn function(name: &str) -> Option<Function> {
         let f = float_operation(operation, has("NaN"))?;
         return Some(floats(of, f));
     }
-    integer_operation(operation, modifiers, of)
+    integer_operation(operation, rest, of)
+}
+
+/// A product and a sum of numbers of f32, which is rounded once when it is made one of f32: the product is exact in f64, and a sum
+/// that is not is rounded to odd (Boldo and Melquiond, 2008, "Emulation of FMA and correctly rounded sums").
+#[inline(always)]
+fn fused(a: f64, b: f64, c: f64) -> f64 {
+    let product = a * b;
+    let sum = product + c;
+    // What was lost (Knuth's TwoSum).
+    let of_product = sum - c;
+    let lost = (product - of_product) + (c - (sum - of_product));
+    let bits = sum.to_bits();
+    let is_odd = bits & 1 == 1 || lost == 0.0 || !sum.is_finite() || !lost.is_finite();
+    let away = (lost > 0.0) == (sum > 0.0);
+    f64::from_bits(if is_odd {
+        bits
+    } else if away {
+        bits + 1
+    } else {
+        bits - 1
+    })
 }
 
 /// Rounded down.
 fn fma_down(bits: [u64; 3]) -> u64 {
     let [a, b, c] = bits.map(|bits| f64::from(f32::from_bits(bits as u32)));
-    let exact = a.mul_add(b, c);
-    let near = exact as f32;
-    let down = if f64::from(near) > exact { near.next_down() } else { near };
+    let sum = fused(a, b, c);
+    let near = sum as f32;
+    let down = if f64::from(near) > sum { near.next_down() } else { near };
     u64::from(down.to_bits())
+}
+
+/// What is no number is less than all else, and -0 less than 0.
+fn larger(a: f64, b: f64) -> f64 {
+    let is_first = b.is_nan() || a > b || (a == b && a.is_sign_positive());
+    if is_first { a } else { b }
+}
+
+/// How many operands an instruction takes.
+pub fn arity(name: &str) -> usize {
+    let parts: Vec<&str> = name.split('.').collect();
+    let has = |part: &str| parts.contains(&part);
+    match parts[0] {
+        "cvt" if has("bf16x2") || has("f16x2") => 2,
+        "setp" if has("and") || has("or") || has("xor") => 3,
+        "mov" | "cvt" | "neg" | "abs" | "not" | "sqrt" | "rsqrt" | "rcp" | "ex2" | "lg2" | "sin" | "cos" | "tanh"
+        | "popc" | "clz" | "brev" => 1,
+        "fma" | "mad" | "selp" | "bfe" | "prmt" => 3,
+        _ => 2,
+    }
 }
 
 fn float_operation(operation: &str, nan: bool) -> Option<fn(f64, f64, f64) -> f64> {
@@ -178,10 +227,10 @@ fn float_operation(operation: &str, nan: bool) -> Option<fn(f64, f64, f64) -> f6
         "fma" | "mad" => |a, b, c| a.mul_add(b, c),
         "neg" => |a, _, _| -a,
         "abs" => |a, _, _| a.abs(),
-        "max" if nan => |a, b, _| if a.is_nan() || b.is_nan() { f64::NAN } else { a.max(b) },
-        "min" if nan => |a, b, _| if a.is_nan() || b.is_nan() { f64::NAN } else { a.min(b) },
-        "max" => |a, b, _| a.max(b),
-        "min" => |a, b, _| a.min(b),
+        "max" if nan => |a, b, _| if a.is_nan() || b.is_nan() { f64::NAN } else { larger(a, b) },
+        "min" if nan => |a, b, _| if a.is_nan() || b.is_nan() { f64::NAN } else { -larger(-a, -b) },
+        "max" => |a, b, _| larger(a, b),
+        "min" => |a, b, _| -larger(-a, -b),
         "sqrt" => |a, _, _| a.sqrt(),
         "rsqrt" => |a, _, _| 1.0 / a.sqrt(),
         "rcp" => |a, _, _| 1.0 / a,
@@ -198,9 +247,6 @@ fn float_operation(operation: &str, nan: bool) -> Option<fn(f64, f64, f64) -> f6
 fn integer_operation(operation: &str, modifiers: &[&str], of: Type) -> Option<Function> {
     let bits = of.bits();
     let has = |modifier: &str| modifiers.contains(&modifier);
-    if has("sat") || has("cc") {
-        return None;
-    }
     let high = move |a: i128, b: i128| match of {
         Type::Signed(_) => a.wrapping_mul(b) >> bits,
         _ => (a.wrapping_mul(b) as u128 >> bits) as i128,
@@ -232,7 +278,7 @@ fn integer_operation(operation: &str, modifiers: &[&str], of: Type) -> Option<Fu
         // How far is a number of 32 bits, whatever is shifted.
         "shl" => lanes(move |a, by, _| of.of_integer(of.integer(a) << shift(i128::from(by as u32)))),
         "shr" => lanes(move |a, by, _| of.of_integer(of.integer(a) >> shift(i128::from(by as u32)))),
-        "popc" => lanes(|a, _, _| u64::from(a.count_ones())),
+        "popc" => lanes(move |a, _, _| u64::from((a & mask(bits)).count_ones())),
         "clz" => lanes(move |a, _, _| u64::from((a & mask(bits)).leading_zeros() - (64 - bits))),
         "brev" => lanes(move |a, _, _| a.reverse_bits() >> (64 - bits)),
         "bfe" if matches!(of, Type::Unsigned(_)) => lanes(move |a, from, length| {
@@ -240,7 +286,7 @@ fn integer_operation(operation: &str, modifiers: &[&str], of: Type) -> Option<Fu
             let shifted = (u128::from(a & mask(bits)) >> from) as u64;
             if length == 0 { 0 } else { shifted & mask(length.min(64)) }
         }),
-        "prmt" if modifiers.len() == 1 => lanes(|a, b, selector| {
+        "prmt" if modifiers.is_empty() => lanes(|a, b, selector| {
             let bytes = a & mask(32) | b << 32;
             let byte = |at: u32| {
                 let control = (selector >> (4 * at)) as u32;
@@ -257,6 +303,10 @@ fn integer_operation(operation: &str, modifiers: &[&str], of: Type) -> Option<Fu
 
 fn convert(modifiers: &[&str]) -> Option<Function> {
     let (rest, [to, from]) = modifiers.split_last_chunk()?;
+    const ROUNDINGS: [&str; 8] = ["rn", "rna", "rni", "rzi", "rmi", "rpi", "sat", "ftz"];
+    if rest.iter().any(|modifier| !ROUNDINGS.contains(modifier)) {
+        return None;
+    }
     let has = |modifier: &str| rest.contains(&modifier);
     let from = Type::read(from)?;
     let saturates = has("sat");
@@ -267,23 +317,25 @@ fn convert(modifiers: &[&str]) -> Option<Function> {
     };
     if let Some(half) = pair {
         let part = move |bits: u64| half.of_float(from.float(bits));
-        return (has("rn") && !has("relu")).then(|| lanes(move |high, low, _| part(high) << 16 | part(low)));
+        return has("rn").then(|| lanes(move |high, low, _| part(high) << 16 | part(low)));
     }
-    let to = Type::read(to)?;
+    // Only `rna` rounds to tf32, and to nothing else.
+    let to = Type::read(to).filter(|to| (*to == Type::Tf32) == has("rna"))?;
     let whole: fn(f64) -> f64 = match rest.first() {
         Some(&"rni") => f64::round_ties_even,
         Some(&"rzi") => f64::trunc,
         Some(&"rmi") => f64::floor,
         Some(&"rpi") => f64::ceil,
-        Some(&"rz" | &"rm" | &"rp") => return None,
         _ => |value| value,
     };
     let [least, greatest] = to.bounds();
     Some(match (from.is_float(), to.is_float()) {
         (false, false) if saturates => lanes(move |a, _, _| to.of_integer(from.integer(a).clamp(least, greatest))),
         (false, false) => lanes(move |a, _, _| to.of_integer(from.integer(a))),
-        (false, true) => lanes(move |a, _, _| to.of_float(from.integer(a) as f64)),
-        // What is no number is 0, and what is too large is the greatest, as with `as`.
+        (false, true) if to == Type::F64 => lanes(move |a, _, _| to.of_float(from.integer(a) as f64)),
+        (false, true) => lanes(move |a, _, _| to.of_float(f64::from(from.integer(a) as f32))),
+        // Of f32, and for at most 32 bits: what is no number is 0, and what is too large is the greatest, as with `as`.
+        (true, false) if from == Type::F64 || to.bits() > 32 => return None,
         (true, false) => lanes(move |a, _, _| to.of_integer((whole(from.float(a)) as i128).clamp(least, greatest))),
         (true, true) if saturates => {
             // What is no number is 0.

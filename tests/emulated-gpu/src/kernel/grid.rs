@@ -1,7 +1,7 @@
 //! All blocks of a launch.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::program::Program;
 use super::warp::{Block, Warp};
@@ -23,8 +23,8 @@ pub struct Launch {
 /// # Errors
 /// Names the kernel, the instruction and the address that is not its to use.
 pub fn run(program: &Program, launch: &Launch, global: &Ranges) -> Result<(), String> {
-    let blocks: u32 = launch.grid.iter().product();
-    let (next, failed) = (AtomicU32::new(0), Mutex::new(None));
+    let blocks: u64 = launch.grid.iter().copied().map(u64::from).product();
+    let (next, failed) = (AtomicU64::new(0), Mutex::new(None));
     let work = || {
         let threads: u32 = launch.block.iter().product();
         let mut shared = vec![UNSET; program.shared + launch.shared];
@@ -53,12 +53,12 @@ pub fn run(program: &Program, launch: &Launch, global: &Ranges) -> Result<(), St
 fn run_block(
     program: &Program,
     launch: &Launch,
-    number: u32,
+    number: u64,
     mut block: Block<'_>,
     warps: &mut [Warp],
 ) -> Result<(), String> {
-    let [x, y, _] = launch.grid;
-    let at = [number % x, number / x % y, number / x / y];
+    let [x, y, _] = launch.grid.map(u64::from);
+    let at = [number % x, number / x % y, number / x / y].map(|at| at as u32);
     for (index, warp) in warps.iter_mut().enumerate() {
         warp.start(program, launch, at, index as u32);
     }

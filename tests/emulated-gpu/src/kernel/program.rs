@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::arithmetic::{Function, Type, function};
+use super::arithmetic::{Function, Type, arity, function};
 use super::flow::{Next, meeting_points};
 use super::fragment::{Fragment, Product, Role};
 use crate::ptx::{Entry, Instruction, declared, inside};
@@ -121,12 +121,15 @@ pub enum Operation {
         from: Register,
         by: Register,
         clamp: Register,
+        mask: Register,
     },
     ActiveMask(Register),
     Branch(usize),
     Return,
     Barrier,
-    /// What warps that are never apart need not do.
+    /// All lanes of that mask have to be here.
+    Together(Register),
+    /// What threads that run one after the other need not do.
     Nothing,
 }
 
@@ -164,6 +167,9 @@ pub struct Program {
     pub shared: usize,
 }
 
+/// What is declared begins at multiples of so many bytes.
+const ALIGNMENT: usize = 16;
+
 /// What operands name.
 #[derive(Default)]
 struct Names {
@@ -178,28 +184,40 @@ impl Program {
     /// # Errors
     /// Names an instruction that is not known.
     pub fn compile(entry: &Entry) -> Result<Self, String> {
+        let unknown = |text: &str| format!("`{text}` of {} is not known", entry.name);
         let mut names = Names::default();
-        let parameters = names.parameters(entry);
+        let parameters = names.parameters(entry).ok_or_else(|| unknown("a parameter"))?;
         let [mut local, mut shared] = [0; 2];
         let mut instructions = Vec::new();
         for statement in entry.statements() {
             for label in statement.labels {
                 names.labels.insert(label.to_owned(), instructions.len());
             }
-            let space = [(".local ", &mut local), (".shared ", &mut shared)];
-            if let Some((_, size)) = space.into_iter().find(|(space, _)| statement.text.starts_with(space)) {
-                let (name, length) = declared(statement.text).ok_or_else(|| statement.text.to_owned())?;
-                names.symbols.insert(name, *size as u64);
-                *size = (*size + length.unwrap_or(16)).next_multiple_of(16);
-            } else {
-                instructions.extend(Instruction::read(statement.text).map(|instruction| (instruction, statement.text)));
-            }
+            let text = statement.text;
+            let size = match text.split_whitespace().next() {
+                Some(".local") => &mut local,
+                Some(".shared") => &mut shared,
+                Some(".reg") => {
+                    names.declare(text).ok_or_else(|| unknown(text))?;
+                    continue;
+                }
+                Some(".pragma") | None => continue,
+                _ => {
+                    instructions.push((Instruction::read(text).ok_or_else(|| unknown(text))?, text));
+                    continue;
+                }
+            };
+            let (name, bytes) = sized(text).ok_or_else(|| unknown(text))?;
+            names.symbols.insert(name, *size as u64);
+            *size += bytes.next_multiple_of(ALIGNMENT);
         }
         names.symbols.extend(entry.shared.iter().map(|name| (name.clone(), shared as u64)));
         let steps = instructions.into_iter().map(|(instruction, text)| {
-            let unknown = || format!("`{text}` of {} is not known", entry.name);
-            let guard = instruction.guard.map(|(predicate, not)| (names.register(predicate), not));
-            let operation = names.operation(&instruction).ok_or_else(unknown)?;
+            let guard = match instruction.guard {
+                Some((predicate, not)) => Some((names.register(predicate).ok_or_else(|| unknown(text))?, not)),
+                None => None,
+            };
+            let operation = names.operation(&instruction).ok_or_else(|| unknown(text))?;
             Ok(Step { guard, operation, meets: 0, text: text.to_owned() })
         });
         let mut steps = steps.collect::<Result<Vec<_>, String>>()?;
@@ -211,18 +229,30 @@ impl Program {
 }
 
 impl Names {
-    fn parameters(&mut self, entry: &Entry) -> Vec<(usize, usize)> {
+    fn parameters(&mut self, entry: &Entry) -> Option<Vec<(usize, usize)>> {
         let mut at = 0;
         let one = |parameter: &String| {
-            let (name, length) = declared(parameter)?;
-            let of = parameter.split(['.', ' ']).find_map(Type::read).map_or(8, |of| of.bits() as usize / 8);
-            let bytes = length.map_or(of, |length| of * length);
+            let (name, bytes) = sized(parameter)?;
             self.symbols.insert(name, at as u64);
             let begins = at;
-            at += bytes.next_multiple_of(16);
+            at += bytes.next_multiple_of(ALIGNMENT);
             Some((begins, bytes))
         };
-        entry.parameters.iter().filter_map(one).collect()
+        entry.parameters.iter().map(one).collect()
+    }
+
+    /// Of `.reg .b32 %r<9>` or `.reg .b64 %SP`.
+    fn declare(&mut self, text: &str) -> Option<()> {
+        let (name, _) = declared(text)?;
+        let all = match name.strip_suffix('>').and_then(|name| name.split_once('<')) {
+            Some((name, count)) => (0..count.parse::<usize>().ok()?).map(|index| format!("{name}{index}")).collect(),
+            None => vec![name],
+        };
+        for name in all {
+            let register = self.new_register();
+            self.registers.insert(name, register);
+        }
+        Some(())
     }
 
     fn new_register(&mut self) -> Register {
@@ -230,13 +260,9 @@ impl Names {
         self.count - 1
     }
 
-    fn register(&mut self, name: &str) -> Register {
-        if let Some(register) = self.registers.get(name) {
-            return *register;
-        }
-        let register = self.new_register();
-        self.registers.insert(name.to_owned(), register);
-        register
+    /// One that is declared.
+    fn register(&self, name: &str) -> Option<Register> {
+        self.registers.get(name).copied()
     }
 
     fn holding(&mut self, initial: Initial) -> Register {
@@ -253,8 +279,8 @@ impl Names {
         if let Some(special) = special(text) {
             return Some(self.holding(special));
         }
-        if text.starts_with('%') {
-            return Some(self.register(text));
+        if let Some(register) = self.register(text) {
+            return Some(register);
         }
         let number = self.symbols.get(text).copied().or_else(|| number(text))?;
         Some(self.holding(Initial::Number(number)))
@@ -267,7 +293,7 @@ impl Names {
     fn address(&mut self, space: Space, text: &str) -> Option<Address> {
         let text = inside(text);
         let (base, offset) = match text.split_once('+') {
-            Some((base, offset)) => (base, number(offset)?),
+            Some((base, offset)) => (base.trim(), number(offset.trim())?),
             None => (text, 0),
         };
         Some(Address { space, base: self.operand(base)?, offset })
@@ -280,10 +306,10 @@ impl Names {
             ("bra", [label]) => Operation::Branch(*self.labels.get(*label)?),
             ("ret" | "exit", []) => Operation::Return,
             ("bar" | "barrier", ["0"]) if parts.contains(&"sync") && !parts.contains(&"warp") => Operation::Barrier,
-            ("bar", _) if parts.contains(&"warp") => Operation::Nothing,
+            ("bar", [mask]) if parts.contains(&"warp") => Operation::Together(self.operand(mask)?),
             ("membar" | "fence", []) => Operation::Nothing,
             ("activemask", [to]) => Operation::ActiveMask(self.operand(to)?),
-            ("shfl", [to, from, by, clamp, _]) if !to.contains('|') => Operation::Shuffle {
+            ("shfl", [to, from, by, clamp, mask]) if !to.contains('|') => Operation::Shuffle {
                 how: match *parts.get(2)? {
                     "bfly" => Shuffle::Xor,
                     "idx" => Shuffle::Index,
@@ -295,9 +321,10 @@ impl Names {
                 from: self.operand(from)?,
                 by: self.operand(by)?,
                 clamp: self.operand(clamp)?,
+                mask: self.operand(mask)?,
             },
             ("mov", [to, from]) if to.starts_with('{') => {
-                let to: Vec<_> = inside(to).split(',').map(|part| self.target(part.trim())).collect();
+                let to = inside(to).split(',').map(|part| self.target(part.trim())).collect::<Option<Vec<_>>>()?;
                 let bits = Type::read(parts[1])?.bits() / to.len() as u32;
                 Operation::Split { from: self.operand(from)?, to, bits }
             }
@@ -318,24 +345,24 @@ impl Names {
             ("atom", [to, at, with]) => self.atomic(&parts, Some(to), at, with)?,
             ("red", [at, with]) => self.atomic(&parts, None, at, with)?,
             ("mma" | "wmma" | "ldmatrix" | "stmatrix", _) => self.of_matrices(&parts, operands)?,
-            (_, [to, from @ ..]) if from.len() <= 3 => {
+            (_, [to, from @ ..]) if from.len() == arity(name) => {
                 let mut inputs = [0; 3];
                 for (input, operand) in inputs.iter_mut().zip(from) {
                     *input = self.operand(operand)?;
                 }
-                Operation::Compute { function: function(name)?, to: self.operand(to)?, from: inputs }
+                Operation::Compute { function: function(name)?, to: self.register(to)?, from: inputs }
             }
             _ => return None,
         })
     }
 
     /// What is written there, where that is of interest.
-    fn target(&mut self, text: &str) -> Option<Register> {
-        (text != "_").then(|| self.register(text))
+    fn target(&self, text: &str) -> Option<Option<Register>> {
+        if text == "_" { Some(None) } else { self.register(text).map(Some) }
     }
 
     fn atomic(&mut self, parts: &[&str], to: Option<&str>, at: &str, with: &str) -> Option<Operation> {
-        let of = Type::read(parts.last()?)?;
+        let of = Type::read(parts.last()?).filter(|of| matches!(of.bits(), 32 | 64))?;
         let operation = ["add", "min", "max", "and", "or", "xor"].into_iter().find(|name| parts.contains(name))?;
         Some(Operation::Atomic {
             of,
@@ -362,12 +389,18 @@ impl Names {
 
     fn of_matrices(&mut self, parts: &[&str], operands: &[&str]) -> Option<Operation> {
         let has = |part: &str| parts.contains(&part);
+        // What else there is has another layout, or computes something else.
+        if parts.iter().any(|part| !OF_MATRICES.contains(part)) {
+            return None;
+        }
         if has("ldmatrix") || has("stmatrix") {
+            let [first, second] = operands else { return None };
             let count = [("x1", 1), ("x2", 2), ("x4", 4)].into_iter().find(|(name, _)| has(name))?.1;
             let fragment = Fragment::eights(count, has("trans"));
-            let (registers, at) = if has("ldmatrix") { (operands[0], operands[1]) } else { (operands[1], operands[0]) };
+            let (registers, at) = if has("ldmatrix") { (first, second) } else { (second, first) };
             let at = self.address(space(parts), at)?;
-            let tile = Tile { fragment, rows: Rows::Said, registers: self.operands(registers)?, at };
+            let registers = self.fragment(registers, &fragment)?;
+            let tile = Tile { fragment, rows: Rows::Said, registers, at };
             return Some(if has("ldmatrix") { Operation::LoadTile(tile) } else { Operation::StoreTile(tile) });
         }
         let shape = parts.iter().position(|part| part.starts_with('m') && part.contains('k') && part.contains('n'))?;
@@ -381,17 +414,19 @@ impl Names {
             } else {
                 [m, n]
             };
-            let (registers, at) = if has("load") { (operands[0], operands[1]) } else { (operands[1], operands[0]) };
-            let stride = operands.get(2)?;
+            let [first, second, stride] = operands else { return None };
+            let (registers, at) = if has("load") { (first, second) } else { (second, first) };
+            let [of] = types.as_slice() else { return None };
+            let fragment = Fragment::opaque(rows, columns, *of);
             let tile = Tile {
-                fragment: Fragment::opaque(rows, columns, *types.first()?),
+                registers: self.fragment(registers, &fragment)?,
+                fragment,
                 rows: Rows::Apart(self.operand(stride)?, has("col")),
                 at: self.address(space(parts), at)?,
-                registers: self.operands(registers)?,
             };
             return Some(if has("load") { Operation::LoadTile(tile) } else { Operation::StoreTile(tile) });
         }
-        let [to, left, right, added] = operands.first_chunk()?;
+        let [to, left, right, added] = operands else { return None };
         let [result, a, b, c] = match types.as_slice() {
             [d, a, b, c] => [*d, *a, *b, *c],
             [d, c] => [*d, Type::F16, Type::F16, *c],
@@ -401,20 +436,72 @@ impl Names {
             true => Fragment::opaque(rows, columns, of),
             false => Fragment::documented(role, rows, columns, of),
         };
+        let product = Product {
+            left: fragment(Role::Left, m, k, a),
+            right: fragment(Role::Right, k, n, b),
+            added: fragment(Role::Accumulator, m, n, c),
+            result: fragment(Role::Accumulator, m, n, result),
+        };
         Some(Operation::Multiply {
-            product: Product {
-                left: fragment(Role::Left, m, k, a),
-                right: fragment(Role::Right, k, n, b),
-                added: fragment(Role::Accumulator, m, n, c),
-                result: fragment(Role::Accumulator, m, n, result),
-            },
-            to: self.operands(to)?,
-            left: self.operands(left)?,
-            right: self.operands(right)?,
-            added: self.operands(added)?,
+            to: self.fragment(to, &product.result)?,
+            left: self.fragment(left, &product.left)?,
+            right: self.fragment(right, &product.right)?,
+            added: self.fragment(added, &product.added)?,
+            product,
         })
     }
+
+    /// The registers of a fragment. In f16 `wmma` has eight of both sides, whatever they hold.
+    fn fragment(&mut self, text: &str, fragment: &Fragment) -> Option<Vec<Register>> {
+        let (registers, count) = (self.operands(text)?, fragment.registers());
+        let is_whole = registers.len() == count || (fragment.of == Type::F16 && registers.len() == 8);
+        is_whole.then_some(registers)
+    }
 }
+
+/// The name of what is declared, and its bytes.
+fn sized(declaration: &str) -> Option<(String, usize)> {
+    let (name, count) = declared(declaration)?;
+    let of = declaration.split(['.', ' ']).find_map(Type::read)?;
+    Some((name, of.bits() as usize / 8 * count))
+}
+
+/// All that stands between the dots of an instruction on matrices.
+const OF_MATRICES: [&str; 33] = [
+    "mma",
+    "wmma",
+    "ldmatrix",
+    "stmatrix",
+    "load",
+    "store",
+    "a",
+    "b",
+    "c",
+    "d",
+    "sync",
+    "aligned",
+    "row",
+    "col",
+    "x1",
+    "x2",
+    "x4",
+    "trans",
+    "shared",
+    "global",
+    "m8n8",
+    "m16n8k8",
+    "m16n8k16",
+    "m16n16k8",
+    "m16n16k16",
+    "m32n8k16",
+    "m8n32k16",
+    "b16",
+    "bf16",
+    "f16",
+    "tf32",
+    "f32",
+    "shared::cta",
+];
 
 /// Where generic addresses of a space begin.
 pub fn window(space: Space) -> Option<u64> {

@@ -6,6 +6,9 @@ use super::{Launch, Program, run};
 use crate::memory::Ranges;
 use crate::ptx::Entry;
 
+const REGISTERS: &str =
+    "	.reg .pred %p<9>;\n	.reg .b16 %rs<9>;\n	.reg .b32 %r<40>;\n	.reg .b64 %rd<20>;\n	.reg .f64 %fd<5>;";
+
 /// A kernel of one buffer, whose address is in `%rd1`, and whose threads' numbers are in `%r1`.
 fn kernel(body: &str) -> Program {
     let text = format!(
@@ -14,6 +17,7 @@ fn kernel(body: &str) -> Program {
 	.param .u64 .ptr .global .align 1 tested_param_0
 )
 {{
+{REGISTERS}
 	ld.param.b64 	%rd1, [tested_param_0];
 	mov.u32 	%r1, %tid.x;
 {body}
@@ -85,19 +89,31 @@ fn floats_are_rounded_as_the_isa_has_it() {
     let half = f32::EPSILON / 2.0;
     for (instruction, numbers, result) in [
         ("add.rn.f32 %r9, %r2, %r3", [1.0, half, 0.0], 1.0),
+        ("add.rn.f32 %r9, %r2, %r3", [1.0 + f32::EPSILON, half, 0.0], 1.0 + 2.0 * f32::EPSILON),
         ("fma.rn.f32 %r9, %r2, %r3, %r4", [1.0 + f32::EPSILON, 1.0 - f32::EPSILON, -1.0], -f32::EPSILON * f32::EPSILON),
-        ("fma.rm.f32 %r9, %r2, %r3, %r4", [1.0, -half, 1.0 + f32::EPSILON], 1.0),
+        // In f64 the sum is a tie of f32, which is decided by what f64 has lost: 2^-24 (1 - 2^-46).
+        (
+            "fma.rn.f32 %r9, %r2, %r3, %r4",
+            [2f32.powi(-12) * (1.0 + f32::EPSILON), 2f32.powi(-12) * (1.0 - f32::EPSILON), 1.0 + f32::EPSILON],
+            1.0 + f32::EPSILON,
+        ),
+        ("fma.rm.f32 %r9, %r2, %r3, %r4", [1.0, -half / 2.0, 1.0 + f32::EPSILON], 1.0),
         ("cvt.rzi.f32.f32 %r9, %r2", [-2.7, 0.0, 0.0], -2.0),
         ("cvt.rni.f32.f32 %r9, %r2", [2.5, 0.0, 0.0], 2.0),
         ("cvt.sat.f32.f32 %r9, %r2", [f32::NAN, 0.0, 0.0], 0.0),
         ("cvt.rna.tf32.f32 %r9, %r2", [1.0 + 2f32.powi(-11), 0.0, 0.0], 1.0 + 2f32.powi(-10)),
         ("max.f32 %r9, %r2, %r3", [f32::NAN, -1.0, 0.0], -1.0),
+        ("max.f32 %r4, %r2, %r3; rcp.approx.ftz.f32 %r9, %r4", [-0.0, 0.0, 0.0], f32::INFINITY),
+        ("min.f32 %r4, %r2, %r3; rcp.approx.ftz.f32 %r9, %r4", [0.0, -0.0, 0.0], f32::NEG_INFINITY),
         ("ex2.approx.ftz.f32 %r9, %r2", [-3.0, 0.0, 0.0], 0.125),
         ("setp.neu.f32 %p2, %r2, %r3; selp.f32 %r9, %r4, %r3, %p2", [f32::NAN, 0.0, 4.0], 4.0),
         ("setp.ne.f32 %p2, %r2, %r3; selp.f32 %r9, %r4, %r3, %p2", [f32::NAN, 0.0, 4.0], 0.0),
     ] {
         assert_eq!(of_floats(instruction, numbers), result, "{instruction} of {numbers:?}");
     }
+    assert!(of_floats("cvt.rna.tf32.f32 %r9, %r2", [f32::from_bits(u32::MAX), 0.0, 0.0]).is_nan());
+    // One more than a tie of bf16.
+    assert_eq!(of("cvt.rn.bf16.f32 %rs1, %r2; mov.b32 %r9, {%rs1, %rs1}", [0x3F80_8001, 0, 0]), 0x3F81_3F81);
     assert!(of_floats("max.NaN.f32 %r9, %r2, %r3", [f32::NAN, 1.0, 0.0]).is_nan());
     assert_eq!(of("cvt.rzi.s32.f32 %r9, %r2", [(-2.7_f32).to_bits(), 0, 0]), -2_i32 as u32);
     let pair = of("cvt.rn.bf16x2.f32 %r9, %r2, %r3", [1.5_f32.to_bits(), (-0.25_f32).to_bits(), 0]);
@@ -169,14 +185,49 @@ fn what_no_gpu_would_do_is_an_error_that_names_it() {
         ("ld.global.b32 %r2, [%rd1+4];", "nobody's memory"),
         ("ld.global.b32 %r2, [%rd1+2];", "not aligned"),
         ("mov.b64 %rd2, block_memory; st.shared.b32 [%rd2+4096], %r1;", "of 4096 in Shared"),
+        ("mov.b64 %rd2, -4; ld.global.b32 %r2, [%rd2];", "nobody's memory"),
+        ("setp.eq.b32 %p1, %r1, 0; @%p1 bar.warp.sync -1;", "waits for lanes 0xffffffff, and finds 0x1"),
         ("setp.eq.b32 %p1, %r1, 0; @%p1 bar.sync 0;", "lanes 0x1 of 0xffffffff alone"),
-        ("setp.eq.b32 %p1, %r1, 0; @%p1 shfl.sync.bfly.b32 %r3, %r1, 1, 31, -1;", "lane 1 has, which is not here"),
+        (
+            "setp.eq.b32 %p1, %r1, 0; @%p1 shfl.sync.bfly.b32 %r3, %r1, 1, 31, -1;",
+            "waits for lanes 0xffffffff, and finds 0x1",
+        ),
     ] {
         let error = after(&kernel(body), 1, 32, &[0_u32]).unwrap_err();
         assert!(error.contains(said) && error.contains("tested: `"), "{error}");
     }
-    let unknown = Entry::read(".visible .entry k()\n{\n	wgmma.fence.sync.aligned;\n}\n").unwrap();
-    assert!(Program::compile(&unknown).err().unwrap().contains("`wgmma.fence.sync.aligned` of k"));
+}
+
+#[test]
+fn what_is_not_known_is_not_run() {
+    for instruction in [
+        "wgmma.fence.sync.aligned",
+        "add.sat.f32 %r1, %r2, %r3",
+        "add.rz.f32 %r1, %r2, %r3",
+        "max.relu.s32 %r1, %r2, %r3",
+        "cvt.rz.bf16.f32 %rs1, %r2",
+        "cvt.rn.relu.bf16x2.f32 %r1, %r2, %r3",
+        "cvt.rn.tf32.f32 %r1, %r2",
+        "shfl.sync.bfly.b32 %r1|%p1, %r2, 1, 31, -1",
+        "bar.sync 0, 64",
+        "vote.sync.ballot.b32 %r1, %p1, -1",
+        "atom.global.cas.b32 %r1, [%rd1], %r2, %r3",
+        "atom.global.add.noftz.f16 %rs1, [%rd1], %rs2",
+        "prmt.b32.f4e %r1, %r2, %r3, %r4",
+        "bra $nowhere",
+        "mov.u32 %r1, %smid",
+        "mov.u32 %r99, 1",
+        "add.u32 %r1, %r2",
+        "add.u32 %r1, %r2, %r3, %r4",
+        "ld.global.b32 %r1, [%rd1-4]",
+        ".loc 1 2 3",
+        "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%fd1, %fd2}, {%fd3}, {%fd4}, {%fd1, %fd2}",
+        "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r1, %r2}, [%rd1]",
+    ] {
+        let text = format!(".visible .entry k()\n{{\n{REGISTERS}\n	{instruction};\n}}\n");
+        let error = Program::compile(&Entry::read(&text).unwrap()).err();
+        assert_eq!(error, Some(format!("`{instruction}` of k is not known")));
+    }
 }
 
 /// Two matrices of numbers that bf16 and f32 have exactly, and their product.
@@ -241,4 +292,40 @@ fn a_product_by_wmma_is_the_product() {
     let by_columns = (0..128).map(|at| b[at % 8 * 16 + at / 8]);
     let buffer: Vec<f32> = a.into_iter().chain(by_columns).chain(vec![0.0; 256]).collect();
     assert_eq!(after(&kernel(body), 1, 32, &buffer).unwrap()[256..], c);
+}
+
+/// Each value goes up, down, and to one lane, within halves of a warp.
+#[test]
+fn lanes_take_from_those_of_their_part() {
+    // What has no lane to take from keeps its own.
+    for (how, by, clamp, expected) in [
+        ("up", 3, 0x1000, [0, 1, 2, 0, 16, 12]),
+        ("down", 3, 0x100F, [3, 4, 5, 6, 19, 15]),
+        ("idx", 5, 0x100F, [5, 5, 5, 5, 21, 5]),
+        ("bfly", 1, 0x100F, [1, 0, 3, 2, 17, 14]),
+    ] {
+        let body = format!(
+            "shfl.sync.{how}.b32 %r3, %r1, {by}, {clamp}, -1;
+	mul.wide.u32 %rd2, %r1, 4; add.s64 %rd3, %rd1, %rd2; st.global.b32 [%rd3], %r3;"
+        );
+        let found = after(&kernel(&body), 1, 32, &[0_u32; 32]).unwrap();
+        assert_eq!([0, 1, 2, 3, 16, 15].map(|lane| found[lane]), expected, "{how}");
+    }
+}
+
+/// Every thread counts to its number in memory of its own, and in doubles.
+#[test]
+fn threads_have_memory_of_their_own() {
+    let body = "
+	.local .align 8 .b8 own[16];
+	mov.b64 %rd4, own; cvta.local.u64 %rd5, %rd4; add.s64 %rd6, %rd4, 8;
+	mov.b64 %fd1, 0d0000000000000000; mov.b32 %r2, 0;
+$next:
+	st.local.b64 [%rd6], %fd1; setp.ge.u32 %p1, %r2, %r1;
+	@%p1 bra $end;
+	ld.b64 %fd2, [%rd5+8]; add.rn.f64 %fd1, %fd2, 0d3FF0000000000000; add.s32 %r2, %r2, 1;
+	bra.uni $next;
+$end:
+	mul.wide.u32 %rd2, %r1, 8; add.s64 %rd3, %rd1, %rd2; st.global.b64 [%rd3], %fd1;";
+    assert_eq!(after(&kernel(body), 1, 40, &[0.0; 40]).unwrap(), (0..40).map(f64::from).collect::<Vec<_>>());
 }

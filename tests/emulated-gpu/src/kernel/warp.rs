@@ -181,7 +181,9 @@ impl Warp {
                 let result = product.of(&self.gathered(left), &self.gathered(right), &self.gathered(added));
                 to.iter().zip(&result).for_each(|(to, values)| self.set(*to, lanes, values));
             }
-            Operation::Shuffle { how, to, from, by, clamp } => {
+            Operation::Together(mask) => self.all_here(*mask, lanes)?,
+            Operation::Shuffle { how, to, from, by, clamp, mask } => {
+                self.all_here(*mask, lanes)?;
                 let values = self.shuffled(*how, [*from, *by, *clamp], lanes)?;
                 self.set(*to, lanes, &values);
             }
@@ -189,6 +191,13 @@ impl Warp {
             Operation::Branch(_) | Operation::Return | Operation::Barrier | Operation::Nothing => {}
         }
         Ok(())
+    }
+
+    /// The lanes that a mask names, of those that have not ended, have to be here.
+    fn all_here(&self, mask: Register, lanes: u32) -> Result<(), String> {
+        let live = self.groups.iter().fold(0, |all, group| all | group.lanes);
+        let named = each(lanes).fold(0, |named, lane| named | self.registers[mask][lane] as u32) & live;
+        if named & !lanes == 0 { Ok(()) } else { Err(format!("waits for lanes {named:#x}, and finds {lanes:#x}")) }
     }
 
     /// As the ISA has `shfl.sync`: `clamp` holds the last lane, and behind it which bits of a lane's number stay.
@@ -252,7 +261,7 @@ impl Warp {
                 within(&mut self.local[lane * each..][..each], at)
             }
             Space::Parameter => {
-                let range = at as usize..at as usize + bytes;
+                let range = at as usize..(at as usize).saturating_add(bytes);
                 let found = block.parameters.get(range).map(|bytes| bytes.as_ptr().cast_mut());
                 found.ok_or_else(|| format!("uses {bytes} bytes at {at:#x} of the parameters"))
             }
@@ -314,9 +323,9 @@ impl Warp {
             Rows::Apart(stride, by_columns) => {
                 let stride = self.registers[stride][0];
                 let [far, near] = if by_columns { [column, row] } else { [row, column] };
-                said(0) + (far as u64 * stride + near as u64) * bytes
+                said(0).wrapping_add((far as u64 * stride + near as u64) * bytes)
             }
-            Rows::Said => said(row) + column as u64 * bytes,
+            Rows::Said => said(row).wrapping_add(column as u64 * bytes),
         };
         (0..rows * columns).map(|at| address(at / columns, at % columns)).collect()
     }
@@ -364,6 +373,7 @@ fn write(pointer: *mut u8, index: usize, bytes: usize, value: u64) {
 /// Changes a value that other blocks may change, too; what it was.
 fn atomically(pointer: *mut u8, bits: u32, change: impl Fn(u64) -> u64) -> u64 {
     use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
+    assert!((pointer as usize).is_multiple_of(bits as usize / 8), "memory begins at multiples of 16 bytes");
     if bits == 64 {
         // SAFETY: as `read` says, and it is aligned.
         let value = unsafe { AtomicU64::from_ptr(pointer.cast()) };

@@ -41,7 +41,7 @@ fn follow<'a>(
         if let Some(index) = parameter.and_then(|(_, index)| index.parse().ok()) {
             points_to.entry(first).or_default().insert(index);
         }
-    } else if instruction.name.starts_with("st.") || instruction.name.starts_with("red.") {
+    } else if ["st", "red.", "wmma.store"].iter().any(|name| instruction.name.starts_with(name)) {
         written.extend(of(first, points_to));
     } else if instruction.name.starts_with("atom.") {
         written.extend(others.first().map(|address| of(address, points_to)).unwrap_or_default());
