@@ -9,7 +9,7 @@
 //! have fewer bits there, `approx` functions are less exact, `ftz` takes what is no normal number for 0, and NVIDIA's assembler may join a
 //! product and a sum. Memory that was never written holds no numbers. Memory that is not a kernel's, addresses that are not
 //! aligned, lanes that are waited for and are elsewhere, and instructions that are not known are errors that name the instruction;
-//! races within a launch, and what a launch may ask for, are not looked at. Without it kernels are not run, and memory
+//! races within a launch are not looked at. Without it kernels are not run, and memory
 //! holds nothing: whatever is read back is 2.0 in f32, which is also what the first kernels of a device are to give.
 //!
 //! Its settings, and the file for what was asked, come from the environment. burn keeps on disk which kernels were fastest: give it a

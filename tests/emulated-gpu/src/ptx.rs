@@ -12,6 +12,8 @@ pub struct Entry {
     pub name: String,
     /// As they are declared.
     pub parameters: Vec<String>,
+    /// How many threads a block has to have, where that is said.
+    pub threads: Option<[u32; 3]>,
     /// The memory of a block whose size a launch says.
     pub shared: Option<String>,
     /// What stands between its braces, without comments.
@@ -32,11 +34,15 @@ impl Entry {
         let (_, kernel) = ptx.split_once(".entry ")?;
         let (name, header) = kernel.split_once('(')?;
         let (header, rest) = header.split_once(')')?;
-        let (_, rest) = rest.split_once("\n{")?;
+        let (directives, rest) = rest.split_once("\n{")?;
         let code = rest.split("\n}").next()?.lines().map(|line| line.split("//").next().unwrap_or(""));
         let parameters = header.split(',').map(str::trim).filter(|line| line.starts_with(".param "));
         Some(Self {
             name: name.trim().to_owned(),
+            threads: directives.split_once(".reqntid").and_then(|(_, threads)| {
+                let mut numbers = threads.lines().next()?.split(',').map(|number| number.trim().parse().ok());
+                Some([numbers.next()??, numbers.next()??, numbers.next()??])
+            }),
             shared: ptx
                 .split_once(".extern .shared ")
                 .and_then(|(_, array)| Some(declared(array.split_once(';')?.0)?.0)),

@@ -21,8 +21,11 @@ pub struct Launch {
 /// Runs all blocks, on as many threads as there are processors.
 ///
 /// # Errors
-/// Names the kernel, the instruction and the address that is not its to use.
+/// Names the kernel, the instruction, and what it may not do.
 pub fn run(program: &Program, launch: &Launch, global: &Ranges) -> Result<(), String> {
+    if let Some(threads) = program.threads.filter(|threads| *threads != launch.block) {
+        return Err(format!("{}: a block has {:?} threads, and is for {threads:?}", program.name, launch.block));
+    }
     let blocks: u64 = launch.grid.iter().copied().map(u64::from).product();
     let (next, failed) = (AtomicU64::new(0), Mutex::new(None));
     let work = || {

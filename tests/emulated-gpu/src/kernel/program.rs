@@ -159,6 +159,8 @@ pub struct Program {
     pub steps: Vec<Step>,
     pub registers: usize,
     pub initial: Vec<(Register, Initial)>,
+    /// How many threads a block has to have, where that is said.
+    pub threads: Option<[u32; 3]>,
     /// Where each parameter begins, and its bytes.
     pub parameters: Vec<(usize, usize)>,
     /// Memory of each thread, in bytes.
@@ -224,7 +226,8 @@ impl Program {
         let meets = meeting_points(&steps.iter().map(Step::next).collect::<Vec<_>>());
         steps.iter_mut().zip(meets).for_each(|(step, meets)| step.meets = meets);
         let initial = names.initial.into_iter().map(|(initial, register)| (register, initial)).collect();
-        Ok(Self { name: entry.name.clone(), steps, registers: names.count, initial, parameters, local, shared })
+        let (name, threads) = (entry.name.clone(), entry.threads);
+        Ok(Self { name, steps, registers: names.count, initial, threads, parameters, local, shared })
     }
 }
 

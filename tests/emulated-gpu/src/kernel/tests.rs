@@ -186,6 +186,11 @@ fn what_no_gpu_would_do_is_an_error_that_names_it() {
         ("ld.global.b32 %r2, [%rd1+2];", "not aligned"),
         ("mov.b64 %rd2, block_memory; st.shared.b32 [%rd2+4096], %r1;", "of 4096 in Shared"),
         ("mov.b64 %rd2, -4; ld.global.b32 %r2, [%rd2];", "nobody's memory"),
+        (
+            "mov.b64 %rd2, block_memory; add.u64 %rd2, %rd2, 8; ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r2}, [%rd2];",
+            "a multiple of 16 bytes",
+        ),
+        ("wmma.load.a.sync.aligned.row.m16n16k8.global.tf32 {%r2, %r3, %r4, %r5}, [%rd1], %r1;", "by each lane"),
         ("setp.eq.b32 %p1, %r1, 0; @%p1 bar.warp.sync -1;", "waits for lanes 0xffffffff, and finds 0x1"),
         ("setp.eq.b32 %p1, %r1, 0; @%p1 bar.sync 0;", "lanes 0x1 of 0xffffffff alone"),
         (
@@ -328,4 +333,55 @@ $next:
 $end:
 	mul.wide.u32 %rd2, %r1, 8; add.s64 %rd3, %rd1, %rd2; st.global.b64 [%rd3], %fd1;";
     assert_eq!(after(&kernel(body), 1, 40, &[0.0; 40]).unwrap(), (0..40).map(f64::from).collect::<Vec<_>>());
+}
+
+/// Rows of two matrices of eight times eight, taken as columns and given back as such.
+#[test]
+fn what_stmatrix_stores_is_what_ldmatrix_loads() {
+    let body = "
+	mov.b64 %rd2, block_memory; and.b32 %r2, %r1, 15; mul.wide.u32 %rd3, %r2, 16; add.s64 %rd4, %rd2, %rd3;
+	add.s64 %rd5, %rd1, %rd3;
+	ld.global.v4.b32 {%r4, %r5, %r6, %r7}, [%rd5]; st.shared.v4.b32 [%rd4], {%r4, %r5, %r6, %r7};
+	bar.warp.sync -1;
+	ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%r8, %r9}, [%rd4];
+	stmatrix.sync.aligned.m8n8.x2.shared.b16 [%rd4+256], {%r8, %r9};
+	ld.shared.v4.b32 {%r4, %r5, %r6, %r7}, [%rd4+256]; st.global.v4.b32 [%rd5+256], {%r4, %r5, %r6, %r7};";
+    let numbers = |word: u128| (0..8).map(move |at| (word >> (16 * at)) as u16);
+    let rows: Vec<u128> = (0..32).map(|row| (0..8).rev().fold(0, |word, at| word << 16 | (row * 8 + at))).collect();
+    let found = after(&kernel(body), 1, 32, &rows).unwrap();
+    let found: Vec<u16> = found[16..].iter().flat_map(|row| numbers(*row)).collect();
+    let expected = (0..128_u16).map(|at| at / 64 * 64 + at % 8 * 8 + at / 8 % 8);
+    assert_eq!(found, expected.collect::<Vec<_>>());
+}
+
+#[test]
+fn blocks_and_threads_have_three_numbers_each_and_no_other_threads() {
+    let text = ".visible .entry k(
+	.param .u64 .ptr .global .align 1 k_param_0,
+	.param .align 8 .b8 k_param_1[8]
+)
+.reqntid 2, 3, 2
+{
+	.reg .b32 %r<20>;
+	.reg .b64 %rd<5>;
+	mov.u32 %r1, %tid.x; mov.u32 %r2, %tid.y; mov.u32 %r3, %tid.z;
+	mov.u32 %r4, %ctaid.x; mov.u32 %r5, %ctaid.y; mov.u32 %r6, %ctaid.z; mov.u32 %r7, %nctaid.x; mov.u32 %r8, %nctaid.y;
+	mad.lo.s32 %r9, %r6, %r8, %r5; mad.lo.s32 %r9, %r9, %r7, %r4;
+	mad.lo.s32 %r10, %r3, 3, %r2; mad.lo.s32 %r10, %r10, 2, %r1; mad.lo.s32 %r11, %r9, 12, %r10;
+	ld.param.b64 %rd1, [k_param_0]; ld.param.b32 %r12, [k_param_1+4];
+	mul.wide.u32 %rd2, %r11, 4; add.s64 %rd3, %rd1, %rd2; add.s32 %r11, %r11, %r12; st.global.b32 [%rd3], %r11;
+	ret;
+}
+";
+    let program = Program::compile(&Entry::read(text).unwrap()).unwrap();
+    let mut buffer = vec![0_u32; 2 * 3 * 4 * 12];
+    let address = buffer.as_mut_ptr() as u64;
+    let parameters = [address, 0, 7_u64 << 32].map(u64::to_le_bytes).concat();
+    let memory = Ranges::of([(address, 4 * buffer.len() as u64)].into_iter());
+    let launch = |block| Launch { grid: [2, 3, 4], block, shared: 0, parameters: parameters.clone() };
+    run(&program, &launch([2, 3, 2]), &memory).unwrap();
+    assert_eq!(buffer, (7..2 * 3 * 4 * 12 + 7).collect::<Vec<_>>());
+    assert!(
+        run(&program, &launch([12, 1, 1]), &memory).unwrap_err().contains("[12, 1, 1] threads, and is for [2, 3, 2]")
+    );
 }

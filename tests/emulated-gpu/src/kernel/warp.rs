@@ -177,7 +177,9 @@ impl Warp {
             Operation::LoadTile(tile) => self.load_tile(tile, lanes, block)?,
             Operation::StoreTile(tile) => self.store_tile(tile, lanes, block)?,
             Operation::Multiply { product, to, left, right, added } => {
-                together(lanes)?;
+                if lanes != u32::MAX {
+                    return Err(format!("finds lanes {lanes:#x} alone"));
+                }
                 let result = product.of(&self.gathered(left), &self.gathered(right), &self.gathered(added));
                 to.iter().zip(&result).for_each(|(to, values)| self.set(*to, lanes, values));
             }
@@ -314,8 +316,8 @@ impl Warp {
         Ok(())
     }
 
-    /// Where each element of a tile is in memory.
-    fn addresses(&self, tile: &Tile) -> Vec<u64> {
+    /// Where each element of a tile is in memory, by rows.
+    fn addresses(&self, tile: &Tile) -> Result<Vec<u64>, String> {
         let (rows, columns) = (tile.fragment.rows, tile.fragment.columns);
         let bytes = u64::from(tile.fragment.of.bits()) / 8;
         let said = |lane: usize| self.registers[tile.at.base][lane].wrapping_add(tile.at.offset);
@@ -327,35 +329,47 @@ impl Warp {
             }
             Rows::Said => said(row).wrapping_add(column as u64 * bytes),
         };
-        (0..rows * columns).map(|at| address(at / columns, at % columns)).collect()
+        let is_one =
+            |register: Register| self.registers[register].iter().all(|value| *value == self.registers[register][0]);
+        match tile.rows {
+            Rows::Apart(stride, _) if !is_one(tile.at.base) || !is_one(stride) => {
+                return Err("is told of another matrix by each lane".to_owned());
+            }
+            Rows::Said if (0..rows).any(|row| !said(row).is_multiple_of(16)) => {
+                return Err("is told of rows that do not begin at a multiple of 16 bytes".to_owned());
+            }
+            _ => {}
+        }
+        Ok((0..rows * columns).map(|at| address(at / columns, at % columns)).collect())
+    }
+
+    /// Memory of each element of a tile, and where it is in registers.
+    fn elements(&mut self, tile: &Tile, lanes: u32, block: &mut Block<'_>) -> Result<Vec<(*mut u8, Place)>, String> {
+        if lanes != u32::MAX {
+            return Err(format!("finds lanes {lanes:#x} alone"));
+        }
+        let bytes = tile.fragment.of.bits() as usize / 8;
+        let places = self.addresses(tile)?.into_iter().zip(tile.fragment.places.clone());
+        places.map(|(at, place)| Ok((self.pointer_to(tile.at.space, at, 0, bytes, block)?, place))).collect()
     }
 
     fn load_tile(&mut self, tile: &Tile, lanes: u32, block: &mut Block<'_>) -> Result<(), String> {
-        together(lanes)?;
         let bytes = tile.fragment.of.bits() as usize / 8;
         let mut values = vec![[0; 32]; tile.registers.len()];
-        for (address, Place { lane, register, shift }) in self.addresses(tile).into_iter().zip(&tile.fragment.places) {
-            let pointer = self.pointer_to(tile.at.space, address, 0, bytes, block)?;
-            values[*register][*lane] |= read(pointer, 0, bytes) << shift;
+        for (pointer, Place { lane, register, shift }) in self.elements(tile, lanes, block)? {
+            values[register][lane] |= read(pointer, 0, bytes) << shift;
         }
         tile.registers.iter().zip(&values).for_each(|(to, values)| self.set(*to, lanes, values));
         Ok(())
     }
 
     fn store_tile(&mut self, tile: &Tile, lanes: u32, block: &mut Block<'_>) -> Result<(), String> {
-        together(lanes)?;
         let bytes = tile.fragment.of.bits() as usize / 8;
-        for (address, Place { lane, register, shift }) in self.addresses(tile).into_iter().zip(&tile.fragment.places) {
-            let pointer = self.pointer_to(tile.at.space, address, 0, bytes, block)?;
-            write(pointer, 0, bytes, self.registers[tile.registers[*register]][*lane] >> shift);
+        for (pointer, Place { lane, register, shift }) in self.elements(tile, lanes, block)? {
+            write(pointer, 0, bytes, self.registers[tile.registers[register]][lane] >> shift);
         }
         Ok(())
     }
-}
-
-/// What all lanes of a warp do together has to find all of them.
-fn together(lanes: u32) -> Result<(), String> {
-    if lanes == u32::MAX { Ok(()) } else { Err(format!("finds lanes {lanes:#x} alone")) }
 }
 
 fn read(pointer: *const u8, index: usize, bytes: usize) -> u64 {
