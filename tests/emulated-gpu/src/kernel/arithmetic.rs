@@ -153,9 +153,7 @@ pub fn function(name: &str) -> Option<Function> {
     let of = Type::read(last)?;
     match operation {
         "fma" if of == Type::F32 && has("rm") => return Some(lanes(|a, b, c| fma_down([a, b, c]))),
-        "fma" if of == Type::F32 => {
-            return Some(floats(of, fused));
-        }
+        "fma" if of == Type::F32 => return Some(floats(of, fused)),
         _ if has("rm") => return None,
         "selp" => return Some(lanes(move |a, b, c| if c & 1 == 1 { a } else { b } & mask(of.bits()))),
         "mov" => return Some(lanes(move |a, _, _| a & mask(of.bits()))),

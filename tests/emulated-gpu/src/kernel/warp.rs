@@ -105,7 +105,7 @@ impl Warp {
                 self.groups[top].at += 1;
             }
             Operation::Barrier if lanes != 0 => {
-                let all = self.groups.iter().fold(0, |all, group| all | group.lanes);
+                let all = self.live();
                 if lanes != all {
                     return Err(format!("finds lanes {lanes:#x} of {all:#x} alone"));
                 }
@@ -120,6 +120,11 @@ impl Warp {
             }
         }
         Ok(())
+    }
+
+    /// The lanes that have not ended.
+    fn live(&self) -> u32 {
+        self.groups.iter().fold(0, |all, group| all | group.lanes)
     }
 
     /// The lanes for which a step's predicate holds.
@@ -167,7 +172,7 @@ impl Warp {
             Operation::Store { of, from, at } => self.store(*of, from, at, lanes, block)?,
             Operation::Atomic { of, function, to, at, with } => {
                 for lane in each(lanes) {
-                    let pointer = self.pointer(at, lane, 0, of.bits() as usize / 8, block)?;
+                    let pointer = self.pointer(at, lane, of.bits() as usize / 8, block)?;
                     let with = self.registers[*with][lane];
                     let before =
                         atomically(pointer, of.bits(), |value| function(&[value; 32], &[with; 32], &[0; 32])[0]);
@@ -177,9 +182,7 @@ impl Warp {
             Operation::LoadTile(tile) => self.load_tile(tile, lanes, block)?,
             Operation::StoreTile(tile) => self.store_tile(tile, lanes, block)?,
             Operation::Multiply { product, to, left, right, added } => {
-                if lanes != u32::MAX {
-                    return Err(format!("finds lanes {lanes:#x} alone"));
-                }
+                whole(lanes)?;
                 let result = product.of(&self.gathered(left), &self.gathered(right), &self.gathered(added));
                 to.iter().zip(&result).for_each(|(to, values)| self.set(*to, lanes, values));
             }
@@ -197,8 +200,7 @@ impl Warp {
 
     /// The lanes that a mask names, of those that have not ended, have to be here.
     fn all_here(&self, mask: Register, lanes: u32) -> Result<(), String> {
-        let live = self.groups.iter().fold(0, |all, group| all | group.lanes);
-        let named = each(lanes).fold(0, |named, lane| named | self.registers[mask][lane] as u32) & live;
+        let named = each(lanes).fold(0, |named, lane| named | self.registers[mask][lane] as u32) & self.live();
         if named & !lanes == 0 { Ok(()) } else { Err(format!("waits for lanes {named:#x}, and finds {lanes:#x}")) }
     }
 
@@ -224,17 +226,16 @@ impl Warp {
         Ok(values)
     }
 
-    /// Where a lane's so many-th bytes from an address are.
+    /// Where a lane's address is.
     fn pointer(
         &mut self,
         address: &Address,
         lane: usize,
-        further: u64,
         bytes: usize,
         block: &mut Block<'_>,
     ) -> Result<*mut u8, String> {
         let at = self.registers[address.base][lane].wrapping_add(address.offset);
-        self.pointer_to(address.space, at.wrapping_add(further), lane, bytes, block)
+        self.pointer_to(address.space, at, lane, bytes, block)
     }
 
     fn pointer_to(
@@ -286,13 +287,10 @@ impl Warp {
     ) -> Result<(), String> {
         let bytes = of.bits() as usize / 8;
         for lane in each(lanes) {
-            let pointer = self.pointer(at, lane, 0, bytes * to.len(), block)?;
+            let pointer = self.pointer(at, lane, bytes * to.len(), block)?;
             for (index, to) in to.iter().enumerate() {
                 // Signs are kept.
-                self.registers[*to][lane] = match of {
-                    Type::Signed(_) => of.integer(read(pointer, index, bytes)) as u64,
-                    _ => read(pointer, index, bytes),
-                };
+                self.registers[*to][lane] = of.integer(read(pointer, index, bytes)) as u64;
             }
         }
         Ok(())
@@ -308,7 +306,7 @@ impl Warp {
     ) -> Result<(), String> {
         let bytes = of.bits() as usize / 8;
         for lane in each(lanes) {
-            let pointer = self.pointer(at, lane, 0, bytes * from.len(), block)?;
+            let pointer = self.pointer(at, lane, bytes * from.len(), block)?;
             for (index, from) in from.iter().enumerate() {
                 write(pointer, index, bytes, self.registers[*from][lane]);
             }
@@ -345,9 +343,7 @@ impl Warp {
 
     /// Memory of each element of a tile, and where it is in registers.
     fn elements(&mut self, tile: &Tile, lanes: u32, block: &mut Block<'_>) -> Result<Vec<(*mut u8, Place)>, String> {
-        if lanes != u32::MAX {
-            return Err(format!("finds lanes {lanes:#x} alone"));
-        }
+        whole(lanes)?;
         let bytes = tile.fragment.of.bits() as usize / 8;
         let places = self.addresses(tile)?.into_iter().zip(tile.fragment.places.clone());
         places.map(|(at, place)| Ok((self.pointer_to(tile.at.space, at, 0, bytes, block)?, place))).collect()
@@ -370,6 +366,11 @@ impl Warp {
         }
         Ok(())
     }
+}
+
+/// What lanes do with a matrix they all do.
+fn whole(lanes: u32) -> Result<(), String> {
+    if lanes == u32::MAX { Ok(()) } else { Err(format!("finds lanes {lanes:#x} alone")) }
 }
 
 fn read(pointer: *const u8, index: usize, bytes: usize) -> u64 {
