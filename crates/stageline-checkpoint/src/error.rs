@@ -99,6 +99,21 @@ pub enum CheckpointError {
         /// What the operating system said.
         source: io::Error,
     },
+    /// The new checkpoint is complete and has its name, but a power loss may remove it: the folder could not be synced,
+    /// and the name could not be taken back. No old checkpoint is removed.
+    #[error(
+        "{} is complete, but a power loss may remove it: its folder cannot be synced; check the disk, then write \
+         another checkpoint; earlier checkpoints are untouched",
+        published.display()
+    )]
+    NotDurable {
+        /// The checkpoint that is complete.
+        published: PathBuf,
+        /// What the operating system said when the folder was synced.
+        source: io::Error,
+        /// What the operating system said when the name was taken back.
+        undo: io::Error,
+    },
     /// The new one is written, but an old one stays.
     #[error(
         "{} is written, but cannot {doing} {}, which is old; make the folder writable, or keep more checkpoints",

@@ -80,6 +80,9 @@
 //! - Under the name of a checkpoint there is a complete one or nothing, whenever the writer is killed. It is written
 //!   into another folder; files, folders and at last the manifest are synced; then the folder is renamed, and `DIR` is
 //!   synced. On a disk that keeps what it has acknowledged, this holds when power is lost, too.
+//! - A save that fails before it prunes leaves the checkpoints as they were. If `DIR` cannot be synced, the new name is
+//!   taken back. If that fails too, the checkpoint stays, and the error says that a power loss may remove it
+//!   ([`CheckpointError::NotDurable`]). Old checkpoints go only after `DIR` was synced.
 //! - Old checkpoints go when the new one is complete, and lose their names, synced, before their files. Nothing else in
 //!   the folder is touched. Writers that are killed between the two leave more than `keep`, until the next one is
 //!   written.

@@ -35,6 +35,10 @@ pub enum WritePoint {
     Rename,
     /// The name is made to last.
     SyncFolder,
+    /// The name is taken back, because it could not be made to last.
+    UndoRename,
+    /// The loss of the name is made to last; then the temporary folder is removed.
+    SyncUndo,
     /// An old checkpoint loses its name.
     HideOld {
         /// Which of those that go, from 0.

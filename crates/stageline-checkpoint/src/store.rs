@@ -3,7 +3,7 @@
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
-use std::process;
+use std::{io, process};
 
 use crate::checkpoint::Checkpoint;
 use crate::error::CheckpointError;
@@ -46,10 +46,19 @@ impl Store {
     /// Writes a checkpoint, publishes it, then prunes. Gives its path.
     ///
     /// # Errors
-    /// [`CheckpointError::Prune`] if the new checkpoint is complete and an old one could not be removed. Otherwise the
-    /// folder is as before; if it can still be written, that is, else there may be a temporary folder too, which the
-    /// next store removes. A tensor that is not finite, or whose length does not fit, is refused before anything is
-    /// written, as is a [`Progress`](crate::Progress) from which training cannot go on.
+    /// The folder has the same checkpoints as before, except with two errors:
+    ///
+    /// - [`CheckpointError::NotDurable`]: the new checkpoint is complete and has its name, but the folder could not be
+    ///   synced, and the name could not be taken back. A power loss may remove the new checkpoint. No old one is
+    ///   removed; the next save that succeeds makes both durable and prunes.
+    /// - [`CheckpointError::Prune`]: the new checkpoint is complete and durable, and an old one could not be removed.
+    ///
+    /// If the folder cannot be synced after the new checkpoint got its name, the name is taken back, and the error is
+    /// [`CheckpointError::Write`]. If that cannot be synced either, a power loss may bring the new checkpoint back: it
+    /// is complete then. A temporary folder may stay, which the next save or the next store removes.
+    ///
+    /// A tensor that is not finite, or whose length does not fit, is refused before anything is written, as is a
+    /// [`Progress`](crate::Progress) from which training cannot go on.
     pub fn save(&mut self, checkpoint: &Checkpoint) -> Result<PathBuf, CheckpointError> {
         self.save_observed(checkpoint, &mut |_| {})
     }
@@ -74,8 +83,7 @@ impl Store {
         let name = Name { sequence: self.next_sequence()?, steps: plan.checkpoint.progress.steps };
         let temporary = self.dir.join(format!("{WRITING}{}-{:06}", process::id(), name.sequence));
         let target = self.dir.join(name.text());
-        // Of an earlier attempt, that could not even be removed.
-        disk::remove(&temporary).map_err(CheckpointError::write("remove", &temporary))?;
+        remove_leftover(&self.dir, &temporary)?;
         let written = write::write(plan, &temporary, at).and_then(|()| {
             at(WritePoint::Rename);
             fs::rename(&temporary, &target).map_err(CheckpointError::write("rename a finished checkpoint to", &target))
@@ -86,8 +94,29 @@ impl Store {
             return Err(error);
         }
         at(WritePoint::SyncFolder);
-        disk::sync_folder(&self.dir).map_err(CheckpointError::write("sync", &self.dir))?;
-        Ok(target)
+        match disk::sync_folder(&self.dir) {
+            Ok(()) => Ok(target),
+            Err(source) => Err(self.undo(target, &temporary, source, at)),
+        }
+    }
+
+    /// Renames a new checkpoint back to its temporary folder, because the store's folder could not be synced. Returns
+    /// the error of the save.
+    fn undo(
+        &self,
+        published: PathBuf,
+        temporary: &Path,
+        source: io::Error,
+        at: &mut dyn FnMut(WritePoint),
+    ) -> CheckpointError {
+        at(WritePoint::UndoRename);
+        if let Err(undo) = fs::rename(&published, temporary) {
+            return CheckpointError::NotDurable { published, source, undo };
+        }
+        at(WritePoint::SyncUndo);
+        // The error of the first sync says more than one of the removal; the next save or store tries again.
+        let _ = remove_leftover(&self.dir, temporary);
+        CheckpointError::write("sync", &self.dir)(source)
     }
 
     /// One more than the highest, whatever has that name.
@@ -125,11 +154,22 @@ fn remove_leftovers(dir: &Path) -> Result<(), CheckpointError> {
         let entry = entry.map_err(CheckpointError::write("list", dir))?;
         let name = entry.file_name();
         if [WRITING, REMOVING].iter().any(|start| name.as_encoded_bytes().starts_with(start.as_bytes())) {
-            let path = entry.path();
-            disk::remove(&path).map_err(CheckpointError::write("remove", &path))?;
+            remove_leftover(dir, &entry.path())?;
         }
     }
     Ok(())
+}
+
+/// Removes a temporary folder that an earlier attempt left in `dir`, if there is one.
+///
+/// It may have had the name of a checkpoint, and on disk it may still have it. The folder is synced before files are
+/// removed, so that a power loss cannot leave a part of them under that name.
+fn remove_leftover(dir: &Path, path: &Path) -> Result<(), CheckpointError> {
+    if fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+        return Ok(());
+    }
+    disk::sync_folder(dir).map_err(CheckpointError::write("sync", dir))?;
+    disk::remove(path).map_err(CheckpointError::write("remove", path))
 }
 
 #[cfg(test)]

@@ -56,7 +56,8 @@ impl Writer {
     /// one.
     ///
     /// # Errors
-    /// That of the checkpoint before: then this one is not written, and the next one may be.
+    /// That of the checkpoint before: then this one is not written, and the next one may be. After
+    /// [`CheckpointError::NotDurable`] and [`CheckpointError::Prune`], the checkpoint before is in its place.
     pub fn write(&mut self, checkpoint: Checkpoint) -> Result<Option<PathBuf>, CheckpointError> {
         let before = self.wait()?;
         match self.checkpoints.as_ref().map(|checkpoints| checkpoints.send(checkpoint)) {
@@ -69,7 +70,8 @@ impl Writer {
     /// Waits for what is being written, and gives its path; `None` if nothing was.
     ///
     /// # Errors
-    /// That of the last checkpoint.
+    /// That of the last checkpoint. After [`CheckpointError::NotDurable`] and [`CheckpointError::Prune`], it is in its
+    /// place.
     pub fn finish(mut self) -> Result<Option<PathBuf>, CheckpointError> {
         self.wait()
     }

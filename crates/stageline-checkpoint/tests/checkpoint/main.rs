@@ -1,6 +1,7 @@
 //! Checkpoints on a real disk: written, read, damaged in every way, and killed while they are written.
 
 mod disk_full;
+mod folder_sync;
 mod hostile;
 mod kills;
 mod messages;
