@@ -8,6 +8,7 @@ use crate::damage::Damage;
 use crate::hash;
 use crate::manifest::{FileEntry, MOST_BYTES, Manifest, Refused, TensorEntry};
 use crate::names::{INDEX, RESERVED, optimizer_file, parameter_file};
+use crate::printable::Printable;
 use crate::tensor::byte_len;
 
 /// The most bytes of the header of a safetensors file, by its format.
@@ -53,7 +54,7 @@ fn add(
     for (tensor, TensorEntry { file, dtype, shape }) in entries {
         let expected = file_of(tensor);
         if tensor == RESERVED {
-            return Err(Damage::Form(format!("no tensor can be named `{RESERVED}`")));
+            return Err(Damage::form(format_args!("no tensor can be named `{RESERVED}`")));
         }
         if *file != expected {
             return Err(Damage::Place { tensor: tensor.clone(), found: file.clone(), expected });
@@ -72,7 +73,8 @@ fn add(
 fn check_file(FileEntry { name, bytes, sha256 }: &FileEntry, tensors: Option<u64>) -> Result<(), Damage> {
     let hexadecimal = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     if sha256.len() != hash::HEX || !sha256.bytes().all(hexadecimal) {
-        return Err(Damage::Form(format!("the SHA-256 of `{name}` is `{sha256}`")));
+        let (name, sha256) = (Printable::new(name), Printable::new(sha256));
+        return Err(Damage::form(format_args!("the SHA-256 of `{name}` is `{sha256}`")));
     }
     let fits = match tensors {
         None if name == INDEX => *bytes <= MOST_BYTES,

@@ -1,22 +1,20 @@
 //! What is wrong with a file of a checkpoint.
 
-use std::io;
+use std::{fmt, io};
 
 use safetensors::Dtype;
 
 use crate::checkpoint::Wrong;
+use crate::printable::{Printable, number};
 
-/// A name of a file's own making, as a terminal may have it: not longer than a line, and nothing but what can be seen.
-fn shown(name: &str) -> String {
-    const MOST: usize = 100;
-    let visible =
-        |letter: char| if letter.is_control() { letter.escape_default().to_string() } else { letter.to_string() };
-    let shown: String = name.chars().take(MOST).map(visible).collect();
-    if name.chars().nth(MOST).is_some() { shown + "..." } else { shown }
-}
+/// The most bytes of a reason that has text from a file in it.
+const MOST_REASON: usize = 300;
 
 /// What is wrong with a file of a checkpoint. Of the manifest too: what it says of itself or of others.
-#[derive(Debug, thiserror::Error)]
+///
+/// `Display` and `Debug` give the same text, which is safe to print, as that of
+/// [`CheckpointError`](crate::CheckpointError) is. The fields have the text of the file: print them as [`Printable`].
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Damage {
     /// It is not there.
@@ -31,7 +29,7 @@ pub enum Damage {
         expected: &'static str,
     },
     /// The operating system does not let it be read.
-    #[error("cannot be read: {0}")]
+    #[error("cannot be read: {}", Printable::new(.0.to_string()))]
     Io(io::Error),
     /// It has another length.
     #[error("has {found} bytes, and {expected} by the manifest")]
@@ -56,7 +54,7 @@ pub enum Damage {
         bytes: u64,
     },
     /// It has other contents.
-    #[error("was changed: its SHA-256 is {found}, and {expected} was written down")]
+    #[error("was changed: its SHA-256 is {}, and {} was written down", Printable::new(found), Printable::new(expected))]
     Hash {
         /// The hash of what is there.
         found: String,
@@ -67,28 +65,33 @@ pub enum Damage {
     #[error("does not end with its own SHA-256: it was cut short or changed")]
     NoSeal,
     /// It is not of the form that is written.
-    #[error("is not as it is written: {0}")]
+    #[error("is not as it is written: {}", Printable::new(.0).at_most(MOST_REASON))]
     Form(String),
     /// The manifest lists a file that does not belong there.
-    #[error("lists the file `{}`, to which no tensor belongs", shown(file))]
+    #[error("lists the file `{}`, to which no tensor belongs", Printable::new(file))]
     Foreign {
         /// Its name.
         file: String,
     },
     /// The manifest lists a file twice.
-    #[error("lists the file `{}` twice", shown(file))]
+    #[error("lists the file `{}` twice", Printable::new(file))]
     Twice {
         /// Its name.
         file: String,
     },
     /// The manifest does not list a file.
-    #[error("does not list the file `{}`, in which there are tensors", shown(file))]
+    #[error("does not list the file `{}`, in which there are tensors", Printable::new(file))]
     Unlisted {
         /// Its name.
         file: String,
     },
     /// The manifest places a tensor elsewhere.
-    #[error("places the tensor `{}` in `{}`; it belongs into `{}`", shown(tensor), shown(found), shown(expected))]
+    #[error(
+        "places the tensor `{}` in `{}`; it belongs into `{}`",
+        Printable::new(tensor),
+        Printable::new(found),
+        Printable::new(expected)
+    )]
     Place {
         /// The tensor.
         tensor: String,
@@ -98,7 +101,11 @@ pub enum Damage {
         expected: String,
     },
     /// The bytes of a tensor, or of all in a file, are more than can be counted, or not whole.
-    #[error("gives the tensor `{}` of {dtype} the shape {shape:?}, whose bytes cannot be counted", shown(tensor))]
+    #[error(
+        "gives the tensor `{}` of {dtype} the shape {}, whose bytes cannot be counted",
+        Printable::new(tensor),
+        Printable::new(format!("{shape:?}"))
+    )]
     Shape {
         /// The tensor.
         tensor: String,
@@ -108,7 +115,7 @@ pub enum Damage {
         shape: Vec<usize>,
     },
     /// The manifest gives a file a size that its tensors do not have.
-    #[error("gives the file `{}` {found} bytes, of which its tensors take {tensors}", shown(file))]
+    #[error("gives the file `{}` {found} bytes, of which its tensors take {tensors}", Printable::new(file))]
     Total {
         /// The file.
         file: String,
@@ -118,7 +125,7 @@ pub enum Damage {
         tensors: u64,
     },
     /// A tensor is not in its file.
-    #[error("lacks the tensor `{}`", shown(tensor))]
+    #[error("lacks the tensor `{}`", Printable::new(tensor))]
     Lacks {
         /// The tensor.
         tensor: String,
@@ -132,7 +139,12 @@ pub enum Damage {
         expected: usize,
     },
     /// A tensor has another type or shape in its file.
-    #[error("has the tensor `{}` as {found}, and by the manifest as {expected}", shown(tensor))]
+    #[error(
+        "has the tensor `{}` as {}, and by the manifest as {}",
+        Printable::new(tensor),
+        Printable::new(found),
+        Printable::new(expected)
+    )]
     Differs {
         /// The tensor.
         tensor: String,
@@ -142,7 +154,7 @@ pub enum Damage {
         expected: String,
     },
     /// A value is infinite or not a number.
-    #[error("has {value} in the tensor `{}`, at index {index}", shown(tensor))]
+    #[error("has {} in the tensor `{}`, at index {index}", number(*value), Printable::new(tensor))]
     NotFinite {
         /// The tensor.
         tensor: String,
@@ -168,7 +180,7 @@ pub enum Damage {
         steps: u64,
     },
     /// The loss scale is not a positive number.
-    #[error("has the loss scale {scale}, which is not a positive number")]
+    #[error("has the loss scale {}, which is not a positive number", number(*scale))]
     LossScale {
         /// What it is.
         scale: f64,
@@ -176,6 +188,19 @@ pub enum Damage {
     /// The index does not list the parameters as the manifest does.
     #[error("does not list the parameters as the manifest does")]
     Index,
+}
+
+impl Damage {
+    /// A text that is not of the form that is written. The reason may have text of the file in it, of any length.
+    pub(crate) fn form(reason: impl fmt::Display) -> Self {
+        Self::Form(Printable::new(reason.to_string()).at_most(MOST_REASON).to_string())
+    }
+}
+
+impl fmt::Debug for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
 }
 
 impl From<Wrong> for Damage {

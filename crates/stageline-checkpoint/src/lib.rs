@@ -92,6 +92,9 @@
 //!   is taken silently. Nor does one that was made to do harm make the reader panic, leave the folder, or ask for
 //!   memory out of proportion to the bytes that are there: names and sizes must follow from each other before a file is
 //!   opened.
+//! - No message of an error has characters that a terminal obeys instead of showing, or more than
+//!   [`CheckpointError::MOST_BYTES`], whatever text is in the checkpoint. [`Printable`] does the same for text that a
+//!   caller takes from one.
 //! - One store writes into a folder at a time.
 //!
 //! # What is not
@@ -112,7 +115,8 @@
 //! - `names`: tensors to files; `folder`: the names of checkpoints; `index`, `shard`: what is in the files.
 //! - `plan`, `write`, `output`, `prune`, `store`, `writer`: writing, from the inside out; `point`: where it can be
 //!   killed.
-//! - `check`, `finite`, `disk`, `saved`: reading. `error`, `damage`: what can go wrong, and the way out.
+//! - `check`, `finite`, `disk`, `saved`: reading. `error`, `damage`: what can go wrong, and the way out; `printable`:
+//!   their text.
 
 mod check;
 mod checkpoint;
@@ -129,6 +133,7 @@ mod names;
 mod output;
 mod plan;
 mod point;
+mod printable;
 mod prune;
 mod saved;
 mod seal;
@@ -144,6 +149,7 @@ pub use damage::Damage;
 pub use error::CheckpointError;
 pub use manifest::{FileEntry, Manifest, TensorEntry};
 pub use point::WritePoint;
+pub use printable::Printable;
 pub use safetensors::Dtype;
 pub use saved::Saved;
 pub use store::Store;

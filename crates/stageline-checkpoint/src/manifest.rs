@@ -1,6 +1,7 @@
 //! What a checkpoint says of itself.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use safetensors::Dtype;
 use serde::{Deserialize, Serialize};
@@ -17,6 +18,8 @@ pub(crate) const VERSION: u32 = 1;
 pub(crate) const MOST_BYTES: u64 = 64 << 20;
 
 /// What a checkpoint says of itself: all but the tensors.
+///
+/// Its names and the values of `run` are as the file has them: print them as [`Printable`](crate::Printable).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
@@ -107,6 +110,6 @@ impl TensorEntry {
     }
 }
 
-fn form(error: impl ToString) -> Refused {
-    Refused::Damaged(Damage::Form(error.to_string()))
+fn form(error: impl fmt::Display) -> Refused {
+    Refused::Damaged(Damage::form(error))
 }

@@ -154,7 +154,7 @@ fn check_index(text: &[u8], parameters: &BTreeMap<String, TensorEntry>) -> Resul
     match index::is_of(text, parameters) {
         Ok(true) => Ok(()),
         Ok(false) => Err(Damage::Index),
-        Err(error) => Err(Damage::Form(error.to_string())),
+        Err(error) => Err(Damage::form(error)),
     }
 }
 

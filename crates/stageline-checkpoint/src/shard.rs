@@ -10,6 +10,7 @@ use crate::check::{LENGTH, MOST_HEADER};
 use crate::damage::Damage;
 use crate::finite::first_not_finite;
 use crate::manifest::TensorEntry;
+use crate::printable::Printable;
 use crate::tensor::Tensor;
 
 /// What comes before the tensors, and the tensors in the order of the file.
@@ -76,20 +77,20 @@ pub(crate) fn read(
 ///
 /// Not by `SafeTensors::deserialize`, whose sum of hostile offsets and lengths overflows.
 fn split(contents: &Bytes) -> Result<(Metadata, Bytes), Damage> {
-    let form = |reason: &str| Damage::Form(reason.to_owned());
     let length = contents.first_chunk().map(|&length| u64::from_le_bytes(length));
-    let length = length.ok_or_else(|| form("it is too short for a header"))?;
+    let length = length.ok_or_else(|| Damage::form("it is too short for a header"))?;
     let end = length.checked_add(LENGTH).filter(|&end| length <= MOST_HEADER && end <= contents.len() as u64);
-    let end = end.ok_or_else(|| Damage::Form(format!("its header has {length} bytes")))? as usize;
+    let end = end.ok_or_else(|| Damage::form(format_args!("its header has {length} bytes")))? as usize;
     let header = &contents[LENGTH as usize..end];
-    let metadata: Metadata = serde_json::from_slice(header).map_err(|error| Damage::Form(error.to_string()))?;
+    let metadata: Metadata = serde_json::from_slice(header).map_err(Damage::form)?;
     let data = contents.slice(end..);
     if metadata.data_len() != data.len() {
-        return Err(Damage::Form(format!("its header covers {} bytes of {}", metadata.data_len(), data.len())));
+        let (covered, found) = (metadata.data_len(), data.len());
+        return Err(Damage::form(format_args!("its header covers {covered} bytes of {found}")));
     }
     Ok((metadata, data))
 }
 
 fn shown(dtype: Dtype, shape: &[usize]) -> String {
-    format!("{dtype} {shape:?}")
+    Printable::new(format!("{dtype} {shape:?}")).to_string()
 }

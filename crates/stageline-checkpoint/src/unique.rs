@@ -7,6 +7,8 @@ use std::marker::PhantomData;
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
+use crate::printable::Printable;
+
 /// Reads a map, and refuses one with a key that comes twice.
 pub(crate) fn deserialize<'de, D, V>(deserializer: D) -> Result<BTreeMap<String, V>, D::Error>
 where
@@ -29,7 +31,7 @@ impl<'de, V: Deserialize<'de>> Visitor<'de> for Unique<V> {
         let mut map = BTreeMap::new();
         while let Some((key, value)) = entries.next_entry::<String, V>()? {
             if map.contains_key(&key) {
-                return Err(A::Error::custom(format_args!("`{key}` comes twice")));
+                return Err(A::Error::custom(format_args!("`{}` comes twice", Printable::new(key))));
             }
             map.insert(key, value);
         }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use stageline_checkpoint::{CheckpointError, Store, WritePoint};
 
-use crate::toy;
+use crate::{rules, toy};
 
 /// A folder with a checkpoint of step 1, whose store keeps one.
 struct Folder {
@@ -43,7 +43,7 @@ impl Folder {
         if is_away {
             fs::rename(&aside, dir).unwrap();
         }
-        (saved, points)
+        (saved.inspect_err(rules::check), points)
     }
 
     /// The names of checkpoints, without leftovers.

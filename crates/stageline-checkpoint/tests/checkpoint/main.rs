@@ -1,14 +1,18 @@
 //! Checkpoints on a real disk: written, read, damaged in every way, and killed while they are written.
 
 mod disk_full;
+mod every_error;
 mod folder_sync;
 mod hostile;
+mod hostile_text;
 mod kills;
 mod messages;
 mod resealed;
 mod round_trip;
+mod rules;
 mod seeds;
 mod store;
+mod target;
 mod toy;
 mod weights;
 mod writer;

@@ -9,10 +9,11 @@ use std::path::Path;
 
 use stageline_checkpoint::{Checkpoint, CheckpointError, Damage, Dtype, Store, Tensor};
 
-use crate::toy;
+use crate::{rules, toy};
 
 /// The message of an error, with `DIR` for the folder.
 fn shown(error: &CheckpointError, dir: &Path) -> String {
+    rules::check(error);
     error.to_string().replace(&dir.display().to_string(), "DIR")
 }
 
@@ -85,6 +86,8 @@ fn of_damage_that_takes_more_to_come_by() {
         damaged(io::ErrorKind::PermissionDenied),
         "a/000002-step-2/manifest.json cannot be read: permission denied; make it and its folder readable"
     );
+    let error = CheckpointError::Look { path: "a\nb".into(), source: io::Error::other("disk on fire") };
+    assert_eq!(format!("{error:?}"), r"cannot look into a\nb; make it readable: disk on fire");
     assert_eq!(
         damaged(io::ErrorKind::TimedOut),
         "a/000002-step-2/manifest.json cannot be read: timed out; resume from an older one, such as a/000001-step-1"
@@ -208,6 +211,6 @@ fn of_failures_that_take_more_to_come_by() {
             "the thread that writes checkpoints panicked: out of luck; resume from the latest checkpoint",
         ),
     ] {
-        assert_eq!(error.to_string(), expected);
+        assert_eq!(shown(&error, Path::new("DIR")), expected);
     }
 }

@@ -1,62 +1,11 @@
 //! Hostile manifests and files whose hashes are right: whoever wrote them knows the format.
 
 use std::fs;
-use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
+use crate::target::{Target, pretty, sha256, shard};
 use crate::toy;
-
-/// A checkpoint to be tampered with.
-struct Target {
-    _dir: tempfile::TempDir,
-    path: PathBuf,
-    manifest: Value,
-}
-
-impl Target {
-    fn new() -> Self {
-        let (dir, path) = toy::two();
-        let mut manifest: Value = serde_json::from_slice(&fs::read(path.join("manifest.json")).unwrap()).unwrap();
-        manifest.as_object_mut().unwrap().remove("sha256").unwrap();
-        Self { _dir: dir, path, manifest }
-    }
-
-    /// Writes an object as the manifest, under a seal that is right.
-    fn seal(&self, object: &str) {
-        let body = object.strip_suffix("\n}").unwrap();
-        let text = format!("{body},\n  \"sha256\": \"{}\"\n}}\n", sha256(body.as_bytes()));
-        fs::write(self.path.join("manifest.json"), text).unwrap();
-    }
-
-    /// Puts `contents` into a file, and what it is into the manifest.
-    fn put(&mut self, name: &str, contents: &[u8]) {
-        fs::write(self.path.join(name), contents).unwrap();
-        let files = self.manifest["files"].as_array_mut().unwrap();
-        let entry = files.iter_mut().find(|entry| entry["name"] == name).unwrap();
-        (entry["bytes"], entry["sha256"]) = (contents.len().into(), sha256(contents).into());
-        self.seal(&pretty(&self.manifest));
-    }
-
-    /// What is said of the only file that is named; nothing, if the checkpoint is taken.
-    fn damage(&self, file: &str) -> String {
-        let message = toy::read(&self.path).err().map(|error| error.to_string()).unwrap_or_default();
-        let start = format!("{} ", self.path.join(file).display());
-        let end =
-            format!("; resume from an older one, such as {}", self.path.with_file_name("000001-step-10").display());
-        let damage = message.strip_prefix(&start).and_then(|rest| rest.strip_suffix(&end));
-        damage.map_or_else(|| format!("unexpected: {message}"), ToString::to_string)
-    }
-}
-
-fn pretty(object: &Value) -> String {
-    serde_json::to_string_pretty(object).unwrap()
-}
-
-fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
-}
 
 /// What is written into the manifest, and where; and what is said of it.
 type Lie = (&'static str, Value, String);
@@ -276,11 +225,6 @@ fn files_that_are_not_what_the_manifest_says_are_refused_before_they_are_read() 
     target.seal(&pretty(&target.manifest));
     let expected = format!("has 108 bytes, and {} by the manifest", tensors + 96);
     assert_eq!(target.damage("head.safetensors"), expected);
-}
-
-/// A safetensors file of a header and four bytes.
-fn shard(header: &[u8]) -> Vec<u8> {
-    [&(header.len() as u64).to_le_bytes(), header, &[0; 4]].concat()
 }
 
 #[test]

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use stageline_checkpoint::{Checkpoint, CheckpointError, Dtype, LossScale, Progress, Saved, Store, Tensor};
 
+use crate::rules;
+
 /// A checkpoint of two groups with optimizer state.
 pub fn checkpoint(steps: u64) -> Checkpoint {
     let seed = steps as f32;
@@ -51,9 +53,9 @@ pub fn store(dir: &Path, keep: usize) -> Store {
     Store::open(dir, NonZero::new(keep).unwrap()).unwrap()
 }
 
-/// Opens and reads.
+/// Opens and reads. Every error keeps to the rules of messages.
 pub fn read(path: &Path) -> Result<Checkpoint, CheckpointError> {
-    Saved::open(path)?.read()
+    Saved::open(path).and_then(|saved| saved.read()).inspect_err(rules::check)
 }
 
 /// The names in a folder, sorted.

@@ -1,0 +1,165 @@
+//! Untrusted text that is made safe for terminals and logs.
+
+use std::borrow::Cow;
+use std::fmt::{self, Write};
+
+/// Text of unknown origin, such as a name from a checkpoint, that is safe to print.
+///
+/// - A character that cannot be seen is escaped: control characters with line breaks, format characters such as those
+///   that change the direction of text, characters without width, line separators, and spaces other than ` `.
+/// - Text of more than [`MOST_BYTES`](Self::MOST_BYTES) is cut in its middle, where it gets `...`.
+///
+/// Letters, quotes and backslashes stay as they are, so that text which is printed twice is the same.
+///
+/// ```
+/// use stageline_checkpoint::Printable;
+///
+/// assert_eq!(Printable::new("blocks.3.up.weight").to_string(), "blocks.3.up.weight");
+/// assert_eq!(Printable::new("\u{1b}[2J\n\u{202e}").to_string(), r"\u{1b}[2J\n\u{202e}");
+/// assert_eq!(Printable::new("0123456789").at_most(7).to_string(), "01...89");
+/// ```
+#[derive(Clone)]
+pub struct Printable<'a> {
+    text: Cow<'a, str>,
+    most: usize,
+}
+
+impl<'a> Printable<'a> {
+    /// The most bytes that are printed, unless [`at_most`](Self::at_most) says otherwise.
+    pub const MOST_BYTES: usize = 100;
+
+    /// Takes text from anywhere. A path comes as `path.to_string_lossy()`.
+    pub fn new(text: impl Into<Cow<'a, str>>) -> Self {
+        Self { text: text.into(), most: Self::MOST_BYTES }
+    }
+
+    /// Sets the most bytes that are printed, escapes included: 3 at least, which is the length of `...`.
+    pub fn at_most(self, bytes: usize) -> Self {
+        Self { most: bytes.max(DOTS.len()), ..self }
+    }
+}
+
+impl fmt::Display for Printable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let letters = || self.text.chars();
+        if fitting(letters(), self.most) == self.text.len() {
+            return write_escaped(f, &self.text);
+        }
+        let most = self.most - DOTS.len();
+        let start = fitting(letters(), most - most / 2);
+        let end = self.text.len() - fitting(letters().rev(), most / 2);
+        write_escaped(f, &self.text[..start])?;
+        f.write_str(DOTS)?;
+        write_escaped(f, &self.text[end..])
+    }
+}
+
+impl fmt::Debug for Printable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{self}\"")
+    }
+}
+
+/// A number in at most 25 characters: one with many zeros is written with an exponent.
+pub(crate) fn number(value: f64) -> String {
+    let plain = value.to_string();
+    if plain.len() <= 25 { plain } else { format!("{value:e}") }
+}
+
+/// Marks where text was cut.
+const DOTS: &str = "...";
+
+/// The bytes of the first letters, as many as fit into `most` bytes once they are escaped.
+fn fitting(letters: impl Iterator<Item = char>, most: usize) -> usize {
+    let mut left = most;
+    let fits = |&letter: &char| {
+        let after =
+            left.checked_sub(if is_visible(letter) { letter.len_utf8() } else { letter.escape_default().len() });
+        left = after.unwrap_or(left);
+        after.is_some()
+    };
+    letters.take_while(fits).map(char::len_utf8).sum()
+}
+
+fn write_escaped(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
+    text.chars().try_for_each(|letter| match is_visible(letter) {
+        true => f.write_char(letter),
+        false => write!(f, "{}", letter.escape_default()),
+    })
+}
+
+/// Whether a character can be seen, alone or on the letter before it.
+fn is_visible(letter: char) -> bool {
+    let blank = || {
+        matches!(
+            letter,
+            '\u{34F}' | '\u{115F}' | '\u{1160}' | '\u{17B4}' | '\u{17B5}' | '\u{2800}' | '\u{3164}' | '\u{FFA0}'
+                | '\u{180B}'..='\u{180F}' | '\u{FE00}'..='\u{FE0F}' | '\u{E0000}'..='\u{E0FFF}'
+        )
+    };
+    // The standard library escapes what cannot be printed, and accents only at the beginning of a string.
+    let is_printed = || {
+        let pair = String::from_iter(['x', letter]);
+        pair.escape_debug().eq(pair.chars())
+    };
+    if letter.is_ascii() { !letter.is_ascii_control() } else { !blank() && is_printed() }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn shown(text: &str, most: usize) -> String {
+        Printable::new(text).at_most(most).to_string()
+    }
+
+    #[test]
+    fn what_can_be_seen_stays() {
+        for text in ["", " a b ", "blocks.3/w", r#"`it's "so"\n"#, "größe", "e\u{301}te\u{301}", "層.重み", "🦀"]
+        {
+            assert_eq!(shown(text, 100), text);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_seen_is_escaped() {
+        for (text, expected) in [
+            ("\0\t\r\n\u{1b}\u{7f}", r"\u{0}\t\r\n\u{1b}\u{7f}"),
+            ("\u{85}\u{9b}\u{a0}\u{ad}", r"\u{85}\u{9b}\u{a0}\u{ad}"),
+            ("\u{200b}\u{202e}\u{2028}\u{2029}\u{2066}", r"\u{200b}\u{202e}\u{2028}\u{2029}\u{2066}"),
+            ("\u{3164}\u{fe0f}\u{feff}\u{e0041}", r"\u{3164}\u{fe0f}\u{feff}\u{e0041}"),
+        ] {
+            assert_eq!(shown(text, 100), expected);
+        }
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        for (value, expected) in [(0.0, "0"), (-1.5, "-1.5"), (f64::NAN, "NaN"), (f64::INFINITY, "inf")] {
+            assert_eq!(number(value), expected);
+        }
+        assert_eq!((number(-1e308), number(5e-324)), ("-1e308".to_owned(), "5e-324".to_owned()));
+        assert!(number(f64::MIN).len() <= 25 && number(-f64::MIN_POSITIVE).len() <= 25);
+    }
+
+    #[test]
+    fn long_text_is_cut_in_its_middle_and_no_escape_is_cut() {
+        assert_eq!(shown("0123456789", 10), "0123456789");
+        assert_eq!(shown("0123456789", 9), "012...789");
+        assert_eq!(shown("0123456789", 0), "...");
+        assert_eq!(shown("ééééé", 8), "é...é");
+        assert_eq!(shown(&"\u{1b}".repeat(1 << 20), 20), r"\u{1b}...\u{1b}");
+        assert_eq!(Printable::new("x".repeat(101)).to_string().len(), 100);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_printed_has_a_bound_and_is_printed_as_it_is(text in "\\PC{0,40}|.{0,40}", most in 3usize..60) {
+            let once = shown(&text, most);
+            prop_assert!(once.len() <= most && !once.chars().any(char::is_control));
+            prop_assert_eq!(shown(&once, most), once);
+        }
+    }
+}
