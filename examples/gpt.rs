@@ -37,11 +37,7 @@ use std::num::NonZero;
 use std::ops::Range;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, anyhow, ensure};
-use burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig;
-use burn::lr_scheduler::linear::LinearLrSchedulerConfig;
-use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
-use burn::lr_scheduler::sequential::SequentialLrSchedulerConfig;
+use anyhow::{Context, Result, ensure};
 use burn::module::ParamGroup;
 use burn::optim::{AdafactorConfig, AdamWConfig, ModuleOptimizer};
 use burn::tensor::Device;
@@ -50,6 +46,7 @@ use stageline::remote::{LinkSpeed, link_speeds};
 use stageline::schedule::Plan;
 use stageline::{
     CountingAllocator, MemoryEstimate, Pipeline, PipelineBuilder, StageConfig, StepError, StepReport, Verify,
+    WarmupCosine,
 };
 use stageline_report::record::{Link, Run};
 use tracing::Level;
@@ -274,15 +271,10 @@ fn optimizer(name: OptimizerName) -> ModuleOptimizer {
     }
 }
 
-/// A linear warm-up over a tenth of the steps, then a cosine down to a tenth of the highest rate.
-fn learning_rate(training: &Training) -> Result<ModuleLrScheduler> {
-    let highest = training.learning_rate;
-    let warm_up = (training.schedule_steps / 10).max(1);
-    let rest = training.schedule_steps.saturating_sub(warm_up).max(1);
-    let start = LinearLrSchedulerConfig::new(highest / warm_up as f64, highest, warm_up);
-    let decay = CosineAnnealingLrSchedulerConfig::new(highest, rest).with_min_lr(highest / 10.0);
-    let schedule = SequentialLrSchedulerConfig::new(vec![start.into(), decay.into()], vec![warm_up]);
-    schedule.init().map_err(|error| anyhow!("the learning rate schedule of {} steps: {error}", training.schedule_steps))
+/// A linear warm-up over a tenth of the steps, then a cosine down to a tenth of the peak.
+fn learning_rate(training: &Training) -> Result<WarmupCosine> {
+    let Training { learning_rate: peak, schedule_steps: steps, .. } = *training;
+    Ok(WarmupCosine::new(peak, steps / 10, steps)?.down_to(peak / 10.0)?)
 }
 
 /// Up to the last step, or to where it is told to stop; gives how many steps are done then. What is trained is kept, also where

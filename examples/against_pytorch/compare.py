@@ -43,11 +43,14 @@ def logits(p, settings, tokens):
 
 
 def learning_rate(settings, step):
-    highest, warm_up = settings["learning_rate"], settings["warm_up"]
+    """The schedule of nanoGPT's get_lr."""
+    peak, warm_up, steps = settings["learning_rate"], settings["warm_up"], settings["steps"]
     if step < warm_up:
-        return highest / warm_up + (highest - highest / warm_up) * step / warm_up
-    rest = max(settings["steps"] - warm_up, 1)
-    return highest / 10 + (highest - highest / 10) * (1 + math.cos(math.pi * (step - warm_up) / rest)) / 2
+        return peak * (step + 1) / (warm_up + 1)
+    if step >= steps:
+        return peak / 10
+    fallen = (step - warm_up) / (steps - warm_up)
+    return peak / 10 + (peak - peak / 10) * (1 + math.cos(math.pi * fallen)) / 2
 
 
 def train(folder):

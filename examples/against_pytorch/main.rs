@@ -18,17 +18,13 @@ mod task;
 use std::fs::{self, File};
 use std::io::Write;
 
-use anyhow::{Result, anyhow, bail};
-use burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig;
-use burn::lr_scheduler::linear::LinearLrSchedulerConfig;
-use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
-use burn::lr_scheduler::sequential::SequentialLrSchedulerConfig;
+use anyhow::{Result, bail};
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;
 use clap::Parser;
 use serde_json::json;
 use stageline::schedule::schedule_named;
-use stageline::{Batch, Clip, StageConfig, Update};
+use stageline::{Batch, Clip, StageConfig, Update, WarmupCosine};
 
 use crate::export::{Parameters, tensors};
 use crate::flags::Flags;
@@ -74,16 +70,8 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// A linear warm-up, then a cosine down to a tenth.
-fn learning_rate(flags: &Flags) -> Result<ModuleLrScheduler> {
-    let highest = flags.learning_rate;
-    if flags.warm_up == 0 {
-        let decay = CosineAnnealingLrSchedulerConfig::new(highest, flags.steps).with_min_lr(highest / 10.0);
-        return decay.init().map_err(|error| anyhow!("the learning rate: {error}"));
-    }
-    let start = LinearLrSchedulerConfig::new(highest / flags.warm_up as f64, highest, flags.warm_up);
-    let rest = flags.steps.saturating_sub(flags.warm_up).max(1);
-    let decay = CosineAnnealingLrSchedulerConfig::new(highest, rest).with_min_lr(highest / 10.0);
-    let schedule = SequentialLrSchedulerConfig::new(vec![start.into(), decay.into()], vec![flags.warm_up]);
-    schedule.init().map_err(|error| anyhow!("the learning rate: {error}"))
+/// A linear warm-up, then a cosine down to a tenth of the peak.
+fn learning_rate(flags: &Flags) -> Result<WarmupCosine> {
+    let peak = flags.learning_rate;
+    Ok(WarmupCosine::new(peak, flags.warm_up, flags.steps)?.down_to(peak / 10.0)?)
 }

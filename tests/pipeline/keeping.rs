@@ -136,6 +136,20 @@ fn a_run_that_is_stopped_goes_on_to_the_same_bits_on_any_cut() {
     assert_eq!(hash(&other(0, 1)), hash(&other(1, 3)));
 }
 
+/// Also behind the end of its schedule, and in a run that is made longer.
+#[test]
+fn the_learning_rate_does_not_rise_again() {
+    let place = Place::new();
+    place.said("--steps 14 --schedule-steps 10 --log @log.jsonl --checkpoint @kept");
+    place.said("--steps 30 --resume latest --checkpoint @kept --log @log.jsonl");
+    let text = fs::read_to_string(place.path("log.jsonl")).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let rates: Vec<_> = lines.filter_map(|line| line["step"].as_u64().and(line["learning_rate"].as_f64())).collect();
+    assert_eq!(rates.len(), 30, "{rates:?}");
+    assert!(rates[1..].is_sorted_by(|a, b| a >= b), "one step of warm-up, and then it only falls: {rates:?}");
+    assert!(rates[1] == 2e-3 && rates[10..].iter().all(|rate| *rate == 2e-3 / 10.0), "{rates:?}");
+}
+
 #[test]
 fn dropping_off_at_any_time_leaves_something_to_go_on_from() {
     const STEPS: usize = 60;

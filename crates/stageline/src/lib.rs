@@ -122,6 +122,7 @@ mod turns;
 mod unify;
 pub mod verify;
 mod vjp;
+mod warmup_cosine;
 pub mod watchdog;
 pub mod weight;
 mod worker;
@@ -161,6 +162,7 @@ pub use stage::{BoxError, LossStage, Stage};
 pub use stageline_checkpoint as checkpoint;
 pub use stageline_schedule as schedule;
 pub use verify::{Verification, Verify};
+pub use warmup_cosine::{WarmupCosine, WarmupCosineError};
 pub use watchdog::{Stall, Stalled, Watchdog};
 pub use weight::Weight;
 
