@@ -26,6 +26,7 @@ mod frozen;
 mod gpt;
 mod health;
 mod keeping;
+mod lora;
 mod lost_device;
 mod memory;
 mod mlp;

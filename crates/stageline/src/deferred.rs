@@ -73,6 +73,24 @@ impl Deferred {
     }
 }
 
+/// Puts off the gradients of those parameters of a layer that [`may_put_off`] gave, computed together by what `later` makes; and
+/// says which of them now wait. The others are to be registered in the graph.
+pub(crate) fn put_off_any<const N: usize, F: FnOnce(&mut Sum) + Send + 'static>(
+    ids: [Option<ParamId>; N],
+    later: impl FnOnce() -> F,
+) -> [bool; N] {
+    let waiting: Vec<_> = ids.into_iter().flatten().collect();
+    let waits = !waiting.is_empty() && put_off(Deferred::new(waiting, later())).is_ok();
+    ids.map(|id| waits && id.is_some())
+}
+
+/// The parameter whose gradient a layer may put off, given the value with which the layer computed; `None` if the parameter is
+/// frozen, or if its value is composed from other tensors (LoRA and other reparameterisations), whose gradients only the graph
+/// derives.
+pub(crate) fn may_put_off<const D: usize>(param: &Param<Tensor<D>>, value: &Tensor<D>) -> Option<ParamId> {
+    value.is_require_grad().then_some(param.id)
+}
+
 /// Where a backward leaves them.
 struct Scope {
     /// Whose gradients do not wait.

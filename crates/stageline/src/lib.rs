@@ -66,6 +66,7 @@ pub mod fit;
 pub mod flush;
 #[cfg(any(feature = "cuda", test))]
 mod fusion;
+mod fork;
 mod gauges;
 mod gradients;
 pub mod health;

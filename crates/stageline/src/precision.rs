@@ -8,6 +8,7 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Bool, DType, FloatDType, Int, Tensor};
 
 use crate::erased::Erased;
+use crate::fork::is_quantized;
 use crate::payload::{Payload, PayloadMapper};
 use crate::unify::{unify, with_value};
 
@@ -92,6 +93,9 @@ impl ModuleMapper for Round<'_> {
             return param;
         }
         let value = param.val();
+        if is_quantized(&value) {
+            return param;
+        }
         let rounded = value.clone().inner().cast(self.0.dtype).autodiff();
         with_value(param, if value.is_require_grad() { rounded.require_grad() } else { rounded })
     }
@@ -142,7 +146,7 @@ struct Mark {
 impl ModuleMapper for Mark {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let value = param.val();
-        if value.is_require_grad() {
+        if value.is_require_grad() || is_quantized(&value) {
             return param;
         }
         let other = match self.values.get(&param.id).filter(|_| self.back) {
@@ -163,7 +167,7 @@ struct Marked(HashSet<ParamId>);
 
 impl ModuleVisitor for Marked {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if FloatDType::from(param.val().dtype()) == MARK {
+        if param.val().dtype() == DType::from(MARK) {
             self.0.insert(param.id);
         }
     }

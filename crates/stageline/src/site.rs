@@ -7,6 +7,7 @@ use burn::tensor::Device;
 
 use crate::collective::Collective;
 use crate::flush::Trained;
+use crate::fork::fork;
 use crate::layout::Restored;
 use crate::precision::Precision;
 use crate::remote::Route;
@@ -44,7 +45,7 @@ impl<M: Module> Unplaced<M> {
     /// In a replica, on its device there.
     pub(crate) fn place(&self, site: &mut Site) -> (Seat, Trained<M>) {
         let seat = site.seat(self.stage);
-        let module = unify(self.module.clone().fork(&seat.device));
+        let module = unify(fork(self.module.clone(), &seat.device));
         let mut trained = Trained::new(module, site.precision, self.optimizer.clone(), self.learning_rate.clone());
         match site.restored.get_mut(self.stage) {
             Some(restored) if seat.collective.is_root() => {

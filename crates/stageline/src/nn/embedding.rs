@@ -13,7 +13,7 @@ use burn::tensor::{Int, Tensor};
 
 use super::products::Products;
 use crate::backends::{of_their_backend, recorded};
-use crate::deferred::{Deferred, put_off};
+use crate::deferred::{Sum, may_put_off, put_off_any};
 
 /// A row of a table for every index, as [burn's](burn::nn::Embedding); its backward is all weight gradient.
 #[derive(Module, Debug)]
@@ -55,7 +55,8 @@ struct SplitEmbedding;
 struct State<B: Backend> {
     weight: FloatTensor<B>,
     indices: IntTensor<B>,
-    id: ParamId,
+    /// The table, if its gradient may be put off.
+    id: Option<ParamId>,
 }
 
 impl<B: Products> Backward<B, 1> for SplitEmbedding {
@@ -65,11 +66,11 @@ impl<B: Products> Backward<B, 1> for SplitEmbedding {
         let gradient = gradients.consume::<B>(&ops.node);
         let State { weight, indices, id } = ops.state;
         let make = move || B::to_table(weight.clone(), gradient.clone(), indices.clone());
-        let later = make.clone();
-        let later = Deferred::new(vec![id], move |sum| sum.add(id, B::of_plain::<2>(later())));
-        if put_off(later).is_err()
-            && let [Some(node)] = ops.parents
-        {
+        let waits = put_off_any([id], || {
+            let make = make.clone();
+            move |sum: &mut Sum| id.into_iter().for_each(|id| sum.add(id, B::of_plain::<2>(make())))
+        });
+        if let ([Some(node)], [false]) = (ops.parents, waits) {
             gradients.register::<B>(node.id, make());
         }
     }
@@ -77,9 +78,11 @@ impl<B: Products> Backward<B, 1> for SplitEmbedding {
 
 /// `None` where these are no tensors of the backend, or of a graph with burn's own checkpointing.
 fn split<B: Products>(_: PhantomData<B>, indices: &Tensor<2, Int>, weight: &Param<Tensor<2>>) -> Option<Tensor<3>> {
-    let (values, node) = B::tracked(weight.val())?.into_parts();
+    let values = weight.val();
+    let id = may_put_off(weight, &values);
+    let (values, node) = B::tracked(values)?.into_parts();
     let indices = B::indices(indices.clone())?;
     let output = B::embedding(values.clone(), indices.clone());
-    let state = State { weight: values, indices, id: weight.id };
+    let state = State { weight: values, indices, id };
     Some(recorded::<B, _, 1, 3>(SplitEmbedding, [node], state, output))
 }

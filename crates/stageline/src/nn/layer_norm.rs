@@ -77,7 +77,7 @@ mod one {
 
     use super::super::kernels::Kernels;
     use crate::backends::recorded;
-    use crate::deferred::{Deferred, put_off};
+    use crate::deferred::{Sum, may_put_off, put_off_any};
 
     #[derive(Debug)]
     struct Normalised;
@@ -88,8 +88,8 @@ mod one {
         input: FloatTensor<B>,
         gamma: FloatTensor<B>,
         moments: B::Moments,
-        gamma_id: ParamId,
-        beta_id: Option<ParamId>,
+        /// The scale and the shift, as far as their gradients may be put off.
+        put_off: [Option<ParamId>; 2],
     }
 
     impl<B: Kernels, const N: usize> Backward<B, N> for Normalised {
@@ -97,26 +97,29 @@ mod one {
 
         fn backward(self, ops: Ops<State<B>, N>, gradients: &mut Gradients, _: &mut Checkpointer) {
             let gradient = gradients.consume::<B>(&ops.node);
-            let State { input, gamma, moments, gamma_id, beta_id } = ops.state;
+            let State { input, gamma, moments, put_off: ids } = ops.state;
             let mut parents = ops.parents.into_iter();
             let [of_input, of_gamma, of_beta] = [parents.next(), parents.next(), parents.next()].map(Option::flatten);
-            let ids = [of_gamma.as_ref().map(|_| gamma_id), of_beta.as_ref().and(beta_id)];
-            if ids != [None, None] {
+            let to_parameters = {
                 let (input, moments, gradient) = (input.clone(), moments.clone(), gradient.clone());
-                let to_parameters = move || B::normalised_to_parameters(&input, &moments, &gradient);
-                let later = to_parameters.clone();
-                let later = Deferred::new(ids.into_iter().flatten().collect(), move |sum| {
-                    for (id, gradient) in ids.into_iter().zip(later()) {
+                move || B::normalised_to_parameters(&input, &moments, &gradient)
+            };
+            let waits = put_off_any(ids, || {
+                let to_parameters = to_parameters.clone();
+                move |sum: &mut Sum| {
+                    for (id, gradient) in ids.into_iter().zip(to_parameters()) {
                         if let Some(id) = id {
                             sum.add(id, B::of_plain::<1>(gradient));
                         }
                     }
-                });
-                if put_off(later).is_err() {
-                    for (node, gradient) in [of_gamma, of_beta].into_iter().zip(to_parameters()) {
-                        if let Some(node) = node {
-                            gradients.register::<B>(node.id, gradient);
-                        }
+                }
+            });
+            let nodes = [of_gamma, of_beta].into_iter().zip(waits).map(|(node, waits)| node.filter(|_| !waits));
+            let nodes: Vec<_> = nodes.collect();
+            if nodes.iter().any(Option::is_some) {
+                for (node, gradient) in nodes.into_iter().zip(to_parameters()) {
+                    if let Some(node) = node {
+                        gradients.register::<B>(node.id, gradient);
                     }
                 }
             }
@@ -135,8 +138,10 @@ mod one {
         beta: Option<&Param<Tensor<1>>>,
         epsilon: f32,
     ) -> Option<Tensor<D>> {
-        let (gamma_id, beta_id) = (gamma.id, beta.map(|beta| beta.id));
-        let (gamma, beta) = (gamma.val(), beta.map(Param::val));
+        let (scale, shift) = (gamma, beta);
+        let (gamma, beta) = (scale.val(), shift.map(Param::val));
+        let beta_id = shift.zip(beta.as_ref()).and_then(|(shift, beta)| may_put_off(shift, beta));
+        let put_off = [may_put_off(scale, &gamma), beta_id];
         let mut of_parameters = [gamma.dtype()].into_iter().chain(beta.as_ref().map(Tensor::dtype));
         if !B::takes(input) || of_parameters.any(|dtype| dtype != input.dtype()) {
             return None;
@@ -159,13 +164,13 @@ mod one {
         Some(match beta {
             None => {
                 let (output, moments) = B::normalised(&input, &gamma, None, epsilon);
-                let state = State::<B> { input, gamma, moments, gamma_id, beta_id };
+                let state = State::<B> { input, gamma, moments, put_off };
                 recorded::<B, _, 2, D>(Normalised, [input_node, gamma_node], state, output)
             }
             Some(beta) => {
                 let (beta, beta_node) = B::tracked(beta)?.into_parts();
                 let (output, moments) = B::normalised(&input, &gamma, Some(&beta), epsilon);
-                let state = State::<B> { input, gamma, moments, gamma_id, beta_id };
+                let state = State::<B> { input, gamma, moments, put_off };
                 recorded::<B, _, 3, D>(Normalised, [input_node, gamma_node, beta_node], state, output)
             }
         })

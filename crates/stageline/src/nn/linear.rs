@@ -13,7 +13,7 @@ use burn::tensor::{Shape, Tensor};
 
 use super::products::Products;
 use crate::backends::{of_their_backend, recorded};
-use crate::deferred::{Deferred, put_off};
+use crate::deferred::{Sum, may_put_off, put_off_any};
 
 /// `input x weight + bias`, as [burn's](burn::nn::Linear); its backward is split.
 ///
@@ -73,8 +73,8 @@ struct SplitLinear;
 struct State<B: Backend> {
     input: FloatTensor<B>,
     weight: FloatTensor<B>,
-    weight_id: ParamId,
-    bias_id: Option<ParamId>,
+    /// The weight and the bias, as far as their gradients may be put off.
+    put_off: [Option<ParamId>; 2],
     /// Of the input.
     shape: Shape,
 }
@@ -91,30 +91,25 @@ impl<B: Products, const N: usize> Backward<B, N> for SplitLinear {
 
     fn backward(self, ops: Ops<State<B>, N>, gradients: &mut Gradients, _: &mut Checkpointer) {
         let gradient = rows::<B>(gradients.consume::<B>(&ops.node));
-        let State { input, weight, weight_id, bias_id, shape } = ops.state;
+        let State { input, weight, put_off: [weight_id, bias_id], shape } = ops.state;
         let mut parents = ops.parents.into_iter();
         let [of_input, of_weight, of_bias] = [parents.next(), parents.next(), parents.next()].map(Option::flatten);
-        let weight_id = of_weight.as_ref().map(|_| weight_id);
-        let ids: Vec<_> = weight_id.into_iter().chain(bias_id).collect();
-        if !ids.is_empty() {
-            let later = (input.clone(), gradient.clone());
-            let later = Deferred::new(ids, move |sum| {
-                let (input, gradient) = later;
+        let waits = put_off_any([weight_id, bias_id], || {
+            let (input, gradient) = (input.clone(), gradient.clone());
+            move |sum: &mut Sum| {
                 if let Some(id) = weight_id {
                     sum.add(id, B::of_plain::<2>(B::to_weight(input, gradient.clone())));
                 }
                 if let Some(id) = bias_id {
                     sum.add(id, B::of_plain::<1>(B::to_bias(gradient)));
                 }
-            });
-            if put_off(later).is_err() {
-                if let Some(node) = of_weight {
-                    gradients.register::<B>(node.id, B::to_weight(input, gradient.clone()));
-                }
-                if let Some(node) = of_bias {
-                    gradients.register::<B>(node.id, B::to_bias(gradient.clone()));
-                }
             }
+        });
+        if let Some(node) = of_weight.filter(|_| !waits[0]) {
+            gradients.register::<B>(node.id, B::to_weight(input, gradient.clone()));
+        }
+        if let Some(node) = of_bias.filter(|_| !waits[1]) {
+            gradients.register::<B>(node.id, B::to_bias(gradient.clone()));
         }
         // The input's last: where operations are fused, the backward of what was before comes right behind it.
         if let Some(node) = of_input {
@@ -132,23 +127,21 @@ fn split<B: Products, const D: usize>(
     bias: Option<&Param<Tensor<1>>>,
 ) -> Option<Tensor<D>> {
     let (input, input_node) = B::tracked(input.clone())?.into_parts();
-    let (values, weight_node) = B::tracked(weight.val())?.into_parts();
+    let weights = weight.val();
+    let weight_id = may_put_off(weight, &weights);
+    let biases = bias.map(Param::val);
+    let bias_id = bias.zip(biases.as_ref()).and_then(|(bias, biases)| may_put_off(bias, biases));
+    let (values, weight_node) = B::tracked(weights)?.into_parts();
     let shape = input.shape();
     let input = rows::<B>(input);
     let mut output_shape = shape.clone();
     output_shape[D - 1] = values.shape()[1];
-    let state = State::<B> {
-        input: input.clone(),
-        weight: values.clone(),
-        weight_id: weight.id,
-        bias_id: bias.filter(|bias| bias.val().is_require_grad()).map(|bias| bias.id),
-        shape,
-    };
+    let state = State::<B> { input: input.clone(), weight: values.clone(), put_off: [weight_id, bias_id], shape };
     let output_of = |bias| B::float_reshape(B::product(input, values, bias), output_shape);
-    Some(match bias {
+    Some(match biases {
         None => recorded::<B, _, 2, D>(SplitLinear, [input_node, weight_node], state, output_of(None)),
-        Some(bias) => {
-            let (bias, bias_node) = B::tracked(bias.val())?.into_parts();
+        Some(biases) => {
+            let (bias, bias_node) = B::tracked(biases)?.into_parts();
             let nodes = [input_node, weight_node, bias_node];
             recorded::<B, _, 3, D>(SplitLinear, nodes, state, output_of(Some(bias)))
         }
