@@ -57,6 +57,11 @@ impl<I: Payload, T: Payload> Batch<I, T> {
         }
     }
 
+    /// Whether its micro-batches are rows of whole tensors, and not cut by hand.
+    pub(crate) fn is_whole(&self) -> bool {
+        matches!(self.0, Content::Whole(..))
+    }
+
     /// Cuts and weighs for training.
     pub(crate) fn cut(self, micro_batches: usize, weight: fn(&T) -> Weight) -> Result<MicroBatches<I, T>, BatchError> {
         MicroBatches::weigh(self.into_micro_batches(micro_batches)?, weight)
@@ -87,37 +92,47 @@ pub(crate) struct MicroBatches<I, T> {
     pub(crate) weights: Weights,
 }
 
-/// The loss weight of every micro-batch, and their total, which is positive; and how many samples each has.
+/// The loss weight of every micro-batch, and their total, which is positive; and which samples of the step each has.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Weights {
     pub(crate) each: Vec<Weight>,
     pub(crate) total: Weight,
-    samples: Vec<usize>,
-    /// Samples of the step that are before these.
-    before: usize,
+    /// The first sample of each micro-batch, and behind the last one its end.
+    starts: Vec<usize>,
 }
 
 impl Weights {
-    /// The samples of all micro-batches together.
-    pub(crate) fn all_samples(&self) -> usize {
-        self.samples.iter().sum()
+    /// Weights of micro-batches that have so many samples each, counted from `first`.
+    fn new(each: Vec<Weight>, first: usize, samples: impl IntoIterator<Item = usize>) -> Self {
+        let total = total(&each);
+        let mut end = first;
+        let ends = samples.into_iter().map(|samples| {
+            end += samples;
+            end
+        });
+        let starts = [first].into_iter().chain(ends).collect();
+        Self { each, total, starts }
     }
 
-    /// In parts of so many micro-batches; the last one may have fewer.
+    /// The number of samples in all micro-batches together.
+    pub(crate) fn all_samples(&self) -> usize {
+        self.starts[self.each.len()] - self.starts[0]
+    }
+
+    /// Weights of consecutive parts of so many micro-batches; the last part may have fewer.
     pub(crate) fn divided(&self, micro_batches: usize) -> Vec<Self> {
-        let mut before = self.before;
-        let part = |(each, samples): (&[Weight], &[usize])| {
-            let part = Self { each: each.to_vec(), total: total(each), samples: samples.to_vec(), before };
-            before += part.all_samples();
-            part
+        let part = |(index, each): (usize, &[Weight])| {
+            let first = index * micro_batches;
+            let starts = self.starts[first..=first + each.len()].to_vec();
+            Self { each: each.to_vec(), total: total(each), starts }
         };
-        self.each.chunks(micro_batches).zip(self.samples.chunks(micro_batches)).map(part).collect()
+        self.each.chunks(micro_batches).enumerate().map(part).collect()
     }
 
     /// The samples of a micro-batch of a step.
     pub(crate) fn samples(&self, step: usize, micro_batch: usize) -> Samples {
-        let first = self.before + self.samples[..micro_batch].iter().sum::<usize>();
-        Samples { step, first, count: self.samples[micro_batch] }
+        let [first, end] = [self.starts[micro_batch], self.starts[micro_batch + 1]];
+        Samples { step, first, count: end - first }
     }
 }
 
@@ -138,41 +153,72 @@ impl<I: Payload, T: Payload> MicroBatches<I, T> {
                 return Err(BatchError::Weight { micro_batch, weight });
             }
         }
-        let total = total(&each);
-        if total.is_zero() {
+        let weights = Weights::new(each, 0, pieces.iter().map(|(input, target)| samples(input, target)));
+        if weights.total.is_zero() {
             return Err(BatchError::NoWeight);
         }
-        if total.terms().iter().any(|weight| !weight.is_finite()) {
+        if weights.total.terms().iter().any(|weight| !weight.is_finite()) {
             return Err(BatchError::TotalWeight);
         }
-        let samples = pieces.iter().map(|(input, target)| samples(input, target)).collect();
         let (inputs, targets) = pieces.into_iter().unzip();
-        Ok(Self { inputs, targets, weights: Weights { each, total, samples, before: 0 } })
+        Ok(Self { inputs, targets, weights })
     }
 
-    /// The piece with the most samples, so many times.
-    pub(crate) fn largest(self, times: usize) -> Self {
-        let samples = &self.weights.samples;
-        let largest = (0..samples.len()).max_by_key(|&piece| samples[piece]).unwrap_or(0);
-        let Self { inputs, targets, weights } = self.only(largest);
-        let each = vec![weights.total; times];
-        Self {
-            inputs: inputs.into_iter().cycle().take(times).collect(),
-            targets: targets.into_iter().cycle().take(times).collect(),
-            weights: Weights { total: total(&each), each, samples: weights.samples.repeat(times), before: 0 },
+    /// The micro-batches of which none is at least as large in every dimension of every tensor as another of them: whatever a model
+    /// does, one of these needs the most memory. Each is a batch of its own, repeated so many times.
+    pub(crate) fn largest(self, times: usize) -> Vec<Self> {
+        let mut largest: Vec<(usize, Shapes)> = Vec::new();
+        for (index, (input, target)) in self.inputs.iter().zip(&self.targets).enumerate() {
+            let shapes = shapes(input, target);
+            if largest.iter().all(|(_, other)| !other.contain(&shapes)) {
+                largest.retain(|(_, other)| !shapes.contain(other));
+                largest.push((index, shapes));
+            }
         }
+        let repeated = |(index, _): (usize, Shapes)| {
+            let count = self.weights.samples(0, index).count;
+            let each = vec![self.weights.each[index].clone(); times];
+            Self {
+                inputs: vec![self.inputs[index].clone(); times],
+                targets: vec![self.targets[index].clone(); times],
+                weights: Weights::new(each, 0, vec![count; times]),
+            }
+        };
+        largest.into_iter().map(repeated).collect()
     }
 
-    /// One piece as a batch of its own, whose samples know their place.
+    /// The number of rows of the first micro-batch, and the same batch with only the first row of every micro-batch, which weighs as
+    /// much; `None` if that is all it has.
+    pub(crate) fn first_rows(&self) -> Option<(usize, Self)> {
+        let rows = self.weights.samples(0, 0).count;
+        let mut first = SliceRows(0..1);
+        let inputs = self.inputs.iter().map(|input| input.clone().map(&mut first)).collect();
+        let targets = self.targets.iter().map(|target| target.clone().map(&mut first)).collect();
+        let weights = Weights::new(self.weights.each.clone(), 0, vec![1; self.inputs.len()]);
+        (rows > 1).then_some((rows, Self { inputs, targets, weights }))
+    }
+
+    /// One micro-batch as a batch of its own, whose samples keep their place in the step.
     pub(crate) fn only(mut self, micro_batch: usize) -> Self {
-        let Weights { each, samples, .. } = self.weights;
-        let before = samples[..micro_batch].iter().sum();
-        let (total, samples) = (each[micro_batch].clone(), vec![samples[micro_batch]]);
+        let Samples { first, count, .. } = self.weights.samples(0, micro_batch);
+        let weight = self.weights.each.swap_remove(micro_batch);
         Self {
             inputs: vec![self.inputs.swap_remove(micro_batch)],
             targets: vec![self.targets.swap_remove(micro_batch)],
-            weights: Weights { each: vec![total.clone()], total, samples, before },
+            weights: Weights::new(vec![weight], first, [count]),
         }
+    }
+}
+
+/// The shapes of all tensors of a micro-batch, in order.
+#[derive(Default)]
+struct Shapes(Vec<Vec<usize>>);
+
+impl Shapes {
+    /// Whether every dimension of every tensor is at least as large as in the other micro-batch.
+    fn contain(&self, other: &Self) -> bool {
+        let same_ranks = self.0.iter().map(Vec::len).eq(other.0.iter().map(Vec::len));
+        same_ranks && self.0.iter().flatten().zip(other.0.iter().flatten()).all(|(own, other)| own >= other)
     }
 }
 
@@ -200,10 +246,14 @@ fn rows<I: Payload, T: Payload>(input: &I, target: &T) -> Result<usize, BatchErr
 
 /// The rows of every tensor of a pair, in order.
 fn row_counts<I: Payload, T: Payload>(input: &I, target: &T) -> Vec<usize> {
-    let mut count = CountRows::default();
-    input.clone().map(&mut count);
-    target.clone().map(&mut count);
-    count.0
+    shapes(input, target).0.into_iter().map(|shape| shape.first().copied().unwrap_or(0)).collect()
+}
+
+fn shapes<I: Payload, T: Payload>(input: &I, target: &T) -> Shapes {
+    let mut shapes = Shapes::default();
+    input.clone().map(&mut shapes);
+    target.clone().map(&mut shapes);
+    shapes
 }
 
 fn slice<I: Payload, T: Payload>(input: &I, target: &T, rows: usize, pieces: usize) -> Vec<(I, T)> {
@@ -224,26 +274,17 @@ fn even_ranges(rows: usize, pieces: usize) -> impl Iterator<Item = Range<usize>>
     })
 }
 
-#[derive(Default)]
-struct CountRows(Vec<usize>);
-
-impl CountRows {
-    fn note(&mut self, dims: &[usize]) {
-        self.0.push(dims.first().copied().unwrap_or(0));
-    }
-}
-
-impl PayloadMapper for CountRows {
+impl PayloadMapper for Shapes {
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-        self.note(&tensor.dims());
+        self.0.push(tensor.dims().to_vec());
         tensor
     }
     fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
-        self.note(&tensor.dims());
+        self.0.push(tensor.dims().to_vec());
         tensor
     }
     fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
-        self.note(&tensor.dims());
+        self.0.push(tensor.dims().to_vec());
         tensor
     }
 }
@@ -349,6 +390,38 @@ pub enum BatchError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A million micro-batches: work that grows with the square of their number would not end.
+    #[test]
+    fn the_samples_of_a_micro_batch_are_found_at_once() {
+        const MICRO_BATCHES: usize = 1_000_000;
+        let weights = Weights::new(vec![Weight::from(1.0); MICRO_BATCHES], 5, (0..MICRO_BATCHES).map(|at| at % 3));
+        let mut end = 5;
+        for micro_batch in 0..MICRO_BATCHES {
+            let samples = weights.samples(7, micro_batch);
+            assert_eq!(samples, Samples { step: 7, first: end, count: micro_batch % 3 });
+            end += micro_batch % 3;
+        }
+        assert_eq!(weights.all_samples(), end - 5);
+        let parts = weights.divided(300_000);
+        assert_eq!(parts.iter().map(|part| part.each.len()).collect::<Vec<_>>(), [300_000, 300_000, 300_000, 100_000]);
+        assert_eq!(parts[2].samples(7, 1), weights.samples(7, 600_001));
+    }
+
+    #[cfg(feature = "flex")]
+    #[test]
+    fn the_largest_micro_batches_are_those_that_no_other_contains() {
+        let zeros = |[rows, columns]: [usize; 2]| Tensor::<2>::zeros([rows, columns], &burn::tensor::Device::flex());
+        let largest = |shapes: &[[usize; 2]]| {
+            let pieces = shapes.iter().map(|&shape| (zeros(shape), zeros([1, 1]))).collect();
+            let batch = MicroBatches::weigh(pieces, |_| Weight::from(1.0)).unwrap();
+            let found = batch.largest(2).into_iter();
+            found.map(|batch| (batch.inputs[0].dims(), batch.inputs.len())).collect::<Vec<_>>()
+        };
+        assert_eq!(largest(&[[4, 3], [5, 3], [5, 3], [2, 3]]), [([5, 3], 2)]);
+        // As many numbers, and neither is larger than the other; the third one is within the second.
+        assert_eq!(largest(&[[64, 64], [1, 4096], [1, 64]]), [([64, 64], 2), ([1, 4096], 2)]);
+    }
 
     #[test]
     fn ranges_are_even_and_cover_the_rows() {

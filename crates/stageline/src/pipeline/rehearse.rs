@@ -7,6 +7,7 @@ use super::Pipeline;
 use super::pass::Ended;
 use crate::batch::{Batch, MicroBatches};
 use crate::context::Pass;
+use crate::cores::KernelThreads;
 use crate::error::StepError;
 use crate::estimate::MemoryEstimate;
 use crate::failure::During;
@@ -28,8 +29,8 @@ const MOST_BLOCKS: usize = 64;
 impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// What steps with such batches will hold, in bytes, by stage and by worker.
     ///
-    /// The largest micro-batch of this one goes through all stages and back twice, by itself, and every stage makes an optimizer
-    /// step that is then undone: nothing is counted, and the next step is the same to the bit (but for what burn's own dropout
+    /// The largest micro-batch of this one goes through all stages and back twice, by itself (where micro-batches that were cut by
+    /// hand differ in shape, each that no other one contains), and every stage makes an optimizer step that is then undone: nothing is counted, and the next step is the same to the bit (but for what burn's own dropout
     /// draws, and its own batch norm counts, at every forward). So this needs the memory of one live micro-batch, whatever M is.
     /// It is of steps one after the other: [`MemoryEstimate::of_overlapping_steps`] is of others, and what is held while a checkpoint
     /// is written is added by [`MemoryEstimate::with_checkpoints`]. `None` where nothing counts what is held: on CPUs that is what
@@ -105,8 +106,24 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// What is held, and how long backwards take.
     fn rehearse(&mut self, batch: Batch<In, Target>) -> Result<Option<(MemoryEstimate, Duration)>, StepError> {
         self.running()?;
-        let twice = batch.cut(self.pieces(), self.weight)?.largest(MICRO_BATCHES * self.replicas());
-        self.rehearsed(twice).map_err(|ended| self.end(ended))
+        let is_whole = batch.is_whole();
+        let batches = batch.cut(self.pieces(), self.weight)?.largest(MICRO_BATCHES * self.replicas());
+        let mut rehearsed = |batch| self.rehearsed(batch).map_err(|ended| self.end(ended));
+        let mut largest: Option<(MemoryEstimate, Duration)> = None;
+        for repeated in batches {
+            let first_rows = if is_whole { repeated.first_rows() } else { None };
+            let Some((mut estimate, backwards)) = rehearsed(repeated)? else { return Ok(None) };
+            if let Some((rows, first_rows)) = first_rows
+                && let Some((one, _)) = rehearsed(first_rows)?
+            {
+                estimate = estimate.beside_one_row(&one, rows);
+            }
+            largest = Some(match largest {
+                Some((before, longest)) => (before.or_larger(&estimate), longest.max(backwards)),
+                None => (estimate, backwards),
+            });
+        }
+        Ok(largest)
     }
 
     fn rehearsed(&mut self, batch: MicroBatches<In, Target>) -> Result<Option<(MemoryEstimate, Duration)>, Ended> {
@@ -121,8 +138,10 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         let mut rows = self.recorded()?;
         rows.truncate(self.plan().workers());
         let (stepped, groups) = (self.optimizer_steps > 0, self.groups);
+        let buffer = self.workers.iter().map(|worker| worker.packing_buffer).max().unwrap_or(0);
+        let threads = KernelThreads { cores: self.cores, buffer };
         let (stages, elsewhere) = (&self.stages[0], &self.stages[1..]);
-        let rehearsal = Rehearsal { plan: self.plan().clone(), stages, elsewhere, groups, stepped, rows };
+        let rehearsal = Rehearsal { plan: self.plan().clone(), stages, elsewhere, groups, threads, stepped, rows };
         let backwards = rehearsal.backwards();
         Ok(rehearsal.estimate().map(|estimate| (estimate, backwards)))
     }
