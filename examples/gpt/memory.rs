@@ -1,6 +1,6 @@
 //! Whether there is memory for what is asked.
 
-use anyhow::{Error, Result, anyhow, ensure};
+use anyhow::{Result, anyhow, ensure};
 use burn::tensor::Device;
 use stageline::{DeviceName, DoesNotFit, Lever, MemoryEstimate, Pipeline, Recompute};
 use sysinfo::System;
@@ -55,13 +55,9 @@ pub fn estimate(
         FlushName::Together => estimate,
         FlushName::Ahead => estimate.of_overlapping_steps(),
     };
-    let from_a_few = |pipeline: &mut Pipeline<Bytes, Bytes>| {
-        let mut of = |rows| {
-            Ok::<_, Error>(
-                pipeline.estimate_memory(text.batch(step, batch_size / job.training.micro_batch_size * rows)?)?,
-            )
-        };
-        Ok(of(1)?.zip(of(2)?).map(|(one, two)| of_steps(one.with_rows(&two, rows))))
+    let from_two_rows = |pipeline: &mut Pipeline<Bytes, Bytes>| {
+        let two = pipeline.estimate_memory(text.batch(step, batch_size / rows * 2)?)?;
+        Ok(two.map(|two| of_steps(two.with_rows_times(rows as f64 / 2.0))))
     };
     let from_all = |pipeline: &mut Pipeline<Bytes, Bytes>| {
         let batch = text.batch(step, batch_size)?;
@@ -76,9 +72,9 @@ pub fn estimate(
         }
         Ok(found.map(of_steps))
     };
-    // A row or two, before a whole micro-batch is tried for which there may be no room.
+    // Two rows, before a whole micro-batch is tried for which there may be no room.
     if rows > 2 && !auto {
-        refuse(pipeline, from_a_few, fits)?;
+        refuse(pipeline, from_two_rows, fits)?;
     }
     let found = refuse(pipeline, from_all, fits)?;
     ensure!(found.is_some() || job.running.memory.is_none(), "--memory: {UNKNOWN}; leave it out");

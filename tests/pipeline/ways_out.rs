@@ -166,6 +166,93 @@ fn what_does_not_fit_the_memory_fits_as_the_message_says() {
     assert!(said.lines().any(fits), "{said}");
 }
 
+/// The caches of another processor, as programs read them: files that stand in for `/sys/devices/system/cpu`.
+#[cfg(target_os = "linux")]
+struct Caches(tempfile::TempDir);
+
+#[cfg(target_os = "linux")]
+impl Caches {
+    /// One core with an L2 cache of so many bytes.
+    fn with_l2(bytes: usize) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        for (index, (level, size)) in [(1, 32 << 10), (2, bytes), (3, 32 << 20)].into_iter().enumerate() {
+            let cache = folder.path().join(format!("cpu0/cache/index{index}"));
+            fs::create_dir_all(&cache).unwrap();
+            for (name, text) in [
+                ("level", level.to_string()),
+                ("type", "Unified".to_owned()),
+                ("size", format!("{}K", size >> 10)),
+                ("shared_cpu_list", "0".to_owned()),
+                ("ways_of_associativity", "8".to_owned()),
+                ("coherency_line_size", "64".to_owned()),
+            ] {
+                fs::write(cache.join(name), text).unwrap();
+            }
+        }
+        Self(folder)
+    }
+
+    /// The command, for which the machine has these caches.
+    fn around(&self, command: &Command) -> Command {
+        let mut around = Command::new("unshare");
+        around.args(["--map-root-user", "--mount", "sh", "-c"]);
+        around.arg(r#"mount --bind "$0" /sys/devices/system/cpu && exec "$@""#).arg(self.0.path());
+        around.env("RUST_BACKTRACE", "0").arg(command.get_program()).args(command.get_args());
+        around
+    }
+
+    /// Whether the system lets a process see other files than its own.
+    fn can_be_shown(&self) -> bool {
+        self.around(&Command::new("true")).output().is_ok_and(|output| output.status.success())
+    }
+}
+
+/// What a way out is said to need is what a run with its flags is estimated to need, whatever the processor's caches: the buffers
+/// in which products are packed are as large as an L2 cache, and exist once for each kernel thread.
+#[cfg(target_os = "linux")]
+#[test]
+fn ways_out_need_what_runs_with_their_flags_are_estimated_to_need() {
+    let place = Place::new();
+    let mut machines = vec![None];
+    let large = Caches::with_l2(2 << 20);
+    if large.can_be_shown() {
+        machines.push(Some(large));
+    } else {
+        println!("with this machine's caches only: this user may not mount files");
+    }
+    let base = "--steps 1 --layers 4 --width 32 --context 64 --micro-batches 8 --micro-batch-size 4";
+    let mut compared = 0;
+    for machine in &machines {
+        let run = |flags: &str| {
+            let command = place.command(flags);
+            machine.as_ref().map_or(command, |caches| caches.around(&place.command(flags))).output().unwrap()
+        };
+        for flags in ["--stages 4", "--stages 2 --schedule zb-h1"] {
+            let flags = format!("{base} {flags}");
+            let output = run(&format!("{flags} --memory 0.0023"));
+            assert!(!output.status.success());
+            let said = place.shown(&output);
+            for way_out in said.lines().filter(|line| line.starts_with("  --")) {
+                let (levers, figure) = way_out.trim().split_once(": ").unwrap();
+                let needs: f64 = figure.split(' ').nth(1).unwrap().parse().unwrap();
+                assert!(figure.contains(" MB, "), "{figure}");
+                let log = place.path("estimate.jsonl");
+                fs::remove_file(&log).ok();
+                let output = run(&format!("{flags} {levers} --memory 1 --log @estimate.jsonl"));
+                assert!(output.status.success(), "{}", place.shown(&output));
+                let run: Value =
+                    serde_json::from_str(fs::read_to_string(&log).unwrap().lines().next().unwrap()).unwrap();
+                let peaks = run["memory"].as_array().unwrap().iter().map(|worker| worker["peak"].as_f64().unwrap());
+                let estimated = 1e-6 * peaks.sum::<f64>();
+                let ratio = needs / estimated;
+                assert!((0.88..1.12).contains(&ratio), "{flags} {levers}: {needs}, and estimated are {estimated}");
+                compared += 1;
+            }
+        }
+    }
+    assert!(compared >= 8 * machines.len(), "{compared} ways out of {} machines were compared", machines.len());
+}
+
 /// What a run that goes on cannot change is not proposed to it.
 #[test]
 fn ways_out_are_those_of_the_run() {

@@ -1,9 +1,9 @@
 //! What workers would hold under another plan, in bytes, from what they held in a run.
 //!
 //! Parameters and optimizer states belong to layers; so do gradients, of 4 bytes a parameter; activations are held once for every
-//! live micro-batch. In the flush a worker holds what is resident twice, as it is and as it was. What a worker held besides at its peak (workspaces of kernels, gradients on their way) stays as it was.
-//! A layer has its share of its stage's activations by its share of the stage's FLOPs, and of what is resident by its
-//! parameters; so has it of the little that kernels keep for each thread.
+//! live micro-batch. In the flush a worker holds what is resident twice, as it is and as it was. What a worker held besides at its
+//! peak (the buffers of its kernel threads, workspaces of kernels, gradients in flight) stays as it was.
+//! A layer has its share of its stage's activations by its share of the stage's FLOPs, and of what is resident by its parameters.
 
 use std::ops::Range;
 
@@ -42,10 +42,12 @@ impl Footprint {
             let worker = worker_of[layer.stage];
             let on_worker = layers.iter().filter(|other| worker_of[other.stage] == worker);
             let on_stage = layers.iter().filter(|other| other.stage == layer.stage);
-            let resident = share(layer, on_worker, |layer| layer.parameters as f64);
+            let parameters = share(layer, on_worker, |layer| layer.parameters as f64);
+            // The buffers of its threads belong to the worker, not to its layers.
+            let other = log.run.memory.get(worker).map_or(0.0, |estimate| estimate.other as f64);
             let activations = share(layer, on_stage, |layer| layer.weight);
             Some(LayerBytes {
-                resident: resident * of_worker(worker, |memory| memory.resident)?,
+                resident: parameters * (of_worker(worker, |memory| memory.resident)? - other).max(0.0),
                 gradients: 4.0 * layer.parameters as f64,
                 activation: activations * activation(layer.stage)?,
             })

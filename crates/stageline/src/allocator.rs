@@ -73,7 +73,7 @@ impl Meter {
         METER.set(Some(self));
     }
 
-    fn held(&self) -> usize {
+    pub(crate) fn held(&self) -> usize {
         self.held.load(Ordering::Relaxed)
     }
 

@@ -9,6 +9,7 @@ use stageline_checkpoint::Checkpoint;
 use stageline_schedule::{Checked, OneFOneB, Schedule, check};
 
 use crate::clip::Clip;
+use crate::cores::Cores;
 use crate::error::BuildError;
 use crate::finite::OnNonFinite;
 use crate::flush::FlushConfig;
@@ -249,9 +250,8 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         self.validate(loss_scale)?;
         let plan = self.checked_plan()?;
         let (groups, devices) = (self.groups()?, self.devices_by_replica()?);
-        let workers = devices.len() * plan.plan().workers();
-        let machine = || (available_parallelism().map_or(1, NonZero::get) / workers).max(1);
-        let cores = self.cores_per_stage.unwrap_or_else(machine);
+        let machine = || Cores::Shared(available_parallelism().map_or(1, NonZero::get));
+        let cores = self.cores_per_stage.map_or_else(machine, Cores::Each);
         let streams = self.streams(&plan, &devices);
         let parameters: Vec<_> = Parameters::by_replica(&self.stages.owners.tensors, &devices, self.precision);
         let layout = Layout::new(std::mem::take(&mut self.stages.owners.tensors), self.names.as_ref())?;

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use burn::tensor::Device;
 use stageline_schedule::{Plan, StageMemory};
 
+use crate::cores::KernelThreads;
 use crate::location::{is_host, share_memory};
 use crate::replica::Replica;
 
@@ -41,6 +42,59 @@ pub struct StageEstimate {
     pub input_gradients: u64,
     /// Those of copies of other stages' parameters, and whose they are: a micro-batch hands them to their owners.
     pub tied_gradients: Vec<(usize, u64)>,
+    /// The parts of the figures above that stay as they are when a micro-batch has other rows.
+    pub(crate) whatever_rows: WhateverRows,
+}
+
+/// What a stage holds for a micro-batch whatever its rows are, in bytes: for example copies of weights that a product packs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct WhateverRows {
+    pub(crate) activations: StageMemory,
+    pub(crate) forward: u64,
+    pub(crate) backward: u64,
+}
+
+impl WhateverRows {
+    /// What is certain without a second measurement: a micro-batch's gradients of parameters.
+    pub(crate) fn gradients(bytes: u64) -> Self {
+        Self { activations: StageMemory::whole(0.0), forward: 0, backward: bytes }
+    }
+
+    /// The constant parts of what a stage holds with so many rows, where it is known with one row, too.
+    pub(crate) fn between(one: &StageEstimate, all: &StageEstimate, rows: usize) -> Self {
+        let part = |one: f64, all: f64| {
+            let each = (all - one) / (rows - 1) as f64;
+            (one - each).clamp(0.0, one.min(all))
+        };
+        Self {
+            activations: StageMemory {
+                forward: part(one.activations.forward, all.activations.forward),
+                input_gradient: part(one.activations.input_gradient, all.activations.input_gradient),
+            },
+            forward: part(one.forward as f64, all.forward as f64) as u64,
+            backward: part(one.backward as f64, all.backward as f64) as u64,
+        }
+    }
+}
+
+impl StageEstimate {
+    /// What the first half of a split backward adds to a live micro-batch; 0 if backwards were measured whole.
+    pub(crate) fn left_by_input_gradient(&self) -> u64 {
+        (self.activations.input_gradient - self.activations.forward).max(0.0) as u64
+    }
+
+    /// The bytes of a micro-batch's gradients of parameters in what a backward needs, and those of everything else in it.
+    pub(crate) fn backward_parts(&self, backward: u64) -> [u64; 2] {
+        let of_parameters = self.gradients + self.tied_gradients.iter().map(|(_, bytes)| bytes).sum::<u64>();
+        let of_parameters = of_parameters.min(backward);
+        [of_parameters, backward - of_parameters]
+    }
+
+    /// The bytes of new parameters and optimizer states in what the flush needs, and those of everything else in it.
+    pub(crate) fn flush_parts(&self) -> [u64; 2] {
+        let new = (self.gradients + self.optimizer).min(self.flush);
+        [new, self.flush - new]
+    }
 }
 
 /// What is different on a stage whose optimizer is in another replica.
@@ -59,7 +113,8 @@ pub struct WorkerEstimate {
     pub replica: Replica,
     /// and its stages there.
     pub stages: Vec<usize>,
-    /// What is there between steps besides parameters and optimizer states.
+    /// What it holds between steps besides parameters and optimizer states: on CPUs mostly the buffers in which each of its kernel
+    /// threads packs products, which are as large as the processor's L2 cache, whatever the model and the batch.
     pub other: u64,
     /// Those of its stages.
     pub parameters: u64,
@@ -116,8 +171,9 @@ pub struct MemoryEstimate {
     pub(crate) leaves: Vec<Vec<Leaf>>,
     /// In how many groups gradients are summed.
     pub(crate) groups: usize,
-    /// What workers hold between steps besides parameters and optimizer states.
+    /// What each worker holds between steps besides parameters, optimizer states and the buffers of its threads.
     pub(crate) other: Vec<u64>,
+    pub(crate) threads: KernelThreads,
     /// With full recomputation, where that is known.
     pub(crate) recomputed: Option<Box<Self>>,
 }
@@ -173,6 +229,7 @@ pub(crate) mod tests {
     use stageline_schedule::{OneFOneB, Schedule};
 
     use super::*;
+    use crate::cores::Cores;
 
     /// Of stages under 1F1B whose live micro-batches hold so much, and nothing else.
     pub(crate) fn of_activations(activations: &[f64], micro_batches: usize) -> MemoryEstimate {
@@ -188,12 +245,14 @@ pub(crate) mod tests {
             output: 0,
             input_gradients: 0,
             tied_gradients: Vec::new(),
+            whatever_rows: WhateverRows::gradients(0),
         };
         let plan = OneFOneB.plan(activations.len(), micro_batches).unwrap();
         MemoryEstimate {
             plan: Arc::new(plan),
             stages: activations.iter().map(stage).collect(),
             other: vec![0; activations.len()],
+            threads: KernelThreads { cores: Cores::Each(1), buffer: 0 },
             recomputed: None,
             steps: Steps::Apart,
             copies: Copies::None,

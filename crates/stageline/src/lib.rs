@@ -52,6 +52,7 @@ pub mod chain;
 pub mod clip;
 mod collective;
 mod context;
+mod cores;
 mod deferred;
 pub mod device;
 pub mod dropout;
@@ -64,9 +65,9 @@ pub mod failure;
 pub mod finite;
 pub mod fit;
 pub mod flush;
+mod fork;
 #[cfg(any(feature = "cuda", test))]
 mod fusion;
-mod fork;
 mod gauges;
 mod gradients;
 pub mod health;

@@ -28,6 +28,13 @@ mod layer_norm;
 mod linear;
 pub(crate) mod products;
 
+#[cfg(feature = "flex")]
+pub(crate) use cpu::products::allocate_packing_buffer;
+
+/// Does nothing: without CPU kernels no product packs anything.
+#[cfg(not(feature = "flex"))]
+pub(crate) fn allocate_packing_buffer() {}
+
 pub use causal_attention::causal_attention;
 pub use cross_entropy::cross_entropy;
 pub use embedding::Embedding;

@@ -9,7 +9,7 @@ use burn::tensor::Device;
 use stageline_schedule::{Action, Compute, Costs, Span, Timeline, check, simulate};
 
 use crate::estimate::{Copies, MemoryEstimate, StageEstimate, Steps, WorkerEstimate};
-use crate::location::share_memory;
+use crate::location::{is_host, share_memory};
 use crate::replica::Replica;
 
 /// What they take in the simulation.
@@ -27,16 +27,21 @@ impl MemoryEstimate {
 
     /// The same, with their devices.
     pub(crate) fn placed_workers(&self) -> Vec<(Device, WorkerEstimate)> {
-        let replicas = self.by_replica().zip(Replica::all(1 + self.leaves.len()));
-        replicas.flat_map(|(estimate, replica)| estimate.workers_of(replica)).collect()
+        let replicas = 1 + self.leaves.len();
+        let buffers = self.threads.buffers_of_one(replicas * self.plan.workers());
+        let each = self.by_replica().zip(Replica::all(replicas));
+        each.flat_map(|(estimate, replica)| estimate.workers_of(replica, buffers)).collect()
     }
 
-    /// Those of one replica, which this is by itself.
-    fn workers_of(&self, replica: Replica) -> Vec<(Device, WorkerEstimate)> {
+    /// Those of one replica, which this is by itself; a worker on the host has so many bytes of buffers for products.
+    fn workers_of(&self, replica: Replica, buffers: u64) -> Vec<(Device, WorkerEstimate)> {
         let rows = self.plan.rows().iter().zip(&self.other).zip(Pace::of_workers(self));
-        let workers = rows.map(|((row, &other), pace)| Row { estimate: self, row, pace }.held(replica, other));
-        let placed = |worker: WorkerEstimate| Some((self.stages[*worker.stages.first()?].device.clone(), worker));
-        workers.filter_map(placed).collect()
+        let worker = |((row, &other), pace): ((&Vec<Action>, &u64), Pace)| {
+            let device = self.stages[row.first()?.stage].device.clone();
+            let buffers = if is_host(&device) { buffers } else { 0 };
+            Some((device, Row { estimate: self, row, pace }.held(replica, other + buffers)))
+        };
+        rows.filter_map(worker).collect()
     }
 
     /// The most that the workers on a device hold together, for each device; CPUs are one.
@@ -211,7 +216,12 @@ impl Row<'_> {
             let [start, end] = estimate.activations.changes(*compute);
             activations += start;
             most_activations = most_activations.max(activations);
-            let work = if *compute == Compute::Forward { estimate.forward } else { estimate.backward };
+            let work = match compute {
+                Compute::Forward => estimate.forward,
+                // Of a backward that was measured in halves, a whole one needs at once what the first half leaves to the second.
+                Compute::Backward => estimate.backward + estimate.left_by_input_gradient(),
+                Compute::InputGradient | Compute::WeightGradient => estimate.backward,
+            };
             let kept = if index < self.pace.ahead { kept } else { 0 };
             peak = peak.max(resident + activations as u64 + sums + work + kept + self.pace.transfers);
             activations += end;

@@ -25,6 +25,7 @@ pub(crate) use self::probe::Probe;
 pub(crate) use self::start::{Common, Door, Prepared};
 pub use self::steps::Steps;
 use crate::batch::{Batch, BatchError};
+use crate::cores::Cores;
 use crate::error::StepError;
 use crate::failure::During;
 use crate::flush::{FlushConfig, Outcome, Verdict};
@@ -84,6 +85,7 @@ pub struct Pipeline<In: Payload, Target: Payload> {
     stages: Vec<Vec<(Device, Parameters)>>,
     /// In how many groups gradients are summed.
     groups: usize,
+    cores: Cores,
     /// Whether the watchdog has warned of what the workers were last asked for.
     warned: Cell<bool>,
     /// After how many floors of the watchdog, in which nothing began, hosts were asked whether they are there.
@@ -126,6 +128,8 @@ struct WorkerHandle {
     post: Post,
     /// How many events there are in a step, or in a rehearsal.
     events: usize,
+    /// Bytes of the buffer for products of each of its kernel threads.
+    packing_buffer: u64,
 }
 
 impl<In: Payload, Target: Payload> Pipeline<In, Target> {

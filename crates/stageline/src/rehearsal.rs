@@ -7,7 +7,8 @@ use std::time::Duration;
 use burn::tensor::Device;
 use stageline_schedule::{Action, Carried, Compute, Instruction, Plan, StageMemory};
 
-use crate::estimate::{Copies, Leaf, MemoryEstimate, StageEstimate, Steps};
+use crate::cores::KernelThreads;
+use crate::estimate::{Copies, Leaf, MemoryEstimate, StageEstimate, Steps, WhateverRows};
 use crate::events::Event;
 use crate::failure::Activity;
 use crate::location::{is_host, share_memory};
@@ -75,6 +76,7 @@ pub(crate) struct Rehearsal<'a> {
     pub(crate) elsewhere: &'a [Vec<(Device, Parameters)>],
     /// In how many groups gradients are summed.
     pub(crate) groups: usize,
+    pub(crate) threads: KernelThreads,
     /// Whether optimizers have stepped before.
     pub(crate) stepped: bool,
     /// Of each worker of the first replica.
@@ -97,15 +99,15 @@ impl Rehearsal<'_> {
     pub(crate) fn estimate(self) -> Option<MemoryEstimate> {
         let stages = (0..self.stages.len()).map(|stage| self.stage(stage)).collect::<Option<Vec<_>>>()?;
         let other = self.rows.iter().map(|row| self.other(row, &stages)).collect::<Option<Vec<_>>>()?;
-        let (steps, copies, groups) = (Steps::Apart, Copies::None, self.groups);
+        let (steps, copies, groups, threads) = (Steps::Apart, Copies::None, self.groups, self.threads);
         let leaf =
             |(device, parameters): &(Device, Parameters)| Leaf { device: device.clone(), parameters: parameters.bytes };
         let leaves = self.elsewhere.iter().map(|stages| stages.iter().map(leaf).collect()).collect();
         let plan = Arc::new(self.plan);
-        Some(MemoryEstimate { plan, stages, other, leaves, groups, recomputed: None, steps, copies })
+        Some(MemoryEstimate { plan, stages, other, threads, leaves, groups, recomputed: None, steps, copies })
     }
 
-    /// What a worker holds when all is undone, besides what is known of its stages: the buffers of kernels, for one.
+    /// What a worker holds when all is undone, besides what is known of its stages and of its threads.
     fn other(&self, row: &[Event], stages: &[StageEstimate]) -> Option<u64> {
         let undone = || row.iter().filter(|event| event.activity == Activity::Follow);
         let last = undone().next_back()?;
@@ -115,7 +117,8 @@ impl Rehearsal<'_> {
         }
         let of_stage = |stage: &StageEstimate| stage.parameters + if self.stepped { stage.optimizer } else { 0 };
         let known: u64 = undone().map(|event| of_stage(&stages[event.stage])).sum();
-        Some(last.held?.end.saturating_sub(known))
+        let workers = self.rows.len() * (1 + self.elsewhere.len());
+        Some(last.held?.end.saturating_sub(known + self.threads.buffers_of_one(workers)))
     }
 
     fn stage(&self, stage: usize) -> Option<StageEstimate> {
@@ -154,6 +157,9 @@ impl Rehearsal<'_> {
             flush: step.above_start,
             output: self.sent(stage, Carried::Activation),
             input_gradients,
+            whatever_rows: WhateverRows::gradients(
+                parameters.gradients + tied_gradients.iter().map(|(_, bytes)| bytes).sum::<u64>(),
+            ),
             tied_gradients,
         })
     }

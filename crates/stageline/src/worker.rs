@@ -15,6 +15,8 @@ use crate::failure::{Activity, During, Failure, StageFailure};
 use crate::flush::{Flush, Verdict};
 use crate::gauges::Gauges;
 use crate::line::{Asked, Command, Line, Recorded, Run, Stepped};
+use crate::location::is_host;
+use crate::nn::allocate_packing_buffer;
 use crate::replica::Replica;
 use crate::runner::{Interrupt, Runner};
 use crate::stop::{Stop, Stopped, Waits};
@@ -65,7 +67,8 @@ impl Worker {
 
     /// Starts the thread, named after its first stage, with a pool of `cores` threads (itself one of them) for the
     /// kernels that run on it. It ends when the caller drops its command channel or the pipeline stops.
-    pub(crate) fn spawn(mut self, cores: usize) -> Result<JoinHandle<Vec<Box<dyn Runner>>>, BuildError> {
+    /// Gives the bytes of the buffer for products that each of them keeps, too.
+    pub(crate) fn spawn(mut self, cores: usize) -> Result<(JoinHandle<Vec<Box<dyn Runner>>>, u64), BuildError> {
         let worker = self.index;
         let name = match (self.diary.stage, self.replica) {
             (stage, Replica { of: 1, .. }) => format!("stage-{stage}"),
@@ -75,9 +78,20 @@ impl Worker {
         let thread = spawn(&name.clone(), move || {
             let meter = Meter::start();
             self.gauges.meter = meter;
-            let count = move || meter.into_iter().for_each(Meter::count_this_thread);
-            let pool = kernels(&name, cores, count);
-            let built = pool.as_ref().map(|_| ()).map_err(Clone::clone);
+            let on_host = self.runners.iter().any(|runner| is_host(runner.device()));
+            let prepare = move || {
+                meter.into_iter().for_each(Meter::count_this_thread);
+                // Before the first step, so that no step is taken for the reason why it is there.
+                if on_host {
+                    allocate_packing_buffer();
+                }
+            };
+            let held = || meter.map_or(0, Meter::held) as u64;
+            let before = held();
+            prepare();
+            let packing_buffer = held() - before;
+            let pool = kernels(&name, cores, prepare);
+            let built = pool.as_ref().map(|_| packing_buffer).map_err(Clone::clone);
             if ready.send(built).is_ok() && pool.is_ok() {
                 self.serve();
             }
@@ -85,7 +99,7 @@ impl Worker {
         });
         let thread = thread.map_err(|cause| BuildError::Spawn { worker, cause })?;
         match is_ready.recv() {
-            Ok(Ok(())) => Ok(thread),
+            Ok(Ok(packing_buffer)) => Ok((thread, packing_buffer)),
             Ok(Err(cause)) => Err(BuildError::Pool { worker, cores, cause }),
             Err(_) => Err(BuildError::Pool { worker, cores, cause: "its thread panicked".to_owned() }),
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use stageline_schedule::{OneFOneB, Plan, Schedule, StageMemory};
 
-use super::{Copies, Leaf, MemoryEstimate, StageEstimate, Steps};
+use super::{Copies, Leaf, MemoryEstimate, StageEstimate, Steps, WhateverRows};
 use crate::location::share_memory;
 
 impl Leaf {
@@ -13,6 +13,14 @@ impl Leaf {
         let device = leaves.first()?.device.clone();
         let parameters = leaves.iter().map(|leaf| leaf.parameters).sum();
         leaves.iter().all(|leaf| share_memory(&leaf.device, &device)).then_some(Self { device, parameters })
+    }
+}
+
+impl WhateverRows {
+    /// Of half a stage.
+    fn halved(self) -> Self {
+        let StageMemory { forward, input_gradient } = self.activations;
+        Self { activations: StageMemory { forward: forward / 2.0, input_gradient: input_gradient / 2.0 }, ..self }
     }
 }
 
@@ -44,45 +52,59 @@ impl MemoryEstimate {
     }
 
     /// What they hold with micro-batches of so many times the rows.
+    ///
+    /// [`Pipeline::estimate_memory`](crate::Pipeline::estimate_memory) tells what depends on the rows from what does not by a second
+    /// rehearsal with one row; of micro-batches that were cut by hand, it takes all but gradients of parameters to be proportional.
     #[must_use]
     pub fn with_rows_times(&self, share: f64) -> Self {
-        let part = |bytes: u64| (bytes as f64 * share) as u64;
-        let smaller = |stage: &StageEstimate| StageEstimate {
-            activations: StageMemory {
-                forward: stage.activations.forward * share,
-                input_gradient: stage.activations.input_gradient * share,
-            },
-            forward: part(stage.forward),
-            backward: {
-                let of_parameters = stage.gradients + stage.tied_gradients.iter().map(|(_, bytes)| bytes).sum::<u64>();
-                part(stage.backward.saturating_sub(of_parameters)) + of_parameters.min(stage.backward)
-            },
-            output: part(stage.output),
-            input_gradients: part(stage.input_gradients),
-            ..stage.clone()
+        let float = |all: f64, fixed: f64| fixed + (all - fixed) * share;
+        let bytes = |all: u64, fixed: u64| float(all as f64, fixed as f64).max(0.0) as u64;
+        let scaled = |stage: &StageEstimate| {
+            let WhateverRows { activations, forward, backward } = stage.whatever_rows;
+            StageEstimate {
+                activations: StageMemory {
+                    forward: float(stage.activations.forward, activations.forward),
+                    input_gradient: float(stage.activations.input_gradient, activations.input_gradient),
+                },
+                forward: bytes(stage.forward, forward),
+                backward: bytes(stage.backward, backward.min(stage.backward)),
+                output: bytes(stage.output, 0),
+                input_gradients: bytes(stage.input_gradients, 0),
+                ..stage.clone()
+            }
         };
-        Self { stages: self.stages.iter().map(smaller).collect(), ..self.clone() }
+        Self { stages: self.stages.iter().map(scaled).collect(), ..self.clone() }
     }
 
-    /// What they hold with micro-batches of so many rows, from what they hold with one row, which this is, and with two: what one
-    /// row adds, the others add too.
+    /// The same, where micro-batches of these stages have so many rows, and it is known what they hold with one row.
     #[must_use]
-    pub fn with_rows(&self, two: &Self, rows: usize) -> Self {
-        let more = rows.saturating_sub(1) as f64;
-        let line = |one: u64, two: u64| (one as f64 + more * (two as f64 - one as f64)).max(0.0) as u64;
-        let float = |one: f64, two: f64| (one + more * (two - one)).max(0.0);
-        let of_stage = |(one, two): (&StageEstimate, &StageEstimate)| StageEstimate {
+    pub(crate) fn beside_one_row(self, one: &Self, rows: usize) -> Self {
+        let known = |(all, one): (&StageEstimate, &StageEstimate)| StageEstimate {
+            whatever_rows: WhateverRows::between(one, all, rows),
+            ..all.clone()
+        };
+        Self { stages: self.stages.iter().zip(&one.stages).map(known).collect(), ..self }
+    }
+
+    /// Of each figure the larger one: what stages hold with micro-batches of either of two shapes.
+    #[must_use]
+    pub(crate) fn or_larger(&self, other: &Self) -> Self {
+        let larger = |(one, other): (&StageEstimate, &StageEstimate)| StageEstimate {
             activations: StageMemory {
-                forward: float(one.activations.forward, two.activations.forward),
-                input_gradient: float(one.activations.input_gradient, two.activations.input_gradient),
+                forward: one.activations.forward.max(other.activations.forward),
+                input_gradient: one.activations.input_gradient.max(other.activations.input_gradient),
             },
-            forward: line(one.forward, two.forward),
-            backward: line(one.backward, two.backward),
-            output: line(one.output, two.output),
-            input_gradients: line(one.input_gradients, two.input_gradients),
+            optimizer: one.optimizer.max(other.optimizer),
+            forward: one.forward.max(other.forward),
+            backward: one.backward.max(other.backward),
+            flush: one.flush.max(other.flush),
+            output: one.output.max(other.output),
+            input_gradients: one.input_gradients.max(other.input_gradients),
             ..one.clone()
         };
-        Self { stages: self.stages.iter().zip(&two.stages).map(of_stage).collect(), ..self.clone() }
+        let stages = self.stages.iter().zip(&other.stages).map(larger).collect();
+        let other = self.other.iter().zip(&other.other).map(|(one, other)| *one.max(other)).collect();
+        Self { stages, other, ..self.clone() }
     }
 
     /// What they hold with optimizers that remember nothing.
@@ -108,6 +130,7 @@ impl MemoryEstimate {
                     forward: stage.activations.forward / 2.0,
                     input_gradient: stage.activations.input_gradient / 2.0,
                 },
+                whatever_rows: stage.whatever_rows.halved(),
                 flush: stage.flush / 2,
                 tied_gradients: Vec::new(),
                 ..*stage
@@ -131,6 +154,9 @@ impl MemoryEstimate {
         let plan = Arc::new(OneFOneB.plan(1, self.plan.micro_batches()).ok()?);
         let mut stages = self.stages.iter().cloned();
         let mut joined = stages.next()?;
+        let mut parts = joined.backward_parts(joined.backward);
+        let mut fixed = joined.backward_parts(joined.whatever_rows.backward);
+        let [mut new, mut rest_of_flush] = joined.flush_parts();
         for stage in stages {
             if !share_memory(&stage.device, &joined.device) {
                 return None;
@@ -138,12 +164,25 @@ impl MemoryEstimate {
             joined.parameters += stage.parameters;
             joined.gradients += stage.gradients;
             joined.optimizer += stage.optimizer;
-            joined.flush += stage.flush;
             joined.forward = joined.forward.max(stage.forward);
-            joined.backward += stage.backward;
-            joined.activations.forward += stage.activations.forward;
-            joined.activations.input_gradient += stage.activations.input_gradient;
+            // A micro-batch has the gradients of all parameters, and goes through one layer at a time; as an optimizer does.
+            let beside =
+                |[of_parameters, rest]: [u64; 2], [more, other]: [u64; 2]| [of_parameters + more, rest.max(other)];
+            parts = beside(parts, stage.backward_parts(stage.backward));
+            fixed = beside(fixed, stage.backward_parts(stage.whatever_rows.backward));
+            let [more_new, other_rest] = stage.flush_parts();
+            (new, rest_of_flush) = (new + more_new, rest_of_flush.max(other_rest));
+            let sum = |one: StageMemory, other: StageMemory| StageMemory {
+                forward: one.forward + other.forward,
+                input_gradient: one.input_gradient + other.input_gradient,
+            };
+            joined.activations = sum(joined.activations, stage.activations);
+            let of_stage = stage.whatever_rows;
+            joined.whatever_rows.activations = sum(joined.whatever_rows.activations, of_stage.activations);
+            joined.whatever_rows.forward = joined.whatever_rows.forward.max(of_stage.forward);
         }
+        (joined.backward, joined.whatever_rows.backward) = (parts.iter().sum(), fixed.iter().sum());
+        joined.flush = new + rest_of_flush;
         (joined.output, joined.input_gradients, joined.tied_gradients) = (0, 0, Vec::new());
         let other = vec![self.other.iter().sum()];
         let leaves =

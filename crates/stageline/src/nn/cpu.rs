@@ -6,7 +6,7 @@ mod gelu;
 mod layer_norm;
 mod matrix;
 pub(crate) mod numbers;
-mod products;
+pub(crate) mod products;
 mod wide;
 
 use std::sync::Arc;

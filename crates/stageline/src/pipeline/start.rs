@@ -8,6 +8,7 @@ use burn::tensor::Device;
 use stageline_schedule::Checked;
 
 use super::{Pipeline, Stepping, WorkerHandle};
+use crate::cores::Cores;
 use crate::error::BuildError;
 use crate::failure::During;
 use crate::layout::Layout;
@@ -43,8 +44,7 @@ pub(crate) struct Common<Target> {
     pub(crate) weight: fn(&Target) -> Weight,
     /// In how many groups gradients are summed.
     pub(crate) groups: usize,
-    /// Of a worker.
-    pub(crate) cores: usize,
+    pub(crate) cores: Cores,
     pub(crate) stepping: Stepping,
     pub(crate) layout: Layout,
 }
@@ -53,9 +53,10 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     pub(crate) fn start(prepared: Vec<Prepared<In, Target>>, common: Common<Target>) -> Result<Self, BuildError> {
         let Common { plan, weight, groups, cores, stepping, layout } = common;
         let all_stages = prepared.len() * plan.plan().stages();
+        let workers = prepared.len() * plan.plan().workers();
         let (finished_sender, finished) = bounded(all_stages);
         let (stepped_sender, stepped) = bounded(all_stages);
-        let (recorded_sender, recorded) = bounded(prepared.len() * plan.plan().workers());
+        let (recorded_sender, recorded) = bounded(workers);
         let (saved_sender, saved) = bounded(plan.plan().stages());
         let lines = Lines {
             finished: finished_sender,
@@ -85,6 +86,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             layout,
             stages: Vec::new(),
             groups,
+            cores,
             warned: Cell::new(false),
             asked: Cell::new(0),
             during: During::Step(0),
@@ -94,7 +96,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             plan,
         };
         for replica in prepared {
-            pipeline.open(replica, &lines, cores)?;
+            pipeline.open(replica, &lines, cores.of_one(workers))?;
         }
         Ok(pipeline)
     }
@@ -109,10 +111,11 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             let line = Line { commands: command_receiver, verdicts: verdict_receiver, lines: lines.clone() };
             let (replica, stage) = place_of(&runners);
             let post = Post::new(replica, stage);
-            let thread = Worker::new(index, runners, line, Arc::clone(&self.stop), post.clone()).spawn(cores)?;
+            let (thread, packing_buffer) =
+                Worker::new(index, runners, line, Arc::clone(&self.stop), post.clone()).spawn(cores)?;
             let room = |plan: &Checked| events_of(plan, index, stages.len());
             let events = room(&self.plan).max(room(&self.plan.rehearsal()));
-            self.workers.push(WorkerHandle { replica, commands, verdicts, thread, post, events });
+            self.workers.push(WorkerHandle { replica, commands, verdicts, thread, post, events, packing_buffer });
         }
         self.doors.push(prepared.door);
         self.streams.push(prepared.streams);

@@ -52,6 +52,16 @@ impl Products for Flex {
     }
 }
 
+/// Lets this thread allocate the buffer in which `gemm` packs one side of a product: as large as a core's L2 cache, allocated at a
+/// thread's first product, and kept until the thread ends.
+pub(crate) fn allocate_packing_buffer() {
+    // A multiple of every vector length, so that this product packs into that buffer.
+    const SIDE: usize = 64;
+    let zeros = [0.0; SIDE * SIDE];
+    let zeros = Matrix::new(&zeros, [SIDE, SIDE], SIDE);
+    drop(zeros.times(zeros));
+}
+
 /// A tensor `[rows, columns]` that has numbers in f32, and is contiguous.
 fn matrix(tensor: &FloatTensor<Flex>) -> Option<Matrix<'_>> {
     let shape = tensor.shape();
