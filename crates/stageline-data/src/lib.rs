@@ -19,6 +19,7 @@
 //! - `extent`: a stretch of a file, read when it is asked for; `change`: what has become of the file by then.
 //! - [`text`]: one side, as one stream of bytes over extents; counts and entropy.
 //! - [`corpus`]: all of the above behind [`Corpus::open`].
+//! - `key`: a seed and the tag of a purpose become the key of a random stream.
 //! - [`sampler`]: where the windows of a step start.
 //! - [`error`](mod@error): what can go wrong, and the way out.
 //!
@@ -50,6 +51,7 @@ mod change;
 mod extent;
 mod fingerprint;
 mod hash;
+mod key;
 mod options;
 mod split;
 mod take;
