@@ -10,11 +10,11 @@ use burn::tensor::Tensor;
 use stageline::checkpoint::{Checkpoint, Dtype};
 use stageline::schedule::{EagerOneFOneB, GPipe, Interleaved, OneFOneB, Schedule};
 use stageline::{
-    Batch, BuildError, Difference, DynamicLossScale, LossScale, Names, Pipeline, PipelineBuilder, Precision,
+    Batch, BuildError, Difference, DynamicLossScale, LossScale, Names, Pipeline, PipelineBuilder, Precision, Stage,
     StageConfig, Update,
 };
 
-use crate::mlp::{Layer, Mlp, Noisy, Target, bits, config, device};
+use crate::mlp::{Layer, Mlp, Noisy, Target, bits, config, device, within_a_minute};
 
 const WIDTH: usize = 4;
 const LAYERS: usize = 5;
@@ -300,6 +300,159 @@ fn states_that_no_optimizer_of_the_stage_would_have_are_refused() {
     let amsgrad = || AdamConfig::new().with_amsgrad(true).init();
     assert!(!refused(kept(AdamConfig::new().init()), build(amsgrad())).is_empty());
     build(AdamWConfig::new().init()).restore(adam).build().unwrap();
+}
+
+/// AdamW counts the steps of each parameter, and its second moments are means of squares.
+#[test]
+fn states_to_which_no_optimizer_can_come_are_refused() {
+    let mut pipeline = builder(1, 2, 2).build().unwrap();
+    train(&mut pipeline, 0..3);
+    let sound = pipeline.checkpoint().unwrap();
+    let changed = |field: &str, bytes: &[u8]| {
+        let mut checkpoint = sound.clone();
+        let name = format!("error.linear.bias/momentum.{field}");
+        let tensor = checkpoint.optimizer.get_mut(&name).unwrap();
+        let rest = tensor.bytes[bytes.len()..].to_vec();
+        tensor.bytes = [bytes, &rest].concat().into();
+        (name, checkpoint)
+    };
+    for (field, bytes) in [
+        ("time", 0_u64.to_le_bytes().to_vec()),
+        ("time", 4_u64.to_le_bytes().to_vec()),
+        ("time", u64::MAX.to_le_bytes().to_vec()),
+        ("moment_1", f32::NAN.to_le_bytes().to_vec()),
+        ("moment_1", f32::INFINITY.to_le_bytes().to_vec()),
+        ("moment_2", (-1e-9_f32).to_le_bytes().to_vec()),
+    ] {
+        let (of, checkpoint) = changed(field, &bytes);
+        let differences = refused(checkpoint, builder(1, 2, 2));
+        let is_it = |difference: &Difference| matches!(difference, Difference::Value { name, .. } if *name == of);
+        assert!(differences.len() == 1 && differences.iter().all(is_it), "{field} {bytes:?}: {differences:?}");
+    }
+    for (field, bytes) in [("time", 1_u64.to_le_bytes().to_vec()), ("moment_1", (-1.0_f32).to_le_bytes().to_vec())] {
+        builder(1, 2, 2).restore(changed(field, &bytes).1).build().unwrap();
+    }
+}
+
+/// A layer with another one that it does not use.
+#[derive(burn::module::Module, Debug)]
+struct Spare {
+    used: Layer,
+    spare: Layer,
+}
+
+impl Stage for Spare {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        self.used.forward(input)
+    }
+}
+
+#[test]
+fn a_checkpoint_says_which_parameters_have_no_state_and_no_other_state_may_be_missing() {
+    let build = |optimizer: ModuleOptimizer| {
+        let Mlp { mut layers, error } = Mlp::new(2, WIDTH, 1);
+        let spare = Spare { used: layers.pop().unwrap(), spare: layers.pop().unwrap() };
+        let config = || StageConfig::new(device(), optimizer.clone(), 0.01);
+        Pipeline::builder().stage(spare, config()).loss((Vec::<Layer>::new(), error), config()).micro_batches(2)
+    };
+    let adam = || AdamWConfig::new().init();
+    let mut pipeline = build(adam()).build().unwrap();
+    train(&mut pipeline, 0..2);
+    let checkpoint = pipeline.checkpoint().unwrap();
+    let of_spare = |name: &&String| name.starts_with("stage0.spare.");
+    let names: Vec<_> = checkpoint.optimizer.keys().filter(of_spare).cloned().collect();
+    assert_eq!(names, ["stage0.spare.linear.bias/stateless", "stage0.spare.linear.weight/stateless"]);
+    let mut again = build(adam()).restore(checkpoint.clone()).build().unwrap();
+    train(&mut again, 2..3);
+    train(&mut pipeline, 2..3);
+    assert!(again.checkpoint().unwrap() == pipeline.checkpoint().unwrap());
+    // A state that is gone, and a record of none that is gone.
+    for prefix in ["stage0.used.linear.bias/", "stage0.spare.linear.bias/", "stage1.1.linear.weight/"] {
+        let mut less = checkpoint.clone();
+        less.optimizer.retain(|name, _| !name.starts_with(prefix));
+        assert!(less.optimizer.len() < checkpoint.optimizer.len());
+        let differences = refused(less, build(adam()));
+        let is_of_it = |difference: &Difference| matches!(difference, Difference::OtherOptimizer { name } if name.starts_with(prefix));
+        assert!(!differences.is_empty() && differences.iter().all(is_of_it), "{prefix}: {differences:?}");
+    }
+    // Before the first step, nothing has a state.
+    let fresh = build(adam()).build().unwrap().checkpoint().unwrap();
+    assert!(fresh.optimizer.is_empty());
+    build(adam()).restore(fresh).build().unwrap();
+}
+
+/// Schedulers of learning rates are stepped as often as the checkpoint says: for years, if it says anything.
+#[test]
+fn numbers_of_steps_that_cannot_be_are_refused_at_once() {
+    let sound = builder(1, 2, 2).build().unwrap().checkpoint().unwrap();
+    for (steps, optimizer_steps) in [(1 << 53, 1 << 53), (u64::MAX, 0), (u64::MAX, u64::MAX), (3, 4)] {
+        let mut checkpoint = sound.clone();
+        (checkpoint.progress.steps, checkpoint.progress.optimizer_steps) = (steps, optimizer_steps);
+        let error = builder(1, 2, 2).restore(checkpoint).build().map(drop).unwrap_err();
+        assert!(matches!(error, BuildError::Steps { .. }), "{error}");
+    }
+}
+
+/// What a manipulated checkpoint may hold: none of it makes `restore` panic, hang, or print what it should not.
+#[test]
+fn hostile_checkpoints_are_refused_or_train_on() {
+    let mut pipeline = builder(1, 2, 2).build().unwrap();
+    train(&mut pipeline, 0..2);
+    let sound = pipeline.checkpoint().unwrap();
+    let mut state = 1_u64;
+    let mut below = |bound: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % bound
+    };
+    let hostile = ["\u{1b}[2J", "a\nb", "\u{202e}txt", "\u{9b}31m", "", "/", "a/b/c", "stateless"];
+    let numbers = [0, 1, 2, 3, 1 << 31, 1 << 53, u64::MAX - 1, u64::MAX];
+    let (mut taken, mut refused) = (0, 0);
+    for _ in 0..400 {
+        let mut checkpoint = sound.clone();
+        for _ in 0..=below(2) {
+            let tensors = if below(3) == 0 { &mut checkpoint.parameters } else { &mut checkpoint.optimizer };
+            let Some(name) = tensors.keys().nth(below(tensors.len().max(1))).cloned() else { continue };
+            let tensor = tensors.get_mut(&name).unwrap();
+            match below(9) {
+                0 => drop(tensors.remove(&name)),
+                1 => tensor.dtype = [Dtype::F64, Dtype::I64, Dtype::BOOL, Dtype::F8_E4M3, Dtype::U64][below(5)],
+                2 => tensor.shape = [vec![], vec![0], vec![4, 4], vec![usize::MAX, 2], vec![1; 300]][below(5)].clone(),
+                3 => tensor.bytes = vec![below(256) as u8; below(70)].into(),
+                4 => tensor.bytes = numbers[below(numbers.len())].to_le_bytes().to_vec().into(),
+                5 => {
+                    let text = format!("{}{}", hostile[below(hostile.len())], "x".repeat(below(2) << 20));
+                    let tensor = tensors.remove(&name).unwrap();
+                    tensors.insert(text, tensor);
+                }
+                6 => {
+                    let tensor = tensors[&name].clone();
+                    tensors.insert(format!("{name}/{}", hostile[below(hostile.len())]), tensor);
+                }
+                7 => checkpoint.progress.steps = numbers[below(numbers.len())],
+                _ => checkpoint.progress.optimizer_steps = numbers[below(numbers.len())],
+            }
+        }
+        // A step of a training behind it is taken in a moment only if there are few behind it.
+        let built = within_a_minute(move || builder(1, 2, 2).restore(checkpoint).build());
+        match built {
+            Ok(mut pipeline) => {
+                taken += 1;
+                // A step with what was taken is a step, or an error that says why not.
+                drop(pipeline.step(batch(5)));
+            }
+            Err(error) => {
+                refused += 1;
+                for shown in [format!("{error}"), format!("{error:?}")] {
+                    let is_plain = |letter: char| letter == '\n' || !(letter.is_control() || letter == '\u{202e}');
+                    assert!(shown.chars().all(is_plain) && shown.len() < 4_096, "{shown}");
+                }
+            }
+        }
+    }
+    assert!(taken > 20 && refused > 200, "{taken} were taken, and {refused} refused");
 }
 
 #[test]

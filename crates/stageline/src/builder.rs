@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use burn::tensor::Device;
-use stageline_checkpoint::Checkpoint;
+use stageline_checkpoint::{Checkpoint, Progress};
 use stageline_schedule::{Checked, OneFOneB, Schedule, check};
 
 use crate::clip::Clip;
@@ -24,6 +24,18 @@ use crate::pipeline::{Common, Pipeline, Prepared, Stepping};
 use crate::precision::Precision;
 use crate::rehearsal::Parameters;
 use crate::watchdog::Watchdog;
+
+/// The most optimizer steps of a checkpoint that is restored. Schedulers of learning rates are stepped as often, which takes a
+/// second for every stage.
+const MOST_STEPS: u64 = 100_000_000;
+
+/// Rejects numbers of steps that no training has come to.
+fn is_possible(Progress { steps, optimizer_steps, .. }: Progress) -> Result<(), BuildError> {
+    if optimizer_steps > MOST_STEPS || optimizer_steps > steps || steps > 1 << 53 {
+        return Err(BuildError::Steps { steps, optimizer_steps, most: MOST_STEPS });
+    }
+    Ok(())
+}
 
 /// A complete chain of stages, and how to run it.
 #[must_use = "`build` it"]
@@ -255,10 +267,11 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         let streams = self.streams(&plan, &devices);
         let parameters: Vec<_> = Parameters::by_replica(&self.stages.owners.tensors, &devices, self.precision);
         let layout = Layout::new(std::mem::take(&mut self.stages.owners.tensors), self.names.as_ref())?;
+        self.restore.as_ref().map_or(Ok(()), |checkpoint| is_possible(checkpoint.progress))?;
         let restored = self.restore.as_ref().map(|checkpoint| layout.restore(checkpoint)).transpose();
         let restored = restored.map_err(BuildError::Checkpoint)?.unwrap_or_default();
-        let PutUp { replicas, unused } = self.stages.put_up(&plan, &devices, groups, self.precision, restored)?;
-        Mismatch::unless_empty(layout.unused(unused)).map_err(BuildError::Checkpoint)?;
+        let PutUp { replicas, unfit } = self.stages.put_up(&plan, &devices, groups, self.precision, restored)?;
+        Mismatch::unless_empty(layout.unfit(unfit)).map_err(BuildError::Checkpoint)?;
         let known = streams.into_iter().zip(devices).zip(parameters);
         let prepared = replicas.into_iter().zip(known);
         let prepared = prepared.map(|((door, runners), ((streams, devices), parameters))| Prepared {

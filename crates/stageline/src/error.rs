@@ -30,6 +30,19 @@ pub enum BuildError {
     /// The host of a stage, which was connected, gives no sessions for transfers.
     #[error(transparent)]
     Host(RemoteError),
+    /// The checkpoint claims numbers of steps that cannot be.
+    #[error(
+        "the checkpoint claims {optimizer_steps} optimizer steps in {steps} steps; at most {most} optimizer steps can be resumed, and \
+         not more than there were steps: take another checkpoint"
+    )]
+    Steps {
+        /// Steps in all, according to the checkpoint.
+        steps: u64,
+        /// Those of them that stepped the optimizers, according to the checkpoint.
+        optimizer_steps: u64,
+        /// The most optimizer steps that can be resumed.
+        most: u64,
+    },
     /// Two stages have the same parameter in different shapes.
     #[error(
         "stages {} and {} have a parameter of the same id in different shapes; give one of them a parameter id of its own, or \

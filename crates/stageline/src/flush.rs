@@ -14,7 +14,7 @@ use crate::layout::{Restored, StageState};
 use crate::ledger::{Ledger, LedgerError, agree};
 use crate::moments::second_moments;
 use crate::named::zeros;
-use crate::optimizer_state;
+use crate::optimizer_state::{self, Given, Unfit};
 use crate::precision::{Precision, Rounding};
 use crate::replica::Replica;
 use crate::settle::settle;
@@ -243,16 +243,17 @@ impl<M: Module> Trained<M> {
     ///
     /// # Errors
     /// What of it the optimizer cannot use.
-    pub(crate) fn restore(&mut self, restored: &mut Restored) -> Result<(), Vec<(ParamId, String)>> {
+    pub(crate) fn restore(&mut self, restored: &mut Restored) -> Result<(), Vec<Unfit>> {
         self.restore_tensors(restored);
-        let Restored { optimizer, own, optimizer_steps, .. } = restored;
-        let (optimizer, optimizer_steps) = (std::mem::take(optimizer), *optimizer_steps);
-        for _ in 0..optimizer_steps {
+        let Restored { optimizer, stateless, own, optimizer_steps: steps, .. } = restored;
+        let optimizer = std::mem::take(optimizer);
+        // burn's schedulers can only be stepped: the number of steps is bounded before.
+        for _ in 0..*steps {
             self.learning_rate.step();
         }
         let own = || own.iter().map(|(id, path)| (*id, path.as_str()));
         let stepped = self.stepped_once(own().map(|(id, _)| id));
-        let unfit = optimizer_state::unfit(&stepped, &optimizer, optimizer_steps > 0);
+        let unfit = optimizer_state::unfit(&stepped, &Given { fields: &optimizer, stateless, steps: *steps });
         if !unfit.is_empty() {
             return Err(unfit);
         }

@@ -1,12 +1,12 @@
 //! A complete chain of stages, to be put up in every replica.
 
-use burn::module::ParamId;
 use burn::tensor::Device;
 use stageline_schedule::Checked;
 
 use crate::collective::Collective;
 use crate::error::BuildError;
 use crate::layout::Restored;
+use crate::optimizer_state::Unfit;
 use crate::owners::Owners;
 use crate::payload::Payload;
 use crate::pipeline::Door;
@@ -37,7 +37,7 @@ pub(crate) struct PutUp<In, Target> {
     /// Where the batches of each enter, and its stages.
     pub(crate) replicas: Vec<(Door<In, Target>, Stages)>,
     /// What of a checkpoint their optimizers could not use.
-    pub(crate) unused: Vec<(ParamId, String)>,
+    pub(crate) unfit: Vec<Unfit>,
 }
 
 impl<In: Payload, Target: Payload> Joined<In, Target> {
@@ -50,7 +50,7 @@ impl<In: Payload, Target: Payload> Joined<In, Target> {
         precision: Precision,
         mut restored: Vec<Restored>,
     ) -> Result<PutUp<In, Target>, BuildError> {
-        let (micro_batches, mut unused) = (plan.plan().micro_batches(), Vec::new());
+        let (micro_batches, mut unfit) = (plan.plan().micro_batches(), Vec::new());
         let of_stage = |stage: usize| {
             let everywhere: Vec<_> = devices.iter().map(|devices| &devices[stage]).collect();
             Collective::of_stage(&self.owners.of_stage(stage), &everywhere).into_iter()
@@ -73,15 +73,15 @@ impl<In: Payload, Target: Payload> Joined<In, Target> {
                 ties,
                 collectives: collectives.iter_mut().filter_map(Iterator::next).collect(),
                 restored: std::mem::take(&mut restored),
-                unused: std::mem::take(&mut unused),
+                unfit: std::mem::take(&mut unfit),
                 runners: Vec::new(),
             };
             let ((inputs, input_feed), (targets, target_feed)) = (bounded(1), bounded(1));
             (self.wire)(&mut site, Source::Batch(input_feed), target_feed);
-            (restored, unused) = (site.restored, site.unused);
+            (restored, unfit) = (site.restored, site.unfit);
             (Door { inputs, targets }, site.runners)
         });
         let replicas = put_up.collect();
-        Ok(PutUp { replicas, unused })
+        Ok(PutUp { replicas, unfit })
     }
 }

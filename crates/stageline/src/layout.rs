@@ -1,20 +1,24 @@
 //! The tensors of all stages under their names: what a checkpoint has, and what a restored pipeline takes from it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use burn::module::ParamId;
 use burn::tensor::TensorData;
+use burn_pack::Scalar;
 use stageline_checkpoint::{Checkpoint, Progress, Tensor};
 
 use crate::error::BuildError;
 use crate::host::{data_of, dtype_of, tensor_of};
 use crate::mismatch::{Difference, Kind, Mismatch};
 use crate::names::Names;
-use crate::optimizer_state::{Field, Value};
+use crate::optimizer_state::{Field, Reason, Unfit, Value};
 use crate::tensors::Description;
 
 /// Between a parameter's name and a field of its optimizer state.
 const OF: char = '/';
+
+/// The field that stands for a trained parameter without optimizer state: it has had no gradient so far.
+const STATELESS: &str = "stateless";
 
 /// What one stage keeps from step to step.
 pub(crate) struct StageState {
@@ -27,6 +31,8 @@ pub(crate) struct StageState {
 pub(crate) struct Restored {
     pub(crate) tensors: HashMap<ParamId, TensorData>,
     pub(crate) optimizer: Vec<Field>,
+    /// Parameters of which the checkpoint says that they have no optimizer state.
+    pub(crate) stateless: HashSet<ParamId>,
     /// Where what it steps itself is in its module: not copies of other stages' parameters.
     pub(crate) own: Vec<(ParamId, String)>,
     /// How often it has stepped.
@@ -75,12 +81,20 @@ impl Layout {
     /// What the stages keep, under names.
     pub(crate) fn checkpoint(&self, progress: Progress, states: Vec<StageState>) -> Checkpoint {
         let (mut parameters, mut optimizer) = (BTreeMap::new(), BTreeMap::new());
-        for StageState { stage, tensors, optimizer: fields } in states {
+        for StageState { stage, tensors, optimizer: optimizer_fields } in states {
             let own = |id: &ParamId| self.names.get(id).filter(|name| self.entries[*name].stage == stage);
+            let with_state: HashSet<_> = optimizer_fields.iter().map(|field| field.id).collect();
             for (id, data) in tensors {
+                let is_stateless = |name: &&String| {
+                    let Description { trained, .. } = self.entries[*name].description;
+                    trained && progress.optimizer_steps > 0 && !with_state.contains(&id)
+                };
+                if let Some(name) = own(&id).filter(is_stateless) {
+                    optimizer.insert(format!("{name}{OF}{STATELESS}"), Value::Scalar(Scalar::Bool(true)).into());
+                }
                 own(&id).map(|name| parameters.insert(name.clone(), tensor_of(data)));
             }
-            for Field { id, name: field, value } in fields {
+            for Field { id, name: field, value } in optimizer_fields {
                 own(&id).map(|name| optimizer.insert(format!("{name}{OF}{field}"), value.into()));
             }
         }
@@ -96,6 +110,7 @@ impl Layout {
         let restored = |(stage, paths): (usize, &Vec<(ParamId, String)>)| Restored {
             tensors: HashMap::new(),
             optimizer: Vec::new(),
+            stateless: HashSet::new(),
             own: paths.iter().filter(|(id, _)| self.entries[&self.names[id]].stage == stage).cloned().collect(),
             optimizer_steps: checkpoint.progress.optimizer_steps,
         };
@@ -103,6 +118,9 @@ impl Layout {
         for (name, tensor) in &checkpoint.optimizer {
             let entry = name.rsplit_once(OF).and_then(|(parameter, field)| Some((self.entries.get(parameter)?, field)));
             match entry.filter(|(entry, _)| entry.description.trained).zip(Value::of(tensor)) {
+                Some(((Entry { stage, description }, STATELESS), Value::Scalar(Scalar::Bool(true)))) => {
+                    stages[*stage].stateless.insert(description.id);
+                }
                 Some(((&Entry { stage, ref description }, field), value)) => {
                     stages[stage].optimizer.push(Field { id: description.id, name: field.to_owned(), value });
                 }
@@ -110,6 +128,10 @@ impl Layout {
             }
         }
         Mismatch::unless_empty(differences)?;
+        // If nothing at all has a state, the optimizers were ones that keep none.
+        if stages.iter().all(|stage| stage.optimizer.is_empty()) {
+            stages.iter_mut().for_each(|stage| stage.stateless.clear());
+        }
         for (stage, paths) in stages.iter_mut().zip(&self.paths) {
             let tensor =
                 |(id, _): &(ParamId, String)| Some((*id, data_of(checkpoint.parameters.get(&self.names[id])?)?));
@@ -135,9 +157,15 @@ impl Layout {
         of_model.chain(others.map(|name| Difference::NotInModel { name: name.clone() })).collect()
     }
 
-    /// What these fields of optimizers are called, which a stage could not use.
-    pub(crate) fn unused(&self, fields: impl IntoIterator<Item = (ParamId, String)>) -> Vec<Difference> {
-        let name = |(id, field): (ParamId, String)| format!("{}{OF}{field}", self.names[&id]);
-        fields.into_iter().map(|field| Difference::OtherOptimizer { name: name(field) }).collect()
+    /// The fields of optimizers that their stages cannot have come to, under their names.
+    pub(crate) fn unfit(&self, fields: impl IntoIterator<Item = Unfit>) -> Vec<Difference> {
+        let difference = |Unfit { id, field, reason }| {
+            let name = format!("{}{OF}{field}", self.names[&id]);
+            match reason {
+                Reason::OtherOptimizer => Difference::OtherOptimizer { name },
+                Reason::Value { found, expected } => Difference::Value { name, found, expected },
+            }
+        };
+        fields.into_iter().map(difference).collect()
     }
 }

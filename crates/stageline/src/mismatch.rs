@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-use stageline_checkpoint::Dtype;
+use stageline_checkpoint::{Dtype, Printable};
 
 /// How many differences a message lists.
 const LISTED: usize = 10;
 
-/// A checkpoint is of another model.
-#[derive(Clone, Debug, PartialEq)]
+/// A checkpoint is of another model. Its messages escape and shorten what the checkpoint calls its tensors.
+#[derive(Clone, PartialEq)]
 pub struct Mismatch(Vec<Difference>);
 
 /// One way in which they differ.
@@ -34,10 +34,19 @@ pub enum Difference {
         /// In the checkpoint.
         checkpoint: Kind,
     },
-    /// The state is one of another optimizer than the stage has.
+    /// The state is one of another optimizer than the stage has, or is missing.
     OtherOptimizer {
         /// What it is called.
         name: String,
+    },
+    /// The state has a value to which the optimizer of its stage cannot have come.
+    Value {
+        /// What it is called.
+        name: String,
+        /// Its value, or one of its values.
+        found: String,
+        /// The values that it can have.
+        expected: String,
     },
 }
 
@@ -75,21 +84,34 @@ impl fmt::Display for Mismatch {
 
 impl std::error::Error for Mismatch {}
 
+/// The message: whatever prints an error prints no more than that.
+impl fmt::Debug for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = Printable::new;
         match self {
-            Self::NotInCheckpoint { name } => write!(f, "{name} is not in the checkpoint"),
-            Self::NotInModel { name } => write!(f, "{name} is not in the model"),
+            Self::NotInCheckpoint { name } => write!(f, "{} is not in the checkpoint", shown(name)),
+            Self::NotInModel { name } => write!(f, "{} is not in the model", shown(name)),
             Self::Kind { name, model, checkpoint } => {
-                write!(f, "{name} is {model} in the model and {checkpoint} in the checkpoint")
+                write!(f, "{} is {model} in the model and {checkpoint} in the checkpoint", shown(name))
             }
-            Self::OtherOptimizer { name } => write!(f, "{name} is not what the optimizer of its stage remembers"),
+            Self::OtherOptimizer { name } => {
+                write!(f, "{} is not what the optimizer of its stage remembers", shown(name))
+            }
+            Self::Value { name, found, expected } => {
+                write!(f, "{} is {}; its optimizer comes to {expected}", shown(name), shown(found))
+            }
         }
     }
 }
 
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} {:?}", self.dtype, self.shape)
+        write!(f, "{:?} {}", self.dtype, Printable::new(format!("{:?}", self.shape)))
     }
 }

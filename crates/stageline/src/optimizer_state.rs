@@ -3,7 +3,7 @@
 //! burn shows a state in the form in which it saves it, and in no other: tensors called `{parameter id}.{field}`, numbers of the
 //! same names, and under the id alone the path by which parameter groups know a parameter.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use burn::module::ParamId;
 use burn::optim::ModuleOptimizer;
@@ -54,29 +54,109 @@ enum Kind {
     Rank(Scalar),
 }
 
-impl Field {
-    fn kind(&self) -> Kind {
-        match &self.value {
-            Value::Tensor(data) => Kind::Tensor(data.dtype(), data.shape().as_slice().to_vec()),
-            Value::Scalar(rank) if self.name == "__rank" => Kind::Rank(*rank),
-            Value::Scalar(number) => Kind::Number(std::mem::discriminant(number)),
+fn kind(name: &str, value: &Value) -> Kind {
+    match value {
+        Value::Tensor(data) => Kind::Tensor(data.dtype(), data.shape().as_slice().to_vec()),
+        Value::Scalar(rank) if name == "__rank" => Kind::Rank(*rank),
+        Value::Scalar(number) => Kind::Number(std::mem::discriminant(number)),
+    }
+}
+
+/// A field that an optimizer cannot have come to.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Unfit {
+    pub(crate) id: ParamId,
+    pub(crate) field: String,
+    pub(crate) reason: Reason,
+}
+
+/// Why a field is rejected.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Reason {
+    /// The optimizer keeps no such field, or keeps one that is missing.
+    OtherOptimizer,
+    /// The value is not one that the optimizer can have come to.
+    Value { found: String, expected: String },
+}
+
+/// What a stage takes over of a checkpoint's optimizer states.
+pub(crate) struct Given<'a> {
+    pub(crate) fields: &'a [Field],
+    /// Parameters of which the checkpoint says that they have no state.
+    pub(crate) stateless: &'a HashSet<ParamId>,
+    /// How many steps all optimizers have made.
+    pub(crate) steps: u64,
+}
+
+/// The fields that an optimizer does not have, or cannot have come to, after so many steps of its parameters, given its fields after
+/// one step; and those that are missing.
+pub(crate) fn unfit(after_a_step: &ModuleOptimizer, given: &Given) -> Vec<Unfit> {
+    let after_a_step = read(after_a_step);
+    let by_name = |fields: &[Field]| -> BTreeMap<_, _> {
+        fields.iter().map(|field| ((field.id.val(), field.name.clone()), field.value.clone())).collect()
+    };
+    let (expected, found) = (by_name(&after_a_step), by_name(given.fields));
+    let remembered: BTreeSet<_> = found.keys().map(|(id, _)| *id).collect();
+    let is_missing = |key: &&(u64, String)| match remembered.contains(&key.0) {
+        true => !found.contains_key(*key),
+        false => given.steps > 0 && !given.stateless.contains(&ParamId::from(key.0)),
+    };
+    let of = |(id, field): &(u64, String), reason| Unfit { id: (*id).into(), field: field.clone(), reason };
+    let missing = expected.keys().filter(is_missing).map(|key| of(key, Reason::OtherOptimizer));
+    let wrong = found.iter().filter_map(|(key, value)| {
+        let reason = match expected.get(key) {
+            Some(first) if kind(&key.1, first) == kind(&key.1, value) => {
+                wrong_value(&key.1, value, first, given.steps)?
+            }
+            _ => Reason::OtherOptimizer,
+        };
+        Some(of(key, reason))
+    });
+    missing.chain(wrong).collect()
+}
+
+/// The fields that count a parameter's steps, by the last part of their names.
+const COUNTS: &str = "time";
+
+/// The fields that are sums or means of squares, by the last parts of their names: AdamW, Adam and Lamb; AMSGrad; Adan; RMSProp;
+/// AdaGrad; Adafactor.
+const SQUARES: [&str; 7] =
+    ["moment_2", "max_moment_2", "exp_avg_sq", "square_avg", "sum", "second_moment", "column_second_moment"];
+
+/// Why a field of the right kind cannot have this value, given what it is after one step.
+fn wrong_value(name: &str, value: &Value, first: &Value, steps: u64) -> Option<Reason> {
+    let name = name.rsplit('.').next().unwrap_or(name);
+    let wrong = |found: String, expected: &str| Some(Reason::Value { found, expected: expected.to_owned() });
+    match value {
+        Value::Scalar(scalar) if name == COUNTS => {
+            let (Some(found), Value::Scalar(first)) = (integer(*scalar), first) else { return None };
+            // Of a parameter that had a gradient in every step, or in one of them.
+            let first = integer(*first)?;
+            let last = first + i128::from(steps) - 1;
+            let expected = format!("{first} to {last}, after {steps} optimizer steps");
+            (!(first..=last).contains(&found)).then_some(Reason::Value { found: found.to_string(), expected })
+        }
+        Value::Scalar(Scalar::Float(number)) if !number.is_finite() => wrong(number.to_string(), "a finite number"),
+        Value::Scalar(_) => None,
+        Value::Tensor(data) => {
+            let is_float = data.dtype().is_float();
+            let not_finite = || data.iter::<f64>().find(|number| !number.is_finite());
+            let negative = || data.iter::<f64>().find(|number| *number < 0.0);
+            if let Some(number) = is_float.then(not_finite).flatten() {
+                return wrong(number.to_string(), "finite numbers");
+            }
+            let number = SQUARES.contains(&name).then(negative).flatten()?;
+            wrong(number.to_string(), "numbers of at least 0, as squares are")
         }
     }
 }
 
-/// The fields that are not what an optimizer remembers of its parameters after a step, or that it misses.
-///
-/// A parameter that has no gradient has no state either; but if there were steps, some have.
-pub(crate) fn unfit(after_a_step: &ModuleOptimizer, fields: &[Field], steps: bool) -> Vec<(ParamId, String)> {
-    let by_name = |fields: &[Field]| -> BTreeMap<_, _> {
-        fields.iter().map(|field| ((field.id.val(), field.name.clone()), field.kind())).collect()
-    };
-    let (expected, given) = (by_name(&read(after_a_step)), by_name(fields));
-    let remembered: BTreeSet<_> = given.keys().map(|(id, _)| *id).collect();
-    let none = remembered.is_empty() && steps;
-    let missing = expected.keys().filter(|key| (none || remembered.contains(&key.0)) && !given.contains_key(*key));
-    let other = given.iter().filter(|(key, kind)| expected.get(*key) != Some(*kind)).map(|(key, _)| key);
-    missing.chain(other).map(|(id, name)| ((*id).into(), name.clone())).collect()
+fn integer(scalar: Scalar) -> Option<i128> {
+    match scalar {
+        Scalar::Int(value) => Some(value.into()),
+        Scalar::UInt(value) => Some(value.into()),
+        Scalar::Float(_) | Scalar::Bool(_) => None,
+    }
 }
 
 /// An optimizer that remembers this, of parameters at these paths.
@@ -87,7 +167,7 @@ pub(crate) fn write<'a>(
     optimizer: ModuleOptimizer,
     fields: Vec<Field>,
     paths: impl Iterator<Item = (ParamId, &'a str)>,
-) -> Result<ModuleOptimizer, Vec<(ParamId, String)>> {
+) -> Result<ModuleOptimizer, Vec<Unfit>> {
     let mut missing: BTreeSet<_> = fields.iter().map(|field| (field.id.val(), field.name.clone())).collect();
     let (mut tensors, mut scalars) = (Vec::new(), Vec::new());
     for Field { id, name, value } in fields {
@@ -116,6 +196,7 @@ pub(crate) fn write<'a>(
     if missing.is_empty() {
         Ok(optimizer)
     } else {
-        Err(missing.into_iter().map(|(id, name)| (id.into(), name)).collect())
+        let of = |(id, field): (u64, String)| Unfit { id: id.into(), field, reason: Reason::OtherOptimizer };
+        Err(missing.into_iter().map(of).collect())
     }
 }

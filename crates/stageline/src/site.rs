@@ -1,7 +1,7 @@
 //! A replica, put up stage by stage: every module once more, on its device there.
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
-use burn::module::{Module, ParamId};
+use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::Device;
 
@@ -9,6 +9,7 @@ use crate::collective::Collective;
 use crate::flush::Trained;
 use crate::fork::fork;
 use crate::layout::Restored;
+use crate::optimizer_state::Unfit;
 use crate::precision::Precision;
 use crate::remote::Route;
 use crate::replica::Replica;
@@ -49,7 +50,7 @@ impl<M: Module> Unplaced<M> {
         let mut trained = Trained::new(module, site.precision, self.optimizer.clone(), self.learning_rate.clone());
         match site.restored.get_mut(self.stage) {
             Some(restored) if seat.collective.is_root() => {
-                site.unused.extend(trained.restore(restored).err().unwrap_or_default());
+                site.unfit.extend(trained.restore(restored).err().unwrap_or_default());
             }
             Some(restored) => trained.restore_tensors(restored),
             None => {}
@@ -74,7 +75,7 @@ pub(crate) struct Site {
     /// What each stage goes on from, if it does.
     pub(crate) restored: Vec<Restored>,
     /// What optimizers could not use of it.
-    pub(crate) unused: Vec<(ParamId, String)>,
+    pub(crate) unfit: Vec<Unfit>,
     pub(crate) runners: Stages,
 }
 
