@@ -15,3 +15,4 @@ pub mod manifest;
 pub mod mutations;
 pub mod plan_csv;
 pub mod plan_text;
+pub mod restore;
