@@ -16,6 +16,7 @@ use stageline::{
 };
 
 use crate::mlp::{Error, LEARNING_RATE, Layer, Mlp, Noisy, Target, config, device, within_a_minute};
+use crate::tied;
 
 const WIDTH: usize = 4;
 const STEPS: u64 = 8;
@@ -290,6 +291,33 @@ fn batches_that_panic_and_steps_that_are_forgotten_leave_whole_steps() {
         let mut stopped = pipeline.steps(std::iter::repeat_with(|| plain(1)));
         assert!(matches!(stopped.next(), Some(Err(StepError::Stopped { .. }))) && stopped.next().is_none());
     });
+}
+
+/// The owner of a tied parameter has a NaN and waits for the verdict, and the holder has made its step and waits for the owner's value:
+/// whoever forgets the steps can still end the pipeline.
+#[test]
+fn forgotten_steps_of_tied_stages_do_not_keep_the_pipeline_from_ending() {
+    let batches = || {
+        (0..6).map(|step| {
+            let (input, target) = Mlp::batch(10, 6, false, 70 + step);
+            // tanh of infinity is finite, and the gradient of the weight is infinity times 0.
+            let input = if step == 1 { input.slice_fill([0..10, 0..1], f32::INFINITY) } else { input };
+            Batch::new(input, target)
+        })
+    };
+    for give_back in [false, true] {
+        within_a_minute(move || {
+            let mut pipeline = tied::cut(2, &config()).micro_batches(2).watchdog(None).build().unwrap();
+            let mut steps = pipeline.steps(batches());
+            steps.next().unwrap().unwrap();
+            std::mem::forget(steps);
+            if give_back {
+                let mut modules = pipeline.into_modules();
+                modules.take::<Vec<Layer>>(0).unwrap();
+                modules.take::<(Vec<Layer>, Error)>(1).unwrap();
+            }
+        });
+    }
 }
 
 /// A layer with a factor whose gradient is NaN where no input is within 1 of 0; that of the input is not.

@@ -39,6 +39,14 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         error.or_else(|| self.stop.take_error()).unwrap_or(StepError::Stopped { during: self.during })
     }
 
+    /// Ends the threads. Workers in the middle of a step may wait for each other, so they are stopped first.
+    pub(super) fn finish(&mut self) {
+        if self.is_in_flight {
+            self.abandon();
+        }
+        self.join(None);
+    }
+
     /// Ends every worker that still runs, and keeps the stages of the first replica. One that does not end in time is left behind.
     pub(super) fn join(&mut self, patience: Option<Duration>) {
         // Without their ends of the channels.
@@ -63,6 +71,6 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
 
 impl<In: Payload, Target: Payload> Drop for Pipeline<In, Target> {
     fn drop(&mut self) {
-        self.join(None);
+        self.finish();
     }
 }
