@@ -47,6 +47,7 @@ pub struct Task {
 impl Task {
     pub fn new(flags: &Flags) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(flags.seed);
+        random.set_stream(u64::from_le_bytes(*b"the task"));
         let samples = flags.steps * flags.batch_size;
         let mut uniform = move || f64::from(random.next_u32()) / 2.0_f64.powi(32);
         let mut byte = 0_u8;

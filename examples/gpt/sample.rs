@@ -19,6 +19,8 @@ pub fn continue_text(layers: &Layers, prompt: &[u8], Sample { bytes, device }: &
     let blocks = layers.blocks.clone().fork(device).valid();
     let head = layers.head.clone().fork(device).valid();
     let mut random = ChaCha8Rng::seed_from_u64(seed);
+    // Apart from what else is drawn with this seed.
+    random.set_stream(u64::from_le_bytes(*b"sampling"));
     let mut text = prompt.to_vec();
     for _ in 0..*bytes {
         let context: Vec<_> = text[text.len() - prompt.len()..].iter().map(|&byte| i32::from(byte)).collect();

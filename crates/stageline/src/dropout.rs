@@ -7,6 +7,9 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use crate::samples::Samples;
 
+/// Tells these random numbers from those for other purposes with the same seed, such as the order of samples.
+const TAG: &[u8; 16] = b"stageline drop\0\0";
+
 /// Sets elements to zero with a probability, and scales the others by 1 / (1 - probability), in training only (Srivastava
 /// et al., 2014, [jmlr.org/papers/v15/srivastava14a](https://jmlr.org/papers/v15/srivastava14a.html)).
 ///
@@ -68,13 +71,17 @@ impl Dropout {
         TensorData::new(mask, dims)
     }
 
-    /// A stream of random numbers for each sample of each step.
+    /// The random numbers of a sample in a step. The key is the seed, the layer and the tag of dropout, the ChaCha stream is the
+    /// step, and every sample has 2^32 blocks of it.
     fn stream(&self, step: usize, sample: usize) -> ChaCha8Rng {
         let mut key = [0; 32];
-        for (part, number) in key.chunks_exact_mut(8).zip([self.seed, self.layer, step as u64, sample as u64]) {
-            part.copy_from_slice(&number.to_le_bytes());
-        }
-        ChaCha8Rng::from_seed(key)
+        key[..8].copy_from_slice(&self.seed.to_le_bytes());
+        key[8..16].copy_from_slice(&self.layer.to_le_bytes());
+        key[16..].copy_from_slice(TAG);
+        let mut random = ChaCha8Rng::from_seed(key);
+        random.set_stream(step as u64);
+        random.set_word_pos((sample as u128) << 36);
+        random
     }
 }
 
@@ -86,6 +93,22 @@ mod tests {
     fn dropped(dropout: &Dropout, step: usize, first: usize, count: usize, rows: usize) -> Vec<f32> {
         let ones = Tensor::<2>::ones([rows, 50], &Device::flex());
         Samples { step, first, count }.during(|| dropout.forward(ones)).into_data().iter::<f32>().collect()
+    }
+
+    /// With a bare seed as key, the first numbers of the first layer's first sample were those of a data sampler.
+    #[test]
+    fn streams_of_other_purposes_layers_steps_and_samples_are_others() {
+        let first = |mut random: ChaCha8Rng| [random.next_u64(), random.next_u64()];
+        let of = |layer, step, sample| first(Dropout::new(0.5, 7, layer).stream(step, sample));
+        let mut key = [0; 32];
+        key[0] = 7;
+        let bare = first(ChaCha8Rng::from_seed(key));
+        key[8..25].copy_from_slice(b"stageline sampler");
+        let sampler = first(ChaCha8Rng::from_seed(key));
+        let layer = u64::from_le_bytes(*b"stagelin");
+        let mut all = vec![bare, sampler, of(0, 0, 0), of(1, 0, 0), of(0, 1, 0), of(0, 0, 1), of(layer, 0, 0)];
+        all.sort_unstable();
+        assert!(all.windows(2).all(|pair| pair[0] != pair[1]), "{all:?}");
     }
 
     #[test]
