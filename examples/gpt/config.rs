@@ -14,9 +14,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
 use serde_json::{Number, Value};
+use stageline::checkpoint::Printable;
 
 /// How much of a name must be the same (Jaro and Winkler) to be taken for a slip.
 const ALIKE: f64 = 0.7;
+
+/// The longest text that is inherited from a checkpoint, in bytes.
+const MOST_INHERITED: usize = 4_096;
 
 /// No file of settings is longer, in bytes.
 const LONGEST: u64 = 1 << 20;
@@ -60,8 +64,8 @@ where
     let mut all = Vec::new();
     if let Some(settings) = resumed {
         all.extend(inherited(&command, settings)?);
-        // What is wrong here is not the user's command line.
-        with(&all).map_err(|error| anyhow!("{error}"))?;
+        // What is wrong here is not the user's command line, and may be long, or written to deceive.
+        with(&all).map_err(|error| anyhow!("{}", Printable::new(error.to_string()).at_most(400)))?;
     }
     if let Some(path) = given.get_one::<PathBuf>("config") {
         let of_file = || from_text(&command, &read(path)?);
@@ -88,7 +92,12 @@ fn inherited(command: &Command, Settings(settings): &Settings) -> Result<Vec<OsS
     let known = settings.iter().filter(|(name, _)| is_inherited(name));
     let known = known.filter_map(|(name, value)| Some((flag(command, name).ok()?, value)));
     let argument = |(flag, value): (&Arg, &Value)| match value {
-        Value::String(text) => Ok(argument(flag, text)),
+        Value::String(text) => {
+            let is_plain = Printable::new(text).at_most(MOST_INHERITED).to_string() == *text;
+            let (name, shown) = (flag.get_id(), Printable::new(text));
+            ensure!(is_plain, "`{name}` is {shown}, which is not inherited; give the flag again");
+            Ok(argument(flag, text))
+        }
         Value::Number(number) => Ok(argument(flag, &number.to_string())),
         _ => bail!("`{}` is {}, which is no number and no text", flag.get_id(), kind(value)),
     };
@@ -120,9 +129,10 @@ fn flag<'a>(command: &'a Command, name: &str) -> Result<&'a Arg> {
     }
 }
 
-/// A run that goes on writes where it is told to, and not where the one before was.
+/// Whether a resumed run takes a setting from its checkpoint. It writes where it is told to, and not where the run before it did; and
+/// a checkpoint from elsewhere must not choose which hosts are connected, nor which file is sent to them as the secret.
 fn is_inherited(name: &str) -> bool {
-    !["log", "trace", "tensorboard", "report", "checkpoint", "verify"].contains(&name)
+    !["log", "trace", "tensorboard", "report", "checkpoint", "verify", "device", "token_file"].contains(&name)
 }
 
 /// What says where settings come from is none, nor what is for one run only, nor what has no value.

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Error, Result, anyhow, bail, ensure};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 use stageline::Pipeline;
-use stageline::checkpoint::{Checkpoint, CheckpointError, Saved, Store, Writer};
+use stageline::checkpoint::{Checkpoint, CheckpointError, Printable, Saved, Store, Writer};
 
 use crate::config::{self, Settings};
 use crate::cut::Bytes;
@@ -42,10 +42,24 @@ pub fn command_line(arguments: &[OsString]) -> Result<(Resolved, Option<Saved>)>
     resolved.flags.checkpoint = folder.or_else(|| saved.store().map(Path::to_owned));
     for (name, before) in &settings.0 {
         if let Some(now) = resolved.settings.0.get(name).filter(|now| *now != before) {
-            println!("other than in the checkpoint: {name} = {now}, was {before}");
+            println!("other than in the checkpoint: {name} = {now}, was {}", shown(before));
+        }
+    }
+    // What a checkpoint makes this run read is no secret.
+    for (name, now) in PATHS.into_iter().filter_map(|name| Some((name, resolved.settings.0.get(name)?))) {
+        if alone.settings.0.get(name) != Some(now) {
+            println!("as in the checkpoint: {name} = {now}");
         }
     }
     Ok((resolved, Some(saved)))
+}
+
+/// The settings that are paths and are inherited.
+const PATHS: [&str; 1] = ["data"];
+
+/// A value of a checkpoint, for a message.
+fn shown(value: &Value) -> Printable<'static> {
+    Printable::new(value.to_string())
 }
 
 /// With the setting that follows from others where it is not given, so that a longer run does not change it.
@@ -89,7 +103,7 @@ impl Identity {
         ] {
             let before = of_run(name);
             if before != now {
-                different.push(format!("{name} was {before} in the checkpoint and is {now}; {way_out}"));
+                different.push(format!("{name} was {} in the checkpoint and is {now}; {way_out}", shown(&before)));
             }
         }
         if done > steps as u64 {
@@ -127,10 +141,14 @@ pub fn place(keeping: &Keeping, resumed: Option<&Saved>) -> Result<Option<Place>
         match Saved::open(folder) {
             Err(CheckpointError::PathNotFound { .. } | CheckpointError::NoCheckpoint { .. }) => {}
             Err(CheckpointError::Neither { .. } | CheckpointError::NotAFolder { .. }) => {}
-            _ => bail!(
+            Ok(_) => bail!(
                 "--checkpoint: {0} has checkpoints of a run; go on from them with --resume {0}, or give another folder",
                 folder.display()
             ),
+            Err(damaged) => {
+                let way_out = format!("--checkpoint: {} cannot be used; give another folder", folder.display());
+                return Err(Error::new(damaged).context(way_out));
+            }
         }
     }
     let store = Store::open(folder, keeping.keep).context("--checkpoint")?;

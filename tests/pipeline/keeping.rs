@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
 use serde_json::Value;
-use stageline::checkpoint::Store;
+use sha2::{Digest, Sha256};
+use stageline::checkpoint::{Saved, Store};
 use tempfile::TempDir;
 
 use crate::command::example;
@@ -79,6 +80,21 @@ impl Place {
             fs::read_dir(self.path(folder)).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
         all.find(|name| name.ends_with(&ending)).map(|name| format!("@{folder}/{name}")).unwrap()
     }
+}
+
+pub fn sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Changes the manifest of a checkpoint, and seals it again.
+pub fn reseal(checkpoint: &Path, change: impl FnOnce(&mut Value)) {
+    let manifest = checkpoint.join("manifest.json");
+    let mut value: Value = serde_json::from_slice(&fs::read(&manifest).unwrap()).unwrap();
+    value.as_object_mut().unwrap().remove("sha256").unwrap();
+    change(&mut value);
+    let object = serde_json::to_string_pretty(&value).unwrap();
+    let body = object.strip_suffix("\n}").unwrap();
+    fs::write(&manifest, format!("{body},\n  \"sha256\": \"{}\"\n}}\n", sha256(body.as_bytes()))).unwrap();
 }
 
 /// Of all parameters, at the end.
@@ -320,4 +336,56 @@ fn what_cannot_go_on_says_why_and_the_way_out() {
     assert!(cause(place.refused(&format!("--resume {from}"))).contains("blocks.0.safetensors"));
     fs::write(place.path("file"), "").unwrap();
     assert!(cause(place.refused("--checkpoint @file")).contains("@file"));
+}
+
+/// Its devices, and the file whose first line they would get as the secret, are those of the command line.
+#[test]
+fn a_manipulated_checkpoint_chooses_no_device_and_no_secret_and_its_text_is_named() {
+    let place = Place::new();
+    let whole = place.said("--steps 3");
+    let first = place.said("--steps 3 --stop-after 2 --checkpoint @kept");
+    assert!(!first.contains("as in the checkpoint"), "{first}");
+    let newest = Saved::open(&place.path("kept")).unwrap().path().to_owned();
+    let resume = format!("--resume {} --steps 3", newest.display());
+    let set = |name: &str, value: Value| reseal(&newest, |manifest| manifest["run"]["settings"][name] = value);
+    set("device", "ws://127.0.0.1:9/0".into());
+    set("token_file", place.path("text").display().to_string().into());
+    assert_eq!(hash(&place.said(&resume)), hash(&whole));
+    // Without `--data`, the text is that of the checkpoint, and is named.
+    let mut command = example("gpt");
+    let output = command.env("RUST_BACKTRACE", "0").args(resume.split_whitespace()).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    let text = place.path("text");
+    assert!(said.contains(&format!("as in the checkpoint: data = \"{}\"", text.display())), "{said}");
+    assert_eq!(hash(&said), hash(&whole));
+    for (name, value) in [
+        ("data", Value::from("/tmp/\u{1b}[2J\nfine")),
+        ("data", Value::from("x".repeat(1 << 20))),
+        ("width", Value::from("\u{9b}31m".repeat(100_000))),
+        ("schedule", Value::from("\u{202e}b1f1")),
+        ("schedule", Value::from("a".repeat(4000))),
+    ] {
+        let before = fs::read(newest.join("manifest.json")).unwrap();
+        set(name, value);
+        let output = example("gpt").env("RUST_BACKTRACE", "0").args(resume.split_whitespace()).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        let is_plain = |letter: char| letter == '\n' || !(letter.is_control() || letter == '\u{202e}');
+        assert!(said.chars().all(is_plain) && said.len() < 1_500, "{said}");
+        fs::write(newest.join("manifest.json"), before).unwrap();
+    }
+    reseal(&newest, |manifest| manifest["run"]["text"] = "\u{1b}".repeat(1 << 20).into());
+    let said = place.refused(&resume);
+    assert!(said.starts_with("Error: --resume: text was ") && said.len() < 1_000 && !said.contains('\u{1b}'), "{said}");
+}
+
+#[test]
+fn a_damaged_folder_is_not_said_to_have_checkpoints_to_resume() {
+    let place = Place::new();
+    place.said("--steps 2 --checkpoint @kept");
+    let newest = Saved::open(&place.path("kept")).unwrap().path().to_owned();
+    fs::write(newest.join("manifest.json"), "damage").unwrap();
+    let said = place.refused("--steps 2 --checkpoint @kept");
+    assert!(said.starts_with("Error: --checkpoint: @kept cannot be used; give another folder\n"), "{said}");
+    assert!(said.contains("manifest.json") && !said.contains("has checkpoints of a run"), "{said}");
 }

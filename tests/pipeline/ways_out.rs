@@ -5,10 +5,9 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 use stageline::checkpoint::Saved;
 
-use crate::keeping::{Place, hash};
+use crate::keeping::{Place, hash, reseal, sha256};
 
 /// What a run that must not succeed says last.
 fn last(said: &str) -> &str {
@@ -389,21 +388,13 @@ fn a_checkpoint_with_a_nan_is_refused_and_the_older_one_that_is_named_goes_on() 
     let end = bytes.len();
     bytes[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
     fs::write(newest.join(name), &bytes).unwrap();
-    let manifest = newest.join("manifest.json");
-    let mut value: Value = serde_json::from_slice(&fs::read(&manifest).unwrap()).unwrap();
-    value.as_object_mut().unwrap().remove("sha256").unwrap();
-    let entry = value["files"].as_array_mut().unwrap().iter_mut().find(|entry| entry["name"] == name).unwrap();
-    entry["sha256"] = sha256(&bytes).into();
-    let object = serde_json::to_string_pretty(&value).unwrap();
-    let body = object.strip_suffix("\n}").unwrap();
-    fs::write(&manifest, format!("{body},\n  \"sha256\": \"{}\"\n}}\n", sha256(body.as_bytes()))).unwrap();
+    reseal(&newest, |manifest| {
+        let entry = manifest["files"].as_array_mut().unwrap().iter_mut().find(|entry| entry["name"] == name).unwrap();
+        entry["sha256"] = sha256(&bytes).into();
+    });
 
     let said = place.refused("--resume latest --checkpoint @kept");
     assert!(said.contains("blocks.0.safetensors") && said.contains("NaN"), "{said}");
     let older = said.split("resume from an older one, such as ").nth(1).unwrap().lines().next().unwrap();
     assert_eq!(hash(&place.said(&format!("--resume {older} --checkpoint @kept"))), hash(&whole));
-}
-
-fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
