@@ -100,7 +100,11 @@ fn main() -> Result<()> {
         let report = pipeline.step(Batch::new(inputs.clone(), sums.clone()))?;
         if report.step % 30 == 0 {
             let bubble = 100.0 * report.bubble();
-            println!("step {:>3}: loss {:.4}, bubble {bubble:.0}% of the total", report.step, report.loss);
+            let clock = report.recording.clock();
+            println!(
+                "step {:>3}: loss {:.4}, bubble {bubble:.0}% of the total by the {clock}",
+                report.step, report.loss
+            );
         }
     }
     println!("after training: loss {:.4}", pipeline.eval(Batch::new(inputs.clone(), sums.clone()))?.loss);

@@ -86,8 +86,8 @@ pub struct Flags {
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
     /// Every how many steps workers wait for their device after every action: times, and the bubble, are then those of a GPU
-    /// too, or of another host, and the throughput is that of the other steps; 0 is never [default: 20 with devices of other hosts,
-    /// else 0]
+    /// too, or of another host, and the throughput is that of the other steps; 0 is never [default: 20 with GPUs and devices of
+    /// other hosts, else 0]
     #[arg(long, value_name = "STEPS")]
     pub synchronise_every: Option<usize>,
     /// The TFLOP/s that one device can do at most in this precision, such as 989 for an H200 in bf16: the log and the progress

@@ -25,7 +25,7 @@ const MOST_CORES: usize = 1024;
 /// So do more stages.
 const MOST_REPLICAS: usize = 1024;
 
-/// Every how many steps it is measured what stages on other hosts take.
+/// Every how many steps it is measured what stages take on devices that are asynchronous.
 const SYNCHRONISE_EVERY: usize = 20;
 
 /// Flags that make sense together.
@@ -100,8 +100,8 @@ impl Job {
         check(&flags)?;
         let names = DeviceName::parse_list(&flags.device).context("--device")?;
         let devices = devices(&flags, &names)?;
-        let is_elsewhere = names.iter().any(|name| matches!(name, DeviceName::Remote(_)));
-        let synchronise_every = flags.synchronise_every.unwrap_or(if is_elsewhere { SYNCHRONISE_EVERY } else { 0 });
+        let on_host = names.iter().all(|name| *name == DeviceName::Cpu);
+        let synchronise_every = flags.synchronise_every.unwrap_or(if on_host { 0 } else { SYNCHRONISE_EVERY });
         // All stages of a worker are on its device; where there is no plan, building the pipeline says so.
         let placement = flags.schedule.plan(flags.stages, flags.micro_batches).map(|plan| plan.placement());
         let placement = placement.unwrap_or_else(|_| Placement::in_turn(flags.stages, 1));

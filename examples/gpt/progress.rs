@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
-use stageline::{Clock, StepReport};
+use stageline::StepReport;
 
 /// The loss is in nats a byte, the bubble a share of the total stage time. A bar that also lets other lines through: what is written to it goes to stderr, above the bar.
 #[derive(Clone)]
@@ -29,13 +29,13 @@ impl Progress {
 
     pub fn step(&self, report: &StepReport, utilisation: Option<f64>) {
         let mut message = format!(
-            "loss {:.3}, {:.0} tokens/s, bubble {:.1}% (ideal {:.1}%, simulated {:.1}%){}",
+            "loss {:.3}, {:.0} tokens/s, bubble {:.1}% by the {} (ideal {:.1}%, simulated {:.1}%)",
             report.loss,
             report.weight() / report.step_time.as_secs_f64(),
             100.0 * report.bubble(),
+            report.recording.clock(),
             100.0 * report.ideal_bubble(),
             100.0 * report.recording.simulated_bubble(),
-            if report.recording.clock() == Clock::Synchronised { ", synchronised" } else { "" },
         );
         if let Some(utilisation) = utilisation {
             message += &format!(", {:.1}% of the peak FLOP/s", 100.0 * utilisation);

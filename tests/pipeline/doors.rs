@@ -122,7 +122,7 @@ fn step(micro_batches: usize, batch: Batch<Tensor<2>, Target>) -> BatchError {
 fn a_batch_smaller_than_its_micro_batches() {
     let (input, target) = Mlp::batch(3, 4, false, 1);
     let error = step(4, Batch::new(input, target));
-    assert_eq!(error, BatchError::TooSmall { rows: 3, micro_batches: 4 });
+    assert_eq!(error, BatchError::TooSmall { rows: 3, micro_batches: 4, replicas: 1 });
     assert!(error.to_string().contains("give at least 4 rows, or lower the number of micro-batches to 3"), "{error}");
 }
 
@@ -146,7 +146,7 @@ fn tensors_with_other_numbers_of_rows() {
 #[test]
 fn another_number_of_micro_batches_cut_by_hand() {
     let error = step(2, Batch::from_micro_batches(vec![Mlp::batch(4, 4, false, 1)]));
-    assert_eq!(error, BatchError::Count { given: 1, micro_batches: 2 });
+    assert_eq!(error, BatchError::Count { given: 1, micro_batches: 2, replicas: 1 });
 }
 
 #[test]

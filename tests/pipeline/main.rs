@@ -6,6 +6,8 @@ mod cut;
 mod empty;
 #[path = "../../examples/gpt/fingerprint.rs"]
 mod fingerprint;
+#[path = "../../fuzz/src/restore.rs"]
+mod hostile;
 #[allow(dead_code)] // the tests sample no text
 #[path = "../../examples/gpt/model.rs"]
 mod model;
@@ -45,5 +47,6 @@ mod tied;
 mod transfers;
 mod verify;
 mod verify_edges;
+mod verify_uncut;
 mod watchdog;
 mod ways_out;

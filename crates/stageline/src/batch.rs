@@ -48,12 +48,12 @@ impl<I: Payload, T: Payload> Batch<I, T> {
                     return Err(BatchError::NoRows);
                 }
                 if rows < micro_batches {
-                    return Err(BatchError::TooSmall { rows, micro_batches });
+                    return Err(BatchError::TooSmall { rows, micro_batches, replicas: 1 });
                 }
                 Ok(slice(&input, &target, rows, micro_batches))
             }
             Content::Cut(pieces) if pieces.len() == micro_batches => Ok(pieces),
-            Content::Cut(pieces) => Err(BatchError::Count { given: pieces.len(), micro_batches }),
+            Content::Cut(pieces) => Err(BatchError::Count { given: pieces.len(), micro_batches, replicas: 1 }),
         }
     }
 
@@ -79,7 +79,7 @@ impl<I: Payload, T: Payload> Batch<I, T> {
                 Self::new(input, target).cut(pieces, weight)
             }
             Content::Cut(pieces) if (1..=micro_batches).contains(&pieces.len()) => MicroBatches::weigh(pieces, weight),
-            Content::Cut(pieces) => Err(BatchError::Count { given: pieces.len(), micro_batches }),
+            Content::Cut(pieces) => Err(BatchError::Count { given: pieces.len(), micro_batches, replicas: 1 }),
         }
     }
 }
@@ -309,14 +309,16 @@ impl PayloadMapper for SliceRows {
 pub enum BatchError {
     /// Fewer rows than micro-batches.
     #[error(
-        "a batch of {rows} rows cannot be cut into {micro_batches} micro-batches; \
-         give at least {micro_batches} rows, or lower the number of micro-batches to {rows} or fewer"
+        "a batch of {rows} rows cannot be cut into {} micro-batches{}; give at least {0} rows, or {}",
+        micro_batches * replicas, of_replicas(*micro_batches, *replicas), fewer(*rows, *replicas)
     )]
     TooSmall {
         /// Rows in the batch.
         rows: usize,
-        /// Micro-batches asked for.
+        /// M: micro-batches of each replica.
         micro_batches: usize,
+        /// R: replicas that share the batch.
+        replicas: usize,
     },
     /// No rows.
     #[error("the batch has 0 rows; give at least one a micro-batch")]
@@ -326,14 +328,16 @@ pub enum BatchError {
     TotalWeight,
     /// A batch cut by hand has another number of pieces than the pipeline has micro-batches.
     #[error(
-        "the batch was cut into {given} micro-batches, but the pipeline runs {micro_batches}; \
-         cut it into {micro_batches}, or build the pipeline with {given}"
+        "the batch was cut into {given} micro-batches, but the pipeline runs {}{}; cut it into {0}{}",
+        micro_batches * replicas, of_replicas(*micro_batches, *replicas), or_built_for(*given, *replicas)
     )]
     Count {
         /// Pieces given.
         given: usize,
-        /// Micro-batches of the pipeline.
+        /// M: micro-batches of each replica.
         micro_batches: usize,
+        /// R: replicas that share the batch.
+        replicas: usize,
     },
     /// The tensors of the batch do not have the same number of rows.
     #[error(
@@ -387,9 +391,69 @@ pub enum BatchError {
     NoWeight,
 }
 
+impl BatchError {
+    /// The same error of a pipeline whose replicas share the micro-batches.
+    pub(crate) fn of_replicas(self, replicas: usize) -> Self {
+        match self {
+            Self::TooSmall { rows, micro_batches, .. } => {
+                Self::TooSmall { rows, micro_batches: micro_batches / replicas, replicas }
+            }
+            Self::Count { given, micro_batches, .. } => {
+                Self::Count { given, micro_batches: micro_batches / replicas, replicas }
+            }
+            other => other,
+        }
+    }
+}
+
+fn of_replicas(micro_batches: usize, replicas: usize) -> String {
+    if replicas == 1 { String::new() } else { format!(", {micro_batches} for each of {replicas} replicas") }
+}
+
+/// The way out for a batch of too few rows.
+fn fewer(rows: usize, replicas: usize) -> String {
+    match rows / replicas {
+        0 => format!("use at most {rows} replicas"),
+        most => format!("lower the number of micro-batches to {most} or fewer"),
+    }
+}
+
+/// The other way out for a batch of another number of pieces, if there is one.
+fn or_built_for(given: usize, replicas: usize) -> String {
+    match given / replicas {
+        each if each > 0 && given.is_multiple_of(replicas) => format!(", or build the pipeline with {each}"),
+        _ => String::new(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Every way out that a message names is one.
+    #[test]
+    fn messages_name_the_micro_batches_of_a_replica() {
+        let small = |rows, micro_batches, replicas| BatchError::TooSmall { rows, micro_batches, replicas }.to_string();
+        assert_eq!(
+            small(3, 4, 1),
+            "a batch of 3 rows cannot be cut into 4 micro-batches; give at least 4 rows, or lower the number of \
+             micro-batches to 3 or fewer"
+        );
+        assert_eq!(
+            small(15, 8, 2),
+            "a batch of 15 rows cannot be cut into 16 micro-batches, 8 for each of 2 replicas; give at least 16 rows, or \
+             lower the number of micro-batches to 7 or fewer"
+        );
+        assert!(small(3, 8, 4).ends_with("give at least 32 rows, or use at most 3 replicas"));
+        let count = |given, micro_batches, replicas| BatchError::Count { given, micro_batches, replicas }.to_string();
+        assert!(count(6, 4, 1).ends_with("cut it into 4, or build the pipeline with 6"));
+        assert!(count(6, 4, 2).ends_with(
+            "but the pipeline runs 8, 4 for each of 2 replicas; cut it into 8, or build the pipeline with 3"
+        ));
+        assert!(count(7, 4, 2).ends_with("; cut it into 8"));
+        let of_two = BatchError::TooSmall { rows: 15, micro_batches: 16, replicas: 1 }.of_replicas(2);
+        assert_eq!(of_two, BatchError::TooSmall { rows: 15, micro_batches: 8, replicas: 2 });
+    }
 
     /// A million micro-batches: work that grows with the square of their number would not end.
     #[test]

@@ -15,19 +15,23 @@ use crate::finite::OnNonFinite;
 use crate::flush::FlushConfig;
 use crate::joined::{Joined, PutUp};
 use crate::layout::Layout;
-use crate::location::communication_streams;
+use crate::location::{communication_streams, is_host};
 use crate::loss_scale::{LossScale, Scaler};
 use crate::mismatch::Mismatch;
 use crate::names::Names;
 use crate::payload::Payload;
 use crate::pipeline::{Common, Pipeline, Prepared, Stepping};
 use crate::precision::Precision;
+use crate::recompute::Recompute;
 use crate::rehearsal::Parameters;
 use crate::watchdog::Watchdog;
 
 /// The most optimizer steps of a checkpoint that is restored. Schedulers of learning rates are stepped as often, which takes a
 /// second for every stage.
 const MOST_STEPS: u64 = 100_000_000;
+
+/// Every how many steps asynchronous devices are waited for, unless that was set.
+const SYNCHRONISE_EVERY: usize = 20;
 
 /// Rejects numbers of steps that no training has come to.
 fn is_possible(Progress { steps, optimizer_steps, .. }: Progress) -> Result<(), BuildError> {
@@ -51,7 +55,7 @@ pub struct PipelineBuilder<In: Payload, Target: Payload> {
     precision: Precision,
     loss_scale: Option<LossScale>,
     tuned_for: Option<usize>,
-    synchronise_every: usize,
+    synchronise_every: Option<usize>,
     ordered_transfers: bool,
     watchdog: Option<Watchdog>,
     names: Option<Names>,
@@ -72,7 +76,7 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
             precision: Precision::Full,
             loss_scale: None,
             tuned_for: None,
-            synchronise_every: 0,
+            synchronise_every: None,
             ordered_transfers: false,
             watchdog: Some(Watchdog::default()),
             names: None,
@@ -185,8 +189,10 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         &self.stages.owners.batch_norms
     }
 
-    /// The same model, optimizers and clipping, once, on one device, in full precision, and with so many micro-batches.
+    /// The same model, optimizers and clipping, once, on one device, in full precision, without recomputation, and with so many
+    /// micro-batches.
     pub(crate) fn reference(mut self, micro_batches: usize) -> Self {
+        self.stages.recompute.fill(Recompute::Nothing);
         let first = self.stages.devices[0].clone();
         self.stages.devices.fill(first);
         self.flush = FlushConfig { clip: self.flush.clip, ..FlushConfig::default() };
@@ -205,6 +211,17 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         }
     }
 
+    /// Whether any stage recomputes something in its backwards.
+    pub(crate) fn recomputes(&self) -> bool {
+        self.stages.recompute.iter().any(|recompute| *recompute != Recompute::Nothing)
+    }
+
+    /// The same, where every stage keeps all that its backwards need.
+    pub(crate) fn without_recomputation(mut self) -> Self {
+        self.stages.recompute.fill(Recompute::Nothing);
+        self
+    }
+
     /// The same without clipping.
     pub(crate) fn unclipped(mut self) -> Self {
         self.flush.clip = None;
@@ -212,10 +229,11 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
     }
 
     /// Every how many steps, from the first on, workers wait for their device after every action, so that recordings have the
-    /// time of the device ([`Clock::Synchronised`](crate::Clock)); 0, never, if not set. On an asynchronous device it slows
-    /// such a step down: the throughput is that of the others.
+    /// time of the device ([`Clock::Synchronised`](crate::Clock)); 0 is never. If not set, 20 with devices other than the host's
+    /// CPU, which are asynchronous: without such steps the bubble is that of enqueueing. Else 0: on CPUs both clocks are the same. It
+    /// slows such a step down: the throughput is that of the others.
     pub fn synchronise_every(mut self, steps: usize) -> Self {
-        self.synchronise_every = steps;
+        self.synchronise_every = Some(steps);
         self
     }
 
@@ -270,6 +288,8 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         self.restore.as_ref().map_or(Ok(()), |checkpoint| is_possible(checkpoint.progress))?;
         let restored = self.restore.as_ref().map(|checkpoint| layout.restore(checkpoint)).transpose();
         let restored = restored.map_err(BuildError::Checkpoint)?.unwrap_or_default();
+        let all_on_host = self.stages.devices.iter().chain(self.elsewhere.iter().flatten()).all(is_host);
+        let synchronise_every = self.synchronise_every.unwrap_or(if all_on_host { 0 } else { SYNCHRONISE_EVERY });
         let PutUp { replicas, unfit } = self.stages.put_up(&plan, &devices, groups, self.precision, restored)?;
         Mismatch::unless_empty(layout.unfit(unfit)).map_err(BuildError::Checkpoint)?;
         let known = streams.into_iter().zip(devices).zip(parameters);
@@ -285,7 +305,7 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
             scaler: Scaler::resumed(loss_scale, progress.and_then(|progress| progress.loss_scale)),
             tuned_for: self.tuned_for,
             flush: self.flush,
-            synchronise_every: self.synchronise_every,
+            synchronise_every,
             watchdog: self.watchdog,
             recompute: self.stages.recompute.into(),
         };

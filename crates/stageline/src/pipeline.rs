@@ -24,7 +24,7 @@ use stageline_schedule::{Checked, Plan};
 pub(crate) use self::probe::Probe;
 pub(crate) use self::start::{Common, Door, Prepared};
 pub use self::steps::Steps;
-use crate::batch::{Batch, BatchError};
+use crate::batch::{Batch, BatchError, MicroBatches};
 use crate::cores::Cores;
 use crate::error::StepError;
 use crate::failure::During;
@@ -143,6 +143,11 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         self.doors.len()
     }
 
+    /// The micro-batches of a step, of all replicas.
+    fn micro_batches(&self, batch: Batch<In, Target>) -> Result<MicroBatches<In, Target>, BatchError> {
+        batch.cut(self.pieces(), self.weight).map_err(|error| error.of_replicas(self.replicas()))
+    }
+
     /// R x M: into how many micro-batches a batch is cut.
     fn pieces(&self) -> usize {
         self.replicas() * self.plan().micro_batches()
@@ -161,7 +166,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     pub fn step(&mut self, batch: Batch<In, Target>) -> Result<StepReport, StepError> {
         self.running()?;
         self.begin(During::Step(self.steps));
-        match batch.cut(self.pieces(), self.weight) {
+        match self.micro_batches(batch) {
             Err(BatchError::NoWeight) => self.pass_over().map_err(|ended| self.end(ended)),
             cut => self.train(cut?).map_err(|ended| self.end(ended)),
         }
@@ -179,7 +184,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
 
     /// Ends the threads and gives the modules back, with autodiff, as the last step left them.
     pub fn into_modules(mut self) -> Modules {
-        self.join(None);
+        self.finish();
         Modules::new(std::mem::take(&mut self.ended), self.plan().stages())
     }
 

@@ -1,6 +1,7 @@
 //! A step as it was, and why its workers idled.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +22,16 @@ pub enum Clock {
     /// The host's, with a wait for the device at the end of every action. It measures what actions take on any device, and slows
     /// steps down where the device would have gone on meanwhile.
     Synchronised,
+}
+
+/// Names the clock, beside a time or a bubble.
+impl fmt::Display for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Host => "host clock",
+            Self::Synchronised => "device clock",
+        })
+    }
 }
 
 /// What the workers of a pipeline did in one step, and when.

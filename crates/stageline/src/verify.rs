@@ -27,7 +27,7 @@ use crate::stage::BoxError;
 use diagnosis::Diagnosis;
 
 /// Trains a model twice from one seed, once as it is configured, and once on one device with the full batch as one
-/// micro-batch, in full precision; and says whether that comes to the same, and if not, why.
+/// micro-batch, in full precision and without recomputation; and says whether that comes to the same, and if not, why.
 ///
 /// ```no_run
 /// # use burn::tensor::Tensor;
@@ -114,6 +114,22 @@ impl Verify {
         self.trial(build().build()?, build, batch, validation)
     }
 
+    /// Puts a pipeline to the proof against the uncut model: `uncut` builds a pipeline of one stage, whose forward is that of the whole
+    /// model, from the same parameters in the same order. [`pipeline`](Self::pipeline) runs the stages of `build` on one device
+    /// instead, where a mistake in the cut, such as a skip connection that is left out, is made on both sides.
+    ///
+    /// # Errors
+    /// As for [`pipeline`](Self::pipeline).
+    pub fn pipeline_and_uncut<In: Payload, Target: Payload>(
+        self,
+        build: impl Fn() -> PipelineBuilder<In, Target>,
+        uncut: impl Fn() -> PipelineBuilder<In, Target>,
+        batch: impl Fn(usize) -> Batch<In, Target>,
+        validation: &[Batch<In, Target>],
+    ) -> Result<Verification, VerifyError> {
+        self.prove(build().build()?, (&build, Some(&uncut)), batch, validation)
+    }
+
     /// Puts a loop of one's own to the proof, against the same model built by `build`. Its gradients must be in the order of
     /// that model's parameters.
     ///
@@ -121,8 +137,18 @@ impl Verify {
     /// As for [`pipeline`](Self::pipeline).
     pub fn trial<In: Payload, Target: Payload>(
         self,
-        mut trial: impl Trial<In, Target>,
+        trial: impl Trial<In, Target>,
         build: impl Fn() -> PipelineBuilder<In, Target>,
+        batch: impl Fn(usize) -> Batch<In, Target>,
+        validation: &[Batch<In, Target>],
+    ) -> Result<Verification, VerifyError> {
+        self.prove(trial, (&build, None), batch, validation)
+    }
+
+    fn prove<In: Payload, Target: Payload>(
+        self,
+        mut trial: impl Trial<In, Target>,
+        (build, uncut): (&Build<'_, In, Target>, Option<&Build<'_, In, Target>>),
         batch: impl Fn(usize) -> Batch<In, Target>,
         validation: &[Batch<In, Target>],
     ) -> Result<Verification, VerifyError> {
@@ -132,7 +158,7 @@ impl Verify {
         let configured_gradients = trial.gradients(batch(0)).map_err(VerifyError::Trial)?;
         let configured = self.train(&mut trial, &batch, validation)?;
         drop(trial);
-        let (reference, reference_gradients) = self.reference(&build, &batch, validation)?;
+        let (reference, reference_gradients) = self.reference(uncut.unwrap_or(build), &batch, validation)?;
 
         let gradients = difference::differences(&configured_gradients, &reference_gradients)?;
         let losses = configured.losses.into_iter().zip(reference.losses);
@@ -142,7 +168,8 @@ impl Verify {
         let mut verification = Verification { bars, gradients, losses, validation, cause: None };
         if !verification.agrees() {
             let diagnosis = Diagnosis {
-                build: &build,
+                build,
+                is_uncut: uncut.is_some(),
                 batch: batch(0),
                 configured: &configured_gradients,
                 reference: &reference_gradients,
@@ -184,6 +211,9 @@ impl Verify {
         Ok(Trained { losses, validation: (!batches.is_empty()).then(|| together(&batches)) })
     }
 }
+
+/// Builds a pipeline anew, with the same parameters every time.
+type Build<'a, In, Target> = dyn Fn() -> PipelineBuilder<In, Target> + 'a;
 
 /// The loss of all batches together, term by term.
 fn together(batches: &[Vec<LossTerm>]) -> f64 {

@@ -29,7 +29,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// As for [`step`](Self::step); where the loss or a gradient is not finite and no lower loss scale helps,
     /// [`StepError::NonFinite`], whatever the policy is.
     pub fn gradients(&mut self, batch: Batch<In, Target>) -> Result<Vec<ParameterGradient>, StepError> {
-        let batch = self.cut(batch, self.pieces())?;
+        let batch = self.micro_batches(batch)?;
         let divisor = batch.weights.total.clone();
         Ok(self.probe(batch, &divisor)?.gradients)
     }

@@ -107,7 +107,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     fn rehearse(&mut self, batch: Batch<In, Target>) -> Result<Option<(MemoryEstimate, Duration)>, StepError> {
         self.running()?;
         let is_whole = batch.is_whole();
-        let batches = batch.cut(self.pieces(), self.weight)?.largest(MICRO_BATCHES * self.replicas());
+        let batches = self.micro_batches(batch)?.largest(MICRO_BATCHES * self.replicas());
         let mut rehearsed = |batch| self.rehearsed(batch).map_err(|ended| self.end(ended));
         let mut largest: Option<(MemoryEstimate, Duration)> = None;
         for repeated in batches {

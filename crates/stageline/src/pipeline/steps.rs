@@ -78,8 +78,8 @@ impl<In: Payload, Target: Payload, I: Iterator<Item = Batch<In, Target>>> Steps<
     /// Sees to it that there is a next batch, if there is one.
     fn look(&mut self) {
         if self.next.is_none() {
-            let (pieces, weight) = (self.pipeline.pieces(), self.pipeline.weight);
-            self.next = self.batches.as_mut().and_then(I::next).map(|batch| batch.cut(pieces, weight));
+            let batch = self.batches.as_mut().and_then(I::next);
+            self.next = batch.map(|batch| self.pipeline.micro_batches(batch));
             self.batches.take_if(|_| self.next.is_none());
         }
     }

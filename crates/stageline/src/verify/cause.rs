@@ -37,6 +37,15 @@ pub enum Cause {
     DrawsRandomNumbers,
     /// The parameters are not the same each time that the model is built.
     NotSeeded,
+    /// The stages, one after the other, are not the uncut model.
+    Cut {
+        /// The first stage with a parameter whose gradient differs.
+        stage: usize,
+        /// Where that parameter is in the stage's module.
+        path: String,
+    },
+    /// A part that is recomputed in the backward gives other values, or other gradients, than the part that is kept.
+    Recomputation,
     /// It is the rounding of the precision that stages compute in.
     Rounding,
     /// The gradients of the first step are the same; what is made of them, or a later step, is not.
@@ -109,6 +118,16 @@ impl fmt::Display for Cause {
             Self::NotSeeded => {
                 write!(f, "the model has other parameters each time that it is built; make its layers with `seeded`")
             }
+            Self::Cut { stage, path } => write!(
+                f,
+                "the cut: the stages one after the other are another model than the uncut one, first at `{path}` of stage {stage}; \
+                 look at what each stage hands on, and at what it leaves out or does twice"
+            ),
+            Self::Recomputation => write!(
+                f,
+                "recomputation: a part marked by `block` or `selective` depends on more than its module and its input; look for \
+                 captured tensors, counters and random numbers in its forward"
+            ),
             Self::Rounding => write!(f, "the precision: in f32 it is the same"),
             Self::AfterTheGradients { step } => {
                 let place = step.map_or("after the last step".to_owned(), |step| format!("at step {step}"));

@@ -12,8 +12,10 @@ use crate::shown::ParameterGradient;
 use crate::weight::Weight;
 
 /// What is known of a difference.
-pub(super) struct Diagnosis<'a, B, In, Target> {
+pub(super) struct Diagnosis<'a, B: ?Sized, In, Target> {
     pub(super) build: &'a B,
+    /// Whether the reference is the uncut model, and not the stages of `build`.
+    pub(super) is_uncut: bool,
     /// Of the first step.
     pub(super) batch: Batch<In, Target>,
     pub(super) configured: &'a [ParameterGradient],
@@ -53,7 +55,7 @@ struct Predictions {
 
 impl<B, In, Target> Diagnosis<'_, B, In, Target>
 where
-    B: Fn() -> PipelineBuilder<In, Target>,
+    B: Fn() -> PipelineBuilder<In, Target> + ?Sized,
     In: Payload,
     Target: Payload,
 {
@@ -68,8 +70,10 @@ where
         if !self.close(&self.parts(&mut probes, self.reference_micro_batches)?.sum, &whole.sum) {
             return Ok(Some(Cause::DrawsRandomNumbers));
         }
-        if !self.close(&whole.sum, &flat(self.reference)) {
-            return Ok(Some(Cause::NotSeeded));
+        let wrong = self.wrong(&whole.sum, &flat(self.reference));
+        if let Some(&at) = wrong.first() {
+            let ParameterGradient { stage, path, .. } = self.configured[at].clone();
+            return Ok(Some(if self.is_uncut { Cause::Cut { stage, path } } else { Cause::NotSeeded }));
         }
         let parts = self.parts(&mut probes, micro_batches)?;
         if let Some(cause) = self.of_loss(&whole, &parts) {
@@ -89,6 +93,9 @@ where
         }
         if let Some(cause) = self.missing(&mut probes, micro_batches, &parts.sum)? {
             return Ok(Some(cause));
+        }
+        if self.is_recomputation()? {
+            return Ok(Some(Cause::Recomputation));
         }
         if self.is_rounding(&found)? {
             return Ok(Some(Cause::Rounding));
@@ -251,6 +258,16 @@ where
             }
         }
         Ok(None)
+    }
+
+    /// Whether something is recomputed, and without that all is the same.
+    fn is_recomputation(&self) -> Result<bool, VerifyError> {
+        let configuration = (self.build)();
+        if !configuration.recomputes() {
+            return Ok(false);
+        }
+        let kept = configuration.without_recomputation().build()?.gradients(self.batch.clone())?;
+        Ok(self.close(&flat(&kept), &flat(self.reference)))
     }
 
     /// Whether a lower precision is configured, and in the full one all is the same.

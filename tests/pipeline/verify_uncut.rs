@@ -1,0 +1,142 @@
+//! Verification against the uncut model, with mistakes that are planted where the cut model would agree with itself.
+
+use burn::module::Module;
+use burn::tensor::{FloatDType, Tensor};
+use stageline::nn::{block, is_computed_again};
+use stageline::schedule::ZbH1;
+use stageline::verify::Cause;
+use stageline::{Batch, LossStage, Pipeline, PipelineBuilder, Recompute, Stage, Verification, Verify, Weight};
+
+use crate::mlp::{Error, Layer, Mlp, Target, config};
+
+const WIDTH: usize = 5;
+
+/// Where a mistake is planted.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Mistake {
+    None,
+    /// The skip connection of the second layer is left out.
+    Cut,
+    /// What is handed on is rounded on the way.
+    Payload,
+    /// What is recomputed is another function.
+    Recomputation,
+}
+
+/// `x + tanh(W tanh(V x))`.
+fn model() -> (Layer, Layer, Error) {
+    let Mlp { mut layers, error } = Mlp::new(2, WIDTH, 11);
+    let second = layers.pop().unwrap();
+    (layers.pop().unwrap(), second, error)
+}
+
+/// The whole model in one stage, as it would be written without a pipeline.
+#[derive(Module, Debug)]
+struct Whole {
+    first: Layer,
+    second: Layer,
+    error: Error,
+}
+
+impl LossStage for Whole {
+    type Input = Tensor<2>;
+    type Target = Target;
+
+    fn loss(&self, input: Tensor<2>, target: Target) -> Tensor<1> {
+        self.error.loss(input.clone() + self.second.forward(self.first.forward(input)), target)
+    }
+
+    fn weight(target: &Target) -> Weight {
+        Error::weight(target)
+    }
+}
+
+/// The first layer, which hands its input on beside its output.
+#[derive(Module, Debug)]
+struct Front {
+    layer: Layer,
+    #[module(skip)]
+    mistake: usize,
+}
+
+impl Stage for Front {
+    type Input = Tensor<2>;
+    type Output = (Tensor<2>, Tensor<2>);
+
+    fn forward(&self, input: Tensor<2>) -> Self::Output {
+        let kept = match self.mistake == Mistake::Payload as usize {
+            true => input.clone().cast(FloatDType::BF16).cast(FloatDType::F32) * 1.05,
+            false => input.clone(),
+        };
+        (kept, self.layer.forward(input))
+    }
+}
+
+#[derive(Module, Debug)]
+struct Back {
+    layer: Layer,
+    error: Error,
+    #[module(skip)]
+    mistake: usize,
+}
+
+impl LossStage for Back {
+    type Input = (Tensor<2>, Tensor<2>);
+    type Target = Target;
+
+    fn loss(&self, (input, hidden): Self::Input, target: Target) -> Tensor<1> {
+        let wrong = self.mistake == Mistake::Recomputation as usize;
+        let hidden = block(&self.layer, hidden, move |layer, hidden| {
+            let factor = if wrong && is_computed_again() { 1.5 } else { 1.0 };
+            layer.forward(hidden) * factor
+        });
+        let output = if self.mistake == Mistake::Cut as usize { hidden } else { input + hidden };
+        self.error.loss(output, target)
+    }
+
+    fn weight(target: &Target) -> Weight {
+        Error::weight(target)
+    }
+}
+
+fn cut(mistake: Mistake) -> PipelineBuilder<Tensor<2>, Target> {
+    let (first, second, error) = model();
+    let config = || config().recompute(Recompute::Full);
+    let (front, back) =
+        (Front { layer: first, mistake: mistake as usize }, Back { layer: second, error, mistake: mistake as usize });
+    Pipeline::builder().stage(front, config()).loss(back, config()).schedule(ZbH1).micro_batches(4)
+}
+
+fn uncut() -> PipelineBuilder<Tensor<2>, Target> {
+    let (first, second, error) = model();
+    Pipeline::builder().loss(Whole { first, second, error }, config())
+}
+
+fn batch(step: usize) -> Batch<Tensor<2>, Target> {
+    let (input, target) = Mlp::batch(12, WIDTH, true, 40 + step as u64);
+    Batch::new(input, target)
+}
+
+fn against_uncut(mistake: Mistake) -> Verification {
+    Verify::new().steps(3).pipeline_and_uncut(|| cut(mistake), uncut, batch, &[batch(90)]).unwrap()
+}
+
+#[test]
+fn a_mistake_in_the_cut_the_payload_or_the_recomputation_is_found() {
+    let sound = against_uncut(Mistake::None);
+    assert!(sound.passes(), "{sound}");
+    for mistake in [Mistake::Cut, Mistake::Payload] {
+        let found = against_uncut(mistake);
+        assert!(matches!(found.cause, Some(Cause::Cut { .. })), "{mistake:?}: {found}");
+    }
+    let found = against_uncut(Mistake::Recomputation);
+    assert_eq!(found.cause, Some(Cause::Recomputation), "{found}");
+}
+
+/// Also without the uncut model: the reference keeps what the pipeline recomputes.
+#[test]
+fn a_wrong_recomputation_is_found_without_the_uncut_model() {
+    let verify = |mistake| Verify::new().steps(3).pipeline(|| cut(mistake), batch, &[]).unwrap();
+    assert!(verify(Mistake::None).passes());
+    assert_eq!(verify(Mistake::Recomputation).cause, Some(Cause::Recomputation));
+}
