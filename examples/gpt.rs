@@ -200,6 +200,7 @@ impl<'a> Recipe<'a> {
         let builder = builder
             .schedule(running.schedule)
             .precision(running.precision)
+            .rollback(running.rollback)
             .synchronise_every(running.synchronise_every);
         let mut builder = builder.tuned_for(training.tuned_for);
         builder = builder.micro_batches(training.micro_batches).health_every(training.health_every);

@@ -89,6 +89,7 @@ pub struct Running {
     pub cores_per_stage: Option<usize>,
     pub recompute: RecomputeName,
     pub flush: FlushName,
+    pub rollback: bool,
     /// What a device has, in bytes, if that was said.
     pub memory: Option<u64>,
     pub watchdog: Option<Watchdog>,
@@ -142,6 +143,7 @@ impl Job {
                 cores_per_stage: flags.cores_per_stage,
                 recompute: flags.recompute,
                 flush: flags.flush,
+                rollback: flags.rollback,
                 memory: flags.memory.map(|gigabytes| (gigabytes * 1e9) as u64),
                 watchdog: watchdog(flags.watchdog),
             },

@@ -10,13 +10,14 @@ use crate::flags::{FlushName, OptimizerName, RecomputeName};
 use crate::job::{Job, LARGEST, Training};
 use crate::text::Source;
 
-/// Bytes a parameter that a stage holds at the end of the flush: itself and what the optimizer remembers, as they were and as they
-/// are. (Gradients go as these come.)
-fn at_least(optimizer: OptimizerName) -> u64 {
+/// Bytes a parameter that a stage holds in the flush: itself and what the optimizer remembers, and with rollback both once more, as
+/// they were. (Gradients go as the new ones come.)
+fn at_least(optimizer: OptimizerName, rollback: bool) -> u64 {
+    let times = if rollback { 2 } else { 1 };
     match optimizer {
-        OptimizerName::Adamw => 2 * 4 * (1 + 2),
+        OptimizerName::Adamw => times * 4 * (1 + 2),
         // Rows and columns are little.
-        OptimizerName::Adafactor => 2 * 4,
+        OptimizerName::Adafactor => times * 4,
     }
 }
 
@@ -24,7 +25,7 @@ fn at_least(optimizer: OptimizerName) -> u64 {
 pub fn refuse_too_many_parameters(job: &Job, resumed: bool) -> Result<()> {
     let cuts = cut::cut(job.shape, job.running.devices.len())?;
     let parameters: u64 = cut::layers(job.shape, &cuts).iter().map(|layer| layer.parameters).sum();
-    let (needs, has) = (parameters.saturating_mul(at_least(job.training.optimizer)), has(job, 0));
+    let (needs, has) = (parameters.saturating_mul(at_least(job.training.optimizer, job.running.rollback)), has(job, 0));
     let way_out = match (resumed, job.training.optimizer) {
         (true, _) => "free memory, or go on with it elsewhere",
         (false, OptimizerName::Adamw) => "lower --width or --layers, or try --optimizer adafactor",

@@ -23,6 +23,7 @@ struct Configuration {
     recompute: Recompute,
     replicas: usize,
     groups: usize,
+    rollback: bool,
 }
 
 impl Configuration {
@@ -32,7 +33,7 @@ impl Configuration {
         let cuts = cut::cut(shape, self.stages).unwrap();
         let config = StageConfig::new(Device::flex(), (self.optimizer)(), 1e-3).recompute(self.recompute);
         let builder = cut::split(layers, &cuts, vec![config; self.stages]).precision(self.precision);
-        let builder = builder.gradient_groups(self.groups);
+        let builder = builder.gradient_groups(self.groups).rollback(self.rollback);
         let builder = (1..self.replicas).fold(builder, |builder, _| builder.replica(vec![Device::flex(); self.stages]));
         builder.micro_batches(self.micro_batches).schedule(self.schedule).cores_per_stage(1).build().unwrap()
     }
@@ -72,6 +73,7 @@ const ONE_STAGE: Configuration = Configuration {
     recompute: Recompute::Nothing,
     replicas: 1,
     groups: 1,
+    rollback: true,
 };
 
 #[test]
@@ -92,6 +94,7 @@ fn every_worker_holds_what_was_estimated_to_a_tenth() {
         ("groups", Configuration { stages: 2, micro_batches: 8, groups: 2, ..ONE_STAGE }),
         ("replicas", Configuration { stages: 2, replicas: 2, groups: 2, ..ONE_STAGE }),
         ("replicas in bf16", Configuration { replicas: 3, groups: 3, precision: Precision::Bf16, ..ONE_STAGE }),
+        ("without rollback", Configuration { stages: 2, micro_batches: 1, rows: 1, rollback: false, ..ONE_STAGE }),
         ("full zb-h2", Configuration { stages: 2, schedule: &ZbH2, recompute: Recompute::Full, ..ONE_STAGE }),
     ] {
         let mut pipeline = configuration.pipeline();
@@ -112,6 +115,21 @@ fn every_worker_holds_what_was_estimated_to_a_tenth() {
             assert!((0.9..1.1).contains(&ratio), "{what}: {ratio} of what is resident");
         }
     }
+}
+
+/// Copies of parameters and both moments of Adam: 12 bytes a parameter.
+#[test]
+fn without_rollback_the_flush_holds_less() {
+    let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let peak = |rollback| {
+        let configuration = Configuration { layers: 8, micro_batches: 1, rows: 1, rollback, ..ONE_STAGE };
+        let mut pipeline = configuration.pipeline();
+        let estimate = pipeline.estimate_memory(configuration.batch(0)).unwrap().unwrap();
+        (configuration.measure(&mut pipeline)[0].peak, estimate.workers()[0].parameters)
+    };
+    let ((with, parameters), (without, _)) = (peak(true), peak(false));
+    println!("{with} bytes with rollback, {without} without, {parameters} of parameters");
+    assert!(without + 2 * parameters < with, "{without} without rollback, {with} with it");
 }
 
 /// Where steps overlap, a worker that is ahead holds the step before it as well, until all agree on that.

@@ -24,6 +24,23 @@ pub fn program(path: &str) -> Command {
     Command::new(program)
 }
 
+/// The FLOPs of training on a token are 3 times those of a forward: 2 for each weight of a matrix, and 4 x context x width for the
+/// attention of a block (Chowdhery et al., 2022, arXiv:2204.02311, appendix B).
+#[test]
+fn the_utilisation_is_the_share_of_the_peak_that_the_tokens_take() {
+    const PEAK_TFLOPS: f64 = 0.5;
+    let (layers, width, context) = (2.0, 16.0, 16.0);
+    let forward = layers * (24.0 * width * width + 4.0 * context * width) + 2.0 * width * 256.0;
+    let steps = logged("utilisation", &format!("--peak-tflops {PEAK_TFLOPS} --data Cargo.toml"));
+    let steps: Vec<_> = steps.iter().filter(|line| line["step"].is_u64() && line["tokens_per_s"].is_number()).collect();
+    assert!(!steps.is_empty());
+    for step in steps {
+        let found = step["model_flop_utilisation"].as_f64().unwrap();
+        let expected = step["tokens_per_s"].as_f64().unwrap() * 3.0 * forward / (PEAK_TFLOPS * 1e12);
+        assert!((found / expected - 1.0).abs() < 1e-6, "{found}, expected {expected}");
+    }
+}
+
 fn gpt(flags: &str) -> Output {
     let small = "--layers 2 --width 16 --context 16 --steps 3 --micro-batch-size 2 --micro-batches 3";
     let mut command = example("gpt");

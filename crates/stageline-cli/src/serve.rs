@@ -33,10 +33,10 @@ pub(crate) struct Flags {
     /// [default: stageline-server-PORT.key]
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
-    /// By what it is found through firewalls: `public` (those of n0), the URL of a relay of one's own, or `disabled`, where only
-    /// its address is used [default: public, or disabled with --allow-anyone]
-    #[arg(long)]
-    relays: Option<Relays>,
+    /// How it is found through firewalls: `public` asks the relays and the lookup service of n0, a URL asks a relay of one's own, and
+    /// with `disabled` only the address is used
+    #[arg(long, default_value = "disabled")]
+    relays: Relays,
     /// The address of this host at which it listens [default: all IPv4 addresses, or 127.0.0.1 with --allow-anyone]
     #[arg(long, value_name = "IP")]
     listen: Option<IpAddr>,
@@ -70,16 +70,21 @@ pub(crate) fn run(flags: Flags) -> anyhow::Result<()> {
         None => Admission::AnyoneHere,
         Some(path) => {
             let token = Token::read_or_create(path).with_context(|| format!("--token-file {}", path.display()))?;
+            if Token::others_can_read(path) {
+                let path = path.display();
+                eprintln!(
+                    "warning: other users of this host can read {path}; let its owner alone read it: chmod 600 {path}"
+                );
+            }
             Admission::Token(token)
         }
     };
-    let relays = flags.relays.unwrap_or(if flags.allow_anyone { Relays::Disabled } else { Relays::Public });
     let all = if flags.allow_anyone { Ipv4Addr::LOCALHOST } else { Ipv4Addr::UNSPECIFIED };
     let address = SocketAddr::new(flags.listen.unwrap_or(all.into()), flags.port);
     let listen = match flags.transport {
         TransportName::Iroh => {
             let key = || PathBuf::from(format!("stageline-server-{}.key", flags.port));
-            Listen::Iroh { identity: flags.key.unwrap_or_else(key), relays, address }
+            Listen::Iroh { identity: flags.key.unwrap_or_else(key), relays: flags.relays, address }
         }
         TransportName::Websocket => Listen::WebSocket { address },
     };

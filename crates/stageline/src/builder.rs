@@ -12,7 +12,7 @@ use crate::clip::Clip;
 use crate::cores::Cores;
 use crate::error::BuildError;
 use crate::finite::OnNonFinite;
-use crate::flush::FlushConfig;
+use crate::flush::{FlushConfig, Rollback};
 use crate::joined::{Joined, PutUp};
 use crate::layout::Layout;
 use crate::location::{communication_streams, is_host};
@@ -56,6 +56,7 @@ pub struct PipelineBuilder<In: Payload, Target: Payload> {
     loss_scale: Option<LossScale>,
     tuned_for: Option<usize>,
     synchronise_every: Option<usize>,
+    rollback: Rollback,
     ordered_transfers: bool,
     watchdog: Option<Watchdog>,
     names: Option<Names>,
@@ -77,6 +78,7 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
             loss_scale: None,
             tuned_for: None,
             synchronise_every: None,
+            rollback: Rollback::Kept,
             ordered_transfers: false,
             watchdog: Some(Watchdog::default()),
             names: None,
@@ -237,6 +239,16 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         self
     }
 
+    /// Whether every stage keeps copies of its parameters and optimizer states during the flush, until all stages have stepped; true
+    /// if not set. With them, an error in the middle of a flush undoes the step on all stages. Without them the flush needs as
+    /// much memory less (of Adam in f32, 12 bytes a parameter); such an error is then [`StepError::Torn`](crate::StepError), and
+    /// the training has to resume from a checkpoint. [`Pipeline::steps`] then waits for all stages after every step, as
+    /// [`Pipeline::step`] does.
+    pub fn rollback(mut self, keeps_copies: bool) -> Self {
+        self.rollback = if keeps_copies { Rollback::Kept } else { Rollback::Off };
+        self
+    }
+
     /// When a pipeline that stands still is warned of and given up; [`Watchdog::default`] if not set, and `None` never.
     pub fn watchdog(mut self, watchdog: impl Into<Option<Watchdog>>) -> Self {
         self.watchdog = watchdog.into();
@@ -290,7 +302,8 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         let restored = restored.map_err(BuildError::Checkpoint)?.unwrap_or_default();
         let all_on_host = self.stages.devices.iter().chain(self.elsewhere.iter().flatten()).all(is_host);
         let synchronise_every = self.synchronise_every.unwrap_or(if all_on_host { 0 } else { SYNCHRONISE_EVERY });
-        let PutUp { replicas, unfit } = self.stages.put_up(&plan, &devices, groups, self.precision, restored)?;
+        let PutUp { replicas, unfit } =
+            self.stages.put_up(&plan, &devices, groups, (self.precision, self.rollback), restored)?;
         Mismatch::unless_empty(layout.unfit(unfit)).map_err(BuildError::Checkpoint)?;
         let known = streams.into_iter().zip(devices).zip(parameters);
         let prepared = replicas.into_iter().zip(known);
@@ -306,6 +319,7 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
             tuned_for: self.tuned_for,
             flush: self.flush,
             synchronise_every,
+            rollback: self.rollback,
             watchdog: self.watchdog,
             recompute: self.stages.recompute.into(),
         };

@@ -217,6 +217,21 @@ pub enum StepError {
         "the pipeline is given up: {0}\nlook at what the stages at work do, or give it more time with `.watchdog(...)`"
     )]
     Stalled(Box<Stall>),
+    /// A stage has made a step that others have not, and keeps no copy of what was before
+    /// ([`rollback`](crate::PipelineBuilder::rollback)).
+    #[error(
+        "{cause}; stage {stage} has made the step that failed, other stages have not, and without rollback it cannot be undone: \
+         resume from {}",
+        checkpoint.map_or("the beginning, as no checkpoint was taken".to_owned(), |steps| format!("the checkpoint after {steps} steps"))
+    )]
+    Torn {
+        /// The first stage that has made it.
+        stage: usize,
+        /// The error that ended the step.
+        cause: Box<StepError>,
+        /// After how many steps the last checkpoint was taken or restored, if any was.
+        checkpoint: Option<usize>,
+    },
     /// Hosts of stages do not answer any more. All workers are told to stop; a thread that does not end within 5 s is left behind
     /// with its module. No stage that is still there has stepped.
     #[error(

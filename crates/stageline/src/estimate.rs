@@ -13,6 +13,7 @@ use burn::tensor::Device;
 use stageline_schedule::{Plan, StageMemory};
 
 use crate::cores::KernelThreads;
+use crate::flush::Rollback;
 use crate::location::{is_host, share_memory};
 use crate::replica::Replica;
 
@@ -44,6 +45,8 @@ pub struct StageEstimate {
     pub tied_gradients: Vec<(usize, u64)>,
     /// The parts of the figures above that stay as they are when a micro-batch has other rows.
     pub(crate) whatever_rows: WhateverRows,
+    /// The bytes of its largest parameter that is trained.
+    pub(crate) largest: u64,
 }
 
 /// What a stage holds for a micro-batch whatever its rows are, in bytes: for example copies of weights that a product packs.
@@ -88,6 +91,13 @@ impl StageEstimate {
         let of_parameters = self.gradients + self.tied_gradients.iter().map(|(_, bytes)| bytes).sum::<u64>();
         let of_parameters = of_parameters.min(backward);
         [of_parameters, backward - of_parameters]
+    }
+
+    /// The bytes that one parameter needs at most while it is stepped in place: itself and its optimizer state anew.
+    pub(crate) fn flush_in_place(&self) -> u64 {
+        let state = self.optimizer as f64 / self.gradients.max(1) as f64;
+        let [_, rest] = self.flush_parts();
+        rest.max((self.largest as f64 * (1.0 + state)) as u64)
     }
 
     /// The bytes of new parameters and optimizer states in what the flush needs, and those of everything else in it.
@@ -174,6 +184,7 @@ pub struct MemoryEstimate {
     /// What each worker holds between steps besides parameters, optimizer states and the buffers of its threads.
     pub(crate) other: Vec<u64>,
     pub(crate) threads: KernelThreads,
+    pub(crate) rollback: Rollback,
     /// With full recomputation, where that is known.
     pub(crate) recomputed: Option<Box<Self>>,
 }
@@ -246,6 +257,7 @@ pub(crate) mod tests {
             input_gradients: 0,
             tied_gradients: Vec::new(),
             whatever_rows: WhateverRows::gradients(0),
+            largest: 0,
         };
         let plan = OneFOneB.plan(activations.len(), micro_batches).unwrap();
         MemoryEstimate {
@@ -253,6 +265,7 @@ pub(crate) mod tests {
             stages: activations.iter().map(stage).collect(),
             other: vec![0; activations.len()],
             threads: KernelThreads { cores: Cores::Each(1), buffer: 0 },
+            rollback: Rollback::Kept,
             recomputed: None,
             steps: Steps::Apart,
             copies: Copies::None,

@@ -163,18 +163,44 @@ pub(crate) struct Trained<M> {
     learning_rate: ModuleLrScheduler,
     /// Until it is known that all stages have stepped.
     before: Option<Before<M>>,
+    /// Whether steps of the training can be undone.
+    rollback: Rollback,
+    /// Whether the module has made a step that cannot be undone, when it is not yet known that all stages have.
+    is_ahead: bool,
+    /// Whether the module has made a step that other stages have not.
+    is_torn: bool,
+}
+
+/// Whether every stage keeps what was before a step until all stages have made theirs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Rollback {
+    #[default]
+    Kept,
+    /// An error in the middle of the flush ends the training.
+    Off,
 }
 
 impl<M: Module> Trained<M> {
     pub(crate) fn new(
         module: M,
         precision: Precision,
-        optimizer: ModuleOptimizer,
-        learning_rate: ModuleLrScheduler,
+        (optimizer, learning_rate): (ModuleOptimizer, ModuleLrScheduler),
+        rollback: Rollback,
     ) -> Self {
         let rounding = precision.rounding(&module);
         let copy = rounding.as_ref().map(|rounding| rounding.copy_of(&module));
-        Self { module: Some(module), copy, precision, rounding, optimizer, learning_rate, before: None }
+        Self {
+            module: Some(module),
+            copy,
+            precision,
+            rounding,
+            optimizer,
+            learning_rate,
+            before: None,
+            rollback,
+            is_ahead: false,
+            is_torn: false,
+        }
     }
 
     pub(crate) fn module(&self) -> &M {
@@ -199,9 +225,14 @@ impl<M: Module> Trained<M> {
     }
 
     /// One optimizer step, at the base learning rate that it returns. It counts once all stages have made theirs.
-    pub(crate) fn step(&mut self, gradients: GradientsParams) -> f64 {
-        let (module, optimizer) = (self.module().clone(), self.optimizer.clone());
-        self.before = Some(Before { module, optimizer, learning_rate: self.learning_rate.clone() });
+    /// A rehearsal can be undone whatever the setting is.
+    pub(crate) fn step(&mut self, gradients: GradientsParams, is_rehearsal: bool) -> f64 {
+        if is_rehearsal || self.rollback == Rollback::Kept {
+            let (module, optimizer) = (self.module().clone(), self.optimizer.clone());
+            self.before = Some(Before { module, optimizer, learning_rate: self.learning_rate.clone() });
+        } else {
+            self.is_ahead = true;
+        }
         let learning_rate = self.learning_rate.step();
         let base = learning_rate.base();
         let module = self.take();
@@ -213,6 +244,7 @@ impl<M: Module> Trained<M> {
     /// All stages have stepped.
     pub(crate) fn commit(&mut self) {
         self.before = None;
+        self.is_ahead = false;
     }
 
     /// Undoes the last step, as far as it was made.
@@ -221,6 +253,12 @@ impl<M: Module> Trained<M> {
             (self.optimizer, self.learning_rate) = (before.optimizer, before.learning_rate);
             self.put(before.module);
         }
+        self.is_torn |= std::mem::take(&mut self.is_ahead);
+    }
+
+    /// Whether it has made a step that other stages have not, and that cannot be undone.
+    pub(crate) fn is_torn(&self) -> bool {
+        self.is_torn
     }
 
     /// Makes the parameters, and what its optimizer remembers of them, this thread's own.
@@ -294,11 +332,44 @@ impl<M: Module> Trained<M> {
 
     /// Whether the module is here.
     pub(crate) fn is_whole(&self) -> bool {
-        self.module.is_some()
+        self.module.is_some() && !self.is_torn
     }
 
     /// The module, unless something panicked with it.
     pub(crate) fn into_module(self) -> Option<M> {
         self.module
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(stage: usize, backwards: usize, weight: f64) -> Outcome {
+        Outcome {
+            replica: Replica::default(),
+            stage,
+            squared_norms: vec![9.0, 16.0],
+            reductions: 0,
+            culprits: Vec::new(),
+            ledger: Ledger { backwards, weight: weight.into() },
+            losses: Vec::new(),
+        }
+    }
+
+    /// Without the ledger, all other stages would step with gradients of a micro-batch less.
+    #[test]
+    fn no_verdict_is_made_of_sums_that_are_not_the_whole_step() {
+        let expected = [Ledger { backwards: 4, weight: 10.0.into() }];
+        let whole = Sums::of(&[outcome(0, 4, 10.0), outcome(1, 4, 10.0)], &expected).unwrap();
+        assert_eq!(whole.gradient_norm, 50.0_f64.sqrt());
+        for (backwards, weight) in [(3, 10.0), (5, 10.0), (4, 9.0), (0, 0.0)] {
+            for at in 0..2 {
+                let mut outcomes = [outcome(0, 4, 10.0), outcome(1, 4, 10.0)];
+                outcomes[at] = outcome(at, backwards, weight);
+                let error = Sums::of(&outcomes, &expected).map(drop).unwrap_err();
+                assert_eq!((error.stage, error.found.backwards), (at, backwards));
+            }
+        }
     }
 }

@@ -5,6 +5,7 @@ use stageline_schedule::Checked;
 
 use crate::collective::Collective;
 use crate::error::BuildError;
+use crate::flush::Rollback;
 use crate::layout::Restored;
 use crate::optimizer_state::Unfit;
 use crate::owners::Owners;
@@ -47,7 +48,7 @@ impl<In: Payload, Target: Payload> Joined<In, Target> {
         plan: &Checked,
         devices: &[Vec<Device>],
         groups: usize,
-        precision: Precision,
+        (precision, rollback): (Precision, Rollback),
         mut restored: Vec<Restored>,
     ) -> Result<PutUp<In, Target>, BuildError> {
         let (micro_batches, mut unfit) = (plan.plan().micro_batches(), Vec::new());
@@ -67,6 +68,7 @@ impl<In: Payload, Target: Payload> Joined<In, Target> {
                 replica,
                 capacity: plan.capacity(),
                 precision,
+                rollback,
                 per_group: replica.of * micro_batches / groups,
                 devices: devices.clone(),
                 routes,

@@ -9,6 +9,7 @@ use burn::tensor::Device;
 use stageline_schedule::{Action, Compute, Costs, Span, Timeline, check, simulate};
 
 use crate::estimate::{Copies, MemoryEstimate, StageEstimate, Steps, WorkerEstimate};
+use crate::flush::Rollback;
 use crate::location::{is_host, share_memory};
 use crate::replica::Replica;
 
@@ -239,6 +240,10 @@ impl Row<'_> {
         for stage in stages.iter().map(|&stage| &self.estimate.stages[stage]) {
             // Where steps overlap, sums are kept.
             let sums = if self.estimate.steps == Steps::Overlapping { stage.gradients } else { 0 };
+            if self.estimate.rollback == Rollback::Off {
+                peak = peak.max(held + stage.flush_in_place());
+                continue;
+            }
             peak = peak.max(held + stage.flush + sums);
             held += stage.optimizer + sums;
         }

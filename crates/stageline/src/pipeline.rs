@@ -28,7 +28,7 @@ use crate::batch::{Batch, BatchError, MicroBatches};
 use crate::cores::Cores;
 use crate::error::StepError;
 use crate::failure::During;
-use crate::flush::{FlushConfig, Outcome, Verdict};
+use crate::flush::{FlushConfig, Outcome, Rollback, Verdict};
 use crate::layout::{Layout, StageState};
 use crate::line::{Command, Recorded, Stepped};
 use crate::loss_scale::Scaler;
@@ -71,6 +71,8 @@ pub struct Pipeline<In: Payload, Target: Payload> {
     /// How many steps are done, those that were skipped included.
     steps: usize,
     optimizer_steps: u64,
+    /// After how many steps the last checkpoint was taken, or restored.
+    last_checkpoint: Option<usize>,
     /// Whether a step is not over, of which nobody knows any more if it is still so when something else is asked for.
     is_in_flight: bool,
     /// Why the pipeline stopped, if nobody was there to be told.
@@ -107,6 +109,7 @@ pub(crate) struct Stepping {
     pub(crate) flush: FlushConfig,
     /// Every how many steps actions are synchronised with their devices; 0 is never.
     pub(crate) synchronise_every: usize,
+    pub(crate) rollback: Rollback,
     pub(crate) watchdog: Option<Watchdog>,
     /// By stage.
     pub(crate) recompute: Arc<[Recompute]>,

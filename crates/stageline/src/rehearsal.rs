@@ -11,6 +11,7 @@ use crate::cores::KernelThreads;
 use crate::estimate::{Copies, Leaf, MemoryEstimate, StageEstimate, Steps, WhateverRows};
 use crate::events::Event;
 use crate::failure::Activity;
+use crate::flush::Rollback;
 use crate::location::{is_host, share_memory};
 use crate::memory::sent;
 use crate::precision::Precision;
@@ -22,6 +23,8 @@ pub(crate) struct Parameters {
     pub(crate) bytes: u64,
     /// Of those that it steps itself.
     gradients: u64,
+    /// Of the largest of those.
+    largest: u64,
     /// Of copies of other stages' parameters, for a micro-batch, and whose they are.
     of_copies: Vec<(usize, u64)>,
 }
@@ -47,7 +50,7 @@ impl Parameters {
     ) -> Vec<Self> {
         let mut owners = HashMap::new();
         let mut of_stage = |(stage, descriptions): (usize, &Vec<Description>)| {
-            let mut parameters = Self { bytes: 0, gradients: 0, of_copies: Vec::new() };
+            let mut parameters = Self { bytes: 0, gradients: 0, largest: 0, of_copies: Vec::new() };
             for Description { id, shape, dtype, trained, .. } in descriptions {
                 let elements: usize = shape.iter().product();
                 let copied = if dtype.is_float() { precision.bytes() } else { 0 };
@@ -59,7 +62,9 @@ impl Parameters {
                     let each = if copied > 0 { copied } else { dtype.size() };
                     parameters.of_copies.push((owner, (elements * each) as u64));
                 } else if *trained {
-                    parameters.gradients += (elements * size_of::<f32>()) as u64;
+                    let bytes = (elements * size_of::<f32>()) as u64;
+                    parameters.gradients += bytes;
+                    parameters.largest = parameters.largest.max(bytes);
                 }
             }
             parameters
@@ -77,6 +82,7 @@ pub(crate) struct Rehearsal<'a> {
     /// In how many groups gradients are summed.
     pub(crate) groups: usize,
     pub(crate) threads: KernelThreads,
+    pub(crate) rollback: Rollback,
     /// Whether optimizers have stepped before.
     pub(crate) stepped: bool,
     /// Of each worker of the first replica.
@@ -99,12 +105,13 @@ impl Rehearsal<'_> {
     pub(crate) fn estimate(self) -> Option<MemoryEstimate> {
         let stages = (0..self.stages.len()).map(|stage| self.stage(stage)).collect::<Option<Vec<_>>>()?;
         let other = self.rows.iter().map(|row| self.other(row, &stages)).collect::<Option<Vec<_>>>()?;
-        let (steps, copies, groups, threads) = (Steps::Apart, Copies::None, self.groups, self.threads);
+        let (steps, copies, groups) = (Steps::Apart, Copies::None, self.groups);
+        let (threads, rollback) = (self.threads, self.rollback);
         let leaf =
             |(device, parameters): &(Device, Parameters)| Leaf { device: device.clone(), parameters: parameters.bytes };
         let leaves = self.elsewhere.iter().map(|stages| stages.iter().map(leaf).collect()).collect();
         let plan = Arc::new(self.plan);
-        Some(MemoryEstimate { plan, stages, other, threads, leaves, groups, recomputed: None, steps, copies })
+        Some(MemoryEstimate { plan, stages, other, threads, rollback, leaves, groups, recomputed: None, steps, copies })
     }
 
     /// What a worker holds when all is undone, besides what is known of its stages and of its threads.
@@ -161,6 +168,7 @@ impl Rehearsal<'_> {
                 parameters.gradients + tied_gradients.iter().map(|(_, bytes)| bytes).sum::<u64>(),
             ),
             tied_gradients,
+            largest: parameters.largest,
         })
     }
 

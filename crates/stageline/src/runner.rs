@@ -70,6 +70,8 @@ pub(crate) trait Runner: Send {
     fn state(&self) -> StageState;
     /// Whether its module is there: a panic may have taken it.
     fn is_whole(&self) -> bool;
+    /// Whether it has made a step that other stages have not, and cannot undo it.
+    fn is_torn(&self) -> bool;
     fn into_module(self: Box<Self>) -> Option<ErasedModule>;
 }
 

@@ -6,7 +6,7 @@ use burn::optim::ModuleOptimizer;
 use burn::tensor::Device;
 
 use crate::collective::Collective;
-use crate::flush::Trained;
+use crate::flush::{Rollback, Trained};
 use crate::fork::fork;
 use crate::layout::Restored;
 use crate::optimizer_state::Unfit;
@@ -47,7 +47,8 @@ impl<M: Module> Unplaced<M> {
     pub(crate) fn place(&self, site: &mut Site) -> (Seat, Trained<M>) {
         let seat = site.seat(self.stage);
         let module = unify(fork(self.module.clone(), &seat.device));
-        let mut trained = Trained::new(module, site.precision, self.optimizer.clone(), self.learning_rate.clone());
+        let mut trained =
+            Trained::new(module, site.precision, (self.optimizer.clone(), self.learning_rate.clone()), site.rollback);
         match site.restored.get_mut(self.stage) {
             Some(restored) if seat.collective.is_root() => {
                 site.unfit.extend(trained.restore(restored).err().unwrap_or_default());
@@ -64,6 +65,7 @@ pub(crate) struct Site {
     pub(crate) replica: Replica,
     pub(crate) capacity: usize,
     pub(crate) precision: Precision,
+    pub(crate) rollback: Rollback,
     pub(crate) per_group: usize,
     pub(crate) devices: Vec<Device>,
     /// From each stage to the next.

@@ -399,7 +399,7 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
         };
         let examination = examine.then(|| Examination::before(module, &gradients));
         let gradients = scaling.apply(module, gradients);
-        let learning_rate = Some(self.trained.step(gradients));
+        let learning_rate = Some(self.trained.step(gradients, !verdict.counts()));
         let module = self.trained.module();
         let health = examination.map(|before| before.after(self.stage, module, &self.trained.second_moments()));
         if verdict.counts() {
@@ -435,6 +435,10 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
 
     fn is_whole(&self) -> bool {
         self.trained.is_whole()
+    }
+
+    fn is_torn(&self) -> bool {
+        self.trained.is_torn()
     }
 
     fn into_module(self: Box<Self>) -> Option<ErasedModule> {

@@ -164,6 +164,7 @@ impl MemoryEstimate {
             joined.parameters += stage.parameters;
             joined.gradients += stage.gradients;
             joined.optimizer += stage.optimizer;
+            joined.largest = joined.largest.max(stage.largest);
             joined.forward = joined.forward.max(stage.forward);
             // A micro-batch has the gradients of all parameters, and goes through one layer at a time; as an optimizer does.
             let beside =

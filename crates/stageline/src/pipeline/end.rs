@@ -36,7 +36,13 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             let stages = self.ended.iter().map(|runner| (runner.stage(), runner.device()));
             self.out_of_reach = stuck(stages, patience.unwrap_or(AFTER_AN_ERROR));
         }
-        error.or_else(|| self.stop.take_error()).unwrap_or(StepError::Stopped { during: self.during })
+        let error = error.or_else(|| self.stop.take_error()).unwrap_or(StepError::Stopped { during: self.during });
+        match self.ended.iter().find(|runner| runner.is_torn()) {
+            Some(runner) => {
+                StepError::Torn { stage: runner.stage(), cause: Box::new(error), checkpoint: self.last_checkpoint }
+            }
+            None => error,
+        }
     }
 
     /// Ends the threads. Workers in the middle of a step may wait for each other, so they are stopped first.

@@ -139,9 +139,10 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         rows.truncate(self.plan().workers());
         let (stepped, groups) = (self.optimizer_steps > 0, self.groups);
         let buffer = self.workers.iter().map(|worker| worker.packing_buffer).max().unwrap_or(0);
-        let threads = KernelThreads { cores: self.cores, buffer };
+        let (threads, rollback) = (KernelThreads { cores: self.cores, buffer }, self.stepping.rollback);
         let (stages, elsewhere) = (&self.stages[0], &self.stages[1..]);
-        let rehearsal = Rehearsal { plan: self.plan().clone(), stages, elsewhere, groups, threads, stepped, rows };
+        let rehearsal =
+            Rehearsal { plan: self.plan().clone(), stages, elsewhere, groups, threads, rollback, stepped, rows };
         let backwards = rehearsal.backwards();
         Ok(rehearsal.estimate().map(|estimate| (estimate, backwards)))
     }

@@ -63,12 +63,14 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             optimizer_steps: self.optimizer_steps,
             loss_scale: self.stepping.scaler.state(),
         };
+        self.last_checkpoint = Some(self.steps);
         Ok(self.layout.checkpoint(progress, states))
     }
 
     /// Goes on from there.
     pub(crate) fn resume(&mut self, progress: Progress) {
         self.steps = progress.steps as usize;
+        self.last_checkpoint = Some(self.steps);
         self.stop.commit(self.steps).expect("nothing runs yet");
         self.optimizer_steps = progress.optimizer_steps;
     }

@@ -79,6 +79,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             longest: Duration::ZERO,
             steps: 0,
             optimizer_steps: 0,
+            last_checkpoint: None,
             is_in_flight: false,
             unsaid: None,
             last_end: Instant::now(),

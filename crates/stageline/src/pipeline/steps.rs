@@ -8,7 +8,7 @@ use super::train::Begun;
 use crate::batch::{Batch, BatchError, MicroBatches};
 use crate::error::StepError;
 use crate::failure::During;
-use crate::flush::Flush;
+use crate::flush::{Flush, Rollback};
 use crate::payload::Payload;
 use crate::report::StepReport;
 
@@ -90,7 +90,8 @@ impl<In: Payload, Target: Payload, I: Iterator<Item = Batch<In, Target>>> Steps<
         let Some(batch) = self.next.take() else { return Ok(()) };
         self.pipeline.running()?;
         // The reduction of every step waits for all replicas.
-        let ahead = self.pipeline.replicas() == 1 && self.pipeline.as_assumed && {
+        let can_be_undone = self.pipeline.stepping.rollback == Rollback::Kept;
+        let ahead = self.pipeline.replicas() == 1 && can_be_undone && self.pipeline.as_assumed && {
             self.look();
             matches!(self.next, Some(Ok(_)))
         };

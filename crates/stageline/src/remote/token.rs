@@ -37,6 +37,21 @@ impl Token {
         }
     }
 
+    /// Whether users other than the owner of a file may read it; false where the system has no such permissions.
+    #[cfg(feature = "serve")]
+    pub fn others_can_read(path: &Path) -> bool {
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            std::fs::metadata(path).is_ok_and(|file| file.permissions().mode() & 0o044 != 0)
+        }
+        #[cfg(not(unix))]
+        {
+            let _ = path;
+            false
+        }
+    }
+
     #[cfg(feature = "serve")]
     fn create(path: &Path) -> io::Result<Self> {
         use std::io::Write;
@@ -68,5 +83,29 @@ impl Token {
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Token(..)")
+    }
+}
+
+#[cfg(test)]
+#[cfg(all(unix, feature = "serve"))]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_token_that_others_can_read_is_noticed() {
+        let path = std::env::temp_dir().join(format!("stageline-token-{}", std::process::id()));
+        let _ = fs::remove_file(&path);
+        let token = Token::read_or_create(&path).unwrap();
+        assert!(!Token::others_can_read(&path), "it is made for its owner");
+        for (mode, others) in [(0o640, true), (0o604, true), (0o600, false)] {
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            assert_eq!(Token::others_can_read(&path), others, "{mode:o}");
+        }
+        assert!(Token::read(&path).unwrap() == token);
+        fs::remove_file(&path).unwrap();
+        assert!(!Token::others_can_read(&path));
     }
 }
