@@ -13,8 +13,13 @@ import sys
 from dataclasses import dataclass
 
 HALF = 2  # bytes of a number in bf16
-STATES = 16  # bytes a parameter: bf16 weight and gradient, f32 weight and both moments of Adam
-SUM = 4  # bytes of a gradient that is summed in f32
+SUM = 4  # bytes of a gradient, because micro-batches are summed in f32
+WEIGHT = 4  # bytes of a parameter, because the optimizer steps it in f32
+MOMENTS = 8  # bytes a parameter, because AdamW remembers two f32 moments of each
+# The next three are the states of AdamW in mixed precision, in bytes a parameter.
+COMPUTING = HALF + WEIGHT + SUM + MOMENTS  # 18, because the stage computes with a bf16 copy of each parameter
+ROLLBACK = COMPUTING + WEIGHT + MOMENTS  # 30, because old values stay beside new ones; an upper bound, as sums are freed
+IN_PLACE = COMPUTING  # 18, because with `.rollback(false)` new values replace the old ones, parameter by parameter
 
 
 @dataclass
@@ -118,13 +123,18 @@ def table(program, training, chunks):
     print(f"\n### {training.name}: P = {training.stages}, M = {training.micro_batches}\n")
     print(f"A stage takes {training.stage_ms():.0f} ms for a micro-batch; {training.boundary_bytes() / 1e6:.0f} MB cross "
           f"each boundary each way, {1e3 * training.boundary_bytes() / training.stage_ms() / 1e9:.2f} GB/s.\n")
-    held = training.activation_bytes() / 1e9
-    if held:
+    live_gb = training.activation_bytes() / 1e9
+    computing, rollback, in_place = (states(training, each) for each in (COMPUTING, ROLLBACK, IN_PLACE))
+    if live_gb:
         ring, root = training.reduction_seconds()
-        print(f"Each of its GPUs holds {held:.1f} GB of a live micro-batch, and {states(training):.0f} GB of states. The sums of "
+        print(f"A live micro-batch takes {live_gb:.1f} GB of each GPU of the stage. States take {computing:.0f} GB "
+              f"while computing; at the flush, {rollback:.0f} GB with rollback and {in_place:.0f} GB without. The sums of "
               f"{training.replicas} replicas take {ring:.2f} s a step in a ring, and {root:.0f} s by one of them.\n")
-    print("| schedule | bubble | step, s | live micro-batches, most and least |" + (" GB a GPU |" if held else ""))
-    print("| --- | --- | --- | --- |" + (" --- |" if held else ""))
+    columns = ["schedule", "bubble", "step, s", "live micro-batches, most and least"]
+    if live_gb:
+        columns += ["activations, GB a GPU", "peak with rollback, GB", "peak without, GB"]
+    print("| " + " | ".join(columns) + " |")
+    print("|" + " --- |" * len(columns))
     for schedule, fewest in SCHEDULES:
         for V in chunks if schedule == "interleaved" else [fewest]:
             found = simulate(program, training, schedule, V)
@@ -132,20 +142,25 @@ def table(program, training, chunks):
             parts = V if schedule == "interleaved" else 2 if schedule in ("zb-v", "dualpipe-v", "v-half", "v-min") else 1
             live = [live / parts for live in found["peak_live"]]
             name = f"{schedule}, V = {V}" if schedule == "interleaved" else schedule
-            print(f"| {name} | {found['bubble_total']:.4f} | {found['step_ms'] / 1e3:.2f} | "
-                  f"{max(live):.4g}, {min(live):.4g} |" + (f" {max(live) * held:.0f} |" if held else ""))
+            cells = [name, f"{found['bubble_total']:.4f}", f"{found['step_ms'] / 1e3:.2f}", f"{max(live):.4g}, {min(live):.4g}"]
+            if live_gb:
+                activations = max(live) * live_gb
+                # No activations are live at the flush.
+                peaks = [max(computing + activations, flush) for flush in (rollback, in_place)]
+                cells += [f"{gb:.0f}" for gb in (activations, *peaks)]
+            print("| " + " | ".join(cells) + " |")
 
 
-def states(training):
-    """GB a GPU."""
-    return STATES * training.parameters / (training.tensor * training.stages) / 1e9
+def states(training, bytes_a_parameter):
+    """Returns the GB of states on each GPU of a stage."""
+    return bytes_a_parameter * training.parameters / (training.tensor * training.stages) / 1e9
 
 
 def overview(program):
     print("\n### GPT, Megatron-LM\n")
-    print("| parameters | P | M | V | 1F1B | interleaved | ZB-H1 | ZB-V | GB/s each way | states a GPU | R | "
-          "sums in a ring, by one | step, s |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    print("| parameters | P | M | V | 1F1B | interleaved | ZB-H1 | ZB-V | GB/s each way | states a GPU while computing | "
+          "at the flush with rollback, without | R | sums in a ring, by one | step, s |")
+    print("|" + " --- |" * 14)
     for training in MEGATRON:
         V = training.layers // training.stages
         found = [simulate(program, training, schedule, V) for schedule in ("1f1b", "interleaved", "zb-h1", "zb-v")]
@@ -153,7 +168,8 @@ def overview(program):
         rate = 1e3 * training.boundary_bytes() / training.stage_ms() / 1e9
         print(f"| {training.parameters / 1e9:.4g}e9 | {training.stages} | {training.micro_batches} | {V} | "
               + " | ".join(f"{each['bubble_total']:.4f}" for each in found)
-              + f" | {rate:.2f} | {states(training):.0f} GB | {training.replicas} | {ring:.2f} s, {root:.0f} s | "
+              + f" | {rate:.2f} | {states(training, COMPUTING):.0f} GB | {states(training, ROLLBACK):.0f} GB, "
+              f"{states(training, IN_PLACE):.0f} GB | {training.replicas} | {ring:.2f} s, {root:.0f} s | "
               f"{found[0]['step_ms'] / 1e3:.1f} |")
 
 
