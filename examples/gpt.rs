@@ -72,7 +72,11 @@ const STALLED: u8 = 3;
 fn main() -> ExitCode {
     let Err(error) = run() else { return ExitCode::SUCCESS };
     eprintln!("Error: {error:?}");
-    match error.downcast_ref::<StepError>() {
+    let mut cause = error.downcast_ref::<StepError>();
+    while let Some(StepError::Torn { cause: inner, .. }) = cause {
+        cause = Some(inner);
+    }
+    match cause {
         Some(StepError::Stalled(_)) => ExitCode::from(STALLED),
         _ => ExitCode::FAILURE,
     }

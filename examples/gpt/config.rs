@@ -151,6 +151,7 @@ fn toml_text(name: &str, value: &toml::Value) -> Result<String> {
         toml::Value::String(text) => text.clone(),
         toml::Value::Integer(number) => number.to_string(),
         toml::Value::Float(number) => number.to_string(),
+        toml::Value::Boolean(value) => value.to_string(),
         toml::Value::Array(values) => {
             let texts = values.iter().map(|value| toml_text(name, value)).collect::<Result<Vec<_>>>()?;
             texts.join(",")

@@ -70,7 +70,8 @@ struct Saboteur(AtomicU64);
 
 impl Subscriber for Saboteur {
     fn enabled(&self, metadata: &Metadata) -> bool {
-        let warns = *metadata.level() == Level::WARN && metadata.target().starts_with("stageline::pipeline");
+        let warns = *metadata.level() == Level::WARN
+            && ["stageline::pipeline", "stageline::stage_runner"].iter().any(|of| metadata.target().starts_with(of));
         warns || metadata.target() == "stageline::worker" && metadata.is_span()
     }
 
@@ -108,8 +109,14 @@ impl Subscriber for Saboteur {
         }
     }
 
-    fn event(&self, _: &Event) {
-        WARNINGS.fetch_add(1, Ordering::Relaxed);
+    fn event(&self, event: &Event) {
+        if event.metadata().target().starts_with("stageline::pipeline") {
+            WARNINGS.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let mut message = Message::default();
+        event.record(&mut message);
+        COMPLAINTS.lock().unwrap().push(message.0);
     }
     fn record(&self, id: &span::Id, values: &span::Record) {
         let mut noted = NOTED.lock().unwrap();
@@ -134,6 +141,20 @@ impl Visit for Noted {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         if field.name() == "action" {
             self.action = format!("{value:?}");
+        }
+    }
+}
+
+/// What stages have warned of.
+static COMPLAINTS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+#[derive(Default)]
+struct Message(String);
+
+impl Visit for Message {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        if field.name() == "message" {
+            self.0 = format!("{value:?}");
         }
     }
 }
@@ -353,6 +374,63 @@ fn each_point(mut with: impl FnMut(&Case, Point) + Send + 'static) {
     }
 }
 
+/// A layer that is marked for recomputation, or a linear layer of burn's, whose backward cannot be split.
+#[derive(burn::module::Module, Debug)]
+struct Odd {
+    marked: mlp::Layer,
+    plain: burn::nn::Linear,
+    #[module(skip)]
+    detaches: bool,
+}
+
+impl stageline::Stage for Odd {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        let input = if self.detaches { input.inner().autodiff() } else { input };
+        let marked = stageline::nn::block(&self.marked, input, |layer, input| stageline::Stage::forward(layer, input));
+        self.plain.forward(marked)
+    }
+}
+
+/// What is asked for and cannot be done is said once, with the place and what to do.
+#[test]
+fn recomputation_and_split_backwards_that_do_nothing_are_reported() {
+    use stageline::Recompute;
+    let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    listen();
+    let complaints = |recompute, schedule: Scheduled, detaches| {
+        let Mlp { mut layers, error } = Mlp::new(3, WIDTH, 1);
+        let plain = burn::nn::LinearConfig::new(WIDTH, WIDTH).init(&device().autodiff());
+        let odd = Odd { marked: layers.pop().unwrap(), plain, detaches };
+        let config = || mlp::config().recompute(recompute);
+        let chain = Pipeline::builder().stage(layers.pop().unwrap(), config()).stage(odd, config());
+        let mut pipeline = chain.loss(error, config()).schedule(schedule).micro_batches(3).build().unwrap();
+        COMPLAINTS.lock().unwrap().clear();
+        for step in 0..2 {
+            let (input, target) = Mlp::batch(6, WIDTH, false, step);
+            pipeline.step(Batch::new(input, target)).unwrap();
+        }
+        drop(pipeline);
+        let mut complaints = std::mem::take(&mut *COMPLAINTS.lock().unwrap());
+        complaints.sort();
+        complaints
+    };
+    assert_eq!(complaints(Recompute::Nothing, &OneFOneB, false), [""; 0]);
+    let not_split = "the backward of `plain.weight` in stage 1, and of 1 more of its parameters, is not split";
+    let found = complaints(Recompute::Nothing, &ZbH1, false);
+    assert!(found.len() == 1 && found[0].starts_with(not_split), "{found:?}");
+    let found = complaints(Recompute::Full, &OneFOneB, false);
+    let unmarked = |stage| format!("stage {stage} recomputes nothing: it has no part that the policy names");
+    assert!(found.len() == 2 && found[0].starts_with(&unmarked(0)) && found[1].starts_with(&unmarked(2)), "{found:?}");
+    let found = complaints(Recompute::Full, &OneFOneB, true);
+    let untracked = "stage 1 recomputes nothing: the inputs of all its marked parts are outside the graph";
+    assert!(found.len() == 3 && found.iter().any(|complaint| complaint.starts_with(untracked)), "{found:?}");
+    let found = complaints(Recompute::Selective, &OneFOneB, false);
+    assert!(found.len() == 3 && found[1].starts_with(&unmarked(1)), "{found:?}");
+}
+
 /// Subscribers find the micro-batch of every action, and how long it waited for others.
 #[test]
 fn spans_of_actions_have_their_micro_batch_and_their_wait() {
@@ -417,7 +495,11 @@ fn without_rollback_a_panic_in_the_flush_ends_the_training_and_names_the_last_ch
     let error = pipeline.step(batch(3)).unwrap_err();
     assert!(matches!(error, StepError::Torn { stage: 0, checkpoint: Some(2), .. }), "{error}");
     let message = error.to_string();
-    assert!(message.contains("sabotage") && message.ends_with("resume from the checkpoint after 2 steps"), "{message}");
+    assert!(
+        message.contains("sabotage")
+            && message.ends_with("resume from the checkpoint after 2 steps, the last one that was taken"),
+        "{message}"
+    );
     assert!(matches!(pipeline.checkpoint(), Err(StepError::Lost { stage: 0 })));
 }
 

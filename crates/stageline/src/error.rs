@@ -217,12 +217,14 @@ pub enum StepError {
         "the pipeline is given up: {0}\nlook at what the stages at work do, or give it more time with `.watchdog(...)`"
     )]
     Stalled(Box<Stall>),
-    /// A stage has made a step that others have not, and keeps no copy of what was before
+    /// A stage has made a step that others may not have made, and keeps no copy of what was before
     /// ([`rollback`](crate::PipelineBuilder::rollback)).
     #[error(
-        "{cause}; stage {stage} has made the step that failed, other stages have not, and without rollback it cannot be undone: \
+        "{cause}; stage {stage} has made the step that failed, other stages may not have, and without rollback it cannot be undone: \
          resume from {}",
-        checkpoint.map_or("the beginning, as no checkpoint was taken".to_owned(), |steps| format!("the checkpoint after {steps} steps"))
+        checkpoint.map_or("the beginning, as no checkpoint was taken".to_owned(), |steps| {
+            format!("the checkpoint after {steps} steps, the last one that was taken")
+        })
     )]
     Torn {
         /// The first stage that has made it.

@@ -42,11 +42,16 @@ impl Half {
         self.gradients = sum.gradients;
     }
 
-    /// Whether a parameter has several gradients, which are added to each other before they are added to other micro-batches'.
-    fn is_several<M: Module>(&self, module: &M) -> bool {
+    /// The parameters whose gradients are computed.
+    pub(crate) fn computed<M: Module>(&self, module: &M) -> HashSet<ParamId> {
         let mut known = Known { gradients: &self.gradients, ids: HashSet::new() };
         module.visit(&mut known);
-        let mut seen = known.ids;
+        known.ids
+    }
+
+    /// Whether a parameter has several gradients, which are added to each other before they are added to other micro-batches'.
+    fn is_several<M: Module>(&self, module: &M) -> bool {
+        let mut seen = self.computed(module);
         self.deferred.iter().flat_map(|deferred| &deferred.ids).any(|id| !seen.insert(*id))
     }
 }

@@ -81,9 +81,11 @@ pub enum ModuleError {
         /// The stage.
         stage: usize,
     },
-    /// Its thread did not end, or panicked outside any action.
+    /// Its thread did not end, or panicked outside any action; or it has made a step that other stages may not have made, and keeps
+    /// no copy of what was before.
     #[error(
-        "the module of stage {stage} is lost: its thread did not end, or panicked outside any action; start from a checkpoint"
+        "the module of stage {stage} is lost: its thread did not end, or panicked outside any action, or it has made a step that \
+         cannot be undone; start from a checkpoint"
     )]
     Lost {
         /// The stage.

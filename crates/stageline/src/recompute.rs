@@ -65,11 +65,51 @@ thread_local! {
     static POLICY: Cell<Recompute> = const { Cell::new(Recompute::Nothing) };
     /// Whether the forward on this thread is one that was computed before.
     static AGAIN: Cell<bool> = const { Cell::new(false) };
+    /// What has become of marked parts in the forward on this thread.
+    static PARTS: Cell<Parts> = const { Cell::new(Parts { recomputed: 0, untracked: 0, unsupported: 0 }) };
     /// The gradients of parameters of parts that were computed again.
     static BESIDE: RefCell<Option<Sum>> = const { RefCell::new(None) };
 }
 
+/// What became of the parts that a forward marked for recomputation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Parts {
+    /// Parts that will be recomputed.
+    recomputed: usize,
+    /// Parts that are kept, because their input is not part of a graph.
+    untracked: usize,
+    /// Parts that are kept, because their backend has no operations of ours, or burn's own checkpointing is on.
+    unsupported: usize,
+}
+
+impl Parts {
+    /// Why nothing is recomputed although it was asked for, and what to do; `None` if something is.
+    pub(crate) fn complaint(self) -> Option<&'static str> {
+        match self {
+            Self { recomputed: 1.., .. } => None,
+            Self { unsupported: 1.., .. } => Some(
+                "its device is of a backend that this build has no operations for, or burn's gradient checkpointing is on; \
+                 place it on a CPU or a CUDA device, and turn burn's off",
+            ),
+            Self { untracked: 1.., .. } => Some(
+                "the inputs of all its marked parts are outside the graph; mark parts behind a layer with parameters, and \
+                 do not detach their inputs",
+            ),
+            Self { .. } => {
+                Some("it has no part that the policy names; mark its parts by `nn::block` or `nn::selective`")
+            }
+        }
+    }
+}
+
 impl Recompute {
+    /// Runs a stage's forward, and says what became of the parts that it marks.
+    pub(crate) fn counting<R>(self, forward: impl FnOnce() -> R) -> (R, Parts) {
+        PARTS.set(Parts::default());
+        let result = self.during(forward);
+        (result, PARTS.take())
+    }
+
     /// Runs a stage's forward.
     pub(crate) fn during<R>(self, forward: impl FnOnce() -> R) -> R {
         during(&POLICY, self, forward)
@@ -152,12 +192,23 @@ fn part<M: Module + 'static, const D: usize, const E: usize>(
     input: Tensor<D>,
     forward: impl Fn(&M, Tensor<D>) -> Tensor<E> + Send + 'static,
 ) -> Tensor<E> {
+    if !Recompute::takes(mark) {
+        return forward(module, input);
+    }
+    let note = |count: fn(&mut Parts)| {
+        let mut parts = PARTS.get();
+        count(&mut parts);
+        PARTS.set(parts);
+    };
     // What nothing flows back through has no place in the graph.
-    if !Recompute::takes(mark) || !input.is_tracked() {
+    if !input.is_tracked() {
+        note(|parts| parts.untracked += 1);
         return forward(module, input);
     }
     let mut forward = Some(forward);
-    of_their_backend!(again_later, module, &input, &mut forward).unwrap_or_else(|| {
+    let output = of_their_backend!(again_later, module, &input, &mut forward);
+    note(if output.is_some() { |parts| parts.recomputed += 1 } else { |parts| parts.unsupported += 1 });
+    output.unwrap_or_else(|| {
         let forward = forward.take().expect("a backend that takes it gives something");
         forward(module, input)
     })

@@ -21,7 +21,7 @@ use crate::layout::StageState;
 use crate::link::{Upstream, Weighted};
 use crate::norm::SquaredNorms;
 use crate::placing::place;
-use crate::recompute::gather;
+use crate::recompute::{Recompute, gather};
 use crate::replica::Replica;
 use crate::runner::{Conclusion, ErasedModule, Interrupt, Runner};
 use crate::shown::show;
@@ -30,6 +30,7 @@ use crate::slots::Slots;
 use crate::stage::BoxError;
 use crate::stop::{Stopped, Waits};
 use crate::tape::{LeafGradients, Leaves, track};
+use crate::tensors::describe;
 use crate::threads::Receiver;
 use crate::tie::Ties;
 use crate::turns::Turns;
@@ -78,8 +79,16 @@ pub(crate) struct StageRunner<M, K: Sink<M>> {
     reductions: usize,
     /// Of the pass.
     turns: Arc<Turns>,
+    warned: Warned,
     /// Whether its parameters are its thread's own, and copies of other stages' have had their first value.
     settled: bool,
+}
+
+/// The warnings that a stage has given, each of which comes once.
+#[derive(Default)]
+struct Warned {
+    recompute: bool,
+    split: bool,
 }
 
 /// One live micro-batch.
@@ -112,6 +121,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
             reductions: 0,
             turns: Arc::default(),
             settled: false,
+            warned: Warned::default(),
             replica,
             stage,
             device,
@@ -162,7 +172,14 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         let weighted = Weighted { payload, weight: weight.clone() };
         let recompute = context.recompute[self.stage];
         let forward = || samples.during(|| sink.forward(module, weighted, micro_batch));
-        let residual = recompute.during(forward)?;
+        let (residual, parts) = recompute.counting(forward);
+        let residual = residual?;
+        if recompute != Recompute::Nothing
+            && let Some(complaint) = parts.complaint().filter(|_| !std::mem::replace(&mut self.warned.recompute, true))
+        {
+            let (stage, replica) = (self.stage, self.replica.index);
+            tracing::warn!(stage, replica, %recompute, "stage {stage} recomputes nothing: {complaint}");
+        }
         self.tape.put(micro_batch, Taped { input, residual, weight });
         match given {
             Some(Soundness::NaN) if matches!(self.source, Source::Batch(_)) => self.blame(micro_batch, Origin::Input),
@@ -202,8 +219,32 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         // What other stages wait for does not wait.
         let exempt = self.ties.ids().collect();
         let half = self.differentiate(micro_batch, waits, Some(exempt))?;
+        if !std::mem::replace(&mut self.warned.split, true) {
+            self.warn_of_whole_backwards(&half.0);
+        }
         self.halves.put(micro_batch, half);
         Ok(())
+    }
+
+    /// Warns once of parameters whose gradients are computed in the first half of a backward that the plan splits: their layers, such
+    /// as burn's own, cannot split it, and the second half has nothing to fill idle time with.
+    fn warn_of_whole_backwards(&self, half: &Half) {
+        let shared: HashSet<_> = self.ties.ids().collect();
+        let module = self.trained.computing();
+        let computed = half.computed(module);
+        let at_once =
+            describe(module).into_iter().filter(|found| computed.contains(&found.id) && !shared.contains(&found.id));
+        let paths: Vec<_> = at_once.map(|found| found.path).collect();
+        if let Some(first) = paths.first() {
+            let (stage, replica, more) = (self.stage, self.replica.index, paths.len() - 1);
+            tracing::warn!(
+                stage,
+                replica,
+                "the backward of `{first}` in stage {stage}, and of {more} more of its parameters, is not split: make the layers \
+                 that have them from `stageline::nn::{{Linear, Embedding, LayerNorm}}` (adapters of LoRA are never split), or take a \
+                 schedule without split backwards"
+            );
+        }
     }
 
     /// The rest.
@@ -442,6 +483,9 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
     }
 
     fn into_module(self: Box<Self>) -> Option<ErasedModule> {
+        if self.trained.is_torn() {
+            return None;
+        }
         let module = self.trained.into_module()?;
         Some(ErasedModule { module: Box::new(module), type_name: type_name::<M>() })
     }
