@@ -70,9 +70,10 @@ struct Saboteur(AtomicU64);
 
 impl Subscriber for Saboteur {
     fn enabled(&self, metadata: &Metadata) -> bool {
-        let warns = *metadata.level() == Level::WARN
-            && ["stageline::pipeline", "stageline::stage_runner"].iter().any(|of| metadata.target().starts_with(of));
-        warns || metadata.target() == "stageline::worker" && metadata.is_span()
+        let (level, target) = (*metadata.level(), metadata.target());
+        let warns = level == Level::WARN && target.starts_with("stageline::pipeline");
+        let complains = level <= Level::INFO && target == "stageline::stage_runner";
+        warns || complains || metadata.target() == "stageline::worker" && metadata.is_span()
     }
 
     fn new_span(&self, attributes: &span::Attributes) -> span::Id {

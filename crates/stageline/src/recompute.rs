@@ -83,6 +83,11 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
+    /// Whether the forward has marked nothing that the policy names: a stage of embeddings alone, for example.
+    pub(crate) fn are_none(self) -> bool {
+        self == Self::default()
+    }
+
     /// Why nothing is recomputed although it was asked for, and what to do; `None` if something is.
     pub(crate) fn complaint(self) -> Option<&'static str> {
         match self {

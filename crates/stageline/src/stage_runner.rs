@@ -178,7 +178,11 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
             && let Some(complaint) = parts.complaint().filter(|_| !std::mem::replace(&mut self.warned.recompute, true))
         {
             let (stage, replica) = (self.stage, self.replica.index);
-            tracing::warn!(stage, replica, %recompute, "stage {stage} recomputes nothing: {complaint}");
+            if parts.are_none() {
+                tracing::info!(stage, replica, %recompute, "stage {stage} recomputes nothing: {complaint}");
+            } else {
+                tracing::warn!(stage, replica, %recompute, "stage {stage} recomputes nothing: {complaint}");
+            }
         }
         self.tape.put(micro_batch, Taped { input, residual, weight });
         match given {
@@ -227,15 +231,22 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
     }
 
     /// Warns once of parameters whose gradients are computed in the first half of a backward that the plan splits: their layers, such
-    /// as burn's own, cannot split it, and the second half has nothing to fill idle time with.
+    /// as burn's own, cannot split it, and the second half has nothing to fill idle time with. A few, such as a table of positions
+    /// that is added, do not matter.
     fn warn_of_whole_backwards(&self, half: &Half) {
         let shared: HashSet<_> = self.ties.ids().collect();
         let module = self.trained.computing();
         let computed = half.computed(module);
-        let at_once =
-            describe(module).into_iter().filter(|found| computed.contains(&found.id) && !shared.contains(&found.id));
-        let paths: Vec<_> = at_once.map(|found| found.path).collect();
-        if let Some(first) = paths.first() {
+        let (mut all, mut whole, mut paths) = (0, 0, Vec::new());
+        for found in describe(module).into_iter().filter(|found| found.trained) {
+            let elements: usize = found.shape.iter().product();
+            all += elements;
+            if computed.contains(&found.id) && !shared.contains(&found.id) {
+                whole += elements;
+                paths.push(found.path);
+            }
+        }
+        if let Some(first) = paths.first().filter(|_| whole > all / 10) {
             let (stage, replica, more) = (self.stage, self.replica.index, paths.len() - 1);
             tracing::warn!(
                 stage,
