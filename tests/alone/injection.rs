@@ -390,7 +390,7 @@ impl stageline::Stage for Odd {
 
     fn forward(&self, input: Tensor<2>) -> Tensor<2> {
         let input = if self.detaches { input.inner().autodiff() } else { input };
-        let marked = stageline::nn::block(&self.marked, input, |layer, input| stageline::Stage::forward(layer, input));
+        let marked = stageline::nn::block(&self.marked, input, stageline::Stage::forward);
         self.plain.forward(marked)
     }
 }

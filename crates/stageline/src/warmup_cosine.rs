@@ -32,7 +32,7 @@ const TAKEN: &str = "taken";
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct WarmupCosine {
     peak: f64,
     lowest: f64,

@@ -23,6 +23,13 @@ use crate::stop::{Stop, Stopped, Waits};
 use crate::threads::{JoinHandle, bounded, kernels, spawn};
 use crate::watchdog::Post;
 
+/// A worker's thread, which gives its stages back when it ends.
+pub(crate) struct Started {
+    pub(crate) thread: JoinHandle<Vec<Box<dyn Runner>>>,
+    /// Bytes of the buffer for products that each of its kernel threads keeps.
+    pub(crate) packing_buffer: u64,
+}
+
 /// The interpreter of one row of a plan.
 pub(crate) struct Worker {
     replica: Replica,
@@ -67,8 +74,7 @@ impl Worker {
 
     /// Starts the thread, named after its first stage, with a pool of `cores` threads (itself one of them) for the
     /// kernels that run on it. It ends when the caller drops its command channel or the pipeline stops.
-    /// Gives the bytes of the buffer for products that each of them keeps, too.
-    pub(crate) fn spawn(mut self, cores: usize) -> Result<(JoinHandle<Vec<Box<dyn Runner>>>, u64), BuildError> {
+    pub(crate) fn spawn(mut self, cores: usize) -> Result<Started, BuildError> {
         let worker = self.index;
         let name = match (self.diary.stage, self.replica) {
             (stage, Replica { of: 1, .. }) => format!("stage-{stage}"),
@@ -99,7 +105,7 @@ impl Worker {
         });
         let thread = thread.map_err(|cause| BuildError::Spawn { worker, cause })?;
         match is_ready.recv() {
-            Ok(Ok(packing_buffer)) => Ok((thread, packing_buffer)),
+            Ok(Ok(packing_buffer)) => Ok(Started { thread, packing_buffer }),
             Ok(Err(cause)) => Err(BuildError::Pool { worker, cores, cause }),
             Err(_) => Err(BuildError::Pool { worker, cores, cause: "its thread panicked".to_owned() }),
         }

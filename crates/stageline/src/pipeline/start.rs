@@ -21,7 +21,7 @@ use crate::threads::{Sender, bounded};
 use crate::turns::Turns;
 use crate::watchdog::Post;
 use crate::weight::Weight;
-use crate::worker::{Worker, events_of, place_of};
+use crate::worker::{Started, Worker, events_of, place_of};
 
 /// Where a replica's part of a batch enters.
 pub(crate) struct Door<In, Target> {
@@ -112,8 +112,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             let line = Line { commands: command_receiver, verdicts: verdict_receiver, lines: lines.clone() };
             let (replica, stage) = place_of(&runners);
             let post = Post::new(replica, stage);
-            let (thread, packing_buffer) =
-                Worker::new(index, runners, line, Arc::clone(&self.stop), post.clone()).spawn(cores)?;
+            let worker = Worker::new(index, runners, line, Arc::clone(&self.stop), post.clone());
+            let Started { thread, packing_buffer } = worker.spawn(cores)?;
             let room = |plan: &Checked| events_of(plan, index, stages.len());
             let events = room(&self.plan).max(room(&self.plan.rehearsal()));
             self.workers.push(WorkerHandle { replica, commands, verdicts, thread, post, events, packing_buffer });
