@@ -117,7 +117,7 @@ fn every_worker_holds_what_was_estimated_to_a_tenth() {
     }
 }
 
-/// Copies of parameters and both moments of Adam: 12 bytes a parameter.
+/// Copies of parameters and both moments of Adam are 12 bytes a parameter; without them, the backwards are the peak.
 #[test]
 fn without_rollback_the_flush_holds_less() {
     let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -129,7 +129,7 @@ fn without_rollback_the_flush_holds_less() {
     };
     let ((with, parameters), (without, _)) = (peak(true), peak(false));
     println!("{with} bytes with rollback, {without} without, {parameters} of parameters");
-    assert!(without + 2 * parameters < with, "{without} without rollback, {with} with it");
+    assert!(without + 3 * parameters / 2 < with, "{without} without rollback, {with} with it");
 }
 
 /// Where steps overlap, a worker that is ahead holds the step before it as well, until all agree on that.
