@@ -1,6 +1,6 @@
 //! Whether there is memory for what is asked.
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Error, Result, anyhow, ensure};
 use burn::tensor::Device;
 use stageline::{DeviceName, DoesNotFit, Lever, MemoryEstimate, Pipeline, Recompute};
 use sysinfo::System;
@@ -56,15 +56,25 @@ pub fn estimate(
         FlushName::Together => estimate,
         FlushName::Ahead => estimate.of_overlapping_steps(),
     };
+    // Of micro-batches of so many rows, and of half of them: what does not grow with the rows is the same in both.
+    let with = |pipeline: &mut Pipeline<Bytes, Bytes>, rows: usize| {
+        let mut of = |rows| {
+            Ok::<_, Error>(
+                pipeline.estimate_memory(text.batch(step, batch_size / job.training.micro_batch_size * rows)?)?,
+            )
+        };
+        let (all, half) = (of(rows)?, rows / 2);
+        let Some(fewer) = (if half > 0 { of(half)? } else { None }) else { return Ok::<_, Error>(all) };
+        Ok(all.map(|all| all.beside(&fewer, half as f64 / rows as f64)))
+    };
     let from_two_rows = |pipeline: &mut Pipeline<Bytes, Bytes>| {
-        let two = pipeline.estimate_memory(text.batch(step, batch_size / rows * 2)?)?;
-        Ok(two.map(|two| of_steps(two.with_rows_times(rows as f64 / 2.0))))
+        Ok(with(pipeline, 2)?.map(|two| of_steps(two.with_rows_times(rows as f64 / 2.0))))
     };
     let from_all = |pipeline: &mut Pipeline<Bytes, Bytes>| {
-        let batch = text.batch(step, batch_size)?;
         if !auto {
-            return Ok(pipeline.estimate_memory(batch)?.map(of_steps));
+            return Ok(with(pipeline, rows)?.map(of_steps));
         }
+        let batch = text.batch(step, batch_size)?;
         let there_is_room = |estimate: &MemoryEstimate| Room::of(&of_steps(estimate.clone()), job).is_enough();
         let found = pipeline.recompute_to_fit(&batch, there_is_room)?;
         ensure!(found.is_some(), "--recompute auto: {UNKNOWN}; say what is computed again");

@@ -57,11 +57,6 @@ impl<I: Payload, T: Payload> Batch<I, T> {
         }
     }
 
-    /// Whether its micro-batches are rows of whole tensors, and not cut by hand.
-    pub(crate) fn is_whole(&self) -> bool {
-        matches!(self.0, Content::Whole(..))
-    }
-
     /// Cuts and weighs for training.
     pub(crate) fn cut(self, micro_batches: usize, weight: fn(&T) -> Weight) -> Result<MicroBatches<I, T>, BatchError> {
         MicroBatches::weigh(self.into_micro_batches(micro_batches)?, weight)
@@ -185,17 +180,6 @@ impl<I: Payload, T: Payload> MicroBatches<I, T> {
             }
         };
         largest.into_iter().map(repeated).collect()
-    }
-
-    /// The number of rows of the first micro-batch, and the same batch with only the first row of every micro-batch, which weighs as
-    /// much; `None` if that is all it has.
-    pub(crate) fn first_rows(&self) -> Option<(usize, Self)> {
-        let rows = self.weights.samples(0, 0).count;
-        let mut first = SliceRows(0..1);
-        let inputs = self.inputs.iter().map(|input| input.clone().map(&mut first)).collect();
-        let targets = self.targets.iter().map(|target| target.clone().map(&mut first)).collect();
-        let weights = Weights::new(self.weights.each.clone(), 0, vec![1; self.inputs.len()]);
-        (rows > 1).then_some((rows, Self { inputs, targets, weights }))
     }
 
     /// One micro-batch as a batch of its own, whose samples keep their place in the step.

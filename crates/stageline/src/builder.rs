@@ -26,9 +26,9 @@ use crate::recompute::Recompute;
 use crate::rehearsal::Parameters;
 use crate::watchdog::Watchdog;
 
-/// The most optimizer steps of a checkpoint that is restored. Schedulers of learning rates are stepped as often, which takes a
-/// second for every stage.
-const MOST_STEPS: u64 = 100_000_000;
+/// The most optimizer steps of a checkpoint that is restored. Schedulers of learning rates are stepped as often, which takes
+/// less than a second for every stage.
+const MOST_STEPS: u64 = 10_000_000;
 
 /// Every how many steps asynchronous devices are waited for, unless that was set.
 const SYNCHRONISE_EVERY: usize = 20;

@@ -63,12 +63,9 @@ impl WhateverRows {
         Self { activations: StageMemory::whole(0.0), forward: 0, backward: bytes }
     }
 
-    /// The constant parts of what a stage holds with so many rows, where it is known with one row, too.
-    pub(crate) fn between(one: &StageEstimate, all: &StageEstimate, rows: usize) -> Self {
-        let part = |one: f64, all: f64| {
-            let each = (all - one) / (rows - 1) as f64;
-            (one - each).clamp(0.0, one.min(all))
-        };
+    /// The constant parts of what a stage holds with all rows, where it is known for a share of them, too.
+    pub(crate) fn between(one: &StageEstimate, all: &StageEstimate, share: f64) -> Self {
+        let part = |few: f64, all: f64| (all - (all - few) / (1.0 - share)).clamp(0.0, few.min(all).max(0.0));
         Self {
             activations: StageMemory {
                 forward: part(one.activations.forward, all.activations.forward),

@@ -285,15 +285,15 @@ impl<M: Module> Trained<M> {
         self.restore_tensors(restored);
         let Restored { optimizer, stateless, own, optimizer_steps: steps, .. } = restored;
         let optimizer = std::mem::take(optimizer);
-        // burn's schedulers can only be stepped: the number of steps is bounded before.
-        for _ in 0..*steps {
-            self.learning_rate.step();
-        }
         let own = || own.iter().map(|(id, path)| (*id, path.as_str()));
         let stepped = self.stepped_once(own().map(|(id, _)| id));
         let unfit = optimizer_state::unfit(&stepped, &Given { fields: &optimizer, stateless, steps: *steps });
         if !unfit.is_empty() {
             return Err(unfit);
+        }
+        // burn's schedulers can only be stepped: the number of steps is bounded before.
+        for _ in 0..*steps {
+            self.learning_rate.step();
         }
         self.optimizer = optimizer_state::write(self.optimizer.clone(), optimizer, own())?;
         Ok(())

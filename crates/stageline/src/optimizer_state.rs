@@ -115,20 +115,27 @@ pub(crate) fn unfit(after_a_step: &ModuleOptimizer, given: &Given) -> Vec<Unfit>
     missing.chain(wrong).collect()
 }
 
-/// The fields that count a parameter's steps, by the last part of their names.
-const COUNTS: &str = "time";
+/// The fields of burn's optimizers that count a parameter's steps: Adam, AdamW and Adan; Lamb and Adafactor; AdaGrad.
+const COUNTS: [&str; 3] = ["momentum.time", "time", "lr_decay.time"];
 
-/// The fields that are sums or means of squares, by the last parts of their names: AdamW, Adam and Lamb; AMSGrad; Adan; RMSProp;
-/// AdaGrad; Adafactor.
-const SQUARES: [&str; 7] =
-    ["moment_2", "max_moment_2", "exp_avg_sq", "square_avg", "sum", "second_moment", "column_second_moment"];
+/// The fields of burn's optimizers that are sums or means of squares: Adam and AdamW; AMSGrad; Lamb; Adan; RMSProp; AdaGrad;
+/// Adafactor.
+const SQUARES: [&str; 8] = [
+    "momentum.moment_2",
+    "momentum.max_moment_2",
+    "moment_2",
+    "momentum.exp_avg_sq",
+    "square_avg.square_avg",
+    "lr_decay.sum",
+    "second_moment",
+    "column_second_moment",
+];
 
 /// Why a field of the right kind cannot have this value, given what it is after one step.
 fn wrong_value(name: &str, value: &Value, first: &Value, steps: u64) -> Option<Reason> {
-    let name = name.rsplit('.').next().unwrap_or(name);
     let wrong = |found: String, expected: &str| Some(Reason::Value { found, expected: expected.to_owned() });
     match value {
-        Value::Scalar(scalar) if name == COUNTS => {
+        Value::Scalar(scalar) if COUNTS.contains(&name) => {
             let (Some(found), Value::Scalar(first)) = (integer(*scalar), first) else { return None };
             // Of a parameter that had a gradient in every step, or in one of them.
             let first = integer(*first)?;

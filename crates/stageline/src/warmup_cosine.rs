@@ -71,13 +71,16 @@ impl WarmupCosine {
     pub fn at(&self, step: u64) -> f64 {
         let Self { peak, lowest, warm_up, steps, .. } = *self;
         if step < warm_up {
-            return peak * (step + 1) as f64 / (warm_up + 1) as f64;
+            return peak * (step + 1) as f64 / (warm_up as f64 + 1.0);
         }
         if step >= steps {
             return lowest;
         }
+        if step == warm_up {
+            return peak;
+        }
         let fallen = (step - warm_up) as f64 / (steps - warm_up) as f64;
-        lowest + (peak - lowest) * (1.0 + (PI * fallen).cos()) / 2.0
+        (lowest + (peak - lowest) * (1.0 + (PI * fallen).cos()) / 2.0).clamp(lowest, peak)
     }
 }
 

@@ -34,7 +34,8 @@ impl MemoryEstimate {
     /// What the same stages hold under another plan, on as many workers.
     #[must_use]
     pub fn under(&self, plan: Plan) -> Self {
-        Self { plan: Arc::new(plan), ..self.clone() }
+        let recomputed = self.recomputed.as_ref().map(|recomputed| Box::new(recomputed.under(plan.clone())));
+        Self { plan: Arc::new(plan), recomputed, ..self.clone() }
     }
 
     /// What they hold in the steps of [`Pipeline::steps`](crate::Pipeline::steps).
@@ -53,8 +54,8 @@ impl MemoryEstimate {
 
     /// What they hold with micro-batches of so many times the rows.
     ///
-    /// [`Pipeline::estimate_memory`](crate::Pipeline::estimate_memory) tells what depends on the rows from what does not by a second
-    /// rehearsal with one row; of micro-batches that were cut by hand, it takes all but gradients of parameters to be proportional.
+    /// What does not depend on the rows is known from a second rehearsal with other rows ([`beside`](Self::beside)); without one, all but
+    /// gradients of parameters is taken to be proportional.
     #[must_use]
     pub fn with_rows_times(&self, share: f64) -> Self {
         let float = |all: f64, fixed: f64| fixed + (all - fixed) * share;
@@ -73,17 +74,19 @@ impl MemoryEstimate {
                 ..stage.clone()
             }
         };
-        Self { stages: self.stages.iter().map(scaled).collect(), ..self.clone() }
+        let recomputed = self.recomputed.as_ref().map(|recomputed| Box::new(recomputed.with_rows_times(share)));
+        Self { stages: self.stages.iter().map(scaled).collect(), recomputed, ..self.clone() }
     }
 
-    /// The same, where micro-batches of these stages have so many rows, and it is known what they hold with one row.
+    /// The same, which tells what grows with the rows of a micro-batch from what does not, by `fewer`: what the stages hold with `share`
+    /// times the rows, above 0 and below 1. [`with_rows_times`](Self::with_rows_times) and the ways out then count on it.
     #[must_use]
-    pub(crate) fn beside_one_row(self, one: &Self, rows: usize) -> Self {
-        let known = |(all, one): (&StageEstimate, &StageEstimate)| StageEstimate {
-            whatever_rows: WhateverRows::between(one, all, rows),
+    pub fn beside(self, fewer: &Self, share: f64) -> Self {
+        let known = |(all, fewer): (&StageEstimate, &StageEstimate)| StageEstimate {
+            whatever_rows: WhateverRows::between(fewer, all, share),
             ..all.clone()
         };
-        Self { stages: self.stages.iter().zip(&one.stages).map(known).collect(), ..self }
+        Self { stages: self.stages.iter().zip(&fewer.stages).map(known).collect(), ..self }
     }
 
     /// Of each figure the larger one: what stages hold with micro-batches of either of two shapes.
@@ -115,7 +118,8 @@ impl MemoryEstimate {
             flush: stage.flush.saturating_sub(stage.optimizer),
             ..stage.clone()
         };
-        Self { stages: self.stages.iter().map(without).collect(), ..self.clone() }
+        let recomputed = self.recomputed.as_ref().map(|recomputed| Box::new(recomputed.without_optimizer_states()));
+        Self { stages: self.stages.iter().map(without).collect(), recomputed, ..self.clone() }
     }
 
     /// Every stage in two equal parts. The plan is still that of the whole ones.

@@ -106,18 +106,12 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// What is held, and how long backwards take.
     fn rehearse(&mut self, batch: Batch<In, Target>) -> Result<Option<(MemoryEstimate, Duration)>, StepError> {
         self.running()?;
-        let is_whole = batch.is_whole();
         let batches = self.micro_batches(batch)?.largest(MICRO_BATCHES * self.replicas());
-        let mut rehearsed = |batch| self.rehearsed(batch).map_err(|ended| self.end(ended));
         let mut largest: Option<(MemoryEstimate, Duration)> = None;
         for repeated in batches {
-            let first_rows = if is_whole { repeated.first_rows() } else { None };
-            let Some((mut estimate, backwards)) = rehearsed(repeated)? else { return Ok(None) };
-            if let Some((rows, first_rows)) = first_rows
-                && let Some((one, _)) = rehearsed(first_rows)?
-            {
-                estimate = estimate.beside_one_row(&one, rows);
-            }
+            let Some((estimate, backwards)) = self.rehearsed(repeated).map_err(|ended| self.end(ended))? else {
+                return Ok(None);
+            };
             largest = Some(match largest {
                 Some((before, longest)) => (before.or_larger(&estimate), longest.max(backwards)),
                 None => (estimate, backwards),
