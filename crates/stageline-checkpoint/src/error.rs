@@ -122,9 +122,9 @@ pub enum CheckpointError {
     NotDurable {
         /// The checkpoint that is complete.
         published: PathBuf,
-        /// What the operating system said when the folder was synced.
+        /// The error of the operating system when the folder was synced.
         source: io::Error,
-        /// What the operating system said when the name was taken back.
+        /// The error of the operating system when the name was taken back.
         undo: io::Error,
     },
     /// The new one is written, but an old one stays.

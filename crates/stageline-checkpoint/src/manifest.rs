@@ -19,7 +19,7 @@ pub(crate) const MOST_BYTES: u64 = 64 << 20;
 
 /// What a checkpoint says of itself: all but the tensors.
 ///
-/// Its names and the values of `run` are as the file has them: print them as [`Printable`](crate::Printable).
+/// Names and the values of `run` are as the file has them: print them as [`Printable`](crate::Printable).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {

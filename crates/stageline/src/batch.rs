@@ -376,7 +376,7 @@ pub enum BatchError {
 }
 
 impl BatchError {
-    /// The same error of a pipeline whose replicas share the micro-batches.
+    /// Divides the micro-batches that the error names among the replicas that share them.
     pub(crate) fn of_replicas(self, replicas: usize) -> Self {
         match self {
             Self::TooSmall { rows, micro_batches, .. } => {

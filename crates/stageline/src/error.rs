@@ -38,7 +38,7 @@ pub enum BuildError {
     Steps {
         /// Steps in all, according to the checkpoint.
         steps: u64,
-        /// Those of them that stepped the optimizers, according to the checkpoint.
+        /// The steps that stepped the optimizers, according to the checkpoint.
         optimizer_steps: u64,
         /// The most optimizer steps that can be resumed.
         most: u64,

@@ -58,7 +58,7 @@ pub(crate) struct WhateverRows {
 }
 
 impl WhateverRows {
-    /// What is certain without a second measurement: a micro-batch's gradients of parameters.
+    /// Takes only a micro-batch's gradients of parameters as constant, which is certain without a second measurement.
     pub(crate) fn gradients(bytes: u64) -> Self {
         Self { activations: StageMemory::whole(0.0), forward: 0, backward: bytes }
     }
@@ -78,7 +78,7 @@ impl WhateverRows {
 }
 
 impl StageEstimate {
-    /// What the first half of a split backward adds to a live micro-batch; 0 if backwards were measured whole.
+    /// The bytes that the first half of a split backward adds to a live micro-batch; 0 if backwards were measured whole.
     pub(crate) fn left_by_input_gradient(&self) -> u64 {
         (self.activations.input_gradient - self.activations.forward).max(0.0) as u64
     }

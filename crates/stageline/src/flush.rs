@@ -172,9 +172,8 @@ pub(crate) struct Trained<M> {
 }
 
 /// Whether every stage keeps what was before a step until all stages have made theirs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rollback {
-    #[default]
     Kept,
     /// An error in the middle of the flush ends the training.
     Off,

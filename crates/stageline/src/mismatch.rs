@@ -43,7 +43,7 @@ pub enum Difference {
     Value {
         /// What it is called.
         name: String,
-        /// Its value, or one of its values.
+        /// The value of the state, or one of its values.
         found: String,
         /// The values that it can have.
         expected: String,

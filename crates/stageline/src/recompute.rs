@@ -65,7 +65,7 @@ thread_local! {
     static POLICY: Cell<Recompute> = const { Cell::new(Recompute::Nothing) };
     /// Whether the forward on this thread is one that was computed before.
     static AGAIN: Cell<bool> = const { Cell::new(false) };
-    /// What has become of marked parts in the forward on this thread.
+    /// Counts the marked parts of the forward on this thread.
     static PARTS: Cell<Parts> = const { Cell::new(Parts { recomputed: 0, untracked: 0, unsupported: 0 }) };
     /// The gradients of parameters of parts that were computed again.
     static BESIDE: RefCell<Option<Sum>> = const { RefCell::new(None) };

@@ -23,7 +23,7 @@ pub(crate) struct Parameters {
     pub(crate) bytes: u64,
     /// Of those that it steps itself.
     gradients: u64,
-    /// Of the largest of those.
+    /// The largest parameter among those.
     largest: u64,
     /// Of copies of other stages' parameters, for a micro-batch, and whose they are.
     of_copies: Vec<(usize, u64)>,

@@ -56,7 +56,7 @@ impl WarmupCosine {
         Ok(Self { peak, lowest: 0.0, warm_up: warm_up as u64, steps: steps as u64, taken: 0 })
     }
 
-    /// The same schedule, which falls to `lowest` instead of 0.
+    /// Lets the schedule fall to `lowest` instead of 0.
     ///
     /// # Errors
     /// [`WarmupCosineError`] if `lowest` is not between 0 and the peak.

@@ -39,7 +39,7 @@ impl Target {
         self.seal(&pretty(&self.manifest));
     }
 
-    /// What is said of the only file that is named; nothing, if the checkpoint is taken.
+    /// The message about the only file that is named; nothing, if the checkpoint is taken.
     pub fn damage(&self, file: &str) -> String {
         let message = toy::read(&self.path).err().map(|error| error.to_string()).unwrap_or_default();
         let start = format!("{} ", self.path.join(file).display());

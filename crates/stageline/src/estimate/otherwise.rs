@@ -17,7 +17,7 @@ impl Leaf {
 }
 
 impl WhateverRows {
-    /// Of half a stage.
+    /// Divides the parts that belong to layers between two halves of a stage.
     fn halved(self) -> Self {
         let StageMemory { forward, input_gradient } = self.activations;
         Self { activations: StageMemory { forward: forward / 2.0, input_gradient: input_gradient / 2.0 }, ..self }
@@ -89,7 +89,7 @@ impl MemoryEstimate {
         Self { stages: self.stages.iter().zip(&fewer.stages).map(known).collect(), ..self }
     }
 
-    /// Of each figure the larger one: what stages hold with micro-batches of either of two shapes.
+    /// Takes the larger one of each figure: stages hold at most that with micro-batches of either of two shapes.
     #[must_use]
     pub(crate) fn or_larger(&self, other: &Self) -> Self {
         let larger = |(one, other): (&StageEstimate, &StageEstimate)| StageEstimate {

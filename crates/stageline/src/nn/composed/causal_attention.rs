@@ -36,11 +36,11 @@ fn each(parts: &Tensor<3>) -> [Tensor<3>; 3] {
 /// Numbers in f16 are at most 65504, and have fewer than 11 bits below 6e-5. Weights that are not yet divided add up to the length, and
 /// gradients that are divided are as small as one over it: what is stored in between is scaled into that range.
 struct Scales {
-    /// What queries are multiplied by before the product with keys, which is stored.
+    /// The factor of queries before the product with keys, which is stored.
     query: f64,
-    /// What remains of the scale of scores behind it.
+    /// The rest of the scale of scores, applied to that product.
     rest: f64,
-    /// What weights are multiplied by.
+    /// The factor of weights.
     weights: f64,
 }
 
