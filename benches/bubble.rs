@@ -27,9 +27,7 @@ mod report;
 #[allow(dead_code)] // the bench compares with theory
 mod side_by_side;
 
-use std::fs;
-
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Parser;
 use stageline::CountingAllocator;
 
@@ -53,14 +51,5 @@ fn main() -> Result<()> {
             Err(error) => println!("{case}: left out: {error:#}"),
         }
     }
-    if let Some(path) = &flags.csv {
-        fs::write(path, report::csv(&points)).with_context(|| path.display().to_string())?;
-    }
-    if let Some(path) = &flags.json {
-        fs::write(path, serde_json::to_string(&points)? + "\n").with_context(|| path.display().to_string())?;
-    }
-    if let Some(path) = &flags.html {
-        fs::write(path, report::html(&flags, &points)).with_context(|| path.display().to_string())?;
-    }
-    Ok(())
+    report::write(&flags, &points)
 }

@@ -117,7 +117,7 @@ fn run() -> Result<()> {
     let estimate = memory::estimate(&mut pipeline, &text, &job, (start, saved.is_some()))?;
     let mut keeper = Keeper::new(&job.keeping, place, identity, saved.as_ref())?;
     let run = recipe.run(pipeline.plan(), estimate.as_ref(), links(&job.running.devices)?);
-    let mut log = Log::create(outputs, run, start, training.steps)?;
+    let mut log = Log::create(outputs, run, start..training.steps, pipeline.synchronise_every())?;
     let before = bits_per_byte(&mut pipeline, &text, training.batch_size)?;
     log.validation(start, before * LN_2)?;
     println!(
@@ -201,11 +201,7 @@ impl<'a> Recipe<'a> {
         if let Some(checkpoint) = checkpoint {
             builder = builder.restore(checkpoint);
         }
-        let builder = builder
-            .schedule(running.schedule)
-            .precision(running.precision)
-            .rollback(running.rollback)
-            .synchronise_every(running.synchronise_every);
+        let builder = builder.schedule(running.schedule).precision(running.precision).rollback(running.rollback);
         let mut builder = builder.tuned_for(training.tuned_for);
         builder = builder.micro_batches(training.micro_batches).health_every(training.health_every);
         for devices in &running.elsewhere {
@@ -213,6 +209,9 @@ impl<'a> Recipe<'a> {
         }
         if let Some(groups) = training.gradient_groups {
             builder = builder.gradient_groups(groups);
+        }
+        if let Some(steps) = running.synchronise_every {
+            builder = builder.synchronise_every(steps);
         }
         if let Some(clip) = training.clip {
             builder = builder.clip(clip);

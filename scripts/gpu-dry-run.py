@@ -5,7 +5,7 @@
     cargo build --release --features cuda --example gpt
     scripts/gpu-dry-run.py [--devices 4] [--ptxas .../bin/ptxas] [--out .] [--quick]
 
-The emulated GPU (tests/emulated-gpu) takes the place of libcuda and libnccl: streams, events and transfers keep their order, so
+The emulated GPU (tools/emulated-gpu) takes the place of libcuda and libnccl: streams, events and transfers keep their order, so
 deadlocks show, and uses of memory in no order. Kernels are compiled as for an H200, for which CUDA_PATH has to name a CUDA
 toolkit, or the folder of pip's nvidia-cuda-nvcc that has nvvm/libdevice. With --ptxas they are assembled, too. In `values` they are
 run, on the CPU; elsewhere nothing is computed. Two of the errors are those of a machine without a CUDA driver and without a toolkit in
@@ -41,12 +41,15 @@ class DryRun(Table):
         self.arguments = arguments
         self.temporary = tempfile.TemporaryDirectory()
         self.folder = Path(self.temporary.name)
-        for library in ("libcuda.so", "libnccl.so"):
-            (self.folder / library).symlink_to(Path(arguments.driver).resolve())
+        # NCCL by the name that NVIDIA's packages install, for which cudarc does not look.
+        for folder, libraries in ((self.folder, ("libcuda.so", "libnccl.so.2")), (self.folder / "without-nccl", ("libcuda.so",))):
+            folder.mkdir(exist_ok=True)
+            for library in libraries:
+                (folder / library).symlink_to(Path(arguments.driver).resolve())
         self.kernels = self.folder / "kernels"
 
-    def start(self, driver=None, cuda_path=None, **settings):
-        """What a run ends with, its steps, and what it asked of the devices."""
+    def start(self, driver=None, cuda_path=None, nccl=True, **settings):
+        """What a run ends with, its steps, and what it asked of the devices. What it said is in `self.said`."""
         ledger, log = self.folder / "ledger.json", self.folder / "run.jsonl"
         ledger.unlink(missing_ok=True)
         # By the device's clock every kernel takes as long, which would mislead what compares them with the best there can be.
@@ -56,12 +59,13 @@ class DryRun(Table):
         if driver is not None:
             files = dict(ledger=ledger, kernels=self.kernels, patience=PATIENCE)
             environment["STAGELINE_EMULATED_GPU"] = ",".join(f"{name}={value}" for name, value in {**files, **driver}.items())
-            environment["LD_LIBRARY_PATH"] = str(self.folder)
+            environment["LD_LIBRARY_PATH"] = str(self.folder if nccl else self.folder / "without-nccl")
         command = [self.arguments.program, *flags({**SMALL, **settings}), "--data", self.arguments.data, "--log", str(log)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=environment, timeout=LIMIT)
         except subprocess.TimeoutExpired:
             return f"no end within {LIMIT} s", [], {}
+        self.said = done.stdout + done.stderr
         asked = json.loads(ledger.read_text()) if ledger.exists() else {}
         if done.returncode == 0:
             steps = [line for line in map(json.loads, log.read_text().splitlines()) if "step" in line]
@@ -82,6 +86,7 @@ class DryRun(Table):
         one = dict(device="cuda:0", stages=1)
         self.fails("no driver", "`cuda:0` was not found", **one)
         self.fails("a driver that does not start", "`cuda:0` was not found", dict(init=803), **one)
+        self.fails("a driver that is too old", "supports CUDA 12.4, and this program needs 12.8", dict(version=12040), **one)
         self.fails("a device that is not there", "`cuda:2` was not found", dict(devices=2), device="cuda:0,cuda:2")
         self.fails("no libdevice", "libdevice", dict(devices=1), cuda_path="/nonexistent", **one)
         self.fails("a device without memory", "out of device memory", dict(devices=1, memory=1000), **one)
@@ -124,6 +129,15 @@ class DryRun(Table):
                     stages=count * chunks, layers=2 * count,
                 )
         self.trains("2 replicas on 4 GPUs", dict(devices=4), device="cuda:0,cuda:1,cuda:2,cuda:3", stages=2, replicas=2)
+
+    def ways(self):
+        """How tensors travel between GPUs, and that the log says so."""
+        for nccl, said in ((True, "from GPU to GPU by NCCL (libnccl.so.2)"), (False, "NCCL was not found")):
+            what = "with NCCL" if nccl else "without NCCL"
+            asked = self.trains(f"2 GPUs {what}", dict(devices=2), nccl=nccl, device="cuda:0,cuda:1", stages=2)
+            by_nccl = sum(len(sends) for sends in asked.get("transfers", {}).values())
+            self.row(f"{what}: what is said", said if said in self.said else "nothing of it", said, said in self.said)
+            self.row(f"{what}: transfers by NCCL", by_nccl, "some" if nccl else "none", (by_nccl > 0) == nccl)
 
     def values(self):
         """What kernels compute: the losses and gradients' norms of a few steps, against those of the CPU's own path."""
@@ -213,7 +227,7 @@ def main():
     parser.add_argument("--ptxas", help="NVIDIA's assembler, as in pip's nvidia-cuda-nvcc")
     parser.add_argument("--out", default=".")
     parser.add_argument("--quick", action="store_true", help="fewer schedules")
-    parser.add_argument("--only", nargs="*", default=["errors", "cuts", "values", "waits", "launches", "memory", "assembles"])
+    parser.add_argument("--only", nargs="*", default=["errors", "ways", "cuts", "values", "waits", "launches", "memory", "assembles"])
     run = DryRun(parser.parse_args())
     for part in run.arguments.only:
         run.check(part, getattr(run, part))

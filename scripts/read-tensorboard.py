@@ -18,7 +18,7 @@ def main():
     board = EventAccumulator(folder)
     board.Reload()
     steps = [line for line in map(json.loads, open(log)) if "step" in line]
-    for tag, field in [("loss", "loss"), ("gradient norm", "gradient_norm"), ("bubble/measured", "bubble")]:
+    for tag, field in [("loss", "loss"), ("gradient norm", "gradient_norm"), ("bubble/measured, host clock", "bubble")]:
         found = {event.step: event.value for event in board.Scalars(tag)}
         expected = {line["step"]: line[field] for line in steps if line[field] is not None}
         assert found.keys() == expected.keys(), f"{tag}: steps {sorted(found)} against {sorted(expected)}"

@@ -27,10 +27,10 @@ pub struct Flags {
     #[arg(long, value_enum, default_value_t = Kind::Paced)]
     pub kind: Kind,
     /// Of a worker's paced stages together, for one micro-batch
-    #[arg(long, default_value_t = 5.0)]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 5.0)]
     pub forward_ms: f64,
     /// The same, for the backward, whose halves take the same
-    #[arg(long, default_value_t = 10.0)]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 10.0)]
     pub backward_ms: f64,
     /// Steps that are measured, after one that is not
     #[arg(long, default_value_t = 3)]

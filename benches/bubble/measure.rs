@@ -86,6 +86,7 @@ fn point<In: Payload, Target: Payload>(
         kind: flags.kind.to_string(),
         step_seconds,
         bubble: median_of(&reports, StepReport::bubble),
+        clock: last.recording.clock().to_string(),
         step_ideal_seconds: (flags.kind == Kind::Paced).then(|| step(flags, &ideal)),
         bubble_ideal: bubble(flags, &ideal),
         bubble_simulated: median(reports.iter().map(|report| simulated_bubble(flags, report))),

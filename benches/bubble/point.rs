@@ -18,7 +18,11 @@ pub struct Point {
     pub step_seconds: f64,
     /// In theory, of paced stages.
     pub step_ideal_seconds: Option<f64>,
+    /// Measured, by `clock`.
     pub bubble: f64,
+    /// The clock of `bubble`, `bubble_simulated` and `causes`: `host clock`, or `device clock` where workers waited for their device
+    /// after every action.
+    pub clock: String,
     /// Of the plan with equal stages and free transfers; of GPipe and 1F1B that is (P-1)/(M+P-1).
     pub bubble_ideal: f64,
     /// Of the same plan with the measured costs.
@@ -41,10 +45,11 @@ impl fmt::Display for Point {
         write!(
             f,
             "{schedule:<21} {stages:>3} {micro_batches:>4} {:>9.2} {bubble:>8.4} {bubble_ideal:>8.4} {away:>+8.4} \
-             {bubble_simulated:>9.4} {:>11.1} {:>5}",
+             {bubble_simulated:>9.4} {:>11.1} {:>5}  {}",
             1e3 * self.step_seconds,
             self.throughput,
-            self.peak_live
+            self.peak_live,
+            self.clock
         )
     }
 }

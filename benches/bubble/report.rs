@@ -1,33 +1,51 @@
 //! All measurements together.
 
 use std::fmt::Write;
+use std::fs;
+use std::path::Path;
 
+use anyhow::{Context, Result};
 use stageline_report::{Line, LineChart, Page, Scale, Series, StackedBars};
 
 use crate::flags::{Flags, Kind};
 use crate::point::Point;
 
 pub const HEADER: &str =
-    "schedule                P    M   step ms   bubble    ideal     away simulated      per s  live";
+    "schedule                P    M   step ms   bubble    ideal     away simulated      per s  live  bubble by";
 
-pub fn csv(points: &[Point]) -> String {
+/// Writes the files that the flags ask for.
+pub fn write(flags: &Flags, points: &[Point]) -> Result<()> {
+    let write = |path: &Path, text: String| fs::write(path, text).with_context(|| path.display().to_string());
+    if let Some(path) = &flags.csv {
+        write(path, csv(points))?;
+    }
+    if let Some(path) = &flags.json {
+        write(path, serde_json::to_string(points)? + "\n")?;
+    }
+    if let Some(path) = &flags.html {
+        write(path, html(flags, points))?;
+    }
+    Ok(())
+}
+
+fn csv(points: &[Point]) -> String {
     let mut csv = String::from(
-        "schedule,stages,micro_batches,virtual,kind,step_seconds,bubble,bubble_ideal,bubble_simulated,throughput,peak_live,peak_bytes\n",
+        "schedule,stages,micro_batches,virtual,kind,clock,step_seconds,bubble,bubble_ideal,bubble_simulated,throughput,peak_live,peak_bytes\n",
     );
     for point in points {
-        let Point { schedule, stages, micro_batches, r#virtual, kind, step_seconds, .. } = point;
+        let Point { schedule, stages, micro_batches, r#virtual, kind, clock, step_seconds, .. } = point;
         let Point { bubble, bubble_ideal, bubble_simulated, throughput, peak_live, peak_bytes, .. } = point;
         let peak_bytes = peak_bytes.map_or_else(String::new, |bytes| bytes.to_string());
         let _ = writeln!(
             csv,
-            "{schedule},{stages},{micro_batches},{virtual},{kind},{step_seconds},{bubble},{bubble_ideal},{bubble_simulated},\
+            "{schedule},{stages},{micro_batches},{virtual},{kind},{clock},{step_seconds},{bubble},{bubble_ideal},{bubble_simulated},\
              {throughput},{peak_live},{peak_bytes}"
         );
     }
     csv
 }
 
-pub fn html(flags: &Flags, points: &[Point]) -> String {
+fn html(flags: &Flags, points: &[Point]) -> String {
     let mut page = Page::new("The bubble against M");
     page.section("How it was measured", &about(flags));
     let mut schedules: Vec<_> = points.iter().map(|point| point.schedule).collect();
@@ -36,7 +54,7 @@ pub fn html(flags: &Flags, points: &[Point]) -> String {
         let of_schedule: Vec<_> = points.iter().filter(|point| point.schedule == schedule).collect();
         page.section(schedule, "Solid: measured. Dashed: simulated with the measured costs. Dotted: in theory.");
         page.pictures([
-            chart("Bubble", "share of the total stage time", &of_schedule, &BUBBLES),
+            chart("Bubble", &share(&of_schedule), &of_schedule, &BUBBLES),
             chart("Throughput", unit(flags.kind), &of_schedule, &[(Line::Solid, |point| point.throughput)]),
             chart(
                 "Live micro-batches",
@@ -56,6 +74,7 @@ pub fn html(flags: &Flags, points: &[Point]) -> String {
         "V",
         "step, ms",
         "bubble",
+        "clock",
         "ideal",
         "simulated",
         unit(flags.kind),
@@ -137,7 +156,13 @@ fn idle(workers: usize, points: &[&Point]) -> String {
     let parts = parts.map(|(at, (name, _))| (*name, own.iter().map(|point| point.causes[at].1).collect())).collect();
     let title = format!("Idle time by cause, P = {workers}");
     let categories = own.iter().map(|point| point.micro_batches.to_string()).collect();
-    StackedBars { title: &title, x: "micro-batches, M", y: "share of the total stage time", categories, parts }.svg()
+    StackedBars { title: &title, x: "micro-batches, M", y: &share(&own), categories, parts }.svg()
+}
+
+/// The label of an axis of bubbles, with the clock that all points of a run share.
+fn share(points: &[&Point]) -> String {
+    let clock = points.first().map_or("host clock", |point| &point.clock);
+    format!("share of the total stage time, {clock}")
 }
 
 fn row(point: &Point) -> Vec<String> {
@@ -148,6 +173,7 @@ fn row(point: &Point) -> Vec<String> {
         point.r#virtual.to_string(),
         format!("{:.2}", 1e3 * point.step_seconds),
         format!("{:.4}", point.bubble),
+        point.clock.clone(),
         format!("{:.4}", point.bubble_ideal),
         format!("{:.4}", point.bubble_simulated),
         format!("{:.1}", point.throughput),

@@ -19,8 +19,8 @@ use stageline::checkpoint::Printable;
 /// How much of a name must be the same (Jaro and Winkler) to be taken for a slip.
 const ALIKE: f64 = 0.7;
 
-/// The longest text that is inherited from a checkpoint, in bytes.
-const MOST_INHERITED: usize = 4_096;
+/// The longest value of a setting, in bytes.
+const LONGEST_VALUE: usize = 4_096;
 
 /// No file of settings is longer, in bytes.
 const LONGEST: u64 = 1 << 20;
@@ -93,9 +93,7 @@ fn inherited(command: &Command, Settings(settings): &Settings) -> Result<Vec<OsS
     let known = known.filter_map(|(name, value)| Some((flag(command, name).ok()?, value)));
     let argument = |(flag, value): (&Arg, &Value)| match value {
         Value::String(text) => {
-            let is_plain = Printable::new(text).at_most(MOST_INHERITED).to_string() == *text;
-            let (name, shown) = (flag.get_id(), Printable::new(text));
-            ensure!(is_plain, "`{name}` is {shown}, which is not inherited; give the flag again");
+            check_text(flag, text).context("the checkpoint was not written by this program, or was changed since")?;
             Ok(argument(flag, text))
         }
         Value::Number(number) => Ok(argument(flag, &number.to_string())),
@@ -181,10 +179,21 @@ fn settings(command: &Command, matches: &ArgMatches) -> Result<Settings> {
             let shown = raw.to_string_lossy();
             return Some(Err(anyhow!("`{name}` is {shown}, which is not Unicode, as settings are; give another name")));
         };
+        if let Err(error) = check_text(flag, text) {
+            return Some(Err(error));
+        }
         let number = number(text).filter(|_| is_number(flag));
         Some(Ok((name, number.map_or_else(|| text.into(), Value::Number))))
     };
     flags.filter_map(value).collect::<Result<_>>().map(Settings)
+}
+
+/// Rejects values with control characters and very long ones, because checkpoints, logs and terminals show them.
+fn check_text(flag: &Arg, text: &str) -> Result<()> {
+    let is_plain = Printable::new(text).at_most(LONGEST_VALUE).to_string() == text;
+    let (name, shown) = (flag.get_id(), Printable::new(text));
+    ensure!(is_plain, "`{name}` is {shown}; give at most {LONGEST_VALUE} bytes without control characters");
+    Ok(())
 }
 
 /// A path of digits is no number.

@@ -25,9 +25,6 @@ const MOST_CORES: usize = 1024;
 /// So do more stages.
 const MOST_REPLICAS: usize = 1024;
 
-/// Every how many steps it is measured what stages take on devices that are asynchronous.
-const SYNCHRONISE_EVERY: usize = 20;
-
 /// Flags that make sense together.
 pub struct Job {
     pub data: Option<PathBuf>,
@@ -82,7 +79,7 @@ pub struct Running {
     pub elsewhere: Vec<Vec<Device>>,
     pub schedule: &'static (dyn Schedule + Sync),
     pub precision: Precision,
-    pub synchronise_every: usize,
+    pub synchronise_every: Option<usize>,
     /// The share of what all devices can do at most that training on one token a second takes.
     pub utilisation: Option<f64>,
     pub channel_capacity: Option<usize>,
@@ -101,8 +98,6 @@ impl Job {
         check(&flags)?;
         let names = DeviceName::parse_list(&flags.device).context("--device")?;
         let devices = devices(&flags, &names)?;
-        let on_host = names.iter().all(|name| *name == DeviceName::Cpu);
-        let synchronise_every = flags.synchronise_every.unwrap_or(if on_host { 0 } else { SYNCHRONISE_EVERY });
         // All stages of a worker are on its device; where there is no plan, building the pipeline says so.
         let placement = flags.schedule.plan(flags.stages, flags.micro_batches).map(|plan| plan.placement());
         let placement = placement.unwrap_or_else(|_| Placement::in_turn(flags.stages, 1));
@@ -137,7 +132,7 @@ impl Job {
                 elsewhere: (1..flags.replicas).map(of_replica).collect(),
                 schedule: flags.schedule,
                 precision: flags.precision,
-                synchronise_every,
+                synchronise_every: flags.synchronise_every,
                 utilisation: flags.peak_tflops.map(of_peak),
                 channel_capacity: flags.channel_capacity,
                 cores_per_stage: flags.cores_per_stage,
@@ -159,7 +154,6 @@ impl Job {
                 tensorboard: flags.tensorboard,
                 report: flags.report,
                 draw_step: flags.draw_step,
-                synchronise_every,
             },
             keeping: Keeping {
                 folder: flags.checkpoint,

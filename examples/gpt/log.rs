@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufWriter, Read, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -27,8 +28,6 @@ pub struct Outputs {
     /// The step whose events are in the log and on the page; the last one, if there are fewer; the next that is synchronised,
     /// if some are.
     pub draw_step: usize,
-    /// Every how many steps one is synchronised with its devices; 0 is never.
-    pub synchronise_every: usize,
 }
 
 /// A run that is being written down.
@@ -41,11 +40,14 @@ pub struct Log {
     board: Option<TensorBoard<BufWriter<File>>>,
     /// The step whose events are kept.
     drawn: usize,
+    /// The interval of synchronised steps; 0 if there are none.
+    synchronise_every: usize,
 }
 
 impl Log {
-    /// Begins with what is run, from one step to another; a run that goes on from a checkpoint goes on with its log.
-    pub fn create(outputs: Outputs, run: Run, start: usize, steps: usize) -> Result<Self> {
+    /// Begins a log with a description of the run. A resumed run, whose steps do not start at 0, appends to its log.
+    pub fn create(outputs: Outputs, run: Run, steps: Range<usize>, synchronise_every: usize) -> Result<Self> {
+        let Range { start, end } = steps;
         let create = |path: &Path| File::create(path).map(BufWriter::new).with_context(|| unwritable(path));
         let (file, before) = match outputs.log.as_deref() {
             Some(path) if start > 0 => go_on(path).with_context(|| unwritable(path))?,
@@ -59,12 +61,12 @@ impl Log {
             }
             None => None,
         };
-        let last = steps.saturating_sub(1);
-        let drawn = match outputs.synchronise_every {
+        let last = end.saturating_sub(1);
+        let drawn = match synchronise_every {
             0 => (start + outputs.draw_step).min(last),
             every => (start + outputs.draw_step).next_multiple_of(every).min(last - last % every),
         };
-        let mut log = Self { outputs, file, text: before, trace: Trace::new(), board, drawn };
+        let mut log = Self { outputs, file, text: before, trace: Trace::new(), board, drawn, synchronise_every };
         log.write(&Line::Run(Box::new(run)))?;
         Ok(log)
     }
@@ -83,18 +85,20 @@ impl Log {
         step.model_flop_utilisation = utilisation;
         if let Some(board) = &mut self.board {
             // Of a GPU, bubbles are those of synchronised steps, and throughput is that of the others.
-            let (timed, free) = match self.outputs.synchronise_every {
+            let (timed, free) = match self.synchronise_every {
                 0 | 1 => (true, true),
                 _ => (step.synchronised, !step.synchronised),
             };
+            let clock = if step.synchronised { "device clock" } else { "host clock" };
+            let [measured, simulated] = ["measured", "simulated"].map(|bubble| format!("bubble/{bubble}, {clock}"));
             let figures = [
                 ("loss", step.loss),
                 ("learning rate", step.learning_rate),
                 ("gradient norm", step.gradient_norm),
                 ("tokens a second", free.then_some(step.tokens_per_s)),
                 ("model FLOP utilisation", step.model_flop_utilisation),
-                ("bubble/measured", timed.then_some(step.bubble)),
-                ("bubble/simulated", timed.then_some(step.bubble_simulated)),
+                (&measured, timed.then_some(step.bubble)),
+                (&simulated, timed.then_some(step.bubble_simulated)),
                 ("bubble/in theory", Some(step.bubble_ideal)),
             ];
             let peak = step.memory.iter().map(|memory| memory.peak).max();

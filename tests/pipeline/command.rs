@@ -6,23 +6,7 @@ use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
-/// An example that a plain `cargo test` has built beside this test.
-pub fn example(name: &str) -> Command {
-    program(&format!("examples/{name}"))
-}
-
-/// A program that a plain `cargo test` has built, by its path among them.
-pub fn program(path: &str) -> Command {
-    let test = env::current_exe().unwrap();
-    let folder = test.parent().and_then(|deps| deps.parent()).unwrap();
-    let program = folder.join(format!("{path}{}", env::consts::EXE_SUFFIX));
-    assert!(
-        program.is_file(),
-        "{} is not built; run `cargo test` or `cargo build --bins --examples`",
-        program.display()
-    );
-    Command::new(program)
-}
+use crate::programs::example;
 
 /// The FLOPs of training on a token are 3 times those of a forward: 2 for each weight of a matrix, and 4 x context x width for the
 /// attention of a block (Chowdhery et al., 2022, arXiv:2204.02311, appendix B).

@@ -9,7 +9,7 @@ use nix::sys::ptrace;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use crate::keeping::{Place, wait_for_lines};
+use crate::runs::{Place, wait_for_lines};
 
 /// The thread of a process with this name.
 fn thread_called(name: &str, child: &Child) -> Pid {

@@ -3,104 +3,14 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::num::NonZero;
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 use stageline::checkpoint::{Saved, Store};
-use tempfile::TempDir;
 
-use crate::command::example;
-
-/// Small settings.
-const SMALL: &str = "--layers 2 --width 16 --context 16 --micro-batch-size 2 --micro-batches 4 --stages 2";
-
-/// A folder with a text, and with what runs leave.
-pub struct Place(TempDir);
-
-impl Place {
-    pub fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let text: String = (0..2000).map(|line| format!("line {line} of {}\n", line * line % 97)).collect();
-        fs::write(folder.path().join("text"), text).unwrap();
-        Self(folder)
-    }
-
-    pub fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    /// The flags in which `@` before a name stands for this folder.
-    pub fn command(&self, flags: &str) -> Command {
-        let mut command = example("gpt");
-        command.env("RUST_BACKTRACE", "0");
-        command.args(self.words(&format!("{SMALL} --data @text {flags}")));
-        command
-    }
-
-    /// Each of them.
-    pub fn words(&self, flags: &str) -> Vec<String> {
-        let word = |word: &str| match word.strip_prefix('@') {
-            Some(name) => self.path(name).display().to_string(),
-            None => word.to_owned(),
-        };
-        flags.split_whitespace().map(word).collect()
-    }
-
-    pub fn run(&self, flags: &str) -> Output {
-        self.command(flags).output().unwrap()
-    }
-
-    /// What a run that must succeed says.
-    pub fn said(&self, flags: &str) -> String {
-        let output = self.run(flags);
-        assert!(output.status.success(), "{flags}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    /// What a run that must not says, with `@` for this folder.
-    pub fn refused(&self, flags: &str) -> String {
-        let output = self.run(flags);
-        assert!(!output.status.success(), "{flags}");
-        assert!(output.status.code().is_some_and(|code| code != 101), "{flags}: a panic");
-        self.shown(&output)
-    }
-
-    /// What was said on stderr, with `@` for this folder.
-    pub fn shown(&self, output: &Output) -> String {
-        let here = format!("{}/", self.0.path().display());
-        String::from_utf8_lossy(&output.stderr).replace(&here, "@")
-    }
-
-    /// The checkpoint after so many steps.
-    fn checkpoint(&self, folder: &str, steps: usize) -> String {
-        let ending = format!("-step-{steps}");
-        let mut all =
-            fs::read_dir(self.path(folder)).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        all.find(|name| name.ends_with(&ending)).map(|name| format!("@{folder}/{name}")).unwrap()
-    }
-}
-
-pub fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Changes the manifest of a checkpoint, and seals it again.
-pub fn reseal(checkpoint: &Path, change: impl FnOnce(&mut Value)) {
-    let manifest = checkpoint.join("manifest.json");
-    let mut value: Value = serde_json::from_slice(&fs::read(&manifest).unwrap()).unwrap();
-    value.as_object_mut().unwrap().remove("sha256").unwrap();
-    change(&mut value);
-    let object = serde_json::to_string_pretty(&value).unwrap();
-    let body = object.strip_suffix("\n}").unwrap();
-    fs::write(&manifest, format!("{body},\n  \"sha256\": \"{}\"\n}}\n", sha256(body.as_bytes()))).unwrap();
-}
-
-/// Of all parameters, at the end.
-pub fn hash(said: &str) -> &str {
-    said.lines().find_map(|line| Some(line.split_once("parameters, sha256 ")?.1)).unwrap()
-}
+use crate::programs::example;
+use crate::runs::{Place, hash, reseal, steps_in, wait_for_lines};
 
 #[test]
 fn a_run_that_is_stopped_goes_on_to_the_same_bits_on_any_cut() {
@@ -196,20 +106,6 @@ fn dropping_off_at_any_time_leaves_something_to_go_on_from() {
     assert_eq!(hash(&end), hash(&whole));
     let left: Vec<_> = fs::read_dir(place.path("kept")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left.iter().filter(|name| name.to_string_lossy().contains("-step-")).count(), 2, "{left:?}");
-}
-
-fn steps_in(log: &Path) -> usize {
-    let text = fs::read_to_string(log).unwrap_or_default();
-    let step = |line: &str| serde_json::from_str::<Value>(line).ok()?["step"].as_u64();
-    text.lines().filter_map(step).max().map_or(0, |step| step as usize + 1)
-}
-
-/// Until a log has so many steps.
-pub fn wait_for_lines(log: &Path, steps: usize, child: &mut Child) {
-    while steps_in(log) < steps {
-        assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
-        std::thread::yield_now();
-    }
 }
 
 fn wait_for_a_checkpoint(folder: &Path, child: &mut Child) {

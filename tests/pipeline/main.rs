@@ -11,6 +11,10 @@ mod hostile;
 #[allow(dead_code)] // the tests sample no text
 #[path = "../../examples/gpt/model.rs"]
 mod model;
+#[path = "../support/programs.rs"]
+mod programs;
+#[path = "../support/runs.rs"]
+mod runs;
 
 #[global_allocator]
 static ALLOCATOR: stageline::CountingAllocator = stageline::CountingAllocator::new();
@@ -37,8 +41,6 @@ mod parity;
 mod precision;
 mod recompute;
 mod recording;
-#[cfg(unix)]
-mod remote;
 mod replicas;
 mod resume;
 mod steps;

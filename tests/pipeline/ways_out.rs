@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use stageline::checkpoint::Saved;
 
-use crate::keeping::{Place, hash, reseal, sha256};
+use crate::runs::{Place, hash, reseal, sha256};
 
 /// What a run that must not succeed says last.
 fn last(said: &str) -> &str {

@@ -15,7 +15,8 @@ mod plan;
 mod report;
 mod run;
 mod search;
-#[cfg(feature = "serve")]
+#[cfg_attr(feature = "serve", path = "serve/enabled.rs")]
+#[cfg_attr(not(feature = "serve"), path = "serve/disabled.rs")]
 mod serve;
 mod shape;
 mod simulate;
@@ -45,7 +46,6 @@ enum Subcommands {
     Predict(run::PredictFlags),
     Advise(advise::Flags),
     Page(run::PageFlags),
-    #[cfg(feature = "serve")]
     Serve(serve::Flags),
 }
 
@@ -58,7 +58,6 @@ fn main() -> ExitCode {
         Subcommands::Predict(flags) => run::predict(&flags),
         Subcommands::Advise(flags) => advise::run(&flags),
         Subcommands::Page(flags) => run::page(&flags),
-        #[cfg(feature = "serve")]
         Subcommands::Serve(flags) => serve::run(flags),
     };
     match done {

@@ -15,6 +15,8 @@ use crate::finite::OnNonFinite;
 use crate::flush::{FlushConfig, Rollback};
 use crate::joined::{Joined, PutUp};
 use crate::layout::Layout;
+#[cfg(feature = "cuda")]
+use crate::location::between_gpus;
 use crate::location::{communication_streams, is_host};
 use crate::loss_scale::{LossScale, Scaler};
 use crate::mismatch::Mismatch;
@@ -295,6 +297,8 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         let machine = || Cores::Shared(available_parallelism().map_or(1, NonZero::get));
         let cores = self.cores_per_stage.map_or_else(machine, Cores::Each);
         let streams = self.streams(&plan, &devices);
+        #[cfg(feature = "cuda")]
+        let several_gpus = devices.iter().any(|devices| devices.windows(2).any(|pair| between_gpus(&pair[0], &pair[1])));
         let parameters: Vec<_> = Parameters::by_replica(&self.stages.owners.tensors, &devices, self.precision);
         let layout = Layout::new(std::mem::take(&mut self.stages.owners.tensors), self.names.as_ref())?;
         self.restore.as_ref().map_or(Ok(()), |checkpoint| is_possible(checkpoint.progress))?;
@@ -324,6 +328,10 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
             recompute: self.stages.recompute.into(),
         };
         let common = Common { plan: Arc::new(plan), weight: self.stages.weight, groups, cores, stepping, layout };
+        #[cfg(feature = "cuda")]
+        if several_gpus {
+            crate::nccl::log();
+        }
         // What is left of the modules goes before threads have their own.
         drop(self.stages.wire);
         let mut pipeline = Pipeline::start(prepared.collect(), common)?;

@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use burn::tensor::Device;
 
+#[cfg(feature = "cuda")]
+use crate::cuda_driver::{CudaVersion, OLDEST};
 use crate::remote::{HostName, RemoteError, RemoteName, Token};
 
 /// A device as written on a command line: `cpu`, `cuda:0`, or that of another host, `iroh:<id>/0` or `ws://gpu-2:3000/0`.
@@ -90,6 +92,11 @@ impl DeviceName {
             Self::Cpu => Err(DeviceError::NotBuilt { device: self, feature: "flex" }),
             #[cfg(feature = "cuda")]
             Self::Cuda(index) => {
+                if let Some(found) = CudaVersion::of_driver().filter(|found| *found < OLDEST) {
+                    let [found, needed] = [found, OLDEST].map(|version| version.to_string());
+                    return Err(DeviceError::OldDriver { device: self, found, needed });
+                }
+                crate::nccl::load();
                 // Asked first: the first operation on a device without a driver panics on another thread.
                 let found = Device::enumerate(burn::tensor::DeviceType::Cuda).into_vec().len();
                 if index < found {
@@ -211,6 +218,19 @@ pub enum DeviceError {
         device: DeviceName,
         /// What went wrong.
         cause: String,
+    },
+    /// The driver lacks functions that burn calls.
+    #[error(
+        "the driver of `{device}` supports CUDA {found}, and this program needs {needed} or later: install a driver of version 570 or \
+         later"
+    )]
+    OldDriver {
+        /// The device.
+        device: DeviceName,
+        /// The version of CUDA that the driver supports.
+        found: String,
+        /// The oldest version that will do.
+        needed: String,
     },
     /// The machine does not have it.
     #[error(

@@ -53,6 +53,9 @@ pub mod clip;
 mod collective;
 mod context;
 mod cores;
+#[cfg(any(feature = "cuda", test))]
+#[cfg_attr(not(feature = "cuda"), allow(dead_code))] // only tests use it
+mod cuda_driver;
 mod deferred;
 pub mod device;
 pub mod dropout;
@@ -85,6 +88,9 @@ pub mod modules;
 mod moments;
 mod named;
 pub mod names;
+#[cfg(any(feature = "cuda", test))]
+#[cfg_attr(not(feature = "cuda"), allow(dead_code))] // only tests use it
+mod nccl;
 pub mod nn;
 mod norm;
 mod optimizer_state;

@@ -141,6 +141,12 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         self.plan.plan()
     }
 
+    /// The interval of steps that are timed by the device's clock ([`Clock::Synchronised`](crate::Clock)), starting with step 0; 0 if
+    /// no step is.
+    pub fn synchronise_every(&self) -> usize {
+        self.stepping.synchronise_every
+    }
+
     /// R: how many replicas there are.
     pub fn replicas(&self) -> usize {
         self.doors.len()

@@ -8,6 +8,7 @@
 //! - [`Token`]: what a server asks for.
 
 mod error;
+mod link_speed;
 mod lost;
 mod name;
 mod route;
@@ -32,11 +33,14 @@ mod probe;
 mod serve;
 
 pub use error::RemoteError;
+pub use link_speed::LinkSpeed;
+#[cfg(not(feature = "remote"))]
+pub use link_speed::link_speeds;
 pub use lost::LostHost;
 pub(crate) use lost::{hosts_of, lost_hosts, stuck};
 pub use name::{HostName, Reach, RemoteName};
 #[cfg(feature = "remote")]
-pub use probe::{LinkSpeed, link_speeds};
+pub use probe::link_speeds;
 pub(crate) use route::{Lanes, Route, by_the_host, moved};
 #[cfg(feature = "serve")]
 pub use serve::{Admission, Listen, ServeError, Server};

@@ -6,18 +6,10 @@ use std::time::{Duration, Instant};
 use burn::tensor::{Device, Tensor};
 
 use super::connected;
+use super::link_speed::LinkSpeed;
 use super::pending::Pending;
 use super::route::{Route, moved};
 use crate::failure::Failure;
-
-/// A network between two devices, as a tensor sees it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct LinkSpeed {
-    /// What even the smallest tensor takes.
-    pub latency: Duration,
-    /// Bytes a second, of a large one.
-    pub bandwidth: f64,
-}
 
 /// Of so many the fastest counts: what is slower was held up.
 const ROUNDS: usize = 5;

@@ -2,7 +2,9 @@
 //!
 //! The operations are those of the source, in its order (none is fused), so the bits are the same on any processor.
 
-/// A function whose body is compiled once more for AVX2, and runs so where that is.
+/// Compiles a function for AVX-512, for AVX2 and for the baseline of the target, and calls the widest that the processor has.
+///
+/// On aarch64 the baseline has NEON.
 macro_rules! wide {
     (fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block) => {
         fn $name($($argument: $type),*) $(-> $result)? {
@@ -10,13 +12,21 @@ macro_rules! wide {
             fn run($($argument: $type),*) $(-> $result)? $body
             #[cfg(target_arch = "x86_64")]
             {
-                #[target_feature(enable = "avx2")]
-                fn wide($($argument: $type),*) $(-> $result)? {
+                #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw")]
+                fn avx512($($argument: $type),*) $(-> $result)? {
                     run($($argument),*)
+                }
+                #[target_feature(enable = "avx2")]
+                fn avx2($($argument: $type),*) $(-> $result)? {
+                    run($($argument),*)
+                }
+                if $crate::nn::cpu::wide::has_avx512() {
+                    // SAFETY: the processor has what the function is compiled for.
+                    return unsafe { avx512($($argument),*) };
                 }
                 if is_x86_feature_detected!("avx2") {
                     // SAFETY: the processor has what the function is compiled for.
-                    return unsafe { wide($($argument),*) };
+                    return unsafe { avx2($($argument),*) };
                 }
             }
             run($($argument),*)
@@ -25,6 +35,15 @@ macro_rules! wide {
 }
 
 pub(super) use wide;
+
+/// Whether the processor has the parts of AVX-512 for which `wide!` compiles: those of every processor since Skylake-X.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn has_avx512() -> bool {
+    is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512bw")
+}
 
 /// As many sums run beside each other.
 const LANES: usize = 16;

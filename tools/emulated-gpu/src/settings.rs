@@ -11,6 +11,8 @@ pub struct Settings {
     pub devices: i32,
     /// Of each, in bytes.
     pub memory: u64,
+    /// The version of CUDA that the driver supports, as NVIDIA writes it: 12080 is 12.8.
+    pub version: i32,
     /// What `cuInit` answers: 0, or an error's number.
     pub init: i32,
     /// Which launch fails, if one does, counted from 1, and with what.
@@ -41,6 +43,7 @@ impl Settings {
         let settings = Self {
             devices: number(&mut given, "devices", 1)?,
             memory: number(&mut given, "memory", 150_754_820_096)?,
+            version: number(&mut given, "version", 12_080)?,
             init: number(&mut given, "init", 0)?,
             fault: match number(&mut given, "fault", 0)? {
                 0 => None,

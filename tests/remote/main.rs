@@ -1,5 +1,13 @@
 //! Stages on devices of other hosts, each a server process on this one: the bits of a local run, what is refused, and what is lost.
 
+#![cfg(unix)]
+
+#[path = "../support/programs.rs"]
+mod programs;
+#[allow(dead_code)] // this test changes no checkpoint
+#[path = "../support/runs.rs"]
+mod runs;
+
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, UdpSocket};
@@ -12,8 +20,8 @@ use burn::server::{RemoteServer, WebSocketTransport};
 use burn::tensor::{Device, TensorData};
 use serde_json::Value;
 
-use crate::command::program;
-use crate::keeping::{Place, hash, wait_for_lines};
+use crate::programs::program;
+use crate::runs::{Place, hash, wait_for_lines};
 
 /// A server process; it ends with the test.
 struct Server {

@@ -44,7 +44,7 @@ pub unsafe extern "C" fn cuInit(_flags: c_uint) -> Result {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> Result {
     // SAFETY: as `give` says.
-    unsafe { give(version, 12_080) }
+    unsafe { give(version, driver().settings.version) }
 }
 
 #[unsafe(no_mangle)]

@@ -1,0 +1,56 @@
+//! The version of the NVIDIA driver, checked before burn calls functions that older drivers do not have.
+
+use std::ffi::c_int;
+use std::fmt;
+use std::mem::ManuallyDrop;
+
+/// The version of CUDA that a driver supports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct CudaVersion(c_int);
+
+/// The oldest version with every function that is called: `cuEventElapsedTime_v2` came with CUDA 12.8.
+pub(crate) const OLDEST: CudaVersion = CudaVersion(12_080);
+
+impl CudaVersion {
+    /// The version that this host's driver supports; `None` without a driver.
+    pub(crate) fn of_driver() -> Option<Self> {
+        ["libcuda.so.1", "libcuda.so"].into_iter().find_map(Self::of_library)
+    }
+
+    fn of_library(name: &str) -> Option<Self> {
+        let mut version = 0;
+        // SAFETY: a library of that name is NVIDIA's driver, whose initialisers have no requirements and whose
+        // `cuDriverGetVersion` has this type and may be called first (CUDA driver API, version management).
+        let status = unsafe {
+            // It stays loaded, because burn loads it next.
+            let library = ManuallyDrop::new(libloading::Library::new(name).ok()?);
+            let get = library.get::<unsafe extern "C" fn(*mut c_int) -> c_int>(b"cuDriverGetVersion\0").ok()?;
+            get(&raw mut version)
+        };
+        (status == 0).then_some(Self(version))
+    }
+}
+
+impl fmt::Display for CudaVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.0 / 1000, self.0 % 1000 / 10)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As NVIDIA writes them: 1000 times the major version and 10 times the minor one.
+    #[test]
+    fn versions_are_written_and_compared_as_nvidias() {
+        assert_eq!((CudaVersion(12_040).to_string(), OLDEST.to_string()), ("12.4".to_owned(), "12.8".to_owned()));
+        assert!(CudaVersion(12_040) < OLDEST && CudaVersion(13_000) > OLDEST);
+    }
+
+    #[test]
+    fn a_library_without_the_function_has_no_version() {
+        assert_eq!(CudaVersion::of_library("libm.so.6"), None);
+        assert_eq!(CudaVersion::of_library("libstageline-missing.so"), None);
+    }
+}

@@ -1,0 +1,22 @@
+//! Programs that cargo has built beside a test.
+
+use std::env;
+use std::process::Command;
+
+/// An example that a plain `cargo test` has built beside this test.
+pub fn example(name: &str) -> Command {
+    program(&format!("examples/{name}"))
+}
+
+/// A program that a plain `cargo test` has built, by its path among them.
+pub fn program(path: &str) -> Command {
+    let test = env::current_exe().unwrap();
+    let folder = test.parent().and_then(|deps| deps.parent()).unwrap();
+    let program = folder.join(format!("{path}{}", env::consts::EXE_SUFFIX));
+    assert!(
+        program.is_file(),
+        "{} is not built; run `cargo test` or `cargo build --bins --examples`",
+        program.display()
+    );
+    Command::new(program)
+}
