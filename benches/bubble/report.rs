@@ -156,7 +156,7 @@ fn idle(workers: usize, points: &[&Point]) -> String {
     let parts = parts.map(|(at, (name, _))| (*name, own.iter().map(|point| point.causes[at].1).collect())).collect();
     let title = format!("Idle time by cause, P = {workers}");
     let categories = own.iter().map(|point| point.micro_batches.to_string()).collect();
-    StackedBars { title: &title, x: "micro-batches, M", y: &share(&own), categories, parts }.svg()
+    StackedBars { title: &title, x: "micro-batches, M", y: &share(points), categories, parts }.svg()
 }
 
 /// The label of an axis of bubbles, with the clock that all points of a run share.

@@ -70,6 +70,11 @@ impl RunLog {
         self.warm().any(|step| step.synchronised)
     }
 
+    /// The clock of the run's times and bubbles: `device clock` if workers waited for their devices, else `host clock`.
+    pub fn clock(&self) -> &'static str {
+        if self.synchronised() { "device clock" } else { "host clock" }
+    }
+
     /// Whether stages were on other hosts and times are those of asking them, not of what they did.
     pub fn only_asks(&self) -> bool {
         self.run.links.iter().any(Option::is_some) && !self.synchronised()

@@ -42,9 +42,10 @@ pub fn run_page(log: &RunLog) -> String {
     bubble(&mut page, log);
     if let Some(step) = log.steps.iter().find(|step| !step.timeline.is_empty()) {
         let about = format!(
-            "Step {}, {} ms. Blue: forwards. Orange: backwards. Green: norms and optimizer. Thin lines: transfers. What is empty is the bubble.",
+            "Step {}, {} ms by the {}. Blue: forwards. Orange: backwards. Green: norms and optimizer. Thin lines: transfers. What is empty is the bubble.",
             step.step,
-            number(1e3 * step.step_seconds)
+            number(1e3 * step.step_seconds),
+            if step.synchronised { "device clock" } else { "host clock" }
         );
         page.section("The timeline", &about);
         page.pictures([timeline(&step.timeline, step.step_seconds)]);
@@ -80,10 +81,11 @@ fn in_short(log: &RunLog) -> String {
         let percent = |figure: fn(&Step) -> f64| 100.0 * median(log.warm_steps().map(figure)).unwrap_or(f64::NAN);
         let _ = write!(
             text,
-            " A typical step took {} s, with a bubble of {:.1}% of the total stage time; ideal for equal stages under 1F1B and \
+            " A typical step took {} s, with a bubble of {:.1}% of the total stage time by the {}; ideal for equal stages under 1F1B and \
              GPipe: {:.1}%; simulated with what everything took: {:.1}%.",
             number(seconds),
             100.0 * bubble,
+            log.clock(),
             percent(|step| step.bubble_ideal),
             percent(|step| step.bubble_simulated),
         );
@@ -147,8 +149,8 @@ fn bubble(page: &mut Page, log: &RunLog) {
     ];
     let synchronised = log.synchronised();
     let timed: Vec<_> = log.steps.iter().filter(|step| step.synchronised == synchronised).collect();
-    let share = "share of the total stage time";
-    page.pictures([over_steps(&timed, "Bubble", share, &figures, None), by_cause(log)]);
+    let share = format!("share of the total stage time, {}", log.clock());
+    page.pictures([over_steps(&timed, "Bubble", &share, &figures, None), by_cause(log)]);
 }
 
 /// Each worker's mean over the steps.
@@ -166,7 +168,7 @@ fn by_cause(log: &RunLog) -> String {
     StackedBars {
         title: "Idle time by cause",
         x: "worker",
-        y: "share of its time, mean of the steps",
+        y: &format!("share of its time, mean of the steps, {}", log.clock()),
         categories,
         parts,
     }
