@@ -3,25 +3,25 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::Pipeline;
-use super::pass::{Ended, terms, total_loss};
-use crate::batch::MicroBatches;
-use crate::batch_size::BatchChange;
-use crate::clip::Scaling;
-use crate::context::{Context, Pass};
-use crate::error::StepError;
-use crate::events::{Event, busy};
-use crate::failure::During;
-use crate::finite::{Culprit, OnNonFinite, Origin};
-use crate::flush::{Flush, Sums, Verdict};
-use crate::health::ParameterHealth;
-use crate::line::{Asked, Stepped};
-use crate::payload::Payload;
+use crate::failure::activity::During;
+use crate::failure::step_error::StepError;
+use crate::model::batch::MicroBatches;
+use crate::model::effective_batch::BatchChange;
+use crate::model::payload::Payload;
+use crate::pipeline::Pipeline;
+use crate::pipeline::report::{LossTerm, StageReport, StepReport, Update};
+use crate::pipeline::workers::pass::{Ended, terms, total_loss};
 use crate::recording::Recording;
-use crate::report::{LossTerm, StageReport, StepReport, Update};
+use crate::recording::events::{Event, busy};
+use crate::runner::pass::{Context, Pass};
+use crate::update::clip::Scaling;
+use crate::update::finite::{Culprit, OnNonFinite, Origin};
+use crate::update::flush::{Flush, Sums, Verdict};
+use crate::update::health::ParameterHealth;
+use crate::worker::messages::{Asked, Stepped};
 
 /// A step that all workers were asked for.
-pub(super) struct Begun<In, Target> {
+pub(crate) struct Begun<In, Target> {
     batch: MicroBatches<In, Target>,
     /// Of each replica.
     contexts: Vec<Arc<Context>>,
@@ -33,12 +33,12 @@ pub(super) struct Begun<In, Target> {
 
 impl<In, Target> Begun<In, Target> {
     /// Whether another step may begin before it is known how this one ends.
-    pub(super) fn may_be_followed(&self) -> bool {
+    pub(crate) fn may_be_followed(&self) -> bool {
         matches!(self.flush, Flush::Ahead(_))
     }
 
     /// What it began with.
-    pub(super) fn into_batch(self) -> MicroBatches<In, Target> {
+    pub(crate) fn into_batch(self) -> MicroBatches<In, Target> {
         self.batch
     }
 
@@ -66,13 +66,13 @@ struct Concluded {
 
 impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// A step with this batch.
-    pub(super) fn train(&mut self, batch: MicroBatches<In, Target>) -> Result<StepReport, Ended> {
+    pub(crate) fn train(&mut self, batch: MicroBatches<In, Target>) -> Result<StepReport, Ended> {
         let begun = self.launch(batch, Flush::Together)?;
         self.complete(&begun, false)
     }
 
     /// A step with a batch that weighs nothing.
-    pub(super) fn pass_over(&mut self) -> Result<StepReport, Ended> {
+    pub(crate) fn pass_over(&mut self) -> Result<StepReport, Ended> {
         let (plan, loss_scale) = (self.plan(), self.stepping.scaler.scale());
         let (stages, events) = (vec![StageReport::default(); plan.stages()], vec![Vec::new(); self.workers.len()]);
         let (terms, reductions, health, step, took) = (Vec::new(), 0, Vec::new(), self.steps, self.began.elapsed());
@@ -82,14 +82,14 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     }
 
     /// Asks all workers for the next step.
-    pub(super) fn launch(&mut self, batch: MicroBatches<In, Target>, flush: Flush) -> Result<Begun<In, Target>, Ended> {
+    pub(crate) fn launch(&mut self, batch: MicroBatches<In, Target>, flush: Flush) -> Result<Begun<In, Target>, Ended> {
         self.warn_of_change(batch.weights.all_samples());
         let contexts = self.contexts(&batch.weights, &batch.weights.total);
         self.start_on(Begun { batch, contexts, flush, began: self.began, behind: false })
     }
 
     /// Asks all workers for the step behind the next one, on which they are.
-    pub(super) fn launch_behind(&mut self, batch: MicroBatches<In, Target>) -> Result<Begun<In, Target>, Ended> {
+    pub(crate) fn launch_behind(&mut self, batch: MicroBatches<In, Target>) -> Result<Begun<In, Target>, Ended> {
         self.warn_of_change(batch.weights.all_samples());
         let contexts = self.contexts_behind(&batch.weights);
         let flush = Flush::Ahead(self.stepping.flush.assumed(self.steps + 1));
@@ -109,7 +109,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
 
     /// Ends a step. Where stages have made it ahead of its verdict, and that is another than they took it to be, they put it right,
     /// and what has begun behind it is void.
-    pub(super) fn complete(&mut self, begun: &Begun<In, Target>, followed: bool) -> Result<StepReport, Ended> {
+    pub(crate) fn complete(&mut self, begun: &Begun<In, Target>, followed: bool) -> Result<StepReport, Ended> {
         let (context, config) = (begun.context(), self.stepping.flush);
         let sums = self.finished(self.replicas())?.sums(&begun.contexts)?;
         let verdict = sums.verdict(config, context.step);
@@ -151,7 +151,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     }
 
     /// Undoes a step that was launched ahead of its verdict, when workers are done with it.
-    pub(super) fn undo(&mut self) {
+    pub(crate) fn undo(&mut self) {
         self.begin(During::Step(self.steps));
         let undone = self.undone();
         self.is_in_flight = false;
@@ -166,7 +166,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     }
 
     /// Gives up whatever workers are in the middle of, and all that not all of them have made.
-    pub(super) fn abandon(&mut self) {
+    pub(crate) fn abandon(&mut self) {
         self.is_in_flight = false;
         let during = self.during;
         self.end(Ended::ByCaller(StepError::Stopped { during }));
@@ -249,7 +249,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     }
 
     /// Lowers the scale of the loss, if that can help: what a forward made, or came with the batch, is not for its scale.
-    pub(super) fn back_off(&mut self, culprit: Option<Culprit>) -> bool {
+    pub(crate) fn back_off(&mut self, culprit: Option<Culprit>) -> bool {
         culprit.is_none_or(|culprit| culprit.origin == Origin::Backward) && self.stepping.scaler.back_off()
     }
 }

@@ -2,14 +2,14 @@
 
 use super::difference::{Difference, relative, wide, worst};
 use super::{Cause, ClipScope, VerifyError, Whose};
-use crate::batch::{Batch, MicroBatches};
-use crate::builder::PipelineBuilder;
-use crate::clip::{Clip, Scaling};
-use crate::payload::Payload;
+use crate::build::builder::PipelineBuilder;
+use crate::model::batch::{Batch, MicroBatches};
+use crate::model::loss_weight::Weight;
+use crate::model::payload::Payload;
 use crate::pipeline::{Pipeline, Probe};
-use crate::precision::Precision;
-use crate::shown::ParameterGradient;
-use crate::weight::Weight;
+use crate::update::clip::{Clip, Scaling};
+use crate::update::parameter_gradient::ParameterGradient;
+use crate::update::precision::Precision;
 
 /// What is known of a difference.
 pub(super) struct Diagnosis<'a, B: ?Sized, In, Target> {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::VerifyError;
-use crate::shown::ParameterGradient;
+use crate::update::parameter_gradient::ParameterGradient;
 
 /// How far apart two gradients of a parameter are.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,11 +1,11 @@
 //! What is put to the proof.
 
-use crate::batch::Batch;
-use crate::payload::Payload;
+use crate::model::batch::Batch;
+use crate::model::payload::Payload;
 use crate::pipeline::Pipeline;
-use crate::report::LossTerm;
-use crate::shown::ParameterGradient;
-use crate::stage::BoxError;
+use crate::pipeline::report::LossTerm;
+use crate::threads::failure::BoxError;
+use crate::update::parameter_gradient::ParameterGradient;
 
 /// Something that trains a model: a pipeline, or a loop of one's own.
 pub trait Trial<In, Target> {

@@ -1,0 +1,322 @@
+//! A server of this host's devices.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+use std::path::PathBuf;
+
+use burn::remote::{IrohIdentity, IrohRelays};
+use burn::server::{
+    AuthorizationRequest, BURN_REMOTE_ALPN, CustomOpRegistry, RemoteServer, ServeError as BurnError, TokenAuthorizer,
+    WebSocketTransport,
+};
+use burn::tensor::{Device, TensorData};
+use burn_ir::BackendIr;
+use iroh::endpoint::{QuicTransportConfig, presets};
+use iroh::protocol::Router;
+use iroh::{Endpoint, RelayMode};
+
+use super::greeting::{Greeting, this_process};
+use super::operations::name;
+use super::token::Token;
+
+/// Who may use the devices.
+#[derive(Clone, Debug)]
+pub enum Admission {
+    /// Those who know this.
+    Token(Token),
+    /// Whoever can reach the server, which is this host only.
+    AnyoneHere,
+}
+
+/// How the server is reached.
+#[derive(Clone, Debug)]
+pub enum Listen {
+    /// Authenticated and encrypted.
+    Iroh {
+        /// The file with the server's key, which is written where there is none.
+        identity: PathBuf,
+        /// How it is found.
+        relays: IrohRelays,
+        /// Where it listens, over UDP; port 0 is any.
+        address: SocketAddr,
+    },
+    /// Neither authenticated nor encrypted: for networks that are trusted.
+    WebSocket {
+        /// Where it listens, over TCP; port 0 is any.
+        address: SocketAddr,
+    },
+}
+
+impl Listen {
+    /// Whether nobody on another host can reach it.
+    fn is_here_only(&self) -> bool {
+        match self {
+            Self::Iroh { relays, address, .. } => *relays == IrohRelays::Disabled && address.ip().is_loopback(),
+            Self::WebSocket { address } => address.ip().is_loopback(),
+        }
+    }
+}
+
+/// Why devices are not served.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// Another program has the port, most often.
+    #[error(
+        "{address} cannot be listened at: {cause}; give an address of this host, and a port that no other program has"
+    )]
+    Address {
+        /// Where.
+        address: SocketAddr,
+        /// What the system said.
+        cause: String,
+    },
+    /// The server's key.
+    #[error("the key in {} cannot be used: {cause}; give a file of 32 bytes, or one that is not there yet", path.display())]
+    Identity {
+        /// Its file.
+        path: PathBuf,
+        /// What is wrong with it.
+        cause: io::Error,
+    },
+    /// A server is reached only through a relay or an address; for one that all may use these are this host's.
+    #[error(
+        "a server that anyone may use listens on this host only: leave the relays disabled, and the address 127.0.0.1 or [::1], or \
+         ask for a token"
+    )]
+    AnyoneElsewhere,
+    /// The system would not start the server's threads.
+    #[error("the server could not be started: {0}")]
+    Runtime(io::Error),
+    /// burn's server.
+    #[error("the devices cannot be served: {0}")]
+    Burn(String),
+}
+
+impl From<BurnError> for ServeError {
+    fn from(error: BurnError) -> Self {
+        Self::Burn(error.to_string())
+    }
+}
+
+/// A server that is reachable, and serves when it is told to.
+pub struct Server {
+    runtime: tokio::runtime::Runtime,
+    server: RemoteServer,
+    bound: Bound,
+    ends: Ends,
+}
+
+enum Bound {
+    Iroh(Endpoint, IrohRelays),
+    WebSocket(TcpListener),
+}
+
+impl Server {
+    /// Takes the port; who connects waits until the server [serves](Self::serve). From now on what asks the process to end is noted.
+    ///
+    /// # Errors
+    /// [`ServeError`] where the port is taken, or the key cannot be used.
+    pub fn bind(devices: Vec<Device>, admission: Admission, listen: Listen) -> Result<Self, ServeError> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(ServeError::Runtime)?;
+        if matches!(admission, Admission::AnyoneHere) && !listen.is_here_only() {
+            return Err(ServeError::AnyoneElsewhere);
+        }
+        let bound = match listen {
+            Listen::WebSocket { address } => {
+                let listener = TcpListener::bind(address);
+                Bound::WebSocket(listener.map_err(|cause| ServeError::Address { address, cause: cause.to_string() })?)
+            }
+            Listen::Iroh { identity, relays, address } => {
+                let key = IrohIdentity::load_or_create(&identity)
+                    .map_err(|cause| ServeError::Identity { path: identity, cause })?;
+                Bound::Iroh(runtime.block_on(endpoint(&key, &relays, address))?, relays)
+            }
+        };
+        let server = admitting(hosting(devices), admission);
+        let ends = runtime.block_on(async { Ends::noted() }).map_err(ServeError::Runtime)?;
+        Ok(Self { runtime, server, bound, ends })
+    }
+
+    /// What its devices are called elsewhere, without their index. Where an address is part of that, it is the one of this host from
+    /// which other networks are reached; others may do as well.
+    pub fn names(&self) -> Vec<String> {
+        match &self.bound {
+            Bound::WebSocket(listener) => {
+                listener.local_addr().map(|address| format!("ws://{}", from_elsewhere(address))).into_iter().collect()
+            }
+            Bound::Iroh(endpoint, IrohRelays::Public) => vec![format!("iroh:{}", endpoint.id())],
+            Bound::Iroh(endpoint, IrohRelays::Private { url }) => vec![format!("iroh:{}@{url}", endpoint.id())],
+            Bound::Iroh(endpoint, IrohRelays::Disabled) => {
+                let id = endpoint.id();
+                let name = |address| format!("iroh:{id}@{}", from_elsewhere(address));
+                endpoint.bound_sockets().into_iter().map(name).collect()
+            }
+        }
+    }
+
+    /// Serves until the process is asked to end (Ctrl-C, or `SIGTERM` on Unix).
+    ///
+    /// # Errors
+    /// [`ServeError`] where the network fails.
+    pub fn serve(self) -> Result<(), ServeError> {
+        let Self { runtime, server, bound, ends } = self;
+        let served = runtime.block_on(async move {
+            match bound {
+                Bound::WebSocket(listener) => {
+                    let served = server.serve_async(WebSocketTransport::from_listener(listener));
+                    ends.or(async { Ok(served.await?) }).await
+                }
+                Bound::Iroh(endpoint, _) => {
+                    let protocol = server.into_protocol(&endpoint)?;
+                    let router = Router::builder(endpoint.clone()).accept(BURN_REMOTE_ALPN, protocol).spawn();
+                    let closed = async {
+                        endpoint.closed().await;
+                        Err(ServeError::Burn("its connection to the network closed".to_owned()))
+                    };
+                    let served = ends.or(closed).await;
+                    // Clients learn at once that it is gone.
+                    if let Err(error) = router.shutdown().await {
+                        tracing::warn!(%error, "the server did not shut down as it should");
+                    }
+                    served
+                }
+            }
+        });
+        runtime.shutdown_background();
+        served
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("names", &self.names()).finish_non_exhaustive()
+    }
+}
+
+/// An address for others, of one that may be all of this host's: that from which other networks are reached.
+fn from_elsewhere(address: SocketAddr) -> String {
+    if !address.ip().is_unspecified() {
+        return address.to_string();
+    }
+    // Nothing is sent to these addresses, which are for documentation (RFC 5737, RFC 3849).
+    let anywhere: IpAddr = match address {
+        SocketAddr::V4(_) => Ipv4Addr::new(192, 0, 2, 1).into(),
+        SocketAddr::V6(_) => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
+    };
+    let route = UdpSocket::bind((address.ip(), 0)).and_then(|socket| {
+        socket.connect((anywhere, 9))?;
+        socket.local_addr()
+    });
+    let unknown = |_| format!("<an address of this host>:{}", address.port());
+    route.map_or_else(unknown, |route| SocketAddr::new(route.ip(), address.port()).to_string())
+}
+
+/// What asks the process to end.
+#[cfg(unix)]
+struct Ends([tokio::signal::unix::Signal; 2]);
+
+#[cfg(unix)]
+impl Ends {
+    fn noted() -> io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Self([signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?]))
+    }
+
+    /// Until it comes, or this ends.
+    async fn or(self, served: impl Future<Output = Result<(), ServeError>>) -> Result<(), ServeError> {
+        let Self([mut interrupt, mut terminate]) = self;
+        tokio::select! {
+            served = served => served,
+            _ = interrupt.recv() => Ok(()),
+            _ = terminate.recv() => Ok(()),
+        }
+    }
+}
+
+#[cfg(not(unix))]
+struct Ends;
+
+#[cfg(not(unix))]
+impl Ends {
+    fn noted() -> io::Result<Self> {
+        Ok(Self)
+    }
+
+    async fn or(self, served: impl Future<Output = Result<(), ServeError>>) -> Result<(), ServeError> {
+        tokio::select! {
+            served = served => served,
+            _ = tokio::signal::ctrl_c() => Ok(()),
+        }
+    }
+}
+
+async fn endpoint(key: &IrohIdentity, relays: &IrohRelays, address: SocketAddr) -> Result<Endpoint, ServeError> {
+    let builder = match relays {
+        IrohRelays::Public => Endpoint::builder(presets::N0),
+        IrohRelays::Private { url } => Endpoint::builder(presets::Minimal).relay_mode(RelayMode::custom([url.clone()])),
+        IrohRelays::Disabled => Endpoint::builder(presets::Minimal).relay_mode(RelayMode::Disabled),
+    };
+    let taken = |cause: String| ServeError::Address { address, cause };
+    let builder = builder
+        .secret_key(key.to_bytes().into())
+        .alpns(vec![BURN_REMOTE_ALPN.to_vec()])
+        // As burn's own: https://github.com/n0-computer/iroh/issues/4555
+        .transport_config(
+            QuicTransportConfig::builder()
+                .enable_segmentation_offload(false)
+                // One for every session, and for every tensor that is on its way.
+                .max_concurrent_bidi_streams(STREAMS.into())
+                .build(),
+        )
+        .clear_ip_transports()
+        .bind_addr(address)
+        .map_err(|cause| taken(cause.to_string()))?;
+    builder.bind().await.map_err(|cause| taken(format!("{cause:#}")))
+}
+
+/// At once, of one client.
+const STREAMS: u32 = 4096;
+
+/// burn's server of these devices, with what stages ask it for.
+fn hosting(devices: Vec<Device>) -> RemoteServer {
+    #[cfg(feature = "flex")]
+    if devices.iter().all(crate::device::location::is_host) {
+        use burn::backend::Flex;
+        let operations = super::operations::done::operations(greeting::<Flex>(true));
+        return RemoteServer::new(devices).with_custom_ops::<Flex>(operations);
+    }
+    #[cfg(feature = "cuda")]
+    if !devices.iter().any(crate::device::location::is_host) {
+        return RemoteServer::new(devices).with_custom_ops::<burn::backend::Cuda>(greeting(false));
+    }
+    // burn says what is wrong with them.
+    RemoteServer::new(devices)
+}
+
+/// Says what is served.
+fn greeting<B: BackendIr>(has_kernels: bool) -> CustomOpRegistry<B> {
+    let mut operations = CustomOpRegistry::new();
+    let greeting = TensorData::from(Greeting { has_kernels, ..Greeting::OURS }.numbers());
+    for (question, answer) in [(name::HELLO, greeting), (name::PROCESS, TensorData::from(this_process()))] {
+        operations.register(question, move |tensors, asked, device| {
+            tensors.register_float_tensor::<B>(&asked.outputs[0].id, B::float_from_data(answer.clone(), device));
+        });
+    }
+    operations
+}
+
+/// What a credential is for comes in its second line.
+fn admitting(server: RemoteServer, admission: Admission) -> RemoteServer {
+    use burn::server::PeerAuthorizer;
+
+    let Admission::Token(token) = admission else { return server };
+    let tokens = TokenAuthorizer::new(token.secret()).expect("a token is not empty");
+    server.with_authorizer(move |request: AuthorizationRequest<'_>| {
+        let presented = request.credential.as_bytes();
+        let token = presented.split(|&byte| byte == b'\n').next().unwrap_or_default();
+        tokens.authorize(AuthorizationRequest { credential: &token.into(), ..request })
+    })
+}

@@ -1,0 +1,198 @@
+//! What the same stages would hold, run otherwise.
+
+use std::sync::Arc;
+
+use stageline_schedule::{OneFOneB, Plan, Schedule, StageMemory};
+
+use crate::device::location::share_memory;
+use crate::memory::estimate::{Copies, Leaf, MemoryEstimate, StageEstimate, Steps, WhateverRows};
+
+impl Leaf {
+    /// All of a replica in one stage, if they are on one device.
+    fn joined(leaves: &[Self]) -> Option<Self> {
+        let device = leaves.first()?.device.clone();
+        let parameters = leaves.iter().map(|leaf| leaf.parameters).sum();
+        leaves.iter().all(|leaf| share_memory(&leaf.device, &device)).then_some(Self { device, parameters })
+    }
+}
+
+impl WhateverRows {
+    /// Divides the parts that belong to layers between two halves of a stage.
+    fn halved(self) -> Self {
+        let StageMemory { forward, input_gradient } = self.activations;
+        Self { activations: StageMemory { forward: forward / 2.0, input_gradient: input_gradient / 2.0 }, ..self }
+    }
+}
+
+impl MemoryEstimate {
+    /// The same, with what stages hold with full recomputation as a way out.
+    #[must_use]
+    pub fn or_recomputed(self, recomputed: Self) -> Self {
+        Self { recomputed: Some(Box::new(recomputed)), ..self }
+    }
+
+    /// What the same stages hold under another plan, on as many workers.
+    #[must_use]
+    pub fn under(&self, plan: Plan) -> Self {
+        let recomputed = self.recomputed.as_ref().map(|recomputed| Box::new(recomputed.under(plan.clone())));
+        Self { plan: Arc::new(plan), recomputed, ..self.clone() }
+    }
+
+    /// What they hold in the steps of [`Pipeline::steps`](crate::Pipeline::steps).
+    #[must_use]
+    pub fn of_overlapping_steps(&self) -> Self {
+        let recomputed = self.recomputed.as_ref().map(|recomputed| Box::new(recomputed.of_overlapping_steps()));
+        Self { steps: Steps::Overlapping, recomputed, ..self.clone() }
+    }
+
+    /// What they hold while a checkpoint is written besides: copies of optimizer states, and parameters as they were.
+    #[must_use]
+    pub fn with_checkpoints(&self) -> Self {
+        let recomputed = self.recomputed.as_ref().map(|recomputed| Box::new(recomputed.with_checkpoints()));
+        Self { copies: Copies::ForACheckpoint, recomputed, ..self.clone() }
+    }
+
+    /// What they hold with micro-batches of so many times the rows.
+    ///
+    /// What does not depend on the rows is known from a second rehearsal with other rows ([`beside`](Self::beside)); without one, all but
+    /// gradients of parameters is taken to be proportional.
+    #[must_use]
+    pub fn with_rows_times(&self, share: f64) -> Self {
+        let float = |all: f64, fixed: f64| fixed + (all - fixed) * share;
+        let bytes = |all: u64, fixed: u64| float(all as f64, fixed as f64).max(0.0) as u64;
+        let scaled = |stage: &StageEstimate| {
+            let WhateverRows { activations, forward, backward } = stage.whatever_rows;
+            StageEstimate {
+                activations: StageMemory {
+                    forward: float(stage.activations.forward, activations.forward),
+                    input_gradient: float(stage.activations.input_gradient, activations.input_gradient),
+                },
+                forward: bytes(stage.forward, forward),
+                backward: bytes(stage.backward, backward.min(stage.backward)),
+                output: bytes(stage.output, 0),
+                input_gradients: bytes(stage.input_gradients, 0),
+                ..stage.clone()
+            }
+        };
+        let recomputed = self.recomputed.as_ref().map(|recomputed| Box::new(recomputed.with_rows_times(share)));
+        Self { stages: self.stages.iter().map(scaled).collect(), recomputed, ..self.clone() }
+    }
+
+    /// The same, which tells what grows with the rows of a micro-batch from what does not, by `fewer`: what the stages hold with `share`
+    /// times the rows, above 0 and below 1. [`with_rows_times`](Self::with_rows_times) and the ways out then count on it.
+    #[must_use]
+    pub fn beside(self, fewer: &Self, share: f64) -> Self {
+        let known = |(all, fewer): (&StageEstimate, &StageEstimate)| StageEstimate {
+            whatever_rows: WhateverRows::between(fewer, all, share),
+            ..all.clone()
+        };
+        Self { stages: self.stages.iter().zip(&fewer.stages).map(known).collect(), ..self }
+    }
+
+    /// Takes the larger one of each figure: stages hold at most that with micro-batches of either of two shapes.
+    #[must_use]
+    pub(crate) fn or_larger(&self, other: &Self) -> Self {
+        let larger = |(one, other): (&StageEstimate, &StageEstimate)| StageEstimate {
+            activations: StageMemory {
+                forward: one.activations.forward.max(other.activations.forward),
+                input_gradient: one.activations.input_gradient.max(other.activations.input_gradient),
+            },
+            optimizer: one.optimizer.max(other.optimizer),
+            forward: one.forward.max(other.forward),
+            backward: one.backward.max(other.backward),
+            flush: one.flush.max(other.flush),
+            output: one.output.max(other.output),
+            input_gradients: one.input_gradients.max(other.input_gradients),
+            ..one.clone()
+        };
+        let stages = self.stages.iter().zip(&other.stages).map(larger).collect();
+        let other = self.other.iter().zip(&other.other).map(|(one, other)| *one.max(other)).collect();
+        Self { stages, other, ..self.clone() }
+    }
+
+    /// What they hold with optimizers that remember nothing.
+    #[must_use]
+    pub fn without_optimizer_states(&self) -> Self {
+        let without = |stage: &StageEstimate| StageEstimate {
+            optimizer: 0,
+            flush: stage.flush.saturating_sub(stage.optimizer),
+            ..stage.clone()
+        };
+        let recomputed = self.recomputed.as_ref().map(|recomputed| Box::new(recomputed.without_optimizer_states()));
+        Self { stages: self.stages.iter().map(without).collect(), recomputed, ..self.clone() }
+    }
+
+    /// Every stage in two equal parts. The plan is still that of the whole ones.
+    pub(crate) fn cut_in_two(&self) -> Self {
+        let halves = |stage: &StageEstimate| {
+            let half = StageEstimate {
+                device: stage.device.clone(),
+                parameters: stage.parameters / 2,
+                gradients: stage.gradients / 2,
+                optimizer: stage.optimizer / 2,
+                activations: StageMemory {
+                    forward: stage.activations.forward / 2.0,
+                    input_gradient: stage.activations.input_gradient / 2.0,
+                },
+                whatever_rows: stage.whatever_rows.halved(),
+                flush: stage.flush / 2,
+                tied_gradients: Vec::new(),
+                ..*stage
+            };
+            // What one hands to the other is like what they hand to others.
+            let within = stage.output.max(stage.input_gradients);
+            let tied_gradients = stage.tied_gradients.iter().map(|&(owner, bytes)| (2 * owner, bytes)).collect();
+            let second = StageEstimate { input_gradients: within, tied_gradients, ..half.clone() };
+            [StageEstimate { output: within, ..half }, second]
+        };
+        let stages: Vec<_> = self.stages.iter().flat_map(halves).collect();
+        let other = self.other.iter().flat_map(|other| [*other; 2]).collect();
+        let half = |leaf: &Leaf| Leaf { device: leaf.device.clone(), parameters: leaf.parameters / 2 };
+        let halves = |leaves: &Vec<Leaf>| leaves.iter().flat_map(|leaf| [half(leaf), half(leaf)]).collect();
+        let leaves = self.leaves.iter().map(halves).collect();
+        Self { stages, other, leaves, recomputed: None, ..self.clone() }
+    }
+
+    /// All layers in one stage, if they are on one device.
+    pub(crate) fn in_one_stage(&self) -> Option<Self> {
+        let plan = Arc::new(OneFOneB.plan(1, self.plan.micro_batches()).ok()?);
+        let mut stages = self.stages.iter().cloned();
+        let mut joined = stages.next()?;
+        let mut parts = joined.backward_parts(joined.backward);
+        let mut fixed = joined.backward_parts(joined.whatever_rows.backward);
+        let [mut new, mut rest_of_flush] = joined.flush_parts();
+        for stage in stages {
+            if !share_memory(&stage.device, &joined.device) {
+                return None;
+            }
+            joined.parameters += stage.parameters;
+            joined.gradients += stage.gradients;
+            joined.optimizer += stage.optimizer;
+            joined.largest = joined.largest.max(stage.largest);
+            joined.forward = joined.forward.max(stage.forward);
+            // A micro-batch has the gradients of all parameters, and goes through one layer at a time; as an optimizer does.
+            let beside =
+                |[of_parameters, rest]: [u64; 2], [more, other]: [u64; 2]| [of_parameters + more, rest.max(other)];
+            parts = beside(parts, stage.backward_parts(stage.backward));
+            fixed = beside(fixed, stage.backward_parts(stage.whatever_rows.backward));
+            let [more_new, other_rest] = stage.flush_parts();
+            (new, rest_of_flush) = (new + more_new, rest_of_flush.max(other_rest));
+            let sum = |one: StageMemory, other: StageMemory| StageMemory {
+                forward: one.forward + other.forward,
+                input_gradient: one.input_gradient + other.input_gradient,
+            };
+            joined.activations = sum(joined.activations, stage.activations);
+            let of_stage = stage.whatever_rows;
+            joined.whatever_rows.activations = sum(joined.whatever_rows.activations, of_stage.activations);
+            joined.whatever_rows.forward = joined.whatever_rows.forward.max(of_stage.forward);
+        }
+        (joined.backward, joined.whatever_rows.backward) = (parts.iter().sum(), fixed.iter().sum());
+        joined.flush = new + rest_of_flush;
+        (joined.output, joined.input_gradients, joined.tied_gradients) = (0, 0, Vec::new());
+        let other = vec![self.other.iter().sum()];
+        let leaves =
+            self.leaves.iter().map(|leaves| Leaf::joined(leaves).map(|leaf| vec![leaf])).collect::<Option<_>>()?;
+        let one = || Self { plan, stages: vec![joined], other, leaves, recomputed: None, ..self.clone() };
+        (self.stages.len() > 1).then(one)
+    }
+}

@@ -1,0 +1,252 @@
+//! The most that workers hold, from what their stages hold, and what they do in which order.
+//!
+//! What is live on a worker follows from the order of its actions alone. What is on its way between two does not, nor how far one
+//! is ahead of the others: that is taken from a simulation in which every stage computes equally long.
+
+use std::collections::HashMap;
+
+use burn::tensor::Device;
+use stageline_schedule::{Action, Compute, Costs, Span, Timeline, check, simulate};
+
+use crate::device::location::{is_host, share_memory};
+use crate::memory::estimate::{Copies, MemoryEstimate, StageEstimate, Steps, WorkerEstimate};
+use crate::model::replica::Replica;
+use crate::update::flush::Rollback;
+
+/// What they take in the simulation.
+const FORWARD: f64 = 1.0;
+const BACKWARD: f64 = 2.0;
+
+/// How many micro-batches a stage are simulated: more of them are as far apart.
+const SIMULATED: usize = 4;
+
+impl MemoryEstimate {
+    /// Each worker's, those of one replica after those of another.
+    pub fn workers(&self) -> Vec<WorkerEstimate> {
+        self.placed_workers().into_iter().map(|(_, worker)| worker).collect()
+    }
+
+    /// The same, with their devices.
+    pub(crate) fn placed_workers(&self) -> Vec<(Device, WorkerEstimate)> {
+        let replicas = 1 + self.leaves.len();
+        let buffers = self.threads.buffers_of_one(replicas * self.plan.workers());
+        let each = self.by_replica().zip(Replica::all(replicas));
+        each.flat_map(|(estimate, replica)| estimate.workers_of(replica, buffers)).collect()
+    }
+
+    /// Those of one replica, which this is by itself; a worker on the host has so many bytes of buffers for products.
+    fn workers_of(&self, replica: Replica, buffers: u64) -> Vec<(Device, WorkerEstimate)> {
+        let rows = self.plan.rows().iter().zip(&self.other).zip(Pace::of_workers(self));
+        let worker = |((row, &other), pace): ((&Vec<Action>, &u64), Pace)| {
+            let device = self.stages[row.first()?.stage].device.clone();
+            let buffers = if is_host(&device) { buffers } else { 0 };
+            Some((device, Row { estimate: self, row, pace }.held(replica, other + buffers)))
+        };
+        rows.filter_map(worker).collect()
+    }
+
+    /// The most that the workers on a device hold together, for each device; CPUs are one.
+    pub fn devices(&self) -> Vec<(Device, u64)> {
+        let mut devices: Vec<(Device, u64)> = Vec::new();
+        for (device, worker) in self.placed_workers() {
+            match devices.iter_mut().find(|(other, _)| share_memory(other, &device)) {
+                Some((_, bytes)) => *bytes += worker.peak(),
+                None => devices.push((device, worker.peak())),
+            }
+        }
+        devices
+    }
+}
+
+/// How a worker's time goes with that of others.
+#[derive(Clone, Copy, Default)]
+struct Pace {
+    /// The most that is on its way and in its memory while it computes, in bytes.
+    transfers: u64,
+    /// How much of its list it has begun when all agree on the step before.
+    ahead: usize,
+}
+
+impl Pace {
+    fn of_workers(estimate: &MemoryEstimate) -> Vec<Self> {
+        let micro_batches = estimate.plan.micro_batches().min(SIMULATED * estimate.plan.stages());
+        // A plan that cannot run has no pace.
+        let Ok(plan) = check(estimate.plan.first(micro_batches), micro_batches) else {
+            return vec![Self::default(); estimate.plan.workers()];
+        };
+        let costs = Costs::uniform(estimate.plan.stages(), FORWARD, BACKWARD);
+        let timeline = match estimate.steps {
+            Steps::Apart => simulate(&plan, &costs),
+            Steps::Overlapping => simulate(&plan.twice(), &costs),
+        };
+        let is_of_first = |span: &&Span| span.action.micro_batch < micro_batches;
+        let of_first = timeline.rows().iter().flatten().filter(is_of_first);
+        let first_step = of_first.map(|span| span.end).fold(0.0, f64::max);
+        let on_their_way = Transfers::of(&timeline).held(&estimate.stages, timeline.rows().len());
+        let pace = |(row, on_their_way): (&Vec<Span>, Held)| {
+            Self {
+                transfers: row.iter().map(|span| on_their_way.during(span)).max().unwrap_or(0),
+                // It hears of that when it is done with the action at hand.
+                ahead: row.iter().filter(|span| !is_of_first(span) && span.start <= first_step).count(),
+            }
+        };
+        timeline.rows().iter().zip(on_their_way).map(pace).collect()
+    }
+}
+
+/// What is held, and when.
+struct Held {
+    /// What has come to be held at these times, in all.
+    begun: Vec<(f64, u64)>,
+    /// What is no longer.
+    over: Vec<(f64, u64)>,
+}
+
+impl Held {
+    /// Of bytes from a time on, until a micro-batch later than who receives them needs them.
+    fn new(times: Vec<(f64, f64, u64)>) -> Self {
+        let summed = |time: fn(&(f64, f64, u64)) -> f64| {
+            let mut changes: Vec<_> = times.iter().map(|held| (time(held), held.2)).collect();
+            changes.sort_by(|a, b| a.0.total_cmp(&b.0));
+            let mut all = 0;
+            changes.iter_mut().for_each(|(_, bytes)| {
+                all += *bytes;
+                *bytes = all;
+            });
+            changes
+        };
+        Self { begun: summed(|held| held.0), over: summed(|held| held.1 + FORWARD + BACKWARD) }
+    }
+
+    /// Of what is held at any time of a compute.
+    fn during(&self, span: &Span) -> u64 {
+        let until = |changes: &[(f64, u64)], so_many: usize| so_many.checked_sub(1).map_or(0, |last| changes[last].1);
+        let begun = self.begun.partition_point(|(from, _)| *from < span.end);
+        let over = self.over.partition_point(|(to, _)| *to <= span.start);
+        until(&self.begun, begun) - until(&self.over, over)
+    }
+}
+
+/// When micro-batches go forward through stages, and when gradients come back to them, and on which workers.
+struct Transfers {
+    forwards: HashMap<(usize, usize), (usize, Span)>,
+    backwards: HashMap<(usize, usize), (usize, Span)>,
+}
+
+impl Transfers {
+    fn of(timeline: &Timeline) -> Self {
+        let of = |which: fn(Compute) -> bool| {
+            let rows = timeline.rows().iter().enumerate();
+            let spans = rows.flat_map(|(worker, row)| row.iter().map(move |span| (worker, *span)));
+            let of_kind = spans.filter(|(_, span)| which(span.action.compute));
+            of_kind.map(|(worker, span)| ((span.action.stage, span.action.micro_batch), (worker, span))).collect()
+        };
+        Self {
+            forwards: of(|compute| compute == Compute::Forward),
+            backwards: of(|compute| matches!(compute, Compute::Backward | Compute::InputGradient)),
+        }
+    }
+
+    /// What is in each worker's memory because it is on its way: an activation is one of its sender's until that has its gradient.
+    fn held(&self, stages: &[StageEstimate], workers: usize) -> Vec<Held> {
+        let mut held = vec![Vec::new(); workers];
+        let shared = |one: usize, other: usize| share_memory(&stages[one].device, &stages[other].device);
+        for (&(stage, micro_batch), (_, span)) in &self.forwards {
+            if let Some((receiver, to)) = self.forwards.get(&(stage + 1, micro_batch))
+                && !shared(stage, stage + 1)
+            {
+                held[*receiver].push((span.end, to.start, stages[stage].output));
+            }
+        }
+        for (&(stage, micro_batch), (sender, span)) in &self.backwards {
+            let to_previous = stage.checked_sub(1).map(|previous| (previous, stages[stage].input_gradients));
+            for (owner, bytes) in to_previous.into_iter().chain(stages[stage].tied_gradients.iter().copied()) {
+                if let Some((receiver, to)) = self.backwards.get(&(owner, micro_batch)) {
+                    held[if shared(stage, owner) { *sender } else { *receiver }].push((span.end, to.end, bytes));
+                }
+            }
+        }
+        held.into_iter().map(Held::new).collect()
+    }
+}
+
+/// What one worker does.
+struct Row<'a> {
+    estimate: &'a MemoryEstimate,
+    row: &'a [Action],
+    pace: Pace,
+}
+
+impl Row<'_> {
+    fn held(&self, replica: Replica, other: u64) -> WorkerEstimate {
+        let mut stages: Vec<_> = self.row.iter().map(|action| action.stage).collect();
+        stages.sort_unstable();
+        stages.dedup();
+        let sum =
+            |of: fn(&StageEstimate) -> u64| stages.iter().map(|&stage| of(&self.estimate.stages[stage])).sum::<u64>();
+        let (parameters, optimizer) = (sum(|stage| stage.parameters), sum(|stage| stage.optimizer));
+        let gradients = sum(|stage| stage.gradients);
+        let copies = if self.estimate.copies == Copies::ForACheckpoint { parameters + optimizer } else { 0 };
+        let other = other + copies;
+        let resident = other + parameters + optimizer;
+        // The parameters as they were, and the sums.
+        let kept = if self.pace.ahead > 0 { optimizer + 2 * gradients } else { 0 };
+        let [activations, compute_peak] = self.compute(resident, kept);
+        WorkerEstimate {
+            replica,
+            other,
+            parameters,
+            optimizer,
+            gradients: if self.estimate.groups > 1 { 2 * gradients } else { gradients },
+            activations,
+            transfers: self.pace.transfers,
+            kept,
+            compute_peak,
+            flush_peak: self.flush(&stages, resident + gradients),
+            stages,
+        }
+    }
+
+    /// The most that activations are, and all together, before the flush; some is kept of the step before at first.
+    fn compute(&self, resident: u64, kept: u64) -> [u64; 2] {
+        let (mut activations, mut sums, mut summed) = (0.0, 0, vec![0_u64; self.estimate.stages.len()]);
+        let per_group = self.estimate.plan.micro_batches() / self.estimate.groups;
+        let (mut most_activations, mut peak) = (0.0_f64, resident);
+        for (index, Action { stage, compute, micro_batch }) in self.row.iter().enumerate() {
+            let estimate = &self.estimate.stages[*stage];
+            let [start, end] = estimate.activations.changes(*compute);
+            activations += start;
+            most_activations = most_activations.max(activations);
+            let work = match compute {
+                Compute::Forward => estimate.forward,
+                // Of a backward that was measured in halves, a whole one needs at once what the first half leaves to the second.
+                Compute::Backward => estimate.backward + estimate.left_by_input_gradient(),
+                Compute::InputGradient | Compute::WeightGradient => estimate.backward,
+            };
+            let kept = if index < self.pace.ahead { kept } else { 0 };
+            peak = peak.max(resident + activations as u64 + sums + work + kept + self.pace.transfers);
+            activations += end;
+            // The sum of a group, and that of those before it.
+            let needed = if *micro_batch < per_group { 1 } else { 2 };
+            if *compute != Compute::Forward && summed[*stage] < needed {
+                sums += (needed - std::mem::replace(&mut summed[*stage], needed)) * estimate.gradients;
+            }
+        }
+        [most_activations as u64, peak]
+    }
+
+    fn flush(&self, stages: &[usize], mut held: u64) -> u64 {
+        let mut peak = held;
+        for stage in stages.iter().map(|&stage| &self.estimate.stages[stage]) {
+            // Where steps overlap, sums are kept.
+            let sums = if self.estimate.steps == Steps::Overlapping { stage.gradients } else { 0 };
+            if self.estimate.rollback == Rollback::Off {
+                peak = peak.max(held + stage.flush_in_place());
+                continue;
+            }
+            peak = peak.max(held + stage.flush + sums);
+            held += stage.optimizer + sums;
+        }
+        peak
+    }
+}

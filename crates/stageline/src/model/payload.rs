@@ -1,0 +1,114 @@
+//! What may cross a boundary between two stages.
+
+use burn::tensor::kind::Basic;
+use burn::tensor::{Bool, Int, Tensor};
+
+/// A value made of tensors that may cross a boundary between stages, or enter the pipeline as part of a batch.
+///
+/// Tensors of any rank and kind are payloads; so are tuples, arrays, `Vec`s and `Option`s of payloads, and structs for
+/// which [`payload!`](crate::model::payload!) was called. Float leaves carry gradients back; int and bool leaves do not.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot cross a stage boundary",
+    note = "tensors, tuples, arrays, `Vec` and `Option` of payloads can; for a struct of payloads call \
+            `stageline::payload!(Name {{ field, field }})`"
+)]
+pub trait Payload: Clone + Send + 'static {
+    /// Passes every tensor through `mapper`, always in the same order.
+    fn map<M: PayloadMapper>(self, mapper: &mut M) -> Self;
+}
+
+/// What is done to every tensor of a [`Payload`].
+pub trait PayloadMapper {
+    /// A float leaf, of shape unknown.
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D>;
+    /// An int leaf.
+    fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int>;
+    /// A bool leaf.
+    fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool>;
+}
+
+/// What its numbers take.
+pub(crate) fn bytes_of<const D: usize, K: Basic>(tensor: &Tensor<D, K>) -> u64 {
+    (tensor.shape().num_elements() * tensor.dtype().size()) as u64
+}
+
+impl<const D: usize> Payload for Tensor<D> {
+    fn map<M: PayloadMapper>(self, mapper: &mut M) -> Self {
+        mapper.float(self)
+    }
+}
+
+impl<const D: usize> Payload for Tensor<D, Int> {
+    fn map<M: PayloadMapper>(self, mapper: &mut M) -> Self {
+        mapper.int(self)
+    }
+}
+
+impl<const D: usize> Payload for Tensor<D, Bool> {
+    fn map<M: PayloadMapper>(self, mapper: &mut M) -> Self {
+        mapper.bool(self)
+    }
+}
+
+impl<T: Payload> Payload for Vec<T> {
+    fn map<M: PayloadMapper>(self, mapper: &mut M) -> Self {
+        self.into_iter().map(|item| item.map(mapper)).collect()
+    }
+}
+
+impl<T: Payload> Payload for Option<T> {
+    fn map<M: PayloadMapper>(self, mapper: &mut M) -> Self {
+        self.map(|item| item.map(mapper))
+    }
+}
+
+impl<T: Payload, const N: usize> Payload for [T; N] {
+    fn map<M: PayloadMapper>(self, mapper: &mut M) -> Self {
+        self.map(|item| item.map(mapper))
+    }
+}
+
+macro_rules! tuple_payload {
+    ($($name:ident),*) => {
+        impl<$($name: Payload),*> Payload for ($($name,)*) {
+            #[allow(non_snake_case, unused_variables, clippy::unused_unit)]
+            fn map<Mapper: PayloadMapper>(self, mapper: &mut Mapper) -> Self {
+                let ($($name,)*) = self;
+                ($($name.map(mapper),)*)
+            }
+        }
+    };
+}
+
+tuple_payload!();
+tuple_payload!(A);
+tuple_payload!(A, B);
+tuple_payload!(A, B, C);
+tuple_payload!(A, B, C, D);
+tuple_payload!(A, B, C, D, E);
+tuple_payload!(A, B, C, D, E, F);
+
+/// Makes a struct of payloads a [`Payload`]. A forgotten field is a compile error.
+///
+/// ```
+/// use burn::tensor::{Bool, Tensor};
+///
+/// #[derive(Clone)]
+/// struct Encoded {
+///     states: Tensor<3>,
+///     padding: Tensor<2, Bool>,
+/// }
+///
+/// stageline::payload!(Encoded { states, padding });
+/// ```
+#[macro_export]
+macro_rules! payload {
+    ($name:ident { $($field:ident),* $(,)? }) => {
+        impl $crate::Payload for $name {
+            fn map<M: $crate::PayloadMapper>(self, mapper: &mut M) -> Self {
+                let Self { $($field),* } = self;
+                Self { $($field: $crate::Payload::map($field, mapper)),* }
+            }
+        }
+    };
+}

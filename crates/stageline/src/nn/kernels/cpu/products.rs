@@ -1,0 +1,90 @@
+//! The products of a linear layer on the CPU.
+
+use burn::backend::ops::ModuleOps;
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Flex, TensorMetadata};
+use burn::tensor::{DType, TensorData};
+
+use super::matrix::Matrix;
+use super::numbers::numbers;
+use super::wide::wide;
+use crate::nn::kernels::products::Products;
+
+/// In f32, without the zeros that burn 0.22 writes before a product.
+impl Products for Flex {
+    fn product(
+        input: FloatTensor<Flex>,
+        weight: FloatTensor<Flex>,
+        bias: Option<FloatTensor<Flex>>,
+    ) -> FloatTensor<Flex> {
+        let [Some(rows), Some(columns)] = [&input, &weight].map(matrix) else {
+            return Flex::linear(input, weight, bias);
+        };
+        let mut output = rows.times(columns);
+        if let Some(bias) = bias {
+            let (bias, columns) = (bias.to_contiguous(), columns.shape()[1]);
+            assert_eq!(bias.shape().num_elements(), columns, "there is a bias for each output");
+            add_to_rows(&mut output, numbers(&bias));
+        }
+        FloatTensor::<Flex>::from_data(TensorData::new(output, [rows.shape()[0], columns.shape()[1]]))
+    }
+
+    fn to_input(weight: FloatTensor<Flex>, gradient: FloatTensor<Flex>) -> FloatTensor<Flex> {
+        match [&weight, &gradient].map(matrix) {
+            [Some(weight), Some(gradient)] => tensor(gradient, weight.transposed()),
+            _ => Flex::linear_x_backward(weight, gradient),
+        }
+    }
+
+    fn to_weight(input: FloatTensor<Flex>, gradient: FloatTensor<Flex>) -> FloatTensor<Flex> {
+        match [&input, &gradient].map(matrix) {
+            [Some(input), Some(gradient)] => tensor(input.transposed(), gradient),
+            _ => Flex::linear_weight_backward(input, gradient),
+        }
+    }
+
+    fn to_bias(gradient: FloatTensor<Flex>) -> FloatTensor<Flex> {
+        let Some(_) = matrix(&gradient) else { return Flex::linear_bias_backward(gradient) };
+        let mut sums = vec![0.0; gradient.shape()[1]];
+        add_rows(&mut sums, numbers(&gradient));
+        let columns = sums.len();
+        FloatTensor::<Flex>::from_data(TensorData::new(sums, [columns]))
+    }
+}
+
+/// Lets this thread allocate the buffer in which `gemm` packs one side of a product: as large as a core's L2 cache, allocated at a
+/// thread's first product, and kept until the thread ends.
+pub(crate) fn allocate_packing_buffer() {
+    // A multiple of every vector length, so that this product packs into that buffer.
+    const SIDE: usize = 64;
+    let zeros = [0.0; SIDE * SIDE];
+    let zeros = Matrix::new(&zeros, [SIDE, SIDE], SIDE);
+    drop(zeros.times(zeros));
+}
+
+/// A tensor `[rows, columns]` that has numbers in f32, and is contiguous.
+fn matrix(tensor: &FloatTensor<Flex>) -> Option<Matrix<'_>> {
+    let shape = tensor.shape();
+    let plain = tensor.dtype() == DType::F32 && shape.num_elements() > 0 && tensor.is_contiguous();
+    plain.then(|| Matrix::new(numbers(tensor), [shape[0], shape[1]], shape[1]))
+}
+
+fn tensor(left: Matrix, right: Matrix) -> FloatTensor<Flex> {
+    FloatTensor::<Flex>::from_data(TensorData::new(left.times(right), [left.shape()[0], right.shape()[1]]))
+}
+
+wide! {
+    fn add_to_rows(rows: &mut [f32], bias: &[f32]) {
+        for row in rows.chunks_exact_mut(bias.len()) {
+            row.iter_mut().zip(bias).for_each(|(number, bias)| *number += bias);
+        }
+    }
+}
+
+wide! {
+    fn add_rows(sums: &mut [f32], rows: &[f32]) {
+        for row in rows.chunks_exact(sums.len()) {
+            sums.iter_mut().zip(row).for_each(|(sum, number)| *sum += number);
+        }
+    }
+}

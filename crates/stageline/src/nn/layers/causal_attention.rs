@@ -1,0 +1,178 @@
+//! What positions take from those before them.
+
+use burn::tensor::activation::softmax;
+use burn::tensor::{Bool, Tensor};
+
+#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+use crate::nn::kernels::of_their_kernels;
+
+/// Causal self-attention (Vaswani et al., 2017, [arXiv:1706.03762](https://arxiv.org/abs/1706.03762)) with so many heads:
+/// `[batch, length, 3 x width]`, the queries, keys and values of all heads one behind the other, to `[batch, length, width]`.
+///
+/// In f32 on the host it is one operation that leaves what comes later out, where burn's have to move heads about and to compute
+/// all of it. It keeps its input and the weights of attention for its backward.
+///
+/// # Panics
+/// If the last dimension is not 3 times a multiple of `heads`.
+pub fn causal_attention(query_key_value: Tensor<3>, heads: usize) -> Tensor<3> {
+    let [batch, length, columns] = query_key_value.dims();
+    assert!(
+        heads > 0 && columns.is_multiple_of(3 * heads) && columns > 0,
+        "{columns} columns are not the queries, keys and values of {heads} heads"
+    );
+    if batch * length == 0 {
+        return query_key_value.slice_dim(2, 0..columns / 3);
+    }
+    #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+    if let Some(output) = of_their_kernels!(one::causal_attention, &query_key_value, heads) {
+        return output;
+    }
+    let size = columns / (3 * heads);
+    let split = query_key_value.reshape([batch, length, 3 * heads, size]).swap_dims(1, 2);
+    let part = |index: usize| split.clone().slice_dim(1, index * heads..(index + 1) * heads);
+    let (query, key, value) = (part(0), part(1), part(2));
+    let scores = query.matmul(key.swap_dims(2, 3)) * scale(size);
+    let future = Tensor::<2, Bool>::tril_mask([length, length], 0, &scores.device()).unsqueeze();
+    let weights = softmax(scores.mask_fill(future, f32::NEG_INFINITY), 3);
+    weights.matmul(value).swap_dims(1, 2).reshape([batch, length, heads * size])
+}
+
+pub(crate) fn scale(size: usize) -> f64 {
+    1.0 / (size as f64).sqrt()
+}
+
+/// So many queries at a time: none of them has scores with keys after the last.
+#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+pub(crate) const QUERIES: usize = 64;
+
+/// Where blocks of queries begin and end.
+#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+pub(crate) fn blocks(length: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..length).step_by(QUERIES).map(move |start| (start, (start + QUERIES).min(length)))
+}
+
+/// How many weights the kernel keeps of a head.
+#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+pub(crate) fn weights_of_a_head(length: usize) -> usize {
+    blocks(length).map(|(start, end)| (end - start) * end).sum()
+}
+
+#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+mod one {
+    use std::marker::PhantomData;
+
+    use burn::backend::autodiff::checkpoint::base::Checkpointer;
+    use burn::backend::autodiff::grads::Gradients;
+    use burn::backend::autodiff::ops::{Backward, Ops};
+    use burn::tensor::Tensor;
+
+    use crate::nn::kernels::{Kernels, operation};
+
+    #[derive(Debug)]
+    struct CausalAttention;
+
+    #[derive(Clone, Debug)]
+    struct State<B: Kernels> {
+        attended: B::Attended,
+        heads: usize,
+    }
+
+    impl<B: Kernels> Backward<B, 1> for CausalAttention {
+        type State = State<B>;
+
+        fn backward(self, ops: Ops<State<B>, 1>, gradients: &mut Gradients, _: &mut Checkpointer) {
+            let gradient = gradients.consume::<B>(&ops.node);
+            let State { attended, heads } = ops.state;
+            if let [Some(parent)] = ops.parents {
+                let to_input = B::causal_attention_to_input(&attended, heads, &gradient);
+                gradients.register::<B>(parent.id, to_input);
+            }
+        }
+    }
+
+    pub(crate) fn causal_attention<B: Kernels>(
+        _: PhantomData<B>,
+        input: &Tensor<3>,
+        heads: usize,
+    ) -> Option<Tensor<3>> {
+        operation::<B, _, 3, 3>(CausalAttention, input, |input| {
+            let (output, attended) = B::causal_attention(&input, heads);
+            (output, State { attended, heads })
+        })
+    }
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests {
+    use super::*;
+    use burn::tensor::{Device, Distribution, FloatDType};
+
+    const HEADS: usize = 3;
+    const SIZE: usize = 5;
+
+    fn numbers(tensor: Tensor<3>) -> Vec<f64> {
+        tensor.cast(FloatDType::F64).into_data().iter::<f64>().collect()
+    }
+
+    /// Output and gradient of an input, as `attention` gives them.
+    fn both(attention: impl Fn(Tensor<3>) -> Tensor<3>, input: &Tensor<3>, upstream: &Tensor<3>) -> [Vec<f64>; 2] {
+        let leaf = input.clone().autodiff().require_grad();
+        let output = attention(leaf.clone());
+        let gradients = (output.clone() * upstream.clone().autodiff()).sum().backward();
+        [numbers(output.inner()), numbers(leaf.grad(&gradients).unwrap())]
+    }
+
+    #[test]
+    fn output_and_gradient_are_those_of_f64() {
+        let device = Device::flex();
+        // Less than a block of queries, just one, and more.
+        for length in [1, 37, 64, 131] {
+            let random = |columns: usize, bound: f64| {
+                Tensor::<3>::random([2, length, columns * HEADS * SIZE], Distribution::Uniform(-bound, bound), &device)
+            };
+            let (input, upstream) = (random(3, 2.5), random(1, 2.0));
+            let [output, gradient] = both(|input| causal_attention(input, HEADS), &input, &upstream);
+            assert_eq!(
+                numbers(causal_attention(input.clone(), HEADS)),
+                output,
+                "the same kernels, with a graph or without"
+            );
+            // In f64 it is burn's own operations.
+            let exactly = |tensor: &Tensor<3>| tensor.clone().cast(FloatDType::F64);
+            let exact = both(|input| causal_attention(input, HEADS), &exactly(&input), &exactly(&upstream));
+            let apart = |found: &[f64], exact: &[f64]| {
+                assert_eq!(found.len(), exact.len());
+                found.iter().zip(exact).map(|(found, exact)| (found - exact).abs()).fold(0.0, f64::max)
+            };
+            let off = [apart(&output, &exact[0]), apart(&gradient, &exact[1])];
+            println!("{length}: outputs are off by {:.1e}, gradients by {:.1e}", off[0], off[1]);
+            // Scores are within 14, so they are off by 5e-6 at most, and weights by twice that of themselves.
+            assert!(off[0] < 2e-5 && off[1] < 1e-4, "{length}: {off:?}");
+        }
+    }
+
+    #[test]
+    fn later_values_count_for_nothing_and_what_is_not_finite_is_seen() {
+        let device = Device::flex();
+        let of = |last: f32| {
+            let values = [1.0, 2.0, 3.0, last, last, last];
+            let input = Tensor::<1>::from_floats(values, &device).reshape([1, 2, 3]);
+            numbers(causal_attention(input, 1))
+        };
+        assert_eq!((of(0.5)[0], of(500.0)[0]), (3.0, 3.0));
+        assert!(of(f32::NAN)[1].is_nan());
+    }
+
+    #[test]
+    fn nothing_attends_to_nothing() {
+        let nothing = Tensor::<3>::zeros([0, 4, 6], &Device::flex());
+        assert_eq!(causal_attention(nothing, 2).dims(), [0, 4, 2]);
+    }
+
+    #[test]
+    #[should_panic = "8 columns are not the queries, keys and values of 2 heads"]
+    fn columns_that_are_no_heads_are_refused() {
+        causal_attention(Tensor::zeros([1, 2, 8], &Device::flex()), 2);
+    }
+}

@@ -1,0 +1,87 @@
+//! Parameters under their paths, as numbers on the host.
+
+use std::collections::{HashMap, HashSet};
+
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::optim::GradientsParams;
+use burn::tensor::{Tensor, TensorData};
+
+use crate::nn::params::shared::is_trained;
+use crate::nn::params::visit::read;
+
+/// A parameter that is trained, and its gradient.
+pub(crate) struct Named {
+    pub(crate) id: ParamId,
+    /// Where it is in its module, such as `0.linear.weight`.
+    pub(crate) path: String,
+    pub(crate) elements: usize,
+    /// `None` where the loss does not depend on it.
+    pub(crate) gradient: Option<Vec<f32>>,
+}
+
+/// The parameters that are trained, in the order of the module, each once.
+pub(crate) fn gradients<M: Module>(module: &M, gradients: &GradientsParams) -> Vec<Named> {
+    let mut read = ReadGradients { path: Vec::new(), seen: HashSet::new(), gradients, found: Vec::new() };
+    module.visit(&mut read);
+    read.found
+}
+
+/// The values of all parameters.
+pub(crate) fn values<M: Module>(module: &M) -> HashMap<ParamId, Vec<f32>> {
+    read(module).into_iter().map(|(id, data)| (id, numbers(&data))).collect()
+}
+
+/// Gradients of nothing for some of its parameters.
+pub(crate) fn zeros<M: Module>(module: &M, of: &HashSet<ParamId>) -> GradientsParams {
+    let mut make = MakeZeros { of, made: GradientsParams::new() };
+    module.visit(&mut make);
+    make.made
+}
+
+struct MakeZeros<'a> {
+    of: &'a HashSet<ParamId>,
+    made: GradientsParams,
+}
+
+impl ModuleVisitor for MakeZeros<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if is_trained(param) && self.of.contains(&param.id) {
+            self.made.register(param.id, param.val().inner().zeros_like());
+        }
+    }
+}
+
+struct ReadGradients<'a> {
+    path: Vec<String>,
+    /// A module may have a parameter twice.
+    seen: HashSet<ParamId>,
+    gradients: &'a GradientsParams,
+    found: Vec<Named>,
+}
+
+impl ModuleVisitor for ReadGradients<'_> {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let value = param.val();
+        if value.is_require_grad() && self.seen.insert(param.id) {
+            let gradient = self.gradients.get::<D>(param.id).map(on_host);
+            let (path, elements) = (self.path.join("."), value.shape().num_elements());
+            self.found.push(Named { id: param.id, path, elements, gradient });
+        }
+    }
+}
+
+fn on_host<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    numbers(&tensor.inner().into_data())
+}
+
+fn numbers(data: &TensorData) -> Vec<f32> {
+    data.as_slice::<f32>().map_or_else(|_| data.iter::<f32>().collect(), <[f32]>::to_vec)
+}

@@ -1,0 +1,113 @@
+//! All tensors of a module, on the host: parameters, trained or not, and running statistics.
+
+use std::collections::{HashMap, HashSet};
+
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
+
+use crate::nn::params::shared::{is_trained, with_value};
+
+/// What a module says of one of its tensors.
+#[derive(Clone, Debug)]
+pub(crate) struct Description {
+    pub(crate) id: ParamId,
+    /// Where it is in its module, such as `0.linear.weight`.
+    pub(crate) path: String,
+    pub(crate) dtype: DType,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) trained: bool,
+}
+
+/// In the order of the module, each once.
+pub(crate) fn describe<M: Module>(module: &M) -> Vec<Description> {
+    visit(module, |found, _| found)
+}
+
+/// Their values, in the same order.
+pub(crate) fn read<M: Module>(module: &M) -> Vec<(ParamId, TensorData)> {
+    visit(module, |found, read| (found.id, read()))
+}
+
+fn visit<M: Module, T>(module: &M, each: impl FnMut(Description, Read) -> T) -> Vec<T> {
+    let mut visitor = Visit { path: Vec::new(), seen: HashSet::new(), each, found: Vec::new() };
+    module.visit(&mut visitor);
+    visitor.found
+}
+
+/// The module with these values, of its own shapes, where there are any.
+pub(crate) fn write<M: Module>(module: M, values: &HashMap<ParamId, TensorData>) -> M {
+    module.map(&mut Write(values))
+}
+
+/// Reads a tensor.
+type Read<'a> = &'a dyn Fn() -> TensorData;
+
+struct Visit<T, F> {
+    path: Vec<String>,
+    /// A module may have a parameter twice.
+    seen: HashSet<ParamId>,
+    each: F,
+    found: Vec<T>,
+}
+
+impl<T, F: FnMut(Description, Read) -> T> Visit<T, F> {
+    fn add(&mut self, id: ParamId, (dtype, shape): (DType, Vec<usize>), trained: bool, read: Read) {
+        if self.seen.insert(id) {
+            let found = Description { id, path: self.path.join("."), dtype, shape, trained };
+            self.found.push((self.each)(found, read));
+        }
+    }
+}
+
+impl<T, F: FnMut(Description, Read) -> T> ModuleVisitor for Visit<T, F> {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let value = param.val();
+        let kind = (value.dtype(), value.dims().to_vec());
+        self.add(param.id, kind, is_trained(param), &|| value.clone().inner().into_data());
+    }
+
+    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+        let value = param.val();
+        let kind = (value.dtype(), value.dims().to_vec());
+        self.add(param.id, kind, false, &|| value.to_data());
+    }
+
+    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
+        let value = param.val();
+        let kind = (value.dtype(), value.dims().to_vec());
+        self.add(param.id, kind, false, &|| value.to_data());
+    }
+}
+
+struct Write<'a>(&'a HashMap<ParamId, TensorData>);
+
+impl ModuleMapper for Write<'_> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let Some(data) = self.0.get(&param.id) else { return param };
+        let value = param.val();
+        let restored = Tensor::<D>::from_data(data.clone(), (&value.device(), value.dtype()));
+        let trained = is_trained(&param);
+        with_value(param, if trained { restored.require_grad() } else { restored })
+    }
+
+    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
+        let Some(data) = self.0.get(&param.id) else { return param };
+        let value = param.val();
+        let restored = Tensor::from_data(data.clone(), (&value.device(), value.dtype()));
+        with_value(param, restored)
+    }
+
+    fn map_bool<const D: usize>(&mut self, param: Param<Tensor<D, Bool>>) -> Param<Tensor<D, Bool>> {
+        let Some(data) = self.0.get(&param.id) else { return param };
+        let restored = Tensor::from_data(data.clone(), &param.val().device());
+        with_value(param, restored)
+    }
+}

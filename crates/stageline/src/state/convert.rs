@@ -1,0 +1,106 @@
+//! burn's tensors as a checkpoint's, and back, bit for bit.
+
+use burn::tensor::{BoolStore, Bytes, DType, TensorData};
+use burn_pack::Scalar;
+use stageline_checkpoint::{Dtype, Tensor};
+
+use crate::state::optimizer_state::Value;
+
+/// Lets a checkpoint share burn's bytes.
+struct Shared(Bytes);
+
+impl AsRef<[u8]> for Shared {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// How a checkpoint calls a type. (Quantized parameters are not trained; they are kept as f32.)
+pub(crate) fn dtype_of(dtype: DType) -> Dtype {
+    match dtype {
+        DType::F64 => Dtype::F64,
+        DType::F32 | DType::Flex32 | DType::QFloat(_) => Dtype::F32,
+        DType::F16 => Dtype::F16,
+        DType::BF16 => Dtype::BF16,
+        DType::I64 => Dtype::I64,
+        DType::I32 => Dtype::I32,
+        DType::I16 => Dtype::I16,
+        DType::I8 => Dtype::I8,
+        DType::U64 => Dtype::U64,
+        DType::U32 => Dtype::U32,
+        DType::U16 => Dtype::U16,
+        DType::U8 => Dtype::U8,
+        DType::Bool(_) => Dtype::BOOL,
+    }
+}
+
+/// How burn calls it; none where it has no such type.
+fn burn_dtype_of(dtype: Dtype) -> Option<DType> {
+    Some(match dtype {
+        Dtype::F64 => DType::F64,
+        Dtype::F32 => DType::F32,
+        Dtype::F16 => DType::F16,
+        Dtype::BF16 => DType::BF16,
+        Dtype::I64 => DType::I64,
+        Dtype::I32 => DType::I32,
+        Dtype::I16 => DType::I16,
+        Dtype::I8 => DType::I8,
+        Dtype::U64 => DType::U64,
+        Dtype::U32 => DType::U32,
+        Dtype::U16 => DType::U16,
+        Dtype::U8 => DType::U8,
+        Dtype::BOOL => DType::Bool(BoolStore::Native),
+        _ => return None,
+    })
+}
+
+/// A checkpoint's tensor.
+pub(crate) fn tensor_of(data: TensorData) -> Tensor {
+    let data = match data.dtype() {
+        DType::QFloat(_) => data.convert::<f32>(),
+        DType::Bool(_) => data.convert::<bool>(),
+        _ => data,
+    };
+    let (bytes, shape, dtype) = data.into_parts();
+    Tensor::new(dtype_of(dtype), shape.as_slice().to_vec(), bytes::Bytes::from_owner(Shared(bytes)))
+}
+
+/// burn's data; none where burn has no such tensors.
+pub(crate) fn data_of(tensor: &Tensor) -> Option<TensorData> {
+    let dtype = burn_dtype_of(tensor.dtype)?;
+    if let DType::Bool(_) = dtype {
+        let values: Vec<_> = tensor.bytes.iter().map(|&byte| byte != 0).collect();
+        return (values.len() == tensor.shape.iter().product::<usize>())
+            .then(|| TensorData::new(values, tensor.shape.clone()));
+    }
+    TensorData::try_from_bytes_vec(tensor.bytes.to_vec(), tensor.shape.clone(), dtype).ok()
+}
+
+/// A number as a tensor of no dimension.
+impl From<Value> for Tensor {
+    fn from(value: Value) -> Self {
+        let number = |dtype, bytes: &[u8]| Self::new(dtype, Vec::new(), bytes::Bytes::copy_from_slice(bytes));
+        match value {
+            Value::Tensor(data) => tensor_of(data),
+            Value::Scalar(Scalar::Int(value)) => number(Dtype::I64, &value.to_le_bytes()),
+            Value::Scalar(Scalar::UInt(value)) => number(Dtype::U64, &value.to_le_bytes()),
+            Value::Scalar(Scalar::Float(value)) => number(Dtype::F64, &value.to_le_bytes()),
+            Value::Scalar(Scalar::Bool(value)) => number(Dtype::BOOL, &[value.into()]),
+        }
+    }
+}
+
+impl Value {
+    /// None where burn has no such tensors.
+    pub(crate) fn of(tensor: &Tensor) -> Option<Self> {
+        let bytes = || tensor.bytes.first_chunk::<8>().copied().filter(|_| tensor.shape.is_empty());
+        let scalar = match (tensor.dtype, tensor.shape.is_empty()) {
+            (Dtype::I64, true) => bytes().map(i64::from_le_bytes).map(Scalar::Int),
+            (Dtype::U64, true) => bytes().map(u64::from_le_bytes).map(Scalar::UInt),
+            (Dtype::F64, true) => bytes().map(f64::from_le_bytes).map(Scalar::Float),
+            (Dtype::BOOL, true) => tensor.bytes.first().map(|&byte| Scalar::Bool(byte != 0)),
+            _ => None,
+        };
+        scalar.map(Self::Scalar).or_else(|| data_of(tensor).map(Self::Tensor))
+    }
+}

@@ -1,0 +1,170 @@
+//! The tensors of all stages under their names: what a checkpoint has, and what a restored pipeline takes from it.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use burn::module::ParamId;
+use burn::tensor::TensorData;
+use burn_pack::Scalar;
+use stageline_checkpoint::{Checkpoint, Progress, Tensor};
+
+use crate::nn::params::visit::Description;
+use crate::state::convert::{data_of, dtype_of, tensor_of};
+use crate::state::mismatch::{Difference, Kind, Mismatch};
+use crate::state::names::{NameError, Names};
+use crate::state::optimizer_state::{Field, Reason, Unfit, Value};
+
+/// Between a parameter's name and a field of its optimizer state.
+const OF: char = '/';
+
+/// The field that stands for a trained parameter without optimizer state: it has had no gradient so far.
+const STATELESS: &str = "stateless";
+
+/// What one stage keeps from step to step.
+pub(crate) struct StageState {
+    pub(crate) stage: usize,
+    pub(crate) tensors: Vec<(ParamId, TensorData)>,
+    pub(crate) optimizer: Vec<Field>,
+}
+
+/// What one stage goes on from.
+pub(crate) struct Restored {
+    pub(crate) tensors: HashMap<ParamId, TensorData>,
+    pub(crate) optimizer: Vec<Field>,
+    /// Parameters of which the checkpoint says that they have no optimizer state.
+    pub(crate) stateless: HashSet<ParamId>,
+    /// Where what it steps itself is in its module: not copies of other stages' parameters.
+    pub(crate) own: Vec<(ParamId, String)>,
+    /// How often it has stepped.
+    pub(crate) optimizer_steps: u64,
+}
+
+/// A tensor, at the first stage that has it.
+struct Entry {
+    stage: usize,
+    description: Description,
+}
+
+/// The tensors of all stages.
+pub(crate) struct Layout {
+    entries: BTreeMap<String, Entry>,
+    names: HashMap<ParamId, String>,
+    /// Of each stage, where it has what.
+    paths: Vec<Vec<(ParamId, String)>>,
+}
+
+impl Layout {
+    /// Of what each stage has, in order. Without names, everything is called by its stage and its path there.
+    pub(crate) fn new(stages: Vec<Vec<Description>>, given: Option<&Names>) -> Result<Self, NameError> {
+        let mut layout = Self { entries: BTreeMap::new(), names: HashMap::new(), paths: Vec::new() };
+        for (stage, descriptions) in stages.into_iter().enumerate() {
+            let path = |description: &Description| (description.id, description.path.clone());
+            layout.paths.push(descriptions.iter().map(path).collect());
+            for description in descriptions {
+                if layout.names.contains_key(&description.id) {
+                    continue;
+                }
+                let name = match given.map(|names| names.of(description.id)) {
+                    None => format!("stage{stage}.{}", description.path),
+                    Some(Some(name)) => name.to_owned(),
+                    Some(None) => return Err(NameError::Unnamed { stage, path: description.path }),
+                };
+                layout.names.insert(description.id, name.clone());
+                if let Some(other) = layout.entries.insert(name.clone(), Entry { stage, description }) {
+                    return Err(NameError::Repeated { name, stages: (other.stage, stage) });
+                }
+            }
+        }
+        Ok(layout)
+    }
+
+    /// What the stages keep, under names.
+    pub(crate) fn checkpoint(&self, progress: Progress, states: Vec<StageState>) -> Checkpoint {
+        let (mut parameters, mut optimizer) = (BTreeMap::new(), BTreeMap::new());
+        for StageState { stage, tensors, optimizer: optimizer_fields } in states {
+            let own = |id: &ParamId| self.names.get(id).filter(|name| self.entries[*name].stage == stage);
+            let with_state: HashSet<_> = optimizer_fields.iter().map(|field| field.id).collect();
+            for (id, data) in tensors {
+                let is_stateless = |name: &&String| {
+                    let Description { trained, .. } = self.entries[*name].description;
+                    trained && progress.optimizer_steps > 0 && !with_state.contains(&id)
+                };
+                if let Some(name) = own(&id).filter(is_stateless) {
+                    optimizer.insert(format!("{name}{OF}{STATELESS}"), Value::Scalar(Scalar::Bool(true)).into());
+                }
+                own(&id).map(|name| parameters.insert(name.clone(), tensor_of(data)));
+            }
+            for Field { id, name: field, value } in optimizer_fields {
+                own(&id).map(|name| optimizer.insert(format!("{name}{OF}{field}"), value.into()));
+            }
+        }
+        Checkpoint { progress, run: BTreeMap::new(), parameters, optimizer }
+    }
+
+    /// What each stage goes on from.
+    ///
+    /// # Errors
+    /// Where the checkpoint is of another model.
+    pub(crate) fn restore(&self, checkpoint: &Checkpoint) -> Result<Vec<Restored>, Mismatch> {
+        let mut differences = self.differences(checkpoint);
+        let restored = |(stage, paths): (usize, &Vec<(ParamId, String)>)| Restored {
+            tensors: HashMap::new(),
+            optimizer: Vec::new(),
+            stateless: HashSet::new(),
+            own: paths.iter().filter(|(id, _)| self.entries[&self.names[id]].stage == stage).cloned().collect(),
+            optimizer_steps: checkpoint.progress.optimizer_steps,
+        };
+        let mut stages: Vec<_> = self.paths.iter().enumerate().map(restored).collect();
+        for (name, tensor) in &checkpoint.optimizer {
+            let entry = name.rsplit_once(OF).and_then(|(parameter, field)| Some((self.entries.get(parameter)?, field)));
+            match entry.filter(|(entry, _)| entry.description.trained).zip(Value::of(tensor)) {
+                Some(((Entry { stage, description }, STATELESS), Value::Scalar(Scalar::Bool(true)))) => {
+                    stages[*stage].stateless.insert(description.id);
+                }
+                Some(((&Entry { stage, ref description }, field), value)) => {
+                    stages[stage].optimizer.push(Field { id: description.id, name: field.to_owned(), value });
+                }
+                None => differences.push(Difference::NotInModel { name: name.clone() }),
+            }
+        }
+        Mismatch::unless_empty(differences)?;
+        // If nothing at all has a state, the optimizers were ones that keep none.
+        if stages.iter().all(|stage| stage.optimizer.is_empty()) {
+            stages.iter_mut().for_each(|stage| stage.stateless.clear());
+        }
+        for (stage, paths) in stages.iter_mut().zip(&self.paths) {
+            let tensor =
+                |(id, _): &(ParamId, String)| Some((*id, data_of(checkpoint.parameters.get(&self.names[id])?)?));
+            stage.tensors = paths.iter().filter_map(tensor).collect();
+        }
+        Ok(stages)
+    }
+
+    /// Between the model's tensors and the checkpoint's.
+    fn differences(&self, checkpoint: &Checkpoint) -> Vec<Difference> {
+        let of_model = self.entries.iter().filter_map(|(name, entry)| {
+            let model = Kind { dtype: dtype_of(entry.description.dtype), shape: entry.description.shape.clone() };
+            let name = name.clone();
+            match checkpoint.parameters.get(&name) {
+                None => Some(Difference::NotInCheckpoint { name }),
+                Some(Tensor { dtype, shape, .. }) => {
+                    let checkpoint = Kind { dtype: *dtype, shape: shape.clone() };
+                    (checkpoint != model).then_some(Difference::Kind { name, model, checkpoint })
+                }
+            }
+        });
+        let others = checkpoint.parameters.keys().filter(|name| !self.entries.contains_key(*name));
+        of_model.chain(others.map(|name| Difference::NotInModel { name: name.clone() })).collect()
+    }
+
+    /// The fields of optimizers that their stages cannot have come to, under their names.
+    pub(crate) fn unfit(&self, fields: impl IntoIterator<Item = Unfit>) -> Vec<Difference> {
+        let difference = |Unfit { id, field, reason }| {
+            let name = format!("{}{OF}{field}", self.names[&id]);
+            match reason {
+                Reason::OtherOptimizer => Difference::OtherOptimizer { name },
+                Reason::Value { found, expected } => Difference::Value { name, found, expected },
+            }
+        };
+        fields.into_iter().map(difference).collect()
+    }
+}

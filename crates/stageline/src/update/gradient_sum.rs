@@ -1,0 +1,219 @@
+//! The running sum of a stage's gradients over the micro-batches of a step.
+
+use std::collections::{BTreeMap, HashSet};
+
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::optim::GradientsParams;
+use burn::tensor::{FloatDType, Tensor};
+
+use crate::model::loss_weight::Weight;
+use crate::nn::autograd::split_backward::{Deferred, Sum};
+use crate::update::clip::Scaling;
+use crate::update::ledger::Ledger;
+use crate::update::norm::SquaredNorms;
+
+/// Adds the gradients of every micro-batch in ascending order, in whichever order they come, group by group.
+///
+/// The order of the additions is part of the result: it makes the sum the same bits under every schedule, and for as many groups
+/// the same as that of as many replicas.
+pub(crate) struct GradientSum {
+    /// Of the groups that are complete,
+    total: GradientsParams,
+    /// and of the one that is not.
+    group: Sum,
+    /// How many micro-batches a group has.
+    per_group: usize,
+    early: BTreeMap<usize, Half>,
+    ledger: Ledger,
+}
+
+/// The gradients of one micro-batch, of which some may not be computed yet, and the loss weight that came with it.
+pub(crate) struct Half {
+    pub(crate) gradients: GradientsParams,
+    pub(crate) deferred: Vec<Deferred>,
+    pub(crate) weight: Weight,
+}
+
+impl Half {
+    /// Computes what is left to compute.
+    pub(crate) fn complete(&mut self) {
+        let mut sum = Sum::new(std::mem::take(&mut self.gradients), None);
+        self.deferred.drain(..).for_each(|deferred| deferred.add_to(&mut sum));
+        self.gradients = sum.gradients;
+    }
+
+    /// The parameters whose gradients are computed.
+    pub(crate) fn computed<M: Module>(&self, module: &M) -> HashSet<ParamId> {
+        let mut known = Known { gradients: &self.gradients, ids: HashSet::new() };
+        module.visit(&mut known);
+        known.ids
+    }
+
+    /// Whether a parameter has several gradients, which are added to each other before they are added to other micro-batches'.
+    fn is_several<M: Module>(&self, module: &M) -> bool {
+        let mut seen = self.computed(module);
+        self.deferred.iter().flat_map(|deferred| &deferred.ids).any(|id| !seen.insert(*id))
+    }
+}
+
+impl GradientSum {
+    /// Of gradients in this type, or as they come, in groups of so many micro-batches.
+    pub(crate) fn new(dtype: Option<FloatDType>, per_group: usize) -> Self {
+        let group = Sum::new(GradientsParams::new(), dtype);
+        Self { total: GradientsParams::new(), group, per_group, early: BTreeMap::new(), ledger: Ledger::default() }
+    }
+
+    /// Takes the gradients of one micro-batch, and computes those that are left to compute.
+    pub(crate) fn add<M: Module>(&mut self, module: &M, micro_batch: usize, mut half: Half) {
+        if !half.deferred.is_empty() && (micro_batch != self.ledger.backwards || half.is_several(module)) {
+            half.complete();
+        }
+        self.early.insert(micro_batch, half);
+        while let Some(Half { gradients, deferred, weight }) = self.early.remove(&self.ledger.backwards) {
+            self.group.add_all(module, gradients);
+            // One layer at a time is all that is there besides the sum.
+            deferred.into_iter().for_each(|deferred| deferred.add_to(&mut self.group));
+            self.ledger.weight.add(&weight);
+            self.ledger.backwards += 1;
+            if self.ledger.backwards.is_multiple_of(self.per_group) {
+                self.end_group(module);
+            }
+        }
+    }
+
+    fn end_group<M: Module>(&mut self, module: &M) {
+        let (total, group) = (std::mem::take(&mut self.total), std::mem::take(&mut self.group.gradients));
+        self.total = if total.is_empty() { group } else { joined(module, total, group) };
+    }
+
+    /// Ends the step's sum, and puts in its place what becomes of it.
+    pub(crate) fn end<M: Module, E>(
+        &mut self,
+        module: &M,
+        reduce: impl FnOnce(GradientsParams) -> Result<GradientsParams, E>,
+    ) -> Result<(), E> {
+        // A rehearsal may have fewer micro-batches than a group.
+        self.end_group(module);
+        self.total = reduce(std::mem::take(&mut self.total))?;
+        Ok(())
+    }
+
+    /// How many micro-batches are in the sum, and their weight.
+    pub(crate) fn ledger(&self) -> Ledger {
+        self.ledger.clone()
+    }
+
+    /// Divides the sum by the scale of the loss.
+    pub(crate) fn unscale<M: Module>(&mut self, module: &M, scale: f64) {
+        if scale != 1.0 {
+            let gradients = std::mem::take(&mut self.total);
+            self.total = Scaling::By(1.0 / scale).apply(module, gradients);
+        }
+    }
+
+    /// The squared norm of every parameter's sum, in the order of the module's parameters.
+    pub(crate) fn squared_norms<M: Module>(&self, module: &M) -> SquaredNorms {
+        SquaredNorms::of(module, &self.total)
+    }
+
+    /// The sum once more, in the same memory.
+    pub(crate) fn copy<M: Module>(&self, module: &M) -> GradientsParams {
+        let mut copy = Again { gradients: &self.total, again: GradientsParams::new() };
+        module.visit(&mut copy);
+        copy.again
+    }
+
+    /// Becomes this sum.
+    pub(crate) fn put_back(&mut self, gradients: GradientsParams) {
+        self.take();
+        self.total = gradients;
+    }
+
+    /// The sum, leaving an empty one.
+    pub(crate) fn take(&mut self) -> GradientsParams {
+        let empty = Self::new(self.group.dtype, self.per_group);
+        std::mem::replace(self, empty).total
+    }
+}
+
+struct Again<'a> {
+    gradients: &'a GradientsParams,
+    again: GradientsParams,
+}
+
+impl ModuleVisitor for Again<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if let Some(gradient) = self.gradients.get::<D>(param.id) {
+            self.again.register(param.id, gradient);
+        }
+    }
+}
+
+/// Gradients, and others that are added to them: those that went beside a graph, or the next group's.
+pub(crate) fn joined<M: Module>(module: &M, gradients: GradientsParams, beside: GradientsParams) -> GradientsParams {
+    if beside.is_empty() {
+        return gradients;
+    }
+    let mut sum = Sum::new(gradients, None);
+    sum.add_all(module, beside);
+    sum.gradients
+}
+
+/// The parameters that have a gradient.
+struct Known<'a> {
+    gradients: &'a GradientsParams,
+    ids: HashSet<ParamId>,
+}
+
+impl ModuleVisitor for Known<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if self.gradients.get::<D>(param.id).is_some() {
+            self.ids.insert(param.id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::module::Param;
+    use burn::tensor::{Device, Tensor};
+
+    /// The sum of these values, which come in this order, in groups of so many.
+    fn total<const N: usize>(values: [f32; N], order: [usize; N], per_group: usize) -> f32 {
+        let device = Device::flex().autodiff();
+        let parameter = Param::from_tensor(Tensor::<1>::zeros([1], &device));
+        let mut sum = GradientSum::new(None, per_group);
+        for micro_batch in order {
+            let mut gradients = GradientsParams::new();
+            gradients.register(parameter.id, Tensor::<1>::from_floats([values[micro_batch]], &device).inner());
+            let weight = f64::from(1 << micro_batch).into();
+            sum.add(&parameter, micro_batch, Half { gradients, deferred: Vec::new(), weight });
+        }
+        assert_eq!(sum.ledger(), Ledger { backwards: N, weight: (f64::from(1 << N) - 1.0).into() });
+        sum.end(&parameter, Ok::<_, ()>).unwrap();
+        sum.take().remove::<1>(parameter.id).unwrap().into_scalar()
+    }
+
+    /// (a + b) + c and (c + b) + a differ in f32 for these, so the order of additions shows.
+    #[test]
+    fn the_sum_does_not_depend_on_the_order_of_arrival() {
+        let values = [1.0e8_f32, 1.0, -1.0e8];
+        let ascending = (values[0] + values[1]) + values[2];
+        assert_ne!(ascending, (values[2] + values[0]) + values[1]);
+        for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
+            assert_eq!(total(values, order, 3).to_bits(), ascending.to_bits(), "{order:?}");
+        }
+    }
+
+    #[test]
+    fn groups_are_added_up_one_by_one() {
+        let values = [1.0_f32, 1.0e8, -1.0e8, 1.0];
+        let in_pairs = (values[0] + values[1]) + (values[2] + values[3]);
+        assert_ne!(in_pairs, ((values[0] + values[1]) + values[2]) + values[3]);
+        for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
+            assert_eq!(total(values, order, 2).to_bits(), in_pairs.to_bits(), "{order:?}");
+        }
+        assert_eq!(total(values, [0, 1, 2, 3], 1), total(values, [0, 1, 2, 3], 4), "of one each, or all in one");
+    }
+}

@@ -1,0 +1,124 @@
+//! How the gradients of each parameter are doing.
+
+use std::collections::HashMap;
+
+use burn::module::{Module, ParamId};
+use burn::optim::GradientsParams;
+
+use crate::nn::params::named::{self, Named};
+
+/// What one step did to one parameter. Norms are Euclidean, over all its elements.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct ParameterHealth {
+    /// The stage that trains it.
+    pub stage: usize,
+    /// Where it is in the stage's module, such as `0.linear.weight`.
+    pub path: String,
+    /// The norm of its gradient, added up over the micro-batches and not yet clipped.
+    pub gradient_norm: f64,
+    /// The norm of the parameter after the step.
+    pub parameter_norm: f64,
+    /// The norm of what the step added to it.
+    pub update_norm: f64,
+    /// The second moment of its gradient, as its optimizer keeps it, averaged over the elements: of Adam, AdamW, Lamb, Adan and
+    /// RMSProp. Where it grows while the loss does not fall, gradients are noise.
+    pub second_moment: Option<f64>,
+    /// The share of gradient elements that are exactly 0.
+    pub zeros: f64,
+    /// The sizes of the gradient's elements.
+    pub histogram: Histogram,
+}
+
+impl ParameterHealth {
+    /// The norm of the update as a share of the norm of the parameter; about 1e-3 is usual.
+    pub fn update_ratio(&self) -> f64 {
+        if self.parameter_norm > 0.0 { self.update_norm / self.parameter_norm } else { 0.0 }
+    }
+}
+
+/// Numbers counted by size, in powers of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Histogram {
+    counts: [u64; Self::BINS],
+}
+
+impl Histogram {
+    /// How many bins there are.
+    pub const BINS: usize = 40;
+
+    /// The lower end of the second bin, as a power of two; the first has all that is smaller, the last all that is larger.
+    const LOWEST: i32 = -32;
+
+    fn of(values: impl Iterator<Item = f64>) -> Self {
+        let mut counts = [0; Self::BINS];
+        for value in values.filter(|value| *value != 0.0) {
+            let bin = value.abs().log2().floor() - f64::from(Self::LOWEST) + 1.0;
+            counts[bin.clamp(0.0, (Self::BINS - 1) as f64) as usize] += 1;
+        }
+        Self { counts }
+    }
+
+    /// The bins: the size from which on each counts, and how many numbers are in it. Zeros are in none.
+    pub fn bins(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
+        let from = |bin: usize| if bin == 0 { 0.0 } else { 2.0_f64.powi(Self::LOWEST + bin as i32 - 1) };
+        self.counts.iter().enumerate().map(move |(bin, count)| (from(bin), *count))
+    }
+}
+
+/// A stage's parameters before its step.
+pub(crate) struct Examination {
+    gradients: Vec<Named>,
+    values: HashMap<ParamId, Vec<f32>>,
+}
+
+impl Examination {
+    /// Notes the parameters that have gradients.
+    pub(crate) fn before<M: Module>(module: &M, gradients: &GradientsParams) -> Self {
+        Self { gradients: named::gradients(module, gradients), values: named::values(module) }
+    }
+
+    /// Compares with the parameters and their second moments after the step.
+    pub(crate) fn after<M: Module>(
+        self,
+        stage: usize,
+        module: &M,
+        second_moments: &HashMap<ParamId, f64>,
+    ) -> Vec<ParameterHealth> {
+        let after = named::values(module);
+        let of = |Named { id, path, gradient, .. }: Named| {
+            let gradient = gradient?;
+            let elements = || gradient.iter().copied().map(f64::from);
+            let (before, after) = (&self.values[&id], &after[&id]);
+            Some(ParameterHealth {
+                stage,
+                path,
+                gradient_norm: norm(elements()),
+                parameter_norm: norm(after.iter().copied().map(f64::from)),
+                update_norm: norm(
+                    after.iter().zip(before).map(|(after, before)| f64::from(*after) - f64::from(*before)),
+                ),
+                second_moment: second_moments.get(&id).copied(),
+                zeros: elements().filter(|element| *element == 0.0).count() as f64 / gradient.len().max(1) as f64,
+                histogram: Histogram::of(elements()),
+            })
+        };
+        self.gradients.into_iter().filter_map(of).collect()
+    }
+}
+
+fn norm(elements: impl Iterator<Item = f64>) -> f64 {
+    elements.map(|element| element * element).sum::<f64>().sqrt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_counted_in_powers_of_two() {
+        let histogram = Histogram::of([0.0, 1.0, -1.5, 2.0, 1e-30, 1e30].into_iter());
+        let counted: Vec<_> = histogram.bins().filter(|(_, count)| *count > 0).collect();
+        assert_eq!(counted, [(0.0, 1), (1.0, 2), (2.0, 1), (2.0_f64.powi(6), 1)]);
+    }
+}

@@ -1,0 +1,73 @@
+//! What every stage must have summed before any of them steps.
+
+use crate::model::loss_weight::Weight;
+use crate::model::replica::Replica;
+
+/// What a stage has summed: it must be every micro-batch, and exactly the weight of the batch.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Ledger {
+    /// Micro-batches whose gradients are in the sum.
+    pub backwards: usize,
+    /// The sum of their loss weights.
+    pub weight: Weight,
+}
+
+/// A stage's sum is not the whole batch.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error(
+    "{} summed {} micro-batches of weight {}, but the step has {} of weight {}: {}; \
+     no stage has stepped: this is a bug in the pipeline",
+    replica.stage(*stage), found.backwards, found.weight, expected.backwards, expected.weight, self.missing()
+)]
+pub struct LedgerError {
+    /// The replica,
+    pub replica: Replica,
+    /// and its stage.
+    pub stage: usize,
+    /// What it summed.
+    pub found: Ledger,
+    /// What the step has.
+    pub expected: Ledger,
+}
+
+impl LedgerError {
+    /// Sums are made in ascending order, so the first that is missing follows the last that is there.
+    fn missing(&self) -> String {
+        match self.found.backwards {
+            all if all == self.expected.backwards => "their weights differ".to_owned(),
+            first if first < self.expected.backwards => format!("micro-batch {first} is missing"),
+            _ => "there are too many".to_owned(),
+        }
+    }
+}
+
+/// Whether every stage, by its replica and index, has summed all that its replica has of the step.
+pub(crate) fn agree(
+    ledgers: impl IntoIterator<Item = (Replica, usize, Ledger)>,
+    expected: &[Ledger],
+) -> Result<(), LedgerError> {
+    match ledgers.into_iter().find(|(replica, _, found)| *found != expected[replica.index]) {
+        Some((replica, stage, found)) => {
+            Err(LedgerError { replica, stage, found, expected: expected[replica.index].clone() })
+        }
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stage_that_missed_a_micro_batch_is_named() {
+        let expected = Ledger { backwards: 2, weight: 5.0.into() };
+        let only = Replica::default();
+        let (summed, of_replica) = ([expected.clone()], |stage, ledger: &Ledger| (only, stage, ledger.clone()));
+        assert_eq!(agree([of_replica(0, &expected), of_replica(1, &expected)], &summed), Ok(()));
+        let found = Ledger { backwards: 1, weight: 3.0.into() };
+        let error = agree([of_replica(0, &expected), of_replica(1, &found)], &summed).unwrap_err();
+        let message =
+            "stage 1 summed 1 micro-batches of weight 3, but the step has 2 of weight 5: micro-batch 1 is missing;";
+        assert!(error.to_string().starts_with(message), "{error}");
+    }
+}

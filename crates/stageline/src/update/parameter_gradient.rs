@@ -1,0 +1,48 @@
+//! Gradients, shown instead of being used.
+
+use burn::module::{Module, ParamId};
+use burn::optim::GradientsParams;
+
+use crate::nn::params::named;
+use crate::update::clip::Scaling;
+
+/// The gradient of one parameter for one batch.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct ParameterGradient {
+    /// The stage that trains it.
+    pub stage: usize,
+    /// Where it is in the stage's module, such as `0.linear.weight`.
+    pub path: String,
+    /// Added up over the micro-batches, its elements in the order of memory.
+    pub summed: Vec<f32>,
+    /// The same as the optimizer would get it: clipped.
+    pub applied: Vec<f32>,
+}
+
+impl ParameterGradient {
+    /// For a loop of one's own; a pipeline gives them by [`Pipeline::gradients`](crate::Pipeline::gradients).
+    pub fn new(stage: usize, path: impl Into<String>, summed: Vec<f32>, applied: Vec<f32>) -> Self {
+        Self { stage, path: path.into(), summed, applied }
+    }
+}
+
+/// Returns the gradients of the parameters that a stage trains, in the module's order, with zeros where the loss does not depend on one.
+/// Parameters for which `is_held` is true are trained by another stage and left out.
+pub(crate) fn show<M: Module>(
+    stage: usize,
+    module: &M,
+    gradients: GradientsParams,
+    scaling: Scaling,
+    is_held: impl Fn(&ParamId) -> bool,
+) -> Vec<ParameterGradient> {
+    let summed = named::gradients(module, &gradients);
+    let applied = named::gradients(module, &scaling.apply(module, gradients));
+    let own = summed.into_iter().zip(applied).filter(|(summed, _)| !is_held(&summed.id));
+    own.map(|(summed, applied)| {
+        let zeros = || vec![0.0; summed.elements];
+        let (path, summed) = (summed.path, summed.gradient.unwrap_or_else(zeros));
+        ParameterGradient::new(stage, path, summed, applied.gradient.unwrap_or_else(zeros))
+    })
+    .collect()
+}

@@ -1,0 +1,261 @@
+//! The precision in which stages compute; parameters, gradient sums and optimizers keep theirs.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::str::FromStr;
+
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::tensor::{Bool, DType, FloatDType, Int, Tensor};
+
+use crate::model::payload::{Payload, PayloadMapper};
+use crate::nn::layers::batch_norm::BATCH_NORM;
+use crate::nn::params::any_tensor::AnyTensor;
+use crate::nn::params::fork::is_quantized;
+use crate::nn::params::shared::{unify, with_value};
+
+/// In what forwards and backwards compute (Micikevicius et al., 2018, *Mixed Precision Training*,
+/// [arXiv:1710.03740](https://arxiv.org/abs/1710.03740)).
+///
+/// With less than the full one, every stage computes with a copy of its module whose parameters are rounded, on float inputs
+/// of the batch that are rounded too; activations and their gradients cross boundaries as they are. Gradients are added up
+/// over the micro-batches in f32, and the optimizer steps the parameters that were given (the master weights), from which the
+/// copy is then made anew. Targets stay as they come, and the loss has to be made in f32: cast what it is made from with
+/// `.cast(FloatDType::F32)`, which does nothing in a run in f32.
+///
+/// Batch norms keep their parameters in full, and all running states are kept; of burn's own batch norm, which cannot take
+/// rounded inputs, `build` says so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Precision {
+    /// That of the parameters, most often f32.
+    #[default]
+    Full,
+    /// bfloat16: the range of f32 with 8 bits of precision.
+    Bf16,
+    /// IEEE half: 11 bits of precision, and a range (6e-8 to 65504) that makes loss scaling necessary; it is then on, unless
+    /// set otherwise.
+    F16,
+}
+
+impl Precision {
+    /// What parameters and inputs are rounded to, if anything.
+    fn rounded(self) -> Option<FloatDType> {
+        match self {
+            Self::Full => None,
+            Self::Bf16 => Some(FloatDType::BF16),
+            Self::F16 => Some(FloatDType::F16),
+        }
+    }
+
+    /// What a number takes in a copy of a module, in bytes; 0 where there is none.
+    pub(crate) fn bytes(self) -> usize {
+        self.rounded().map_or(0, |dtype| DType::from(dtype).size())
+    }
+
+    /// How copies of a module are made, if it is not to compute itself.
+    pub(crate) fn rounding<M: Module>(self, module: &M) -> Option<Rounding> {
+        Some(Rounding { dtype: self.rounded()?, kept: kept(module) })
+    }
+
+    /// Rounds an input that comes with a batch.
+    pub(crate) fn round_input<P: Payload>(self, payload: P) -> P {
+        match self.rounded() {
+            Some(dtype) => payload.map(&mut RoundInput(dtype)),
+            None => payload,
+        }
+    }
+
+    /// In what gradients are added up over the micro-batches, if not as they come.
+    pub(crate) fn of_sums(self) -> Option<FloatDType> {
+        self.rounded().map(|_| FloatDType::F32)
+    }
+}
+
+/// How a stage's copy of its module is made.
+pub(crate) struct Rounding {
+    dtype: FloatDType,
+    /// What stays as it is: all of a batch norm, and running states, whose tensors a module shares with its copies.
+    kept: HashSet<ParamId>,
+}
+
+impl Rounding {
+    pub(crate) fn copy_of<M: Module>(&self, module: &M) -> M {
+        unify(module.clone().map(&mut Round(self)))
+    }
+}
+
+struct Round<'a>(&'a Rounding);
+
+impl ModuleMapper for Round<'_> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        if self.0.kept.contains(&param.id) {
+            return param;
+        }
+        let value = param.val();
+        if is_quantized(&value) {
+            return param;
+        }
+        let rounded = value.clone().inner().cast(self.0.dtype).autodiff();
+        with_value(param, if value.is_require_grad() { rounded.require_grad() } else { rounded })
+    }
+}
+
+fn kept<M: Module>(module: &M) -> HashSet<ParamId> {
+    let mut batch_norms = BatchNorms { depth: Vec::new(), found: HashSet::new() };
+    module.visit(&mut batch_norms);
+    // Only by writing to a copy does it show what is shared; what was there is then written back.
+    let mut mark = Mark { values: HashMap::new(), back: false };
+    let copy = module.clone().map(&mut mark);
+    let mut shared = Marked(HashSet::new());
+    module.visit(&mut shared);
+    mark.back = true;
+    drop(copy.map(&mut mark));
+    batch_norms.found.extend(shared.0);
+    batch_norms.found
+}
+
+struct BatchNorms {
+    /// Whether each struct around a parameter is a batch norm.
+    depth: Vec<bool>,
+    found: HashSet<ParamId>,
+}
+
+impl ModuleVisitor for BatchNorms {
+    fn enter_module(&mut self, _name: &str, container: &str) {
+        self.depth.push(container == BATCH_NORM);
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.depth.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if self.depth.contains(&true) {
+            self.found.insert(param.id);
+        }
+    }
+}
+
+/// Makes everything that is not trained f64, and back what it was.
+struct Mark {
+    values: HashMap<ParamId, AnyTensor>,
+    back: bool,
+}
+
+impl ModuleMapper for Mark {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let value = param.val();
+        if value.is_require_grad() || is_quantized(&value) {
+            return param;
+        }
+        let other = match self.values.get(&param.id).filter(|_| self.back) {
+            Some(before) => before.clone().tensor(),
+            None => {
+                self.values.entry(param.id).or_insert_with(|| AnyTensor::new(value.clone()));
+                value.cast(MARK)
+            }
+        };
+        with_value(param, other)
+    }
+}
+
+/// A type that no parameter has.
+const MARK: FloatDType = FloatDType::F64;
+
+struct Marked(HashSet<ParamId>);
+
+impl ModuleVisitor for Marked {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if param.val().dtype() == DType::from(MARK) {
+            self.0.insert(param.id);
+        }
+    }
+}
+
+struct RoundInput(FloatDType);
+
+impl PayloadMapper for RoundInput {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+        tensor.cast(self.0)
+    }
+    fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
+        tensor
+    }
+    fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
+        tensor
+    }
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Full => "full",
+            Self::Bf16 => "bf16",
+            Self::F16 => "f16",
+        })
+    }
+}
+
+impl FromStr for Precision {
+    type Err = PrecisionError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let named = [Self::Full, Self::Bf16, Self::F16].into_iter().find(|precision| precision.to_string() == text);
+        named.ok_or_else(|| PrecisionError(text.to_owned()))
+    }
+}
+
+/// Not a precision.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no precision; write `full`, `bf16` or `f16`")]
+pub struct PrecisionError(String);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::module::RunningState;
+    use burn::nn::{BatchNormConfig, LinearConfig};
+    use burn::tensor::{DType, Device};
+
+    #[test]
+    fn names_are_read() {
+        for precision in [Precision::Full, Precision::Bf16, Precision::F16] {
+            assert_eq!(precision.to_string().parse(), Ok(precision));
+        }
+        assert!("f8".parse::<Precision>().unwrap_err().to_string().starts_with("`f8` is no precision"));
+    }
+
+    #[test]
+    fn a_copy_is_rounded_and_the_module_is_not() {
+        let device = Device::flex().autodiff();
+        let module = (LinearConfig::new(2, 3).init(&device), BatchNormConfig::new(3).init(&device));
+        assert!(Precision::Full.rounding(&module).is_none());
+        let (linear, norm) = Precision::Bf16.rounding(&module).unwrap().copy_of(&module);
+        assert_eq!(linear.weight.val().dtype(), DType::BF16);
+        assert_eq!((linear.weight.id, linear.weight.is_require_grad()), (module.0.weight.id, true));
+        assert_eq!(module.0.weight.val().dtype(), DType::F32);
+        assert_eq!((norm.gamma.val().dtype(), norm.running_mean.value().dtype()), (DType::F32, DType::F32));
+    }
+
+    /// A state of a user's own, and a parameter that is frozen.
+    #[derive(Module, Debug)]
+    struct Stateful {
+        state: RunningState<Tensor<1>>,
+        frozen: Param<Tensor<1>>,
+    }
+
+    #[test]
+    fn running_states_are_left_alone_and_frozen_parameters_are_rounded() {
+        let device = Device::flex().autodiff();
+        let value = || Tensor::<1>::from_floats([0.123_456_789], &device);
+        let frozen = Param::from_tensor(value()).set_require_grad(false);
+        let module = Stateful { state: RunningState::new(value()), frozen };
+        let rounding = Precision::Bf16.rounding(&module).unwrap();
+        for _ in 0..2 {
+            let copy = rounding.copy_of(&module);
+            assert_eq!(copy.frozen.val().dtype(), DType::BF16);
+            assert_eq!((copy.state.value().dtype(), module.state.value().dtype()), (DType::F32, DType::F32));
+            assert_eq!(module.state.value().into_data(), value().into_data());
+            assert_eq!(module.frozen.val().into_data(), value().into_data());
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! Trained parameters are written anew by the thread that will use them: near its cores, and counted as its own.
+
+use burn::module::{Module, ModuleMapper, Param};
+use burn::tensor::Tensor;
+
+use crate::device::location::is_host;
+use crate::nn::params::shared::{is_trained, unify, with_value};
+
+/// The same module with parameters of this thread, where they are in the host's memory.
+pub(crate) fn settle<M: Module>(module: M) -> M {
+    unify(module.map(&mut Settle))
+}
+
+struct Settle;
+
+impl ModuleMapper for Settle {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let value = param.val();
+        if !is_trained(&param) || !is_host(&value.device()) {
+            return param;
+        }
+        // A product of a shared tensor is another one, bit for bit the same.
+        let own = value.clone().inner().mul_scalar(1.0);
+        with_value(param, own.autodiff().require_grad())
+    }
+}
