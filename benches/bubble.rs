@@ -1,11 +1,12 @@
-//! The bubble and the throughput against M, for numbers of stages and schedules: measured, in theory, and simulated.
+//! Measures the bubble and the throughput against M, for several P and schedules, beside theory and simulation. Prints one
+//! line per measurement and writes CSV, JSON or an HTML page where flags ask for them.
 //!
 //! ```text
 //! cargo bench --bench bubble -- --kind paced --stages 4,8 --schedules 1f1b,gpipe --html bubble.html
 //! ```
 
 #[path = "../examples/gpt/cut.rs"]
-#[allow(dead_code)] // the bench joins nothing
+#[allow(dead_code)] // the bench does not join stages to a model
 mod cut;
 #[path = "bubble/flags.rs"]
 mod flags;
@@ -15,7 +16,7 @@ mod gpt;
 #[path = "bubble/measure.rs"]
 mod measure;
 #[path = "../examples/gpt/model.rs"]
-#[allow(dead_code)] // the bench samples no text
+#[allow(dead_code)] // the bench generates no text
 mod model;
 #[path = "support/paced.rs"]
 mod paced;
@@ -24,7 +25,7 @@ mod point;
 #[path = "bubble/report.rs"]
 mod report;
 #[path = "support/side_by_side.rs"]
-#[allow(dead_code)] // the bench compares with theory
+#[allow(dead_code)] // the bench uses only the median
 mod side_by_side;
 
 use anyhow::Result;
@@ -34,7 +35,7 @@ use stageline::CountingAllocator;
 use crate::flags::Flags;
 use crate::point::Point;
 
-/// Counts what stages hold.
+/// Counts allocated bytes, for the peak memory of each worker.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 

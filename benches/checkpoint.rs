@@ -1,17 +1,17 @@
-//! What a checkpoint costs: the pause that the pipeline makes for it, beside a plain copy of the same bytes, and what is written
-//! in the background while it goes on.
+//! Measures the cost of a checkpoint: the pause of the pipeline beside a plain copy of the same bytes, and a step's slowdown
+//! while a checkpoint is written in the background.
 //!
 //! ```text
 //! cargo bench --bench checkpoint
 //! ```
 
 #[path = "../examples/gpt/cut.rs"]
-#[allow(dead_code)] // the bench joins nothing
+#[allow(dead_code)] // the bench does not join stages to a model
 mod cut;
 #[path = "support/gpt.rs"]
 mod gpt;
 #[path = "../examples/gpt/model.rs"]
-#[allow(dead_code)] // the bench samples no text
+#[allow(dead_code)] // the bench generates no text
 mod model;
 #[path = "support/side_by_side.rs"]
 mod side_by_side;
@@ -27,21 +27,21 @@ use crate::gpt::Load;
 use crate::model::Shape;
 use crate::side_by_side::side_by_side;
 
-/// Times checkpoints.
+/// Measures the cost of a checkpoint
 #[derive(Parser)]
 struct Flags {
-    /// P
+    /// P, the number of stages
     #[arg(long, default_value_t = 2)]
     stages: usize,
-    /// Checkpoints
+    /// Timed checkpoints
     #[arg(long, default_value_t = 15)]
     rounds: usize,
-    /// What `cargo bench` passes
+    /// Ignored: `cargo bench` passes it
     #[arg(long, hide = true)]
     bench: bool,
 }
 
-/// All of its tensors.
+/// Returns the parameters and the optimizer state.
 fn tensors(checkpoint: &Checkpoint) -> impl Iterator<Item = &Tensor> {
     checkpoint.parameters.values().chain(checkpoint.optimizer.values())
 }

@@ -1,18 +1,19 @@
-//! What the pipeline itself costs: against a plain accumulation loop, and a single action of stages that do nothing.
+//! Measures the pipeline's own cost: a step beside a plain accumulation loop, and the time per action of stages that compute
+//! next to nothing.
 //!
 //! ```text
 //! cargo bench --bench dispatch
 //! ```
 
 #[path = "../examples/gpt/cut.rs"]
-#[allow(dead_code)] // the bench joins nothing
+#[allow(dead_code)] // the bench does not join stages to a model
 mod cut;
 #[path = "support/empty.rs"]
 mod empty;
 #[path = "support/gpt.rs"]
 mod gpt;
 #[path = "../examples/gpt/model.rs"]
-#[allow(dead_code)] // the bench samples no text
+#[allow(dead_code)] // the bench generates no text
 mod model;
 #[path = "support/side_by_side.rs"]
 mod side_by_side;
@@ -29,34 +30,34 @@ use crate::gpt::{LEARNING_RATE, Load};
 use crate::model::{Block, Embeddings, Head, Layers, Shape};
 use crate::side_by_side::{median, side_by_side, time};
 
-/// Counts what stages hold, as in programs that ask for it.
+/// Counts allocated bytes, so that times include the cost of counting.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
-/// Times the pipeline's own cost.
+/// Measures the pipeline's own cost
 #[derive(Parser)]
 struct Flags {
-    /// M, for the comparison with the plain loop
+    /// M, the number of micro-batches in the comparison with the plain loop
     #[arg(long, default_value_t = 8)]
     micro_batches: usize,
     /// Seconds of timed steps, for each shape of the comparison with the plain loop
     #[arg(long, default_value_t = 20.0)]
     seconds: f64,
-    /// What `cargo bench` passes
+    /// Ignored: `cargo bench` passes it
     #[arg(long, hide = true)]
     bench: bool,
 }
 
 fn main() {
     let flags = Flags::parse();
-    // The plain loop has one core, as the stage has.
+    // Limits the plain loop to one core, as `cores_per_stage(1)` limits the stage.
     ThreadPoolBuilder::new().num_threads(1).use_current_thread().build_global().expect("the first pool");
     overhead(&flags);
     println!();
     dispatch();
 }
 
-/// P = 1 against a loop without the library.
+/// Times a pipeline of one stage beside a loop without the library, for three shapes of the GPT.
 fn overhead(flags: &Flags) {
     for (width, micro_batch_size) in [(64, 1), (128, 4), (256, 4)] {
         let load = Load {
@@ -76,7 +77,7 @@ fn overhead(flags: &Flags) {
     }
 }
 
-/// Gradient accumulation as anyone would write it in burn.
+/// A training loop with gradient accumulation, written in burn without the library.
 struct Plain {
     model: Option<(Embeddings, (Vec<Block>, Head))>,
     optimizer: ModuleOptimizer,
@@ -108,7 +109,7 @@ impl Plain {
     }
 }
 
-/// One number and one multiplication.
+/// A stage with one parameter, which multiplies its input by it.
 #[derive(Module, Debug)]
 struct Tiny {
     scale: Param<Tensor<1>>,
@@ -142,7 +143,8 @@ impl LossStage for Tiny {
     }
 }
 
-/// A step of M micro-batches has 2M actions a stage; the time of an action is the step's divided by that.
+/// Prints the time per action of stages that compute next to nothing: a step of M micro-batches has 2M actions a stage, and
+/// their time is the step's divided by 2M.
 fn dispatch() {
     println!("microseconds an action, 1F1B, step time / 2M, median of steps; batch cut and flush included");
     println!("{:>3} {:>4} {:>10} {:>10}", "P", "M", "no tensors", "x * w");
@@ -172,7 +174,7 @@ fn dispatch() {
     }
 }
 
-/// Microseconds an action.
+/// Returns the median time per action of `step`, in microseconds.
 fn action_time(micro_batches: usize, mut step: impl FnMut()) -> f64 {
     let steps = 3000 / micro_batches;
     let seconds = median((0..steps).map(|_| time(&mut step).as_secs_f64()));

@@ -1,18 +1,18 @@
-//! Stages on server processes of this host: how many actions a second one controller drives, beside local threads. What a network with
-//! a latency costs is measured by `scripts/remote-latency.py`.
+//! Measures how many actions a second one controller drives on server processes of this host, beside local threads, and the
+//! CPU time that this takes. `scripts/remote-latency.py` measures the cost of a network with latency.
 //!
 //! ```text
 //! cargo bench --bench remote
 //! ```
 
 #[path = "../examples/gpt/cut.rs"]
-#[allow(dead_code)] // the bench joins nothing
+#[allow(dead_code)] // the bench does not join stages to a model
 mod cut;
 #[path = "support/gpt.rs"]
 #[allow(dead_code)] // the bench has no plain loop
 mod gpt;
 #[path = "../examples/gpt/model.rs"]
-#[allow(dead_code)] // the bench samples no text
+#[allow(dead_code)] // the bench generates no text
 mod model;
 #[path = "remote/servers.rs"]
 mod servers;
@@ -30,35 +30,35 @@ use crate::gpt::Load;
 use crate::model::Shape;
 use crate::servers::{Servers, Transport};
 
-/// Counts what stages hold, as in programs that ask for it.
+/// Counts allocated bytes, so that times include the cost of counting.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
-/// Times stages on servers.
+/// Measures actions a second of stages on servers and on local threads
 #[derive(Parser)]
 struct Flags {
-    /// Seconds of timed steps for each row
+    /// Seconds of timed steps in each row
     #[arg(long, default_value_t = 4.0)]
     seconds: f64,
-    /// What `cargo bench` passes
+    /// Ignored: `cargo bench` passes it
     #[arg(long, hide = true)]
     bench: bool,
     #[command(subcommand)]
     part: Option<Part>,
 }
 
-/// What is done in a process of its own: burn keeps sessions, and the thread of each, for the life of a process.
+/// The parts that run in a process of their own, because burn keeps a session and its thread for the life of a process.
 #[derive(Clone, Copy, Subcommand)]
 enum Part {
-    /// Serves
+    /// Serves one device of this host
     #[command(hide = true)]
     Serve { transport: Transport },
-    /// Prints one row
+    /// Measures and prints one row
     #[command(hide = true)]
     Drive { place: Place, width: usize, stages: usize },
 }
 
-/// Where stages are.
+/// The place of the stages: threads of this process, or servers reached over a transport.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Place {
     Threads,
@@ -74,7 +74,7 @@ fn main() {
         None => {}
     }
     println!(
-        "1F1B, M = {MICRO_BATCHES}: actions (2 M P a step) a second; the controller's CPU time an action, and while nothing is done"
+        "1F1B, M = {MICRO_BATCHES}: actions (2 M P a step) a second; the controller's CPU time per action, and while it is idle"
     );
     println!(
         "{:>5} {:>3} {:>10} {:>10} {:>10} {:>16}",
@@ -89,7 +89,7 @@ fn main() {
     }
 }
 
-/// Runs this program once more.
+/// Runs this program in a new process with these arguments.
 fn alone(arguments: &[&str]) {
     let program = std::env::current_exe().expect("this program");
     let ended = Command::new(program).args(arguments).status().expect("this program");
@@ -98,7 +98,7 @@ fn alone(arguments: &[&str]) {
 
 const MICRO_BATCHES: usize = 32;
 
-/// Stages of so little that only driving them counts, or of one block.
+/// Measures one row: `stages` stages of a small GPT (one block a stage on average), so that driving them dominates.
 fn drive(place: Place, width: usize, stages: usize, seconds: f64) {
     let shape = Shape { layers: stages, width, context: width.min(64) };
     let load = Load { shape, micro_batches: MICRO_BATCHES, micro_batch_size: 1 };
@@ -126,14 +126,15 @@ fn drive(place: Place, width: usize, stages: usize, seconds: f64) {
     println!(" {:>10.1} {:>16.1}", 1e6 * cpu / actions, 100.0 * idle / idle_for);
 }
 
-/// The seconds that something took, and this process' CPU time meanwhile: NaN where the system does not tell.
+/// Runs a closure and returns the seconds that it took and this process' CPU seconds meanwhile, NaN where the system does not
+/// report them.
 fn used(run: impl FnOnce()) -> (f64, f64) {
     let (start, before) = (Instant::now(), cpu_seconds());
     run();
     (start.elapsed().as_secs_f64(), cpu_seconds() - before)
 }
 
-/// Of this process until now: Linux counts it in hundredths of a second.
+/// Returns the CPU seconds of this process so far, which Linux counts in hundredths, or NaN on other systems.
 fn cpu_seconds() -> f64 {
     let Ok(text) = std::fs::read_to_string("/proc/self/stat") else { return f64::NAN };
     let behind_the_name = text.rsplit_once(')').map_or("", |(_, rest)| rest);
@@ -141,7 +142,7 @@ fn cpu_seconds() -> f64 {
     ticks(11).zip(ticks(12)).map_or(f64::NAN, |(user, system)| (user + system) / 100.0)
 }
 
-/// The devices of servers that anyone here may use.
+/// Opens the devices of servers that ask for no token.
 fn open(names: &[String]) -> Vec<Device> {
     let names: Vec<_> = names.iter().map(|name| name.parse::<DeviceName>().expect("a name")).collect();
     DeviceName::open_all(&names, None).expect("servers that answer")

@@ -1,16 +1,16 @@
-//! How much faster a step is on P stages of one core each than on one stage of one core.
+//! Measures how much faster a step is on P stages of one core each than on one stage of one core.
 //!
 //! ```text
 //! cargo bench --bench speedup -- --stages 2 --micro-batches 8
 //! ```
 
 #[path = "../examples/gpt/cut.rs"]
-#[allow(dead_code)] // the bench joins nothing
+#[allow(dead_code)] // the bench does not join stages to a model
 mod cut;
 #[path = "support/gpt.rs"]
 mod gpt;
 #[path = "../examples/gpt/model.rs"]
-#[allow(dead_code)] // the bench samples no text
+#[allow(dead_code)] // the bench generates no text
 mod model;
 #[path = "support/side_by_side.rs"]
 mod side_by_side;
@@ -26,34 +26,34 @@ use crate::gpt::Load;
 use crate::model::Shape;
 use crate::side_by_side::{Pairs, median, side_by_side};
 
-/// Times steps of the same model cut into P stages and into one, in turn.
+/// Times steps of the same model cut into P stages and into one, in turn
 #[derive(Parser)]
 struct Flags {
-    /// P
+    /// P, the number of stages
     #[arg(long, default_value_t = 2)]
     stages: usize,
     /// The schedule of the P stages
     #[arg(long, default_value = "1f1b", value_parser = schedule_named)]
     schedule: &'static (dyn Schedule + Sync),
-    /// M
+    /// M, the number of micro-batches
     #[arg(long, default_value_t = 8)]
     micro_batches: usize,
-    /// Samples in a micro-batch
+    /// Samples of a micro-batch
     #[arg(long, default_value_t = 2)]
     micro_batch_size: usize,
-    /// Transformer blocks
+    /// Transformer blocks of the GPT
     #[arg(long, default_value_t = 8)]
     layers: usize,
-    /// The size of an activation
+    /// The width of an activation
     #[arg(long, default_value_t = 256)]
     width: usize,
     /// The length of a sample, in bytes
     #[arg(long, default_value_t = 128)]
     context: usize,
-    /// Timed steps of each
+    /// Timed steps of each of the two pipelines
     #[arg(long, default_value_t = 15)]
     rounds: usize,
-    /// What `cargo bench` passes
+    /// Ignored: `cargo bench` passes it
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -91,8 +91,8 @@ fn main() {
     println!("the machine: {} such P=1 pipelines at once take {} times as long as one", p, crowding(&load, &flags));
 }
 
-/// What the cores take from each other when all are busy, by shared caches, memory and clocks: P steps of independent
-/// pipelines at once, against one alone.
+/// Times P independent pipelines of one stage at once against one alone. The ratio is what busy cores lose to each other
+/// through shared caches, memory and clocks, without any pipelining.
 fn crowding(load: &Load, flags: &Flags) -> Pairs {
     let mut pipelines: Vec<_> = (0..flags.stages).map(|_| load.pipeline(1)).collect();
     let mut alone = load.pipeline(1);

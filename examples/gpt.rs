@@ -1,4 +1,4 @@
-//! A byte-level GPT, cut into pipeline stages and trained on text.
+//! Trains a byte-level GPT, cut into pipeline stages, on text.
 //!
 //! ```text
 //! cargo run --release --example gpt -- --stages 2 --micro-batches 8
@@ -62,11 +62,11 @@ use crate::model::Layers;
 use crate::progress::Progress;
 use crate::text::Source;
 
-/// Counts what stages hold.
+/// The allocator that counts the memory of every stage on the CPU, for memory estimates and the log.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
-/// The exit status where a pipeline stood still, and may have left a thread behind.
+/// The exit status after a stall, when the process may end while the thread of a stage still hangs.
 const STALLED: u8 = 3;
 
 fn main() -> ExitCode {
@@ -87,11 +87,11 @@ fn run() -> Result<()> {
     let warnings = progress.clone();
     let shown =
         tracing_subscriber::fmt::layer().with_writer(move || warnings.clone()).with_target(false).without_time();
-    // burn has a line for every pass over a kernel for a GPU, and one for everything that was on its way to a lost host, of which
-    // an error of the training comes.
-    let of_others = Targets::new().with_default(Level::WARN).with_target("burn_remote", Level::ERROR);
-    let worth_showing = of_others.with_targets([("gpt", Level::INFO), ("stageline", Level::INFO)]);
-    tracing_subscriber::registry().with(shown.with_filter(worth_showing)).init();
+    // burn logs every compiler pass over a GPU kernel, and warns of every message in flight to a lost host. Neither is shown:
+    // a lost host ends the training with one error.
+    let other_crates = Targets::new().with_default(Level::WARN).with_target("burn_remote", Level::ERROR);
+    let filter = other_crates.with_targets([("gpt", Level::INFO), ("stageline", Level::INFO)]);
+    tracing_subscriber::registry().with(shown.with_filter(filter)).init();
     let (resolved, saved) = keep::command_line(&std::env::args_os().collect::<Vec<_>>())?;
     if resolved.flags.print_config {
         print!("{}", resolved.settings.to_toml()?);
@@ -100,7 +100,7 @@ fn run() -> Result<()> {
     let mut job = Job::of(resolved.flags, resolved.settings)?;
     let place = keep::place(&job.keeping, saved.as_ref())?;
     let outputs = std::mem::take(&mut job.outputs);
-    // Batches and parameters are made here, wherever they are used.
+    // Batches and initial parameters are made on the CPU, whichever devices the stages use.
     let text = Source::open(job.data.as_deref(), job.shape.context, job.seed, Device::flex())?;
     memory::refuse_too_many_parameters(&job, saved.is_some())?;
     let recipe = Recipe::new(&job)?;
@@ -121,14 +121,14 @@ fn run() -> Result<()> {
     let before = bits_per_byte(&mut pipeline, &text, training.batch_size)?;
     log.validation(start, before * LN_2)?;
     println!(
-        "validation: {before:.3} bits a byte after {start} steps; single bytes have {:.3}",
+        "validation: {before:.3} bits a byte after {start} steps; the entropy of single bytes is {:.3}",
         text.unigram_entropy()?
     );
     let trained = train(&mut pipeline, &text, &job, (start, &mut keeper), &mut log, &progress);
     let kept = keeper.finish();
     if !trained.as_ref().is_ok_and(|steps| *steps == training.steps) {
         let closed = log.close();
-        // The first error is the reason of the others.
+        // The first error is the cause of the later ones, so it is the one that is returned.
         return trained.map(drop).and(kept).and(closed);
     }
     let after = bits_per_byte(&mut pipeline, &text, training.batch_size)?;
@@ -149,14 +149,19 @@ fn run() -> Result<()> {
     kept
 }
 
-/// What a pipeline is built of, as often as one likes.
+/// Everything that the pipeline of a job is built from: the partition of the layers, and a configuration for each stage.
+///
+/// It can build more than one pipeline, because `--verify` needs several.
 struct Recipe<'a> {
     job: &'a Job,
+    /// The range of blocks in each stage.
     cuts: Vec<Range<usize>>,
+    /// The device, optimizer and recomputation of each stage.
     configs: Vec<StageConfig>,
 }
 
 impl<'a> Recipe<'a> {
+    /// Partitions the layers among the stages, and prints the partition.
     fn new(job: &'a Job) -> Result<Self> {
         let cuts = cut::cut(job.shape, job.running.devices.len())?;
         println!("blocks of every stage, with the embeddings before the first and the head after the last: {cuts:?}");
@@ -169,7 +174,7 @@ impl<'a> Recipe<'a> {
         Ok(Self { job, cuts, configs: job.running.devices.iter().map(config).collect() })
     }
 
-    /// What the log says of it.
+    /// Returns the description of the run with which the log begins.
     fn run(&self, plan: &Plan, estimate: Option<&MemoryEstimate>, links: Vec<Option<Link>>) -> Run {
         let Job { shape, training, running, settings, .. } = self.job;
         let tokens = training.micro_batch_size * shape.context;
@@ -192,7 +197,7 @@ impl<'a> Recipe<'a> {
         }
     }
 
-    /// Anew, or from there.
+    /// Returns a builder with freshly initialised parameters, or with the state of `checkpoint`.
     fn builder(&self, checkpoint: Option<Checkpoint>) -> PipelineBuilder<Bytes, Bytes> {
         let Job { shape, training, running, seed, .. } = self.job;
         let layers = Layers::init(*shape, *seed, &Device::flex().autodiff());
@@ -226,18 +231,23 @@ impl<'a> Recipe<'a> {
     }
 }
 
-/// Proves that the recipe trains as a full batch on one device does; an error if not.
+/// Compares the pipeline with full-batch training on one device over `steps` steps, and prints the comparison.
+///
+/// # Errors
+/// If the two differ, or a batch cannot be read.
 fn verify(recipe: &Recipe, text: &Source, batch_size: usize, steps: usize) -> Result<()> {
     let validation = text.validation(batch_size).collect::<Result<Vec<_>>>()?;
     let batches = (0..steps).map(|step| text.batch(step, batch_size)).collect::<Result<Vec<_>>>()?;
     let batch = |step: usize| batches[step].clone();
     let verification = Verify::new().steps(steps).pipeline(|| recipe.builder(None), batch, &validation)?;
     print!("{verification}");
-    ensure!(verification.passes(), "it does not train as a full batch on one device does");
+    ensure!(verification.passes(), "the pipeline does not train as one full batch on one device does");
     Ok(())
 }
 
-/// The networks between stages, measured; none where there are none.
+/// Measures and prints the network between each pair of neighbouring stages.
+///
+/// The entry of a pair on the same host is `None`; the result is empty if all stages are on one host.
 fn links(devices: &[Device]) -> Result<Vec<Option<Link>>> {
     let speeds = link_speeds(devices).context("the network between the stages cannot be measured")?;
     let link = |LinkSpeed { latency, bandwidth }| Link { latency: latency.as_secs_f64(), bandwidth };
@@ -251,14 +261,14 @@ fn links(devices: &[Device]) -> Result<Vec<Option<Link>>> {
     Ok(if links.iter().all(Option::is_none) { Vec::new() } else { links })
 }
 
-/// The version of burn that this program is built with.
+/// Returns the version of burn that this program is built with, as Cargo.lock has it.
 fn burn_version() -> &'static str {
     let packages = include_str!("../Cargo.lock").split("[[package]]");
     let burn = packages.into_iter().find_map(|package| package.split_once("name = \"burn\"\nversion = \""));
     burn.and_then(|(_, rest)| rest.split('"').next()).unwrap_or("unknown")
 }
 
-/// Norms and biases do not decay.
+/// Returns the optimizer with a weight decay of 0.1 on all parameters except norms and biases.
 fn optimizer(name: OptimizerName) -> ModuleOptimizer {
     let group = ParamGroup::from_any_predicates(vec!["norm", "bias"]);
     match name {
@@ -267,7 +277,7 @@ fn optimizer(name: OptimizerName) -> ModuleOptimizer {
             adam(0.1).init().with_group(group, adam(0.0).build(), None)
         }
         OptimizerName::Adafactor => {
-            // At the learning rate that is asked for.
+            // Adafactor's relative step and parameter scaling would change the configured learning rate.
             let plain = AdafactorConfig::new().with_relative_step(false).with_scale_parameter(false);
             let adafactor = |decay| plain.clone().with_weight_decay(decay);
             adafactor(0.1).init().with_group(group, adafactor(0.0).build(), None)
@@ -275,14 +285,15 @@ fn optimizer(name: OptimizerName) -> ModuleOptimizer {
     }
 }
 
-/// A linear warm-up over a tenth of the steps, then a cosine down to a tenth of the peak.
+/// Returns a schedule with a linear warm-up over a tenth of its steps, and then a cosine down to a tenth of the peak.
 fn learning_rate(training: &Training) -> Result<WarmupCosine> {
     let Training { learning_rate: peak, schedule_steps: steps, .. } = *training;
     Ok(WarmupCosine::new(peak, steps / 10, steps)?.down_to(peak / 10.0)?)
 }
 
-/// Up to the last step, or to where it is told to stop; gives how many steps are done then. What is trained is kept, also where
-/// an error ends it.
+/// Trains until the last step, `--stop-after` or a signal, and returns the number of steps that are done by then.
+///
+/// A last checkpoint is written at the end, also after an error.
 fn train(
     pipeline: &mut Pipeline<Bytes, Bytes>,
     text: &Source,
@@ -306,21 +317,21 @@ fn train(
                 FlushName::Together => done + 1,
                 FlushName::Ahead => keeper.due_after(done).min(training.steps),
             };
-            let (first, mut unread) = (done, None);
-            let read = |step| text.batch(step, training.batch_size).map_err(|error| unread = Some(error)).ok();
-            let asked = (first..until).take_while(|step| *step == first || !keeper.stops(*step));
-            for report in pipeline.steps(asked.map_while(read)) {
+            let (first, mut read_error) = (done, None);
+            let read = |step| text.batch(step, training.batch_size).map_err(|error| read_error = Some(error)).ok();
+            let steps_ahead = (first..until).take_while(|step| *step == first || !keeper.stops(*step));
+            for report in pipeline.steps(steps_ahead.map_while(read)) {
                 note(report?)?;
                 done += 1;
             }
-            unread.map_or(Ok(()), Err)?;
+            read_error.map_or(Ok(()), Err)?;
             keeper.step(pipeline, done)?;
         }
         Ok(done)
     };
     let ended = run();
     progress.end();
-    // No stage has made a step that others have not.
+    // All stages have made the same steps, also after an error, so a checkpoint of them is consistent.
     let kept = keeper.save(pipeline);
     match ended {
         Ok(steps) => kept.map(|()| steps),
@@ -331,7 +342,7 @@ fn train(
     }
 }
 
-/// The loss on the held-out windows, in bits.
+/// Returns the mean loss on the held-out windows, in bits a byte.
 fn bits_per_byte(pipeline: &mut Pipeline<Bytes, Bytes>, text: &Source, batch_size: usize) -> Result<f64> {
     let (mut nats, mut bytes) = (0.0, 0.0);
     for batch in text.validation(batch_size) {

@@ -1,4 +1,4 @@
-//! What is measured.
+//! The flags of the bubble bench, and the cases, devices and ideal costs that follow from them.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,70 +11,70 @@ use stageline::schedule::{Costs, Schedule, StageCost, schedule_named};
 
 use crate::paced::Pace;
 
-/// Measures the bubble and the throughput for every schedule, P and M.
+/// Measures the bubble and the throughput for every schedule, P and M
 #[derive(Parser)]
 pub struct Flags {
-    /// P: numbers of workers
+    /// Values of P, the number of workers
     #[arg(long, value_delimiter = ',', default_value = "2,4,8")]
     pub stages: Vec<usize>,
-    /// M: numbers of micro-batches
+    /// Values of M, the number of micro-batches
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32,64")]
     pub micro_batches: Vec<usize>,
-    /// Any of the published ones, such as zb-h1 or zb-v
+    /// Names of published schedules, such as zb-h1 or zb-v
     #[arg(long, value_delimiter = ',', default_value = "1f1b,gpipe,interleaved")]
     pub schedules: Vec<String>,
-    /// What the stages do
+    /// The kind of stages
     #[arg(long, value_enum, default_value_t = Kind::Paced)]
     pub kind: Kind,
-    /// Of a worker's paced stages together, for one micro-batch
+    /// Milliseconds that a paced worker spends on the forwards of one micro-batch, all its chunks together
     #[arg(long, allow_negative_numbers = true, default_value_t = 5.0)]
     pub forward_ms: f64,
-    /// The same, for the backward, whose halves take the same
+    /// Milliseconds that a paced worker spends on the backwards of one micro-batch, half of it for input gradients
     #[arg(long, allow_negative_numbers = true, default_value_t = 10.0)]
     pub backward_ms: f64,
-    /// Steps that are measured, after one that is not
+    /// Measured steps of each case, after one step of warm-up
     #[arg(long, default_value_t = 3)]
     pub rounds: usize,
-    /// Steps that overlap: a stage that is done with one begins the next
+    /// Overlaps steps: a stage begins the next step before the others have finished this one
     #[arg(long)]
     pub overlap: bool,
     /// Transformer blocks of the GPT, for `cpu` and `cuda`
     #[arg(long, default_value_t = 8)]
     pub layers: usize,
-    /// The size of its activations
+    /// The width of the GPT's activations
     #[arg(long, default_value_t = 256)]
     pub width: usize,
-    /// The length of its samples, in bytes
+    /// The length of the GPT's samples, in bytes
     #[arg(long, default_value_t = 128)]
     pub context: usize,
-    /// Its samples in a micro-batch
+    /// Samples of a micro-batch of the GPT
     #[arg(long, default_value_t = 2)]
     pub micro_batch_size: usize,
-    /// For `cuda`: where its stages are, in turn
+    /// Devices of the stages for `cuda`, in turn
     #[arg(long, default_value = "cuda:0")]
     pub device: String,
-    /// Writes a line a measurement
+    /// Writes a CSV file with one line per measurement
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
-    /// Writes a list of objects
+    /// Writes a JSON file with one object per measurement
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Writes a page with plots
+    /// Writes an HTML page with plots
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// What `cargo bench` passes
+    /// Ignored: `cargo bench` passes it
     #[arg(long, hide = true)]
     bench: bool,
 }
 
-/// What the stages are.
+/// The stages that the bench runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
-    /// Each action waits for its time and takes no core
+    /// Stages whose actions wait for a given time and take no core
     Paced,
     /// The example's GPT, one core a worker
     Cpu,
-    /// The same on NVIDIA GPUs
+    /// The example's GPT on NVIDIA GPUs
     Cuda,
 }
 
@@ -88,7 +88,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// One point of the measurement.
+/// One combination of schedule, P and M to measure.
 pub struct Case {
     pub schedule: &'static (dyn Schedule + Sync),
     pub workers: usize,
@@ -102,6 +102,11 @@ impl fmt::Display for Case {
 }
 
 impl Flags {
+    /// Returns every combination of schedule, P and M.
+    ///
+    /// # Errors
+    ///
+    /// A flag is out of its range, or a schedule's name is unknown.
     pub fn cases(&self) -> Result<Vec<Case>> {
         ensure!(self.rounds > 0, "--rounds 0: measure at least 1 step");
         for (flag, value) in [("--forward-ms", self.forward_ms), ("--backward-ms", self.backward_ms)] {
@@ -119,14 +124,15 @@ impl Flags {
         Ok(cases)
     }
 
-    /// What one of a worker's chunks takes.
+    /// Returns the times of one stage, where a worker has `chunks` of them.
     pub fn pace(&self, chunks: usize) -> Pace {
         let part = |milliseconds: f64| Duration::from_secs_f64(milliseconds / 1e3 / chunks as f64);
         let half = part(self.backward_ms / 2.0);
         Pace { forward: part(self.forward_ms), input_gradient: half, weight_gradient: half }
     }
 
-    /// Equal stages and free transfers; a GPT's forward and the halves of its backward take the same.
+    /// Returns the costs of an ideal pipeline: equal stages and free transfers. For a GPT a forward and each half of a backward
+    /// cost 1.
     pub fn ideal(&self, chunks: usize, stages: usize) -> Costs {
         let seconds = |time: Duration| time.as_secs_f64();
         let cost = match self.kind {
@@ -139,6 +145,11 @@ impl Flags {
         Costs::equal(stages, cost)
     }
 
+    /// Opens the devices of the stages, which they take in turn.
+    ///
+    /// # Errors
+    ///
+    /// A name in `--device` is no device, or the device cannot be opened.
     pub fn devices(&self) -> Result<Vec<burn::tensor::Device>> {
         let names = if self.kind == Kind::Cuda { DeviceName::parse_list(&self.device)? } else { vec![DeviceName::Cpu] };
         Ok(names.into_iter().map(DeviceName::open).collect::<Result<_, _>>()?)

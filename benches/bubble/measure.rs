@@ -1,4 +1,4 @@
-//! A pipeline, built and timed.
+//! Builds the pipeline of one case, times its steps, and returns the medians as a [`Point`].
 
 use anyhow::Result;
 use burn::optim::{AdamWConfig, SgdConfig};
@@ -14,6 +14,11 @@ use crate::paced::{Pace, Paced};
 use crate::point::{Point, causes};
 use crate::side_by_side::median;
 
+/// Measures one case.
+///
+/// # Errors
+///
+/// The pipeline cannot be built for this case, or a step fails.
 pub fn measure(flags: &Flags, case: &Case) -> Result<Point> {
     match flags.kind {
         Kind::Paced => {
@@ -29,10 +34,10 @@ pub fn measure(flags: &Flags, case: &Case) -> Result<Point> {
             };
             let stages = case.workers * case.schedule.chunks();
             let (cuts, devices) = (cut::cut(load.shape, stages)?, flags.devices()?);
-            // A worker's chunks are on its device.
+            // All chunks of a worker are on the worker's device.
             let placement = case.schedule.plan(stages, case.micro_batches)?.placement();
-            let of_stage = |stage: usize| devices[placement.worker(stage) % devices.len()].clone();
-            let config = |stage| StageConfig::new(of_stage(stage), AdamWConfig::new().init(), LEARNING_RATE);
+            let device = |stage: usize| devices[placement.worker(stage) % devices.len()].clone();
+            let config = |stage| StageConfig::new(device(stage), AdamWConfig::new().init(), LEARNING_RATE);
             let configs = || (0..stages).map(config).collect();
             let build = || cut::split(load.layers(), &cuts, configs()).cores_per_stage(1);
             let tokens = case.micro_batches * load.micro_batch_size * load.shape.context;
@@ -63,7 +68,7 @@ fn point<In: Payload, Target: Payload>(
         let mut pipeline = builder.build()?;
         pipeline.step(batch())?;
         let reports = if flags.overlap {
-            // The first and the last have a neighbour on one side only.
+            // The first and the last step overlap with one neighbour only, so they are not measured.
             let steps = pipeline.steps((0..flags.rounds + 2).map(|_| batch()));
             steps.skip(1).take(flags.rounds).collect::<Result<Vec<_>, _>>()?
         } else {
@@ -71,11 +76,11 @@ fn point<In: Payload, Target: Payload>(
         };
         Ok((reports, pipeline.plan().peak_live().into_iter().max().unwrap_or(0)))
     };
-    let median_of = |reports: &[StepReport], of: fn(&StepReport) -> f64| median(reports.iter().map(of));
-    let (unmeasured, peak_live) = run(0)?;
-    let step_seconds = median_of(&unmeasured, |report| report.step_time.as_secs_f64());
-    // On a GPU bubbles are measured in steps of their own, which that slows down.
-    let reports = if flags.kind == Kind::Cuda { run(1)?.0 } else { unmeasured };
+    let median_of = |reports: &[StepReport], figure: fn(&StepReport) -> f64| median(reports.iter().map(figure));
+    let (unsynchronised, peak_live) = run(0)?;
+    let step_seconds = median_of(&unsynchronised, |report| report.step_time.as_secs_f64());
+    // On a GPU the bubble is measured in separate steps, because waiting for the device after every action slows them down.
+    let reports = if flags.kind == Kind::Cuda { run(1)?.0 } else { unsynchronised };
     let last = &reports[flags.rounds - 1];
     let ideal = simulate(last.recording.plan(), &flags.ideal(case.schedule.chunks(), last.stages.len()));
     Ok(Point {
@@ -97,18 +102,19 @@ fn point<In: Payload, Target: Payload>(
     })
 }
 
-/// The time from one step to the next.
+/// Returns the seconds from the start of one simulated step to the start of the next.
 fn step(flags: &Flags, timeline: &Timeline) -> f64 {
     let optimizer = timeline.optimizers().iter().copied().fold(0.0, f64::max);
     if flags.overlap { timeline.span() + optimizer } else { timeline.step() }
 }
 
+/// Returns the bubble of a simulated step, a share of the total stage time.
 fn bubble(flags: &Flags, timeline: &Timeline) -> f64 {
     let busy = timeline.busy();
     1.0 - busy.iter().sum::<f64>() / (busy.len() as f64 * step(flags, timeline))
 }
 
-/// Of the same plan with what everything took.
+/// Returns the bubble of the step's plan, simulated with the measured costs.
 fn simulated_bubble(flags: &Flags, report: &StepReport) -> f64 {
     let recording = &report.recording;
     match flags.overlap {

@@ -1,39 +1,42 @@
-//! One measurement.
+//! One measurement of the bubble bench, as it is printed and written to JSON.
 
 use std::fmt;
 
 use serde::Serialize;
 use stageline::Account;
 
-/// What a schedule gave at one P and M: medians of the measured steps. Bubbles are shares of the *total* stage time.
+/// The figures of a schedule at one P and M: medians of the measured steps. Bubbles are shares of the *total* stage time.
 #[derive(Serialize)]
 pub struct Point {
     pub schedule: &'static str,
     /// P, the number of workers.
     pub stages: usize,
+    /// M, the number of micro-batches.
     pub micro_batches: usize,
-    /// V, chunks a worker.
+    /// V, the chunks of a worker.
     pub r#virtual: usize,
+    /// The kind of stages: `paced`, `cpu` or `cuda`.
     pub kind: String,
+    /// The measured time of a step.
     pub step_seconds: f64,
-    /// In theory, of paced stages.
+    /// The time of a step in theory; none unless the stages are paced.
     pub step_ideal_seconds: Option<f64>,
-    /// Measured, by `clock`.
+    /// The measured bubble, by the clock in `clock`.
     pub bubble: f64,
-    /// The clock of `bubble`, `bubble_simulated` and `causes`: `host clock`, or `device clock` where workers waited for their device
-    /// after every action.
+    /// The clock of `bubble`, `bubble_simulated` and `causes`: `host clock`, or `device clock` if workers waited for their
+    /// device after every action.
     pub clock: String,
-    /// Of the plan with equal stages and free transfers; of GPipe and 1F1B that is (P-1)/(M+P-1).
+    /// The bubble in theory, with equal stages and free transfers: (P-1)/(M+P-1) for GPipe and 1F1B.
     pub bubble_ideal: f64,
-    /// Of the same plan with the measured costs.
+    /// The bubble of the plan, simulated with the measured costs.
     pub bubble_simulated: f64,
-    /// Samples a second; of the GPT tokens.
+    /// Samples a second, or tokens a second for the GPT.
     pub throughput: f64,
     /// The most live micro-batches of a worker, all its chunks together.
     pub peak_live: usize,
-    /// The most bytes that a worker held, on the CPU; of one step.
+    /// The most bytes that a worker held on the CPU, in the last measured step.
     pub peak_bytes: Option<u64>,
-    /// Shares of the total stage time, by cause; of one step.
+    /// The idle time by cause, as shares of the total stage time of the last measured step.
     #[serde(rename = "idle_by_cause")]
     pub causes: [(&'static str, f64); 7],
 }
@@ -54,7 +57,7 @@ impl fmt::Display for Point {
     }
 }
 
-/// The causes of the idle time of all workers, as shares of the total.
+/// Returns the idle time of all workers by cause, as shares of the total stage time of a step that took `took` seconds.
 pub fn causes(accounts: &[Account], took: f64) -> [(&'static str, f64); 7] {
     let total = took * accounts.len() as f64;
     let share = |cause: fn(&Account) -> f64| accounts.iter().map(cause).sum::<f64>() / total;

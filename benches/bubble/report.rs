@@ -1,4 +1,4 @@
-//! All measurements together.
+//! Writes all measurements as CSV, JSON and an HTML page with plots.
 
 use std::fmt::Write;
 use std::fs;
@@ -10,10 +10,15 @@ use stageline_report::{Line, LineChart, Page, Scale, Series, StackedBars};
 use crate::flags::{Flags, Kind};
 use crate::point::Point;
 
+/// The header of the lines that a [`Point`] prints.
 pub const HEADER: &str =
     "schedule                P    M   step ms   bubble    ideal     away simulated      per s  live  bubble by";
 
 /// Writes the files that the flags ask for.
+///
+/// # Errors
+///
+/// A file cannot be written.
 pub fn write(flags: &Flags, points: &[Point]) -> Result<()> {
     let write = |path: &Path, text: String| fs::write(path, text).with_context(|| path.display().to_string());
     if let Some(path) = &flags.csv {
@@ -51,20 +56,20 @@ fn html(flags: &Flags, points: &[Point]) -> String {
     let mut schedules: Vec<_> = points.iter().map(|point| point.schedule).collect();
     schedules.dedup();
     for schedule in schedules {
-        let of_schedule: Vec<_> = points.iter().filter(|point| point.schedule == schedule).collect();
+        let selected: Vec<_> = points.iter().filter(|point| point.schedule == schedule).collect();
         page.section(schedule, "Solid: measured. Dashed: simulated with the measured costs. Dotted: in theory.");
         page.pictures([
-            chart("Bubble", &share(&of_schedule), &of_schedule, &BUBBLES),
-            chart("Throughput", unit(flags.kind), &of_schedule, &[(Line::Solid, |point| point.throughput)]),
+            chart("Bubble", &share(&selected), &selected, &BUBBLES),
+            chart("Throughput", unit(flags.kind), &selected, &[(Line::Solid, |point| point.throughput)]),
             chart(
                 "Live micro-batches",
                 "most of a worker",
-                &of_schedule,
+                &selected,
                 &[(Line::Solid, |point| point.peak_live as f64)],
             ),
-            chart("Memory", "peak MB of a worker", &of_schedule, &[(Line::Solid, bytes)]),
+            chart("Memory", "peak MB of a worker", &selected, &[(Line::Solid, bytes)]),
         ]);
-        page.pictures(workers(&of_schedule).into_iter().map(|workers| idle(workers, &of_schedule)));
+        page.pictures(workers(&selected).into_iter().map(|workers| idle(workers, &selected)));
     }
     page.section("All figures", "Medians of the measured steps; memory and idle time by cause are of the last one.");
     let columns = [
@@ -99,7 +104,8 @@ fn about(flags: &Flags) -> String {
     };
     let clock = match flags.kind {
         Kind::Cuda => {
-            " Bubbles are of steps that wait for the device at every compute; step time and throughput are of steps that do not."
+            " Bubbles are measured in steps that wait for the device after every compute, step time and throughput in steps that do \
+             not."
         }
         Kind::Paced | Kind::Cpu => "",
     };
@@ -110,11 +116,12 @@ fn unit(kind: Kind) -> &'static str {
     if kind == Kind::Paced { "samples a second" } else { "tokens a second" }
 }
 
-/// NaN, which is not drawn, where nothing counted.
+/// Returns the peak memory in MB, or NaN if it was not counted: a chart leaves NaN out.
 fn bytes(point: &Point) -> f64 {
     point.peak_bytes.map_or(f64::NAN, |bytes| bytes as f64 / 1e6)
 }
 
+/// One line of a chart: its style, and the figure that it shows.
 type Figure = (Line, fn(&Point) -> f64);
 
 const BUBBLES: [Figure; 3] = [
@@ -123,6 +130,7 @@ const BUBBLES: [Figure; 3] = [
     (Line::Dotted, |point| point.bubble_ideal),
 ];
 
+/// Returns the values of P, each once.
 fn workers(points: &[&Point]) -> Vec<usize> {
     let mut workers: Vec<_> = points.iter().map(|point| point.stages).collect();
     workers.dedup();
@@ -135,13 +143,13 @@ fn chart(title: &str, y: &str, points: &[&Point], figures: &[Figure]) -> String 
         let own = || points.iter().filter(|point| point.stages == workers);
         for &(line, figure) in figures {
             let points = own().map(|point| (point.micro_batches as f64, figure(point))).collect();
-            series.push(Series { name: format!("P = {workers}, {}", of_line(line)), points, line, colour });
+            series.push(Series { name: format!("P = {workers}, {}", legend(line)), points, line, colour });
         }
     }
     LineChart { title, x: "micro-batches, M", y, scale: Scale::Doubling, series }.svg()
 }
 
-fn of_line(line: Line) -> &'static str {
+fn legend(line: Line) -> &'static str {
     match line {
         Line::Solid => "measured",
         Line::Dashed => "simulated",
@@ -149,6 +157,7 @@ fn of_line(line: Line) -> &'static str {
     }
 }
 
+/// Draws the idle time by cause against M, for one P.
 fn idle(workers: usize, points: &[&Point]) -> String {
     let own: Vec<_> = points.iter().filter(|point| point.stages == workers).collect();
     let Some(first) = own.first() else { return String::new() };
@@ -159,7 +168,7 @@ fn idle(workers: usize, points: &[&Point]) -> String {
     StackedBars { title: &title, x: "micro-batches, M", y: &share(points), categories, parts }.svg()
 }
 
-/// The label of an axis of bubbles, with the clock that all points of a run share.
+/// Returns the label of an axis of bubbles, with the clock that all points of a run share.
 fn share(points: &[&Point]) -> String {
     let clock = points.first().map_or("host clock", |point| &point.clock);
     format!("share of the total stage time, {clock}")

@@ -1,4 +1,4 @@
-//! Server processes of this program.
+//! Server processes for the remote bench, each one a new process of the bench itself.
 
 use std::io::{BufRead, BufReader};
 use std::net::Ipv4Addr;
@@ -10,26 +10,27 @@ use stageline::remote::{Admission, Listen, Relays, Server};
 
 use crate::open;
 
-/// How they are reached.
+/// The transport by which the servers are reached.
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
 pub enum Transport {
     Websocket,
     Iroh,
 }
 
-/// They end when this is dropped.
+/// Running server processes. Dropping this value kills them.
 pub struct Servers {
     processes: Vec<Child>,
     names: Vec<String>,
 }
 
 impl Servers {
+    /// Starts this many servers and waits until each has printed its name.
     pub fn start(count: usize, transport: Transport) -> Self {
         let (processes, names) = (0..count).map(|_| start(transport)).unzip();
         Self { processes, names }
     }
 
-    /// One of each.
+    /// Opens the device of each server.
     pub fn devices(&self) -> Vec<Device> {
         open(&self.names)
     }
@@ -43,7 +44,7 @@ impl Drop for Servers {
     }
 }
 
-/// A server, and what its device is called.
+/// Starts a server process and returns it with the name of its device.
 fn start(transport: Transport) -> (Child, String) {
     let program = std::env::current_exe().expect("this program");
     let arguments = ["serve", transport.to_possible_value().expect("shown").get_name()].map(str::to_owned);
@@ -55,7 +56,7 @@ fn start(transport: Transport) -> (Child, String) {
     (process, format!("{}/0", name.trim()))
 }
 
-/// What such a process does; one core each, as a stage has.
+/// Serves one CPU device on one core, as a local stage has. A server process runs this.
 pub fn serve(transport: Transport) {
     rayon::ThreadPoolBuilder::new().num_threads(1).build_global().expect("the first pool");
     let keys = tempfile::tempdir().expect("a folder");

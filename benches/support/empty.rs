@@ -1,10 +1,10 @@
-//! A stage of nothing: what is left is the pipeline itself.
+//! A stage that computes nothing, so that only the pipeline's own cost and behaviour are left.
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use stageline::{LossStage, Stage, Weight};
 
-/// No parameters, no tensors, and a loss of 1 a micro-batch.
+/// A stage without parameters or tensors, with a loss and a weight of 1 per micro-batch.
 #[derive(Module, Debug, Default)]
 pub struct Empty {
     #[module(skip)]

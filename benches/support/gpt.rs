@@ -1,4 +1,4 @@
-//! The example's model on made-up text, to be timed.
+//! The example's GPT on made-up text, for benches.
 
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
@@ -8,9 +8,10 @@ use stageline::{Batch, Pipeline, StageConfig};
 use crate::cut::{self, Bytes};
 use crate::model::{Layers, Shape};
 
+/// The learning rate of every stage.
 pub const LEARNING_RATE: f64 = 3e-4;
 
-/// The shape of the batches.
+/// The shape of the model and of its batches.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     pub shape: Shape,
@@ -19,7 +20,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Bytes and their successors, `[micro-batches x micro-batch size, context]` each.
+    /// Returns the bytes of a batch and the next byte of each, both `[micro-batches x micro-batch size, context]`.
     pub fn text(&self) -> (Bytes, Bytes) {
         let (rows, columns) = (self.micro_batches * self.micro_batch_size, self.shape.context);
         let tensor = |shift: usize| {
@@ -30,27 +31,28 @@ impl Load {
         (tensor(0), tensor(1))
     }
 
-    /// The same as a batch.
+    /// Returns the bytes as inputs and their next bytes as targets.
     pub fn batch(&self) -> Batch<Bytes, Bytes> {
         let (inputs, targets) = self.text();
         Batch::new(inputs, targets)
     }
 
+    /// Returns the model's layers with fresh parameters, always the same ones.
     pub fn layers(&self) -> Layers {
         Layers::init(self.shape, 0, &Device::flex().autodiff())
     }
 
-    /// The model cut into `stages` stages, one core each.
+    /// Builds a 1F1B pipeline of the model cut into `stages` stages of one core each.
     pub fn pipeline(&self, stages: usize) -> Pipeline<Bytes, Bytes> {
         self.scheduled(stages, &OneFOneB)
     }
 
-    /// The same in another schedule.
+    /// Builds a pipeline of `stages` stages of one core each, in this schedule.
     pub fn scheduled(&self, stages: usize, schedule: &'static (dyn Schedule + Sync)) -> Pipeline<Bytes, Bytes> {
         self.on(&vec![Device::flex(); stages], schedule)
     }
 
-    /// A stage on each of these devices.
+    /// Builds a pipeline with one stage on each of these devices.
     pub fn on(&self, devices: &[Device], schedule: &'static (dyn Schedule + Sync)) -> Pipeline<Bytes, Bytes> {
         let config = |device: &Device| StageConfig::new(device.clone(), AdamWConfig::new().init(), LEARNING_RATE);
         let cuts = cut::cut(self.shape, devices.len()).expect("as many layers as stages");

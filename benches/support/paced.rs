@@ -1,4 +1,5 @@
-//! A stage whose actions take a given time and no core: the pipeline runs for real, and only the computing is made up.
+//! A stage whose actions take a given time and no core: threads, channels and transfers are real, and only the computation is
+//! replaced by waiting.
 
 use std::hint::spin_loop;
 use std::thread::sleep;
@@ -13,7 +14,7 @@ use burn::tensor::{Device, Tensor};
 use stageline::nn::{Deferred, put_off};
 use stageline::{LossStage, Stage, Weight};
 
-/// Adds a parameter to a small activation; each forward and backward lasts as long as it should.
+/// A stage that adds a parameter to its input and makes each forward and backward last for the times in its [`Pace`].
 #[derive(Module, Debug)]
 pub struct Paced {
     bias: Param<Tensor<2>>,
@@ -21,13 +22,14 @@ pub struct Paced {
     pace: Pace,
 }
 
-/// How long one action of a stage takes.
+/// The time that each action of a stage takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pace {
+    /// The time of a forward.
     pub forward: Duration,
-    /// The half of a backward that the stage before waits for,
+    /// The time of the input gradient, the half of a backward that the previous stage waits for.
     pub input_gradient: Duration,
-    /// and the other one.
+    /// The time of the weight gradient, the other half of a backward.
     pub weight_gradient: Duration,
 }
 
@@ -44,7 +46,7 @@ impl Stage for Paced {
     fn forward(&self, input: Tensor<2>) -> Tensor<2> {
         let until = Instant::now() + self.pace.forward;
         let output = input + self.bias.val();
-        // An evaluation has no backward to wait in.
+        // An evaluation runs no backward.
         let output =
             if output.device().is_autodiff() { slow_backward(output, self.pace, self.bias.id) } else { output };
         wait(until);
@@ -65,10 +67,10 @@ impl LossStage for Paced {
     }
 }
 
-/// How late a sleep ends at worst, most of the time.
+/// The time by which a sleep may end late, in almost all cases.
 const LATE: Duration = Duration::from_micros(200);
 
-/// Sleeps, but for the last moment, which has to be met exactly.
+/// Waits until exactly this moment: sleeps for most of the time, and spins at the end.
 fn wait(until: Instant) {
     let left = until.saturating_duration_since(Instant::now());
     if left > LATE {
@@ -79,7 +81,8 @@ fn wait(until: Instant) {
     }
 }
 
-/// The same tensor, whose gradient comes through after this time; the other half of the time is for the parameter.
+/// Returns the same tensor with a slow backward: its gradient arrives after the time of the input gradient, and the time of
+/// the weight gradient is deferred for parameter `id` where backwards are split.
 fn slow_backward(tensor: Tensor<2>, pace: Pace, id: ParamId) -> Tensor<2> {
     let tensor = tensor.try_into_primitive::<Autodiff<Flex>>().expect("a tensor in a graph on the CPU");
     let (value, node) = tensor.into_parts();
@@ -90,6 +93,7 @@ fn slow_backward(tensor: Tensor<2>, pace: Pace, id: ParamId) -> Tensor<2> {
     Tensor::from_primitive::<Autodiff<Flex>>(slow)
 }
 
+/// The backward operation that waits before it hands its gradient on.
 #[derive(Debug)]
 struct Slow;
 

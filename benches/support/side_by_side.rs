@@ -1,15 +1,15 @@
-//! Two things timed in turn, so that a machine's drift touches both, and compared pair by pair.
+//! Times two closures in turn and compares them pair by pair, so that a drift of the machine affects both.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// How often everything is run before it is timed.
+/// The number of runs of each closure before the timed ones.
 const WARM_UP: usize = 2;
 
-/// The times of two things, pair by pair.
+/// The times of two closures in seconds, pair by pair.
 pub struct Pairs(Vec<(f64, f64)>);
 
-/// Runs `a` and `b` in turn, `rounds` times each, and times them.
+/// Runs `a` and `b` in turn, `rounds` times each after a warm-up, and returns their times.
 pub fn side_by_side(rounds: usize, mut a: impl FnMut(), mut b: impl FnMut()) -> Pairs {
     for _ in 0..WARM_UP {
         a();
@@ -19,7 +19,7 @@ pub fn side_by_side(rounds: usize, mut a: impl FnMut(), mut b: impl FnMut()) -> 
     Pairs((0..rounds).map(pair).collect())
 }
 
-/// How long one call takes.
+/// Returns the time that one call takes.
 pub fn time(mut run: impl FnMut()) -> Duration {
     let start = Instant::now();
     run();
@@ -27,26 +27,26 @@ pub fn time(mut run: impl FnMut()) -> Duration {
 }
 
 impl Pairs {
-    /// The median times, in seconds.
+    /// Returns the median time of each closure, in seconds.
     pub fn medians(&self) -> (f64, f64) {
         (median(self.0.iter().map(|pair| pair.0)), median(self.0.iter().map(|pair| pair.1)))
     }
 
-    /// The least times, in seconds.
+    /// Returns the least time of each closure, in seconds.
     pub fn fastest(&self) -> (f64, f64) {
         let least = |times: &mut dyn Iterator<Item = f64>| times.fold(f64::INFINITY, f64::min);
         (least(&mut self.0.iter().map(|pair| pair.0)), least(&mut self.0.iter().map(|pair| pair.1)))
     }
 
-    /// Least, median and greatest of the ratios a/b of the pairs.
+    /// Returns the least, the median and the greatest ratio a/b of the pairs.
     fn ratios(&self) -> (f64, f64, f64) {
         let ratios = || self.0.iter().map(|(a, b)| a / b);
         (ratios().fold(f64::INFINITY, f64::min), median(ratios()), ratios().fold(0.0, f64::max))
     }
 }
 
-/// What to print of pairs: the median of the ratios a/b with its range, and the ratio of the fastest times, which a
-/// neighbour on the machine disturbs least.
+/// Prints the median of the ratios a/b with its range, and the ratio of the fastest times, which other load on the machine
+/// disturbs least.
 impl fmt::Display for Pairs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (least, middle, greatest) = self.ratios();
@@ -55,7 +55,7 @@ impl fmt::Display for Pairs {
     }
 }
 
-/// The middle value.
+/// Returns the middle value after sorting, the upper one of two.
 pub fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<_> = values.collect();
     values.sort_by(f64::total_cmp);

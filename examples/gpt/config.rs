@@ -1,7 +1,7 @@
-//! Flags from a file, from `--set`, and from the command line: the later ones count.
+//! Merges the settings of a checkpoint, a TOML file, `--set` and the command line into one set of flags; the later source wins.
 //!
-//! A setting of the file is a flag of its name, with `_` for `-`; so clap reads, checks and explains all of them. What the flags
-//! are does not matter here, so that a fuzzer has its own (`fuzz/src/configuration.rs`).
+//! A setting has the name of its flag, with `_` for `-`, so clap parses, validates and documents all of them. This module works
+//! with any set of flags: a fuzzer gives it a set of its own (`fuzz/src/configuration.rs`).
 
 use std::any::TypeId;
 use std::collections::BTreeMap;
@@ -16,26 +16,28 @@ use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
 use serde_json::{Number, Value};
 use stageline::checkpoint::Printable;
 
-/// How much of a name must be the same (Jaro and Winkler) to be taken for a slip.
+/// The least Jaro-Winkler similarity, from 0 to 1, at which an unknown name counts as a misspelt setting.
 const ALIKE: f64 = 0.7;
 
-/// The longest value of a setting, in bytes.
+/// The maximum length of the value of a setting, in bytes.
 const LONGEST_VALUE: usize = 4_096;
 
-/// No file of settings is longer, in bytes.
+/// The maximum length of a file of settings, in bytes.
 const LONGEST: u64 = 1 << 20;
 
-/// Flags, and everything that they come to.
+/// The parsed flags, and the same values as settings for logs and checkpoints.
 pub struct Resolved<F> {
     pub flags: F,
     pub settings: Settings,
 }
 
-/// Settings by name, the ones by default included.
+/// The value of every setting by its name, defaults included.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings(pub BTreeMap<String, Value>);
 
-/// Reads the command line, which ends the process where clap does; see [`merge`].
+/// Resolves the command line as [`merge`] does, and reads `--config` from the disk.
+///
+/// As usual with clap, `--help` and wrong flags end the process.
 pub fn resolve<F>(arguments: &[OsString], resumed: Option<&Settings>) -> Result<Resolved<F>>
 where
     F: CommandFactory + FromArgMatches,
@@ -44,9 +46,12 @@ where
     merged.map_err(|error| error.downcast::<clap::Error>().map_or_else(|other| other, |error| error.exit()))
 }
 
-/// The settings of a run that is resumed come first, then those of `--config`, then `--set`, then the other flags.
+/// Merges all settings: those of a resumed run come first, then those of `--config`, then `--set`, then the other flags.
 ///
-/// `read` gives the text of the file. What is wrong with the command line is a [`clap::Error`], and so is `--help`.
+/// `read` returns the text of the file at a path.
+///
+/// # Errors
+/// A [`clap::Error`] if a flag is wrong or `--help` is given, and else an error that names the source of the wrong setting.
 pub fn merge<F>(
     arguments: &[OsString],
     resumed: Option<&Settings>,
@@ -59,26 +64,27 @@ where
     command.build();
     let (program, flags) =
         arguments.split_first().map_or((OsString::new(), arguments), |(first, rest)| (first.clone(), rest));
-    let with = |flags: &[OsString]| command.clone().try_get_matches_from([&program].into_iter().chain(flags));
-    let given = with(flags)?;
+    let parse = |flags: &[OsString]| command.clone().try_get_matches_from([&program].into_iter().chain(flags));
+    let given = parse(flags)?;
     let mut all = Vec::new();
     if let Some(settings) = resumed {
         all.extend(inherited(&command, settings)?);
-        // What is wrong here is not the user's command line, and may be long, or written to deceive.
-        with(&all).map_err(|error| anyhow!("{}", Printable::new(error.to_string()).at_most(400)))?;
+        // These errors quote a checkpoint, whose text may be long or hostile, so they are escaped and cut short.
+        parse(&all).map_err(|error| anyhow!("{}", Printable::new(error.to_string()).at_most(400)))?;
     }
     if let Some(path) = given.get_one::<PathBuf>("config") {
-        let of_file = || from_text(&command, &read(path)?);
-        all.extend(of_file().with_context(|| format!("--config {}", path.display()))?);
+        let from_file = || from_text(&command, &read(path)?);
+        all.extend(from_file().with_context(|| format!("--config {}", path.display()))?);
     }
     for assignment in given.get_many::<String>("set").unwrap_or_default() {
         all.push(from_assignment(&command, assignment).with_context(|| format!("--set {assignment}"))?);
     }
     all.extend_from_slice(flags);
-    let matches = with(&all)?;
+    let matches = parse(&all)?;
     Ok(Resolved { settings: settings(&command, &matches)?, flags: F::from_arg_matches(&matches)? })
 }
 
+/// Reads a file of settings, of at most [`LONGEST`] bytes.
 fn contents(path: &Path) -> Result<String> {
     let mut text = String::new();
     let read = File::open(path).and_then(|file| file.take(LONGEST + 1).read_to_string(&mut text));
@@ -87,7 +93,7 @@ fn contents(path: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// The settings of another run, of which some may be of no meaning to this program.
+/// Returns the inherited settings of a resumed run as arguments, without names that this program does not know.
 fn inherited(command: &Command, Settings(settings): &Settings) -> Result<Vec<OsString>> {
     let known = settings.iter().filter(|(name, _)| is_inherited(name));
     let known = known.filter_map(|(name, value)| Some((flag(command, name).ok()?, value)));
@@ -97,22 +103,24 @@ fn inherited(command: &Command, Settings(settings): &Settings) -> Result<Vec<OsS
             Ok(argument(flag, text))
         }
         Value::Number(number) => Ok(argument(flag, &number.to_string())),
-        _ => bail!("`{}` is {}, which is no number and no text", flag.get_id(), kind(value)),
+        _ => bail!("`{}` is {}, which is neither a number nor a text", flag.get_id(), kind(value)),
     };
     known.map(argument).collect()
 }
 
+/// Returns the settings in the text of a TOML file as arguments.
 fn from_text(command: &Command, text: &str) -> Result<Vec<OsString>> {
     let table: toml::Table = text.parse()?;
     table.iter().map(|(name, value)| Ok(argument(flag(command, name)?, &toml_text(name, value)?))).collect()
 }
 
+/// Returns a `NAME=VALUE` of `--set` as an argument.
 fn from_assignment(command: &Command, assignment: &str) -> Result<OsString> {
     let (name, value) = assignment.split_once('=').context("give a name, `=`, and a value: --set micro_batches=16")?;
     Ok(argument(flag(command, name.trim())?, value.trim()))
 }
 
-/// The flag of the setting of that name.
+/// Returns the flag of a setting; for an unknown name, an error that suggests the most similar one.
 fn flag<'a>(command: &'a Command, name: &str) -> Result<&'a Arg> {
     if let Some(flag) = command.get_arguments().find(|flag| flag.get_id() == name) {
         ensure!(is_setting(flag), "`{name}` is for the command line only: give it as a flag");
@@ -127,23 +135,26 @@ fn flag<'a>(command: &'a Command, name: &str) -> Result<&'a Arg> {
     }
 }
 
-/// Whether a resumed run takes a setting from its checkpoint. It writes where it is told to, and not where the run before it did; and
-/// a checkpoint from elsewhere must not choose which hosts are connected, nor which file is sent to them as the secret.
+/// Whether a resumed run takes a setting from its checkpoint.
+///
+/// Output paths are not inherited, so that the files of the earlier run are not overwritten. Neither are devices and the token
+/// file, because a checkpoint from elsewhere must not choose the hosts to connect to, or the file sent to them as the secret.
 fn is_inherited(name: &str) -> bool {
     !["log", "trace", "tensorboard", "report", "checkpoint", "verify", "device", "token_file"].contains(&name)
 }
 
-/// What says where settings come from is none, nor what is for one run only, nor what has no value.
+/// Whether a flag is a setting: it takes a value, does not name a source of settings, and is not for a single run only.
 fn is_setting(flag: &Arg) -> bool {
     let only_here = ["config", "set", "resume", "stop_after"];
     flag.get_action().takes_values() && !only_here.contains(&flag.get_id().as_str())
 }
 
-/// In one word with its value, so that no value is a flag.
+/// Returns `--name=value` as one argument, so that a value with a leading dash is not read as a flag.
 fn argument(flag: &Arg, value: &str) -> OsString {
     format!("--{}={value}", flag.get_long().expect("settings are flags with long names")).into()
 }
 
+/// Returns a TOML value as the text of a flag; an array becomes a comma-separated list.
 fn toml_text(name: &str, value: &toml::Value) -> Result<String> {
     Ok(match value {
         toml::Value::String(text) => text.clone(),
@@ -158,6 +169,7 @@ fn toml_text(name: &str, value: &toml::Value) -> Result<String> {
     })
 }
 
+/// Names the kind of a JSON value in an error.
 fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -169,7 +181,7 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// What the flags come to.
+/// Returns the final value of every setting.
 fn settings(command: &Command, matches: &ArgMatches) -> Result<Settings> {
     let flags = command.get_arguments().filter(|flag| is_setting(flag));
     let value = |flag: &Arg| {
@@ -196,7 +208,7 @@ fn check_text(flag: &Arg, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// A path of digits is no number.
+/// Whether a flag takes a number. Its type decides, because a path may consist of digits as well.
 fn is_number(flag: &Arg) -> bool {
     let numbers = [
         TypeId::of::<f64>(),
@@ -208,7 +220,9 @@ fn is_number(flag: &Arg) -> bool {
     numbers.iter().any(|number| flag.get_value_parser().type_id() == *number)
 }
 
-/// The same for 1, 1.0 and 1e0, and to the last bit, which JSON's own parser does not promise.
+/// Parses a number, so that 1, 1.0 and 1e0 are equal.
+///
+/// Floats are parsed by the standard library, because the JSON parser does not promise the nearest float.
 fn number(text: &str) -> Option<Number> {
     let number: Number = serde_json::from_str(text).ok()?;
     if !number.is_f64() {
@@ -220,9 +234,9 @@ fn number(text: &str) -> Option<Number> {
 }
 
 impl Settings {
-    /// As a file for `--config`.
+    /// Returns the settings as the text of a file for `--config`.
     pub fn to_toml(&self) -> Result<String> {
-        // Integers of TOML end at 63 bits; a flag takes text as well.
+        // TOML integers have 63 bits; a larger number becomes a text, which flags take as well.
         let in_toml = |value: &Value| match value.as_u64() {
             Some(large) if i64::try_from(large).is_err() => large.to_string().into(),
             _ => value.clone(),

@@ -1,4 +1,4 @@
-//! A hash of every parameter, in layer order, so that two runs can be compared bit for bit.
+//! One hash of all parameters, by which two runs can be compared bit for bit.
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::Tensor;
@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 
 use crate::model::Layers;
 
-/// The SHA-256 over every parameter's shape and values, in hexadecimal, and the number of values.
+/// Returns the SHA-256 of the shape and values of every parameter in layer order, in hexadecimal, and the number of values.
 pub fn fingerprint(layers: &Layers) -> (String, usize) {
     let mut hash = Hash { digest: Sha256::new(), values: 0 };
     layers.embeddings.visit(&mut hash);
@@ -16,6 +16,7 @@ pub fn fingerprint(layers: &Layers) -> (String, usize) {
     (bytes.iter().map(|byte| format!("{byte:02x}")).collect(), hash.values)
 }
 
+/// The visitor that adds each parameter to the digest.
 struct Hash {
     digest: Sha256,
     values: usize,

@@ -1,4 +1,4 @@
-//! What the command line says.
+//! The flags of the example: the doc comment of each field is its help text.
 
 use std::num::NonZero;
 use std::path::PathBuf;
@@ -7,179 +7,182 @@ use clap::{Parser, ValueEnum};
 use stageline::schedule::{Schedule, schedule_named};
 use stageline::{Precision, Recompute};
 
-/// The default number of steps.
+/// The default number of steps, and the least number over which the learning rate falls by default.
 const SHORTEST_SCHEDULE: usize = 400;
 
 /// Trains a byte-level GPT, cut into pipeline stages, on text.
 #[derive(Parser)]
 pub struct Flags {
-    /// A text file or a folder of them [default: the Rust sources in the cargo registry]
+    /// Text file to train on, or a folder of them [default: the Rust sources in the cargo registry]
     #[arg(long)]
     pub data: Option<PathBuf>,
-    /// P: how many stages the model is cut into
+    /// Number of pipeline stages into which the model is cut
     #[arg(long, default_value_t = 2)]
     pub stages: usize,
-    /// M: how many micro-batches a batch is cut into, for each replica; also the gradient accumulation count
+    /// Number of micro-batches (M) into which each replica cuts its part of a batch; also the gradient accumulation count
     #[arg(long, default_value_t = 8)]
     pub micro_batches: usize,
-    /// R: how many times there are all stages, each time with M micro-batches of every batch; gradients are added up once a step
+    /// Number of data-parallel copies of the pipeline (R). Each trains on M micro-batches of every batch, and their gradients are
+    /// added once a step
     #[arg(long, default_value_t = 1)]
     pub replicas: usize,
-    /// In how many groups of micro-batches gradients are summed, before these sums are added up: R replicas come to the bits of
-    /// one with R times the micro-batches, in R groups [default: as many as replicas]
+    /// Number of groups of micro-batches whose gradients are summed before the sums of the groups are added. One replica with
+    /// R times the micro-batches in R groups gives the same bits as R replicas [default: the number of replicas]
     #[arg(long, value_name = "GROUPS")]
     pub gradient_groups: Option<usize>,
-    /// Samples in a micro-batch
+    /// Number of samples in a micro-batch
     #[arg(long, default_value_t = 4)]
     pub micro_batch_size: usize,
-    /// The order of forwards and backwards: gpipe, 1f1b or eager-1f1b; zb-h1 or zb-h2, with split backwards; and with 2 stages a
-    /// worker interleaved or looped-breadth-first, or in a V zb-v, v-half, v-min or dualpipe-v
+    /// Schedule, which is the order of forwards and backwards: gpipe, 1f1b or eager-1f1b; zb-h1 or zb-h2, which split backwards;
+    /// with 2 stages a worker, interleaved or looped-breadth-first, or, placed in a V, zb-v, v-half, v-min or dualpipe-v
     #[arg(long, default_value = "1f1b", value_parser = schedule_named)]
     pub schedule: &'static (dyn Schedule + Sync),
-    /// Optimizer steps
+    /// Number of optimizer steps
     #[arg(long, default_value_t = SHORTEST_SCHEDULE)]
     pub steps: usize,
-    /// Over how many steps the learning rate rises and falls [default: all steps, or 400 where they are fewer: a short run is then
-    /// the beginning of a longer one]
+    /// Number of steps over which the learning rate rises and falls [default: --steps, but at least 400, so that a short run
+    /// trains like the beginning of a longer one]
     #[arg(long, value_name = "STEPS")]
     pub schedule_steps: Option<usize>,
-    /// Transformer blocks
+    /// Number of transformer blocks
     #[arg(long, default_value_t = 4)]
     pub layers: usize,
-    /// The size of an activation
+    /// Width of the model: the number of values in the activation of one byte
     #[arg(long, default_value_t = 128)]
     pub width: usize,
-    /// The length of a sample, in bytes
+    /// Length of a sample, in bytes
     #[arg(long, default_value_t = 128)]
     pub context: usize,
-    /// Samples a step that steps and learning rate are right for: with other ones, as with another M, a warning says what that
-    /// changes
+    /// Batch size, in samples, for which the number of steps and the learning rate were chosen. With another one, for example after
+    /// a change of M, a warning says what that changes
     #[arg(long, default_value_t = 32)]
     pub tuned_for: usize,
-    /// The highest learning rate, reached after the warm-up
+    /// Peak learning rate, which is reached at the end of the warm-up
     #[arg(long, default_value_t = 2e-3)]
     pub learning_rate: f64,
-    /// The global norm to which the gradients of a step are clipped; 0 does not clip
+    /// Global norm to which the gradients of a step are clipped; 0 turns clipping off
     #[arg(long, default_value_t = 1.0)]
     pub clip: f64,
-    /// In what stages compute: full, bf16 or f16; parameters and their sums stay in f32
+    /// Precision of forwards and backwards: full, bf16 or f16. Parameters and gradient sums stay in f32
     #[arg(long, default_value_t = Precision::Full)]
     pub precision: Precision,
-    /// Every how many steps the log has each parameter's gradient and update norms; 0 is never
+    /// Interval, in steps, at which the log records the gradient and update norms of each parameter; 0 never does
     #[arg(long, default_value_t = 0)]
     pub health_every: usize,
-    /// What steps the parameters: `adafactor` remembers little more than a row and a column of each
+    /// Optimizer; the state of `adafactor` is little more than one row and one column for each parameter
     #[arg(long, default_value = "adamw")]
     pub optimizer: OptimizerName,
-    /// What stages compute again in backwards instead of keeping it: attention, whole blocks, or as little as fits the memory
+    /// Activations that stages recompute in backwards instead of keeping them: none, those of attention (`selective`), those of
+    /// whole blocks (`full`), or as few as make the training fit into the memory (`auto`)
     #[arg(long, default_value = "none")]
     pub recompute: RecomputeName,
-    /// Whether stages that are done with a step wait for the others, or begin the next one: the same bits, and less idle time
-    /// in schedules such as zb-h2 and zb-v, where most steps need not be clipped
+    /// Whether a stage that has finished a step waits for the others (`together`) or begins the next step (`ahead`). The bits are
+    /// the same; `ahead` has less idle time in schedules such as zb-h2 and zb-v, if most steps need no clipping
     #[arg(long, default_value = "together")]
     pub flush: FlushName,
-    /// Whether stages keep copies of parameters and optimizer states during the flush, so that an error in it undoes the step on all
-    /// of them; without, the flush needs 12 bytes a parameter less under AdamW, and such an error ends the training
+    /// Whether stages keep copies of parameters and optimizer states during the flush, so that an error in it rolls the step back on
+    /// all stages. Without them the flush needs 12 bytes a parameter less under AdamW, and such an error ends the training
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set, value_name = "true|false")]
     pub rollback: bool,
-    /// What each device has, in GB, all CPUs being one [default: of the host what is free; GPUs are not asked]. A training that
-    /// is estimated to need more is refused, with the ways out
+    /// Memory of each device, in GB, where all CPUs count as one device. A training that is estimated to need more is refused, with
+    /// a list of ways out [default: the free memory of the host; that of GPUs is not checked]
     #[arg(long, value_name = "GB")]
     pub memory: Option<f64>,
-    /// The seed of parameters, samples and split
+    /// Seed of the initial parameters, the order of samples, and the choice of held-out text
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// Every how many steps workers wait for their device after every action: times, and the bubble, are then those of a GPU
-    /// too, or of another host, and the throughput is that of the other steps; 0 is never [default: 20 with GPUs and devices of
-    /// other hosts, else 0]
+    /// Interval, in steps, at which workers wait for their device after every action. Only in such steps are times and bubbles of
+    /// GPUs and of other hosts those of the device; throughput is measured in the others. 0 never waits [default: 20 with GPUs or
+    /// devices of other hosts, else 0]
     #[arg(long, value_name = "STEPS")]
     pub synchronise_every: Option<usize>,
-    /// The TFLOP/s that one device can do at most in this precision, such as 989 for an H200 in bf16: the log and the progress
-    /// then have the model FLOP utilisation, the tokens a second x FLOPs of training on one, as a share of that of all devices
+    /// Peak TFLOP/s of one device in this precision, such as 989 for an H200 in bf16. The log and the progress bar then show the
+    /// model FLOP utilisation: tokens a second x training FLOPs a token, as a share of the peak of all devices
     #[arg(long)]
     pub peak_tflops: Option<f64>,
-    /// `cpu` or `cuda:0`, or a list of them for consecutive workers, one replica after the other; devices of other hosts as `stageline serve` prints them there,
-    /// such as `iroh:<id>/0` or `ws://gpu-2:4433/0`
+    /// Device of all stages, such as `cpu` or `cuda:0`, or a list of devices for consecutive workers, one replica after the other.
+    /// A device of another host has the name that `stageline serve` prints there, such as `iroh:<id>/0` or `ws://gpu-2:4433/0`
     #[arg(long, default_value = "cpu")]
     pub device: String,
-    /// A file whose first line is the secret of the hosts that serve devices
+    /// File whose first line is the secret of the hosts that serve devices
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
-    /// Micro-batches that a channel between two stages holds [default: all]
+    /// Number of micro-batches that a channel between two stages can hold [default: all, so that no sender waits]
     #[arg(long)]
     pub channel_capacity: Option<usize>,
-    /// Cores that one stage's kernels may use [default: the machine's, divided among the stages of all replicas]
+    /// Number of cores that the kernels of one worker may use [default: the machine's cores, divided among all workers]
     #[arg(long)]
     pub cores_per_stage: Option<usize>,
-    /// Instead of training to the end, proves over so many steps [100 if no number is given] that this configuration trains as
-    /// one full batch on one device does
+    /// Verifies that this configuration trains as one full batch on one device does, over this number of steps [100 if none is
+    /// given], instead of training to the end
     #[arg(long, num_args = 0..=1, default_missing_value = "100")]
     pub verify: Option<usize>,
-    /// Writes checkpoints into this folder: every so often, at the end, on the first Ctrl-C or SIGTERM, which then ends the
-    /// training, and after an error
+    /// Folder for checkpoints, which are written at the interval --every, at the end, after an error, and on the first Ctrl-C or
+    /// SIGTERM, which ends the training
     #[arg(long, value_name = "FOLDER")]
     pub checkpoint: Option<PathBuf>,
-    /// After every how many steps
+    /// Interval between checkpoints, in steps
     #[arg(long, default_value_t = 100)]
     pub every: usize,
-    /// How many checkpoints are kept
+    /// Number of checkpoints to keep; older ones are deleted
     #[arg(long, default_value_t = NonZero::new(3).expect("3 is not 0"))]
     pub keep: NonZero<usize>,
-    /// Goes on from a checkpoint, or from the latest of a folder of them; `latest` is that of `--checkpoint`. Its settings hold
-    /// where no others are given; stages, schedule, M and devices are free
+    /// Resumes from a checkpoint, or from the latest one in a folder; `latest` looks in the folder of --checkpoint. Settings that are
+    /// not given come from the checkpoint. Stages, schedule, M and devices may change, but not the samples of a batch
     #[arg(long, value_name = "FOLDER")]
     pub resume: Option<PathBuf>,
-    /// Ends after so many steps, as Ctrl-C does
+    /// Ends the training early, with a checkpoint, once this number of steps is done
     #[arg(long, value_name = "STEPS")]
     pub stop_after: Option<usize>,
-    /// After how many seconds in which nothing begins a warning says what every stage is doing; ten times that later the
-    /// training ends with an error. 0 is never
+    /// Seconds in which no action begins before a warning says what every stage is doing; after ten times as many more the training
+    /// ends with an error. 0 turns this off
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub watchdog: u32,
-    /// How many bytes the trained model writes at the end, on the first of the devices, if that is one of this host
+    /// Number of bytes that the trained model writes at the end, on the first device, or on the CPU if that is on another host
     #[arg(long, value_name = "BYTES", default_value_t = 256)]
     pub sample: usize,
-    /// Reads settings from a TOML file: flags by their names, with `_` for `-`; flags count more
+    /// TOML file of settings: flags by their names, with `_` for `-`. Flags on the command line override it
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// One setting, such as `micro_batches=16`; counts more than the file, and less than a flag
+    /// Setting, such as `micro_batches=16`; it overrides --config, and flags override it
     #[arg(long, value_name = "NAME=VALUE")]
     pub set: Vec<String>,
-    /// Prints all settings as a file for `--config`, and does nothing else
+    /// Prints all settings as a file for --config, and exits
     #[arg(long)]
     pub print_config: bool,
-    /// Writes a JSON object a line: what is run, every step, every validation, and what came of it
+    /// File for the log, with one JSON object a line: the run, each step, each validation and the final result
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
-    /// Writes a few steps for Perfetto (ui.perfetto.dev) or chrome://tracing
+    /// File for a trace of five steps, for Perfetto (ui.perfetto.dev) or chrome://tracing
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
-    /// Writes scalars for TensorBoard into this folder
+    /// Folder for the event files of TensorBoard
     #[arg(long, value_name = "FOLDER")]
     pub tensorboard: Option<PathBuf>,
-    /// The step, from 0, whose timeline is in the log and on the page, and with which the trace begins
+    /// Step, counted from 0 at the start of this run, whose timeline the log and the report show, and at which the trace begins;
+    /// of a run with synchronised steps, the next of these
     #[arg(long, default_value_t = 2)]
     pub draw_step: usize,
-    /// Writes a page about the run
+    /// File for an HTML page that reports on the run
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
 }
 
-/// An optimizer of burn's.
+/// The values of `--optimizer`, which are optimizers of burn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OptimizerName {
     Adamw,
     Adafactor,
 }
 
-/// When stages make their step.
+/// The values of `--flush`: `Together` waits for all stages after a step, `Ahead` lets a stage begin the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum FlushName {
     Together,
     Ahead,
 }
 
-/// What is computed again.
+/// The values of `--recompute`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum RecomputeName {
     None,
@@ -189,7 +192,7 @@ pub enum RecomputeName {
 }
 
 impl RecomputeName {
-    /// To begin with.
+    /// Returns the policy to build the pipeline with; `Auto` starts without recomputation, before the memory is estimated.
     pub fn policy(self) -> Recompute {
         match self {
             Self::None | Self::Auto => Recompute::Nothing,
@@ -200,6 +203,7 @@ impl RecomputeName {
 }
 
 impl Flags {
+    /// Returns the length of the learning rate schedule, in steps.
     pub fn schedule_steps(&self) -> usize {
         self.schedule_steps.unwrap_or(self.steps.max(SHORTEST_SCHEDULE))
     }

@@ -1,4 +1,4 @@
-//! What the command line means: flags that make sense together.
+//! Resolves the flags into a [`Job`], whose existence means that they are valid and do not contradict each other.
 
 use std::num::NonZero;
 use std::path::PathBuf;
@@ -16,101 +16,108 @@ use crate::flags::{Flags, FlushName, OptimizerName, RecomputeName};
 use crate::log::Outputs;
 use crate::model::Shape;
 
-/// What no flag that counts something needs to go beyond.
+/// The upper bound of flags that count something, such as stages and micro-batches.
 pub const LARGEST: usize = 65_536;
 
-/// More threads a stage take longer to start than to train.
+/// The upper bound of `--cores-per-stage`, because more threads take longer to start than to train.
 const MOST_CORES: usize = 1024;
 
-/// So do more stages.
+/// The upper bound of `--replicas`, because the threads of more of them take longer to start than to train.
 const MOST_REPLICAS: usize = 1024;
 
-/// Flags that make sense together.
+/// The resolved flags: the model, its training, the execution, and the outputs.
 pub struct Job {
     pub data: Option<PathBuf>,
     pub shape: Shape,
     pub training: Training,
     pub running: Running,
     pub seed: u64,
+    /// The number of steps to verify instead of training.
     pub verify: Option<usize>,
     pub sample: Sample,
     pub outputs: Outputs,
     pub keeping: Keeping,
-    /// All flags, for the log and for checkpoints.
+    /// The value of every setting, for the log and for checkpoints.
     pub settings: Settings,
 }
 
-/// What the trained model writes.
+/// The text that the trained model writes at the end: its length in bytes, and the device that computes it.
 pub struct Sample {
     pub bytes: usize,
     pub device: Device,
 }
 
-/// Which checkpoints are written.
+/// The checkpoints to write: their folder, their interval in steps, and how many to keep.
 pub struct Keeping {
     pub folder: Option<PathBuf>,
     pub every: usize,
     pub keep: NonZero<usize>,
+    /// The number of steps after which the training ends early.
     pub stop_after: Option<usize>,
 }
 
-/// What is trained how long.
+/// The hyperparameters of the training: steps, learning rate, optimizer and batch size.
 pub struct Training {
     pub steps: usize,
-    /// Over how many the learning rate rises and falls.
+    /// The number of steps over which the learning rate rises and falls.
     pub schedule_steps: usize,
     pub learning_rate: f64,
     pub optimizer: OptimizerName,
     pub clip: Option<Clip>,
     pub health_every: usize,
-    /// Of each replica.
+    /// The number of micro-batches of each replica, in a step.
     pub micro_batches: usize,
     pub micro_batch_size: usize,
     pub gradient_groups: Option<usize>,
+    /// The samples of a step, those of all replicas together.
     pub batch_size: usize,
     pub tuned_for: usize,
 }
 
-/// Where and in which order it runs.
+/// The execution of the training: devices, schedule, precision, memory and limits.
 pub struct Running {
-    /// One a stage,
+    /// The device of each stage in the first replica.
     pub devices: Vec<Device>,
-    /// and of each other replica.
+    /// The device of each stage in every other replica.
     pub elsewhere: Vec<Vec<Device>>,
     pub schedule: &'static (dyn Schedule + Sync),
     pub precision: Precision,
     pub synchronise_every: Option<usize>,
-    /// The share of what all devices can do at most that training on one token a second takes.
+    /// The share of the peak FLOP/s of all devices that training on one token a second takes, if the peak is known.
     pub utilisation: Option<f64>,
     pub channel_capacity: Option<usize>,
     pub cores_per_stage: Option<usize>,
     pub recompute: RecomputeName,
     pub flush: FlushName,
     pub rollback: bool,
-    /// What a device has, in bytes, if that was said.
+    /// The memory of each device, in bytes, if `--memory` is given.
     pub memory: Option<u64>,
     pub watchdog: Option<Watchdog>,
 }
 
 impl Job {
-    /// Refuses what cannot be, before anything is read or started.
+    /// Validates flags and opens the devices, before any data is read or a thread is started.
+    ///
+    /// # Errors
+    /// If a value is out of its range, two flags contradict each other, or a device cannot be opened.
     pub fn of(flags: Flags, settings: Settings) -> Result<Self> {
         check(&flags)?;
         let names = DeviceName::parse_list(&flags.device).context("--device")?;
         let devices = devices(&flags, &names)?;
-        // All stages of a worker are on its device; where there is no plan, building the pipeline says so.
+        // All stages of a worker share its device. If the schedule has no plan of this shape, any placement will do: building the
+        // pipeline returns that error.
         let placement = flags.schedule.plan(flags.stages, flags.micro_batches).map(|plan| plan.placement());
         let placement = placement.unwrap_or_else(|_| Placement::in_turn(flags.stages, 1));
         let workers = flags.replicas * placement.workers();
         let used = devices.len().min(workers);
-        let of_worker = |worker: usize| devices[worker * used / workers].clone();
-        let of_replica = |replica: usize| {
+        let device_of_worker = |worker: usize| devices[worker * used / workers].clone();
+        let devices_of_replica = |replica: usize| {
             let first = replica * placement.workers();
-            (0..flags.stages).map(|stage| of_worker(first + placement.worker(stage))).collect()
+            (0..flags.stages).map(|stage| device_of_worker(first + placement.worker(stage))).collect()
         };
         let shape = Shape { layers: flags.layers, width: flags.width, context: flags.context };
         let schedule_steps = flags.schedule_steps();
-        let of_peak = |tflops: f64| training_flops(shape) / (tflops * 1e12 * used as f64);
+        let share_of_peak = |tflops: f64| training_flops(shape) / (tflops * 1e12 * used as f64);
         Ok(Self {
             data: flags.data,
             shape,
@@ -128,12 +135,12 @@ impl Job {
                 tuned_for: flags.tuned_for,
             },
             running: Running {
-                devices: of_replica(0),
-                elsewhere: (1..flags.replicas).map(of_replica).collect(),
+                devices: devices_of_replica(0),
+                elsewhere: (1..flags.replicas).map(devices_of_replica).collect(),
                 schedule: flags.schedule,
                 precision: flags.precision,
                 synchronise_every: flags.synchronise_every,
-                utilisation: flags.peak_tflops.map(of_peak),
+                utilisation: flags.peak_tflops.map(share_of_peak),
                 channel_capacity: flags.channel_capacity,
                 cores_per_stage: flags.cores_per_stage,
                 recompute: flags.recompute,
@@ -166,7 +173,7 @@ impl Job {
     }
 }
 
-/// What can be said without a device.
+/// Validates all that can be validated without a device.
 fn check(flags: &Flags) -> Result<()> {
     for (flag, value) in [
         ("--stages", flags.stages),
@@ -185,7 +192,7 @@ fn check(flags: &Flags) -> Result<()> {
     ensure!(flags.every > 0, "--every 0: give 1 or more");
     ensure!(flags.schedule_steps() > 0, "--schedule-steps 0: give 1 or more");
     if flags.checkpoint.is_none() {
-        ensure!(flags.stop_after.is_none(), "--stop-after: give --checkpoint a folder for what is trained until then");
+        ensure!(flags.stop_after.is_none(), "--stop-after: give --checkpoint a folder, or the trained steps are lost");
     }
     ensure!(
         flags.verify.is_none() || flags.resume.is_none(),
@@ -204,14 +211,15 @@ fn check(flags: &Flags) -> Result<()> {
     Ok(())
 }
 
+/// Validates that gradients can be summed in the requested number of groups.
 fn check_groups(flags: &Flags) -> Result<()> {
     let (replicas, micro_batches) = (flags.replicas, flags.micro_batches);
     let groups = flags.gradient_groups.unwrap_or(replicas);
     if replicas > 1 {
         ensure!(
             groups == replicas,
-            "--gradient-groups {groups}: {replicas} replicas sum in as many groups; give --gradient-groups {replicas}, which comes to \
-             other bits, or as many --replicas as groups"
+            "--gradient-groups {groups}: {replicas} replicas sum gradients in {replicas} groups; give --gradient-groups \
+             {replicas}, which gives other bits, or --replicas {groups}"
         );
     } else {
         ensure!(
@@ -222,14 +230,14 @@ fn check_groups(flags: &Flags) -> Result<()> {
     Ok(())
 }
 
-/// Those that are named, connected where they are on other hosts.
+/// Opens the named devices, and connects to those of other hosts.
 fn devices(flags: &Flags, names: &[DeviceName]) -> Result<Vec<Device>> {
     let read = |path: &PathBuf| Token::read(path).with_context(|| format!("--token-file {}", path.display()));
     let token = flags.token_file.as_ref().map(read).transpose()?;
     DeviceName::open_all(names, token.as_ref()).context("--device")
 }
 
-/// The watchdog that warns after so many seconds.
+/// Returns a watchdog that warns after this number of seconds and gives up after ten times as many more; `None` for 0.
 fn watchdog(seconds: u32) -> Option<Watchdog> {
     let floor = Duration::from_secs(seconds.into());
     (seconds > 0).then(|| Watchdog { floor, grace: 10 * floor, ..Watchdog::default() })

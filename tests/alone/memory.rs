@@ -5,10 +5,10 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use stageline::schedule::{GPipe, Interleaved, OneFOneB, Schedule, ZbH1, ZbH2, ZbV};
 use stageline::{Batch, Pipeline, Precision, Recompute, StageConfig, WorkerMemory};
 
-use crate::TURN;
 use crate::cut::{self, Bytes};
 use crate::mlp::{Error, Mlp};
 use crate::model::{Layers, Shape};
+use crate::ran_in_a_process_of_its_own;
 
 const CONTEXT: usize = 64;
 
@@ -78,7 +78,9 @@ const ONE_STAGE: Configuration = Configuration {
 
 #[test]
 fn every_worker_holds_what_was_estimated_to_a_tenth() {
-    let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if ran_in_a_process_of_its_own() {
+        return;
+    }
     for (what, configuration) in [
         ("one stage", ONE_STAGE),
         ("1f1b", Configuration { stages: 2, micro_batches: 8, ..ONE_STAGE }),
@@ -120,7 +122,9 @@ fn every_worker_holds_what_was_estimated_to_a_tenth() {
 /// Copies of parameters and both moments of Adam are 12 bytes a parameter; without them, the backwards are the peak.
 #[test]
 fn without_rollback_the_flush_holds_less() {
-    let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if ran_in_a_process_of_its_own() {
+        return;
+    }
     let peak = |rollback| {
         let configuration = Configuration { layers: 8, micro_batches: 1, rows: 1, rollback, ..ONE_STAGE };
         let mut pipeline = configuration.pipeline();
@@ -135,7 +139,9 @@ fn without_rollback_the_flush_holds_less() {
 /// Where steps overlap, a worker that is ahead holds the step before it as well, until all agree on that.
 #[test]
 fn overlapping_steps_hold_what_was_estimated() {
-    let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if ran_in_a_process_of_its_own() {
+        return;
+    }
     for (what, configuration) in [
         ("1f1b", Configuration { stages: 2, micro_batches: 8, ..ONE_STAGE }),
         ("zb-h2", Configuration { stages: 2, micro_batches: 8, schedule: &ZbH2, ..ONE_STAGE }),
@@ -162,7 +168,9 @@ fn overlapping_steps_hold_what_was_estimated() {
 fn stages_with_the_same_parameters_hold_what_was_estimated() {
     const WIDTH: usize = 256;
     const ROWS: usize = 16;
-    let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if ran_in_a_process_of_its_own() {
+        return;
+    }
     let schedules: [(&'static (dyn Schedule + Sync), Precision); 3] =
         [(&OneFOneB, Precision::Full), (&ZbH1, Precision::Full), (&OneFOneB, Precision::Bf16)];
     for (schedule, precision) in schedules {
@@ -197,7 +205,9 @@ fn stages_with_the_same_parameters_hold_what_was_estimated() {
 /// Of eight blocks a stage only the inputs are kept.
 #[test]
 fn full_recomputation_holds_less_than_half() {
-    let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if ran_in_a_process_of_its_own() {
+        return;
+    }
     let peaks = |recompute| {
         let eight = Configuration { layers: 16, stages: 2, rows: 8, recompute, ..ONE_STAGE };
         eight.measure(&mut eight.pipeline()).into_iter().map(|worker| worker.peak).collect::<Vec<_>>()
@@ -212,7 +222,9 @@ fn full_recomputation_holds_less_than_half() {
 /// In 1F1B, whatever M is.
 #[test]
 fn the_peak_does_not_grow_with_m() {
-    let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if ran_in_a_process_of_its_own() {
+        return;
+    }
     let peaks = |micro_batches| {
         let configuration = Configuration { stages: 2, micro_batches, ..ONE_STAGE };
         configuration.measure(&mut configuration.pipeline())
@@ -227,7 +239,9 @@ fn the_peak_does_not_grow_with_m() {
 /// The least recomputation that fits, and no more.
 #[test]
 fn recomputation_is_found_to_fit() {
-    let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if ran_in_a_process_of_its_own() {
+        return;
+    }
     let configuration = Configuration { layers: 6, stages: 2, ..ONE_STAGE };
     let mut pipeline = configuration.pipeline();
     let total =

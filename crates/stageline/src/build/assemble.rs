@@ -11,7 +11,7 @@ use crate::model::loss_weight::Weight;
 use crate::model::payload::Payload;
 use crate::model::replica::Replica;
 use crate::nn::autograd::recompute::Recompute;
-use crate::pipeline::BatchInput;
+use crate::pipeline::workers::BatchInput;
 use crate::runner::Stages;
 use crate::runner::stage::Source;
 use crate::state::layout::Restored;

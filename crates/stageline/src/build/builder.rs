@@ -17,7 +17,8 @@ use crate::failure::watchdog::Watchdog;
 use crate::memory::rehearsal::Parameters;
 use crate::model::payload::Payload;
 use crate::nn::autograd::recompute::Recompute;
-use crate::pipeline::{Common, Pipeline, Prepared, Stepping};
+use crate::pipeline::workers::Prepared;
+use crate::pipeline::{Common, Pipeline, Stepping};
 use crate::state::layout::Layout;
 use crate::state::mismatch::Mismatch;
 use crate::state::names::Names;
@@ -312,8 +313,8 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         Mismatch::unless_empty(layout.unfit(unfit)).map_err(BuildError::Checkpoint)?;
         let known = streams.into_iter().zip(devices).zip(parameters);
         let prepared = replicas.into_iter().zip(known);
-        let prepared = prepared.map(|((door, runners), ((streams, devices), parameters))| Prepared {
-            door,
+        let prepared = prepared.map(|((input, runners), ((streams, devices), parameters))| Prepared {
+            input,
             runners,
             streams,
             stages: devices.into_iter().zip(parameters).collect(),
@@ -325,10 +326,17 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
             flush: self.flush,
             synchronise_every,
             rollback: self.rollback,
-            watchdog: self.watchdog,
             recompute: self.stages.recompute.into(),
         };
-        let common = Common { plan: Arc::new(plan), weight: self.stages.weight, groups, cores, stepping, layout };
+        let common = Common {
+            plan: Arc::new(plan),
+            weight: self.stages.weight,
+            groups,
+            cores,
+            stepping,
+            layout,
+            watchdog: self.watchdog,
+        };
         #[cfg(feature = "cuda")]
         if several_gpus {
             crate::device::nccl::log();

@@ -1,4 +1,4 @@
-//! What a stage was doing when it failed.
+//! The activities of a worker, as errors, stall reports and recordings name them.
 
 use std::fmt;
 
@@ -8,22 +8,22 @@ use crate::device::remote::HostName;
 use crate::model::replica::Replica;
 use crate::threads::failure::Failure;
 
-/// What a stage was doing when it failed, and how.
+/// The failure of one stage: its activity at that time, and the panic or error.
 #[derive(Debug, thiserror::Error)]
 #[error("{} failed in {activity} of {during}: {failure}{}", replica.stage(*stage), logs_of(elsewhere))]
 #[non_exhaustive]
 pub struct StageFailure {
-    /// The replica,
+    /// The replica of the stage that failed.
     pub replica: Replica,
-    /// and its stage.
+    /// The stage, counted from 0 within its replica.
     pub stage: usize,
-    /// What it was doing.
+    /// The stage's activity when it failed.
     pub activity: Activity,
-    /// As part of what.
+    /// The step, evaluation or other pass to which the activity belongs.
     pub during: During,
-    /// How it failed.
+    /// The panic or error.
     pub failure: Failure,
-    /// Other hosts that have stages: what fails there shows where it is read.
+    /// The other hosts that run stages: a failure there may show only where its result is read.
     pub elsewhere: Vec<HostName>,
 }
 
@@ -31,12 +31,13 @@ fn logs_of(hosts: &[HostName]) -> String {
     let names: Vec<_> = hosts.iter().map(|host| format!("`{host}`")).collect();
     match names.is_empty() {
         true => String::new(),
-        false => format!("; what failed on another host is in what `stageline serve` says there: {}", names.join(", ")),
+        false => format!("; if another host failed, the log of `stageline serve` there says why: {}", names.join(", ")),
     }
 }
 
 impl StageFailure {
-    /// The micro-batch of its replica that the stage was at, if it was at one.
+    /// Returns the micro-batch, counted from 0 within the replica, that the stage was computing or transferring, if
+    /// any.
     pub fn micro_batch(&self) -> Option<usize> {
         match self.activity {
             Activity::Instruction(instruction) => Some(instruction.micro_batch()),
@@ -45,24 +46,24 @@ impl StageFailure {
     }
 }
 
-/// What the workers did as a whole.
+/// The pass that all workers were running together: a step, an evaluation, a checkpoint or a rehearsal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum During {
     /// A step, counted from 0.
     Step(usize),
-    /// An evaluation, after so many steps.
+    /// An evaluation.
     Evaluation {
-        /// The steps before it.
+        /// The number of steps before the evaluation.
         steps: usize,
     },
-    /// A checkpoint, after so many steps.
+    /// A checkpoint.
     Checkpoint {
-        /// The steps before it.
+        /// The number of steps before the checkpoint.
         steps: usize,
     },
-    /// A step that is undone, to see what it holds, after so many steps.
+    /// A rehearsal: a step that is rolled back and only measures memory.
     Rehearsal {
-        /// The steps before it.
+        /// The number of steps before the rehearsal.
         steps: usize,
     },
 }
@@ -78,27 +79,27 @@ impl fmt::Display for During {
     }
 }
 
-/// What a stage does at a time.
+/// What a stage does at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Activity {
-    /// It gets ready.
+    /// The stage prepares for a pass.
     Start,
-    /// It computes or transfers a micro-batch.
+    /// The stage computes or transfers a micro-batch.
     Instruction(Instruction),
-    /// It adds the gradients of all replicas up, or sends its own, where there are several.
+    /// The stage adds up the gradients of all replicas, or sends its own to the first replica.
     Reduce,
-    /// It reads the loss and shows its ledger.
+    /// The stage ends its part of the step: it reads gradient norms and losses, and reports its ledger.
     Finish,
-    /// It waits until all stages are at the flush.
+    /// The stage waits at the flush for the common verdict of all stages.
     Verdict,
-    /// It steps its optimizer, or takes over the values of the replica that does.
+    /// The stage steps its optimizer, or receives the new values from the replica that does.
     OptimizerStep,
-    /// It takes over the new values of other stages' parameters.
+    /// The stage receives the new values of tied parameters that other stages own.
     Follow,
-    /// It copies what it keeps from step to step.
+    /// The stage copies its parameters and optimizer state for a checkpoint.
     Save,
-    /// It has done all that it was asked for.
+    /// The stage has finished and waits for the next command.
     Idle,
 }
 
@@ -120,16 +121,16 @@ impl fmt::Display for Activity {
     }
 }
 
-/// Whom a worker waits for.
+/// What a worker waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitCause {
-    /// The stage that sends, or the one that makes room in its channel.
+    /// The stage that sends the next message, or that has to make room in its channel.
     Stage(usize),
-    /// All of them, at the flush.
+    /// All stages, at the flush.
     AllStages,
-    /// The stages that have the same parameters, in its replica or in others.
+    /// The stages with copies of the same parameters, in the same replica or in others.
     TiedStages,
-    /// Who called `step`.
+    /// The thread that calls `step`.
     Caller,
 }
 
@@ -145,7 +146,7 @@ impl fmt::Display for WaitCause {
 }
 
 impl Activity {
-    /// Whom it waits for, if it has to.
+    /// Returns what a wait during this activity is for; `None` if the activity never waits.
     pub fn wait_cause(self) -> Option<WaitCause> {
         match self {
             Self::Instruction(Instruction::Receive(transfer)) => Some(WaitCause::Stage(transfer.from)),

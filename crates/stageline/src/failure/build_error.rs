@@ -1,4 +1,4 @@
-//! The errors of building a pipeline.
+//! [`BuildError`]: why a pipeline cannot be built, with the values and the way out.
 
 use crate::device::remote::RemoteError;
 use crate::failure::watchdog::Watchdog;
@@ -8,7 +8,7 @@ use crate::update::loss_scale::LossScale;
 use crate::update::precision::Precision;
 use stageline_schedule::{CheckError, ScheduleError};
 
-/// Why a pipeline cannot be built. Threads that have started, if any, have ended.
+/// Why a pipeline cannot be built. Any threads that were started have ended.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
@@ -17,26 +17,26 @@ pub enum BuildError {
     Schedule {
         /// The schedule.
         schedule: &'static str,
-        /// Why.
+        /// The reason.
         cause: ScheduleError,
     },
-    /// The plan cannot run.
-    #[error("the plan is refused: {0}")]
+    /// The plan failed the check that it can run to its end.
+    #[error("the plan is rejected: {0}")]
     Check(CheckError),
-    /// The host of a stage, which was connected, gives no sessions for transfers.
+    /// The connected host of a stage does not open the sessions that transfers need.
     #[error(transparent)]
     Host(RemoteError),
-    /// The checkpoint claims numbers of steps that cannot be.
+    /// The checkpoint's step counts are impossible.
     #[error(
         "the checkpoint claims {optimizer_steps} optimizer steps in {steps} steps; at most {most} optimizer steps can be resumed, and \
          not more than there were steps: take another checkpoint"
     )]
     Steps {
-        /// Steps in all, according to the checkpoint.
+        /// The number of steps, according to the checkpoint.
         steps: u64,
-        /// The steps that stepped the optimizers, according to the checkpoint.
+        /// The number of steps in which the optimizers stepped, according to the checkpoint.
         optimizer_steps: u64,
-        /// The most optimizer steps that can be resumed.
+        /// The largest number of optimizer steps from which training can resume.
         most: u64,
     },
     /// Two stages have the same parameter in different shapes.
@@ -45,138 +45,139 @@ pub enum BuildError {
          transpose it in the forward", stages.0, stages.1
     )]
     TiedShapes {
-        /// The stages.
+        /// The two stages.
         stages: (usize, usize),
     },
-    /// A parameter is trained in one place and frozen in another, where it would fall behind.
+    /// A parameter is trained in one stage and frozen in another, whose copy would become stale.
     #[error(
         "stage {} trains a parameter that is frozen in stage {}; freeze both, or give the frozen one a parameter id of its own",
         stages.0, stages.1
     )]
     HalfFrozen {
-        /// The stage that trains it, and the one in which it is frozen.
+        /// The stage that trains the parameter, and the stage in which it is frozen.
         stages: (usize, usize),
     },
-    /// Gradients cannot be clipped to this.
+    /// The bound for clipping gradients is not positive and finite.
     #[error("gradients cannot be clipped to {bound}; give a bound that is positive and finite")]
     Clip {
-        /// The bound.
+        /// The bound that was given.
         bound: f64,
     },
-    /// A scale of the loss that cannot be.
+    /// The settings of the loss scale are invalid.
     #[error(
         "the loss cannot be scaled by {scale:?}; give positive and finite scales, a lowest that is not above the initial one, a \
          growth above 1, a back-off between 0 and 1, and an interval of at least 1 step"
     )]
     LossScale {
-        /// The scale.
+        /// The settings that were given.
         scale: LossScale,
     },
-    /// A stage has a batch norm that cannot compute in a lower precision.
+    /// A stage has a batch norm of burn's, which cannot compute in a lower precision.
     #[error(
         "stage {stage} has a batch norm of burn's, which cannot compute in {precision}; make it an `AccumulatedBatchNorm`, or \
          leave the precision full"
     )]
     BatchNormPrecision {
-        /// The stage.
+        /// The stage with the batch norm.
         stage: usize,
-        /// The precision asked for.
+        /// The configured precision.
         precision: Precision,
     },
-    /// A replica has more or fewer devices than stages.
+    /// A replica was given more or fewer devices than there are stages.
     #[error(
         "replica {replica} was given {devices} devices for {stages} stages; give it one a stage, by `.replica([...])`"
     )]
     ReplicaDevices {
         /// The replica.
         replica: usize,
-        /// How many devices it was given.
+        /// The number of devices that the replica was given.
         devices: usize,
-        /// How many stages there are.
+        /// The number of stages, P.
         stages: usize,
     },
-    /// Gradients cannot be summed in so many groups.
+    /// The number of gradient groups does not fit the replicas and micro-batches.
     #[error(
         "the gradients of {replicas} replicas with {micro_batches} micro-batches each cannot be summed in {groups} groups: one \
          replica sums in any number of groups that divides its micro-batches, and several in one group each; give \
          `.gradient_groups(...)` such a number, or leave it out"
     )]
     GradientGroups {
-        /// The number of groups.
+        /// The number of groups that was given.
         groups: usize,
         /// The number of replicas.
         replicas: usize,
-        /// M.
+        /// The number of micro-batches of each replica, M.
         micro_batches: usize,
     },
-    /// Several replicas would each keep statistics of their own part of the batch.
+    /// A batch norm's running statistics would differ between replicas, because each replica sees only its part of a
+    /// batch.
     #[error(
         "stage {stage} has a batch norm at `{path}`, whose running statistics would be those of one replica's part of every batch; \
          train it with one replica and more micro-batches, or take a norm without running statistics, such as a layer norm"
     )]
     BatchNormReplicas {
-        /// The stage.
+        /// The stage with the batch norm.
         stage: usize,
-        /// Where it is in it.
+        /// The path of the batch norm in the stage's module.
         path: String,
     },
-    /// A stage's optimizer clips gradients by itself.
+    /// A stage's optimizer clips gradients itself, one parameter at a time.
     #[error(
         "the optimizer of stage {stage} clips each parameter's gradients by themselves; take its clipping out, and clip all \
          of them together with `.clip(Clip::GlobalNorm(...))`"
     )]
     ClippingOptimizer {
-        /// The stage.
+        /// The stage with that optimizer.
         stage: usize,
     },
-    /// No core was given to a stage.
+    /// The stages were given 0 cores each.
     #[error("0 cores a stage: every stage needs at least 1 core")]
     NoCores,
-    /// The operating system would not start a worker's thread.
+    /// The operating system did not start a worker's thread.
     #[error("the thread of worker {worker} could not be started: {cause}; lower the number of stages")]
     Spawn {
-        /// The worker.
+        /// The worker, counted from 0.
         worker: usize,
-        /// What the system said.
+        /// The operating system's error.
         cause: std::io::Error,
     },
-    /// A stage has a parameter that the names leave out.
+    /// The configured `Names` leave out a parameter.
     #[error("parameter `{path}` of stage {stage} has no name; give `Names` the part of the model that it is in")]
     Unnamed {
-        /// The stage.
+        /// The stage with the parameter.
         stage: usize,
-        /// Where it is in it.
+        /// The path of the parameter in the stage's module.
         path: String,
     },
-    /// Two parameters have one name.
+    /// Two parameters have the same name.
     #[error(
         "two parameters are called `{name}`, in stages {} and {}; give each part of the model a name of its own", stages.0, stages.1
     )]
     OneNameTwice {
         /// The name.
         name: String,
-        /// The stages.
+        /// The stages of the two parameters.
         stages: (usize, usize),
     },
-    /// The checkpoint is of another model.
+    /// The checkpoint belongs to another model.
     #[error("the checkpoint is of another model; build the one that it was made of, or take another checkpoint:{0}")]
     Checkpoint(Mismatch),
-    /// The watchdog's limits are no times.
+    /// The watchdog's limits are invalid.
     #[error(
         "{watchdog:?} cannot watch: give a floor above 0 and a factor that is finite and not negative, or no watchdog"
     )]
     Watchdog {
-        /// Its limits.
+        /// The limits that were given.
         watchdog: Watchdog,
     },
-    /// The operating system would not start the threads of a worker's kernels.
+    /// The operating system did not start the threads for a worker's kernels.
     #[error("the pool of {cores} cores of worker {worker} could not be started: {cause}; lower the cores a stage")]
     Pool {
-        /// The worker.
+        /// The worker, counted from 0.
         worker: usize,
-        /// The cores asked for.
+        /// The number of cores that the worker was given.
         cores: usize,
-        /// What went wrong.
+        /// The error of the thread pool.
         cause: String,
     },
 }

@@ -1,4 +1,4 @@
-//! The errors of a step, an evaluation or a checkpoint.
+//! [`StepError`]: why a step, an evaluation or a checkpoint failed, and what the training can do then.
 
 use crate::device::remote::{LostHost, LostWay};
 use crate::failure::activity::{During, StageFailure};
@@ -8,17 +8,17 @@ use crate::threads::failure::Failure;
 use crate::update::finite::Culprit;
 use crate::update::ledger::LedgerError;
 
-/// Why a step or an evaluation ended early.
+/// Why a step, an evaluation or a checkpoint failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StepError {
-    /// The batch cannot be cut. The pipeline takes the next batch.
+    /// The batch cannot be cut into micro-batches. The pipeline is unharmed and accepts another batch.
     #[error(transparent)]
     Batch(#[from] BatchError),
     /// A stage panicked or returned an error. All workers have stopped and their threads are joined; no stage has stepped.
     #[error(transparent)]
     Stage(Box<StageFailure>),
-    /// The stages do not agree on what they summed. All workers have stopped; no stage has stepped.
+    /// A stage's gradient sum is not that of the whole batch. All workers have stopped; no stage has stepped.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
     /// The loss or a gradient is NaN or infinite. All workers have stopped; no stage has stepped.
@@ -29,19 +29,19 @@ pub enum StepError {
         culprit.map_or_else(|| ", though not when the step is run again".to_owned(), |culprit| format!(", first {culprit}"))
     )]
     NonFinite {
-        /// The step.
+        /// The step, counted from 0.
         step: usize,
-        /// Where it came from; `None` if a second run of the step did not show it again.
+        /// The first stage and micro-batch with a non-finite result; `None` if a second run of the step was finite.
         culprit: Option<Culprit>,
     },
-    /// Nothing began for longer than the [`Watchdog`] allows. All workers are told to stop; a thread that
-    /// does not end within 5 s is left behind with its module. No stage has stepped.
+    /// The pipeline stalled: no worker began a new activity for longer than the [`Watchdog`] allows. All workers are
+    /// told to stop; a thread that does not end within 5 s is left behind with its module. No stage has stepped.
     #[error(
         "the pipeline is given up: {0}\nlook at what the stages at work do, or give it more time with `.watchdog(...)`"
     )]
     Stalled(Box<Stall>),
-    /// A stage has made a step that others may not have made, and keeps no copy of what was before
-    /// ([`rollback`](crate::PipelineBuilder::rollback)).
+    /// A stage has made a step that other stages may not have made, and cannot undo it because
+    /// [`rollback`](crate::PipelineBuilder::rollback) is off.
     #[error(
         "{cause}; stage {stage} has made the step that failed, other stages may not have, and without rollback it cannot be undone: \
          resume from {}",
@@ -50,70 +50,70 @@ pub enum StepError {
         })
     )]
     Torn {
-        /// The first stage that has made it.
+        /// The first stage that has made the step.
         stage: usize,
         /// The error that ended the step.
         cause: Box<StepError>,
-        /// After how many steps the last checkpoint was taken or restored, if any was.
+        /// The number of steps in the last checkpoint that was taken or restored; `None` if there is none.
         checkpoint: Option<usize>,
     },
-    /// Hosts of stages do not answer any more. All workers are told to stop; a thread that does not end within 5 s is left behind
-    /// with its module. No stage that is still there has stepped.
+    /// Hosts of stages are unreachable. All workers are told to stop; a thread that does not end within 5 s is left
+    /// behind with its module. No stage on a reachable host has stepped.
     #[error(
-        "{}, in {during}; start `stageline serve` there again, or name devices of other hosts, and start this program anew, from the \
-         last checkpoint on disk: first, {cause}",
+         "{}, in {during}; start `stageline serve` there again, or name devices of other hosts, and restart this program from the \
+         last checkpoint on disk; the first error: {cause}",
         hosts.iter().map(LostHost::to_string).collect::<Vec<_>>().join("; ")
     )]
     HostsLost {
-        /// The hosts.
+        /// The unreachable hosts.
         hosts: Vec<LostHost>,
-        /// In what.
+        /// The step, evaluation or other pass that failed.
         during: During,
-        /// What was seen first.
+        /// The first error that was seen.
         cause: Box<StepError>,
     },
-    /// Hosts of stages answer this program, and no tensor gets from one to the other. All workers are told to stop; a thread that
-    /// does not end within 5 s is left behind with its module. No stage has stepped.
+    /// The link between two hosts is broken, although both answer this program. All workers are told to stop; a thread
+    /// that does not end within 5 s is left behind with its module. No stage has stepped.
     #[error(
-        "{}, in {during}; look at the network between these hosts, which reach each other by the addresses in their names, and start \
-         this program anew, from the last checkpoint: first, {cause}",
+         "{}, in {during}; check the network between these hosts, which reach each other by the addresses in their names, and \
+         restart this program from the last checkpoint; the first error: {cause}",
         ways.iter().map(LostWay::to_string).collect::<Vec<_>>().join("; ")
     )]
     HostsApart {
-        /// From where to where.
+        /// The broken links, each with its two hosts.
         ways: Vec<LostWay>,
-        /// In what.
+        /// The step, evaluation or other pass that failed.
         during: During,
-        /// What was seen first.
+        /// The first error that was seen.
         cause: Box<StepError>,
     },
-    /// An earlier step or evaluation failed.
+    /// The pipeline has stopped, because an earlier step or evaluation failed.
     #[error(
         "the pipeline stopped in {during}, with the error that it returned; take what it had before with `checkpoint`, \
          build a new pipeline, and let it `restore` that"
     )]
     Stopped {
-        /// What failed.
+        /// The step, evaluation or other pass that failed.
         during: During,
     },
-    /// A stage has gone, and with it what a checkpoint needs.
+    /// A stage is lost, and with it the state that a checkpoint needs.
     #[error(
-        "stage {stage} is lost: its thread did not end, or panicked outside any action, or its host does not answer; go on from the \
-         last checkpoint on disk"
+        "stage {stage} is lost: its thread did not end, or panicked outside any action, or its host is unreachable; resume from \
+         the last checkpoint on disk"
     )]
     Lost {
-        /// The stage.
+        /// The lost stage.
         stage: usize,
     },
-    /// What a stage keeps cannot be copied from its device after an error.
+    /// A stage's parameters and optimizer state cannot be copied from its device after an error.
     #[error(
-        "what stage {stage} keeps cannot be read any more: {failure}; where its device is lost, start the program anew and go on \
-         from the last checkpoint on disk"
+        "the state of stage {stage} cannot be read from its device: {failure}; if the device is lost, restart the program from \
+         the last checkpoint on disk"
     )]
     Unreadable {
-        /// The stage.
+        /// The stage whose state was read.
         stage: usize,
-        /// What came of reading it.
+        /// The panic or error of reading it.
         failure: Failure,
     },
 }

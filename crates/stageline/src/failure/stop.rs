@@ -1,4 +1,4 @@
-//! The stop signal: the first error ends every wait.
+//! The stop signal: the first error ends every wait of every worker, and is the one that the caller gets.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -14,24 +14,26 @@ use crate::threads::{
     yield_now,
 };
 
-/// A wait ended because the pipeline stops.
+/// The error of a wait that ended because the pipeline stops, or because the other end of its channel is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stopped;
 
-/// What it has come to.
+/// The state of the stop signal, under one lock.
 struct Outcome {
-    /// How many steps all stages have made. It stays what it is when the first error comes.
+    /// The number of steps that all stages have committed; it does not change after the first error.
     committed: usize,
+    /// Whether any error was raised.
     raised: bool,
+    /// The first error, until the caller takes it.
     first: Option<StepError>,
 }
 
-/// Shared by all workers and the caller. Every wait in the pipeline goes through it.
+/// The stop signal that all workers and the caller share. Every wait in the pipeline goes through it.
 pub(crate) struct Stop {
     outcome: Mutex<Outcome>,
-    /// For those who do not wait.
+    /// The signal for threads that do not wait.
     flag: AtomicBool,
-    /// For those who do: dropping this disconnects `raised`, which every wait watches.
+    /// The signal for threads that wait: dropping this sender disconnects `raised`, which every wait watches.
     armed: Mutex<Option<Sender<Infallible>>>,
     raised: Receiver<Infallible>,
 }
@@ -47,7 +49,7 @@ impl Stop {
         }
     }
 
-    /// Ends every wait. The first error is kept; later ones are its consequences.
+    /// Stops the pipeline and ends every wait. Only the first error is kept, because later ones are its consequences.
     pub(crate) fn raise(&self, error: StepError) {
         {
             let mut outcome = self.outcome.lock();
@@ -56,17 +58,18 @@ impl Stop {
             }
         }
         self.flag.store(true, Ordering::Release);
-        // Dropped outside of the lock: it wakes others.
+        // The drop wakes other threads, so it happens after the lock is released.
         let armed = self.armed.lock().take();
         drop(armed);
     }
 
-    /// The first error, once.
+    /// Returns the first error and removes it.
     pub(crate) fn take_error(&self) -> Option<StepError> {
         self.outcome.lock().first.take()
     }
 
-    /// All stages have made so many steps, unless an error came before that was said: then they all undo the last one.
+    /// Commits the first `steps` steps, which all stages have made. Fails if an error was raised before, and then every
+    /// stage rolls back the last step.
     pub(crate) fn commit(&self, steps: usize) -> Result<(), Stopped> {
         let mut outcome = self.outcome.lock();
         if outcome.raised {
@@ -76,17 +79,17 @@ impl Stop {
         Ok(())
     }
 
-    /// How many steps all stages have made.
+    /// Returns the number of steps that all stages have committed.
     pub(crate) fn committed(&self) -> usize {
         self.outcome.lock().committed
     }
 
-    /// Whether to go on.
+    /// Fails if the pipeline stops.
     pub(crate) fn check(&self) -> Result<(), Stopped> {
         if self.flag.load(Ordering::Acquire) { Err(Stopped) } else { Ok(()) }
     }
 
-    /// Receives, unless the pipeline stops or the other end is gone.
+    /// Waits for a message. Fails if the pipeline stops or the sender is gone.
     pub(crate) fn receive<T>(&self, channel: &Receiver<T>) -> Result<T, Stopped> {
         match self.try_receive(channel)? {
             Some(message) => Ok(message),
@@ -94,7 +97,7 @@ impl Stop {
         }
     }
 
-    /// The same, but none if nothing comes for so long.
+    /// Waits at most `wait` for a message; `None` if none arrives in that time.
     pub(crate) fn receive_within<T>(&self, channel: &Receiver<T>, wait: Duration) -> Result<Option<T>, Stopped> {
         if let Some(message) = self.look_for(channel)? {
             return Ok(Some(message));
@@ -106,7 +109,7 @@ impl Stop {
         }
     }
 
-    /// Sends, unless the pipeline stops or the other end is gone.
+    /// Waits for room in the channel and sends. Fails if the pipeline stops or the receiver is gone.
     pub(crate) fn send<T>(&self, channel: &Sender<T>, message: T) -> Result<(), Stopped> {
         match self.try_send(channel, message)? {
             None => Ok(()),
@@ -114,7 +117,7 @@ impl Stop {
         }
     }
 
-    /// The same, but the message comes back if there is no room for so long.
+    /// Waits at most `wait` for room in the channel and sends; returns the message if there is no room in that time.
     pub(crate) fn send_within<T>(&self, channel: &Sender<T>, message: T, wait: Duration) -> Result<Option<T>, Stopped> {
         let start = Instant::now();
         let mut message = message;
@@ -128,7 +131,7 @@ impl Stop {
         Ok(None)
     }
 
-    /// What is there already, if anything.
+    /// Returns a message that is already in the channel, if any, without waiting.
     fn try_receive<T>(&self, channel: &Receiver<T>) -> Result<Option<T>, Stopped> {
         self.check()?;
         match channel.try_recv() {
@@ -138,7 +141,8 @@ impl Stop {
         }
     }
 
-    /// What comes in a short time. It leaves its core to whoever is ready meanwhile.
+    /// Polls the channel for [`PATIENCE`], which is cheaper than a sleep if a message arrives soon; yields the core
+    /// between polls.
     fn look_for<T>(&self, channel: &Receiver<T>) -> Result<Option<T>, Stopped> {
         let start = Instant::now();
         loop {
@@ -159,7 +163,7 @@ impl Stop {
         receive_or(channel, &self.raised, None).map_err(|_| Stopped)
     }
 
-    /// The message, if there is no room for it.
+    /// Sends without waiting; returns the message if the channel is full.
     fn try_send<T>(&self, channel: &Sender<T>, message: T) -> Result<Option<T>, Stopped> {
         self.check()?;
         match channel.try_send(message) {
@@ -174,7 +178,7 @@ impl Stop {
     }
 }
 
-/// A worker's waits, timed.
+/// The waits of one worker on the stop signal's channels, with their total time.
 pub(crate) struct Waits {
     stop: Arc<Stop>,
     waited: Cell<Duration>,
@@ -185,7 +189,7 @@ impl Waits {
         Self { stop, waited: Cell::default() }
     }
 
-    /// How long there was nothing to do but wait, since this was last asked.
+    /// Returns the time spent waiting since the last call.
     pub(crate) fn take(&self) -> Duration {
         self.waited.take()
     }
@@ -194,7 +198,7 @@ impl Waits {
         self.stop.raise(error);
     }
 
-    /// As [`Stop::committed`].
+    /// Does the same as [`Stop::committed`].
     pub(crate) fn committed(&self) -> usize {
         self.stop.committed()
     }
@@ -203,7 +207,7 @@ impl Waits {
         self.stop.check()
     }
 
-    /// As [`Stop::receive`].
+    /// Does the same as [`Stop::receive`], and counts the time.
     pub(crate) fn receive<T>(&self, channel: &Receiver<T>) -> Result<T, Stopped> {
         match self.stop.try_receive(channel)? {
             Some(message) => Ok(message),
@@ -211,12 +215,12 @@ impl Waits {
         }
     }
 
-    /// What is there already, if anything.
+    /// Returns a message that is already in the channel, if any, without waiting.
     pub(crate) fn try_receive<T>(&self, channel: &Receiver<T>) -> Result<Option<T>, Stopped> {
         self.stop.try_receive(channel)
     }
 
-    /// As [`Stop::send`].
+    /// Does the same as [`Stop::send`], and counts the time.
     pub(crate) fn send<T>(&self, channel: &Sender<T>, message: T) -> Result<(), Stopped> {
         match self.stop.try_send(channel, message)? {
             None => Ok(()),
@@ -256,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn who_need_not_wait_stops_too() {
+    fn sends_and_receives_that_need_not_wait_fail_after_the_stop() {
         let stop = Stop::new();
         let (sender, receiver) = bounded(2);
         stop.send(&sender, 1).unwrap();
@@ -266,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_all_have_made_is_no_more_once_there_is_an_error() {
+    fn no_step_is_committed_after_an_error() {
         let stop = Stop::new();
         stop.commit(1).unwrap();
         stop.raise(BatchError::NoWeight.into());

@@ -1,4 +1,4 @@
-//! A pipeline in which nothing begins any more is looked at, and in the end given up.
+//! The watchdog: warns when no worker makes progress, reports what each worker does, and finally ends the step.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -12,53 +12,53 @@ use stageline_schedule::Instruction;
 use crate::failure::activity::{Activity, During, WaitCause};
 use crate::model::replica::Replica;
 
-/// How many of the last things that each worker began are told.
+/// The number of recent activities of each worker that a report shows.
 const RECENT: usize = 16;
 
-/// How long a step or an evaluation may stand still: as long as no worker begins anything new.
+/// The time limits for a stall: a step or an evaluation in which no worker begins a new activity.
 ///
-/// Whoever waits for a slow stage is no harm, as long as some stage goes on.
+/// A worker that waits for a slow stage does not count as stalled while any stage makes progress.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Watchdog {
-    /// A warning says what every stage is doing after this time,
+    /// The shortest time without a new activity before a warning reports what every stage is doing.
     pub floor: Duration,
-    /// or after so many times the longest action until then, if that is longer.
+    /// The warning waits at least this many times the longest action so far, if that is longer than `floor`.
     pub factor: f64,
-    /// The step ends with [`StepError::Stalled`](crate::StepError::Stalled) so long after the warning.
+    /// The time from the warning until the step ends with [`StepError::Stalled`](crate::StepError::Stalled).
     pub grace: Duration,
 }
 
 impl Default for Watchdog {
-    /// A minute, or 20 times the longest action; and then ten minutes.
+    /// Warns after one minute or 20 times the longest action, whichever is longer, and ends the step ten minutes later.
     fn default() -> Self {
         Self { floor: Duration::from_secs(60), factor: 20.0, grace: Duration::from_secs(600) }
     }
 }
 
 impl Watchdog {
-    /// Whether limits are what time can be.
+    /// Whether the limits are valid: a floor above 0, and a finite factor that is not negative.
     pub(crate) fn is_sound(&self) -> bool {
         self.factor.is_finite() && self.factor >= 0.0 && !self.floor.is_zero()
     }
 
-    /// How often to look.
+    /// Returns the time between two checks for progress: an eighth of the floor, from 10 ms to 5 s.
     pub(crate) fn interval(&self) -> Duration {
         (self.floor / 8).clamp(Duration::from_millis(10), Duration::from_secs(5))
     }
 
-    /// How long nothing may begin before the warning.
+    /// Returns the time without a new activity after which the warning comes, given the longest action so far.
     pub(crate) fn limit(&self, longest: Duration) -> Duration {
         self.floor.max(self.many(longest))
     }
 
-    /// So many times an action.
+    /// Returns the longest action multiplied by `factor`.
     pub(crate) fn many(&self, longest: Duration) -> Duration {
-        // What is longer than any time never passes.
+        // A product too large for a duration means that the limit is never reached.
         Duration::try_from_secs_f64(longest.as_secs_f64() * self.factor).unwrap_or(Duration::MAX)
     }
 }
 
-/// Where one worker is: what it was last seen to begin.
+/// An activity that a worker began, with its stage, its replica and the time of its start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) replica: Replica,
@@ -67,7 +67,7 @@ pub(crate) struct Place {
     pub(crate) since: Instant,
 }
 
-/// Where a worker tells its places, and the caller looks them up.
+/// The recent activities of one worker: the worker writes them, and the caller's watchdog reads them.
 #[derive(Clone)]
 pub(crate) struct ProgressBoard(Arc<Mutex<VecDeque<Place>>>);
 
@@ -86,42 +86,42 @@ impl ProgressBoard {
         places.push_back(place);
     }
 
-    /// The last ones, the present one last.
+    /// Returns up to [`RECENT`] activities, the oldest first and the current one last.
     pub(crate) fn places(&self) -> Vec<Place> {
         self.0.lock().iter().copied().collect()
     }
 }
 
-/// A pipeline that stands still.
+/// A report on a stalled pipeline: what each worker is doing and what it did before.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Stall {
-    /// In what.
+    /// The step, evaluation or other pass that stalled.
     pub during: During,
-    /// For how long nothing has begun.
+    /// The time since any worker last began a new activity.
     pub still: Duration,
-    /// Where each worker is.
+    /// The current activity of each worker.
     pub workers: Vec<Stalled>,
-    /// What each of them began last, the oldest first, and how long ago.
+    /// The recent activities of each worker, the oldest first, each with the time since it began.
     pub recent: Vec<Vec<Stalled>>,
 }
 
-/// Where one worker is in a pipeline that stands still.
+/// One activity of a worker in a stalled pipeline.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Stalled {
-    /// Of which replica it is.
+    /// The worker's replica.
     pub replica: Replica,
-    /// For which stage it is at that.
+    /// The stage for which the worker does this.
     pub stage: usize,
-    /// What it is at.
+    /// The activity.
     pub activity: Activity,
-    /// For how long.
+    /// The time since the activity began.
     pub since: Duration,
 }
 
 impl Stalled {
-    /// For whom it waits, if it is at something that waits for others.
+    /// Returns what the worker waits for; `None` if the activity is work of its own.
     pub fn waits_for(&self) -> Option<WaitCause> {
         let computes = matches!(
             self.activity,
@@ -132,11 +132,11 @@ impl Stalled {
 }
 
 impl Stall {
-    /// What the workers' posts show at a time since which the pass began.
-    pub(crate) fn seen(posts: impl Iterator<Item = Vec<Place>>, began: Instant, during: During) -> Self {
+    /// Builds a report from the workers' recent activities during a pass that began at `began`.
+    pub(crate) fn seen(boards: impl Iterator<Item = Vec<Place>>, began: Instant, during: During) -> Self {
         let now = Instant::now();
-        let posts: Vec<_> = posts.collect();
-        let last = posts.iter().flatten().map(|place| place.since).fold(began, Instant::max);
+        let boards: Vec<_> = boards.collect();
+        let last = boards.iter().flatten().map(|place| place.since).fold(began, Instant::max);
         let stalled = |place: &Place, since: Instant| Stalled {
             replica: place.replica,
             stage: place.stage,
@@ -148,12 +148,12 @@ impl Stall {
         Self {
             during,
             still: now.saturating_duration_since(last),
-            workers: posts.iter().filter_map(present).collect(),
-            recent: posts.iter().map(recent).collect(),
+            workers: boards.iter().filter_map(present).collect(),
+            recent: boards.iter().map(recent).collect(),
         }
     }
 
-    /// All of it as JSON, in seconds.
+    /// Returns the whole report as JSON, with times in seconds.
     pub fn to_json(&self) -> Value {
         let stalled = |stalled: &Stalled| {
             json!({
@@ -172,7 +172,7 @@ impl Stall {
         })
     }
 
-    /// The stages that are at work, and not waiting: one of them holds up the others.
+    /// Returns the workers that are at work and not waiting: one of them delays all others.
     pub fn at_work(&self) -> impl Iterator<Item = &Stalled> {
         self.workers.iter().filter(|worker| worker.waits_for().is_none())
     }
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stands_still_since_the_last_worker_began_something() {
+    fn a_stall_counts_from_the_last_new_activity() {
         let now = Instant::now();
         let before = |seconds| now.checked_sub(Duration::from_secs(seconds)).unwrap();
         let replica = Replica::default();
@@ -216,7 +216,7 @@ mod tests {
         let seen = |began, places: [Instant; 2]| Stall::seen(places.map(place).into_iter(), began, During::Step(0));
         let stall = seen(before(50), [before(40), before(10)]);
         assert!(stall.still >= Duration::from_secs(10) && stall.still < stall.workers[0].since);
-        // What was before the pass does not count.
+        // Activities from before the pass do not count.
         let stall = seen(before(5), [before(40), before(10)]);
         assert!(
             stall.still < Duration::from_secs(10) && stall.workers.iter().all(|worker| worker.since == stall.still)
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_names_who_works_and_whom_the_others_wait_for() {
+    fn the_report_names_stages_at_work_and_what_the_others_wait_for() {
         let second = |seconds| Duration::from_secs(seconds);
         let replica = Replica::default();
         let at = |stage, text: &str, since| Stalled {
@@ -253,13 +253,13 @@ mod tests {
     }
 
     #[test]
-    fn a_post_remembers_the_last_places() {
+    fn a_progress_board_keeps_the_most_recent_activities() {
         let replica = Replica::default();
-        let post = ProgressBoard::new(replica, 3);
+        let board = ProgressBoard::new(replica, 3);
         for stage in 0..RECENT + 2 {
-            post.tell(Place { replica, stage, activity: Activity::Finish, since: Instant::now() });
+            board.tell(Place { replica, stage, activity: Activity::Finish, since: Instant::now() });
         }
-        let stages: Vec<_> = post.places().iter().map(|place| place.stage).collect();
+        let stages: Vec<_> = board.places().iter().map(|place| place.stage).collect();
         assert_eq!(stages, (2..RECENT + 2).collect::<Vec<_>>());
     }
 }

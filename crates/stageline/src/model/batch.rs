@@ -1,4 +1,6 @@
-//! A batch, and its cut into micro-batches with their loss weights.
+//! Batches: the input and the targets of one step, split into micro-batches with their loss weights.
+//!
+//! Every batch is validated here before any worker sees it.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,25 +23,28 @@ enum Content<I, T> {
 }
 
 impl<I: Payload, T: Payload> Batch<I, T> {
-    /// A whole batch: every tensor in it has one row a sample, along dimension 0.
+    /// Creates a batch from whole tensors, each with one row per sample along dimension 0.
     ///
-    /// It is cut into M micro-batches of rows in order, as evenly as possible, the larger ones first.
+    /// A step splits it into M micro-batches of consecutive rows, as evenly as possible; the larger ones come first.
     pub fn new(input: I, target: T) -> Self {
         Self(Content::Whole(input, target))
     }
 
-    /// A batch that was cut by hand, for tensors of other layouts or of other lengths a micro-batch.
+    /// Creates a batch from micro-batches that the caller has cut, each a pair of input and target.
     ///
-    /// The first dimension of the first tensor counts a micro-batch's samples, for layers that ask
-    /// ([`Samples`]).
+    /// Use it for tensors that do not have one row per sample, and for micro-batches of different lengths. Layers that
+    /// number samples ([`Samples`]) take the first dimension of a micro-batch's first tensor as its number of samples.
     pub fn from_micro_batches(micro_batches: Vec<(I, T)>) -> Self {
         Self(Content::Cut(micro_batches))
     }
 
-    /// Cuts it as a step of a pipeline does, into exactly `micro_batches` pieces: for loops of one's own.
+    /// Splits the batch into exactly `micro_batches` pairs of input and target, as a pipeline's step does.
+    ///
+    /// It serves training loops that run without a pipeline.
     ///
     /// # Errors
-    /// [`BatchError`] where there are fewer rows, or other pieces were cut by hand.
+    /// Returns [`BatchError`] if the batch has fewer rows than `micro_batches`, if its tensors differ in their numbers of
+    /// rows, or if it was cut by hand into another number of pieces.
     pub fn into_micro_batches(self, micro_batches: usize) -> Result<Vec<(I, T)>, BatchError> {
         match self.0 {
             Content::Whole(input, target) => {
@@ -57,12 +62,13 @@ impl<I: Payload, T: Payload> Batch<I, T> {
         }
     }
 
-    /// Cuts and weighs for training.
+    /// Splits the batch into exactly `micro_batches` pieces for training, and validates the loss weight of each.
     pub(crate) fn cut(self, micro_batches: usize, weight: fn(&T) -> Weight) -> Result<MicroBatches<I, T>, BatchError> {
         MicroBatches::weigh(self.into_micro_batches(micro_batches)?, weight)
     }
 
-    /// Cuts for evaluation: at most `micro_batches` pieces of a whole batch, and as many as there are of a cut one.
+    /// Splits the batch for evaluation, which also runs fewer than `micro_batches` pieces: a smaller whole batch gives one
+    /// piece per row, and a batch that was cut by hand keeps its pieces.
     pub(crate) fn cut_up_to(
         self,
         micro_batches: usize,
@@ -79,7 +85,7 @@ impl<I: Payload, T: Payload> Batch<I, T> {
     }
 }
 
-/// A batch, cut, with what each piece weighs.
+/// A validated batch: the input, the target and the loss weight of every micro-batch.
 #[derive(Clone)]
 pub(crate) struct MicroBatches<I, T> {
     pub(crate) inputs: Vec<I>,
@@ -87,17 +93,19 @@ pub(crate) struct MicroBatches<I, T> {
     pub(crate) weights: Weights,
 }
 
-/// The loss weight of every micro-batch, and their total, which is positive; and which samples of the step each has.
+/// The loss weights of all micro-batches with their total, and the numbers of the samples that each micro-batch has.
+///
+/// The total of a whole batch is finite and has a term that is not zero.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Weights {
     pub(crate) each: Vec<Weight>,
     pub(crate) total: Weight,
-    /// The first sample of each micro-batch, and behind the last one its end.
+    /// The number of each micro-batch's first sample, followed by the end of the last micro-batch.
     starts: Vec<usize>,
 }
 
 impl Weights {
-    /// Weights of micro-batches that have so many samples each, counted from `first`.
+    /// Sums the weights `each`, and numbers samples from `first`, given how many samples every micro-batch has.
     fn new(each: Vec<Weight>, first: usize, samples: impl IntoIterator<Item = usize>) -> Self {
         let total = total(&each);
         let mut end = first;
@@ -109,12 +117,13 @@ impl Weights {
         Self { each, total, starts }
     }
 
-    /// The number of samples in all micro-batches together.
+    /// Returns the number of samples in all micro-batches together.
     pub(crate) fn all_samples(&self) -> usize {
         self.starts[self.each.len()] - self.starts[0]
     }
 
-    /// Weights of consecutive parts of so many micro-batches; the last part may have fewer.
+    /// Splits the weights into parts of `micro_batches` consecutive micro-batches, one part for each replica; the last part
+    /// may have fewer. Samples keep their numbers, and every part has its own total.
     pub(crate) fn divided(&self, micro_batches: usize) -> Vec<Self> {
         let part = |(index, each): (usize, &[Weight])| {
             let first = index * micro_batches;
@@ -124,7 +133,7 @@ impl Weights {
         self.each.chunks(micro_batches).enumerate().map(part).collect()
     }
 
-    /// The samples of a micro-batch of a step.
+    /// Returns the step, the first sample's number and the number of samples of a micro-batch.
     pub(crate) fn samples(&self, step: usize, micro_batch: usize) -> Samples {
         let [first, end] = [self.starts[micro_batch], self.starts[micro_batch + 1]];
         Samples { step, first, count: end - first }
@@ -132,13 +141,14 @@ impl Weights {
 }
 
 impl<I: Payload, T: Payload> MicroBatches<I, T> {
+    /// Computes the loss weight of every piece, and rejects weights that the loss cannot be divided by.
     fn weigh(pieces: Vec<(I, T)>, weight: fn(&T) -> Weight) -> Result<Self, BatchError> {
-        let of_target = |(micro_batch, (_, target)): (usize, &(I, T))| {
+        let weight_of_targets = |(micro_batch, (_, target)): (usize, &(I, T))| {
             let panicked =
                 |panic| BatchError::WeightPanic { micro_batch, failure: Failure::of_panic(panic).to_string() };
             catch_unwind(AssertUnwindSafe(|| weight(target))).map_err(panicked)
         };
-        let each = pieces.iter().enumerate().map(of_target).collect::<Result<Vec<_>, _>>()?;
+        let each = pieces.iter().enumerate().map(weight_of_targets).collect::<Result<Vec<_>, _>>()?;
         let terms = each.first().map_or(0, |weight| weight.terms().len());
         for (micro_batch, weight) in each.iter().enumerate() {
             if weight.terms().is_empty() || weight.terms().len() != terms {
@@ -159,8 +169,10 @@ impl<I: Payload, T: Payload> MicroBatches<I, T> {
         Ok(Self { inputs, targets, weights })
     }
 
-    /// The micro-batches of which none is at least as large in every dimension of every tensor as another of them: whatever a model
-    /// does, one of these needs the most memory. Each is a batch of its own, repeated so many times.
+    /// Returns the micro-batches that are not contained in another one, each repeated `times` times as its own batch.
+    ///
+    /// A micro-batch contains another one if it is at least as large in every dimension of every tensor. Whatever the model
+    /// computes, one of the returned micro-batches needs the most memory.
     pub(crate) fn largest(self, times: usize) -> Vec<Self> {
         let mut largest: Vec<(usize, Shapes)> = Vec::new();
         for (index, (input, target)) in self.inputs.iter().zip(&self.targets).enumerate() {
@@ -182,7 +194,7 @@ impl<I: Payload, T: Payload> MicroBatches<I, T> {
         largest.into_iter().map(repeated).collect()
     }
 
-    /// One micro-batch as a batch of its own, whose samples keep their place in the step.
+    /// Returns one micro-batch as its own batch, whose samples keep the numbers that they have in the whole batch.
     pub(crate) fn only(mut self, micro_batch: usize) -> Self {
         let Samples { first, count, .. } = self.weights.samples(0, micro_batch);
         let weight = self.weights.each.swap_remove(micro_batch);
@@ -194,31 +206,31 @@ impl<I: Payload, T: Payload> MicroBatches<I, T> {
     }
 }
 
-/// The shapes of all tensors of a micro-batch, in order.
+/// The shapes of all tensors of a micro-batch, first those of the input, then those of the target.
 #[derive(Default)]
 struct Shapes(Vec<Vec<usize>>);
 
 impl Shapes {
-    /// Whether every dimension of every tensor is at least as large as in the other micro-batch.
+    /// Whether every dimension of every tensor is at least as large as in the other micro-batch, at equal ranks.
     fn contain(&self, other: &Self) -> bool {
         let same_ranks = self.0.iter().map(Vec::len).eq(other.0.iter().map(Vec::len));
         same_ranks && self.0.iter().flatten().zip(other.0.iter().flatten()).all(|(own, other)| own >= other)
     }
 }
 
-/// Added up in order.
+/// Adds up the weights of all micro-batches in their order, term by term.
 fn total(each: &[Weight]) -> Weight {
     let mut total = Weight::default();
     each.iter().for_each(|weight| total.add(weight));
     total
 }
 
-/// How many samples a micro-batch has: the rows of its first tensor.
+/// Returns the number of samples in a micro-batch: the rows of its first tensor, or 1 if it has no tensor.
 fn samples<I: Payload, T: Payload>(input: &I, target: &T) -> usize {
     row_counts(input, target).first().copied().unwrap_or(1)
 }
 
-/// The number of rows that every tensor of the batch agrees on.
+/// Returns the number of rows that all tensors of a batch share, or an error if they differ.
 fn rows<I: Payload, T: Payload>(input: &I, target: &T) -> Result<usize, BatchError> {
     let counts = row_counts(input, target);
     let rows = *counts.first().ok_or(BatchError::NoTensors)?;
@@ -228,7 +240,7 @@ fn rows<I: Payload, T: Payload>(input: &I, target: &T) -> Result<usize, BatchErr
     }
 }
 
-/// The rows of every tensor of a pair, in order.
+/// Returns the size of dimension 0 of every tensor in input and target, in order.
 fn row_counts<I: Payload, T: Payload>(input: &I, target: &T) -> Vec<usize> {
     shapes(input, target).0.into_iter().map(|shape| shape.first().copied().unwrap_or(0)).collect()
 }
@@ -249,7 +261,7 @@ fn slice<I: Payload, T: Payload>(input: &I, target: &T, rows: usize, pieces: usi
         .collect()
 }
 
-/// `rows` in `pieces` ranges whose lengths differ by at most one, the longer ones first.
+/// Divides `rows` into `pieces` ranges whose lengths differ by at most one; the longer ones come first.
 fn even_ranges(rows: usize, pieces: usize) -> impl Iterator<Item = Range<usize>> {
     let (length, longer) = (rows.checked_div(pieces).unwrap_or(0), rows.checked_rem(pieces).unwrap_or(0));
     (0..pieces).map(move |piece| {
@@ -287,40 +299,40 @@ impl PayloadMapper for SliceRows {
     }
 }
 
-/// Why a batch cannot be cut. The pipeline is as it was, and takes the next batch.
+/// An error in a batch, found before any worker sees it: the pipeline is unchanged and accepts the next batch.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BatchError {
-    /// Fewer rows than micro-batches.
+    /// The batch has fewer rows than the step has micro-batches.
     #[error(
         "a batch of {rows} rows cannot be cut into {} micro-batches{}; give at least {0} rows, or {}",
-        micro_batches * replicas, of_replicas(*micro_batches, *replicas), fewer(*rows, *replicas)
+        micro_batches * replicas, shared_by(*micro_batches, *replicas), fewer(*rows, *replicas)
     )]
     TooSmall {
-        /// Rows in the batch.
+        /// The number of rows in the batch.
         rows: usize,
-        /// M: micro-batches of each replica.
+        /// M, the number of micro-batches of each replica.
         micro_batches: usize,
-        /// R: replicas that share the batch.
+        /// R, the number of replicas that share the batch.
         replicas: usize,
     },
-    /// No rows.
-    #[error("the batch has 0 rows; give at least one a micro-batch")]
+    /// The tensors of the batch have no rows.
+    #[error("the batch has 0 rows; give at least one row per micro-batch")]
     NoRows,
-    /// The weights add up to more than a number holds.
-    #[error("the loss weights of the batch add up to infinity; measure them in a larger unit")]
+    /// The sum of all loss weights overflows to infinity.
+    #[error("the loss weights of the batch add up to infinity; count them in a larger unit")]
     TotalWeight,
-    /// A batch cut by hand has another number of pieces than the pipeline has micro-batches.
+    /// A batch that was cut by hand has a different number of pieces than the pipeline has micro-batches.
     #[error(
         "the batch was cut into {given} micro-batches, but the pipeline runs {}{}; cut it into {0}{}",
-        micro_batches * replicas, of_replicas(*micro_batches, *replicas), or_built_for(*given, *replicas)
+        micro_batches * replicas, shared_by(*micro_batches, *replicas), or_built_for(*given, *replicas)
     )]
     Count {
-        /// Pieces given.
+        /// The number of pieces that were given.
         given: usize,
-        /// M: micro-batches of each replica.
+        /// M, the number of micro-batches of each replica.
         micro_batches: usize,
-        /// R: replicas that share the batch.
+        /// R, the number of replicas that share the batch.
         replicas: usize,
     },
     /// The tensors of the batch do not have the same number of rows.
@@ -329,46 +341,46 @@ pub enum BatchError {
          give every tensor one row a sample along dimension 0, or cut by hand with `Batch::from_micro_batches`"
     )]
     Uneven {
-        /// Rows of the first tensor.
+        /// The number of rows of the first tensor.
         rows: usize,
-        /// The tensor that differs, counted through input and target.
+        /// The index of the tensor that differs; indices run through the input and then the target.
         tensor: usize,
-        /// Its rows.
+        /// The number of rows of the tensor that differs.
         found: usize,
     },
-    /// The batch has no tensors.
-    #[error("the batch holds no tensor, so it has no rows to cut; cut it by hand with `Batch::from_micro_batches`")]
+    /// The batch contains no tensor.
+    #[error("the batch contains no tensor, so it has no rows to cut; cut it by hand with `Batch::from_micro_batches`")]
     NoTensors,
-    /// A weight is negative or not finite.
+    /// A loss weight is negative or not finite.
     #[error("micro-batch {micro_batch} has loss weight {weight}; `LossStage::weight` must be finite and not negative")]
     Weight {
-        /// The micro-batch.
+        /// The index of the micro-batch.
         micro_batch: usize,
-        /// What `weight` returned.
+        /// The value that `LossStage::weight` returned.
         weight: f64,
     },
-    /// Micro-batches have weights of other numbers of terms, or of none.
+    /// The loss weights of micro-batches have different numbers of terms, or no term.
     #[error(
-        "micro-batch {micro_batch} has a loss weight of {found} terms, the first one of {terms}; \
-         `LossStage::weight` must give a number for each term of the loss, at least one, for all targets"
+        "micro-batch {micro_batch} has a loss weight of {found} terms, but the first micro-batch has {terms}; \
+         `LossStage::weight` must return one number for each term of the loss, and at least one, for all targets"
     )]
     Terms {
-        /// The micro-batch.
+        /// The index of the micro-batch.
         micro_batch: usize,
-        /// How many terms its weight has.
+        /// The number of terms of this micro-batch's weight.
         found: usize,
-        /// How many that of the first one has.
+        /// The number of terms of the first micro-batch's weight.
         terms: usize,
     },
-    /// `LossStage::weight` panicked.
+    /// The user's `LossStage::weight` panicked.
     #[error("`LossStage::weight` failed on the targets of micro-batch {micro_batch}: {failure}")]
     WeightPanic {
-        /// The micro-batch.
+        /// The index of the micro-batch.
         micro_batch: usize,
-        /// What happened.
+        /// The message of the panic.
         failure: String,
     },
-    /// No target counts.
+    /// The total loss weight is 0, because every target is masked.
     #[error(
         "the total loss weight of the batch is 0: every target is masked; leave such a batch out, or unmask a target"
     )]
@@ -376,7 +388,7 @@ pub enum BatchError {
 }
 
 impl BatchError {
-    /// Divides the micro-batches that the error names among the replicas that share them.
+    /// Returns the error with its micro-batches counted per replica, for a batch that `replicas` replicas share.
     pub(crate) fn of_replicas(self, replicas: usize) -> Self {
         match self {
             Self::TooSmall { rows, micro_batches, .. } => {
@@ -390,11 +402,12 @@ impl BatchError {
     }
 }
 
-fn of_replicas(micro_batches: usize, replicas: usize) -> String {
+/// Returns the part of a message that tells how many micro-batches each replica has; empty for one replica.
+fn shared_by(micro_batches: usize, replicas: usize) -> String {
     if replicas == 1 { String::new() } else { format!(", {micro_batches} for each of {replicas} replicas") }
 }
 
-/// The way out for a batch of too few rows.
+/// Returns the advice for a batch with too few rows: fewer replicas, or fewer micro-batches for each.
 fn fewer(rows: usize, replicas: usize) -> String {
     match rows / replicas {
         0 => format!("use at most {rows} replicas"),
@@ -402,7 +415,7 @@ fn fewer(rows: usize, replicas: usize) -> String {
     }
 }
 
-/// The other way out for a batch of another number of pieces, if there is one.
+/// Returns the advice to build the pipeline for the given pieces; empty if the replicas cannot share them evenly.
 fn or_built_for(given: usize, replicas: usize) -> String {
     match given / replicas {
         each if each > 0 && given.is_multiple_of(replicas) => format!(", or build the pipeline with {each}"),
@@ -414,7 +427,7 @@ fn or_built_for(given: usize, replicas: usize) -> String {
 mod tests {
     use super::*;
 
-    /// Every way out that a message names is one.
+    /// The numbers in the advice of a message are ones with which the batch would be accepted.
     #[test]
     fn messages_name_the_micro_batches_of_a_replica() {
         let small = |rows, micro_batches, replicas| BatchError::TooSmall { rows, micro_batches, replicas }.to_string();
@@ -435,13 +448,13 @@ mod tests {
             "but the pipeline runs 8, 4 for each of 2 replicas; cut it into 8, or build the pipeline with 3"
         ));
         assert!(count(7, 4, 2).ends_with("; cut it into 8"));
-        let of_two = BatchError::TooSmall { rows: 15, micro_batches: 16, replicas: 1 }.of_replicas(2);
-        assert_eq!(of_two, BatchError::TooSmall { rows: 15, micro_batches: 8, replicas: 2 });
+        let for_two_replicas = BatchError::TooSmall { rows: 15, micro_batches: 16, replicas: 1 }.of_replicas(2);
+        assert_eq!(for_two_replicas, BatchError::TooSmall { rows: 15, micro_batches: 8, replicas: 2 });
     }
 
-    /// A million micro-batches: work that grows with the square of their number would not end.
+    /// With a million micro-batches, work that grows with the square of their number would not end.
     #[test]
-    fn the_samples_of_a_micro_batch_are_found_at_once() {
+    fn sample_numbers_are_found_in_constant_time() {
         const MICRO_BATCHES: usize = 1_000_000;
         let weights = Weights::new(vec![Weight::from(1.0); MICRO_BATCHES], 5, (0..MICRO_BATCHES).map(|at| at % 3));
         let mut end = 5;
@@ -467,7 +480,7 @@ mod tests {
             found.map(|batch| (batch.inputs[0].dims(), batch.inputs.len())).collect::<Vec<_>>()
         };
         assert_eq!(largest(&[[4, 3], [5, 3], [5, 3], [2, 3]]), [([5, 3], 2)]);
-        // As many numbers, and neither is larger than the other; the third one is within the second.
+        // The first two have equally many elements, and neither contains the other; the second one contains the third.
         assert_eq!(largest(&[[64, 64], [1, 4096], [1, 64]]), [([64, 64], 2), ([1, 4096], 2)]);
     }
 

@@ -1,13 +1,15 @@
-//! Arithmetic of batch sizes, which is easy to get wrong once gradients are accumulated.
+//! Arithmetic of batch sizes under gradient accumulation and replicas: samples per step, step counts, learning rates.
+//!
+//! A learning rate or a warm-up that was right for one M is wrong for another M; these formulas convert them.
 
 use std::fmt;
 
-/// How many samples one optimizer step sees, and what follows from it.
+/// The number of samples in one optimizer step, and the step counts and learning rates that follow from it.
 ///
 /// ```
 /// use stageline::EffectiveBatch;
 ///
-/// // A rate that was right for 64 samples, on 2 replicas of 8 micro-batches of 16.
+/// // A learning rate that was tuned for 64 samples, used with 2 replicas of 8 micro-batches of 16 samples.
 /// let batch = EffectiveBatch { micro_batch: 16, micro_batches: 8, replicas: 2 };
 /// assert_eq!(batch.samples(), 256);
 /// assert_eq!(batch.linear_rate(1e-3, 64), 4e-3);
@@ -15,65 +17,75 @@ use std::fmt;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EffectiveBatch {
-    /// Samples in a micro-batch.
+    /// The number of samples in a micro-batch.
     pub micro_batch: usize,
-    /// M: micro-batches a step.
+    /// M, the number of micro-batches of each replica in a step.
     pub micro_batches: usize,
-    /// Copies of the pipeline that step together.
+    /// R, the number of data-parallel replicas, which step together.
     pub replicas: usize,
 }
 
 impl EffectiveBatch {
-    /// Samples a step: micro-batch x M x replicas.
+    /// Returns the number of samples in a step: samples in a micro-batch x M x R.
     pub fn samples(self) -> usize {
         self.micro_batch * self.micro_batches * self.replicas
     }
 
-    /// How many steps see at least so many samples: for warm-ups and decays that are given in samples, which then do not
-    /// change with M.
+    /// Returns the number of steps that process at least `samples` samples.
+    ///
+    /// It converts warm-ups and decays that are given in samples, so that they do not change with M.
     ///
     /// # Panics
-    /// If a step has no samples.
+    /// Panics if a step has no samples.
     pub fn steps(self, samples: usize) -> usize {
         samples.div_ceil(self.samples())
     }
 
-    /// The same in tokens, where a sample has `context` of them.
+    /// Returns the number of steps that process at least `tokens` tokens, if every sample has `context` tokens.
     ///
     /// # Panics
-    /// If a step has no tokens.
+    /// Panics if a step has no tokens.
     pub fn steps_of_tokens(self, tokens: usize, context: usize) -> usize {
         tokens.div_ceil(self.samples() * context)
     }
 
-    /// What is another than when learning rates and numbers of steps were chosen for steps of `reference` samples.
+    /// Compares the samples of a step with `reference`, the number for which the learning rate and the step counts were
+    /// chosen. Returns `None` if they are equal.
     pub fn change_from(self, reference: usize) -> Option<BatchChange> {
         BatchChange::between(reference, self.samples())
     }
 
-    /// A learning rate that is right for `reference` samples, scaled in proportion to the samples of a step: the rule for
-    /// plain gradient descent (Goyal et al., 2017, [arXiv:1706.02677](https://arxiv.org/abs/1706.02677)).
+    /// Scales a learning rate that was tuned for `reference` samples in proportion to the samples of a step: `rate` x
+    /// samples / `reference`.
+    ///
+    /// This is the rule for plain gradient descent (Goyal et al., 2017,
+    /// [arXiv:1706.02677](https://arxiv.org/abs/1706.02677)).
     pub fn linear_rate(self, rate: f64, reference: usize) -> f64 {
         rate * self.samples() as f64 / reference as f64
     }
 
-    /// The same, scaled with the square root: the rule for Adam (Malladi et al., 2022,
-    /// [arXiv:2205.10287](https://arxiv.org/abs/2205.10287)).
+    /// Scales a learning rate that was tuned for `reference` samples with the square root of the samples of a step: `rate`
+    /// x sqrt(samples / `reference`).
+    ///
+    /// This is the rule for Adam (Malladi et al., 2022, [arXiv:2205.10287](https://arxiv.org/abs/2205.10287)).
     pub fn square_root_rate(self, rate: f64, reference: usize) -> f64 {
         rate * (self.samples() as f64 / reference as f64).sqrt()
     }
 }
 
-/// Steps see another number of samples than their schedule was made for, as they do when M changes and nothing else.
+/// A step's number of samples differs from the one for which its schedule was chosen.
+///
+/// This happens when M changes but the learning rate and the step counts do not. The message names the correction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchChange {
-    /// The samples for which learning rates and numbers of steps were chosen.
+    /// The samples per step for which the learning rate and the step counts were chosen.
     pub reference: usize,
-    /// The samples of a step.
+    /// The samples per step now.
     pub samples: usize,
 }
 
 impl BatchChange {
+    /// Returns the change from `reference` to `samples` samples per step, or `None` if they are equal.
     pub(crate) fn between(reference: usize, samples: usize) -> Option<Self> {
         (reference != samples).then_some(Self { reference, samples })
     }
@@ -85,10 +97,10 @@ impl fmt::Display for BatchChange {
         let factor = *samples as f64 / (*reference).max(1) as f64;
         write!(
             f,
-            "a step sees {samples} samples, but its schedule was chosen for {reference}: what counts steps, as warm-ups and \
-             decays do, now takes {factor:.3} times the samples, and the learning rate is for another batch; give numbers of \
-             steps by `EffectiveBatch::steps`, and multiply the learning rate by {:.3} (Adam) or {factor:.3} (plain gradient \
-             descent)",
+            "a step sees {samples} samples, but its schedule was chosen for {reference}: warm-ups and decays that are counted \
+             in steps now take {factor:.3} times the samples, and the learning rate is for another batch size; compute step \
+             counts with `EffectiveBatch::steps`, and multiply the learning rate by {:.3} (Adam) or {factor:.3} (plain \
+             gradient descent)",
             factor.sqrt(),
         )
     }
@@ -101,7 +113,7 @@ mod tests {
     const BATCH: EffectiveBatch = EffectiveBatch { micro_batch: 4, micro_batches: 8, replicas: 2 };
 
     #[test]
-    fn rates_follow_the_samples() {
+    fn learning_rates_scale_with_the_samples_per_step() {
         assert_eq!(BATCH.samples(), 64);
         assert_eq!(BATCH.linear_rate(0.1, 256), 0.025);
         assert_eq!(BATCH.square_root_rate(0.1, 256), 0.05);
@@ -109,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_m_is_told() {
+    fn a_changed_batch_size_is_reported_with_its_factors() {
         assert_eq!(BATCH.change_from(64), None);
         let change = EffectiveBatch { micro_batches: 32, ..BATCH }.change_from(64).unwrap();
         assert_eq!(change, BatchChange { reference: 64, samples: 256 });

@@ -1,32 +1,34 @@
-//! How much a loss weighs, term by term.
+//! The weight of a loss: the number that its sum is divided by, for every term of the loss.
+//!
+//! Weights of micro-batches add up to the weight of the whole step, so that a mean is never taken of means.
 
 use std::fmt;
 
-/// How much the loss of some targets weighs: a number for every term of the loss, most often one.
+/// The weight of a micro-batch's loss: one number for every term of the loss, usually the number of unmasked targets.
 ///
-/// A loss of several terms, such as one over tokens and one over samples, has a weight for each: `[tokens, samples].into()`.
-/// Each term is divided by its own total over the whole step.
+/// Most losses have one term. A loss of several terms, such as one over tokens and one over samples, has a weight for
+/// each: `[tokens, samples].into()`. Each term is divided by its own total over the whole step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Weight(Vec<f64>);
 
 impl Weight {
-    /// The weight of each term.
+    /// Returns the weight of each term.
     pub fn terms(&self) -> &[f64] {
         &self.0
     }
 
-    /// Adds another one, term by term.
+    /// Adds another weight, term by term; missing terms count as 0.
     pub(crate) fn add(&mut self, other: &Self) {
         self.0.resize(self.0.len().max(other.0.len()), 0.0);
         self.0.iter_mut().zip(&other.0).for_each(|(sum, weight)| *sum += weight);
     }
 
-    /// Whether no term counts.
+    /// Whether the weight of every term is 0.
     pub(crate) fn is_zero(&self) -> bool {
         self.0.iter().all(|weight| *weight == 0.0)
     }
 
-    /// Sums of losses, each divided by the weight of its term; 0 where a term does not count.
+    /// Divides the loss sum of every term by the term's weight. A term returns 0 if its sum and its weight are both 0.
     pub(crate) fn divide(&self, sums: &[f64]) -> Vec<f64> {
         let each = sums.iter().zip(&self.0);
         each.map(|(sum, weight)| if *weight == 0.0 && *sum == 0.0 { 0.0 } else { sum / weight }).collect()

@@ -1,7 +1,15 @@
-//! The model and its data: what a user implements, and what flows through a pipeline.
+//! The model and its data: the traits that a user implements, and the values that flow through a pipeline.
 //!
-//! Defines stages and loss stages, the payloads that cross between stages, batches with their micro-batches, and the weight of a loss.
-//! Knows neither threads nor plans.
+//! Takes a user's modules, batches and seeds; returns validated micro-batches with their loss weights. Must not know
+//! workers, channels or plans.
+//!
+//! - `stage`: the traits of a stage and of the last stage, which computes the loss.
+//! - `payload`: the values that may cross a stage boundary.
+//! - `batch`: a batch, its split into micro-batches, and the errors of a batch that is rejected.
+//! - `loss_weight`: the divisor of a loss, term by term.
+//! - `effective_batch`: samples per step, and the learning rates and step counts that follow from them.
+//! - `replica`: the number of a data-parallel replica.
+//! - `seed`: initialisation of parameters from a seed.
 
 pub(crate) mod batch;
 pub(crate) mod effective_batch;

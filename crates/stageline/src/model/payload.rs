@@ -1,4 +1,4 @@
-//! What may cross a boundary between two stages.
+//! Payloads: the values made of tensors that may cross a boundary between two stages.
 
 use burn::tensor::kind::Basic;
 use burn::tensor::{Bool, Int, Tensor};
@@ -6,28 +6,29 @@ use burn::tensor::{Bool, Int, Tensor};
 /// A value made of tensors that may cross a boundary between stages, or enter the pipeline as part of a batch.
 ///
 /// Tensors of any rank and kind are payloads; so are tuples, arrays, `Vec`s and `Option`s of payloads, and structs for
-/// which [`payload!`](crate::model::payload!) was called. Float leaves carry gradients back; int and bool leaves do not.
+/// which [`payload!`](crate::model::payload!) was called. Gradients flow back through float tensors, and not through
+/// int and bool tensors.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot cross a stage boundary",
     note = "tensors, tuples, arrays, `Vec` and `Option` of payloads can; for a struct of payloads call \
             `stageline::payload!(Name {{ field, field }})`"
 )]
 pub trait Payload: Clone + Send + 'static {
-    /// Passes every tensor through `mapper`, always in the same order.
+    /// Replaces every tensor by the one that `mapper` returns for it, always in the same order.
     fn map<M: PayloadMapper>(self, mapper: &mut M) -> Self;
 }
 
-/// What is done to every tensor of a [`Payload`].
+/// A function on the tensors of a [`Payload`], with one method per kind of tensor.
 pub trait PayloadMapper {
-    /// A float leaf, of shape unknown.
+    /// Maps a float tensor of any shape.
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D>;
-    /// An int leaf.
+    /// Maps an int tensor of any shape.
     fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int>;
-    /// A bool leaf.
+    /// Maps a bool tensor of any shape.
     fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool>;
 }
 
-/// What its numbers take.
+/// Returns the bytes of a tensor's elements.
 pub(crate) fn bytes_of<const D: usize, K: Basic>(tensor: &Tensor<D, K>) -> u64 {
     (tensor.shape().num_elements() * tensor.dtype().size()) as u64
 }
@@ -88,7 +89,7 @@ tuple_payload!(A, B, C, D);
 tuple_payload!(A, B, C, D, E);
 tuple_payload!(A, B, C, D, E, F);
 
-/// Makes a struct of payloads a [`Payload`]. A forgotten field is a compile error.
+/// Implements [`Payload`] for a struct whose fields are payloads. A field that is not listed is a compile error.
 ///
 /// ```
 /// use burn::tensor::{Bool, Tensor};

@@ -1,45 +1,46 @@
-//! Which of several pipelines with one plan, among which a batch is divided.
+//! The number of a data-parallel replica, and how messages name its stages and micro-batches.
 
-/// A replica of a pipeline: its own stages, workers and channels, and its own part of every batch.
+/// A data-parallel replica of a pipeline: it has its own stages, workers and channels, and its own part of every batch.
 ///
-/// The stages of the first one have the optimizers, and are those of checkpoints and modules.
+/// All replicas follow one plan. Only the stages of replica 0 have optimizers, and checkpoints and returned modules are
+/// taken from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Replica {
-    /// Which one, from 0.
+    /// The number of this replica, from 0.
     pub index: usize,
-    /// How many there are.
+    /// R, the number of replicas.
     pub of: usize,
 }
 
 impl Default for Replica {
-    /// The only one.
+    /// Returns the replica of a pipeline that has only one.
     fn default() -> Self {
         Self { index: 0, of: 1 }
     }
 }
 
 impl Replica {
-    /// All of so many.
+    /// Returns all replicas of a pipeline that has `of` of them.
     pub(crate) fn all(of: usize) -> impl Iterator<Item = Self> {
         (0..of).map(move |index| Self { index, of })
     }
 
-    /// Whether its stages have the optimizers, and are those of checkpoints and modules.
+    /// Whether this is replica 0, whose stages have the optimizers and give the checkpoints and modules.
     pub(crate) fn is_first(self) -> bool {
         self.index == 0
     }
 
-    /// What messages call one of its stages.
+    /// Returns the name of one of the replica's stages for messages.
     pub(crate) fn stage(self, stage: usize) -> String {
         self.name(format!("stage {stage}"))
     }
 
-    /// What messages call one of its micro-batches.
+    /// Returns the name of one of the replica's micro-batches for messages.
     pub(crate) fn micro_batch(self, micro_batch: usize) -> String {
         self.name(format!("micro-batch {micro_batch}"))
     }
 
-    /// What messages call something of it: where there is only one, nobody asks which.
+    /// Returns `what`, followed by the replica's number if the pipeline has several replicas.
     pub(crate) fn name(self, what: String) -> String {
         if self.of > 1 { format!("{what} of replica {}", self.index) } else { what }
     }
@@ -50,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_replica_is_named_where_there_are_several() {
+    fn names_contain_the_replica_only_if_there_are_several() {
         let names: Vec<_> = Replica::all(2).map(|replica| replica.stage(3)).collect();
         assert_eq!(names, ["stage 3 of replica 0", "stage 3 of replica 1"]);
         assert_eq!(Replica::default().micro_batch(5), "micro-batch 5");

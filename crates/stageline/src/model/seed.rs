@@ -1,18 +1,21 @@
-//! Parameters from a seed, the same ones wherever the model is cut.
+//! Seeded initialisation: parameters depend on their layer's seed only, not on the partition of the model.
+//!
+//! burn draws lazy parameters at their first use, which may be on any thread. So initialisation materialises them at once.
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Bool, Device, Int, Tensor};
 use parking_lot::ReentrantMutex;
 
-/// burn's CPU backends draw from one random number generator for the whole process.
+/// Allows one seeded initialisation at a time, because burn's CPU backends share one random number generator in a process.
+/// It is reentrant, so that a seeded model may contain seeded layers.
 static DRAWING: ReentrantMutex<()> = ReentrantMutex::new(());
 
-/// Makes a module whose parameters depend on `seed` only: seeds the device, calls `init`, and makes every parameter
-/// exist before anything else can draw.
+/// Creates a module whose parameters depend on `seed` only: seeds the device, calls `init`, and materialises every
+/// parameter before other code can draw random numbers.
 ///
-/// Give every *layer* a seed of its own, so that its parameters do not depend on which layers are made before it.
-/// Random numbers that another thread draws outside this function meanwhile do disturb it, and so does a call within
-/// `init`, which seeds the device anew.
+/// Give every *layer* its own seed, so that its parameters do not depend on the layers that are created before it.
+/// Two things disturb the result: another thread that draws random numbers outside this function at the same time, and a
+/// nested call within `init`, which seeds the device again for everything that `init` draws after it.
 ///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::Device};
@@ -29,7 +32,7 @@ pub fn seeded<M: Module>(device: &Device, seed: u64, init: impl FnOnce() -> M) -
     module
 }
 
-/// Makes lazy parameters exist: burn draws them at their first use.
+/// Initialises lazy parameters now; burn would otherwise draw them at their first use.
 pub(crate) fn materialize<M: Module>(module: &M) {
     module.visit(&mut Touch);
 }

@@ -1,4 +1,4 @@
-//! A part of the model: what turns an input into an output, and the last one, which turns it into a loss.
+//! The traits of a model's parts: a stage maps an input to an output, and the last stage maps its input to a loss.
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -7,12 +7,12 @@ use crate::model::loss_weight::Weight;
 use crate::model::payload::Payload;
 use crate::threads::failure::BoxError;
 
-/// A part of the model that one device runs: any burn module with a forward.
+/// A part of the model that runs on one device: any burn module with a forward pass.
 ///
-/// Stages compose: a pair of stages is a stage, and so is a `Vec` of equal ones. A model is thus written as layers and
-/// cut where one likes.
+/// Stages compose: a pair of stages is a stage, and so is a `Vec` of stages of one type. So a model is written as layers
+/// and can be split between any two of them.
 ///
-/// Boundaries are checked by the compiler. Here the types match:
+/// The compiler checks the boundaries. Here the types match:
 ///
 /// ```
 /// # use burn::{module::Module, nn::Linear, tensor::Tensor};
@@ -46,7 +46,7 @@ use crate::threads::failure::BoxError;
 /// # }
 /// ```
 ///
-/// With all of that the same, a boundary from `Tensor<2>` to `Tensor<3>` is refused:
+/// With the same two stages, a boundary from `Tensor<2>` to `Tensor<3>` does not compile:
 ///
 /// ```compile_fail,E0271
 /// # use burn::{module::Module, nn::Linear, tensor::Tensor};
@@ -78,50 +78,54 @@ use crate::threads::failure::BoxError;
 /// # }
 /// ```
 pub trait Stage: Module + 'static {
-    /// What the stage takes from the stage before, or from the batch.
+    /// The value that the stage receives from the previous stage, or from the batch if it is the first one.
     type Input: Payload;
-    /// What the stage hands to the stage after it.
+    /// The value that the stage sends to the next stage.
     type Output: Payload;
 
-    /// The forward pass of one micro-batch.
+    /// Computes the forward pass of one micro-batch.
     fn forward(&self, input: Self::Input) -> Self::Output;
 
-    /// The forward pass of one micro-batch, where it can fail. Override it if it can; the error stops the step.
+    /// Computes the forward pass of one micro-batch, with an error that stops the step.
+    ///
+    /// Override it if the stage can fail; by default it calls [`forward`](Self::forward).
     ///
     /// # Errors
-    /// Whatever the stage says.
+    /// Returns the errors of the stage's own computation; the default has none.
     fn try_forward(&self, input: Self::Input) -> Result<Self::Output, BoxError> {
         Ok(self.forward(input))
     }
 }
 
-/// The last part of the model, which turns its input and the targets into a loss.
+/// The last stage of the model, which computes the loss from its input and the targets.
 ///
-/// A loss is the *sum* over the targets that count, never their mean: the pipeline divides once, by the weight of the
-/// whole step, so that uneven and masked micro-batches are exact. A loss of several terms, each over targets of its own, has a
-/// sum and a weight for each; the pipeline divides each by its own total, and adds them up.
+/// A loss is the *sum* over the unmasked targets, never their mean: the pipeline divides once, by the weight of the whole
+/// step, so that uneven and masked micro-batches are exact. A loss may have several terms, each over its own targets. Each
+/// term has a sum and a weight; the pipeline divides each sum by the term's total weight, and adds the terms.
 pub trait LossStage: Module + 'static {
-    /// What the stage takes from the stage before, or from the batch.
+    /// The value that the stage receives from the previous stage, or from the batch if it is the first one.
     type Input: Payload;
-    /// What the loss compares with; it comes from the batch.
+    /// The targets of the loss, which come from the batch.
     type Target: Payload;
 
-    /// The sum of the losses of one micro-batch, of shape `[1]`; for a loss of several terms the sum of each, with whatever
-    /// factor it has, of shape `[terms]`.
+    /// Computes the sum of the losses of one micro-batch, of shape `[1]`.
+    ///
+    /// A loss of several terms returns the sum of each term, multiplied by the term's factor, of shape `[terms]`.
     fn loss(&self, input: Self::Input, target: Self::Target) -> Tensor<1>;
 
-    /// The same, where it can fail. Override it if it can; the error stops the step.
+    /// Computes the loss sums of one micro-batch, with an error that stops the step.
+    ///
+    /// Override it if the stage can fail; by default it calls [`loss`](Self::loss).
     ///
     /// # Errors
-    /// Whatever the stage says.
+    /// Returns the errors of the stage's own computation; the default has none.
     fn try_loss(&self, input: Self::Input, target: Self::Target) -> Result<Tensor<1>, BoxError> {
         Ok(self.loss(input, target))
     }
 
-    /// How much the loss of these targets weighs, as a number for each term: most often the number of targets that are not
-    /// masked.
+    /// Returns the weight of the loss of these targets, one number per term: usually the number of unmasked targets.
     ///
-    /// It is asked before the first forward of a step and depends on the targets only.
+    /// The pipeline calls it before the first forward of a step, so it depends on the targets only.
     fn weight(target: &Self::Target) -> Weight;
 }
 

@@ -1,16 +1,29 @@
-//! Layers whose backward is split: the gradient of the input at once, those of the weights when the plan says.
+//! Layers whose backward splits into an input gradient and weight gradients, and functions that mark blocks for
+//! recomputation.
 //!
-//! They have the parameters of burn's layers, from which they are made, and in a pipeline and out of it the same bits: a linear
-//! layer takes inputs of more than two dimensions as rows, which makes one product of what would be one for every batch. In a plan
-//! with split backwards, whatever else a stage is made of has all its gradients at once, and the second half is then shorter
-//! (Qi et al., 2023, *Zero Bubble Pipeline Parallelism*, [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)).
-//! Their backward is split, and [`block`] and [`selective`] compute again, on the backends that this crate is built with: on CPUs,
-//! and on NVIDIA GPUs, where nothing of it has run yet. What is one operation instead of many is so on both.
+//! A split layer computes the gradient of its input at once and those of its weights when the plan says, so that a plan
+//! can fill bubbles with weight gradients (Qi et al., 2023, *Zero Bubble Pipeline Parallelism*,
+//! [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)). Other layers of a stage compute all their gradients in the
+//! first half of a split backward, which leaves less work for the second half.
 //!
-//! Weights that a stage uses three times or more, in such layers and by themselves, are the exception to the same bits: with split
-//! backwards their gradients are added up in another order.
+//! - **Parameters**: [`Linear`], [`Embedding`] and [`LayerNorm`] have the parameters of burn's layers and are made from
+//!   burn's layers or their configuration.
+//! - **Bits**: a layer gives the same bits inside and outside a pipeline. The exception is a weight that a stage uses
+//!   three times or more, both in split layers and directly: with split backwards its gradients are added in another
+//!   order.
+//! - **Backends**: split backwards, [`block`], [`selective`] and the operations that replace several of burn's run on
+//!   CPUs and on NVIDIA GPUs, if the crate is built with the backend. The GPU code has run on an emulated GPU only.
+//! - **Custom layers**: the `Backward` of a burn operation (burn's feature `extension`) passes its weight gradients to
+//!   [`put_off`] as a [`Deferred`].
 //!
-//! A layer of one's own is an operation of burn's (`Backward`, its feature `extension`) that leaves a [`Deferred`] by [`put_off`].
+//! Inputs are burn modules and tensors; outputs are tensors and deferred gradients. This folder must not know stages,
+//! plans or channels.
+//!
+//! - `layers`: the layers and the functions without parameters.
+//! - `kernels`: the operations of these layers, computed in one piece on a backend.
+//! - `autograd`: split backwards, recomputation and our operations in burn's graphs.
+//! - `forward`: facts about the running forward, kept for each thread.
+//! - `params`: the parameters of a module, found, read and replaced.
 
 pub(crate) mod autograd;
 pub(crate) mod forward;
@@ -38,7 +51,8 @@ mod tests {
         tensor.into_data().iter::<f32>().map(f32::to_bits).collect()
     }
 
-    /// Output, gradient of the input, and gradients of the weights.
+    /// Returns the bits of the output and of the gradients of the input, the weight and the bias, whole or split
+    /// (`halves`).
     fn linear<const D: usize>(
         run: impl Fn(Tensor<D>) -> Tensor<D>,
         (weight, bias): (&Param<Tensor<2>>, Option<&Param<Tensor<1>>>),
@@ -56,7 +70,7 @@ mod tests {
         let to_input = input.grad_remove(&mut gradients).unwrap();
         let mut sum = Sum::new(GradientsParams::new(), None);
         if halves {
-            assert!(weight.val().grad(&gradients).is_none(), "it waits");
+            assert!(weight.val().grad(&gradients).is_none(), "the weight gradient must be deferred");
             deferred.into_iter().for_each(|deferred| deferred.add_to(&mut sum));
         } else {
             sum.add(weight.id, weight.val().grad_remove(&mut gradients).unwrap());
@@ -69,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_linear_layer_is_that_of_burn_to_the_bit_whole_and_in_halves() {
+    fn linear_gives_burns_bits_with_whole_and_split_backward() {
         let device = Device::flex();
         for bias in [false, true] {
             let theirs = LinearConfig::new(5, 3).with_bias(bias).init(&device.clone().autodiff());
@@ -88,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parameters_of_a_layer_norm_wait_and_are_the_same_bits() {
+    fn deferred_layer_norm_gradients_have_the_bits_of_a_whole_backward() {
         let device = Device::flex();
         let norm = LayerNorm::init(&LayerNormConfig::new(7), &device.clone().autodiff());
         let (gamma, beta) = (norm.gamma.id, norm.beta.as_ref().unwrap().id);
@@ -100,13 +114,13 @@ mod tests {
         let whole = GradientsParams::from_grads(root().backward(), &norm);
         let root = root();
         let (gradients, deferred) = collect(std::iter::empty().collect(), || root.backward());
-        assert!(norm.gamma.val().grad(&gradients).is_none() && deferred.len() == 1, "they wait");
+        assert!(norm.gamma.val().grad(&gradients).is_none() && deferred.len() == 1, "both gradients must be deferred");
         let mut sum = Sum::new(GradientsParams::new(), None);
         deferred.into_iter().for_each(|deferred| deferred.add_to(&mut sum));
         for id in [gamma, beta] {
             assert_eq!(bits(sum.gradients.get::<1>(id).unwrap()), bits(whole.get::<1>(id).unwrap()));
         }
-        // Of one that is frozen there is nothing to wait for.
+        // A frozen parameter has no gradient to defer.
         let mut frozen = norm.clone();
         frozen.beta = frozen.beta.map(Param::no_grad);
         let root = frozen.forward(rows.autodiff()).sum();
@@ -114,9 +128,9 @@ mod tests {
         assert_eq!(deferred.into_iter().map(|deferred| deferred.ids).collect::<Vec<_>>(), [vec![gamma]]);
     }
 
-    /// Its products, and the sums of its backward, beside the same in f64 one after the other.
+    /// Compares a linear layer's output and gradients in f32 with plain loops over the definition in f64.
     #[test]
-    fn a_linear_layer_is_near_its_definition_in_f64() {
+    fn linear_is_close_to_its_definition_in_f64() {
         const ROWS: usize = 37;
         const INPUTS: usize = 65;
         const OUTPUTS: usize = 19;
@@ -128,8 +142,8 @@ mod tests {
         let bias = layer.bias.as_ref().unwrap();
         let (x, w, g) = (numbers(input.clone()), numbers(layer.weight.val().inner()), numbers(upstream.clone()));
         let b: Vec<_> = bias.val().inner().into_data().iter::<f64>().collect();
-        let matrix = |rows: usize, columns: usize, of: &dyn Fn(usize, usize) -> f64| {
-            (0..rows * columns).map(|at| of(at / columns, at % columns)).collect::<Vec<_>>()
+        let matrix = |rows: usize, columns: usize, element: &dyn Fn(usize, usize) -> f64| {
+            (0..rows * columns).map(|at| element(at / columns, at % columns)).collect::<Vec<_>>()
         };
         let output = matrix(ROWS, OUTPUTS, &|row, column| {
             b[column] + (0..INPUTS).map(|k| x[row * INPUTS + k] * w[k * OUTPUTS + column]).sum::<f64>()
@@ -153,13 +167,13 @@ mod tests {
         let mut gradients = (found * upstream.autodiff()).sum().backward();
         near(numbers(leaf.grad_remove(&mut gradients).unwrap()), &to_input, "gradient of the input");
         near(numbers(layer.weight.val().grad_remove(&mut gradients).unwrap()), &to_weight, "gradient of the weight");
-        let of_bias = bias.val().grad_remove(&mut gradients).unwrap();
-        near(of_bias.into_data().iter::<f64>().collect(), &to_bias, "gradient of the bias");
+        let bias_gradient = bias.val().grad_remove(&mut gradients).unwrap();
+        near(bias_gradient.into_data().iter::<f64>().collect(), &to_bias, "gradient of the bias");
     }
 
-    /// What it has no input for, is the bias.
+    /// A linear layer with 0 inputs returns its bias for every row.
     #[test]
-    fn a_linear_layer_without_features_is_its_bias() {
+    fn linear_without_inputs_returns_its_bias() {
         let device = Device::flex();
         let bias = Tensor::<1>::from_floats([1.0, 2.0], &device).autodiff();
         let layer = Linear {
@@ -171,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn an_embedding_is_that_of_burn_to_the_bit_whole_and_in_halves() {
+    fn embedding_gives_burns_bits_with_whole_and_split_backward() {
         let device = Device::flex();
         let theirs = EmbeddingConfig::new(6, 4).init(&device.clone().autodiff());
         let ours = Embedding::from(theirs.clone());
@@ -183,26 +197,26 @@ mod tests {
         assert_eq!(bits(whole), bits(expected.clone()));
         let root = square(ours.forward(indices));
         let (gradients, deferred) = collect(std::iter::empty().collect(), || root.backward());
-        assert!(ours.weight.val().grad(&gradients).is_none(), "it waits");
+        assert!(ours.weight.val().grad(&gradients).is_none(), "the gradient of the table must be deferred");
         let mut sum = Sum::new(GradientsParams::new(), None);
         deferred.into_iter().for_each(|deferred| deferred.add_to(&mut sum));
         assert_eq!(bits(sum.gradients.remove::<2>(id).unwrap()), bits(expected));
     }
 
     #[test]
-    fn what_is_taken_of_an_embedding_often_counts_every_time_in_half_precision() {
+    fn embedding_sums_a_frequent_index_exactly_in_half_precision() {
         let device = Device::flex();
         let table = Tensor::<2>::zeros([2, 1], &device).cast(FloatDType::BF16);
         let layer = Embedding { weight: Param::from_tensor(table.autodiff().require_grad()) };
         let indices = Tensor::<2, Int>::ones([8, 125], &device).autodiff();
         let gradients = layer.forward(indices).sum().backward();
         let found = layer.weight.val().grad(&gradients).unwrap();
-        // One after the other in bf16, it would be 256.
+        // Adding 1000 ones one by one in bf16 would stop at 256, because 256 + 1 rounds to 256.
         assert_eq!(found.into_data().iter::<f32>().collect::<Vec<_>>(), [0.0, 1000.0]);
     }
 
     #[test]
-    fn with_burns_own_checkpointing_layers_are_burns() {
+    fn burns_gradient_checkpointing_disables_split_backward() {
         let device = Device::flex().autodiff().gradient_checkpointing();
         let layer = Linear::from(LinearConfig::new(5, 3).init(&device));
         let root = layer.forward(Tensor::<2>::ones([2, 5], &device).require_grad()).sum();
@@ -211,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_exempt_or_frozen_does_not_wait() {
+    fn exempt_and_frozen_weights_are_not_deferred() {
         let device = Device::flex().autodiff();
         let layer = Linear::from(LinearConfig::new(5, 3).init(&device));
         let run = |layer: &Linear| {

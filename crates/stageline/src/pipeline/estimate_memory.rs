@@ -12,7 +12,7 @@ use crate::model::batch::{Batch, MicroBatches};
 use crate::model::payload::Payload;
 use crate::nn::autograd::recompute::Recompute;
 use crate::pipeline::Pipeline;
-use crate::pipeline::workers::pass::Ended;
+use crate::pipeline::workers::Ended;
 use crate::recording::Clock;
 use crate::runner::pass::Pass;
 use crate::threads::cores::KernelThreads;
@@ -121,20 +121,20 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     }
 
     fn rehearsed(&mut self, batch: MicroBatches<In, Target>) -> Result<Option<(MemoryEstimate, Duration)>, Ended> {
-        self.begin(During::Rehearsal { steps: self.steps });
+        self.workers.begin(During::Rehearsal { steps: self.done.steps });
         let plan = Arc::new(self.plan.rehearsal());
-        let turns = Turns::of_replicas(self.streams.iter().map(|streams| (&*plan, streams)));
+        let turns = Turns::of_replicas(self.transfers.streams.iter().map(|streams| (&*plan, streams)));
         let contexts = self.contexts_in_turns(batch.weights.divided(MICRO_BATCHES), &batch.weights.total, &turns);
         let asked = self.asked(&contexts, Pass::Train).into_iter();
         let synchronised = |asked| Asked { plan: Arc::clone(&plan), clock: Clock::Synchronised, ..asked };
-        self.run(&batch, asked.map(synchronised).collect())?;
-        self.conclude(Verdict::Rehearse { examine: self.stepping.flush.health_every > 0 })?;
-        let mut rows = self.recorded()?;
+        self.workers.run(&batch, asked.map(synchronised).collect())?;
+        self.workers.conclude(Verdict::Rehearse { examine: self.stepping.flush.health_every > 0 })?;
+        let mut rows = self.workers.recorded()?;
         rows.truncate(self.plan().workers());
-        let (stepped, groups) = (self.optimizer_steps > 0, self.groups);
-        let buffer = self.workers.iter().map(|worker| worker.packing_buffer).max().unwrap_or(0);
-        let (threads, rollback) = (KernelThreads { cores: self.cores, buffer }, self.stepping.rollback);
-        let (stages, elsewhere) = (&self.stages[0], &self.stages[1..]);
+        let (stepped, groups) = (self.done.optimizer_steps > 0, self.sizes.groups);
+        let buffer = self.workers.packing_buffer();
+        let (threads, rollback) = (KernelThreads { cores: self.sizes.cores, buffer }, self.stepping.rollback);
+        let (stages, elsewhere) = (&self.sizes.stages[0], &self.sizes.stages[1..]);
         let rehearsal =
             Rehearsal { plan: self.plan().clone(), stages, elsewhere, groups, threads, rollback, stepped, rows };
         let backwards = rehearsal.backwards();

@@ -6,7 +6,7 @@ use crate::model::batch::{Batch, MicroBatches};
 use crate::model::loss_weight::Weight;
 use crate::model::payload::Payload;
 use crate::pipeline::Pipeline;
-use crate::pipeline::workers::pass::Ended;
+use crate::pipeline::workers::Ended;
 use crate::update::flush::Verdict;
 use crate::update::parameter_gradient::ParameterGradient;
 
@@ -42,7 +42,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// What these pieces give, which must be as many as a step has, with losses divided by this.
     pub(crate) fn probe(&mut self, batch: MicroBatches<In, Target>, divisor: &Weight) -> Result<Probe, StepError> {
         self.running()?;
-        self.begin(During::Step(self.steps));
+        self.workers.begin(During::Step(self.done.steps));
         let scaler = self.stepping.scaler;
         let probe = self.probed(batch, divisor);
         self.stepping.scaler = scaler;
@@ -54,16 +54,16 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             let contexts = self.contexts(&batch.weights, divisor);
             let sums = self.sums(&batch, &contexts)?;
             let Some(scaling) = sums.scaling(self.stepping.flush) else {
-                self.conclude(Verdict::Skip)?;
-                self.recorded()?;
+                self.workers.conclude(Verdict::Skip)?;
+                self.workers.recorded()?;
                 let culprit = self.inspect(&batch, &contexts)?;
                 if self.back_off(culprit) {
                     continue;
                 }
-                return Err(Ended::ByCaller(StepError::NonFinite { step: self.steps, culprit }));
+                return Err(Ended::ByCaller(StepError::NonFinite { step: self.done.steps, culprit }));
             };
-            let concluded = self.conclude(Verdict::Show { scaling })?;
-            self.recorded()?;
+            let concluded = self.workers.conclude(Verdict::Show { scaling })?;
+            self.workers.recorded()?;
             let gradients = concluded.into_iter().flat_map(|stage| stage.conclusion.gradients).collect();
             return Ok(Probe { gradients, losses: sums.losses, weight: batch.weights.total });
         }

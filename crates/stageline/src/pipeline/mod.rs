@@ -1,139 +1,162 @@
-//! The caller's handle: what is asked of a pipeline.
+//! The pipeline: the caller's handle, through which steps, evaluations and checkpoints are asked for.
 //!
-//! - `train`: a step; `steps`: one after the other; `probe`: gradients without a step; `rehearse`: what a step will hold.
-//! - `pass`: what both ask of the workers; `look`: waiting for them; `hosts`: those that are lost; `start` and `end`: of its threads.
+//! - `train`: one step; `overlapped_steps`: steps that overlap; `gradients`: the gradients of a batch without a step.
+//! - `estimate_memory`: the memory that a step will need; `checkpoint`: the state to resume from.
+//! - `passes`: what all stages are told of a pass; `workers`: the threads that run it.
+//! - `report`: what a step returns; `modules`: the trained modules, at the end.
 
 mod checkpoint;
 mod estimate_memory;
 mod gradients;
 pub(crate) mod modules;
 mod overlapped_steps;
+mod passes;
 pub(crate) mod report;
 mod train;
-mod workers;
+pub(crate) mod workers;
 
-use std::cell::Cell;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use burn::tensor::Device;
 use stageline_schedule::{Checked, Plan};
 
 pub(crate) use self::gradients::Probe;
 pub use self::overlapped_steps::Steps;
-pub(crate) use self::workers::start::{BatchInput, Common, Prepared};
+use self::workers::{Ended, Prepared, Workers};
 use crate::failure::activity::During;
+use crate::failure::build_error::BuildError;
 use crate::failure::step_error::StepError;
-use crate::failure::stop::Stop;
-use crate::failure::watchdog::{ProgressBoard, Watchdog};
+use crate::failure::watchdog::Watchdog;
 use crate::memory::rehearsal::Parameters;
 use crate::model::batch::{Batch, BatchError, MicroBatches};
 use crate::model::loss_weight::Weight;
 use crate::model::payload::Payload;
-use crate::model::replica::Replica;
 use crate::nn::autograd::recompute::Recompute;
 use crate::pipeline::modules::Modules;
 use crate::pipeline::report::{EvalReport, StepReport};
+use crate::pipeline::workers::Replicated;
 use crate::recording::Clock;
-use crate::runner::Runner;
-use crate::state::layout::{Layout, StageState};
+use crate::state::layout::Layout;
 use crate::threads::cores::Cores;
-use crate::threads::{JoinHandle, Receiver, Sender};
 use crate::transfer::order::Turns;
-use crate::update::flush::{FlushConfig, Outcome, Rollback, Verdict};
+use crate::update::flush::{FlushConfig, Rollback};
 use crate::update::loss_scale::Scaler;
-use crate::worker::messages::{Command, Recorded, Stepped};
 
 /// A model on its stages' devices and threads, ready to train.
 ///
-/// It is made by [`Pipeline::builder`]. Dropping it ends its threads.
+/// [`Pipeline::builder`] makes it, and dropping it ends its threads.
 pub struct Pipeline<In: Payload, Target: Payload> {
-    /// Of every replica.
+    /// The plan that every replica follows.
     plan: Arc<Checked>,
-    doors: Vec<BatchInput<In, Target>>,
+    workers: Workers<In, Target>,
     weight: fn(&Target) -> Weight,
-    /// Those of one replica after those of another.
-    workers: Vec<WorkerHandle>,
-    finished: Receiver<Outcome>,
-    stepped: Receiver<Stepped>,
-    recorded: Receiver<Recorded>,
-    saved: Receiver<StageState>,
-    stop: Arc<Stop>,
     stepping: Stepping,
-    /// The communication stream of each replica's stages' devices, where transfers are ordered.
-    streams: Vec<Vec<Option<usize>>>,
-    /// Of training passes, of each replica.
-    turns: Vec<Arc<Turns>>,
-    /// The longest thing that a worker did in any step.
-    longest: Duration,
-    /// How many steps are done, those that were skipped included.
-    steps: usize,
-    optimizer_steps: u64,
-    /// After how many steps the last checkpoint was taken, or restored.
-    last_checkpoint: Option<usize>,
-    /// Whether a step is not over, of which nobody knows any more if it is still so when something else is asked for.
-    is_in_flight: bool,
-    /// Why the pipeline stopped, if nobody was there to be told.
-    unsaid: Option<StepError>,
-    /// When the last step ended.
-    last_end: Instant,
-    /// Whether the last step was none to put right: the next may be made ahead of its verdict.
-    as_assumed: bool,
-    /// What its tensors are called.
+    transfers: TransferOrder,
+    done: Done,
+    overlap: Overlap,
+    /// The names of all tensors.
     layout: Layout,
-    /// Each stage's parameters, and where they are, by replica.
-    stages: Vec<Vec<(Device, Parameters)>>,
-    /// In how many groups gradients are summed.
-    groups: usize,
-    cores: Cores,
-    /// Whether the watchdog has warned of what the workers were last asked for.
-    warned: Cell<bool>,
-    /// After how many floors of the watchdog, in which nothing began, hosts were asked whether they are there.
-    asked: Cell<u32>,
-    /// What the workers were last asked for, and when.
-    during: During,
-    began: Instant,
-    /// The stages of the first replica, once their workers have ended.
-    ended: Vec<Box<dyn Runner>>,
-    /// Stages on hosts that do not answer any more.
-    out_of_reach: Vec<usize>,
+    sizes: Sizes,
 }
 
-/// How steps are made.
+/// The order of transfers, for each replica.
+struct TransferOrder {
+    /// The communication stream of each stage's device, where transfers are ordered.
+    streams: Vec<Vec<Option<usize>>>,
+    /// The turns of a training pass.
+    turns: Vec<Arc<Turns>>,
+}
+
+/// How far the training is.
+struct Done {
+    /// The number of steps, skipped ones included.
+    steps: usize,
+    optimizer_steps: u64,
+    /// The number of steps after which the last checkpoint was taken or restored.
+    last_checkpoint: Option<usize>,
+}
+
+/// The state between one step and the next, where steps may overlap.
+struct Overlap {
+    /// Whether a step is in flight. If it still is when something else is asked for, nobody waits for it any more.
+    is_in_flight: bool,
+    /// The error that stopped the pipeline while nobody waited for it.
+    error: Option<StepError>,
+    /// When the last step ended.
+    last_end: Instant,
+    /// Whether the last verdict was the assumed one; only then may the next step run ahead of its verdict.
+    as_assumed: bool,
+}
+
+/// What an estimate of memory is made from.
+struct Sizes {
+    /// The device and the parameters of each stage, by replica.
+    stages: Vec<Vec<(Device, Parameters)>>,
+    /// The number of groups in which gradients are summed.
+    groups: usize,
+    cores: Cores,
+}
+
+/// What replicas have in common.
+pub(crate) struct Common<Target> {
+    pub(crate) plan: Arc<Checked>,
+    pub(crate) weight: fn(&Target) -> Weight,
+    /// The number of groups in which gradients are summed.
+    pub(crate) groups: usize,
+    pub(crate) cores: Cores,
+    pub(crate) stepping: Stepping,
+    pub(crate) layout: Layout,
+    pub(crate) watchdog: Option<Watchdog>,
+}
+
+/// The settings of steps.
 pub(crate) struct Stepping {
     pub(crate) scaler: Scaler,
-    /// Samples a step, until it was told that there are others.
+    /// The samples per step for which the settings were tuned, until a warning has said that there are others.
     pub(crate) tuned_for: Option<usize>,
     pub(crate) flush: FlushConfig,
-    /// Every how many steps actions are synchronised with their devices; 0 is never.
+    /// The interval of steps in which actions are synchronised with their devices; 0 if none are.
     pub(crate) synchronise_every: usize,
     pub(crate) rollback: Rollback,
-    pub(crate) watchdog: Option<Watchdog>,
-    /// By stage.
+    /// What each stage recomputes.
     pub(crate) recompute: Arc<[Recompute]>,
 }
 
 impl Stepping {
-    /// Whose time a step is recorded in.
+    /// The clock by which a step is recorded.
     pub(crate) fn clock(&self, step: usize) -> Clock {
         let synchronised = self.synchronise_every > 0 && step.is_multiple_of(self.synchronise_every);
         if synchronised { Clock::Synchronised } else { Clock::Host }
     }
 }
 
-struct WorkerHandle {
-    replica: Replica,
-    commands: Sender<Command>,
-    verdicts: Sender<Verdict>,
-    thread: JoinHandle<Vec<Box<dyn Runner>>>,
-    post: ProgressBoard,
-    /// How many events there are in a step, or in a rehearsal.
-    events: usize,
-    /// Bytes of the buffer for products of each of its kernel threads.
-    packing_buffer: u64,
-}
-
 impl<In: Payload, Target: Payload> Pipeline<In, Target> {
+    /// Starts the workers of all replicas.
+    pub(crate) fn start(prepared: Vec<Prepared<In, Target>>, common: Common<Target>) -> Result<Self, BuildError> {
+        let Common { plan, weight, groups, cores, stepping, layout, watchdog } = common;
+        let turns = Turns::of_replicas(prepared.iter().map(|replica| (&*plan, &replica.streams)));
+        let (mut replicas, mut streams, mut stages) = (Vec::new(), Vec::new(), Vec::new());
+        for Prepared { input, runners, streams: of_stages, stages: known } in prepared {
+            let devices = known.iter().map(|(device, _)| device.clone()).collect();
+            replicas.push(Replicated { input, runners, devices });
+            streams.push(of_stages);
+            stages.push(known);
+        }
+        let of_one = cores.of_one(replicas.len() * plan.plan().workers());
+        Ok(Self {
+            workers: Workers::start(replicas, &plan, of_one, watchdog)?,
+            plan,
+            weight,
+            stepping,
+            transfers: TransferOrder { streams, turns },
+            done: Done { steps: 0, optimizer_steps: 0, last_checkpoint: None },
+            overlap: Overlap { is_in_flight: false, error: None, last_end: Instant::now(), as_assumed: true },
+            layout,
+            sizes: Sizes { stages, groups, cores },
+        })
+    }
+
     /// The plan of a step, which every replica follows.
     pub fn plan(&self) -> &Plan {
         self.plan.plan()
@@ -147,7 +170,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
 
     /// R: how many replicas there are.
     pub fn replicas(&self) -> usize {
-        self.doors.len()
+        self.workers.replicas()
     }
 
     /// The micro-batches of a step, of all replicas.
@@ -172,7 +195,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// [`into_modules`](Self::into_modules) gives the modules back.
     pub fn step(&mut self, batch: Batch<In, Target>) -> Result<StepReport, StepError> {
         self.running()?;
-        self.begin(During::Step(self.steps));
+        self.workers.begin(During::Step(self.done.steps));
         match self.micro_batches(batch) {
             Err(BatchError::NoWeight) => self.pass_over().map_err(|ended| self.end(ended)),
             cut => self.train(cut?).map_err(|ended| self.end(ended)),
@@ -192,22 +215,38 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// Ends the threads and gives the modules back, with autodiff, as the last step left them.
     pub fn into_modules(mut self) -> Modules {
         self.finish();
-        Modules::new(std::mem::take(&mut self.ended), self.plan().stages())
+        Modules::new(self.workers.take_stages(), self.plan().stages())
     }
 
-    /// What is asked of the workers from now on.
-    fn begin(&mut self, during: During) {
-        (self.during, self.began) = (during, Instant::now());
-        self.warned.set(false);
+    /// Stops and joins every worker, and returns the one root cause.
+    pub(crate) fn end(&mut self, ended: Ended) -> StepError {
+        self.workers.end(ended, self.done.last_checkpoint)
+    }
+
+    /// Ends the threads. Workers in the middle of a step may wait for each other, so they are stopped first.
+    fn finish(&mut self) {
+        if self.overlap.is_in_flight {
+            self.abandon();
+        }
+        self.workers.join(None);
     }
 
     fn running(&mut self) -> Result<(), StepError> {
-        if self.is_in_flight {
+        if self.overlap.is_in_flight {
             self.abandon();
         }
-        if let Some(error) = self.unsaid.take() {
+        if let Some(error) = self.overlap.error.take() {
             return Err(error);
         }
-        if self.workers.is_empty() { Err(StepError::Stopped { during: self.during }) } else { Ok(()) }
+        match self.workers.running() {
+            0 => Err(StepError::Stopped { during: self.workers.during() }),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl<In: Payload, Target: Payload> Drop for Pipeline<In, Target> {
+    fn drop(&mut self) {
+        self.finish();
     }
 }

@@ -9,7 +9,7 @@ use crate::model::payload::Payload;
 use crate::pipeline::Pipeline;
 use crate::pipeline::report::StepReport;
 use crate::pipeline::train::Begun;
-use crate::pipeline::workers::pass::Ended;
+use crate::pipeline::workers::Ended;
 use crate::update::flush::{Flush, Rollback};
 
 impl<In: Payload, Target: Payload> Pipeline<In, Target> {
@@ -91,17 +91,17 @@ impl<In: Payload, Target: Payload, I: Iterator<Item = Batch<In, Target>>> Steps<
         self.pipeline.running()?;
         // The reduction of every step waits for all replicas.
         let can_be_undone = self.pipeline.stepping.rollback == Rollback::Kept;
-        let ahead = self.pipeline.replicas() == 1 && can_be_undone && self.pipeline.as_assumed && {
+        let ahead = self.pipeline.replicas() == 1 && can_be_undone && self.pipeline.overlap.as_assumed && {
             self.look();
             matches!(self.next, Some(Ok(_)))
         };
-        self.pipeline.begin(During::Step(self.pipeline.steps));
+        self.pipeline.workers.begin(During::Step(self.pipeline.done.steps));
         let batch = match batch {
             Ok(batch) => batch,
             Err(BatchError::NoWeight) => return Err(StepOver::Passed(Box::new(self.pipeline.pass_over()?))),
             Err(error) => return Err(StepOver::Failed(error.into())),
         };
-        let assumed = self.pipeline.stepping.flush.assumed(self.pipeline.steps);
+        let assumed = self.pipeline.stepping.flush.assumed(self.pipeline.done.steps);
         let flush = if ahead { Flush::Ahead(assumed) } else { Flush::Together };
         self.now = Some(self.pipeline.launch(batch, flush)?);
         Ok(())
@@ -125,10 +125,10 @@ impl<In: Payload, Target: Payload, I: Iterator<Item = Batch<In, Target>>> Steps<
         self.begin_behind()?;
         let Some(now) = &self.now else { return Ok(None) };
         // The watchdog is not for who makes the batches.
-        self.pipeline.begin(During::Step(self.pipeline.steps));
+        self.pipeline.workers.begin(During::Step(self.pipeline.done.steps));
         let report = self.pipeline.complete(now, self.behind.is_some())?;
         self.now = self.behind.take();
-        if !self.pipeline.as_assumed {
+        if !self.pipeline.overlap.as_assumed {
             self.next = self.now.take().map(|void| Ok(void.into_batch())).or(self.next.take());
         }
         Ok(Some(report))

@@ -10,7 +10,7 @@ use crate::model::effective_batch::BatchChange;
 use crate::model::payload::Payload;
 use crate::pipeline::Pipeline;
 use crate::pipeline::report::{LossTerm, StageReport, StepReport, Update};
-use crate::pipeline::workers::pass::{Ended, terms, total_loss};
+use crate::pipeline::workers::{Ended, terms, total_loss};
 use crate::recording::Recording;
 use crate::recording::events::{Event, busy};
 use crate::runner::pass::{Context, Pass};
@@ -74,8 +74,9 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// A step with a batch that weighs nothing.
     pub(crate) fn pass_over(&mut self) -> Result<StepReport, Ended> {
         let (plan, loss_scale) = (self.plan(), self.stepping.scaler.scale());
-        let (stages, events) = (vec![StageReport::default(); plan.stages()], vec![Vec::new(); self.workers.len()]);
-        let (terms, reductions, health, step, took) = (Vec::new(), 0, Vec::new(), self.steps, self.began.elapsed());
+        let (stages, events) = (vec![StageReport::default(); plan.stages()], vec![Vec::new(); self.workers.running()]);
+        let (terms, reductions, health, step, took) =
+            (Vec::new(), 0, Vec::new(), self.done.steps, self.workers.began().elapsed());
         let update = Update::NoWeight;
         self.over(step, update)?;
         Ok(self.report(Concluded { step, loss_scale, terms, stages, reductions, health, update, events, took }))
@@ -85,25 +86,25 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     pub(crate) fn launch(&mut self, batch: MicroBatches<In, Target>, flush: Flush) -> Result<Begun<In, Target>, Ended> {
         self.warn_of_change(batch.weights.all_samples());
         let contexts = self.contexts(&batch.weights, &batch.weights.total);
-        self.start_on(Begun { batch, contexts, flush, began: self.began, behind: false })
+        self.start_on(Begun { batch, contexts, flush, began: self.workers.began(), behind: false })
     }
 
     /// Asks all workers for the step behind the next one, on which they are.
     pub(crate) fn launch_behind(&mut self, batch: MicroBatches<In, Target>) -> Result<Begun<In, Target>, Ended> {
         self.warn_of_change(batch.weights.all_samples());
         let contexts = self.contexts_behind(&batch.weights);
-        let flush = Flush::Ahead(self.stepping.flush.assumed(self.steps + 1));
+        let flush = Flush::Ahead(self.stepping.flush.assumed(self.done.steps + 1));
         self.start_on(Begun { batch, contexts, flush, began: Instant::now(), behind: true })
     }
 
     fn start_on(&mut self, begun: Begun<In, Target>) -> Result<Begun<In, Target>, Ended> {
-        self.is_in_flight = true;
+        self.overlap.is_in_flight = true;
         let Begun { flush, began, behind, .. } = begun;
         let step = begun.context().step;
         let (during, clock) = (During::Step(step), self.stepping.clock(step));
         let asked = self.asked(&begun.contexts, Pass::Train).into_iter();
         let of_step = |asked| Asked { during, began, clock, flush, behind, ..asked };
-        self.ask(&begun.batch, asked.map(of_step).collect())?;
+        self.workers.ask(&begun.batch, asked.map(of_step).collect())?;
         Ok(begun)
     }
 
@@ -111,18 +112,18 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// and what has begun behind it is void.
     pub(crate) fn complete(&mut self, begun: &Begun<In, Target>, followed: bool) -> Result<StepReport, Ended> {
         let (context, config) = (begun.context(), self.stepping.flush);
-        let sums = self.finished(self.replicas())?.sums(&begun.contexts)?;
+        let sums = self.workers.finished(self.replicas())?.sums(&begun.contexts)?;
         let verdict = sums.verdict(config, context.step);
-        self.as_assumed = verdict == config.assumed(context.step);
+        self.overlap.as_assumed = verdict == config.assumed(context.step);
         let is_made = begun.flush == Flush::Ahead(verdict);
         let alone = begun.may_be_followed() && !followed;
         if !is_made {
             self.answer(verdict, alone)?;
         }
-        let stepped = self.concluded_stages(verdict)?;
-        let mut events = self.recorded()?;
-        let took = begun.began.elapsed().min(self.last_end.elapsed());
-        self.last_end = Instant::now();
+        let stepped = self.workers.concluded_stages(verdict)?;
+        let mut events = self.workers.recorded()?;
+        let took = begun.began.elapsed().min(self.overlap.last_end.elapsed());
+        self.overlap.last_end = Instant::now();
         if begun.behind {
             from_the_first(&mut events);
         }
@@ -132,7 +133,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             // If a worker has failed meanwhile, that is for the next step to tell: this one is made.
             let _ = self.answer(verdict, alone);
         }
-        self.is_in_flight = followed && is_made;
+        self.overlap.is_in_flight = followed && is_made;
         let report = |stage: &Stepped| StageReport {
             busy: busy(events.iter().flatten().filter(|event| event.stage == stage.stage)),
             learning_rate: stage.conclusion.learning_rate,
@@ -152,38 +153,38 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
 
     /// Undoes a step that was launched ahead of its verdict, when workers are done with it.
     pub(crate) fn undo(&mut self) {
-        self.begin(During::Step(self.steps));
+        self.workers.begin(During::Step(self.done.steps));
         let undone = self.undone();
-        self.is_in_flight = false;
-        self.unsaid = undone.err().map(|ended| self.end(ended));
+        self.overlap.is_in_flight = false;
+        self.overlap.error = undone.err().map(|ended| self.end(ended));
     }
 
     fn undone(&self) -> Result<(), Ended> {
-        self.finished(self.replicas())?;
+        self.workers.finished(self.replicas())?;
         self.answer(Verdict::Skip, true)?;
-        self.concluded_stages(Verdict::Skip)?;
-        self.recorded().map(drop)
+        self.workers.concluded_stages(Verdict::Skip)?;
+        self.workers.recorded().map(drop)
     }
 
     /// Gives up whatever workers are in the middle of, and all that not all of them have made.
     pub(crate) fn abandon(&mut self) {
-        self.is_in_flight = false;
-        let during = self.during;
+        self.overlap.is_in_flight = false;
+        let during = self.workers.during();
         self.end(Ended::ByCaller(StepError::Stopped { during }));
     }
 
     /// Tells workers how a step ends; where nothing is behind it, they have to be told to ask.
     fn answer(&self, verdict: Verdict, alone: bool) -> Result<(), Ended> {
-        self.tell(verdict)?;
-        if alone { self.settle() } else { Ok(()) }
+        self.workers.tell(verdict)?;
+        if alone { self.workers.settle() } else { Ok(()) }
     }
 
     /// All stages have made the step, or passed it over.
     fn over(&mut self, step: usize, update: Update) -> Result<(), Ended> {
-        self.stop.commit(step + 1)?;
-        self.steps = step + 1;
+        self.workers.commit(step + 1)?;
+        self.done.steps = step + 1;
         if update.stepped() {
-            self.optimizer_steps += 1;
+            self.done.optimizer_steps += 1;
             self.stepping.scaler.stepped();
         }
         Ok(())
@@ -192,7 +193,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     fn report(&mut self, concluded: Concluded) -> StepReport {
         let Concluded { step, loss_scale, terms, stages, reductions, health, update, events, took } = concluded;
         let longest = events.iter().flatten().map(Event::worked).max();
-        self.longest = self.longest.max(longest.unwrap_or_default());
+        self.workers.note_action(longest.unwrap_or_default());
         StepReport {
             step,
             loss: if terms.is_empty() { f64::NAN } else { total_loss(&terms) },
@@ -228,7 +229,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
 
     /// What is made of a step that is not finite.
     fn not_finite(&mut self, culprit: Option<Culprit>, loss_scale: f64) -> Result<Update, Ended> {
-        let step = self.steps;
+        let step = self.done.steps;
         if self.back_off(culprit) {
             tracing::info!(
                 step,

@@ -1,4 +1,4 @@
-//! burn's tensors as a checkpoint's, and back, bit for bit.
+//! Conversion of burn's tensors to a checkpoint's tensors and back, bit for bit.
 
 use burn::tensor::{BoolStore, Bytes, DType, TensorData};
 use burn_pack::Scalar;
@@ -6,7 +6,7 @@ use stageline_checkpoint::{Dtype, Tensor};
 
 use crate::state::optimizer_state::Value;
 
-/// Lets a checkpoint share burn's bytes.
+/// The bytes of a burn tensor, which a checkpoint shares instead of copying them.
 struct Shared(Bytes);
 
 impl AsRef<[u8]> for Shared {
@@ -15,7 +15,7 @@ impl AsRef<[u8]> for Shared {
     }
 }
 
-/// How a checkpoint calls a type. (Quantized parameters are not trained; they are kept as f32.)
+/// Returns a checkpoint's type for a type of burn's. Quantized parameters, which are not trained, are stored as f32.
 pub(crate) fn dtype_of(dtype: DType) -> Dtype {
     match dtype {
         DType::F64 => Dtype::F64,
@@ -34,7 +34,7 @@ pub(crate) fn dtype_of(dtype: DType) -> Dtype {
     }
 }
 
-/// How burn calls it; none where it has no such type.
+/// Returns burn's type for a checkpoint's type, or `None` if burn has no such type.
 fn burn_dtype_of(dtype: Dtype) -> Option<DType> {
     Some(match dtype {
         Dtype::F64 => DType::F64,
@@ -54,7 +54,7 @@ fn burn_dtype_of(dtype: Dtype) -> Option<DType> {
     })
 }
 
-/// A checkpoint's tensor.
+/// Converts burn's data to a checkpoint's tensor, without a copy where burn's bytes can be shared.
 pub(crate) fn tensor_of(data: TensorData) -> Tensor {
     let data = match data.dtype() {
         DType::QFloat(_) => data.convert::<f32>(),
@@ -65,7 +65,7 @@ pub(crate) fn tensor_of(data: TensorData) -> Tensor {
     Tensor::new(dtype_of(dtype), shape.as_slice().to_vec(), bytes::Bytes::from_owner(Shared(bytes)))
 }
 
-/// burn's data; none where burn has no such tensors.
+/// Converts a checkpoint's tensor to burn's data. Returns `None` if burn lacks the type, or if bytes and shape disagree.
 pub(crate) fn data_of(tensor: &Tensor) -> Option<TensorData> {
     let dtype = burn_dtype_of(tensor.dtype)?;
     if let DType::Bool(_) = dtype {
@@ -76,7 +76,7 @@ pub(crate) fn data_of(tensor: &Tensor) -> Option<TensorData> {
     TensorData::try_from_bytes_vec(tensor.bytes.to_vec(), tensor.shape.clone(), dtype).ok()
 }
 
-/// A number as a tensor of no dimension.
+/// Converts a field of an optimizer's state; a number becomes a tensor without dimensions.
 impl From<Value> for Tensor {
     fn from(value: Value) -> Self {
         let number = |dtype, bytes: &[u8]| Self::new(dtype, Vec::new(), bytes::Bytes::copy_from_slice(bytes));
@@ -91,7 +91,8 @@ impl From<Value> for Tensor {
 }
 
 impl Value {
-    /// None where burn has no such tensors.
+    /// Converts a checkpoint's tensor to a field of an optimizer's state: a tensor without dimensions becomes a number.
+    /// Returns `None` if burn has no such tensor.
     pub(crate) fn of(tensor: &Tensor) -> Option<Self> {
         let bytes = || tensor.bytes.first_chunk::<8>().copied().filter(|_| tensor.shape.is_empty());
         let scalar = match (tensor.dtype, tensor.shape.is_empty()) {

@@ -1,4 +1,4 @@
-//! The tensors of all stages under their names: what a checkpoint has, and what a restored pipeline takes from it.
+//! The layout of a checkpoint: the names of all stages' tensors, and the conversion of stage states to a checkpoint and back.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -13,47 +13,53 @@ use crate::state::mismatch::{Difference, Kind, Mismatch};
 use crate::state::names::{NameError, Names};
 use crate::state::optimizer_state::{Field, Reason, Unfit, Value};
 
-/// Between a parameter's name and a field of its optimizer state.
-const OF: char = '/';
+/// Separates a parameter's name from the name of a field of its optimizer state.
+const SEPARATOR: char = '/';
 
-/// The field that stands for a trained parameter without optimizer state: it has had no gradient so far.
+/// The field that marks a trained parameter without optimizer state, because it has had no gradient so far.
 const STATELESS: &str = "stateless";
 
-/// What one stage keeps from step to step.
+/// The state of one stage for a checkpoint: its tensors, and the fields of its optimizer's state.
 pub(crate) struct StageState {
     pub(crate) stage: usize,
     pub(crate) tensors: Vec<(ParamId, TensorData)>,
     pub(crate) optimizer: Vec<Field>,
 }
 
-/// What one stage goes on from.
+/// The part of a checkpoint from which one stage resumes.
 pub(crate) struct Restored {
     pub(crate) tensors: HashMap<ParamId, TensorData>,
     pub(crate) optimizer: Vec<Field>,
-    /// Parameters of which the checkpoint says that they have no optimizer state.
+    /// The parameters that the checkpoint marks as having no optimizer state.
     pub(crate) stateless: HashSet<ParamId>,
-    /// Where what it steps itself is in its module: not copies of other stages' parameters.
+    /// The tensors that this stage owns, each with its path in the stage's module. Copies of tied parameters, which another
+    /// stage owns and steps, are not among them.
     pub(crate) own: Vec<(ParamId, String)>,
-    /// How often it has stepped.
+    /// The number of optimizer steps that the training has made.
     pub(crate) optimizer_steps: u64,
 }
 
-/// A tensor, at the first stage that has it.
+/// A tensor of the model, with the first stage that has it, which is its owner.
 struct Entry {
     stage: usize,
     description: Description,
 }
 
-/// The tensors of all stages.
+/// The tensors of all stages by name, each with its owner.
 pub(crate) struct Layout {
     entries: BTreeMap<String, Entry>,
     names: HashMap<ParamId, String>,
-    /// Of each stage, where it has what.
+    /// The tensors of each stage, with their paths in the stage's module; tied parameters are in several stages.
     paths: Vec<Vec<(ParamId, String)>>,
 }
 
 impl Layout {
-    /// Of what each stage has, in order. Without names, everything is called by its stage and its path there.
+    /// Creates the layout from the tensors of each stage, in the order of the stages.
+    ///
+    /// Without `given` names, a tensor is named by its stage and its path in the stage's module, as in `stage0.linear.weight`.
+    ///
+    /// # Errors
+    /// Returns [`NameError`] if a tensor is missing from `given`, or if two tensors have the same name.
     pub(crate) fn new(stages: Vec<Vec<Description>>, given: Option<&Names>) -> Result<Self, NameError> {
         let mut layout = Self { entries: BTreeMap::new(), names: HashMap::new(), paths: Vec::new() };
         for (stage, descriptions) in stages.into_iter().enumerate() {
@@ -77,7 +83,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// What the stages keep, under names.
+    /// Builds a checkpoint from the states of the stages; a tied parameter is taken from its owner.
     pub(crate) fn checkpoint(&self, progress: Progress, states: Vec<StageState>) -> Checkpoint {
         let (mut parameters, mut optimizer) = (BTreeMap::new(), BTreeMap::new());
         for StageState { stage, tensors, optimizer: optimizer_fields } in states {
@@ -89,21 +95,21 @@ impl Layout {
                     trained && progress.optimizer_steps > 0 && !with_state.contains(&id)
                 };
                 if let Some(name) = own(&id).filter(is_stateless) {
-                    optimizer.insert(format!("{name}{OF}{STATELESS}"), Value::Scalar(Scalar::Bool(true)).into());
+                    optimizer.insert(format!("{name}{SEPARATOR}{STATELESS}"), Value::Scalar(Scalar::Bool(true)).into());
                 }
                 own(&id).map(|name| parameters.insert(name.clone(), tensor_of(data)));
             }
             for Field { id, name: field, value } in optimizer_fields {
-                own(&id).map(|name| optimizer.insert(format!("{name}{OF}{field}"), value.into()));
+                own(&id).map(|name| optimizer.insert(format!("{name}{SEPARATOR}{field}"), value.into()));
             }
         }
         Checkpoint { progress, run: BTreeMap::new(), parameters, optimizer }
     }
 
-    /// What each stage goes on from.
+    /// Divides a checkpoint into the part from which each stage resumes.
     ///
     /// # Errors
-    /// Where the checkpoint is of another model.
+    /// Returns all differences if the checkpoint's names, shapes or types are not those of the model.
     pub(crate) fn restore(&self, checkpoint: &Checkpoint) -> Result<Vec<Restored>, Mismatch> {
         let mut differences = self.differences(checkpoint);
         let restored = |(stage, paths): (usize, &Vec<(ParamId, String)>)| Restored {
@@ -115,7 +121,8 @@ impl Layout {
         };
         let mut stages: Vec<_> = self.paths.iter().enumerate().map(restored).collect();
         for (name, tensor) in &checkpoint.optimizer {
-            let entry = name.rsplit_once(OF).and_then(|(parameter, field)| Some((self.entries.get(parameter)?, field)));
+            let entry =
+                name.rsplit_once(SEPARATOR).and_then(|(parameter, field)| Some((self.entries.get(parameter)?, field)));
             match entry.filter(|(entry, _)| entry.description.trained).zip(Value::of(tensor)) {
                 Some(((Entry { stage, description }, STATELESS), Value::Scalar(Scalar::Bool(true)))) => {
                     stages[*stage].stateless.insert(description.id);
@@ -127,7 +134,8 @@ impl Layout {
             }
         }
         Mismatch::unless_empty(differences)?;
-        // If nothing at all has a state, the optimizers were ones that keep none.
+        // If no parameter has a state, the checkpoint's optimizers keep none. Without the marks, an optimizer that does keep
+        // a state rejects such a checkpoint.
         if stages.iter().all(|stage| stage.optimizer.is_empty()) {
             stages.iter_mut().for_each(|stage| stage.stateless.clear());
         }
@@ -139,9 +147,9 @@ impl Layout {
         Ok(stages)
     }
 
-    /// Between the model's tensors and the checkpoint's.
+    /// Returns the differences between the model's tensors and the checkpoint's parameters.
     fn differences(&self, checkpoint: &Checkpoint) -> Vec<Difference> {
-        let of_model = self.entries.iter().filter_map(|(name, entry)| {
+        let of_own_tensors = self.entries.iter().filter_map(|(name, entry)| {
             let model = Kind { dtype: dtype_of(entry.description.dtype), shape: entry.description.shape.clone() };
             let name = name.clone();
             match checkpoint.parameters.get(&name) {
@@ -153,13 +161,13 @@ impl Layout {
             }
         });
         let others = checkpoint.parameters.keys().filter(|name| !self.entries.contains_key(*name));
-        of_model.chain(others.map(|name| Difference::NotInModel { name: name.clone() })).collect()
+        of_own_tensors.chain(others.map(|name| Difference::NotInModel { name: name.clone() })).collect()
     }
 
-    /// The fields of optimizers that their stages cannot have come to, under their names.
+    /// Converts fields that optimizers rejected to differences, which name them as the checkpoint does.
     pub(crate) fn unfit(&self, fields: impl IntoIterator<Item = Unfit>) -> Vec<Difference> {
         let difference = |Unfit { id, field, reason }| {
-            let name = format!("{}{OF}{field}", self.names[&id]);
+            let name = format!("{}{SEPARATOR}{field}", self.names[&id]);
             match reason {
                 Reason::OtherOptimizer => Difference::OtherOptimizer { name },
                 Reason::Value { found, expected } => Difference::Value { name, found, expected },

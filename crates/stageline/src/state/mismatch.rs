@@ -1,51 +1,53 @@
-//! How a checkpoint differs from the model that is to go on from it.
+//! The error of a checkpoint that does not fit the model: every difference between the two.
 
 use std::fmt;
 
 use stageline_checkpoint::{Dtype, Printable};
 
-/// How many differences a message lists.
+/// The most differences that a message lists.
 const LISTED: usize = 10;
 
-/// A checkpoint is of another model. Its messages escape and shorten what the checkpoint calls its tensors.
+/// All differences between a checkpoint and the model that should resume from it.
+///
+/// Its messages escape and shorten the names of the checkpoint, which may come from an untrusted file.
 #[derive(Clone, PartialEq)]
 pub struct Mismatch(Vec<Difference>);
 
-/// One way in which they differ.
+/// One difference between a checkpoint and a model.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Difference {
-    /// The model has a tensor that the checkpoint has not.
+    /// The model has a tensor that the checkpoint lacks.
     NotInCheckpoint {
-        /// What it is called.
+        /// The name of the tensor, or of the field of an optimizer's state.
         name: String,
     },
-    /// The checkpoint has a tensor that the model has not, or a state of a parameter that is not trained.
+    /// The checkpoint has a tensor that the model lacks, or an optimizer state of a parameter that is not trained.
     NotInModel {
-        /// What it is called.
+        /// The name of the tensor, or of the field of an optimizer's state.
         name: String,
     },
-    /// Both have it, and not in the same way.
+    /// The tensor's type or shape in the checkpoint differs from that in the model.
     Kind {
-        /// What it is called.
+        /// The name of the tensor, or of the field of an optimizer's state.
         name: String,
-        /// In the model.
+        /// The type and shape in the model.
         model: Kind,
-        /// In the checkpoint.
+        /// The type and shape in the checkpoint.
         checkpoint: Kind,
     },
-    /// The state is one of another optimizer than the stage has, or is missing.
+    /// A field of the optimizer's state is missing, or belongs to another optimizer than the stage has.
     OtherOptimizer {
-        /// What it is called.
+        /// The name of the tensor, or of the field of an optimizer's state.
         name: String,
     },
-    /// The state has a value to which the optimizer of its stage cannot have come.
+    /// A field of the optimizer's state has a value that the optimizer cannot produce.
     Value {
-        /// What it is called.
+        /// The name of the tensor, or of the field of an optimizer's state.
         name: String,
-        /// The value of the state, or one of its values.
+        /// The value in the checkpoint; for a tensor, the first of its elements that is wrong.
         found: String,
-        /// The values that it can have.
+        /// A description of the values that the optimizer can produce.
         expected: String,
     },
 }
@@ -53,18 +55,19 @@ pub enum Difference {
 /// A tensor's type and shape.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kind {
-    /// The type of its elements.
+    /// The type of the elements.
     pub dtype: Dtype,
-    /// Its shape.
+    /// The size of each dimension.
     pub shape: Vec<usize>,
 }
 
 impl Mismatch {
+    /// Returns an error with these differences, if there are any.
     pub(crate) fn unless_empty(differences: Vec<Difference>) -> Result<(), Self> {
         if differences.is_empty() { Ok(()) } else { Err(Self(differences)) }
     }
 
-    /// All differences.
+    /// Returns all differences, including those that the message leaves out.
     pub fn differences(&self) -> &[Difference] {
         &self.0
     }
@@ -84,7 +87,7 @@ impl fmt::Display for Mismatch {
 
 impl std::error::Error for Mismatch {}
 
-/// The message: whatever prints an error prints no more than that.
+/// Prints the message, because a derived form would print the checkpoint's names unescaped.
 impl fmt::Debug for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -101,10 +104,10 @@ impl fmt::Display for Difference {
                 write!(f, "{} is {model} in the model and {checkpoint} in the checkpoint", shown(name))
             }
             Self::OtherOptimizer { name } => {
-                write!(f, "{} is not what the optimizer of its stage remembers", shown(name))
+                write!(f, "{} does not match the state that the optimizer of its stage keeps", shown(name))
             }
             Self::Value { name, found, expected } => {
-                write!(f, "{} is {}; its optimizer comes to {expected}", shown(name), shown(found))
+                write!(f, "{} is {}; its optimizer can only have {expected}", shown(name), shown(found))
             }
         }
     }

@@ -1,7 +1,13 @@
-//! State: the tensors of a training under names that do not depend on the cut.
+//! Checkpoint contents: parameters and optimizer states under names that do not depend on the partition.
 //!
-//! Converts parameters and optimizer states between burn and a [`Checkpoint`](stageline_checkpoint::Checkpoint), and reports every
-//! name, shape or type that does not fit. Reads and writes no files: that is `stageline-checkpoint`.
+//! Takes the tensors of all stages, or a [`Checkpoint`](stageline_checkpoint::Checkpoint); returns the other of the two, or
+//! every name, shape and type that does not fit. Must not read or write files, which `stageline-checkpoint` does.
+//!
+//! - `names`: the names of a model's tensors.
+//! - `layout`: the tensors of all stages by name, and the conversion to a checkpoint and back.
+//! - `optimizer_state`: the fields of an optimizer's state, and their validation.
+//! - `convert`: burn's tensors as a checkpoint's, and back.
+//! - `mismatch`: the differences between a checkpoint and a model.
 
 pub(crate) mod convert;
 pub(crate) mod layout;

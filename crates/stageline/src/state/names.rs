@@ -1,4 +1,4 @@
-//! What parameters are called, wherever the model is cut.
+//! Names of a model's parameters that are the same for every partition of the model.
 
 use std::collections::HashMap;
 
@@ -6,8 +6,9 @@ use burn::module::{Module, ParamId};
 
 use crate::nn::params::visit::describe;
 
-/// What the parameters of a model are called: by their paths in the whole model, before it is cut into stages. So a
-/// checkpoint of four stages is one of two as well.
+/// The names of a model's parameters: their paths in the whole model, before it is split into stages.
+///
+/// Such names do not depend on the partition, so a checkpoint of four stages can be resumed with two.
 ///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::Device};
@@ -22,13 +23,15 @@ use crate::nn::params::visit::describe;
 pub struct Names(HashMap<ParamId, String>);
 
 impl Names {
-    /// No names yet.
+    /// Creates an empty set of names.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Calls everything in this part of the model by `name`, a dot, and its path there. What has a name keeps it: a
-    /// parameter that the model has twice is called by its first place.
+    /// Names every tensor in a part of the model by `name`, a dot, and the tensor's path in `module`.
+    ///
+    /// A tensor that already has a name keeps it, so a tied parameter is named by its first place. An empty `name` adds no
+    /// prefix.
     pub fn part<M: Module>(mut self, name: &str, module: &M) -> Self {
         for tensor in describe(module) {
             let path = [name, &tensor.path].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(".");
@@ -37,7 +40,7 @@ impl Names {
         self
     }
 
-    /// What a parameter is called.
+    /// Returns the name of a parameter, or `None` if no part contains it.
     pub fn of(&self, id: ParamId) -> Option<&str> {
         self.0.get(&id).map(String::as_str)
     }
@@ -46,8 +49,8 @@ impl Names {
 /// An error in the names of a model's tensors.
 #[derive(Debug)]
 pub(crate) enum NameError {
-    /// The tensor at this path of a stage has no name.
+    /// The tensor at this path in a stage's module has no name.
     Unnamed { stage: usize, path: String },
-    /// Two tensors, of these stages, have the same name.
+    /// Two tensors, which these two stages own, have the same name.
     Repeated { name: String, stages: (usize, usize) },
 }

@@ -1,7 +1,7 @@
-//! What optimizers remember of each parameter.
+//! Optimizer states as fields: reading, validating and restoring the state that an optimizer keeps for each parameter.
 //!
-//! burn shows a state in the form in which it saves it, and in no other: tensors called `{parameter id}.{field}`, numbers of the
-//! same names, and under the id alone the path by which parameter groups know a parameter.
+//! burn gives access to a state only in its saved form: tensors and numbers named `{parameter id}.{field}`, and under the
+//! id alone the path by which parameter groups find the parameter.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -10,47 +10,51 @@ use burn::optim::ModuleOptimizer;
 use burn::tensor::{DType, TensorData};
 use burn_pack::{Error, Reader, Scalar, Tensor, Writer};
 
-/// One thing that an optimizer remembers of a parameter.
+/// One field of the state that an optimizer keeps for a parameter.
 #[derive(Clone, Debug)]
 pub(crate) struct Field {
     pub(crate) id: ParamId,
-    /// Such as `momentum.moment_1`.
+    /// The field's name without the parameter's id, such as `momentum.moment_1`.
     pub(crate) name: String,
     pub(crate) value: Value,
 }
 
+/// The value of a field.
 #[derive(Clone, Debug)]
 pub(crate) enum Value {
     Tensor(TensorData),
     Scalar(Scalar),
 }
 
-/// All that an optimizer remembers.
+/// Returns all fields of an optimizer's state.
 pub(crate) fn read(optimizer: &ModuleOptimizer) -> Vec<Field> {
     let bytes = optimizer.into_bytes().expect("a state can be written to memory");
-    let reader = Reader::from_bytes(bytes).expect("what was just written can be read");
+    let reader = Reader::from_bytes(bytes).expect("a state that was just written can be read");
     let scalar = |(name, value): (&String, &Scalar)| {
         let (id, name) = name.split_once('.')?;
         Some(Field { id: ParamId::from(id.parse::<u64>().ok()?), name: name.to_owned(), value: Value::Scalar(*value) })
     };
     let mut fields: Vec<_> = reader.scalars().iter().filter_map(scalar).collect();
-    let tensors = reader.into_tensors().expect("what was just written can be read");
-    fields.extend(tensors.into_iter().filter_map(|tensor| field(tensor).expect("what was just written can be read")));
+    let tensors = reader.into_tensors().expect("a state that was just written can be read");
+    fields.extend(
+        tensors.into_iter().filter_map(|tensor| field(tensor).expect("a state that was just written can be read")),
+    );
     fields
 }
 
+/// Converts a tensor of burn's saved form to a field, or returns `None` if it has no parameter id or no field name.
 fn field(tensor: Tensor) -> Result<Option<Field>, Error> {
     let (name, dtype, shape, id, bytes) = tensor.into_parts()?;
     let Some((id, name)) = id.zip(name.split_once('.').map(|(_, name)| name.to_owned())) else { return Ok(None) };
     Ok(Some(Field { id: ParamId::from(id), name, value: Value::Tensor(TensorData::from_bytes(bytes, shape, dtype)) }))
 }
 
-/// What a field is, whatever it has come to.
+/// The properties of a field that do not change from step to step.
 #[derive(PartialEq)]
 enum Kind {
     Tensor(DType, Vec<usize>),
     Number(std::mem::Discriminant<Scalar>),
-    /// The rank of the parameter, by which burn finds the type of its state.
+    /// The rank of the parameter, from which burn chooses the type of the parameter's state.
     Rank(Scalar),
 }
 
@@ -62,7 +66,7 @@ fn kind(name: &str, value: &Value) -> Kind {
     }
 }
 
-/// A field that an optimizer cannot have come to.
+/// A field that an optimizer rejects, or that it requires and that is missing.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Unfit {
     pub(crate) id: ParamId,
@@ -73,23 +77,25 @@ pub(crate) struct Unfit {
 /// Why a field is rejected.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Reason {
-    /// The optimizer keeps no such field, or keeps one that is missing.
+    /// The optimizer keeps no such field, or keeps such a field and it is missing.
     OtherOptimizer,
-    /// The value is not one that the optimizer can have come to.
+    /// The optimizer cannot produce this value.
     Value { found: String, expected: String },
 }
 
-/// What a stage takes over of a checkpoint's optimizer states.
+/// The optimizer state that a checkpoint has for the parameters of one stage.
 pub(crate) struct Given<'a> {
     pub(crate) fields: &'a [Field],
-    /// Parameters of which the checkpoint says that they have no state.
+    /// The parameters that the checkpoint marks as having no state.
     pub(crate) stateless: &'a HashSet<ParamId>,
-    /// How many steps all optimizers have made.
+    /// The number of optimizer steps that the training has made.
     pub(crate) steps: u64,
 }
 
-/// The fields that an optimizer does not have, or cannot have come to, after so many steps of its parameters, given its fields after
-/// one step; and those that are missing.
+/// Returns the fields of a checkpoint that an optimizer cannot have after `given.steps` steps, and the fields that are
+/// missing.
+///
+/// `after_a_step` is the stage's optimizer after one step of all its parameters: its fields show which ones belong there.
 pub(crate) fn unfit(after_a_step: &ModuleOptimizer, given: &Given) -> Vec<Unfit> {
     let after_a_step = read(after_a_step);
     let by_name = |fields: &[Field]| -> BTreeMap<_, _> {
@@ -101,8 +107,8 @@ pub(crate) fn unfit(after_a_step: &ModuleOptimizer, given: &Given) -> Vec<Unfit>
         true => !found.contains_key(*key),
         false => given.steps > 0 && !given.stateless.contains(&ParamId::from(key.0)),
     };
-    let of = |(id, field): &(u64, String), reason| Unfit { id: (*id).into(), field: field.clone(), reason };
-    let missing = expected.keys().filter(is_missing).map(|key| of(key, Reason::OtherOptimizer));
+    let unfit_field = |(id, field): &(u64, String), reason| Unfit { id: (*id).into(), field: field.clone(), reason };
+    let missing = expected.keys().filter(is_missing).map(|key| unfit_field(key, Reason::OtherOptimizer));
     let wrong = found.iter().filter_map(|(key, value)| {
         let reason = match expected.get(key) {
             Some(first) if kind(&key.1, first) == kind(&key.1, value) => {
@@ -110,16 +116,17 @@ pub(crate) fn unfit(after_a_step: &ModuleOptimizer, given: &Given) -> Vec<Unfit>
             }
             _ => Reason::OtherOptimizer,
         };
-        Some(of(key, reason))
+        Some(unfit_field(key, reason))
     });
     missing.chain(wrong).collect()
 }
 
-/// The fields of burn's optimizers that count a parameter's steps: Adam, AdamW and Adan; Lamb and Adafactor; AdaGrad.
+/// The fields in which burn's optimizers count the steps of a parameter, in this order: that of Adam, AdamW and Adan; that
+/// of Lamb and Adafactor; that of AdaGrad.
 const COUNTS: [&str; 3] = ["momentum.time", "time", "lr_decay.time"];
 
-/// The fields of burn's optimizers that are sums or means of squares: Adam and AdamW; AMSGrad; Lamb; Adan; RMSProp; AdaGrad;
-/// Adafactor.
+/// The fields in which burn's optimizers keep sums or means of squares, in this order: those of Adam and AdamW; AMSGrad;
+/// Lamb; Adan; RMSProp; AdaGrad; Adafactor, which has the last two.
 const SQUARES: [&str; 8] = [
     "momentum.moment_2",
     "momentum.max_moment_2",
@@ -131,16 +138,18 @@ const SQUARES: [&str; 8] = [
     "column_second_moment",
 ];
 
-/// Why a field of the right kind cannot have this value, given what it is after one step.
+/// Returns the reason why the optimizer cannot have produced a value after `steps` steps, or `None` if it can.
+///
+/// `first` is the value of the same field after one step.
 fn wrong_value(name: &str, value: &Value, first: &Value, steps: u64) -> Option<Reason> {
     let wrong = |found: String, expected: &str| Some(Reason::Value { found, expected: expected.to_owned() });
     match value {
         Value::Scalar(scalar) if COUNTS.contains(&name) => {
             let (Some(found), Value::Scalar(first)) = (integer(*scalar), first) else { return None };
-            // Of a parameter that had a gradient in every step, or in one of them.
+            // A parameter had a gradient in at least one step, and in at most all of them.
             let first = integer(*first)?;
             let last = first + i128::from(steps) - 1;
-            let expected = format!("{first} to {last}, after {steps} optimizer steps");
+            let expected = format!("{first} to {last} after {steps} optimizer steps");
             (!(first..=last).contains(&found)).then_some(Reason::Value { found: found.to_string(), expected })
         }
         Value::Scalar(Scalar::Float(number)) if !number.is_finite() => wrong(number.to_string(), "a finite number"),
@@ -153,11 +162,12 @@ fn wrong_value(name: &str, value: &Value, first: &Value, steps: u64) -> Option<R
                 return wrong(number.to_string(), "finite numbers");
             }
             let number = SQUARES.contains(&name).then(negative).flatten()?;
-            wrong(number.to_string(), "numbers of at least 0, as squares are")
+            wrong(number.to_string(), "numbers of at least 0, because they are squares")
         }
     }
 }
 
+/// Returns a number as an integer, or `None` if it is of another type.
 fn integer(scalar: Scalar) -> Option<i128> {
     match scalar {
         Scalar::Int(value) => Some(value.into()),
@@ -166,10 +176,11 @@ fn integer(scalar: Scalar) -> Option<i128> {
     }
 }
 
-/// An optimizer that remembers this, of parameters at these paths.
+/// Returns the optimizer with a state of these fields. `paths` are the parameters' paths in the stage's module, by which
+/// parameter groups find them.
 ///
 /// # Errors
-/// The fields that it does not take over.
+/// Returns the fields that burn did not restore.
 pub(crate) fn write<'a>(
     optimizer: ModuleOptimizer,
     fields: Vec<Field>,
@@ -195,15 +206,15 @@ pub(crate) fn write<'a>(
         writer = writer.with_metadata(&id.val().to_string(), path);
     }
     let bytes = writer.into_bytes().expect("a state can be written to memory");
-    let optimizer = optimizer.from_bytes(bytes).expect("what was just written can be read");
-    // burn passes over what it cannot use.
+    let optimizer = optimizer.from_bytes(bytes).expect("a state that was just written can be read");
+    // burn ignores a field that it cannot use, without an error; so the restored state is read back and compared.
     for field in read(&optimizer) {
         missing.remove(&(field.id.val(), field.name));
     }
     if missing.is_empty() {
         Ok(optimizer)
     } else {
-        let of = |(id, field): (u64, String)| Unfit { id: id.into(), field, reason: Reason::OtherOptimizer };
-        Err(missing.into_iter().map(of).collect())
+        let not_restored = |(id, field): (u64, String)| Unfit { id: id.into(), field, reason: Reason::OtherOptimizer };
+        Err(missing.into_iter().map(not_restored).collect())
     }
 }

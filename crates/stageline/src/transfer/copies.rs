@@ -1,5 +1,7 @@
-//! Parameters that two stages have: one owns and steps them, the other holds copies. Gradients of copies go to the owner, and
-//! new values come back.
+//! Copies of parameters on another stage or replica: the owner steps the parameters, a holder computes with copies.
+//!
+//! A holder sends the gradients of its copies to the owner, and the owner sends new values back. Tied parameters and
+//! data-parallel replicas both use this exchange.
 
 use std::collections::HashMap;
 
@@ -13,16 +15,17 @@ use crate::nn::params::shared::{is_trained, unify, with_value};
 use crate::threads::{Receiver, Sender, bounded};
 use crate::transfer::hand_over::hand_tensor;
 
-/// Tensors of some parameters.
+/// Gradients or values by parameter.
 pub(crate) type Tensors = HashMap<ParamId, AnyTensor>;
 
-/// The gradients of a holder's copies, of one micro-batch or step.
+/// A message from a holder to its owner: the gradients of its copies.
 struct Gradients {
+    /// The micro-batch (tied parameters) or the step (replicas) to which the gradients belong.
     of: usize,
     tensors: Tensors,
 }
 
-/// Parameters that another stage has copies of.
+/// The owner's end of an exchange: the parameters that it steps, and the channels to one holder of copies.
 pub(crate) struct Owned {
     pub(crate) ids: Vec<ParamId>,
     gradients: Receiver<Gradients>,
@@ -30,7 +33,7 @@ pub(crate) struct Owned {
     holder: Device,
 }
 
-/// Copies of another stage's parameters.
+/// The holder's end of an exchange: the copies that it keeps, and the channels to their owner.
 pub(crate) struct Held {
     pub(crate) ids: Vec<ParamId>,
     gradients: Sender<Gradients>,
@@ -38,7 +41,8 @@ pub(crate) struct Held {
     owner: Device,
 }
 
-/// Joins an owner of these parameters to a holder, which can send gradients so many times before the owner takes any.
+/// Connects an owner of parameters to a holder of copies; the holder can send gradients `ahead` times before the owner
+/// receives any.
 pub(crate) fn share(ids: Vec<ParamId>, owner: &Device, holder: &Device, ahead: usize) -> (Owned, Held) {
     let (gradient_sender, gradient_receiver) = bounded(ahead);
     let (value_sender, value_receiver) = bounded(1);
@@ -49,14 +53,14 @@ pub(crate) fn share(ids: Vec<ParamId>, owner: &Device, holder: &Device, ahead: u
 }
 
 impl Owned {
-    /// The gradients of the copies, of this micro-batch or step.
+    /// Waits for the gradients of the holder's copies for one micro-batch or step.
     pub(crate) fn receive(&self, of: usize, waits: &Waits) -> Result<Tensors, Stopped> {
         let received = waits.receive(&self.gradients)?;
-        assert_eq!(received.of, of, "both go through micro-batches and steps in one order");
+        assert_eq!(received.of, of, "owner and holder go through micro-batches and steps in the same order");
         Ok(received.tensors)
     }
 
-    /// Gives the holder the values of these parameters.
+    /// Sends the holder the current values of the owned parameters.
     pub(crate) fn publish<M: Module>(&self, module: &M, waits: &Waits) -> Result<(), Stopped> {
         let mut read = ReadValues { ids: &self.ids, holder: &self.holder, values: Tensors::new() };
         module.visit(&mut read);
@@ -65,7 +69,8 @@ impl Owned {
 }
 
 impl Held {
-    /// Takes the gradients of the copies, of this micro-batch or step, from a stage's gradients, and gives them to the owner.
+    /// Removes the gradients of the copies from a stage's gradients for one micro-batch or step, and sends them to the
+    /// owner.
     pub(crate) fn send<M: Module>(
         &self,
         module: &M,
@@ -79,7 +84,7 @@ impl Held {
         waits.send(&self.gradients, Gradients { of, tensors })
     }
 
-    /// Waits for the owner's values, and gives them to the copies.
+    /// Waits for the owner's new values and writes them to the copies.
     pub(crate) fn follow<M: Module>(&self, module: M, waits: &Waits) -> Result<M, (M, Stopped)> {
         match waits.receive(&self.values) {
             Ok(values) => Ok(unify(module.map(&mut SetValues { values }))),
@@ -87,13 +92,13 @@ impl Held {
         }
     }
 
-    /// Waits for them, and leaves the copies as they are.
+    /// Receives the owner's new values and discards them, so that the channel is empty; the copies stay as they are.
     pub(crate) fn ignore(&self, waits: &Waits) -> Result<(), Stopped> {
         waits.receive(&self.values).map(drop)
     }
 }
 
-/// Adds up what came of copies, in this order, and adds the sum to a stage's own gradients.
+/// Adds up the gradients received from holders, in the order given, and adds the sum to a stage's own gradients.
 pub(crate) fn add<M: Module>(module: &M, gradients: &mut GradientsParams, received: Vec<Tensors>) {
     if !received.is_empty() {
         module.visit(&mut AddGradients { gradients, received });
@@ -119,7 +124,7 @@ impl ModuleVisitor for TakeGradients<'_> {
 
 struct AddGradients<'a> {
     gradients: &'a mut GradientsParams,
-    /// In the order in which they are added.
+    /// The gradients from each holder, in the order in which they are added.
     received: Vec<Tensors>,
 }
 
@@ -128,7 +133,7 @@ impl ModuleVisitor for AddGradients<'_> {
         let received = self.received.iter_mut().filter_map(|tensors| tensors.remove(&param.id));
         let Some(sum) = received.map(AnyTensor::tensor::<D>).reduce(Tensor::add) else { return };
         let sum = match self.gradients.remove::<D>(param.id) {
-            // In the owner's memory.
+            // The owner's gradient is the left operand, so the sum can reuse its memory.
             Some(own) => own + sum,
             None => sum,
         };

@@ -1,6 +1,7 @@
-//! Tensors that come to a device outside the plan's transfers: batches, and parameters that stages share.
+//! Moves tensors to a device outside the plan's transfers: batches, and the gradients and values of shared parameters.
 //!
-//! Between GPUs they go by the host, because what a plan does not order could deadlock NCCL (see `turns`).
+//! Between GPUs such tensors go through the host's memory: NCCL can deadlock on transfers that the plan does not order
+//! (see `order`).
 
 use burn::tensor::kind::Basic;
 use burn::tensor::{Bool, Device, Int, Tensor};
@@ -9,21 +10,22 @@ use crate::device::location::{between_gpus, one_gpu};
 use crate::device::remote::{by_the_host, moved};
 use crate::model::payload::{Payload, PayloadMapper};
 
-/// Places a payload on a device, out of any graph.
+/// Places a payload on a device, detached from any autodiff graph.
 pub(crate) fn place<P: Payload>(payload: P, device: &Device) -> P {
     payload.map(&mut Place(device))
 }
 
-/// Places a tensor on a device for another thread, out of any graph.
+/// Places a tensor on a device for another thread, detached from any autodiff graph.
 pub(crate) fn hand_tensor<const D: usize>(tensor: Tensor<D>, device: &Device) -> Tensor<D> {
     Place(device).float(for_another_thread(tensor.inner(), device))
 }
 
-/// A tensor that another thread goes on with on the same GPU, in memory of its own.
+/// Copies a tensor into newly allocated memory if another thread will use it on the same GPU; otherwise returns it as
+/// it is.
 ///
-/// The other thread's stream waits for the one that has written it only if it has not waited since the memory was *allocated*
-/// (cubecl 0.11), and fusion writes results into memory of operands. To flip something is a kernel by itself, which writes where
-/// nothing was.
+/// The other thread's stream waits for the stream that wrote the tensor only if it has not waited since the memory was
+/// *allocated* (cubecl 0.11), and fusion may write a result into the memory of an operand. A flip is always a kernel of
+/// its own that writes to new memory, and two flips give the same values.
 pub(crate) fn for_another_thread<const D: usize, K: Basic>(tensor: Tensor<D, K>, to: &Device) -> Tensor<D, K> {
     if one_gpu(&tensor.device(), to) { tensor.flip([0]).flip([0]) } else { tensor }
 }

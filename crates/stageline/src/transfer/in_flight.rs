@@ -1,10 +1,12 @@
-//! What a GPU may not have sent yet.
+//! Keeps sent tensors alive until NCCL has read them.
 //!
-//! NCCL reads what is sent on the communication stream, later. burn 0.22 does not count that as a use: where the tensor is dropped,
-//! its memory goes to the next kernel of the compute stream, which may overwrite it before it was read. So what was sent last is
-//! kept; before the next is sent, the compute stream is made to wait for all transfers up to then, and lets it go. That
-//! transfer is by then a micro-batch old, so there is seldom anything to wait for. The host waits until burn's servers of the
-//! device have come to that, and not for the device.
+//! NCCL reads a sent tensor later, on the communication stream, and burn 0.22 does not count that read as a use. If the
+//! tensor were dropped after the send, its memory would go to the next kernel of the compute stream, which could
+//! overwrite it before NCCL has read it.
+//!
+//! Therefore the tensors sent last are kept. Before the next send, the compute stream is made to wait for all transfers
+//! submitted so far, and the kept tensors are dropped. By then those transfers are one micro-batch old, so the stream
+//! seldom waits. The host waits only until burn's server of the device has queued that wait, not for the device.
 
 use burn::backend::Dispatch;
 use burn::backend::distributed::DistributedOps;
@@ -15,7 +17,7 @@ use crate::device::location::between_gpus;
 use crate::device::remote::moved;
 use crate::transfer::hand_over::for_another_thread;
 
-/// The last that one end of a boundary sent.
+/// The tensors that one end of a boundary sent last, kept until it sends again.
 pub(crate) struct Sent {
     from: Device,
     last: Vec<Box<dyn Send>>,
@@ -26,19 +28,19 @@ impl Sent {
         Self { from, last: Vec::new() }
     }
 
-    /// Lets go of what was sent before.
+    /// Makes the compute stream wait for the transfers submitted so far, and drops the tensors kept for them.
     pub(crate) fn settle(&mut self) {
         if !self.last.is_empty() {
             let from = self.from.clone().inner();
             Dispatch::sync_collective(from.as_dispatch());
-            // What is let go of is free at once, also for what burn's server of the device has yet to launch. Its answer shows that it
-            // has come to the wait.
+            // Dropped memory is free at once, even for kernels that burn's server of the device has yet to launch. An
+            // answer from the server shows that it has reached the wait.
             let _ = from.memory_pool_usage();
             self.last.clear();
         }
     }
 
-    /// Moves a tensor of no graph, and keeps what NCCL reads of it.
+    /// Moves a tensor that is in no autodiff graph to a device, and keeps the memory that NCCL reads.
     pub(crate) fn send<const D: usize, K: Basic + 'static>(
         &mut self,
         tensor: Tensor<D, K>,
@@ -47,7 +49,7 @@ impl Sent {
         if !between_gpus(&tensor.device(), to) {
             return moved(for_another_thread(tensor, to), to);
         }
-        // Without gaps, or burn would send a copy that nobody keeps.
+        // The tensor has to be contiguous: otherwise burn sends a copy of its own, which nobody keeps alive.
         let shape = tensor.shape();
         let flat = tensor.reshape([shape.num_elements()]);
         self.last.push(Box::new(flat.clone()));

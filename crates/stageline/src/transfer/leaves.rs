@@ -1,4 +1,7 @@
-//! What a forward leaves for its backward: the float leaves where gradients enter and leave a stage's graph.
+//! The leaves of a stage's autodiff graph: the float tensors through which gradients enter and leave it.
+//!
+//! A forward records the leaves of its input and its output. The backward starts from the received gradients of the
+//! output and returns the gradients of the input.
 
 use burn::tensor::kind::BridgeTensor;
 use burn::tensor::{Bool, Device, Gradients, Int, Tensor};
@@ -9,7 +12,7 @@ use crate::nn::autograd::seed_gradient::root;
 use crate::transfer::in_flight::Sent;
 use crate::update::finite::tensor_is_finite;
 
-/// The gradient of one leaf, whose rank is not part of the type.
+/// The gradient of one leaf, with the tensor's rank erased; the function pointers know the rank.
 struct LeafGradient {
     tensor: BridgeTensor,
     bytes: u64,
@@ -29,7 +32,7 @@ impl LeafGradient {
         Self { tensor: tensor.into_bridge(), bytes, to_device, send, is_finite }
     }
 
-    /// Returns the tensor, which must have the rank that it was made with.
+    /// Returns the gradient as a tensor of rank `D`, which must be the rank that it was created with.
     fn tensor<const D: usize>(self) -> Tensor<D> {
         Tensor::from_bridge(self.tensor)
     }
@@ -51,12 +54,12 @@ impl LeafGradient {
 pub(crate) struct LeafGradients(Vec<Option<LeafGradient>>);
 
 impl LeafGradients {
-    /// Moves every gradient.
+    /// Moves every gradient to a device.
     pub(crate) fn moved_to(self, device: &Device) -> Self {
         Self(self.0.into_iter().map(|gradient| gradient.map(|gradient| gradient.moved_to(device))).collect())
     }
 
-    /// Sends every gradient.
+    /// Sends every gradient to a device, and lets `sent` keep alive what NCCL has yet to read.
     pub(crate) fn sent_to(self, device: &Device, sent: &mut Sent) -> Self {
         Self(self.0.into_iter().map(|gradient| Some(gradient?.sent_to(device, sent))).collect())
     }
@@ -65,18 +68,21 @@ impl LeafGradients {
         self.0.iter().flatten().map(|gradient| gradient.bytes).sum()
     }
 
-    /// Whether all gradients that there are are finite.
+    /// Whether every gradient is finite; leaves without a gradient do not count.
     pub(crate) fn is_finite(&self) -> bool {
         self.0.iter().flatten().all(LeafGradient::is_finite)
     }
 }
 
-/// Float tensors of a stage's graph, their ranks erased.
+/// The float leaves of a stage's input or output, with their ranks erased, in the payload's order.
 #[derive(Default)]
 pub(crate) struct Leaves(Vec<Box<dyn Leaf>>);
 
+/// A float tensor of a graph whose rank is erased.
 trait Leaf: Send {
+    /// Returns the scalar whose backward gives this tensor `gradient`; `None` if the tensor is not tracked.
     fn seeded(&self, gradient: LeafGradient) -> Option<Tensor<1>>;
+    /// Removes this tensor's gradient from the result of a backward.
     fn gradient(&self, gradients: &mut Gradients) -> Option<LeafGradient>;
 }
 
@@ -91,25 +97,25 @@ impl<const D: usize> Leaf for Tensor<D> {
 }
 
 impl Leaves {
-    /// Makes a received payload the input of a stage's graph.
+    /// Makes a received payload the input of a stage's graph, and records its float leaves.
     pub(crate) fn of_input<P: Payload>(payload: P) -> (P, Self) {
         let mut record = RecordInput::default();
         (payload.map(&mut record), record.0)
     }
 
-    /// Takes a stage's output out of its graph, to be handed on.
+    /// Detaches a stage's output from its graph for the next stage, and records its float leaves.
     pub(crate) fn of_output<P: Payload>(payload: P) -> (P, Self) {
         let mut record = RecordOutput::default();
         (payload.map(&mut record), record.0)
     }
 
-    /// The scalar from which a backward with these gradients starts; `None` where no gradient comes in.
+    /// Returns the scalar from which a backward with the received gradients starts; `None` if no gradient was received.
     pub(crate) fn root(&self, gradients: LeafGradients) -> Option<Tensor<1>> {
         let leaves = self.0.iter().zip(gradients.0);
         leaves.filter_map(|(leaf, gradient)| leaf.seeded(gradient?)).reduce(Tensor::add)
     }
 
-    /// Takes the gradients of an input out of a finished backward; none where no backward ran.
+    /// Removes the gradients of the input from a finished backward; every entry is `None` if no backward ran.
     pub(crate) fn gradients(&self, gradients: Option<&mut Gradients>) -> LeafGradients {
         LeafGradients(match gradients {
             Some(gradients) => self.0.iter().map(|leaf| leaf.gradient(gradients)).collect(),
@@ -151,7 +157,7 @@ impl PayloadMapper for RecordOutput {
     }
 }
 
-/// Lets a payload meet a stage's parameters without a gradient of its own.
+/// Makes a payload usable with a stage's tracked parameters without asking for a gradient of the payload.
 pub(crate) fn track<P: Payload>(payload: P) -> P {
     payload.map(&mut Track)
 }

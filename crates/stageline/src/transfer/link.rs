@@ -1,4 +1,7 @@
-//! A boundary between two stages: activations one way, gradients the other.
+//! The boundary between two neighbouring stages: activations go downstream, gradients go upstream.
+//!
+//! Each direction is one bounded channel. Sends follow the global order of transfers (see `order`), and keep what is in
+//! flight alive (see `in_flight`).
 
 use burn::tensor::{Bool, Device, Int, Tensor};
 use stageline_schedule::Transfer;
@@ -13,7 +16,7 @@ use crate::transfer::in_flight::Sent;
 use crate::transfer::leaves::LeafGradients;
 use crate::transfer::order::Turns;
 
-/// One micro-batch's payload, and the loss weight that it stands for.
+/// One micro-batch's payload with its loss weight.
 pub(crate) struct Weighted<T> {
     pub(crate) payload: T,
     pub(crate) weight: Weight,
@@ -24,27 +27,27 @@ struct Message<T> {
     content: T,
 }
 
-/// The end of the stage that sends activations.
+/// The boundary's end on the earlier stage, which sends activations and receives gradients.
 pub(crate) struct Downstream<T> {
     activations: Sender<Message<Weighted<T>>>,
     gradients: Receiver<Message<LeafGradients>>,
     here: Device,
-    /// Where activations go, to be taken from.
+    /// The devices, or sessions with them, to which activations are sent, in turn by micro-batch.
     to: Lanes,
     sent: Sent,
 }
 
-/// The end of the stage that receives activations.
+/// The boundary's end on the later stage, which receives activations and sends gradients.
 pub(crate) struct Upstream<T> {
     activations: Receiver<Message<Weighted<T>>>,
     gradients: Sender<Message<LeafGradients>>,
     here: Device,
-    /// Where gradients go, to be taken from.
+    /// The devices, or sessions with them, to which gradients are sent, in turn by micro-batch.
     to: Lanes,
     sent: Sent,
 }
 
-/// Joins a stage on `previous` to one on `next` by channels that hold `capacity` micro-batches each way.
+/// Connects a stage on `previous` to a stage on `next` by one channel each way, with room for `capacity` micro-batches.
 pub(crate) fn link<T>(capacity: usize, previous: Device, next: Device, route: Route) -> (Downstream<T>, Upstream<T>) {
     let (activation_sender, activation_receiver) = bounded(capacity);
     let (gradient_sender, gradient_receiver) = bounded(capacity);
@@ -67,7 +70,8 @@ pub(crate) fn link<T>(capacity: usize, previous: Device, next: Device, route: Ro
 }
 
 impl<T: Payload> Downstream<T> {
-    /// Moves an activation to the next stage's device, or to where that takes it from, and hands it over; so many bytes.
+    /// Sends an activation to the next stage and returns its size in bytes. The tensors move to the next stage's
+    /// device, or to the session from which that stage receives them.
     pub(crate) fn send(
         &mut self,
         waits: &Waits,
@@ -88,18 +92,21 @@ impl<T: Payload> Downstream<T> {
         Ok(departure.bytes)
     }
 
+    /// Waits for the gradients of a micro-batch's output, and moves them to this stage's device.
     pub(crate) fn receive_gradient(&self, waits: &Waits, micro_batch: usize) -> Result<LeafGradients, Stopped> {
         Ok(take(waits, &self.gradients, micro_batch)?.moved_to(&self.here))
     }
 }
 
 impl<T: Payload> Upstream<T> {
+    /// Waits for a micro-batch's activation, and moves it to this stage's device.
     pub(crate) fn receive(&self, waits: &Waits, micro_batch: usize) -> Result<Weighted<T>, Stopped> {
         let Weighted { payload, weight } = take(waits, &self.activations, micro_batch)?;
         Ok(Weighted { payload: payload.map(&mut Arrival(&self.here)), weight })
     }
 
-    /// Moves gradients to the previous stage's device, or to where that takes them from, and hands them over; so many bytes.
+    /// Sends gradients to the previous stage and returns their size in bytes. The tensors move to the previous stage's
+    /// device, or to the session from which that stage receives them.
     pub(crate) fn send_gradient(
         &mut self,
         waits: &Waits,
@@ -119,17 +126,18 @@ impl<T: Payload> Upstream<T> {
     }
 }
 
+/// Waits for the next message, which must belong to `micro_batch`.
 fn take<T>(waits: &Waits, channel: &Receiver<Message<T>>, micro_batch: usize) -> Result<T, Stopped> {
     let message = waits.receive(channel)?;
     assert_eq!(message.micro_batch, micro_batch, "a checked plan receives in the order in which it sends");
     Ok(message.content)
 }
 
-/// What is sent leaves its graph, and goes straight to another device.
+/// Detaches every tensor of a payload from its graph, sends it to a device, and counts the bytes.
 struct Departure<'a> {
     sent: &'a mut Sent,
     device: &'a Device,
-    /// Of what was sent so far.
+    /// The bytes sent so far.
     bytes: u64,
 }
 
@@ -145,7 +153,7 @@ impl PayloadMapper for Departure<'_> {
     fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
         self.bytes += bytes_of(&tensor);
         let tensor = tensor.inner();
-        // NCCL has no type for it.
+        // NCCL has no bool type, so the tensor travels as integers.
         if between_gpus(&tensor.device(), self.device) {
             self.sent.send(tensor.int(), self.device).bool()
         } else {
@@ -154,7 +162,7 @@ impl PayloadMapper for Departure<'_> {
     }
 }
 
-/// What was sent to where it is taken from comes to its device.
+/// Moves every tensor of a received payload to the receiving stage's device.
 struct Arrival<'a>(&'a Device);
 
 impl PayloadMapper for Arrival<'_> {

@@ -1,11 +1,14 @@
-//! Transfers between GPUs, issued in the plan's order.
+//! Issues transfers between GPUs in one global order, so that NCCL cannot deadlock.
 //!
-//! burn moves tensors between GPUs by NCCL. It submits a send to one device and a receive to the other, and each device does
-//! such operations one after another: two workers that submit opposite moves at once can leave each device waiting for the
-//! other, for ever. So every device with such a communication stream has one baton, which goes from worker to worker in the
-//! plan's global order of transfers, and who submits a transfer holds both its devices' batons. Nobody then comes between its
-//! two operations, and whoever waits for a baton waits for a transfer that stands earlier in that one order. Replicas that share
-//! a device take turns in it: the same place in the order of each, before the next.
+//! burn moves tensors between GPUs with NCCL. It submits a send to one device and a receive to the other, and each
+//! device runs such operations one after another. Two workers that submit opposite transfers at the same time can leave
+//! each device waiting for the other for ever.
+//!
+//! So every device with a communication stream has one baton, which passes from worker to worker in the plan's global
+//! order of transfers. A worker submits a transfer only while it has the batons of both devices, so no other operation
+//! comes between the send and the receive. A worker that waits for a baton always waits for a transfer that is earlier
+//! in the global order, so the waits cannot form a cycle. Replicas that share a device take turns: the transfer at one
+//! position is issued for every replica before any replica's next.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -15,21 +18,23 @@ use stageline_schedule::{Checked, Instruction, Transfer};
 use crate::failure::stop::{Stopped, Waits};
 use crate::threads::{Receiver, Sender, bounded};
 
-/// The turns of passes of one plan. Behind the last transfer of a pass a baton is back where it was.
+/// The batons of one replica's transfers. After the last transfer of a pass over the plan every baton is back at its
+/// start.
 #[derive(Default)]
 pub(crate) struct Turns {
-    /// The batons that each transfer takes; none where it is no matter when it is issued.
+    /// The batons that each transfer takes; a transfer without an entry may be issued at any time.
     batons: HashMap<Transfer, Vec<Baton>>,
 }
 
-/// Where a baton comes from, and where it goes.
+/// A baton's channels: from the transfer before, and to the transfer after.
 struct Baton {
     comes: Receiver<()>,
     goes: Sender<()>,
 }
 
 impl Turns {
-    /// Of each replica, by its plan, and by the communication stream of each of its stages' devices, if it has one.
+    /// Returns the batons of each replica, given its plan and the communication stream of each stage's device, if the
+    /// device has one.
     pub(crate) fn of_replicas<'a>(
         replicas: impl IntoIterator<Item = (&'a Checked, &'a Vec<Option<usize>>)>,
     ) -> Vec<Arc<Self>> {
@@ -46,7 +51,7 @@ impl Turns {
             transfers.sort_by_key(|&(place, replica, _)| (place, replica));
             let (goes, comes): (Vec<_>, Vec<_>) = transfers.iter().map(|_| bounded(1)).unzip();
             if let Some(first) = goes.first() {
-                first.try_send(()).expect("there is room for the baton");
+                first.try_send(()).expect("a new channel has room for the baton");
             }
             let next = goes.into_iter().cycle().skip(1);
             for (((_, replica, transfer), comes), goes) in transfers.into_iter().zip(comes).zip(next) {
@@ -56,7 +61,7 @@ impl Turns {
         all.into_iter().map(Arc::new).collect()
     }
 
-    /// Issues a transfer when it is its turn.
+    /// Waits for the transfer's batons, issues it, and passes the batons on.
     pub(crate) fn issue<R>(&self, transfer: Transfer, waits: &Waits, issue: impl FnOnce() -> R) -> Result<R, Stopped> {
         let Some(batons) = self.batons.get(&transfer) else { return Ok(issue()) };
         for baton in batons {

@@ -1,8 +1,9 @@
-//! One stage in all replicas, at the end of a step: gradients are reduced to the first one, whose optimizer steps, and the new
-//! values are broadcast.
+//! Data parallelism: one stage's copies in all replicas reduce their gradients to the first replica, whose optimizer
+//! steps, and receive the new values.
 //!
-//! Sums are added in replica order, and go by the host between GPUs: NCCL's own reduction adds in an order that depends on how
-//! GPUs are connected, and so comes to other bits than one replica.
+//! Gradient sums are added in replica order, and go through the host's memory between GPUs. NCCL's own reduction adds
+//! in an order that depends on how the GPUs are connected, so its sums would differ in the last bits from those of one
+//! replica.
 
 use burn::module::{Module, ParamId};
 use burn::optim::GradientsParams;
@@ -11,36 +12,36 @@ use burn::tensor::Device;
 use crate::failure::stop::{Stopped, Waits};
 use crate::transfer::copies::{Held, Owned, add, share};
 
-/// A stage's part in that.
+/// The role of one replica's stage in the reduction and broadcast at the end of a step.
 pub(crate) enum Collective {
-    /// It has the optimizer: of the first replica, with the others in order.
+    /// The first replica's stage, which has the optimizer; with the exchanges to the other replicas in order.
     Root(Vec<Owned>),
-    /// It has copies.
+    /// Another replica's stage, which computes with copies of the root's parameters.
     Leaf(Held),
 }
 
 impl Default for Collective {
-    /// Of the only replica.
+    /// Returns the root of a single replica, which has nothing to exchange.
     fn default() -> Self {
         Self::Root(Vec::new())
     }
 }
 
 impl Collective {
-    /// Of a stage that trains these parameters, on its device in every replica.
+    /// Returns the roles of one stage that trains the parameters `ids`, one for each replica, given its device there.
     pub(crate) fn of_stage(ids: &[ParamId], devices: &[&Device]) -> Vec<Self> {
         let [root, leaves @ ..] = devices else { return Vec::new() };
-        // A leaf sends once a step.
+        // A leaf sends its gradients once a step, so room for one message is enough.
         let (owned, held): (Vec<_>, Vec<_>) = leaves.iter().map(|leaf| share(ids.to_vec(), root, leaf, 1)).unzip();
         [Self::Root(owned)].into_iter().chain(held.into_iter().map(Self::Leaf)).collect()
     }
 
-    /// Whether it is this stage whose optimizer steps.
+    /// Whether this replica's stage has the optimizer that steps.
     pub(crate) fn is_root(&self) -> bool {
         matches!(self, Self::Root(_))
     }
 
-    /// How many reductions this stage makes of one step's sums.
+    /// The number of reductions that this stage makes in one step: 1 on the root of several replicas, else 0.
     pub(crate) fn reductions(&self) -> usize {
         match self {
             Self::Root(leaves) => usize::from(!leaves.is_empty()),
@@ -48,7 +49,8 @@ impl Collective {
         }
     }
 
-    /// Adds up the sums of a step, in replica order; the root has them all then, and leaves have none.
+    /// Adds up a step's gradient sums in replica order. Returns the whole sum on the root; on a leaf, sends its sum to
+    /// the root and returns what the root does not step.
     pub(crate) fn reduce<M: Module>(
         &self,
         module: &M,
@@ -67,7 +69,7 @@ impl Collective {
         Ok(sums)
     }
 
-    /// From the root: gives the leaves the values of its parameters.
+    /// Sends the root's parameter values to all leaves; does nothing on a leaf.
     pub(crate) fn broadcast<M: Module>(&self, module: &M, waits: &Waits) -> Result<(), Stopped> {
         match self {
             Self::Root(leaves) => leaves.iter().try_for_each(|leaf| leaf.publish(module, waits)),
@@ -75,7 +77,7 @@ impl Collective {
         }
     }
 
-    /// In a leaf: waits for the root's values.
+    /// Waits for the root's values on a leaf and writes them to its copies; returns the module unchanged on the root.
     pub(crate) fn follow<M: Module>(&self, module: M, waits: &Waits) -> Result<M, (M, Stopped)> {
         match self {
             Self::Root(_) => Ok(module),

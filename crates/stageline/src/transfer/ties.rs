@@ -1,8 +1,9 @@
-//! Parameters that several stages have, such as an embedding that is also the output layer.
+//! Tied parameters: parameters that several stages share, such as an embedding that is also the output layer.
 //!
-//! The first stage that has such a parameter owns it; the others hold copies. The gradient of a copy joins the owner's for
-//! the same micro-batch, before these are added up over the micro-batches: so the sum is the one of a single graph, to the bit
-//! where no stage but one uses the parameter more than once. Only the owner steps, and gives the copies its new value.
+//! The first stage that has such a parameter owns it; the others hold copies. The gradient of a copy is added to the
+//! owner's gradient of the same micro-batch before gradients are summed over the micro-batches. The sum is therefore
+//! that of a single graph, bit for bit if at most one stage uses the parameter more than once. Only the owner steps the
+//! parameter, and sends its new value to the copies.
 
 use burn::module::{Module, ParamId};
 use burn::optim::GradientsParams;
@@ -11,14 +12,14 @@ use burn::tensor::Device;
 use crate::failure::stop::{Stopped, Waits};
 use crate::transfer::copies::{Held, Owned, add, share};
 
-/// What a stage shares with others.
+/// The tied parameters of one stage: those that it owns, and copies that it holds.
 #[derive(Default)]
 pub(crate) struct Ties {
     owned: Vec<Owned>,
     held: Vec<Held>,
 }
 
-/// Ties these parameters of stage `owner` to the copies of stage `holder`.
+/// Ties the parameters `ids` of stage `owner` to the copies on stage `holder`.
 pub(crate) fn tie(
     ties: &mut [Ties],
     devices: &[Device],
@@ -26,15 +27,16 @@ pub(crate) fn tie(
     ids: Vec<ParamId>,
     micro_batches: usize,
 ) {
-    // A holder's backwards come before the owner's, so nobody waits, whatever the schedule.
+    // A holder runs its backwards before the owner does. With room for all micro-batches it never waits, whatever the
+    // schedule.
     let (owned, held) = share(ids, &devices[owner], &devices[holder], micro_batches);
     ties[owner].owned.push(owned);
     ties[holder].held.push(held);
 }
 
 impl Ties {
-    /// The gradients that stay with this stage: without those of copies, which go to their owners, and with those that
-    /// come from holders.
+    /// Exchanges the gradients of tied parameters for one micro-batch: sends those of copies to their owners, and adds
+    /// those that holders send. Returns the gradients that this stage sums itself.
     pub(crate) fn exchange<M: Module>(
         &self,
         module: &M,
@@ -45,39 +47,39 @@ impl Ties {
         for held in &self.held {
             held.send(module, micro_batch, &mut gradients, waits)?;
         }
-        // The last stage first, as a single graph adds them up.
+        // The last stage comes first: a single graph adds the gradients in this order.
         let received = self.owned.iter().rev().map(|owned| owned.receive(micro_batch, waits)).collect::<Result<_, _>>();
         add(module, &mut gradients, received?);
         Ok(gradients)
     }
 
-    /// Gives the holders the values of this stage's parameters.
+    /// Sends the holders the current values of the parameters that this stage owns.
     pub(crate) fn publish<M: Module>(&self, module: &M, waits: &Waits) -> Result<(), Stopped> {
         self.owned.iter().try_for_each(|owned| owned.publish(module, waits))
     }
 
-    /// Waits for the owners' values, and leaves the copies as they are.
+    /// Receives the owners' new values and discards them, so that the channels are empty.
     pub(crate) fn ignore(&self, waits: &Waits) -> Result<(), Stopped> {
         self.held.iter().try_for_each(|held| held.ignore(waits))
     }
 
-    /// Whether this parameter is a copy of another stage's.
+    /// Whether a parameter is a copy of another stage's parameter.
     pub(crate) fn holds(&self, id: ParamId) -> bool {
         self.held.iter().any(|held| held.ids.contains(&id))
     }
 
-    /// The parameters that this stage shares with others.
+    /// Returns the parameters that this stage shares with others, owned or held.
     pub(crate) fn ids(&self) -> impl Iterator<Item = ParamId> {
         let owned = self.owned.iter().flat_map(|owned| &owned.ids);
         owned.chain(self.held.iter().flat_map(|held| &held.ids)).copied()
     }
 
-    /// Whether there are copies here that follow an owner.
+    /// Whether this stage holds copies of parameters that another stage owns.
     pub(crate) fn follows(&self) -> bool {
         !self.held.is_empty()
     }
 
-    /// Waits for the owners' values, and gives them to the copies.
+    /// Waits for the owners' new values and writes them to the copies.
     pub(crate) fn follow<M: Module>(&self, module: M, waits: &Waits) -> Result<M, (M, Stopped)> {
         self.held.iter().try_fold(module, |module, held| held.follow(module, waits))
     }

@@ -67,12 +67,12 @@ pub(crate) struct WorkerChannels {
     pub(crate) commands: Receiver<Command>,
     /// What all stages do at the end of a step.
     pub(crate) verdicts: Receiver<Verdict>,
-    pub(crate) lines: Replies,
+    pub(crate) replies: ReplySenders,
 }
 
 /// Those that all workers send to.
 #[derive(Clone)]
-pub(crate) struct Replies {
+pub(crate) struct ReplySenders {
     pub(crate) finished: Sender<Outcome>,
     pub(crate) stepped: Sender<Stepped>,
     pub(crate) recorded: Sender<Recorded>,

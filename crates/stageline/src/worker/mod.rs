@@ -186,7 +186,7 @@ impl Worker {
         for runner in &self.runners {
             self.diary.enter(runner.stage(), Activity::Save);
             let _entered = span(&self.diary).entered();
-            self.waits.send(&self.line.lines.saved, runner.state())?;
+            self.waits.send(&self.line.replies.saved, runner.state())?;
         }
         Ok(())
     }
@@ -219,7 +219,7 @@ impl Worker {
             Pass::Train(context) => {
                 self.flush(context.step, flush, finite)?;
                 let recorded = Recorded { replica: self.replica, worker: self.index, events: self.diary.close() };
-                self.waits.send(&self.line.lines.recorded, recorded)?;
+                self.waits.send(&self.line.replies.recorded, recorded)?;
             }
             Pass::Inspect(context) => self.conclude(context.step, Verdict::Skip)?,
             Pass::Evaluate(_) => after_step::skipped(),
@@ -341,7 +341,7 @@ impl Worker {
             finite &= outcome.is_finite();
             // Before the others may go on because of it.
             self.diary.leave(self.waits.take(), self.gauges.read(runner.device()));
-            self.waits.send(&self.line.lines.finished, outcome)?;
+            self.waits.send(&self.line.replies.finished, outcome)?;
         }
         Ok(finite)
     }
@@ -386,7 +386,7 @@ impl Worker {
             self.made = None;
             after_step::forget_kept();
         }
-        concluded.into_iter().try_for_each(|stepped| self.waits.send(&self.line.lines.stepped, stepped))
+        concluded.into_iter().try_for_each(|stepped| self.waits.send(&self.line.replies.stepped, stepped))
     }
 }
 

@@ -1,4 +1,7 @@
-//! The backends that this program is built with, tensors as theirs, and operations of our own in their graphs.
+//! The backends that this crate is built with, and our own operations in their autodiff graphs.
+//!
+//! burn's tensors have no backend in their type. An operation of our own needs the primitive tensor of one backend, so
+//! every backend of the build is tried in turn.
 
 use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
 use burn::backend::autodiff::ops::{Backward, NodeGuard, OpsKind};
@@ -6,18 +9,21 @@ use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Autodiff, Backend};
 use burn::tensor::{Int, Tensor};
 
-/// A backend that this program is built with.
+/// A backend that this crate is built with, and the conversion of burn's tensors to its primitives and back.
 pub(crate) trait Engine: Backend {
-    /// A tensor of a graph without burn's own checkpointing, if it is this backend's.
+    /// Returns the primitive of an autodiff tensor; `None` if another backend has it or burn's own checkpointing is on.
     fn tracked<const D: usize>(tensor: Tensor<D>) -> Option<FloatTensor<Autodiff<Self>>>;
-    /// A tensor of indices, if it is this backend's, as it is used beside a graph and without one.
+    /// Returns the primitive of an integer tensor, from an autodiff device or not; `None` if another backend has it.
     fn indices<const D: usize>(tensor: Tensor<D, Int>) -> Option<IntTensor<Self>>;
-    /// A tensor of no graph, if it is this backend's.
+    /// Returns the primitive of a tensor outside autodiff; `None` if another backend has it.
     fn plain<const D: usize>(tensor: Tensor<D>) -> Option<FloatTensor<Self>>;
+    /// Returns burn's tensor for an autodiff primitive.
     fn of_tracked<const D: usize>(tensor: FloatTensor<Autodiff<Self>>) -> Tensor<D>;
+    /// Returns burn's tensor for a primitive outside autodiff.
     fn of_plain<const D: usize>(tensor: FloatTensor<Self>) -> Tensor<D>;
 }
 
+/// Implements [`Engine`] for a backend.
 macro_rules! engine {
     ($backend:ty) => {
         impl Engine for $backend {
@@ -52,7 +58,8 @@ engine!(burn::backend::Cuda);
 #[cfg(feature = "remote")]
 engine!(burn::backend::Remote);
 
-/// What a function makes for the backend whose tensors it is given: each is asked in turn, until one gives something.
+/// Calls a generic function with every backend of this build in turn until one returns `Some`; each backend recognises
+/// its own tensors.
 macro_rules! of_their_backend {
     ($function:path, $($argument:expr),+ $(,)?) => {{
         let found = None;
@@ -68,7 +75,9 @@ macro_rules! of_their_backend {
 
 pub(crate) use of_their_backend;
 
-/// The output of an operation of our own, in the graph of its inputs, with what its backward needs.
+/// Records one of our own operations in the graph of its inputs, and returns its output as a tensor of that graph.
+///
+/// `state` is kept for the backward, unless no input is tracked.
 pub(crate) fn recorded<B: Engine, O: Backward<B, N>, const N: usize, const D: usize>(
     operation: O,
     inputs: [NodeGuard; N],

@@ -1,7 +1,12 @@
-//! Autodiff that a pipeline needs beyond burn's: backwards in two halves, and recomputation.
+//! Autodiff that a pipeline needs beyond burn's: split backwards and recomputation.
 //!
-//! Each layer's backward can be split into the gradient of its input and those of its weights, and activations can be recomputed
-//! instead of kept. Knows no stages.
+//! Inputs are modules, tensors and burn's graphs; outputs are tensors in these graphs and gradients. This folder must
+//! not know stages or plans.
+//!
+//! - `split_backward`: a layer computes the gradient of its input at once and leaves those of its weights for later.
+//! - `recompute`: marked parts of a model are recomputed in the backward instead of kept.
+//! - `seed_gradient`: a backward that starts from a given gradient.
+//! - `engine`: the backends of this build, and our own operations in their graphs.
 
 pub(crate) mod engine;
 pub(crate) mod recompute;

@@ -1,9 +1,12 @@
-//! Activations that are not kept, but computed again when the backward comes to them (Chen et al., 2016, *Training Deep Nets
-//! with Sublinear Memory Cost*, [arXiv:1604.06174](https://arxiv.org/abs/1604.06174)).
+//! Activation checkpointing: marked parts of a model are recomputed in the backward instead of kept from the forward
+//! (Chen et al., 2016, *Training Deep Nets with Sublinear Memory Cost*,
+//! [arXiv:1604.06174](https://arxiv.org/abs/1604.06174)).
 //!
-//! A model marks its parts, by [`block`] and [`selective`]; the configuration of a stage says which of them are computed again.
-//! A part's first forward makes no graph. In the backward of the stage's graph, an operation that stands for the part runs it
-//! again, with a graph of its own, whose backward it runs; its parameters' gradients go beside the stage's graph.
+//! A model marks its parts with [`block`] and [`selective`]; the configuration of a stage says which of them are
+//! recomputed. The first forward of a recomputed part records no graph: one operation stands for the part in the
+//! stage's graph. The backward of that operation runs the part's forward again with a separate graph, and then the
+//! backward of that graph. The gradients of the part's parameters do not pass through the stage's graph; [`gather`]
+//! collects them.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -27,18 +30,19 @@ use crate::nn::forward::samples::Samples;
 use crate::nn::forward::thread_scope::{collecting, during};
 use crate::nn::params::shared::{is_trained, unify, with_value};
 
-/// What a stage computes again in its backwards, instead of keeping it from the forward. The gradients are the same bits.
+/// The parts of a stage that are recomputed in its backwards instead of kept from the forward. Gradients have the same
+/// bits with every choice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Recompute {
-    /// Nothing.
+    /// Recomputes nothing and keeps all activations.
     #[default]
     Nothing,
-    /// The parts marked by [`selective`], such as attention, which holds much and is computed fast (Korthikanti et al., 2022,
-    /// [arXiv:2205.05198](https://arxiv.org/abs/2205.05198)).
+    /// Recomputes the parts marked by [`selective`], such as attention, whose activations are large and cheap to
+    /// compute (Korthikanti et al., 2022, [arXiv:2205.05198](https://arxiv.org/abs/2205.05198)).
     Selective,
-    /// So many of the parts marked by [`block`], the first ones.
+    /// Recomputes this number of parts marked by [`block`], beginning with the first part of the stage.
     Blocks(usize),
-    /// All parts marked by [`block`], of which only the inputs are kept: about a third more is computed.
+    /// Recomputes all parts marked by [`block`] and keeps only their inputs, for about a third more computation.
     Full,
 }
 
@@ -53,7 +57,7 @@ impl fmt::Display for Recompute {
     }
 }
 
-/// What a part is marked as.
+/// The mark of a part: by [`block`] or by [`selective`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mark {
     Block,
@@ -61,40 +65,42 @@ enum Mark {
 }
 
 thread_local! {
-    /// What the forward on this thread does not keep.
+    /// The parts that the forward on this thread leaves to recomputation.
     static POLICY: Cell<Recompute> = const { Cell::new(Recompute::Nothing) };
-    /// Whether the forward on this thread is one that was computed before.
+    /// Whether the forward on this thread is a recomputation.
     static AGAIN: Cell<bool> = const { Cell::new(false) };
     /// Counts the marked parts of the forward on this thread.
     static PARTS: Cell<Parts> = const { Cell::new(Parts { recomputed: 0, untracked: 0, unsupported: 0 }) };
-    /// The gradients of parameters of parts that were computed again.
+    /// The parameter gradients of recomputed parts in the backward on this thread.
     static BESIDE: RefCell<Option<Sum>> = const { RefCell::new(None) };
 }
 
-/// What became of the parts that a forward marked for recomputation.
+/// Counts of the parts that a forward marked for recomputation, by whether they will be recomputed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Parts {
-    /// Parts that will be recomputed.
+    /// The number of parts that will be recomputed.
     recomputed: usize,
-    /// Parts that are kept, because their input is not part of a graph.
+    /// The number of parts whose activations are kept because their input is outside the autodiff graph.
     untracked: usize,
-    /// Parts that are kept, because their backend has no operations of ours, or burn's own checkpointing is on.
+    /// The number of parts whose activations are kept because this build has no operations for their backend, or
+    /// because burn's own checkpointing is on.
     unsupported: usize,
 }
 
 impl Parts {
-    /// Whether the forward has marked nothing that the policy names: a stage of embeddings alone, for example.
+    /// Whether the forward marked no part that the policy names, as in a stage that has only embeddings.
     pub(crate) fn are_none(self) -> bool {
         self == Self::default()
     }
 
-    /// Why nothing is recomputed although it was asked for, and what to do; `None` if something is.
+    /// Returns the reason why nothing is recomputed although the policy asks for it, and the remedy; `None` if a part
+    /// is recomputed.
     pub(crate) fn complaint(self) -> Option<&'static str> {
         match self {
             Self { recomputed: 1.., .. } => None,
             Self { unsupported: 1.., .. } => Some(
-                "its device is of a backend that this build has no operations for, or burn's gradient checkpointing is on; \
-                 place it on a CPU or a CUDA device, and turn burn's off",
+                "this build has no operations for the backend of its device, or burn's gradient checkpointing is on; place the \
+                 stage on a CPU or a CUDA device, and turn burn's gradient checkpointing off",
             ),
             Self { untracked: 1.., .. } => Some(
                 "the inputs of all its marked parts are outside the graph; mark parts behind a layer with parameters, and \
@@ -108,19 +114,19 @@ impl Parts {
 }
 
 impl Recompute {
-    /// Runs a stage's forward, and says what became of the parts that it marks.
+    /// Runs a stage's forward under this policy, and returns its result and the counts of the parts that it marked.
     pub(crate) fn counting<R>(self, forward: impl FnOnce() -> R) -> (R, Parts) {
         PARTS.set(Parts::default());
         let result = self.during(forward);
         (result, PARTS.take())
     }
 
-    /// Runs a stage's forward.
+    /// Runs a stage's forward under this policy.
     pub(crate) fn during<R>(self, forward: impl FnOnce() -> R) -> R {
         during(&POLICY, self, forward)
     }
 
-    /// Whether the next part with this mark is computed again.
+    /// Whether the next part with this mark is recomputed; counts the parts for [`Recompute::Blocks`].
     fn takes(mark: Mark) -> bool {
         match (POLICY.get(), mark) {
             (Self::Full, Mark::Block) | (Self::Selective, Mark::Selective) => true,
@@ -133,25 +139,28 @@ impl Recompute {
     }
 }
 
-/// Whether the forward that runs on this thread is one that was computed before: what a layer counts or draws, it has then
-/// counted, and has to draw the same.
+/// Whether the forward on this thread is a recomputation. A layer must then count nothing a second time, and must draw
+/// the same random numbers as in the first forward.
 pub fn is_computed_again() -> bool {
     AGAIN.get()
 }
 
-/// Runs a forward that was computed before.
+/// Runs a forward as a recomputation.
 fn again<R>(forward: impl FnOnce() -> R) -> R {
     during(&AGAIN, true, forward)
 }
 
-/// Runs a backward, and gives the gradients that go beside its graph.
+/// Runs a backward, and returns its result and the parameter gradients of recomputed parts, which are not in its graph.
 pub(crate) fn gather<R>(backward: impl FnOnce() -> R) -> (R, GradientsParams) {
     let (result, beside) = collecting(&BESIDE, Sum::new(GradientsParams::new(), None), backward);
     (result, beside.gradients)
 }
 
-/// A block of a model, which [`Recompute::Full`] and [`Recompute::Blocks`] compute again: `forward` is its forward, and uses
-/// no parameters but the module's.
+/// Marks a block of a model, such as a transformer layer, which [`Recompute::Full`] and [`Recompute::Blocks`]
+/// recompute.
+///
+/// `forward` is the forward of the block. It must use no parameters other than the module's: gradients of others are
+/// lost if the block is recomputed.
 ///
 /// ```
 /// use burn::module::Module;
@@ -182,7 +191,8 @@ pub fn block<M: Module + 'static, const D: usize, const E: usize>(
     part(Mark::Block, module, input, forward)
 }
 
-/// A part of a model that holds much for what it computes, which [`Recompute::Selective`] computes again; otherwise as [`block`].
+/// Marks a part of a model that keeps large activations for little computation, such as attention, which
+/// [`Recompute::Selective`] recomputes. `forward` has the restrictions of [`block`].
 pub fn selective<M: Module + 'static, const D: usize, const E: usize>(
     module: &M,
     input: Tensor<D>,
@@ -205,7 +215,7 @@ fn part<M: Module + 'static, const D: usize, const E: usize>(
         count(&mut parts);
         PARTS.set(parts);
     };
-    // What nothing flows back through has no place in the graph.
+    // No gradient flows back to an input outside the graph, so no backward would start the recomputation.
     if !input.is_tracked() {
         note(|parts| parts.untracked += 1);
         return forward(module, input);
@@ -214,12 +224,13 @@ fn part<M: Module + 'static, const D: usize, const E: usize>(
     let output = of_their_backend!(again_later, module, &input, &mut forward);
     note(if output.is_some() { |parts| parts.recomputed += 1 } else { |parts| parts.unsupported += 1 });
     output.unwrap_or_else(|| {
-        let forward = forward.take().expect("a backend that takes it gives something");
+        let forward = forward.take().expect("only a backend that returns an output takes the forward");
         forward(module, input)
     })
 }
 
-/// Parameters of their own graph, or of none.
+/// Detaches parameters from their graph: into a separate graph if `tracked`, else as autodiff tensors that are not
+/// tracked.
 struct Leaves {
     tracked: bool,
 }
@@ -232,16 +243,18 @@ impl ModuleMapper for Leaves {
     }
 }
 
+/// Returns a copy of the module for one forward of a recomputed part, with its parameters detached by [`Leaves`].
 fn leaves<M: Module>(module: &M, tracked: bool) -> M {
     let module = module.clone().map(&mut Leaves { tracked });
     if tracked { unify(module) } else { module }
 }
 
-/// From the gradient of a part's output to that of its input, if it has one.
-type Again<B> = Box<dyn FnOnce(FloatTensor<B>) -> Option<FloatTensor<B>> + Send>;
+/// A closure that recomputes a part: it takes the gradient of the part's output and returns that of its input, if there
+/// is one.
+type RunAgain<B> = Box<dyn FnOnce(FloatTensor<B>) -> Option<FloatTensor<B>> + Send>;
 
-/// What a part is computed again with; once.
-struct State<B: Backend>(Arc<Mutex<Option<Again<B>>>>);
+/// The state of a recomputed part in the stage's graph: a closure that the part's backward takes out and calls once.
+struct State<B: Backend>(Arc<Mutex<Option<RunAgain<B>>>>);
 
 impl<B: Backend> Clone for State<B> {
     fn clone(&self) -> Self {
@@ -255,6 +268,7 @@ impl<B: Backend> fmt::Debug for State<B> {
     }
 }
 
+/// The operation that stands for a recomputed part in the stage's graph.
 #[derive(Debug)]
 struct Recomputed;
 
@@ -263,14 +277,16 @@ impl<B: Backend> Backward<B, 1> for Recomputed {
 
     fn backward(self, ops: Ops<State<B>, 1>, gradients: &mut Gradients, _: &mut Checkpointer) {
         let gradient = gradients.consume::<B>(&ops.node);
-        let again = ops.state.0.lock().take().expect("a graph is gone through once");
+        let again = ops.state.0.lock().take().expect("a backward visits every operation once");
         if let (Some(gradient), [Some(node)]) = (again(gradient), ops.parents) {
             gradients.register::<B>(node.id, gradient);
         }
     }
 }
 
-/// `None`, and the forward is still there, where these are no tensors of the backend, or of a graph with burn's own checkpointing.
+/// Runs a part's forward without a graph, and records an operation that recomputes the part in the backward.
+///
+/// Returns `None`, and leaves `forward` in place, if the input is of another backend or burn's own checkpointing is on.
 fn again_later<B: Engine, M: Module + 'static, const D: usize, const E: usize>(
     _: PhantomData<B>,
     module: &M,
@@ -281,10 +297,10 @@ fn again_later<B: Engine, M: Module + 'static, const D: usize, const E: usize>(
     let forward = forward.take()?;
     let samples = Samples::current();
     let kept = input.clone().inner();
-    // By the same kernels as with a graph, which those of tensors without autodiff are not.
+    // The tensors are autodiff tensors, although no graph is recorded, because plain tensors use other kernels, whose
+    // results differ in the last bits from those of the recomputation.
     let output = Recompute::Nothing.during(|| forward(&leaves(module, false), kept.clone().autodiff()));
-    let output =
-        B::tracked(output).expect("a part that is computed again leaves what it makes on the device of its input");
+    let output = B::tracked(output).expect("the output of a recomputed part must stay on the backend of its input");
     let (output, _) = output.into_parts();
     let module = module.clone();
     let to_input = move |gradient: FloatTensor<B>| {
@@ -296,11 +312,11 @@ fn again_later<B: Engine, M: Module + 'static, const D: usize, const E: usize>(
         let to_input = leaf.grad_remove(&mut gradients);
         let gradients = GradientsParams::from_grads(gradients, &module);
         BESIDE.with_borrow_mut(|beside| {
-            let beside = beside.as_mut().expect("parts are computed again in the backward of a stage");
+            let beside = beside.as_mut().expect("a part is recomputed only in a backward that gathers its gradients");
             beside.add_all(&module, gradients);
         });
         B::plain(to_input?)
     };
-    let state = State(Arc::new(Mutex::new(Some(Box::new(to_input) as Again<B>))));
+    let state = State(Arc::new(Mutex::new(Some(Box::new(to_input) as RunAgain<B>))));
     Some(recorded::<B, _, 1, E>(Recomputed, [node], state, output))
 }

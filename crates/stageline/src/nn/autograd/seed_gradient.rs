@@ -1,4 +1,4 @@
-//! A backward that starts from a given gradient: the vector-Jacobian product.
+//! Starts a backward from a given output gradient (a vector-Jacobian product).
 
 use std::marker::PhantomData;
 
@@ -11,17 +11,18 @@ use burn::tensor::Tensor;
 
 use crate::nn::autograd::engine::{Engine, of_their_backend, recorded};
 
-/// A number whose gradient with respect to `output` is `gradient`, bit for bit; `None` where nothing is differentiated.
+/// Returns a scalar whose gradient with respect to `output` is `gradient`, bit for bit: the root of a backward. Returns
+/// `None` if `output` is not in an autodiff graph.
 pub(crate) fn root<const D: usize>(output: Tensor<D>, gradient: Tensor<D>) -> Option<Tensor<1>> {
     if !output.is_tracked() {
         return None;
     }
     of_their_backend!(handed_in, output.clone(), gradient.clone())
-        // Of y -> sum(y * gradient), on any backend.
+        // The fallback for other backends: `sum(output * gradient)` has that gradient, but computes the products.
         .or_else(|| Some((output * gradient.autodiff()).sum()))
 }
 
-/// The same without computing anything: an operation that ends a graph, and hands the gradient in.
+/// An operation at the end of a graph whose backward passes the given gradient on, without computing anything.
 #[derive(Debug)]
 struct HandIn;
 
@@ -36,6 +37,8 @@ impl<B: Backend> Backward<B, 1> for HandIn {
     }
 }
 
+/// Records [`HandIn`] behind `output`; returns `None` if `output` is of another backend or burn's own checkpointing is
+/// on.
 fn handed_in<B: Engine, const D: usize>(
     _: PhantomData<B>,
     output: Tensor<D>,
@@ -52,9 +55,9 @@ mod tests {
     use super::*;
     use burn::tensor::Device;
 
-    /// Also where the output is used again, and of a product of another gradient.
+    /// The output is used twice, with another gradient each time, so that gradients of several roots are added.
     #[test]
-    fn the_gradient_is_that_of_a_sum_of_products_to_the_bit() {
+    fn a_seeded_backward_gives_the_bits_of_a_sum_of_products() {
         let device = Device::flex();
         let values = |seed: f32| Tensor::<2>::from_floats([[0.1 * seed, -2.3, 7.7], [1e-3, 0.5, seed]], &device);
         let gradients = |by_hand_in: bool| {
@@ -69,6 +72,6 @@ mod tests {
             input.grad_remove(&mut gradients).unwrap().into_data().iter::<f32>().map(f32::to_bits).collect::<Vec<_>>()
         };
         assert_eq!(gradients(true), gradients(false));
-        assert!(root(values(1.0), values(2.0)).is_none(), "nothing is differentiated");
+        assert!(root(values(1.0), values(2.0)).is_none(), "a tensor outside a graph must give no root");
     }
 }

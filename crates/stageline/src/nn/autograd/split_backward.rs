@@ -1,6 +1,8 @@
-//! Weight gradients that wait: what split layers leave of a backward, to be computed when the plan says.
+//! Deferred weight gradients: split layers leave them out of a backward, and the stage computes them when the plan
+//! says.
 //!
-//! A layer's backward asks [`put_off`]. Outside [`collect`] nothing waits, so the same layers train in a plain loop.
+//! A layer's backward passes its weight gradients to [`put_off`]. Only a backward inside [`collect`] defers them, so
+//! the same layers also train in a plain loop.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -11,10 +13,10 @@ use burn::tensor::{FloatDType, Tensor};
 
 use crate::nn::forward::thread_scope::collecting;
 
-/// Gradients of a stage's parameters, added up.
+/// The sum of gradients of a stage's parameters.
 pub struct Sum {
     pub(crate) gradients: GradientsParams,
-    /// In what they are added up, if not as they come.
+    /// The type in which gradients are added; `None` adds them in their own type.
     pub(crate) dtype: Option<FloatDType>,
 }
 
@@ -23,7 +25,7 @@ impl Sum {
         Self { gradients, dtype }
     }
 
-    /// Adds the gradient of a parameter, in place where nobody else has what is there.
+    /// Adds the gradient of a parameter, in place if nothing else uses the sum's tensor.
     pub fn add<const D: usize>(&mut self, id: ParamId, gradient: Tensor<D>) {
         let gradient = match self.dtype {
             Some(dtype) => gradient.cast(dtype),
@@ -36,7 +38,7 @@ impl Sum {
         self.gradients.register(id, sum);
     }
 
-    /// Adds those of all parameters of a module.
+    /// Adds the gradients of all parameters of a module.
     pub(crate) fn add_all<M: Module>(&mut self, module: &M, gradients: GradientsParams) {
         module.visit(&mut AddAll { sum: self, gradients });
     }
@@ -55,26 +57,30 @@ impl ModuleVisitor for AddAll<'_> {
     }
 }
 
-/// The gradients of a layer's weights for one use of it, not yet computed.
+/// The weight gradients of one use of a layer, not yet computed.
 pub struct Deferred {
     pub(crate) ids: Vec<ParamId>,
     compute: Box<dyn FnOnce(&mut Sum) + Send>,
 }
 
 impl Deferred {
-    /// Of these parameters; `compute` adds a gradient, without autodiff, for each of them.
+    /// Defers the gradients of these parameters: `compute` later adds one gradient for each of them, computed without
+    /// autodiff.
     pub fn new(ids: Vec<ParamId>, compute: impl FnOnce(&mut Sum) + Send + 'static) -> Self {
         Self { ids, compute: Box::new(compute) }
     }
 
-    /// Computes them, and adds them to what there is.
+    /// Computes the deferred gradients and adds them to `sum`.
     pub(crate) fn add_to(self, sum: &mut Sum) {
         (self.compute)(sum);
     }
 }
 
-/// Puts off the gradients of those parameters of a layer that [`may_put_off`] gave, computed together by what `later` makes; and
-/// says which of them now wait. The others are to be registered in the graph.
+/// Defers the gradients of those parameters of a layer that [`may_put_off`] allows, and returns which of them are now
+/// deferred.
+///
+/// The closure that `later` returns computes all of them together. The layer must register the other gradients in the
+/// graph.
 pub(crate) fn put_off_any<const N: usize, F: FnOnce(&mut Sum) + Send + 'static>(
     ids: [Option<ParamId>; N],
     later: impl FnOnce() -> F,
@@ -84,35 +90,38 @@ pub(crate) fn put_off_any<const N: usize, F: FnOnce(&mut Sum) + Send + 'static>(
     ids.map(|id| waits && id.is_some())
 }
 
-/// The parameter whose gradient a layer may put off, given the value with which the layer computed; `None` if the parameter is
-/// frozen, or if its value is composed from other tensors (LoRA and other reparameterisations), whose gradients only the graph
-/// derives.
+/// Returns the id of a parameter whose gradient a layer may defer, given the value that the layer computed with.
+///
+/// Returns `None` if the parameter is frozen, or if its value is composed from other tensors (LoRA and other
+/// reparameterisations), because only the graph derives the gradients of those.
 pub(crate) fn may_put_off<const D: usize>(param: &Param<Tensor<D>>, value: &Tensor<D>) -> Option<ParamId> {
     value.is_require_grad().then_some(param.id)
 }
 
-/// Where a backward leaves them.
+/// The deferred gradients that a running backward collects.
 struct Scope {
-    /// Whose gradients do not wait.
+    /// The parameters whose gradients must not be deferred.
     exempt: HashSet<ParamId>,
     deferred: Vec<Deferred>,
 }
 
 thread_local! {
+    /// The scope of the backward that runs on this thread inside [`collect`].
     static SCOPE: RefCell<Option<Scope>> = const { RefCell::new(None) };
 }
 
-/// Runs a backward, and gives what it has left for later, in the order of the backward.
+/// Runs a backward, and returns its result and the gradients that it deferred, in the order of the backward. The
+/// gradients of `exempt` parameters are not deferred.
 pub(crate) fn collect<R>(exempt: HashSet<ParamId>, backward: impl FnOnce() -> R) -> (R, Vec<Deferred>) {
     let (result, scope) = collecting(&SCOPE, Scope { exempt, deferred: Vec::new() }, backward);
     (result, scope.deferred)
 }
 
-/// Leaves gradients for later, in the backward of a layer of one's own: they are computed when the plan says.
+/// Defers weight gradients in the backward of a custom layer; the pipeline computes them when the plan says.
 ///
 /// # Errors
-/// Gives them back where nothing waits: outside a pipeline, in a whole backward, and for parameters that other stages have
-/// too. They are then to be registered in the graph, as any layer does.
+/// Returns `later` if gradients cannot be deferred: outside a pipeline, in a backward that is not split, and for
+/// parameters that are tied to another stage's. The layer must then register these gradients in the graph.
 pub fn put_off(later: Deferred) -> Result<(), Deferred> {
     SCOPE.with_borrow_mut(|scope| match scope {
         Some(scope) if later.ids.iter().all(|id| !scope.exempt.contains(id)) => {

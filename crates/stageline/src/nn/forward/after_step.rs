@@ -1,20 +1,27 @@
-//! What a forward leaves to be done when its step has stepped.
+//! Effects of a forward that wait until the optimizer step succeeds, such as updates of running statistics.
+//!
+//! Effects are collected for each thread. A worker keeps those of a step apart until the step is committed, because a
+//! step may still be rolled back while the next one collects its own.
 
 use std::cell::RefCell;
 
 use crate::nn::autograd::recompute::is_computed_again;
 
+/// A closure that a forward passed to [`after_step`].
 type Effect = Box<dyn FnOnce()>;
 
 thread_local! {
+    /// The effects of the running step's forwards on this thread.
     static EFFECTS: RefCell<Vec<Effect>> = const { RefCell::new(Vec::new()) };
-    /// Of a step that is made, and may be undone.
+    /// The effects of a step that has been made but may still be rolled back.
     static KEPT: RefCell<Vec<Effect>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Leaves something to be done on this thread once the step that it belongs to has stepped. It is not done where the step
-/// is skipped, nor where the forward is one that was computed before. Running statistics are kept so. Where steps overlap
-/// ([`Pipeline::steps`](crate::Pipeline::steps)) it may be done when forwards of the next step have been.
+/// Runs `effect` on this thread after the optimizer step of the current step, for layers that keep running statistics.
+///
+/// The effect is dropped without running if the step is skipped. A recomputed forward leaves no effect, because the
+/// first forward did. If steps overlap ([`Pipeline::steps`](crate::Pipeline::steps)), the effect may run after forwards
+/// of the next step.
 pub fn after_step(effect: impl FnOnce() + 'static) {
     if is_computed_again() {
         return;
@@ -22,27 +29,30 @@ pub fn after_step(effect: impl FnOnce() + 'static) {
     EFFECTS.with_borrow_mut(|effects| effects.push(Box::new(effect)));
 }
 
-/// Keeps what was left apart from what comes, in place of what was kept before.
+/// Sets the effects of the current step apart, so that the next step collects its own. Effects that were set apart
+/// before are dropped.
 pub(crate) fn keep() {
     drop(KEPT.replace(EFFECTS.take()));
 }
 
-/// Forgets what was kept.
+/// Drops the effects that [`keep`] set apart, because their step is rolled back or skipped.
 pub(crate) fn forget_kept() {
     drop(KEPT.take());
 }
 
-/// Does what was kept.
+/// Runs the effects that [`keep`] set apart, because their step is committed.
 pub(crate) fn do_kept() {
     KEPT.take().into_iter().for_each(|effect| effect());
 }
 
-/// Does what was left: what a pipeline does after its optimizers, for loops without one.
+/// Runs the effects of the current step. A training loop without a pipeline calls this after its optimizer step; a
+/// pipeline does so itself.
 pub fn stepped() {
     EFFECTS.take().into_iter().for_each(|effect| effect());
 }
 
-/// Forgets what was left: what a pipeline does where a step is skipped, for loops without one.
+/// Drops the effects of the current step. A training loop without a pipeline calls this if it skips a step; a pipeline
+/// does so itself.
 pub fn skipped() {
     drop(EFFECTS.take());
 }
@@ -55,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_step_that_steps_has_effects() {
+    fn effects_run_after_a_step_but_not_after_a_skipped_one() {
         let count = Rc::new(Cell::new(0));
         let leave = || {
             let count = Rc::clone(&count);

@@ -1,6 +1,11 @@
-//! Facts about the running forward that layers ask for: its samples, and what to do after the optimizer step.
+//! Facts about the running forward that a layer asks for, without extra arguments in its signature.
 //!
-//! They are kept for each thread while a stage computes.
+//! The stage runner, or a training loop without a pipeline, sets these facts around a forward, and layers read them on
+//! the same thread. Nothing here may outlive the call that set it, or reach another thread.
+//!
+//! - `samples`: the samples of the micro-batch that is computed.
+//! - `after_step`: effects that run after the optimizer step.
+//! - `thread_scope`: values that hold on one thread for the time of a call.
 
 pub mod after_step;
 pub mod samples;

@@ -1,32 +1,33 @@
-//! Which samples a forward sees, for layers that draw random numbers.
+//! The samples that the running forward sees, for layers that draw random numbers for each sample.
 
 use std::cell::Cell;
 
 use crate::nn::forward::thread_scope::during;
 
-/// The samples of one micro-batch, by their place in the training.
+/// The position of a micro-batch's samples in the training: the step, and a range of the step's batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Samples {
-    /// The step, from 0.
+    /// The index of the step, from 0.
     pub step: usize,
-    /// The first sample's index in the batch of the step.
+    /// The index of the first sample in the batch of the step.
     pub first: usize,
-    /// How many there are.
+    /// The number of samples in the micro-batch.
     pub count: usize,
 }
 
 thread_local! {
+    /// The samples of the training forward that runs on this thread.
     static CURRENT: Cell<Option<Samples>> = const { Cell::new(None) };
 }
 
 impl Samples {
-    /// Those of the training forward that runs on this thread, if one does. A pipeline says so around every forward of
-    /// a step, and not around those of an evaluation.
+    /// Returns the samples of the training forward that runs on this thread, or `None` if none runs. A pipeline sets
+    /// them around every forward of a training step, and not in an evaluation.
     pub fn current() -> Option<Self> {
         CURRENT.get()
     }
 
-    /// Runs a training forward of these samples on this thread: what a pipeline does, for loops without one.
+    /// Runs `forward` on this thread as a training forward of these samples, for training loops without a pipeline.
     pub fn during<R>(self, forward: impl FnOnce() -> R) -> R {
         during(&CURRENT, Some(self), forward)
     }
@@ -37,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn they_are_known_during_a_forward_only() {
+    fn samples_are_set_only_during_a_forward() {
         let samples = |first| Samples { step: 1, first, count: 2 };
         let inner = samples(0).during(|| {
             let inner = samples(4).during(Samples::current);
@@ -45,7 +46,7 @@ mod tests {
             inner
         });
         assert_eq!(inner, Some(samples(4)));
-        assert!(std::panic::catch_unwind(|| samples(0).during(|| panic!("as a forward may"))).is_err());
+        assert!(std::panic::catch_unwind(|| samples(0).during(|| panic!("a forward panics"))).is_err());
         assert_eq!(Samples::current(), None);
     }
 }

@@ -1,9 +1,9 @@
-//! What holds on a thread for the time of a call, and not after it, however it ends.
+//! Thread-local values that hold for the time of a call and are reset when it ends, also by a panic.
 
 use std::cell::{Cell, RefCell};
 use std::thread::LocalKey;
 
-/// Runs with another value, and puts back the one before.
+/// Runs `run` with another thread-local value, and restores the previous value afterwards.
 pub(crate) fn during<T: Copy, R>(key: &'static LocalKey<Cell<T>>, value: T, run: impl FnOnce() -> R) -> R {
     struct Restore<T: Copy + 'static>(&'static LocalKey<Cell<T>>, T);
     impl<T: Copy> Drop for Restore<T> {
@@ -15,7 +15,8 @@ pub(crate) fn during<T: Copy, R>(key: &'static LocalKey<Cell<T>>, value: T, run:
     run()
 }
 
-/// Runs with an empty collection, and gives what is then in it.
+/// Runs `run` with an empty thread-local collection, and returns its result and what it collected. The collection is
+/// closed afterwards, also after a panic.
 pub(crate) fn collecting<T, R>(
     key: &'static LocalKey<RefCell<Option<T>>>,
     empty: T,
@@ -30,5 +31,5 @@ pub(crate) fn collecting<T, R>(
     key.set(Some(empty));
     let _close = Close(key);
     let result = run();
-    (result, key.take().expect("nothing else takes it away"))
+    (result, key.take().expect("the collection stays open for the time of the call"))
 }

@@ -48,7 +48,8 @@ fn moments(Moments { mean, over_deviation }: &Moments<Float>) -> Moments<Tensor<
 }
 
 impl Products for Cuda {
-    /// As burn's, but for the bias, which has its shape before: fusion ends a product's kernel where anything comes in between.
+    /// As burn's, but for the bias, which has its shape before: fusion ends a product's kernel where anything comes in
+    /// between.
     fn product(input: Float, weight: Float, bias: Option<Float>) -> Float {
         let bias = bias.map(|bias| {
             let columns = bias.shape().num_elements();
@@ -68,8 +69,8 @@ impl Products for Cuda {
         }
     }
 
-    /// A product for a table of few rows, in half a precision: what it says of each index is exact there, and f32's products may
-    /// not be of f32.
+    /// A product for a table of few rows, in half a precision: what it says of each index is exact there, and f32's
+    /// products may not be of f32.
     fn to_table(table: Float, gradient: Float, indices: IntTensor<Self>) -> Float {
         const FEW: usize = 4096;
         let count = table.shape()[0];

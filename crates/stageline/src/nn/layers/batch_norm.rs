@@ -15,13 +15,13 @@ use crate::nn::forward::samples::Samples;
 /// What burn calls the struct of a batch norm.
 pub(crate) const BATCH_NORM: &str = "Struct:BatchNorm";
 
-/// burn's [`BatchNorm`], with running statistics that are updated once a step, from all its micro-batches together: they are
-/// those of one pass over the whole batch. burn's own are updated at every micro-batch, so that they follow M.
+/// burn's [`BatchNorm`], with running statistics that are updated once a step, from all its micro-batches together:
+/// they are those of one pass over the whole batch. burn's own are updated at every micro-batch, so that they follow M.
 ///
 /// What still differs from one pass over the whole batch: each micro-batch is *normalised* by its own mean and variance
-/// (Ioffe and Szegedy, 2015, [arXiv:1502.03167](https://arxiv.org/abs/1502.03167)), because it must be, before the others
-/// have come. So a second one of these, behind the first, sees other inputs than it would in one pass, and its statistics
-/// agree only approximately.
+/// (Ioffe and Szegedy, 2015, [arXiv:1502.03167](https://arxiv.org/abs/1502.03167)), because it must be, before the
+/// others have come. So a second one of these, behind the first, sees other inputs than it would in one pass, and its
+/// statistics agree only approximately.
 ///
 /// As burn's, it keeps the biased variance. In an evaluation, and outside the steps of a pipeline, it is burn's.
 #[derive(Module, Debug)]
@@ -30,13 +30,13 @@ pub struct AccumulatedBatchNorm {
 }
 
 thread_local! {
-    /// Of each layer on this thread, by its scale's id, so that the copies that a stage computes with have the same; and by the
-    /// step, because the next one may have begun.
+    /// Of each layer on this thread, by its scale's id, so that the copies that a stage computes with have the same;
+    /// and by the step, because the next one may have begun.
     static PENDING: RefCell<HashMap<(ParamId, usize), Pending>> = RefCell::default();
 }
 
-/// What the micro-batches of a step have had so far, by their first sample and by how often the layer has seen them, so that
-/// they are merged in one order.
+/// What the micro-batches of a step have had so far, by their first sample and by how often the layer has seen them, so
+/// that they are merged in one order.
 type Pending = BTreeMap<(usize, usize), Moments>;
 
 /// What is to be done when the step has stepped. Dropped instead, where it is skipped, it leaves nothing for the next.
@@ -80,7 +80,8 @@ impl AccumulatedBatchNorm {
         self.norm
     }
 
-    /// Applies it to `[rows, channels, ...]`. It computes in the precision of its parameters, whatever that of the input is.
+    /// Applies it to `[rows, channels, ...]`. It computes in the precision of its parameters, whatever that of the
+    /// input is.
     ///
     /// # Panics
     /// If the second dimension is not the number of channels.
@@ -133,8 +134,8 @@ impl Update {
     }
 }
 
-/// The mean and the biased variance of all values together (Chan et al., 1979, *Updating formulae and a pairwise algorithm for
-/// computing sample variances*); `None` of no values.
+/// The mean and the biased variance of all values together (Chan et al., 1979, *Updating formulae and a pairwise
+/// algorithm for computing sample variances*); `None` of no values.
 fn merged(moments: impl Iterator<Item = Moments>, channels: usize) -> Option<(Vec<f64>, Vec<f64>)> {
     let (mut count, mut means, mut squares) = (0.0, vec![0.0; channels], vec![0.0; channels]);
     for Moments { count: more, mean, variance } in moments.filter(|moments| moments.count > 0) {

@@ -6,11 +6,12 @@ use burn::tensor::{Bool, Tensor};
 #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
 use crate::nn::kernels::of_their_kernels;
 
-/// Causal self-attention (Vaswani et al., 2017, [arXiv:1706.03762](https://arxiv.org/abs/1706.03762)) with so many heads:
-/// `[batch, length, 3 x width]`, the queries, keys and values of all heads one behind the other, to `[batch, length, width]`.
+/// Causal self-attention (Vaswani et al., 2017, [arXiv:1706.03762](https://arxiv.org/abs/1706.03762)) with so many
+/// heads: `[batch, length, 3 x width]`, the queries, keys and values of all heads one behind the other, to `[batch,
+/// length, width]`.
 ///
-/// In f32 on the host it is one operation that leaves what comes later out, where burn's have to move heads about and to compute
-/// all of it. It keeps its input and the weights of attention for its backward.
+/// In f32 on the host it is one operation that leaves what comes later out, where burn's have to move heads about and
+/// to compute all of it. It keeps its input and the weights of attention for its backward.
 ///
 /// # Panics
 /// If the last dimension is not 3 times a multiple of `heads`.

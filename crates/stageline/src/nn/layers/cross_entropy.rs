@@ -6,7 +6,8 @@ use burn::tensor::{Int, Tensor};
 #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
 use crate::nn::kernels::of_their_kernels;
 
-/// The cross-entropy of logits `[rows, classes]` with the class that each row has, `[rows]`, in nats, summed over the rows: `[1]`.
+/// The cross-entropy of logits `[rows, classes]` with the class that each row has, `[rows]`, in nats, summed over the
+/// rows: `[1]`.
 ///
 /// As the negative of burn's `log_softmax`, gathered and summed; in f32 on the host it is one operation.
 ///

@@ -10,12 +10,12 @@ use crate::nn::forward::samples::Samples;
 /// Tells these random numbers from those for other purposes with the same seed, such as the order of samples.
 const TAG: &[u8; 16] = b"stageline drop\0\0";
 
-/// Sets elements to zero with a probability, and scales the others by 1 / (1 - probability), in training only (Srivastava
-/// et al., 2014, [jmlr.org/papers/v15/srivastava14a](https://jmlr.org/papers/v15/srivastava14a.html)).
+/// Sets elements to zero with a probability, and scales the others by 1 / (1 - probability), in training only
+/// (Srivastava et al., 2014, [jmlr.org/papers/v15/srivastava14a](https://jmlr.org/papers/v15/srivastava14a.html)).
 ///
 /// Which elements depends on the seed, the layer, the step and the sample, and on nothing else: not on the number of
-/// stages or micro-batches, the schedule or the timing of threads. (burn's own dropout draws from one generator that all
-/// threads share.) Outside the forward of a training step it changes nothing; see [`Samples`].
+/// stages or micro-batches, the schedule or the timing of threads. (burn's own dropout draws from one generator that
+/// all threads share.) Outside the forward of a training step it changes nothing; see [`Samples`].
 ///
 /// The mask is drawn on the host and moved to the input's device.
 #[derive(Module, Debug)]
@@ -71,8 +71,8 @@ impl Dropout {
         TensorData::new(mask, dims)
     }
 
-    /// The random numbers of a sample in a step. The key is the seed, the layer and the tag of dropout, the ChaCha stream is the
-    /// step, and every sample has 2^32 blocks of it.
+    /// The random numbers of a sample in a step. The key is the seed, the layer and the tag of dropout, the ChaCha
+    /// stream is the step, and every sample has 2^32 blocks of it.
     fn stream(&self, step: usize, sample: usize) -> ChaCha8Rng {
         let mut key = [0; 32];
         key[..8].copy_from_slice(&self.seed.to_le_bytes());

@@ -6,10 +6,12 @@ use burn::tensor::activation;
 #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
 use crate::nn::kernels::of_their_kernels;
 
-/// `x Phi(x)`, with the normal distribution's `Phi` (Hendrycks and Gimpel, 2016, [arXiv:1606.08415](https://arxiv.org/abs/1606.08415)).
+/// `x Phi(x)`, with the normal distribution's `Phi` (Hendrycks and Gimpel, 2016,
+/// [arXiv:1606.08415](https://arxiv.org/abs/1606.08415)).
 ///
-/// As [burn's](burn::tensor::activation::gelu), but in f32 on the host many times as fast: burn 0.22 computes one `erf` after the
-/// other there. It is within 8e-7 of the exact value, or of that part of it where it is more than 1, and so is its derivative within 4e-7.
+/// As [burn's](burn::tensor::activation::gelu), but in f32 on the host many times as fast: burn 0.22 computes one `erf`
+/// after the other there. It is within 8e-7 of the exact value, or of that part of it where it is more than 1, and so
+/// is its derivative within 4e-7.
 pub fn gelu<const D: usize>(input: Tensor<D>) -> Tensor<D> {
     #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
     if let Some(output) = of_their_kernels!(one::gelu, &input) {

@@ -8,8 +8,8 @@ use burn::tensor::{DType, Device, FloatDType, Tensor};
 #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
 use crate::nn::kernels::of_their_kernels;
 
-/// Layer normalisation (Ba et al., 2016, [arXiv:1607.06450](https://arxiv.org/abs/1607.06450)), with burn's parameters; in f32 on the
-/// host it is one operation, where burn 0.22 has a dozen with a graph, whose backward is split.
+/// Layer normalisation (Ba et al., 2016, [arXiv:1607.06450](https://arxiv.org/abs/1607.06450)), with burn's parameters;
+/// in f32 on the host it is one operation, where burn 0.22 has a dozen with a graph, whose backward is split.
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct LayerNorm {

@@ -1,19 +1,19 @@
-//! A float tensor whose rank is not part of its type.
+//! A float tensor whose rank is not part of its type, so that tensors of several ranks fit into one collection.
 
 use burn::tensor::Tensor;
 use burn::tensor::kind::BridgeTensor;
 
-/// A float tensor of any rank.
+/// A float tensor of any rank; the caller remembers the rank.
 #[derive(Clone)]
 pub(crate) struct AnyTensor(BridgeTensor);
 
 impl AnyTensor {
-    /// Forgets the rank of a tensor.
+    /// Wraps a tensor and forgets its rank.
     pub(crate) fn new<const D: usize>(tensor: Tensor<D>) -> Self {
         Self(tensor.into_bridge())
     }
 
-    /// Returns the tensor, which must have the rank that it was made with.
+    /// Returns the wrapped tensor; `D` must be the rank that it was made with.
     pub(crate) fn tensor<const D: usize>(self) -> Tensor<D> {
         Tensor::from_bridge(self.0)
     }

@@ -1,4 +1,4 @@
-//! A module on another device, where quantized parameters stay quantized.
+//! Moves a module to another device and keeps quantized parameters quantized.
 
 use std::collections::HashMap;
 
@@ -8,13 +8,16 @@ use burn::tensor::{DType, Device, Tensor};
 use crate::nn::params::any_tensor::AnyTensor;
 use crate::nn::params::shared::with_value;
 
-/// Whether a tensor is stored in a few bits, as the frozen weights of QLoRA are. Who computes with it decides the precision.
+/// Whether a tensor is stored in a quantized format, as the frozen weights of QLoRA are. The layer that uses it decides
+/// in which precision it computes.
 pub(crate) fn is_quantized<const D: usize>(tensor: &Tensor<D>) -> bool {
     matches!(tensor.dtype(), DType::QFloat(_))
 }
 
-/// The module with a graph of its own on a device, as [`Module::fork`]; but burn 0.22 dequantizes what it detaches, so quantized
-/// parameters, which are frozen and part of no graph, are moved as they are.
+/// Returns the module on `device` with its own autodiff graph, like [`Module::fork`].
+///
+/// burn 0.22 dequantizes the parameters that it detaches. Quantized parameters are frozen and part of no graph, so they
+/// are moved without detaching.
 pub(crate) fn fork<M: Module>(module: M, device: &Device) -> M {
     let mut quantized = Quantized { device, values: HashMap::new() };
     module.visit(&mut quantized);
@@ -22,6 +25,7 @@ pub(crate) fn fork<M: Module>(module: M, device: &Device) -> M {
     if quantized.values.is_empty() { forked } else { forked.map(&mut quantized) }
 }
 
+/// The quantized parameters of a module, moved to a device.
 struct Quantized<'a> {
     device: &'a Device,
     values: HashMap<ParamId, AnyTensor>,

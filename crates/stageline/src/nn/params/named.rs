@@ -1,4 +1,4 @@
-//! Parameters under their paths, as numbers on the host.
+//! Trained parameters and their gradients by path, as numbers on the host.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,43 +9,45 @@ use burn::tensor::{Tensor, TensorData};
 use crate::nn::params::shared::is_trained;
 use crate::nn::params::visit::read;
 
-/// A parameter that is trained, and its gradient.
+/// A trained parameter and its gradient.
 pub(crate) struct Named {
     pub(crate) id: ParamId,
-    /// Where it is in its module, such as `0.linear.weight`.
+    /// The path of the parameter in its module, such as `0.linear.weight`.
     pub(crate) path: String,
+    /// The number of elements of the parameter.
     pub(crate) elements: usize,
-    /// `None` where the loss does not depend on it.
+    /// The gradient, row by row; `None` if the loss does not depend on the parameter.
     pub(crate) gradient: Option<Vec<f32>>,
 }
 
-/// The parameters that are trained, in the order of the module, each once.
+/// Returns the trained parameters with their gradients in the module's order; a parameter that the module uses twice
+/// comes once.
 pub(crate) fn gradients<M: Module>(module: &M, gradients: &GradientsParams) -> Vec<Named> {
     let mut read = ReadGradients { path: Vec::new(), seen: HashSet::new(), gradients, found: Vec::new() };
     module.visit(&mut read);
     read.found
 }
 
-/// The values of all parameters.
+/// Returns the values of all tensors of a module, trained or not, as f32.
 pub(crate) fn values<M: Module>(module: &M) -> HashMap<ParamId, Vec<f32>> {
     read(module).into_iter().map(|(id, data)| (id, numbers(&data))).collect()
 }
 
-/// Gradients of nothing for some of its parameters.
-pub(crate) fn zeros<M: Module>(module: &M, of: &HashSet<ParamId>) -> GradientsParams {
-    let mut make = MakeZeros { of, made: GradientsParams::new() };
+/// Returns gradients that are all zeros for those trained parameters of a module that are in `ids`.
+pub(crate) fn zeros<M: Module>(module: &M, ids: &HashSet<ParamId>) -> GradientsParams {
+    let mut make = MakeZeros { ids, made: GradientsParams::new() };
     module.visit(&mut make);
     make.made
 }
 
 struct MakeZeros<'a> {
-    of: &'a HashSet<ParamId>,
+    ids: &'a HashSet<ParamId>,
     made: GradientsParams,
 }
 
 impl ModuleVisitor for MakeZeros<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if is_trained(param) && self.of.contains(&param.id) {
+        if is_trained(param) && self.ids.contains(&param.id) {
             self.made.register(param.id, param.val().inner().zeros_like());
         }
     }
@@ -53,7 +55,7 @@ impl ModuleVisitor for MakeZeros<'_> {
 
 struct ReadGradients<'a> {
     path: Vec<String>,
-    /// A module may have a parameter twice.
+    /// The parameters that have been visited, because a module may use a parameter twice.
     seen: HashSet<ParamId>,
     gradients: &'a GradientsParams,
     found: Vec<Named>,

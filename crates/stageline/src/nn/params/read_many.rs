@@ -1,8 +1,11 @@
-//! Numbers that are on a device, and are read from there at once.
+//! Reads the numbers of several tensors from a device in one transfer.
 
 use burn::tensor::{FloatDType, Tensor};
 
-/// The numbers of every tensor, in f64: all in one read, which waits for the device, and for the way to another host and back.
+/// Returns the numbers of every tensor in f64.
+///
+/// All tensors come in one read, because every read waits for the device and, on another host, for a round trip. The
+/// tensors must be on the same device.
 pub(crate) fn read<'a>(tensors: impl IntoIterator<Item = &'a Tensor<1>>) -> impl Iterator<Item = Vec<f64>> {
     let tensors: Vec<_> = tensors.into_iter().map(|tensor| tensor.clone().cast(FloatDType::F64)).collect();
     let lengths: Vec<_> = tensors.iter().map(|tensor| tensor.dims()[0]).collect();

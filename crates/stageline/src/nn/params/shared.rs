@@ -1,4 +1,4 @@
-//! Parameters that a module has several times.
+//! Keeps a parameter that a module uses several times (a tied parameter) one tensor.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,14 +7,16 @@ use burn::tensor::Tensor;
 
 use crate::nn::params::any_tensor::AnyTensor;
 
-/// One tensor for every parameter that a module has several times, as plain modules do not keep it: each of them would be
-/// trained by itself.
+/// Gives all uses of a tied parameter in a module the same tensor.
+///
+/// Mapping a burn module gives every use a tensor of its own, and each would then be trained separately.
 pub(crate) fn unify<M: Module>(module: M) -> M {
     let mut count = Count::default();
     module.visit(&mut count);
     if count.repeated { module.map(&mut Unify::default()) } else { module }
 }
 
+/// Finds out whether a module uses a trained parameter more than once.
 #[derive(Default)]
 struct Count {
     seen: HashSet<ParamId>,
@@ -27,6 +29,7 @@ impl ModuleVisitor for Count {
     }
 }
 
+/// Replaces every later use of a trained parameter by the tensor of its first use.
 #[derive(Default)]
 struct Unify {
     first: HashMap<ParamId, AnyTensor>,
@@ -47,11 +50,12 @@ impl ModuleMapper for Unify {
     }
 }
 
+/// Whether a parameter gets gradients, that is, whether it is not frozen.
 pub(crate) fn is_trained<const D: usize>(param: &Param<Tensor<D>>) -> bool {
     param.val().is_require_grad()
 }
 
-/// A parameter with another value.
+/// Returns the parameter with another value, and with the same id and mapper.
 pub(crate) fn with_value<T: ParameterValue>(param: Param<T>, value: T) -> Param<T> {
     let (id, _, mapper) = param.consume();
     Param::from_mapped_value(id, value, mapper)

@@ -1,4 +1,4 @@
-//! All tensors of a module, on the host: parameters, trained or not, and running statistics.
+//! Describes, reads and writes all tensors of a module: trained and frozen parameters, and running statistics.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,44 +7,47 @@ use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
 
 use crate::nn::params::shared::{is_trained, with_value};
 
-/// What a module says of one of its tensors.
+/// The id, path, type and shape of one tensor of a module.
 #[derive(Clone, Debug)]
 pub(crate) struct Description {
     pub(crate) id: ParamId,
-    /// Where it is in its module, such as `0.linear.weight`.
+    /// The path of the tensor in its module, such as `0.linear.weight`.
     pub(crate) path: String,
     pub(crate) dtype: DType,
     pub(crate) shape: Vec<usize>,
+    /// Whether the tensor gets gradients.
     pub(crate) trained: bool,
 }
 
-/// In the order of the module, each once.
+/// Describes the tensors of a module in the module's order; a tensor that the module uses twice comes once.
 pub(crate) fn describe<M: Module>(module: &M) -> Vec<Description> {
     visit(module, |found, _| found)
 }
 
-/// Their values, in the same order.
+/// Returns the values of the tensors of a module on the host, in the order of [`describe`].
 pub(crate) fn read<M: Module>(module: &M) -> Vec<(ParamId, TensorData)> {
     visit(module, |found, read| (found.id, read()))
 }
 
+/// Calls `each` once for every tensor of a module and returns the results.
 fn visit<M: Module, T>(module: &M, each: impl FnMut(Description, Read) -> T) -> Vec<T> {
     let mut visitor = Visit { path: Vec::new(), seen: HashSet::new(), each, found: Vec::new() };
     module.visit(&mut visitor);
     visitor.found
 }
 
-/// The module with these values, of its own shapes, where there are any.
+/// Returns the module with these values, which must have the shapes of its tensors. A tensor whose id has no value
+/// keeps its own.
 pub(crate) fn write<M: Module>(module: M, values: &HashMap<ParamId, TensorData>) -> M {
     module.map(&mut Write(values))
 }
 
-/// Reads a tensor.
+/// A closure that reads one tensor's values to the host, so that a mere description does not read them.
 type Read<'a> = &'a dyn Fn() -> TensorData;
 
 struct Visit<T, F> {
     path: Vec<String>,
-    /// A module may have a parameter twice.
+    /// The tensors that have been visited, because a module may use a parameter twice.
     seen: HashSet<ParamId>,
     each: F,
     found: Vec<T>,
@@ -87,6 +90,7 @@ impl<T, F: FnMut(Description, Read) -> T> ModuleVisitor for Visit<T, F> {
     }
 }
 
+/// Replaces the tensors of a module by these values, on the devices and in the types of the tensors.
 struct Write<'a>(&'a HashMap<ParamId, TensorData>);
 
 impl ModuleMapper for Write<'_> {

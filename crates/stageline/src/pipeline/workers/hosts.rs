@@ -1,52 +1,52 @@
-//! Hosts of stages that are lost.
+//! Finds out whether an error comes from a lost host or network.
 
 use burn::tensor::Device;
 
+use super::Workers;
 use crate::device::remote::{LostHost, hosts_of, lost_hosts, lost_ways};
 use crate::failure::step_error::StepError;
-use crate::model::payload::Payload;
 use crate::model::replica::Replica;
-use crate::pipeline::Pipeline;
 
-impl<In: Payload, Target: Payload> Pipeline<In, Target> {
-    /// Every stage's device.
-    fn devices(&self) -> impl Iterator<Item = (Replica, usize, &Device)> {
-        Replica::all(self.replicas()).zip(&self.stages).flat_map(|(replica, stages)| {
-            stages.iter().enumerate().map(move |(stage, (device, _))| (replica, stage, device))
+impl<In, Target> Workers<In, Target> {
+    /// The device of every stage of every replica.
+    fn all_devices(&self) -> impl Iterator<Item = (Replica, usize, &Device)> {
+        Replica::all(self.replicas()).zip(&self.devices).flat_map(|(replica, stages)| {
+            stages.iter().enumerate().map(move |(stage, device)| (replica, stage, device))
         })
     }
 
-    /// An error that says which hosts are lost, if it is because of that: a server that goes away shows wherever its tensors, or
-    /// those that came through it, are asked for.
-    pub(crate) fn of_hosts(&self, error: StepError) -> StepError {
+    /// Returns an error that names the lost hosts, if there are any: a lost server shows as a failure wherever its tensors, or those
+    /// that passed through it, are read.
+    pub(super) fn name_lost_hosts(&self, error: StepError) -> StepError {
         match error {
-            StepError::Stage(_) | StepError::Stalled(_) => match lost_hosts(self.devices()) {
+            StepError::Stage(_) | StepError::Stalled(_) => match lost_hosts(self.all_devices()) {
                 none if none.is_empty() => error,
-                hosts => StepError::HostsLost { hosts, during: self.during, cause: Box::new(error) },
+                hosts => StepError::HostsLost { hosts, during: self.watch.during, cause: Box::new(error) },
             },
             other => other,
         }
     }
 
-    /// An error that says between which hosts the network is lost, if it is because of that, or where else to look.
-    pub(crate) fn of_ways(&self, error: StepError) -> StepError {
+    /// Returns an error that names the hosts between which the network is lost, or the other hosts whose logs may tell more.
+    pub(super) fn name_lost_networks(&self, error: StepError) -> StepError {
         if !matches!(error, StepError::Stage(_) | StepError::Stalled(_)) {
             return error;
         }
-        let chains = self.stages.iter().map(|stages| stages.iter().map(|(device, _)| device).collect());
-        let ways = lost_ways(chains);
+        let ways = lost_ways(self.devices.iter().map(|stages| stages.iter().collect()));
         match error {
-            error if !ways.is_empty() => StepError::HostsApart { ways, during: self.during, cause: Box::new(error) },
+            error if !ways.is_empty() => {
+                StepError::HostsApart { ways, during: self.watch.during, cause: Box::new(error) }
+            }
             StepError::Stage(mut failure) => {
-                failure.elsewhere = hosts_of(self.devices().map(|(_, _, device)| device));
+                failure.elsewhere = hosts_of(self.all_devices().map(|(_, _, device)| device));
                 StepError::Stage(failure)
             }
             other => other,
         }
     }
 
-    /// The stages of which nothing can be had any more.
-    pub(crate) fn give_up(&mut self, hosts: &[LostHost]) {
+    /// Notes the stages whose state cannot be read any more.
+    pub(super) fn give_up(&mut self, hosts: &[LostHost]) {
         let stages = hosts.iter().flat_map(|host| &host.stages);
         self.out_of_reach = stages.filter(|(replica, _)| replica.is_first()).map(|(_, stage)| *stage).collect();
     }

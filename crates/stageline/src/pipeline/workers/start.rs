@@ -1,126 +1,111 @@
-//! How its threads start.
+//! Starts a thread for each worker of each replica.
 
-use std::cell::Cell;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
 use stageline_schedule::Checked;
 
-use crate::failure::activity::During;
+use super::watch::Watch;
+use super::{Replies, WorkerHandle, Workers};
 use crate::failure::build_error::BuildError;
 use crate::failure::stop::Stop;
-use crate::failure::watchdog::ProgressBoard;
+use crate::failure::watchdog::{ProgressBoard, Watchdog};
 use crate::memory::rehearsal::Parameters;
-use crate::model::loss_weight::Weight;
-use crate::model::payload::Payload;
-use crate::pipeline::{Pipeline, Stepping, WorkerHandle};
 use crate::runner::Stages;
-use crate::state::layout::Layout;
-use crate::threads::cores::Cores;
 use crate::threads::{Sender, bounded};
-use crate::transfer::order::Turns;
-use crate::worker::messages::{Replies, WorkerChannels};
+use crate::worker::messages::{ReplySenders, WorkerChannels};
 use crate::worker::{Started, Worker, events_of, place_of};
 
-/// Where a replica's part of a batch enters.
+/// Where a replica's part of a batch enters: the inputs at its first stage, the targets at its last.
 pub(crate) struct BatchInput<In, Target> {
     pub(crate) inputs: Sender<Vec<In>>,
     pub(crate) targets: Sender<Vec<Target>>,
 }
 
-/// A replica that is put up, and not yet started.
+/// A replica that is assembled and not yet started.
 pub(crate) struct Prepared<In, Target> {
-    pub(crate) door: BatchInput<In, Target>,
+    pub(crate) input: BatchInput<In, Target>,
     pub(crate) runners: Stages,
     /// The communication stream of each stage's device, where transfers are ordered.
     pub(crate) streams: Vec<Option<usize>>,
+    /// The device and the parameters of each stage.
     pub(crate) stages: Vec<(Device, Parameters)>,
 }
 
-/// What replicas have in common.
-pub(crate) struct Common<Target> {
-    pub(crate) plan: Arc<Checked>,
-    pub(crate) weight: fn(&Target) -> Weight,
-    /// In how many groups gradients are summed.
-    pub(crate) groups: usize,
-    pub(crate) cores: Cores,
-    pub(crate) stepping: Stepping,
-    pub(crate) layout: Layout,
+/// A replica's stages, their devices, and the channels into it.
+pub(crate) struct Replicated<In, Target> {
+    pub(crate) input: BatchInput<In, Target>,
+    pub(crate) runners: Stages,
+    pub(crate) devices: Vec<Device>,
 }
 
-impl<In: Payload, Target: Payload> Pipeline<In, Target> {
-    pub(crate) fn start(prepared: Vec<Prepared<In, Target>>, common: Common<Target>) -> Result<Self, BuildError> {
-        let Common { plan, weight, groups, cores, stepping, layout } = common;
-        let all_stages = prepared.len() * plan.plan().stages();
-        let workers = prepared.len() * plan.plan().workers();
+impl<In, Target> Workers<In, Target> {
+    /// Starts the workers of all replicas, each with this many cores for its kernels.
+    ///
+    /// # Errors
+    /// [`BuildError`] if a thread or its pool cannot be started; those that have started are then joined.
+    pub(crate) fn start(
+        replicas: Vec<Replicated<In, Target>>,
+        plan: &Checked,
+        cores: usize,
+        watchdog: Option<Watchdog>,
+    ) -> Result<Self, BuildError> {
+        let stages = plan.plan().stages();
+        let (all_stages, all_workers) = (replicas.len() * stages, replicas.len() * plan.plan().workers());
         let (finished_sender, finished) = bounded(all_stages);
         let (stepped_sender, stepped) = bounded(all_stages);
-        let (recorded_sender, recorded) = bounded(workers);
-        let (saved_sender, saved) = bounded(plan.plan().stages());
-        let lines = Replies {
+        let (recorded_sender, recorded) = bounded(all_workers);
+        let (saved_sender, saved) = bounded(stages);
+        let senders = ReplySenders {
             finished: finished_sender,
             stepped: stepped_sender,
             recorded: recorded_sender,
             saved: saved_sender,
         };
-        let mut pipeline = Self {
-            doors: Vec::new(),
-            weight,
-            workers: Vec::new(),
-            finished,
-            stepped,
-            recorded,
-            saved,
+        let mut workers = Self {
+            inputs: Vec::new(),
+            handles: Vec::new(),
+            replies: Replies { finished, stepped, recorded, saved },
             stop: Arc::new(Stop::new()),
-            stepping,
-            turns: Turns::of_replicas(prepared.iter().map(|replica| (&*plan, &replica.streams))),
-            streams: Vec::new(),
-            longest: Duration::ZERO,
-            steps: 0,
-            optimizer_steps: 0,
-            last_checkpoint: None,
-            is_in_flight: false,
-            unsaid: None,
-            last_end: Instant::now(),
-            as_assumed: true,
-            layout,
-            stages: Vec::new(),
-            groups,
-            cores,
-            warned: Cell::new(false),
-            asked: Cell::new(0),
-            during: During::Step(0),
-            began: Instant::now(),
+            watch: Watch::new(watchdog),
+            devices: Vec::new(),
+            stages,
             ended: Vec::new(),
             out_of_reach: Vec::new(),
-            plan,
         };
-        for replica in prepared {
-            pipeline.open(replica, &lines, cores.of_one(workers))?;
+        for replica in replicas {
+            if let Err(error) = workers.start_replica(replica, plan, &senders, cores) {
+                workers.join(None);
+                return Err(error);
+            }
         }
-        Ok(pipeline)
+        Ok(workers)
     }
 
-    /// Starts the workers of a replica.
-    fn open(&mut self, prepared: Prepared<In, Target>, lines: &Replies, cores: usize) -> Result<(), BuildError> {
-        let mut unseated: Vec<_> = prepared.runners.into_iter().map(Some).collect();
-        for (index, stages) in self.plan.placement().stages_of().iter().enumerate() {
-            let runners: Vec<_> = stages.iter().filter_map(|&stage| unseated[stage].take()).collect();
+    fn start_replica(
+        &mut self,
+        replica: Replicated<In, Target>,
+        plan: &Checked,
+        senders: &ReplySenders,
+        cores: usize,
+    ) -> Result<(), BuildError> {
+        let mut unassigned: Vec<_> = replica.runners.into_iter().map(Some).collect();
+        for (index, stages) in plan.placement().stages_of().iter().enumerate() {
+            let runners: Vec<_> = stages.iter().filter_map(|&stage| unassigned[stage].take()).collect();
             let (commands, command_receiver) = bounded(1);
             let (verdicts, verdict_receiver) = bounded(1);
-            let line = WorkerChannels { commands: command_receiver, verdicts: verdict_receiver, lines: lines.clone() };
+            let channels =
+                WorkerChannels { commands: command_receiver, verdicts: verdict_receiver, replies: senders.clone() };
             let (replica, stage) = place_of(&runners);
-            let post = ProgressBoard::new(replica, stage);
-            let worker = Worker::new(index, runners, line, Arc::clone(&self.stop), post.clone());
+            let progress = ProgressBoard::new(replica, stage);
+            let worker = Worker::new(index, runners, channels, Arc::clone(&self.stop), progress.clone());
             let Started { thread, packing_buffer } = worker.spawn(cores)?;
-            let room = |plan: &Checked| events_of(plan, index, stages.len());
-            let events = room(&self.plan).max(room(&self.plan.rehearsal()));
-            self.workers.push(WorkerHandle { replica, commands, verdicts, thread, post, events, packing_buffer });
+            let count = |plan: &Checked| events_of(plan, index, stages.len());
+            let events = count(plan).max(count(&plan.rehearsal()));
+            self.handles.push(WorkerHandle { replica, commands, verdicts, thread, progress, events, packing_buffer });
         }
-        self.doors.push(prepared.door);
-        self.streams.push(prepared.streams);
-        self.stages.push(prepared.stages);
+        self.inputs.push(replica.input);
+        self.devices.push(replica.devices);
         Ok(())
     }
 }

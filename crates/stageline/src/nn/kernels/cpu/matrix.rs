@@ -133,9 +133,9 @@ fn multiply(output: MatrixMut, left: Matrix, right: Matrix, (add, parallelism): 
     assert!(fits && shapes.iter().flatten().all(|size| *size > 0), "{shapes:?} are no matrices of a product");
     let strides = |matrix: Matrix| (matrix.column_stride as isize, matrix.row_stride as isize);
     let ((left_columns, left_rows), (right_columns, right_rows)) = (strides(left), strides(right));
-    // SAFETY: every number of `left` and `right` is in its slice, as `Matrix` was made so; those of `output` are in a slice that is
-    // borrowed for it alone, or in room that is; and the shapes fit each other. What is not read before it is written need not be
-    // a number yet.
+    // SAFETY: every number of `left` and `right` is in its slice, as `Matrix` was made so; those of `output` are in a
+    // slice that is borrowed for it alone, or in room that is; and the shapes fit each other. What is not read before
+    // it is written need not be a number yet.
     unsafe {
         gemm(
             output.rows,

@@ -78,7 +78,8 @@ impl Kernels for Flex {
         causal_attention::to_input(input, heads, weights, &gradient.to_contiguous())
     }
 
-    /// Beside the sum, of each row the largest logit, and one over the sum of all exponentials when that is taken off: `[rows, 2]`.
+    /// Beside the sum, of each row the largest logit, and one over the sum of all exponentials when that is taken off:
+    /// `[rows, 2]`.
     fn cross_entropy(logits: &FloatTensor<Flex>, targets: &IntTensor<Flex>) -> [FloatTensor<Flex>; 2] {
         cross_entropy::summed(&logits.to_contiguous(), targets)
     }

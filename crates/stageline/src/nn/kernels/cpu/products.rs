@@ -52,8 +52,8 @@ impl Products for Flex {
     }
 }
 
-/// Lets this thread allocate the buffer in which `gemm` packs one side of a product: as large as a core's L2 cache, allocated at a
-/// thread's first product, and kept until the thread ends.
+/// Lets this thread allocate the buffer in which `gemm` packs one side of a product: as large as a core's L2 cache,
+/// allocated at a thread's first product, and kept until the thread ends.
 pub(crate) fn allocate_packing_buffer() {
     // A multiple of every vector length, so that this product packs into that buffer.
     const SIDE: usize = 64;

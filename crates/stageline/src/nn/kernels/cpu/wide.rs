@@ -2,7 +2,8 @@
 //!
 //! The operations are those of the source, in its order (none is fused), so the bits are the same on any processor.
 
-/// Compiles a function for AVX-512, for AVX2 and for the baseline of the target, and calls the widest that the processor has.
+/// Compiles a function for AVX-512, for AVX2 and for the baseline of the target, and calls the widest that the
+/// processor has.
 ///
 /// On aarch64 the baseline has NEON.
 macro_rules! wide {
@@ -72,7 +73,8 @@ pub(super) fn exp_from_below(x: f32) -> f32 {
     exp(if x < -87.0 { -87.0 } else { x })
 }
 
-/// Of numbers from -87 to 0: a power of 2, and a polynomial for the rest (Cephes' `expf`), within a few units in the last place.
+/// Of numbers from -87 to 0: a power of 2, and a polynomial for the rest (Cephes' `expf`), within a few units in the
+/// last place.
 #[inline(always)]
 pub(super) fn exp(x: f32) -> f32 {
     /// Adding it rounds to a whole number, which is then in the last bits.

@@ -20,7 +20,8 @@ pub(crate) struct Attended<T> {
     pub(in crate::nn) output: T,
 }
 
-/// `[batch, length, 3 x heads x size]` to `[3 x batch x heads, length, size]`: products take heads only where each is in one piece.
+/// `[batch, length, 3 x heads x size]` to `[3 x batch x heads, length, size]`: products take heads only where each is
+/// in one piece.
 fn apart(side_by_side: Tensor<3>, heads: usize) -> Tensor<3> {
     let [batch, length, columns] = side_by_side.dims();
     let size = columns / (3 * heads);
@@ -33,8 +34,9 @@ fn each(parts: &Tensor<3>) -> [Tensor<3>; 3] {
     [0, 1, 2].map(|part| parts.clone().slice_dim(0, part * count..(part + 1) * count))
 }
 
-/// Numbers in f16 are at most 65504, and have fewer than 11 bits below 6e-5. Weights that are not yet divided add up to the length, and
-/// gradients that are divided are as small as one over it: what is stored in between is scaled into that range.
+/// Numbers in f16 are at most 65504, and have fewer than 11 bits below 6e-5. Weights that are not yet divided add up to
+/// the length, and gradients that are divided are as small as one over it: what is stored in between is scaled into
+/// that range.
 struct Scales {
     /// The factor of queries before the product with keys, which is stored.
     query: f64,
@@ -63,8 +65,8 @@ impl Scales {
 /// The largest of the divided gradients of a head, once they are scaled for f16: sums of as many as 8192 have room.
 const LARGEST: f64 = 0.125;
 
-/// What gradients of a head, `[batch x heads, length, size]`, are multiplied by for f16, so that the largest is [`LARGEST`]:
-/// `[batch x heads, 1, 1]`; `None` for other types, which have the range.
+/// What gradients of a head, `[batch x heads, length, size]`, are multiplied by for f16, so that the largest is
+/// [`LARGEST`]: `[batch x heads, 1, 1]`; `None` for other types, which have the range.
 fn gradient_scales(dtype: DType, gradients: &Tensor<3>) -> Option<Tensor<3>> {
     let [heads, length, size] = gradients.dims();
     let largest = || gradients.clone().abs().reshape([heads, length * size]).max_dim(1);
@@ -151,8 +153,8 @@ mod tests {
     use super::super::checks::{derived, in_all, near, random};
     use super::*;
 
-    /// Constant scores divide by the length, and peaked ones by one: with values above 65504 / length, and with small gradients, in f16 as
-    /// far as its 11 bits go.
+    /// Constant scores divide by the length, and peaked ones by one: with values above 65504 / length, and with small
+    /// gradients, in f16 as far as its 11 bits go.
     #[test]
     fn attention_in_f16_has_the_range_of_long_sequences() {
         use burn::tensor::{Distribution, FloatDType};

@@ -1,11 +1,12 @@
-//! The kernels of burn's own operations, for devices that fuse them: what is between two products or sums becomes one kernel.
+//! The kernels of burn's own operations, for devices that fuse them: what is between two products or sums becomes one
+//! kernel.
 //!
-//! All of it is computed in f32, also of inputs in bf16 or f16, which are read and written as they are; products are burn's, in the
-//! type of their inputs.
+//! All of it is computed in f32, also of inputs in bf16 or f16, which are read and written as they are; products are
+//! burn's, in the type of their inputs.
 //!
-//! burn's fusion takes operations as they come, and ends a kernel at the first that does not fit, with all that is used again
-//! written down. So the order of operations counts here: what has another shape comes before, not in between, and what is cheap is
-//! computed again instead of kept.
+//! burn's fusion takes operations as they come, and ends a kernel at the first that does not fit, with all that is used
+//! again written down. So the order of operations counts here: what has another shape comes before, not in between, and
+//! what is cheap is computed again instead of kept.
 
 pub(crate) mod causal_attention;
 pub(crate) mod cross_entropy;

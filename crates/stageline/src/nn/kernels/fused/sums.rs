@@ -4,8 +4,8 @@ use burn::tensor::{FloatDType, Tensor};
 
 use super::{as_given, wide};
 
-/// `[rows, columns]` to `[groups, rows, columns]`, which are added up side by side, and then they: one long sum leaves most of a GPU
-/// idle. As many as divide the rows, of the powers of two.
+/// `[rows, columns]` to `[groups, rows, columns]`, which are added up side by side, and then they: one long sum leaves
+/// most of a GPU idle. As many as divide the rows, of the powers of two.
 pub(in crate::nn) fn in_groups(rows: &Tensor<2>, most: usize) -> Tensor<3> {
     let [count, columns] = rows.dims();
     let groups = most.min(1 << count.trailing_zeros());
@@ -17,8 +17,8 @@ pub(in crate::nn) const ROWS: usize = 256;
 
 /// `[groups, rows, columns]` to `[columns]`, in the type of another tensor.
 pub(in crate::nn) fn of_groups(all: Tensor<3>, given: &Tensor<2>) -> Tensor<1> {
-    // Times one, because burn's fusion makes one kernel of a sum and the operations before it, of the same shape, only where there are
-    // such, and where another operation follows.
+    // Times one, because burn's fusion makes one kernel of a sum and the operations before it, of the same shape, only
+    // where there are such, and where another operation follows.
     let of_each = (all.sum_dim(1) * 1.0).squeeze_dim::<2>(1);
     as_given((of_each * 1.0).sum_dim(0), given).squeeze_dim(0)
 }

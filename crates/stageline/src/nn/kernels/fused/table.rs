@@ -12,8 +12,8 @@ pub(in crate::nn) fn is_at(indices: Tensor<1, Int>, count: usize) -> Tensor<2> {
     places.equal(indices).float()
 }
 
-/// What was taken by indices, `[indices, width]`, added up in a table, `[rows, width]`, by a product: in f32, and at once, where one
-/// sum after the other would have a GPU wait for each.
+/// What was taken by indices, `[indices, width]`, added up in a table, `[rows, width]`, by a product: in f32, and at
+/// once, where one sum after the other would have a GPU wait for each.
 pub(in crate::nn) fn added_up(gradient: Tensor<2>, indices: Tensor<1, Int>, rows: usize) -> Tensor<2> {
     as_given(is_at(indices, rows), &gradient).swap_dims(0, 1).matmul(gradient)
 }

@@ -1,0 +1,92 @@
+//! Passes over the plan: what all stages are told of one, and how it is run.
+
+use std::sync::Arc;
+
+use crate::failure::activity::During;
+use crate::model::batch::{MicroBatches, Weights};
+use crate::model::loss_weight::Weight;
+use crate::model::payload::Payload;
+use crate::pipeline::Pipeline;
+use crate::pipeline::report::EvalReport;
+use crate::pipeline::workers::{Ended, terms, total_loss};
+use crate::runner::pass::{Context, Pass};
+use crate::transfer::order::Turns;
+use crate::update::finite::{self, Culprit};
+use crate::update::flush::{Flush, Sums, Verdict};
+use crate::worker::messages::Asked;
+
+impl<In: Payload, Target: Payload> Pipeline<In, Target> {
+    /// The context of a step with this batch for each replica; losses are divided by `divisor`.
+    pub(crate) fn contexts(&self, weights: &Weights, divisor: &Weight) -> Vec<Arc<Context>> {
+        self.contexts_in_turns(weights.divided(self.plan().micro_batches()), divisor, &self.transfers.turns)
+    }
+
+    /// The contexts of the step after the running one, on the assumption that the running one steps.
+    pub(crate) fn contexts_behind(&self, weights: &Weights) -> Vec<Arc<Context>> {
+        let mut scaler = self.stepping.scaler;
+        scaler.stepped();
+        let behind = |context| {
+            let context = Arc::into_inner(context).expect("nobody else has it yet");
+            Arc::new(Context { step: self.done.steps + 1, loss_scale: scaler.scale(), ..context })
+        };
+        self.contexts(weights, &weights.total).into_iter().map(behind).collect()
+    }
+
+    /// The contexts of the present step for these parts of a batch and these orders of transfers.
+    pub(crate) fn contexts_in_turns(
+        &self,
+        parts: Vec<Weights>,
+        divisor: &Weight,
+        turns: &[Arc<Turns>],
+    ) -> Vec<Arc<Context>> {
+        let context = |(weights, turns): (Weights, &Arc<Turns>)| {
+            let (loss_scale, recompute) = (self.stepping.scaler.scale(), Arc::clone(&self.stepping.recompute));
+            let (divisor, turns) = (divisor.clone(), Arc::clone(turns));
+            Arc::new(Context { step: self.done.steps, weights, divisor, loss_scale, recompute, turns })
+        };
+        parts.into_iter().zip(turns).map(context).collect()
+    }
+
+    /// The command for each replica to run this pass, with no other pass behind it.
+    pub(crate) fn asked(&self, contexts: &[Arc<Context>], pass: fn(Arc<Context>) -> Pass) -> Vec<Asked> {
+        let asked = |context: &Arc<Context>| Asked {
+            during: self.workers.during(),
+            began: self.workers.began(),
+            plan: Arc::clone(&self.plan),
+            pass: pass(Arc::clone(context)),
+            clock: self.stepping.clock(self.done.steps),
+            flush: Flush::Together,
+            behind: false,
+        };
+        contexts.iter().map(asked).collect()
+    }
+
+    /// Runs the forwards and backwards of a step, and returns the sums of all stages.
+    pub(crate) fn sums(&self, batch: &MicroBatches<In, Target>, contexts: &[Arc<Context>]) -> Result<Sums, Ended> {
+        self.workers.run(batch, self.asked(contexts, Pass::Train))?.sums(contexts)
+    }
+
+    /// Runs a step again to find the first value that is not finite. No stage steps.
+    pub(crate) fn inspect(
+        &self,
+        batch: &MicroBatches<In, Target>,
+        contexts: &[Arc<Context>],
+    ) -> Result<Option<Culprit>, Ended> {
+        let finished = self.workers.run(batch, self.asked(contexts, Pass::Inspect))?;
+        self.workers.concluded_stages(Verdict::Skip)?;
+        Ok(finite::first(finished.culprits()))
+    }
+
+    /// Runs the forwards of a batch, on as many replicas as it has micro-batches for.
+    pub(crate) fn evaluate(&mut self, batch: MicroBatches<In, Target>) -> Result<EvalReport, Ended> {
+        self.workers.begin(During::Evaluation { steps: self.done.steps });
+        let (parts, total) = (batch.weights.divided(self.plan().micro_batches()), &batch.weights.total);
+        let plans: Vec<_> = parts.iter().map(|part| Arc::new(self.plan.forwards(part.each.len()))).collect();
+        let turns = Turns::of_replicas(plans.iter().map(|plan| &**plan).zip(&self.transfers.streams));
+        let contexts = self.contexts_in_turns(parts, total, &turns);
+        let asked = self.asked(&contexts, Pass::Evaluate).into_iter().zip(plans);
+        let finished = self.workers.run(&batch, asked.map(|(asked, plan)| Asked { plan, ..asked }).collect())?;
+        let terms = terms(&finished.losses(), total);
+        Ok(EvalReport { loss: total_loss(&terms), terms })
+    }
+}

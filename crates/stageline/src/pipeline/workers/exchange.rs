@@ -1,0 +1,145 @@
+//! Sends commands and batches to the workers, and gathers their replies.
+
+use std::sync::Arc;
+
+use super::{Ended, Workers};
+use crate::failure::activity::During;
+use crate::model::batch::MicroBatches;
+use crate::model::loss_weight::Weight;
+use crate::pipeline::report::LossTerm;
+use crate::recording::events::Event;
+use crate::runner::pass::{Context, Pass};
+use crate::state::layout::StageState;
+use crate::threads::Receiver;
+use crate::update::finite::Culprit;
+use crate::update::flush::{Outcome, Sums, Verdict, losses};
+use crate::update::ledger::Ledger;
+use crate::worker::messages::{Asked, Command, Recorded, Run, Stepped};
+
+impl<In: Clone, Target: Clone> Workers<In, Target> {
+    /// Runs one pass of every worker's list.
+    pub(crate) fn run(&self, batch: &MicroBatches<In, Target>, asked: Vec<Asked>) -> Result<Finished, Ended> {
+        let replicas = asked.len();
+        self.ask(batch, asked)?;
+        self.finished(replicas)
+    }
+
+    /// Asks the workers of each replica for a pass over its part of the batch.
+    pub(crate) fn ask(&self, batch: &MicroBatches<In, Target>, asked: Vec<Asked>) -> Result<(), Ended> {
+        let mut next = 0;
+        let replicas = self.inputs.iter().zip(self.handles.chunks(self.handles.len() / self.inputs.len()));
+        for (asked, (input, workers)) in asked.into_iter().zip(replicas) {
+            let part = next..next + asked.pass.context().weights.each.len();
+            next = part.end;
+            self.send(&input.inputs, batch.inputs[part.clone()].to_vec())?;
+            self.send(&input.targets, batch.targets[part].to_vec())?;
+            for worker in workers {
+                let events =
+                    if let Pass::Train(_) = asked.pass { Vec::with_capacity(worker.events) } else { Vec::new() };
+                self.send(&worker.commands, Command::Run(Run { asked: asked.clone(), events }))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<In, Target> Workers<In, Target> {
+    /// Tells all workers the verdict on a step, and returns what every stage reports of it, in order.
+    pub(crate) fn conclude(&self, verdict: Verdict) -> Result<Vec<Stepped>, Ended> {
+        self.tell(verdict)?;
+        self.concluded_stages(verdict)
+    }
+
+    /// Tells all workers the verdict on a step.
+    pub(crate) fn tell(&self, verdict: Verdict) -> Result<(), Ended> {
+        for worker in &self.handles {
+            self.send(&worker.verdicts, verdict)?;
+        }
+        Ok(())
+    }
+
+    /// Lets workers ask for the verdict on the last step when no step follows it.
+    pub(crate) fn settle(&self) -> Result<(), Ended> {
+        for worker in &self.handles {
+            self.send(&worker.commands, Command::Settle { during: self.during() })?;
+        }
+        Ok(())
+    }
+
+    /// Copies the state of every stage of the first replica, which has all that a checkpoint keeps.
+    pub(crate) fn copy_states(&mut self, during: During) -> Result<Vec<StageState>, Ended> {
+        self.begin(during);
+        for worker in self.handles.iter().filter(|worker| worker.replica.is_first()) {
+            self.send(&worker.commands, Command::Save { during })?;
+        }
+        self.gather(&self.replies.saved, 1)
+    }
+
+    /// Waits for the outcome of a pass from all stages of these replicas, in order.
+    pub(crate) fn finished(&self, replicas: usize) -> Result<Finished, Ended> {
+        let mut outcomes = self.gather(&self.replies.finished, replicas)?;
+        outcomes.sort_by_key(|outcome: &Outcome| (outcome.replica.index, outcome.stage));
+        Ok(Finished(outcomes))
+    }
+
+    /// Waits until every worker has reported its events of a training pass.
+    pub(crate) fn recorded(&self) -> Result<Vec<Vec<Event>>, Ended> {
+        let mut recorded = (0..self.handles.len())
+            .map(|_| self.receive(&self.replies.recorded))
+            .collect::<Result<Vec<Recorded>, _>>()?;
+        recorded.sort_by_key(|recorded| (recorded.replica.index, recorded.worker));
+        Ok(recorded.into_iter().map(|recorded| recorded.events).collect())
+    }
+
+    /// Waits for one message from every stage of these replicas.
+    fn gather<R>(&self, messages: &Receiver<R>, replicas: usize) -> Result<Vec<R>, Ended> {
+        (0..replicas * self.stages).map(|_| self.receive(messages)).collect()
+    }
+
+    /// Waits until every stage has ended its step by this verdict, and returns the reports in order. Reports that rest on another
+    /// verdict are discarded.
+    pub(crate) fn concluded_stages(&self, verdict: Verdict) -> Result<Vec<Stepped>, Ended> {
+        let stages = self.replicas() * self.stages;
+        let mut stepped = Vec::with_capacity(stages);
+        while stepped.len() < stages {
+            let reported = self.receive(&self.replies.stepped)?;
+            stepped.extend(Some(reported).filter(|stage: &Stepped| stage.verdict == verdict));
+        }
+        stepped.sort_by_key(|stage| (stage.replica.index, stage.stage));
+        Ok(stepped)
+    }
+}
+
+/// The outcomes of all stages at the end of a pass.
+pub(crate) struct Finished(Vec<Outcome>);
+
+impl Finished {
+    /// The sums over all stages, if every stage's ledger has the whole step.
+    pub(crate) fn sums(self, contexts: &[Arc<Context>]) -> Result<Sums, Ended> {
+        let ledger =
+            |Context { weights, .. }: &Context| Ledger { backwards: weights.each.len(), weight: weights.total.clone() };
+        let expected: Vec<_> = contexts.iter().map(|context| ledger(context)).collect();
+        Sums::of(&self.0, &expected).map_err(|error| Ended::ByCaller(error.into()))
+    }
+
+    /// The sum of every term of the loss.
+    pub(crate) fn losses(&self) -> Vec<f64> {
+        losses(&self.0)
+    }
+
+    /// The values that are not finite, in no order.
+    pub(crate) fn culprits(self) -> impl Iterator<Item = Culprit> {
+        self.0.into_iter().flat_map(|outcome| outcome.culprits)
+    }
+}
+
+/// The terms of a loss from their sums.
+pub(crate) fn terms(sums: &[f64], weight: &Weight) -> Vec<LossTerm> {
+    let means = weight.divide(sums).into_iter();
+    means.zip(weight.terms()).map(|(loss, &weight)| LossTerm { loss, weight }).collect()
+}
+
+/// The loss: the sum of its terms.
+pub(crate) fn total_loss(terms: &[LossTerm]) -> f64 {
+    terms.iter().map(|term| term.loss).sum()
+}
