@@ -1,21 +1,20 @@
-//! Lowered plans in a file: the transfers between the computes.
+//! Lowered plans as text: the transfers between the computes.
 
 use std::collections::HashMap;
 
-use crate::action::{Action, Compute};
-use crate::check::Checked;
-use crate::csv_error::{CellError, ParsePlanError};
-use crate::lower::{Carried, Instruction, Transfer, around};
+use super::action::{Action, Compute};
+use super::csv_error::{CellError, ParsePlanError};
+use super::lower::{Carried, Instruction, Transfer, around, lower};
+use super::rows::Plan;
 
-impl Checked {
-    /// The computes, and the transfers between workers, one row a worker, in PyTorch's lowered form (`compute_comms`): an
-    /// activation's send is waited for once its gradient is back, a gradient's at the end of the step.
-    pub fn to_lowered_csv(&self) -> String {
+impl Plan {
+    /// Writes computes and transfers between workers, one row per worker. The plan is checked.
+    pub(crate) fn to_lowered_csv(&self) -> String {
         let placement = self.placement();
         let crosses = |transfer: &Transfer| placement.worker(transfer.from) != placement.worker(transfer.to());
         let row = |worker| {
             let (mut cells, mut last) = (Vec::new(), Vec::new());
-            for instruction in self.instructions(worker) {
+            for instruction in lower(self, worker) {
                 match instruction {
                     Instruction::Send(transfer) | Instruction::Receive(transfer) if !crosses(&transfer) => {}
                     Instruction::Send(Transfer { from, carried: Carried::Gradient, micro_batch }) => {
@@ -36,16 +35,16 @@ impl Checked {
             cells.extend(last);
             cells.join(",") + "\n"
         };
-        (0..self.plan().workers()).map(row).collect()
+        (0..self.workers()).map(row).collect()
     }
 }
 
-/// A row of a file: what each worker does, and in which column.
+/// A row of a file: each instruction of a worker, with the column of its cell.
 pub(crate) type Row = Vec<(usize, Instruction)>;
 
-/// The transfers of a lowered plan are those that its computes need: each once, a receive before its compute and a send after
-/// it. Between stages of one worker they may be left out.
-pub(crate) fn transfers_fit(rows: &[Row]) -> Result<(), ParsePlanError> {
+/// Validates that a lowered plan has exactly the transfers that its computes need: each once, a receive before its
+/// compute and a send after it. Transfers between stages of one worker are optional.
+pub(crate) fn validate_transfers(rows: &[Row]) -> Result<(), ParsePlanError> {
     let mut worker_of = HashMap::new();
     for (worker, row) in rows.iter().enumerate() {
         worker_of.extend(
@@ -63,7 +62,7 @@ pub(crate) fn transfers_fit(rows: &[Row]) -> Result<(), ParsePlanError> {
         }
         for (column, action) in row.iter().filter_map(|(column, instruction)| Some((*column, instruction.compute()?))) {
             for needed in around(action, stages).into_iter().flatten() {
-                let (other, fits): (usize, fn(usize, usize) -> bool) = match needed {
+                let (other, in_order): (usize, fn(usize, usize) -> bool) = match needed {
                     Instruction::Compute(_) => continue,
                     Instruction::Receive(transfer) => (transfer.from, |transfer, compute| transfer < compute),
                     Instruction::Send(transfer) => (transfer.to(), |transfer, compute| transfer > compute),
@@ -71,7 +70,7 @@ pub(crate) fn transfers_fit(rows: &[Row]) -> Result<(), ParsePlanError> {
                 match transfers.remove(&needed) {
                     None if worker_of.get(&other) == Some(&worker) => {}
                     None => return Err(wrong(column, CellError::Missing { transfer: needed, compute: action })),
-                    Some(place) if fits(place, column) => {}
+                    Some(place) if in_order(place, column) => {}
                     Some(place) => {
                         return Err(wrong(place, CellError::Misplaced { transfer: needed, compute: action }));
                     }

@@ -1,36 +1,36 @@
-//! Computes, with the transfers between them put in.
+//! Lowering: adds to a worker's computes the sends and receives that they need.
 
 use std::fmt;
 use std::str::FromStr;
 
-use crate::action::{Action, Compute, ParseActionError, number};
-use crate::plan::Plan;
+use super::action::{Action, Compute, ParseActionError, number};
+use super::rows::Plan;
 
-/// What crosses a boundary between two stages.
+/// The kind of tensor that crosses a boundary between two stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Carried {
-    /// A stage's output, to the next stage.
+    /// A stage's output, which goes to the next stage.
     Activation,
-    /// The gradient of a stage's input, to the stage before.
+    /// The gradient of a stage's input, which goes to the previous stage.
     Gradient,
 }
 
-/// One micro-batch's activation or gradient on its way between neighbouring stages.
+/// The transfer of one micro-batch's activation or gradient between neighbouring stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Transfer {
-    /// The stage that sends.
+    /// The sending stage.
     pub from: usize,
-    /// What it sends; this fixes the direction.
+    /// The kind of tensor, which fixes the direction.
     pub carried: Carried,
     /// The micro-batch.
     pub micro_batch: usize,
 }
 
 impl Transfer {
-    /// The stage that receives.
+    /// Returns the receiving stage.
     ///
     /// # Panics
-    /// If there is none: a gradient that stage 0 sends.
+    /// Panics for a gradient that stage 0 sends, because it has no receiver.
     pub const fn to(self) -> usize {
         match self.carried {
             Carried::Activation => self.from + 1,
@@ -42,16 +42,16 @@ impl Transfer {
 /// One entry of a worker's lowered list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Instruction {
-    /// Compute.
+    /// Runs an action.
     Compute(Action),
-    /// Hand over what an earlier compute of this worker made.
+    /// Sends a tensor that an earlier compute of this worker made.
     Send(Transfer),
-    /// Take what a later compute of this worker needs.
+    /// Receives a tensor that a later compute of this worker needs.
     Receive(Transfer),
 }
 
 impl Instruction {
-    /// The stage of this worker that is concerned.
+    /// Returns this worker's stage: the one that computes, sends or receives.
     pub const fn stage(self) -> usize {
         match self {
             Self::Compute(action) => action.stage,
@@ -60,7 +60,7 @@ impl Instruction {
         }
     }
 
-    /// The compute, if it is one.
+    /// Returns the action if this is a compute.
     pub const fn compute(self) -> Option<Action> {
         match self {
             Self::Compute(action) => Some(action),
@@ -68,7 +68,7 @@ impl Instruction {
         }
     }
 
-    /// The micro-batch that is concerned.
+    /// Returns the micro-batch.
     pub const fn micro_batch(self) -> usize {
         match self {
             Self::Compute(action) => action.micro_batch,
@@ -77,7 +77,7 @@ impl Instruction {
     }
 }
 
-/// How a transfer is written by its sender and its receiver.
+/// The text form of each kind of transfer; true marks the sender's form.
 const TRANSFERS: [(&str, Carried, bool); 4] = [
     ("SEND_F", Carried::Activation, true),
     ("RECV_F", Carried::Activation, false),
@@ -85,7 +85,7 @@ const TRANSFERS: [(&str, Carried, bool); 4] = [
     ("RECV_B", Carried::Gradient, false),
 ];
 
-/// `2F0`, `2SEND_F0`, `3RECV_F0`, `3SEND_B0`, `2RECV_B0`: PyTorch's text forms.
+/// Writes PyTorch's text forms: `2F0`, `2SEND_F0`, `3RECV_F0`, `3SEND_B0`, `2RECV_B0`.
 impl fmt::Display for Instruction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (transfer, sends) = match self {
@@ -107,7 +107,7 @@ impl FromStr for Instruction {
             let Some((stage, micro_batch)) = text.split_once(form) else { continue };
             let transfer = || {
                 let (stage, micro_batch) = (number(stage)?, number(micro_batch)?);
-                // Activations go up, gradients down, and there is no stage below 0.
+                // Activations go to the next stage and gradients to the previous one; stage 0 has no previous stage.
                 let from = match (carried, sends) {
                     (Carried::Activation, true) => stage,
                     (Carried::Gradient, true) => stage.checked_sub(1).map(|_| stage)?,
@@ -123,16 +123,16 @@ impl FromStr for Instruction {
     }
 }
 
-/// What a worker does, in order: a receive right before the compute that needs it, and a send right after the compute
-/// that makes it.
+/// Returns a worker's instructions in order: each receive right before the compute that needs it, each send right after
+/// the compute that makes it. Transfers between stages of the same worker are included.
 ///
 /// # Panics
-/// If the plan has no such worker.
+/// Panics if the plan has no such worker.
 pub fn lower(plan: &Plan, worker: usize) -> impl Iterator<Item = Instruction> + '_ {
     plan.rows()[worker].iter().flat_map(|&action| around(action, plan.stages()).into_iter().flatten())
 }
 
-/// An action between the receive before it and the send after it, where it has them.
+/// Returns the receive before an action, the action, and the send after it; a missing transfer is `None`.
 pub(crate) fn around(action: Action, stages: usize) -> [Option<Instruction>; 3] {
     let Action { stage, compute, micro_batch } = action;
     let (first, last) = (stage == 0, stage + 1 == stages);
@@ -159,7 +159,7 @@ mod tests {
     use crate::{SCHEDULES, Schedule};
 
     #[test]
-    fn transfers_stand_around_the_computes_that_need_them() {
+    fn receives_come_right_before_and_sends_right_after_their_computes() {
         let plan = Plan::from_csv("0F0,0B0\n1F0,1I0,1W0\n2F0,2B0\n").unwrap();
         let text =
             |worker| lower(&plan, worker).map(|instruction| instruction.to_string()).collect::<Vec<_>>().join(" ");
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn transfers_are_read_as_they_are_written() {
+    fn the_text_form_of_instructions_round_trips() {
         for schedule in SCHEDULES {
             let Ok(plan) = schedule.plan(4, 4) else { continue };
             for instruction in (0..plan.workers()).flat_map(|worker| lower(&plan, worker)) {
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_transfer_is_refused() {
+    fn malformed_transfers_are_rejected() {
         for text in
             ["0RECV_F0", "0SEND_B1", "SEND_F0", "1SEND_F", "1SEND_F-1", "1SEND_X0", "18446744073709551615RECV_B0"]
         {

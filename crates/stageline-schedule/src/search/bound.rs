@@ -1,27 +1,26 @@
-//! What no plan can beat.
+//! A lower bound on the step of every plan.
 
 use crate::costs::Costs;
-use crate::lower::{Carried, Transfer};
-use crate::memory::Memory;
-use crate::placement::Placement;
+use crate::plan::{Carried, Placement, Transfer};
+use crate::simulate::Memory;
 
-/// A lower bound on the step of every plan that puts the stages on these workers, for given costs and memory.
+/// Returns a lower bound on the step of every plan with this placement, in the unit of `costs`.
 ///
-/// Two reasons, of which the stronger counts, on the worker where it is strongest:
+/// The bound is the largest of two bounds over all workers, plus the longest optimizer step:
 ///
-/// - **Work.** Take all computes of a worker that cannot begin before time r, because a micro-batch has to come through
-///   the stages before, and that leave at least q to be done elsewhere. The worker does them one after the other, so the
-///   flush is at r + their sum + q or later. Over all r and q this is the bound of one machine with heads and tails (Carlier,
-///   1982, [doi:10.1016/S0377-2217(82)80007-6](https://doi.org/10.1016/S0377-2217(82)80007-6)).
-/// - **Memory.** A micro-batch holds its activations at least as long as it takes from its forward through all later
-///   stages and back. The sum of bytes x time of all micro-batches must fit under the limit, from the worker's first
-///   forward on.
+/// - **Work.** Take all computes of a worker that cannot begin before time r, because their micro-batch must pass
+///   earlier stages first, and that leave at least time q for other computes after them. The worker runs them one after
+///   the other, so the flush is at r + their sum + q or later. Over all r and q this is the bound of one machine with
+///   heads and tails (Carlier, 1982,
+///   [doi:10.1016/S0377-2217(82)80007-6](https://doi.org/10.1016/S0377-2217(82)80007-6)).
+/// - **Memory.** The activations of a micro-batch stay in memory at least while it passes all later stages forward and
+///   backward. The sum of bytes x time over all micro-batches must fit under the limit, from the worker's first forward
+///   on.
 ///
-/// The backward counts as whole or as split, whichever is less; transfers as if they were alone. The longest optimizer step
-/// comes after the flush.
+/// The backward is whole or split, whichever is shorter, and transfers never wait for each other.
 ///
 /// # Panics
-/// If `costs` or `memory` has fewer stages than the placement.
+/// Panics if `costs` or `memory` has fewer stages than the placement.
 pub fn lower_bound(placement: &Placement, micro_batches: usize, costs: &Costs, memory: &Memory) -> f64 {
     if placement.stages() == 0 || micro_batches == 0 {
         return 0.0;
@@ -30,23 +29,24 @@ pub fn lower_bound(placement: &Placement, micro_batches: usize, costs: &Costs, m
     for micro_batch in 0..micro_batches {
         add_micro_batch(&mut stages, placement, costs, memory, micro_batch);
     }
-    let flush = |of_worker: &Vec<usize>| {
-        let of_worker: Vec<_> = of_worker.iter().map(|&stage| stages[stage]).collect();
-        work(of_worker.iter().flat_map(|stage| stage.computes).collect()).max(held(&of_worker, memory.limit))
+    let flush = |owned: &Vec<usize>| {
+        let owned: Vec<_> = owned.iter().map(|&stage| stages[stage]).collect();
+        let computes = owned.iter().flat_map(|stage| stage.computes).collect();
+        flush_by_work(computes).max(flush_by_memory(&owned, memory.limit))
     };
-    let optimizer = |of_worker: &Vec<usize>| of_worker.iter().map(|&stage| costs.optimizer(stage)).sum();
-    let longest = |of: &dyn Fn(&Vec<usize>) -> f64| placement.stages_of().iter().map(of).fold(0.0, f64::max);
+    let optimizer = |owned: &Vec<usize>| owned.iter().map(|&stage| costs.optimizer(stage)).sum();
+    let longest = |time: &dyn Fn(&Vec<usize>) -> f64| placement.stages_of().iter().map(time).fold(0.0, f64::max);
     longest(&flush) + longest(&optimizer)
 }
 
-/// All micro-batches' computes of one kind on one stage.
+/// The computes of one kind on one stage, for all micro-batches.
 #[derive(Clone, Copy)]
 struct Computes {
-    /// The earliest that one of them can begin.
+    /// The earliest time at which one of them can begin.
     head: f64,
-    /// What they take together.
+    /// The sum of their times.
     work: f64,
-    /// The least that has to follow one of them, on whatever worker.
+    /// The least time of other computes that must follow one of them, on any worker.
     tail: f64,
 }
 
@@ -60,23 +60,23 @@ impl Computes {
 
 #[derive(Clone, Copy)]
 struct Stage {
-    /// F, I and W.
+    /// The forwards, input gradients and weight gradients.
     computes: [Computes; 3],
-    /// Bytes x time that its micro-batches hold at least.
-    held: f64,
+    /// The least memory x time that its micro-batches occupy.
+    memory_time: f64,
 }
 
 impl Default for Stage {
     fn default() -> Self {
-        Self { computes: [Computes::NONE; 3], held: 0.0 }
+        Self { computes: [Computes::NONE; 3], memory_time: 0.0 }
     }
 }
 
-/// Adds the computes of one micro-batch, which goes through all stages and back.
+/// Adds the computes of one micro-batch, which passes all stages forward and backward.
 fn add_micro_batch(stages: &mut [Stage], placement: &Placement, costs: &Costs, memory: &Memory, micro_batch: usize) {
     let last = stages.len() - 1;
     let cost = |stage| costs.stage(stage, micro_batch);
-    // The shares of a whole or a split backward, whichever takes less, that must lie before and may lie after its gradient leaves.
+    // The backward counts as whole or split, whichever is shorter: the part before its gradient is sent, and the rest.
     let input_gradient = |stage| cost(stage).input_gradient.min(cost(stage).backward);
     let weight_gradient = |stage| {
         let split = cost(stage).input_gradient + cost(stage).weight_gradient;
@@ -90,7 +90,7 @@ fn add_micro_batch(stages: &mut [Stage], placement: &Placement, costs: &Costs, m
     let activation = |from| transfer(from, Carried::Activation);
     let gradient = |from| transfer(from, Carried::Gradient);
 
-    // What is left to do once a stage has the input gradient, and once it has forwarded.
+    // These are the times that must follow each stage's input gradient and forward.
     let mut after_gradient = vec![weight_gradient(0)];
     for stage in 1..=last {
         let down = gradient(stage) + input_gradient(stage - 1) + after_gradient[stage - 1];
@@ -114,14 +114,14 @@ fn add_micro_batch(stages: &mut [Stage], placement: &Placement, costs: &Costs, m
         now += input;
         stages[stage].computes[2].add(now, weight, 0.0);
         let bytes = memory.stages[stage];
-        stages[stage].held +=
+        stages[stage].memory_time +=
             bytes.forward * (now - forwarded[stage]) + bytes.forward.min(bytes.input_gradient) * weight;
         now += if stage > 0 { gradient(stage) } else { 0.0 };
     }
 }
 
-/// The flush as the work of one worker alone allows it.
-fn work(mut computes: Vec<Computes>) -> f64 {
+/// Returns the earliest flush that the work of one worker allows.
+fn flush_by_work(mut computes: Vec<Computes>) -> f64 {
     computes.sort_by(|a, b| b.tail.total_cmp(&a.tail));
     let mut bound = 0.0_f64;
     for head in computes.iter().map(|computes| computes.head) {
@@ -134,9 +134,9 @@ fn work(mut computes: Vec<Computes>) -> f64 {
     bound
 }
 
-/// The flush as the memory of one worker alone allows it.
-fn held(stages: &[Stage], limit: f64) -> f64 {
+/// Returns the earliest flush that the memory of one worker allows.
+fn flush_by_memory(stages: &[Stage], limit: f64) -> f64 {
     let first = stages.iter().map(|stage| stage.computes[0].head).fold(f64::INFINITY, f64::min);
-    let held: f64 = stages.iter().map(|stage| stage.held).sum();
-    if held > 0.0 { first + held / limit } else { 0.0 }
+    let memory_time: f64 = stages.iter().map(|stage| stage.memory_time).sum();
+    if memory_time > 0.0 { first + memory_time / limit } else { 0.0 }
 }

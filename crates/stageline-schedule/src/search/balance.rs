@@ -1,18 +1,19 @@
-//! Where to cut a row of layers into stages.
+//! The balanced partition of a row of layers into stages.
 
 use std::fmt;
 use std::ops::Range;
 
-/// Cuts layers into `stages` contiguous, non-empty ranges whose dearest is as cheap as can be.
+/// Partitions layers into `stages` contiguous, non-empty ranges with the least possible largest cost.
 ///
-/// This is the ordered partition problem, solved exactly in O(stages x layers²) (Skiena, *The Algorithm Design Manual*). `costs` are each layer's, not negative, in any one unit. Of equally good cuts it gives one whose
-/// first ranges are shortest, because first stages hold the most live micro-batches.
+/// `costs` has one entry per layer, not negative, in any one unit. Among equally good partitions the result has the
+/// shortest first ranges, because the first stages have the most live micro-batches. This is the ordered partition
+/// problem, solved exactly in O(stages x layers²) (Skiena, *The Algorithm Design Manual*).
 ///
 /// # Errors
-/// [`BalanceError`] where there are fewer layers than stages, or no stages.
+/// Returns a [`BalanceError`] if there are fewer layers than stages, or no stages.
 ///
 /// ```
-/// // An embedding that costs little, four blocks, and a head of half a block.
+/// // The layers are a cheap embedding, four blocks, and a head with half the cost of a block.
 /// let cuts = stageline_schedule::balance(&[0.1, 1.0, 1.0, 1.0, 1.0, 0.5], 2)?;
 /// assert_eq!(cuts, [0..3, 3..6]);
 /// # Ok::<(), stageline_schedule::BalanceError>(())
@@ -22,8 +23,8 @@ pub fn balance(costs: &[f64], stages: usize) -> Result<Vec<Range<usize>>, Balanc
     if stages == 0 || layers < stages {
         return Err(BalanceError { layers, stages });
     }
-    // dearest[n]: the least possible dearest range of the layers from n on, in the number of ranges so far.
-    let mut dearest: Vec<f64> = (0..layers).map(|from| costs[from..].iter().sum()).collect();
+    // largest[n] is the largest cost of a range, at best, for the layers from n on in the number of ranges so far.
+    let mut largest: Vec<f64> = (0..layers).map(|from| costs[from..].iter().sum()).collect();
     let mut first_ends = Vec::with_capacity(stages);
     for ranges in 2..=stages {
         let mut best = vec![f64::INFINITY; layers];
@@ -32,13 +33,13 @@ pub fn balance(costs: &[f64], stages: usize) -> Result<Vec<Range<usize>>, Balanc
             let mut first = 0.0;
             for end in from + 1..=layers - ranges + 1 {
                 first += costs[end - 1];
-                let worst = dearest[end].max(first);
+                let worst = largest[end].max(first);
                 if worst < best[from] {
                     (best[from], ends[from]) = (worst, end);
                 }
             }
         }
-        dearest = best;
+        largest = best;
         first_ends.push(ends);
     }
     let mut start = 0;
@@ -51,12 +52,12 @@ pub fn balance(costs: &[f64], stages: usize) -> Result<Vec<Range<usize>>, Balanc
     Ok(cuts)
 }
 
-/// There are not enough layers for the stages.
+/// The error for more stages than layers, or for no stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BalanceError {
-    /// How many layers there are.
+    /// The number of layers.
     pub layers: usize,
-    /// How many stages were asked for.
+    /// The number of stages asked for.
     pub stages: usize,
 }
 
@@ -74,11 +75,11 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn dearest(costs: &[f64], cuts: &[Range<usize>]) -> f64 {
+    fn largest(costs: &[f64], cuts: &[Range<usize>]) -> f64 {
         cuts.iter().map(|cut| costs[cut.clone()].iter().sum()).fold(0.0, f64::max)
     }
 
-    /// Every way to cut, tried.
+    /// Tries every partition.
     fn least(costs: &[f64], stages: usize) -> f64 {
         if stages == 1 {
             return costs.iter().sum();
@@ -88,21 +89,21 @@ mod tests {
     }
 
     #[test]
-    fn too_few_layers_are_refused() {
+    fn more_stages_than_layers_are_rejected() {
         assert!(balance(&[1.0], 2).unwrap_err().to_string().contains("1 layers cannot be cut into 2 stages"));
         assert!(balance(&[1.0], 0).is_err());
     }
 
     proptest! {
         #[test]
-        fn no_cut_is_better(costs in prop::collection::vec((0..20_u8).prop_map(f64::from), 1..9), stages in 1..9_usize) {
+        fn no_partition_is_better(costs in prop::collection::vec((0..20_u8).prop_map(f64::from), 1..9), stages in 1..9_usize) {
             prop_assume!(stages <= costs.len());
             let cuts = balance(&costs, stages).unwrap();
             prop_assert_eq!(cuts.len(), stages);
             prop_assert!(cuts.iter().all(|cut| !cut.is_empty()));
             prop_assert_eq!((cuts[0].start, cuts[stages - 1].end), (0, costs.len()));
             prop_assert!(cuts.windows(2).all(|pair| pair[0].end == pair[1].start));
-            prop_assert_eq!(dearest(&costs, &cuts), least(&costs, stages));
+            prop_assert_eq!(largest(&costs, &cuts), least(&costs, stages));
         }
     }
 }

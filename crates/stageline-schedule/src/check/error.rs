@@ -1,63 +1,63 @@
-//! Why a plan is refused.
+//! The reasons to reject a plan.
 
 use std::fmt;
 
-use crate::action::{Action, Compute};
-use crate::deadlock::Deadlock;
-use crate::excerpt::Excerpt;
-use crate::progress::fault;
+use super::deadlock::Deadlock;
+use super::excerpt::Excerpt;
+use super::sequence::fault;
+use crate::plan::{Action, Compute};
 
-/// Why a plan is refused.
+/// The reason to reject a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CheckError {
     /// The plan has no actions.
     Empty,
-    /// A worker has nothing to do.
+    /// A worker has no actions.
     IdleWorker {
         /// The worker.
         worker: usize,
     },
-    /// A stage stands on two workers.
+    /// A stage has actions on two workers.
     TwoWorkers {
         /// The stage.
         stage: usize,
-        /// The workers that have actions of it.
+        /// The two workers.
         workers: (usize, usize),
-        /// The plan around the first of them on each.
+        /// The plan around the stage's first action on each worker.
         excerpt: Excerpt,
     },
-    /// A stage does not do exactly F B, or F I W, to a micro-batch.
+    /// A stage does not run exactly F B, or F I W, on a micro-batch.
     Sequence {
         /// The stage.
         stage: usize,
         /// The micro-batch.
         micro_batch: usize,
-        /// What it does instead, in order.
+        /// The computes in the plan, in order.
         found: Vec<Compute>,
-        /// The plan around it.
+        /// The plan around the fault.
         excerpt: Excerpt,
     },
-    /// The workers would wait for each other.
+    /// The workers would wait for each other forever.
     Deadlock {
         /// The channel capacity, in micro-batches.
         capacity: usize,
-        /// Who waits for what.
+        /// The blocked workers.
         deadlock: Deadlock,
-        /// The least capacity at which the plan completes, if any does.
+        /// The least capacity at which the plan completes; `None` if every capacity deadlocks.
         least_capacity: Option<usize>,
         /// The plan around the blocked actions.
         excerpt: Excerpt,
     },
-    /// A worker would hold more live micro-batches than it may.
+    /// A worker would hold more live micro-batches than the limit.
     TooManyLive {
         /// The worker.
         worker: usize,
-        /// The forward that is one too many.
+        /// The forward that exceeds the limit.
         action: Action,
-        /// How many it may hold.
+        /// The limit in live micro-batches.
         limit: usize,
-        /// How many the plan needs on some worker.
+        /// The least limit that the plan respects on every worker.
         needed: usize,
         /// The plan around the forward.
         excerpt: Excerpt,
@@ -89,13 +89,13 @@ impl fmt::Display for CheckError {
                 write!(f, "the plan deadlocks at channel capacity {capacity}: {deadlock}; ")?;
                 match least_capacity {
                     Some(least) => write!(f, "raise the channel capacity to {least}{excerpt}"),
-                    None => write!(f, "it does at any capacity, so put its actions into another order{excerpt}"),
+                    None => write!(f, "it deadlocks at every capacity, so put its actions into another order{excerpt}"),
                 }
             }
             Self::TooManyLive { worker, action, limit, needed, excerpt } => write!(
                 f,
-                "worker {worker} would hold {} live micro-batches at {action}, and may hold {limit}; raise the limit to \
-                 {needed}, or take a schedule that begins its backwards earlier{excerpt}",
+                "worker {worker} would hold {} live micro-batches at {action}, but the limit is {limit}; raise the limit to \
+                 {needed}, or use a schedule that begins its backwards earlier{excerpt}",
                 limit + 1
             ),
         }

@@ -1,20 +1,20 @@
-//! A timeline as a picture for documents.
+//! The SVG picture of a timeline, for documents.
 
 use std::fmt::{self, Write};
 
-use crate::action::Compute;
-use crate::replay::Span;
-use crate::simulate::Timeline;
+use super::timeline::Timeline;
+use crate::check::Span;
+use crate::plan::Compute;
 
 const WIDTH: f64 = 1200.0;
 const LEFT: f64 = 80.0;
 const TOP: f64 = 34.0;
 const ROW: f64 = 26.0;
 const BAR: f64 = 22.0;
-/// A letter of a label takes about this much.
+/// The approximate width of a letter in a label.
 const LETTER: f64 = 6.4;
 
-/// Colours that go with light and dark pages; the bars' text is dark on both.
+/// Colours for light and dark pages; the text on bars is dark on both.
 const STYLE: &str = "<style>\
 text{font:11px system-ui,sans-serif;fill:#222}.page{fill:#fff}.idle{fill:#eee}.tick{stroke:#ccc}\
 @media(prefers-color-scheme:dark){text{fill:#ddd}.page{fill:#111}.idle{fill:#2a2a2a}.tick{stroke:#444}}\
@@ -23,11 +23,13 @@ text{font:11px system-ui,sans-serif;fill:#222}.page{fill:#fff}.idle{fill:#eee}.t
 </style>";
 
 impl Timeline {
-    /// A picture of the step: a row a worker, time to the right in `unit` (`ms`, say), each compute a bar in the colour of its
-    /// kind with its name where it fits, and the numbers of the bubble in the title. It stands alone: no scripts, no fonts.
+    /// Draws the step as SVG without scripts or fonts.
+    ///
+    /// There is one row per worker, and time runs to the right in `unit`, for example `ms`. Each compute is a bar in
+    /// the colour of its kind, with its name if there is space. The title states the step and the bubble.
     pub fn svg(&self, unit: &str) -> String {
         let mut svg = String::new();
-        self.draw(&mut svg, &escaped(unit)).expect("a string takes all that is written to it");
+        self.draw(&mut svg, &escaped(unit)).expect("writing to a string never fails");
         svg
     }
 
@@ -90,7 +92,7 @@ impl Timeline {
     }
 }
 
-/// One bar, with its name inside where there is room, and as its tooltip.
+/// Draws a bar with its name as its tooltip, and as its label if there is space.
 fn bar(svg: &mut String, class: char, name: &str, (y, x, width): (f64, f64, f64)) -> fmt::Result {
     let x = LEFT + x;
     write!(svg, "<rect class=\"{class}\" x=\"{x:.2}\" y=\"{y}\" width=\"{width:.2}\" height=\"{BAR}\">")?;
@@ -102,7 +104,7 @@ fn bar(svg: &mut String, class: char, name: &str, (y, x, width): (f64, f64, f64)
     Ok(())
 }
 
-/// About ten round numbers along the time.
+/// Draws at most ten ticks at round numbers along the time axis.
 fn axis(svg: &mut String, step: f64, scale: f64, bottom: f64, unit: &str) -> fmt::Result {
     if step <= 0.0 {
         return Ok(());
@@ -125,7 +127,7 @@ fn axis(svg: &mut String, step: f64, scale: f64, bottom: f64, unit: &str) -> fmt
     Ok(())
 }
 
-/// Four digits are enough to read.
+/// Formats a time with about four digits.
 fn rounded(time: f64) -> String {
     let digits = (3 - time.abs().max(1.0).log10() as i32).max(0) as usize;
     let text = format!("{time:.digits$}");
@@ -138,11 +140,7 @@ fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::check::check;
-    use crate::costs::{Costs, StageCost};
-    use crate::schedule::Schedule;
-    use crate::simulate::simulate;
-    use crate::{OneFOneB, ZbH1};
+    use crate::{Costs, OneFOneB, Schedule, StageCost, ZbH1, check, simulate};
 
     fn picture(schedule: &dyn Schedule, optimizer: f64) -> String {
         let costs = Costs::equal(2, StageCost::new(1.0, 1.0, 1.0)).with_optimizer(vec![optimizer; 2]);
@@ -150,9 +148,9 @@ mod tests {
     }
 
     #[test]
-    fn every_compute_is_a_bar_in_its_place() {
+    fn every_compute_is_a_bar_at_its_time() {
         let svg = picture(&OneFOneB, 0.0);
-        // 4 x 3 units of time in 1110 of width: F1 of stage 0 begins at 1.
+        // The step takes 4 x 3 units of time in a width of 1110, and F1 of stage 0 begins at 1.
         assert!(
             svg.contains("<rect class=\"F\" x=\"172.50\" y=\"34\" width=\"92.50\" height=\"22\"><title>0F1</title>"),
             "{svg}"
@@ -162,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn the_legend_names_what_is_drawn() {
+    fn the_legend_names_only_kinds_in_the_picture() {
         let (whole, split) = (picture(&OneFOneB, 0.0), picture(&ZbH1, 1.0));
         assert!(whole.contains("B backward") && !whole.contains("W weight gradient") && !whole.contains("optimizer"));
         assert!(

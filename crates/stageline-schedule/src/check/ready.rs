@@ -1,15 +1,15 @@
-//! Which worker is looked at next.
+//! The queue of workers that a replay visits next.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::costs::Transfers;
 
-/// Workers that may be able to go on.
+/// Workers that may be able to advance.
 pub(crate) enum Ready {
-    /// In any order.
+    /// A stack, for runs whose result does not depend on the order of visits.
     Stack(Vec<usize>),
-    /// The earliest first.
+    /// A queue by time, which returns the earliest worker first.
     ByTime(BinaryHeap<Reverse<(Time, usize)>>),
 }
 
@@ -35,8 +35,8 @@ impl Ready {
         }
     }
 
-    /// Whether another worker must go on before one that stands at `now`.
-    pub(crate) fn another_first(&self, now: f64) -> bool {
+    /// Whether another worker must advance before a worker whose time is `now`.
+    pub(crate) fn has_earlier_than(&self, now: f64) -> bool {
         match self {
             Self::Stack(_) => false,
             Self::ByTime(workers) => workers.peek().is_some_and(|Reverse((time, _))| time.0 < now),
@@ -44,7 +44,7 @@ impl Ready {
     }
 }
 
-/// A point in time, in its total order.
+/// A point in time with a total order.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) struct Time(pub(crate) f64);
 

@@ -1,44 +1,43 @@
-//! One run of a plan: to its end, or to a deadlock with its reason.
+//! Replay: runs a plan on simulated workers, to its end or to a deadlock with its cause.
 //!
-//! Every worker takes its instructions in order; a receive waits for its message, a send for room in its channel. That
+//! Every worker runs its instructions in order. A receive waits for its message, a send for room in its channel. This
 //! is a network of sequential processes on bounded first-in first-out channels (Kahn, 1974), so whether it completes
-//! does not depend on how long anything takes: one run at any costs decides it for all. A worker is looked at only when
-//! what it waits for has come, so a run takes time linear in the number of actions. Where transfers take turns on
-//! streams, workers are looked at in the order of time, so that the first to come is the first served.
+//! does not depend on costs: one run at any costs decides it for all.
+//!
+//! A worker is visited only when the message or the room that it waits for is there, so a run is linear in the number
+//! of actions. If transfers are serialised on streams, workers are visited in the order of time: first come, first
+//! served.
 
 use std::collections::VecDeque;
 
-use crate::action::Action;
+use super::deadlock::{Blocked, Deadlock};
+use super::ready::Ready;
 use crate::costs::{Costs, Transfers};
-use crate::deadlock::{Blocked, Deadlock};
-use crate::lower::{Carried, Instruction, Transfer, around};
-use crate::placement::Placement;
-use crate::plan::Plan;
-use crate::ready::Ready;
+use crate::plan::{Action, Carried, Instruction, Placement, Plan, Transfer, around};
 
-/// One compute's place in time.
+/// The start and end of one compute.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Span {
     /// The compute.
     pub action: Action,
-    /// When it begins, from the start of the step.
+    /// The time at which it begins, from the start of the step.
     pub start: f64,
-    /// When it ends.
+    /// The time at which it ends.
     pub end: f64,
 }
 
-/// Who wants to know what happens in a run.
+/// An observer of the events of a run.
 pub(crate) trait Observer {
-    /// A worker has computed.
+    /// Reports that a worker has run a compute.
     fn computed(&mut self, _worker: usize, _span: Span) {}
-    /// A transfer was sent, at this time. Causes are told before their effects.
+    /// Reports that a transfer was sent at this time. Causes are reported before their effects.
     fn sent(&mut self, _transfer: Transfer, _time: f64) {}
 }
 
-/// Nobody: whether the run completes is enough.
+/// Observes nothing, for callers that only ask whether the run completes.
 impl Observer for () {}
 
-/// Runs a plan at a channel capacity (0 is a rendezvous).
+/// Runs a plan at a channel capacity in micro-batches (0 is a rendezvous).
 pub(crate) fn replay(
     plan: &Plan,
     capacity: usize,
@@ -66,14 +65,14 @@ pub(crate) fn replay(
     run.finish()
 }
 
-/// One direction of one boundary.
+/// The channel of one direction of one boundary.
 #[derive(Default)]
 struct Channel {
-    /// What is in it, with the time at which it can be taken.
+    /// The micro-batches in the channel, each with the time from which it can be received.
     messages: VecDeque<(usize, f64)>,
-    /// Room that was never used.
+    /// The room that no message has used yet.
     room: usize,
-    /// Since when there is room again, for every message that was taken and not yet replaced.
+    /// The times at which messages were received, for the room that they freed.
     freed: VecDeque<f64>,
     /// The worker that waits for room.
     sender: Option<usize>,
@@ -83,19 +82,20 @@ struct Channel {
 
 #[derive(Clone, Default)]
 struct Worker {
-    /// Its next action, and which of the three instructions around it comes next.
+    /// The index of the worker's next action.
     action: usize,
+    /// The index of the next instruction among the receive, compute and send of that action.
     phase: usize,
     now: f64,
 }
 
-/// How far a worker came with an instruction.
-enum Progress {
-    /// It is done, at this time.
+/// The result of a worker's attempt to run an instruction.
+enum Attempt {
+    /// The instruction is finished at this time.
     Done(f64),
-    /// It can be done at this later time.
+    /// The instruction can run from this later time on.
     Later(f64),
-    /// It waits for another worker.
+    /// The instruction waits for another worker.
     Blocked,
 }
 
@@ -106,40 +106,40 @@ struct Run<'a> {
     costs: &'a Costs,
     workers: Vec<Worker>,
     channels: Vec<Channel>,
-    /// When each worker's communication stream is free.
+    /// The time from which each worker's communication stream is free.
     streams: Vec<f64>,
-    /// When each direction of each boundary's link is free.
+    /// The time from which each direction of each link is free.
     links: Vec<f64>,
     ready: Ready,
 }
 
 impl Run<'_> {
-    /// Takes one worker as far as it gets.
+    /// Runs a worker's instructions until one blocks.
     fn advance(&mut self, worker: usize, observer: &mut impl Observer) {
         while let Some(&action) = self.plan.rows()[worker].get(self.workers[worker].action) {
             let instructions = around(action, self.plan.stages());
             while let Some(&instruction) = instructions.get(self.workers[worker].phase) {
                 let start = self.workers[worker].now;
-                if self.ready.another_first(start) {
+                if self.ready.has_earlier_than(start) {
                     return self.ready.push(worker, start);
                 }
-                let progress = match instruction {
-                    None => Progress::Done(start),
+                let attempt = match instruction {
+                    None => Attempt::Done(start),
                     Some(Instruction::Compute(action)) => {
-                        let end = start + self.costs.of(action);
+                        let end = start + self.costs.action(action);
                         observer.computed(worker, Span { action, start, end });
-                        Progress::Done(end)
+                        Attempt::Done(end)
                     }
                     Some(Instruction::Send(transfer)) => self.send(worker, transfer, observer),
                     Some(Instruction::Receive(transfer)) => self.receive(worker, transfer),
                 };
-                match progress {
-                    Progress::Done(end) => {
+                match attempt {
+                    Attempt::Done(end) => {
                         self.workers[worker].now = end;
                         self.workers[worker].phase += 1;
                     }
-                    Progress::Later(time) => self.workers[worker].now = time,
-                    Progress::Blocked => return,
+                    Attempt::Later(time) => self.workers[worker].now = time,
+                    Attempt::Blocked => return,
                 }
             }
             self.workers[worker].phase = 0;
@@ -148,7 +148,7 @@ impl Run<'_> {
     }
 
     fn channel(&mut self, transfer: Transfer) -> &mut Channel {
-        &mut self.channels[channel_of(transfer)]
+        &mut self.channels[channel_index(transfer)]
     }
 
     fn wake(&mut self, worker: Option<usize>) {
@@ -157,11 +157,11 @@ impl Run<'_> {
         }
     }
 
-    /// Puts the message into the channel, if there is room for it.
-    fn send(&mut self, worker: usize, transfer: Transfer, observer: &mut impl Observer) -> Progress {
+    /// Puts the message into the channel if there is room.
+    fn send(&mut self, worker: usize, transfer: Transfer, observer: &mut impl Observer) -> Attempt {
         let Some(room) = self.room(transfer) else {
             self.channel(transfer).sender = Some(worker);
-            return Progress::Blocked;
+            return Attempt::Blocked;
         };
         let done = self.workers[worker].now.max(room);
         let arrival = self.arrival(worker, transfer, done);
@@ -170,10 +170,10 @@ impl Run<'_> {
         let receiver = channel.receiver.take();
         self.wake(receiver);
         observer.sent(transfer, done);
-        Progress::Done(done)
+        Attempt::Done(done)
     }
 
-    /// When a message that is sent at `sent` can be taken.
+    /// Returns the time from which a message can be received, if it is sent at `sent`.
     fn arrival(&mut self, worker: usize, transfer: Transfer, sent: f64) -> f64 {
         let receiver = self.placement.worker(transfer.to());
         if receiver == worker {
@@ -182,7 +182,7 @@ impl Run<'_> {
         let (latency, occupies) = (self.costs.latency(transfer), self.costs.occupies(transfer));
         match self.costs.transfers() {
             Transfers::Asynchronous => {
-                let link = &mut self.links[channel_of(transfer)];
+                let link = &mut self.links[channel_index(transfer)];
                 *link = sent.max(*link) + occupies;
                 *link + latency
             }
@@ -194,10 +194,10 @@ impl Run<'_> {
         }
     }
 
-    /// Since when there is room for a message; taken, if there is.
+    /// Reserves room for a message and returns the time from which there is room; `None` if there is no room.
     fn room(&mut self, transfer: Transfer) -> Option<f64> {
         if self.capacity == 0 {
-            // A rendezvous: the receiver must stand at the matching receive.
+            // In a rendezvous the receiver must wait at the matching receive.
             let receiver = self.channel(transfer).receiver?;
             let waits = self.instruction(receiver) == Some(Instruction::Receive(transfer));
             return waits.then(|| self.workers[receiver].now);
@@ -210,14 +210,14 @@ impl Run<'_> {
         channel.freed.pop_front()
     }
 
-    /// Takes the message, if it is the next one in its channel.
-    fn receive(&mut self, worker: usize, transfer: Transfer) -> Progress {
+    /// Takes the message out of its channel if it is at the head.
+    fn receive(&mut self, worker: usize, transfer: Transfer) -> Attempt {
         let now = self.workers[worker].now;
         let rendezvous = self.capacity == 0;
         let channel = self.channel(transfer);
         match channel.messages.front() {
-            Some(&(micro_batch, _)) if micro_batch != transfer.micro_batch => Progress::Blocked,
-            Some(&(_, arrival)) if arrival > now => Progress::Later(arrival),
+            Some(&(micro_batch, _)) if micro_batch != transfer.micro_batch => Attempt::Blocked,
+            Some(&(_, arrival)) if arrival > now => Attempt::Later(arrival),
             Some(_) => {
                 channel.messages.pop_front();
                 if !rendezvous {
@@ -225,40 +225,42 @@ impl Run<'_> {
                 }
                 let sender = channel.sender.take();
                 self.wake(sender);
-                Progress::Done(now)
+                Attempt::Done(now)
             }
             None => {
                 channel.receiver = Some(worker);
                 let sender = if rendezvous { channel.sender.take() } else { None };
                 self.wake(sender);
-                Progress::Blocked
+                Attempt::Blocked
             }
         }
     }
 
-    /// Where a worker stands, if it has not finished.
+    /// Returns the instruction at which a worker waits; `None` if it has finished.
     fn instruction(&self, worker: usize) -> Option<Instruction> {
         let Worker { action, phase, .. } = self.workers[worker];
         let &action = self.plan.rows()[worker].get(action)?;
         around(action, self.plan.stages())[phase..].iter().flatten().next().copied()
     }
 
+    /// Returns the deadlock, if any worker has not finished.
     fn finish(self) -> Result<(), Deadlock> {
-        let stuck = |worker| {
+        let blocked = |worker| {
             let at = self.instruction(worker)?;
             Some(Blocked { worker, action: self.workers[worker].action, at, found: self.head(at) })
         };
-        let blocked: Vec<_> = (0..self.workers.len()).filter_map(stuck).collect();
+        let blocked: Vec<_> = (0..self.workers.len()).filter_map(blocked).collect();
         if blocked.is_empty() { Ok(()) } else { Err(Deadlock { blocked }) }
     }
 
+    /// Returns the micro-batch at the head of the channel of a receive.
     fn head(&self, at: Instruction) -> Option<usize> {
         let Instruction::Receive(transfer) = at else { return None };
-        Some(self.channels[channel_of(transfer)].messages.front()?.0)
+        Some(self.channels[channel_index(transfer)].messages.front()?.0)
     }
 }
 
-/// Where a transfer's channel stands among all: two a stage, by what it sends.
-fn channel_of(transfer: Transfer) -> usize {
+/// Returns the index of a transfer's channel. Each stage has two: for its activations and for its gradients.
+fn channel_index(transfer: Transfer) -> usize {
     2 * transfer.from + usize::from(transfer.carried == Carried::Gradient)
 }

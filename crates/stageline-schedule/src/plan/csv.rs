@@ -1,15 +1,15 @@
-//! Plans as comma-separated values, one row a worker, as PyTorch's `torch.distributed.pipelining` writes and reads them.
+//! Plans as comma-separated values, one row per worker, in the format of PyTorch's `torch.distributed.pipelining`.
 
 use std::collections::HashSet;
 
-use crate::action::{Action, Compute, ParseActionError};
-use crate::csv_error::{CellError, ParsePlanError};
-use crate::lower::Instruction;
-use crate::lowered::{Row, transfers_fit};
-use crate::plan::Plan;
+use super::action::{Action, Compute, ParseActionError};
+use super::csv_error::{CellError, ParsePlanError};
+use super::lower::Instruction;
+use super::lowered::{Row, validate_transfers};
+use super::rows::Plan;
 
-/// What PyTorch writes between the computes and the transfers of a lowered plan, and whether a micro-batch stands behind it.
-const NEITHER: [(&str, bool); 6] = [
+/// PyTorch's other cells in a lowered plan, which we skip; true if a micro-batch follows the name.
+const SKIPPED: [(&str, bool); 6] = [
     ("WAIT_SEND_F", true),
     ("WAIT_SEND_B", true),
     ("UNSHARD", false),
@@ -18,29 +18,33 @@ const NEITHER: [(&str, bool); 6] = [
     ("WAIT_REDUCE_GRAD", false),
 ];
 
-/// PyTorch's mark of a forward and a backward whose transfers overlap, behind both in parentheses.
+/// PyTorch's suffix for a pair `(forward;backward)` whose computes and transfers overlap.
 const OVERLAPPED: &str = "OVERLAP_F_B";
 
-/// A whole backward in PyTorch's earlier letters, in which `B` is the input gradient.
+/// PyTorch's earlier name for the whole backward, from when `B` meant the input gradient.
 const EARLIER_BACKWARD: &str = "BW";
 
 impl Plan {
-    /// The computes, one row a worker; PyTorch's loader takes it.
+    /// Writes the computes, one row per worker, in the format that PyTorch's loader reads.
     pub fn to_csv(&self) -> String {
         let row = |row: &Vec<Action>| row.iter().map(Action::to_string).collect::<Vec<_>>().join(",") + "\n";
         self.rows().iter().map(row).collect()
     }
 
-    /// Reads what [`to_csv`](Self::to_csv), [`to_lowered_csv`](crate::Checked::to_lowered_csv) or PyTorch wrote.
+    /// Parses the output of [`to_csv`](Self::to_csv), [`to_lowered_csv`](crate::Checked::to_lowered_csv) or PyTorch.
     ///
-    /// The computes are kept. Empty cells (idle slots), waits and sharding are skipped; an overlapped pair,
-    /// `(0F7;7B3)OVERLAP_F_B`, is its two computes in order. Where a plan is lowered, its transfers must be those that its
-    /// computes need, and are then skipped, because lowering puts them in again. PyTorch's earlier letters, with `BW` for the
-    /// whole backward and `B` and `W` for its halves, are known by the lack of any `I`.
+    /// The plan keeps only the computes:
+    ///
+    /// - Empty cells (idle slots), waits and sharding are skipped.
+    /// - An overlapped pair, `(0F7;7B3)OVERLAP_F_B`, becomes its two computes in order.
+    /// - The transfers of a lowered plan must be those that its computes need. They are skipped, because lowering adds
+    ///   them again.
+    /// - PyTorch's earlier letters are `BW` for the whole backward and `B` and `W` for its halves. A plan with `W` but
+    ///   without any `I` is read in these letters.
     ///
     /// # Errors
-    /// The first cell that is none of these, or a transfer that is missing, superfluous or on the wrong side of its
-    /// compute, with its row and column from 1.
+    /// Returns the row and column, counted from 1, of the first cell that is none of these, or of the first transfer
+    /// that is missing, superfluous or on the wrong side of its compute.
     pub fn from_csv(csv: &str) -> Result<Self, ParsePlanError> {
         let row = |(row, line): (usize, &str)| {
             let mut cells = Row::new();
@@ -55,21 +59,21 @@ impl Plan {
         let text = csv.trim_start_matches('\u{feff}');
         let mut rows: Vec<Row> = text.lines().enumerate().map(row).collect::<Result<_, _>>()?;
         while rows.last().is_some_and(Vec::is_empty) {
-            rows.pop(); // blank lines at the end are no workers
+            rows.pop(); // Blank lines at the end are not workers.
         }
         let lowered = rows.iter().flatten().any(|(_, instruction)| !matches!(instruction, Instruction::Compute(_)));
         if lowered {
-            transfers_fit(&rows)?;
+            validate_transfers(&rows)?;
         }
-        in_todays_letters(&mut rows);
+        translate_earlier_letters(&mut rows);
         let computes = |row: Row| row.into_iter().filter_map(|(_, instruction)| instruction.compute()).collect();
         Ok(Self::new(rows.into_iter().map(computes).collect()))
     }
 }
 
-/// What stands in a cell, in order.
+/// Parses the instructions of one cell, in order.
 fn read_cell(cell: &str) -> Result<Vec<Instruction>, ParseActionError> {
-    if cell.is_empty() || is_neither(cell) {
+    if cell.is_empty() || is_skipped(cell) {
         return Ok(Vec::new());
     }
     let pair =
@@ -87,17 +91,17 @@ fn read_instruction(text: &str) -> Result<Instruction, ParseActionError> {
     }
 }
 
-fn is_neither(cell: &str) -> bool {
+fn is_skipped(cell: &str) -> bool {
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let name = cell.trim_start_matches(|character: char| character.is_ascii_digit());
     let matches = |(form, micro_batch): &(&str, bool)| {
         name.strip_prefix(form).is_some_and(|rest| if *micro_batch { digits(rest) } else { rest.is_empty() })
     };
-    name.len() < cell.len() && NEITHER.iter().any(matches)
+    name.len() < cell.len() && SKIPPED.iter().any(matches)
 }
 
-/// Where there are weight gradients and no input gradients, the backwards that have one are input gradients.
-fn in_todays_letters(rows: &mut [Row]) {
+/// Turns a `B` with a `W` into an `I`, if the plan has no `I`: PyTorch's earlier letters.
+fn translate_earlier_letters(rows: &mut [Row]) {
     let computes = || rows.iter().flatten().filter_map(|(_, instruction)| instruction.compute());
     if computes().any(|action| action.compute == Compute::InputGradient) {
         return;
@@ -134,16 +138,16 @@ mod tests {
         assert_eq!(plan.to_csv(), "0F0,0B0\n1F0,1B0\n");
     }
 
-    /// In the syntax of PyTorch 2.15's lowered plans: sharding, transfers, waits, and an overlapped pair.
+    /// The text has all forms of PyTorch 2.15's lowered plans: sharding, transfers, waits, and an overlapped pair.
     #[test]
-    fn of_a_lowered_plan_of_pytorch_the_computes_are_read() {
+    fn the_computes_of_pytorchs_lowered_plan_are_read() {
         let csv = "0UNSHARD,3UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,3RECV_F0,(3F0;3B0)OVERLAP_F_B,3SEND_B0,0RECV_B0,0I0,\
                    0WAIT_SEND_F0,0W0,3REDUCE_GRAD,0WAIT_REDUCE_GRAD,0RESHARD\r\n";
         assert_eq!(Plan::from_csv(csv).unwrap().to_csv(), "0F0,0F1,3F0,3B0,0I0,0W0\n");
     }
 
     #[test]
-    fn of_our_lowered_plans_too() {
+    fn the_computes_of_our_lowered_plans_are_read() {
         for schedule in SCHEDULES {
             let Ok(plan) = schedule.plan(4, 4) else { continue };
             let checked = check(plan, 4).unwrap();
@@ -160,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_cell_is_placed() {
+    fn a_damaged_cell_is_reported_with_its_row_and_column() {
         for (csv, row, column, cell) in [
             ("0F0,0B0\n1F0,1Q0\n", 2, 2, "`1Q0`"),
             ("0F0,(0F1;0B0)OVERLAP\n", 1, 2, "`(0F1;0B0)OVERLAP`"),
@@ -181,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_lowered_plan_the_transfers_must_be_those_that_are_needed() {
+    fn a_lowered_plan_with_wrong_transfers_is_rejected() {
         for (csv, row, column, message) in [
             ("0F0,0SEND_F0,0RECV_B0,0B0\n1F0,1B0\n", 2, 1, "1RECV_F0 is missing, which 1F0 needs"),
             ("0F0,0SEND_F0,0B0,0RECV_B0\n1RECV_F0,1F0,1B0,1SEND_B0\n", 1, 4, "0RECV_B0 is on the wrong side of 0B0"),
@@ -199,12 +203,12 @@ mod tests {
     fn pytorchs_earlier_letters_are_read() {
         let plan = Plan::from_csv("0F0,0F1,0B0,0W0,0BW1\n").unwrap();
         assert_eq!(plan.to_csv(), "0F0,0F1,0I0,0W0,0B1\n");
-        // Today's letters have an `I` somewhere: then a `B` with a `W` is a fault.
+        // With an `I` the letters are today's, and a `B` with a `W` stays a fault for `check`.
         assert_eq!(Plan::from_csv("0F0,0I0,0W0,0F1,0B1,0W1\n").unwrap().to_csv(), "0F0,0I0,0W0,0F1,0B1,0W1\n");
     }
 
     #[test]
-    fn what_editors_leave_in_files_does_no_harm() {
+    fn byte_order_marks_carriage_returns_and_blank_lines_are_ignored() {
         let plan = Plan::from_csv("\u{feff}0F0,0B0\r\n1F0,1B0\r\n\r\n").unwrap();
         assert_eq!(plan.to_csv(), "0F0,0B0\n1F0,1B0\n");
     }

@@ -1,22 +1,22 @@
-//! Who waits for what when no worker can go on.
+//! A deadlock: the blocked workers, with the reason why each of them waits.
 
 use std::fmt;
 
-use crate::lower::Instruction;
+use crate::plan::Instruction;
 
-/// How many workers a message names.
+/// The largest number of workers that a message names.
 const SHOWN: usize = 8;
 
-/// What one worker waits for when nothing can go on.
+/// A blocked worker in a deadlock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocked {
     /// The worker.
     pub worker: usize,
-    /// How many actions of its list it has done.
+    /// The number of actions of its list that the worker has finished.
     pub action: usize,
-    /// The instruction that it cannot finish.
+    /// The instruction that blocks.
     pub at: Instruction,
-    /// The message at the head of the channel it receives from, where that is not the one it wants.
+    /// The micro-batch at the head of the channel from which the worker receives, if it is not the expected one.
     pub found: Option<usize>,
 }
 
@@ -34,10 +34,10 @@ impl fmt::Display for Blocked {
     }
 }
 
-/// No worker can go on.
+/// A state of a plan in which no worker can advance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deadlock {
-    /// Every worker that has not finished.
+    /// Every worker that has not finished its list.
     pub blocked: Vec<Blocked>,
 }
 

@@ -1,6 +1,6 @@
-//! Which worker has which stage.
+//! The placement of stages on workers.
 
-use crate::plan::Plan;
+use super::rows::Plan;
 
 /// The worker of every stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// A worker for each stage, by stage. It takes memory by the number of workers.
+    /// Makes a placement from the worker of each stage. The memory for it is linear in the largest worker number.
     pub fn new(worker_of: Vec<usize>) -> Self {
         let workers = worker_of.iter().max().map_or(0, |last| last + 1);
         Self::with_workers(worker_of, workers)
@@ -24,43 +24,44 @@ impl Placement {
         Self { worker_of, stages_of }
     }
 
-    /// Stages dealt out in turn: stage s on worker s mod P, `chunks` stages a worker.
+    /// Places `chunks` stages on each of P workers in turn: stage s is on worker s mod P.
     pub fn in_turn(workers: usize, chunks: usize) -> Self {
         Self::new((0..workers * chunks).map(|stage| stage % workers).collect())
     }
 
-    /// Two stages a worker, down and up again: worker w has stages w and 2P-1-w.
+    /// Places two stages on each of P workers in a V: worker w has stages w and 2P-1-w.
     pub fn in_a_v(workers: usize) -> Self {
         Self::new((0..workers).chain((0..workers).rev()).collect())
     }
 
-    /// The worker of a stage.
+    /// Returns the worker of a stage.
     ///
     /// # Panics
-    /// If there is no such stage.
+    /// Panics if there is no such stage.
     pub fn worker(&self, stage: usize) -> usize {
         self.worker_of[stage]
     }
 
-    /// The number of workers.
+    /// Returns the number of workers.
     pub fn workers(&self) -> usize {
         self.stages_of.len()
     }
 
-    /// The number of stages.
+    /// Returns the number of stages.
     pub fn stages(&self) -> usize {
         self.worker_of.len()
     }
 
-    /// Each worker's stages, in order.
+    /// Returns each worker's stages, in ascending order.
     pub fn stages_of(&self) -> &[Vec<usize>] {
         &self.stages_of
     }
 }
 
 impl Plan {
-    /// The worker that has each stage's actions; worker 0 for stages without any. It takes memory by the number of stages,
-    /// so it is for plans whose numbers have been checked.
+    /// Returns the worker of each stage; a stage without actions gets worker 0.
+    ///
+    /// The memory for it is linear in the largest stage number, so call it only on plans whose numbers are checked.
     pub fn placement(&self) -> Placement {
         let mut worker_of = vec![0; self.stages()];
         for (worker, row) in self.rows().iter().enumerate() {

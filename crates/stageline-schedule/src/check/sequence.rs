@@ -1,8 +1,8 @@
-//! How far a stage has come with a micro-batch, and what is wrong with what it does.
+//! The sequence of computes that a stage must run on a micro-batch: `F B` or `F I W`.
 
-use crate::action::{Action, Compute};
+use crate::plan::{Action, Compute};
 
-/// How far a stage has come with a micro-batch.
+/// The progress of a stage with a micro-batch.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Progress {
     Nothing,
@@ -13,6 +13,7 @@ pub(crate) enum Progress {
 }
 
 impl Progress {
+    /// Returns the progress after one more compute.
     pub(crate) fn after(self, compute: Compute) -> Self {
         match (self, compute) {
             (Self::Nothing, Compute::Forward) => Self::Forwarded,
@@ -24,7 +25,7 @@ impl Progress {
     }
 }
 
-/// The first thing that is wrong with what a stage does to a micro-batch.
+/// Describes the first fault in the computes of a stage on a micro-batch.
 pub(crate) fn fault(stage: usize, micro_batch: usize, found: &[Compute]) -> String {
     let action = |compute| Action { stage, compute, micro_batch };
     let mut progress = Progress::Nothing;

@@ -1,42 +1,42 @@
-//! What can be wrong with a plan in a file.
+//! Errors in a plan's CSV text.
 
 use std::fmt;
 
-use crate::action::{Action, ParseActionError};
-use crate::lower::Instruction;
+use super::action::{Action, ParseActionError};
+use super::lower::Instruction;
 
-/// What is wrong with a CSV plan, and where.
+/// The first error in a CSV plan, with its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParsePlanError {
-    /// The row, from 1.
+    /// The row, counted from 1.
     pub row: usize,
-    /// The column, from 1.
+    /// The column, counted from 1.
     pub column: usize,
-    /// What is wrong with the cell.
+    /// The fault of the cell.
     pub cause: CellError,
 }
 
-/// What is wrong with a cell.
+/// The fault of one cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CellError {
-    /// It is neither an action nor a transfer.
+    /// The cell is neither an action nor a transfer.
     Unreadable(ParseActionError),
-    /// A lowered plan lacks a transfer of this compute.
+    /// A lowered plan lacks a transfer of the compute in this cell.
     Missing {
         /// The send or receive.
         transfer: Instruction,
-        /// The compute that needs or makes it.
+        /// The compute that receives or sends it.
         compute: Action,
     },
-    /// A receive stands after its compute, or a send before it.
+    /// A receive comes after its compute, or a send before it.
     Misplaced {
         /// The send or receive.
         transfer: Instruction,
-        /// The compute that needs or makes it.
+        /// The compute that receives or sends it.
         compute: Action,
     },
-    /// No compute of this worker needs or makes this, or it stands there twice.
+    /// The transfer belongs to no compute of this worker, or is a duplicate.
     Superfluous(Instruction),
 }
 
@@ -60,7 +60,7 @@ impl fmt::Display for CellError {
                 )
             }
             Self::Superfluous(transfer) => {
-                write!(f, "{transfer} belongs to no compute of this row, or stands there twice; leave it out")
+                write!(f, "{transfer} belongs to no compute of this row, or is a duplicate; remove it")
             }
         }
     }

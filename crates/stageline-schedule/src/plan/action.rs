@@ -1,14 +1,14 @@
-//! What one stage does to one micro-batch.
+//! Actions: one compute of one stage on one micro-batch.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The kinds of computation that a stage does on a micro-batch.
+/// The kind of computation that a stage runs on a micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Compute {
     /// `F`: the forward pass.
     Forward,
-    /// `B`: the whole backward pass, input gradient and weight gradient.
+    /// `B`: the whole backward pass, which computes input gradient and weight gradient.
     Backward,
     /// `I`: the input-gradient half of the backward pass.
     InputGradient,
@@ -17,10 +17,10 @@ pub enum Compute {
 }
 
 impl Compute {
-    /// Every kind, in the order in which they can happen to a micro-batch.
+    /// Every kind, in the order in which a micro-batch can meet them.
     pub const ALL: [Self; 4] = [Self::Forward, Self::Backward, Self::InputGradient, Self::WeightGradient];
 
-    /// The letter that stands for this kind in text.
+    /// Returns the letter of this kind in the text form.
     pub const fn letter(self) -> char {
         match self {
             Self::Forward => 'F',
@@ -31,26 +31,26 @@ impl Compute {
     }
 }
 
-/// One computation of one stage on one micro-batch, written `2F0`: stage 2, forward, micro-batch 0.
+/// One compute of one stage on one micro-batch. Its text form `2F0` means stage 2, forward, micro-batch 0.
 ///
-/// The text form is the one of PyTorch's `torch.distributed.pipelining`.
+/// The text form is that of PyTorch's `torch.distributed.pipelining`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Action {
-    /// The stage, counted over the whole model from 0.
+    /// The stage, counted from 0 over the whole model.
     pub stage: usize,
-    /// What it computes.
+    /// The kind of computation.
     pub compute: Compute,
-    /// The micro-batch, from 0.
+    /// The micro-batch, counted from 0.
     pub micro_batch: usize,
 }
 
 impl Action {
-    /// `stage` forwards `micro_batch`.
+    /// Returns the forward of `micro_batch` on `stage`.
     pub const fn forward(stage: usize, micro_batch: usize) -> Self {
         Self { stage, compute: Compute::Forward, micro_batch }
     }
 
-    /// `stage` backwards `micro_batch`, whole.
+    /// Returns the whole backward of `micro_batch` on `stage`.
     pub const fn backward(stage: usize, micro_batch: usize) -> Self {
         Self { stage, compute: Compute::Backward, micro_batch }
     }
@@ -62,7 +62,7 @@ impl fmt::Display for Action {
     }
 }
 
-/// A text that is not an action, or not a transfer.
+/// The error for a text that is neither an action nor a transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseActionError {
     text: String,
@@ -70,7 +70,7 @@ pub struct ParseActionError {
 }
 
 impl ParseActionError {
-    /// The text.
+    /// Returns the rejected text.
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -93,7 +93,7 @@ impl fmt::Display for ParseActionError {
                 self.text
             );
         }
-        write!(f, "`{}` is not an action; write stage, one of F B I W, and micro-batch, as in `2F0`", self.text)
+        write!(f, "`{}` is not an action; write the stage, one of F B I W, and the micro-batch, as in `2F0`", self.text)
     }
 }
 
@@ -113,7 +113,7 @@ impl FromStr for Action {
     }
 }
 
-/// Plain digits, as a number of which there is a next one.
+/// Parses plain digits; `usize::MAX` is rejected, so that the number plus one never overflows.
 pub(crate) fn number(digits: &str) -> Option<usize> {
     let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
     if plain { digits.parse().ok().filter(|number| *number < usize::MAX) } else { None }
@@ -125,7 +125,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn reads_pytorchs_text_form() {
+    fn pytorchs_text_form_is_read() {
         assert_eq!("2F0".parse(), Ok(Action::forward(2, 0)));
         assert_eq!("10B31".parse(), Ok(Action::backward(10, 31)));
         let input_gradient = Action { stage: 0, compute: Compute::InputGradient, micro_batch: 7 };
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_not_an_action() {
+    fn malformed_actions_are_rejected() {
         for text in [
             "",
             "F",

@@ -1,20 +1,19 @@
-//! The part of a plan around what is wrong with it.
+//! Excerpts of a plan around a fault, for error messages.
 
 use std::fmt;
 
-use crate::action::Action;
-use crate::plan::Plan;
+use crate::plan::{Action, Plan};
 
-/// How many actions are shown before and after the marked one.
+/// The number of actions shown on each side of the marked one.
 const REACH: usize = 4;
-/// How many workers are shown at the most.
+/// The largest number of workers shown.
 const WORKERS: usize = 8;
 
-/// Some workers' lists around one action each, for error messages: a line a worker, the action in brackets.
+/// A part of a plan for an error message: one line per worker, with one action in brackets and its neighbours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Excerpt {
     rows: Vec<Row>,
-    /// How many more workers there are to show.
+    /// The number of workers that are not shown.
     left_out: usize,
 }
 
@@ -23,17 +22,17 @@ struct Row {
     worker: usize,
     actions: Vec<Action>,
     marked: usize,
-    /// Whether the worker's list goes on before, and after.
-    goes_on: (bool, bool),
+    /// Whether actions before the shown ones, and after them, are cut off.
+    cut_off: (bool, bool),
 }
 
 impl Excerpt {
-    /// The plan around the `at`-th action of each of some workers.
+    /// Makes the excerpt around one action per worker; each place is a worker and an index into its list.
     pub(crate) fn around(plan: &Plan, places: &[(usize, usize)]) -> Self {
         let row = |&(worker, at): &(usize, usize)| {
             let row = &plan.rows()[worker];
             let (start, end) = (at.saturating_sub(REACH), row.len().min(at + REACH + 1));
-            Row { worker, actions: row[start..end].to_vec(), marked: at - start, goes_on: (start > 0, end < row.len()) }
+            Row { worker, actions: row[start..end].to_vec(), marked: at - start, cut_off: (start > 0, end < row.len()) }
         };
         let rows = places.iter().take(WORKERS).map(row).collect();
         Self { rows, left_out: places.len().saturating_sub(WORKERS) }
@@ -42,7 +41,7 @@ impl Excerpt {
 
 impl fmt::Display for Excerpt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for Row { worker, actions, marked, goes_on: (before, after) } in &self.rows {
+        for Row { worker, actions, marked, cut_off: (before, after) } in &self.rows {
             write!(f, "\n  worker {worker}:{}", if *before { " ..." } else { "" })?;
             for (at, action) in actions.iter().enumerate() {
                 if at == *marked { write!(f, " [{action}]")? } else { write!(f, " {action}")? }
