@@ -1,19 +1,19 @@
-//! A run as a page. Every figure on it is in the log.
+//! Shows a run on one HTML page: its training curves, bubble, timeline, memory, parameters and settings.
 
 use std::fmt::Write;
 
-use crate::chart::{Line, LineChart, Scale, Series, StackedBars, number};
-use crate::page::Page;
-use crate::record::{Account, Event, Health, Step};
-use crate::run_log::{RunLog, median};
-use crate::timeline::timeline;
+use super::chart::{Line, LineChart, Scale, Series, StackedBars, number};
+use super::html::Page;
+use super::timeline::timeline;
+use crate::log::record::{Account, Event, Health, Step};
+use crate::log::{RunLog, median};
 
-/// The page of a run.
+/// Returns the HTML page of a run.
 pub fn run_page(log: &RunLog) -> String {
     let mut page = Page::new("A pipeline run");
-    page.section("In short", &in_short(log));
+    page.section("Summary", &summary(log));
     let all: Vec<_> = log.steps.iter().collect();
-    // What it costs to wait for devices is no throughput; on a GPU the others' times are no bubble.
+    // Waiting for devices slows a step down, so synchronised steps do not count as throughput.
     let free: Vec<_> = log.steps.iter().filter(|step| !step.synchronised).collect();
     page.pictures([
         over_steps(&all, "Loss", "per token", &[("training", Line::Solid, |step| step.loss)], validations(log)),
@@ -42,16 +42,17 @@ pub fn run_page(log: &RunLog) -> String {
     bubble(&mut page, log);
     if let Some(step) = log.steps.iter().find(|step| !step.timeline.is_empty()) {
         let about = format!(
-            "Step {}, {} ms. Blue: forwards. Orange: backwards. Green: norms and optimizer. Thin lines: transfers. What is empty is the bubble.",
+            "Step {}, {} ms by the {}. Blue: forwards. Orange: backwards. Green: norms and optimizer. Thin lines: transfers. Empty: the bubble.",
             step.step,
-            number(1e3 * step.step_seconds)
+            number(1e3 * step.step_seconds),
+            if step.synchronised { "device clock" } else { "host clock" }
         );
         page.section("The timeline", &about);
         page.pictures([timeline(&step.timeline, step.step_seconds)]);
     }
     memory(&mut page, log);
     health(&mut page, log);
-    page.section("What was run", "All that was set.");
+    page.section("Settings", "The version, the machine and the settings of the run.");
     let settings = log.run.configuration.iter().map(|(name, value)| vec![name.clone(), value.to_string()]);
     let version = vec!["stageline".to_owned(), log.run.stageline.clone()];
     let machine = log.run.machine.iter().map(|(name, value)| vec![name.clone(), value.to_string()]);
@@ -59,7 +60,7 @@ pub fn run_page(log: &RunLog) -> String {
     page.html()
 }
 
-fn in_short(log: &RunLog) -> String {
+fn summary(log: &RunLog) -> String {
     let (plan, run) = (&log.plan, &log.run);
     let mut text = format!(
         "{} with P = {} workers, {} stages and M = {} micro-batches; {} steps.",
@@ -73,17 +74,18 @@ fn in_short(log: &RunLog) -> String {
         let replicas = run.replicas;
         let _ = write!(
             text,
-            " {replicas} replicas share every batch; workers, their events and memory are the first one's."
+            " {replicas} replicas share every batch; the figures of workers and stages are those of the first replica."
         );
     }
     if let Some((seconds, bubble)) = log.typical() {
         let percent = |figure: fn(&Step) -> f64| 100.0 * median(log.warm_steps().map(figure)).unwrap_or(f64::NAN);
         let _ = write!(
             text,
-            " A typical step took {} s, with a bubble of {:.1}% of the total stage time; ideal for equal stages under 1F1B and \
-             GPipe: {:.1}%; simulated with what everything took: {:.1}%.",
+            " A typical step took {} s, with a bubble of {:.1}% of the total stage time by the {}. For equal stages under 1F1B or GPipe the \
+             bubble would be {:.1}%; a simulation with the measured costs gives {:.1}%.",
             number(seconds),
             100.0 * bubble,
+            log.clock(),
             percent(|step| step.bubble_ideal),
             percent(|step| step.bubble_simulated),
         );
@@ -91,21 +93,21 @@ fn in_short(log: &RunLog) -> String {
     let synchronised = log.synchronised();
     text += match synchronised {
         true => {
-            " That, and all times and bubbles, is of steps in which workers waited for their device after every action."
+            " All times and bubbles are those of steps in which workers waited for their device after every action."
         }
-        false => " Times are the host's: on a GPU, of what was enqueued.",
+        false => " Times are those of the host: on a GPU, the times of enqueuing work.",
     };
     if let Some(throughput) = log.throughput() {
         let _ = write!(
             text,
-            " {} tokens a second{}.",
+            " Throughput: {} tokens a second{}.",
             number(throughput),
-            if synchronised { " in the others" } else { "" }
+            if synchronised { " in the other steps" } else { "" }
         );
     }
     let utilisation = log.steps.iter().filter(|step| !step.synchronised).filter_map(|step| step.model_flop_utilisation);
     if let Some(utilisation) = median(utilisation) {
-        let _ = write!(text, " That is {:.1}% of the FLOP/s that the devices can do.", 100.0 * utilisation);
+        let _ = write!(text, " That is {:.1}% of the peak FLOP/s of the devices.", 100.0 * utilisation);
     }
     if let Some(last) = log.validations.last() {
         let _ = write!(text, " Validation loss {} after {} steps.", number(last.validation_loss), last.after_steps);
@@ -123,7 +125,7 @@ fn over_steps(steps: &[&Step], title: &str, y: &str, figures: &[Figure], more: O
     LineChart { title, x: "step", y, scale: Scale::Linear, series: series.chain(more).collect() }.svg()
 }
 
-/// No more steps than a chart has room for.
+/// Returns at most 2,000 of the steps, evenly spaced, so that charts stay small.
 fn thinned<'a>(steps: &[&'a Step]) -> impl Iterator<Item = &'a Step> {
     const MOST: usize = 2_000;
     steps.iter().copied().step_by(steps.len().div_ceil(MOST).max(1))
@@ -138,7 +140,7 @@ fn validations(log: &RunLog) -> Option<Series> {
 fn bubble(page: &mut Page, log: &RunLog) {
     page.section(
         "The bubble",
-        "The share of the total stage time (workers x step) in which nothing is computed, and why.",
+        "The share of the total stage time (workers x step) in which nothing is computed, and its causes.",
     );
     let figures: [Figure; 3] = [
         ("measured", Line::Solid, |step| Some(step.bubble)),
@@ -147,11 +149,11 @@ fn bubble(page: &mut Page, log: &RunLog) {
     ];
     let synchronised = log.synchronised();
     let timed: Vec<_> = log.steps.iter().filter(|step| step.synchronised == synchronised).collect();
-    let share = "share of the total stage time";
-    page.pictures([over_steps(&timed, "Bubble", share, &figures, None), by_cause(log)]);
+    let share = format!("share of the total stage time, {}", log.clock());
+    page.pictures([over_steps(&timed, "Bubble", &share, &figures, None), by_cause(log)]);
 }
 
-/// Each worker's mean over the steps.
+/// Draws the idle time of each worker by cause, averaged over the steps.
 fn by_cause(log: &RunLog) -> String {
     let workers = log.plan.workers();
     let mean = |worker: usize, cause: usize| {
@@ -166,7 +168,7 @@ fn by_cause(log: &RunLog) -> String {
     StackedBars {
         title: "Idle time by cause",
         x: "worker",
-        y: "share of its time, mean of the steps",
+        y: &format!("share of the step, mean of the steps, {}", log.clock()),
         categories,
         parts,
     }
@@ -175,11 +177,11 @@ fn by_cause(log: &RunLog) -> String {
 
 fn memory(page: &mut Page, log: &RunLog) {
     page.section(
-        "What stages hold",
-        "Parameters, the most micro-batches that are forwarded and not yet backwarded, and memory where it was counted (medians of the steps).",
+        "Stages and memory",
+        "Parameters, the most live micro-batches, and memory where it was counted (medians of the steps).",
     );
     if log.steps.iter().any(|step| !step.memory.is_empty()) {
-        page.pictures([peaks(log)].into_iter().chain(held(log)));
+        page.pictures([peaks(log)].into_iter().chain(memory_over_step(log)));
     }
     let live = log.plan.peak_live();
     let typical = |figure: &dyn Fn(&Step) -> Option<f64>| {
@@ -205,17 +207,17 @@ fn memory(page: &mut Page, log: &RunLog) {
         "layers",
         "parameters",
         "worker",
-        "its live micro-batches",
-        "MB each",
+        "live micro-batches of the worker",
+        "MB a live micro-batch",
         "MB between steps",
         "MB at the peak",
-        "MB estimated before the first step",
+        "estimated MB at the peak",
     ];
     page.table(&columns, (0..log.plan.stages()).map(row));
 }
 
-/// A line a worker.
-fn of_workers(log: &RunLog, points: impl Fn(usize) -> Vec<(f64, f64)>) -> Vec<Series> {
+/// Makes a line for each worker.
+fn line_per_worker(log: &RunLog, points: impl Fn(usize) -> Vec<(f64, f64)>) -> Vec<Series> {
     let series = |worker| {
         let name = format!("worker {worker}");
         Series { name, points: points(worker), line: Line::Solid, colour: worker }
@@ -226,16 +228,17 @@ fn of_workers(log: &RunLog, points: impl Fn(usize) -> Vec<(f64, f64)>) -> Vec<Se
 fn peaks(log: &RunLog) -> String {
     let steps: Vec<_> = log.steps.iter().collect();
     let point = |worker: usize, step: &Step| Some((step.step as f64, megabytes(step.memory.get(worker)?.peak)));
-    let series = of_workers(log, |worker| thinned(&steps).filter_map(|step| point(worker, step)).collect());
+    let series = line_per_worker(log, |worker| thinned(&steps).filter_map(|step| point(worker, step)).collect());
     LineChart { title: "Peak memory", x: "step", y: "MB of a worker", scale: Scale::Linear, series }.svg()
 }
 
-/// Over the step that is drawn.
-fn held(log: &RunLog) -> Option<String> {
+/// Draws the memory of each worker during the step of the timeline; `None` if no step has events.
+fn memory_over_step(log: &RunLog) -> Option<String> {
     let step = log.steps.iter().find(|step| !step.timeline.is_empty())?;
     let point = |event: &Event| Some((1e3 * event.end, megabytes(event.held?)));
-    let series = of_workers(log, |worker| step.timeline.get(worker).into_iter().flatten().filter_map(point).collect());
-    let title = format!("Memory held in step {}", step.step);
+    let series =
+        line_per_worker(log, |worker| step.timeline.get(worker).into_iter().flatten().filter_map(point).collect());
+    let title = format!("Memory in use during step {}", step.step);
     Some(LineChart { title: &title, x: "ms", y: "MB of a worker", scale: Scale::Linear, series }.svg())
 }
 
@@ -246,8 +249,9 @@ fn megabytes(bytes: u64) -> f64 {
 fn health(page: &mut Page, log: &RunLog) {
     let examined: Vec<_> = log.steps.iter().filter(|step| !step.health.is_empty()).collect();
     let Some(last) = examined.last() else { return };
-    let about = format!("As of step {}; {} steps were examined.", last.step, examined.len());
-    page.section("How each parameter is doing", &about);
+    let about =
+        format!("The table and the histogram are of step {}; {} steps were examined.", last.step, examined.len());
+    page.section("Health of the parameters", &about);
     let mean = |step: &Step, figure: fn(&Health) -> Option<f64>| {
         let figures: Vec<_> = step.health.iter().filter_map(figure).collect();
         figures.iter().sum::<f64>() / figures.len() as f64
@@ -276,7 +280,7 @@ fn health(page: &mut Page, log: &RunLog) {
     page.table(&columns, last.health.iter().map(row));
 }
 
-/// The sizes of all gradient elements of a step.
+/// Draws a histogram of all gradient elements of a step by size.
 fn histogram(step: &Step) -> String {
     let mut bins: Vec<(f64, u64)> = Vec::new();
     for (from, count) in step.health.iter().flat_map(|health| &health.histogram) {

@@ -1,50 +1,54 @@
-//! What a run says of its model, and of the machine that it ran on.
+//! The costs of a run by layer, read off its log: the input of all predictions.
+//!
+//! A layer has a share of its stage's forward and backward by its weight, and of its flush by its parameters. Time of the log that is
+//! not of a stage becomes an overhead of each step and of each action.
 
 use std::ops::Range;
 
 use stageline_schedule::balance;
 
-use crate::footprint::Footprint;
-use crate::network::{Hosts, Network, checked};
-use crate::predict_error::PredictError;
-use crate::record::{Layer, Link, StageCosts, Step};
-use crate::run_log::{RunLog, median};
+use super::error::PredictError;
+use super::footprint::Footprint;
+use super::network::{Hosts, Network, checked};
+use crate::log::record::{Layer, Link, StageCosts, Step};
+use crate::log::{RunLog, median};
 
-/// What a run says of its model.
+/// The costs of a run by layer, from which [`predict`](Self::predict) makes those of another plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
-    pub(crate) layers: Vec<LayerCost>,
-    pub(crate) footprint: Option<Footprint>,
-    /// The run's own.
-    pub(crate) cut: Vec<Range<usize>>,
-    /// Of a micro-batch of every replica.
-    pub(crate) tokens: f64,
-    /// What a step has besides, once.
-    pub(crate) once: f64,
-    /// What every action has besides, on its worker.
-    pub(crate) besides: f64,
-    /// What a send takes its worker.
-    pub(crate) send: f64,
-    /// Micro-batches that a channel holds, if not all.
-    pub(crate) capacity: Option<usize>,
-    /// What crosses behind each stage of the run but the last, in bytes; none where the log does not say.
-    pub(crate) crossing: Option<Vec<f64>>,
-    /// What joins workers in predictions.
-    pub(crate) network: Network,
+    pub(super) layers: Vec<LayerCost>,
+    pub(super) footprint: Option<Footprint>,
+    /// The partition of the run: the layers of each stage.
+    pub(super) cut: Vec<Range<usize>>,
+    /// The tokens of one micro-batch of every replica.
+    pub(super) tokens: f64,
+    /// The seconds of a step outside all actions.
+    pub(super) step_overhead: f64,
+    /// The seconds that the runtime adds to an action.
+    pub(super) action_overhead: f64,
+    /// The seconds that a send occupies its worker.
+    pub(super) send_seconds: f64,
+    /// The micro-batches that a channel holds; `None` if all of a step.
+    pub(super) capacity: Option<usize>,
+    /// The bytes of a micro-batch at each boundary between stages of the run; `None` if the log does not give them.
+    pub(super) boundary_bytes: Option<Vec<f64>>,
+    /// The links between workers in predictions.
+    pub(super) network: Network,
 }
 
-/// What one layer takes for a micro-batch, and for its part of the flush.
+/// The seconds of one layer: for a micro-batch, and for its part of the flush.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct LayerCost {
-    pub(crate) forward: f64,
-    pub(crate) backward: f64,
-    pub(crate) flush: f64,
+pub(super) struct LayerCost {
+    pub(super) forward: f64,
+    pub(super) backward: f64,
+    pub(super) flush: f64,
 }
 
 impl Measured {
+    /// Reads the costs of a run off its log: medians over the [warm steps](RunLog::warm_steps).
+    ///
     /// # Errors
-    /// [`PredictError`] where the log has no step, does not say which stage has which layers, or has links of which no times can
-    /// be made.
+    /// [`PredictError`] if the log has no step, does not give every stage its layers, or has invalid links.
     pub fn of(log: &RunLog) -> Result<Self, PredictError> {
         let (stages, micro_batches) = (log.plan.stages(), log.plan.micro_batches());
         let costs = (0..stages).map(|stage| stage_costs(log, stage)).collect::<Option<Vec<_>>>();
@@ -58,63 +62,63 @@ impl Measured {
             other / step.workers.len().max(1) as f64
         }));
         let other = other.unwrap_or(0.0).max(0.0);
-        let once = once_a_step(log).min(other);
+        let step_overhead = outside_actions(log).min(other);
         let actions = (2 * micro_batches * stages / log.plan.workers().max(1)).max(1) as f64;
         Ok(Self {
             layers,
             footprint: Footprint::of(log, &cut),
             cut,
             tokens: log.run.tokens_per_micro_batch * log.run.replicas as f64,
-            once,
-            besides: (other - once) / actions,
-            send: handing_over(log, &costs),
+            step_overhead,
+            action_overhead: (other - step_overhead) / actions,
+            send_seconds: send_seconds(log, &costs),
             capacity: Some(log.run.channel_capacity).filter(|capacity| *capacity < micro_batches),
-            crossing: costs[..stages - 1].iter().map(|cost| cost.output_bytes).collect(),
+            boundary_bytes: costs[..stages - 1].iter().map(|cost| cost.output_bytes).collect(),
             network: Network::of(log)?,
         })
     }
 
-    /// The same stages, on workers of which any two are joined by such a link.
+    /// Returns the same costs for workers that are all connected by this link.
     ///
     /// # Errors
-    /// [`PredictError::Link`] where no times can be made of it.
+    /// [`PredictError::Link`] if the link is invalid.
     pub fn over(self, link: Link) -> Result<Self, PredictError> {
         Ok(Self { network: Network::Uniform(checked(link)?), ..self })
     }
 
-    /// The same stages, on workers of which those on different hosts are joined by such a link.
+    /// Returns the same costs for workers on these hosts. Workers on different hosts are connected by this link.
     ///
     /// # Errors
-    /// [`PredictError::Link`] where no times can be made of it.
+    /// [`PredictError::Link`] if the link is invalid.
     pub fn between(self, hosts: Hosts, link: Link) -> Result<Self, PredictError> {
         Ok(Self { network: Network::Hosts(hosts, checked(link)?), ..self })
     }
 
-    /// The same stages, on workers that share one host's memory.
+    /// Returns the same costs for workers that share the memory of one host.
     pub fn without_links(self) -> Self {
         Self { network: Network::Memory, ..self }
     }
 
-    /// The link over which the most that crosses a boundary of the run takes the longest; `None` where there is no link.
+    /// Returns the link on which the largest boundary tensor of the run takes the longest; `None` if there is no link.
     pub fn slowest_link(&self) -> Option<Link> {
-        self.network.slowest(self.crossing.iter().flatten().copied().fold(0.0, f64::max))
+        self.network.slowest(self.boundary_bytes.iter().flatten().copied().fold(0.0, f64::max))
     }
 
-    /// The layers of each stage of the run, by their index.
+    /// Returns the partition of the run: the layers of each stage, by index.
     pub fn cut(&self) -> &[Range<usize>] {
         &self.cut
     }
 
-    /// The most even cut.
+    /// Returns the most even partition of the layers into contiguous stages.
     ///
     /// # Errors
-    /// [`PredictError::Balance`] where there are fewer layers than stages.
+    /// [`PredictError::Balance`] if there are fewer layers than stages.
     pub fn balanced(&self, stages: usize) -> Result<Vec<Range<usize>>, PredictError> {
         self.balanced_within(0..self.layers.len(), stages)
     }
 
-    /// The most even cut of some layers.
-    pub(crate) fn balanced_within(
+    /// Returns the most even partition of some of the layers.
+    pub(super) fn balanced_within(
         &self,
         layers: Range<usize>,
         stages: usize,
@@ -124,21 +128,22 @@ impl Measured {
         Ok(cut.into_iter().map(|range| layers.start + range.start..layers.start + range.end).collect())
     }
 
-    /// Seconds that a micro-batch's forward and backward take, on these layers.
+    /// Returns the seconds of a micro-batch's forward and backward on these layers.
     pub fn computes(&self, layers: Range<usize>) -> f64 {
         self.layers[layers].iter().map(|layer| layer.forward + layer.backward).sum()
     }
 
-    /// What crosses before a layer for a micro-batch, each way, in bytes.
-    pub(crate) fn bytes_at(&self, layer: usize) -> Result<f64, PredictError> {
-        let known = self.crossing.as_ref().filter(|bytes| !bytes.is_empty()).ok_or(PredictError::Bytes)?;
+    /// Returns the bytes of a micro-batch, in each direction, at a split point before a layer. Where the run had no boundary, that is
+    /// the mean of its boundaries.
+    pub(super) fn bytes_at(&self, layer: usize) -> Result<f64, PredictError> {
+        let known = self.boundary_bytes.as_ref().filter(|bytes| !bytes.is_empty()).ok_or(PredictError::Bytes)?;
         let stage = self.cut.iter().position(|range| range.end == layer);
         let mean = known.iter().sum::<f64>() / known.len() as f64;
         Ok(stage.and_then(|stage| known.get(stage)).copied().unwrap_or(mean))
     }
 }
 
-/// The layers of each stage, which must be consecutive, and at least one.
+/// Returns the layers of each stage; `None` unless each stage has layers and they are in the order of the stages.
 fn cut_of(layers: &[Layer], stages: usize) -> Option<Vec<Range<usize>>> {
     let mut cut = Vec::with_capacity(stages);
     for chunk in layers.chunk_by(|a, b| a.stage == b.stage) {
@@ -151,8 +156,8 @@ fn cut_of(layers: &[Layer], stages: usize) -> Option<Vec<Range<usize>>> {
     (cut.len() == stages).then_some(cut)
 }
 
-/// What is before the first compute and behind the last event, in the step whose events are known; 0 where none are.
-fn once_a_step(log: &RunLog) -> f64 {
+/// Returns the seconds before the first compute and after the last event, in the first step with events; 0 if no step has them.
+fn outside_actions(log: &RunLog) -> f64 {
     let drawn = |step: &&Step| !step.timeline.is_empty() && step.synchronised == log.synchronised();
     let Some(step) = log.steps.iter().find(drawn) else { return 0.0 };
     let events = || step.timeline.iter().flatten();
@@ -162,40 +167,40 @@ fn once_a_step(log: &RunLog) -> f64 {
     if first.is_finite() { first + (step.step_seconds - last).max(0.0) } else { 0.0 }
 }
 
-/// A stage's costs, medians over the steps.
+/// Returns the median costs of a stage.
 fn stage_costs(log: &RunLog, stage: usize) -> Option<StageCosts> {
-    let of =
+    let typical =
         |cost: fn(&StageCosts) -> f64| median(log.warm_steps().filter_map(|step| step.stages.get(stage)).map(cost));
     Some(StageCosts {
-        forward: of(|cost| cost.forward)?,
-        backward: of(|cost| cost.backward)?,
-        send_activation: of(|cost| cost.send_activation)?,
-        send_gradient: of(|cost| cost.send_gradient)?,
-        flush: of(|cost| cost.flush)?,
+        forward: typical(|cost| cost.forward)?,
+        backward: typical(|cost| cost.backward)?,
+        send_activation: typical(|cost| cost.send_activation)?,
+        send_gradient: typical(|cost| cost.send_gradient)?,
+        flush: typical(|cost| cost.flush)?,
         activation_bytes: None,
         output_bytes: median(log.warm_steps().filter_map(|step| step.stages.get(stage)?.output_bytes)),
     })
 }
 
-/// What a send took its worker beyond what crossed takes over its link: all, where it crossed none.
-fn handing_over(log: &RunLog, costs: &[StageCosts]) -> f64 {
-    let takes = |boundary: usize| {
+/// Returns the median seconds that a send occupies its worker, without the transfer time of its link.
+fn send_seconds(log: &RunLog, costs: &[StageCosts]) -> f64 {
+    let transfer_seconds = |boundary: usize| {
         let link = log.run.links.get(boundary).copied().flatten()?;
         Some(link.takes(costs[boundary].output_bytes?))
     };
     let sends = costs.windows(2).enumerate().flat_map(|(boundary, pair)| {
-        let crossing = takes(boundary).unwrap_or(0.0);
-        [pair[0].send_activation - crossing, pair[1].send_gradient - crossing]
+        let transfer = transfer_seconds(boundary).unwrap_or(0.0);
+        [pair[0].send_activation - transfer, pair[1].send_gradient - transfer]
     });
     median(sends.filter(|send| *send > 0.0)).unwrap_or(0.0)
 }
 
-/// A layer's share of its stage.
+/// Returns a layer's share of the costs of its stage.
 fn layer_cost(layer: &Layer, layers: &[Layer], stages: &[StageCosts]) -> Option<LayerCost> {
     let stage = stages.get(layer.stage)?;
     let siblings = || layers.iter().filter(|sibling| sibling.stage == layer.stage);
     let work = layer.weight / siblings().map(|sibling| sibling.weight).sum::<f64>().max(f64::MIN_POSITIVE);
     let parameters: u64 = siblings().map(|sibling| sibling.parameters).sum();
-    let held = if parameters > 0 { layer.parameters as f64 / parameters as f64 } else { work };
-    Some(LayerCost { forward: work * stage.forward, backward: work * stage.backward, flush: held * stage.flush })
+    let trained = if parameters > 0 { layer.parameters as f64 / parameters as f64 } else { work };
+    Some(LayerCost { forward: work * stage.forward, backward: work * stage.backward, flush: trained * stage.flush })
 }

@@ -1,6 +1,6 @@
-//! Text in HTML and SVG.
+//! Escapes text for HTML and SVG.
 
-/// The same text, where markup would be read as such.
+/// Returns the text with the characters of markup escaped.
 pub(crate) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
@@ -21,7 +21,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn markup_is_text() {
+    fn markup_is_escaped() {
         assert_eq!(escaped("<a href='x'>\"1 & 2\""), "&lt;a href=&#39;x&#39;&gt;&quot;1 &amp; 2&quot;");
     }
 }

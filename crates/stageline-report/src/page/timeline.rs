@@ -1,15 +1,15 @@
-//! A step as a picture: what every stage did when, and what went from one to another.
+//! Draws the timeline of a step: the computes of every stage over time, and the transfers between stages.
 
 use std::collections::HashMap;
 use std::fmt::Write;
 
 use stageline_schedule::{Compute, Instruction};
 
-use crate::chart::number;
-use crate::record::Event;
-use crate::text::escaped;
+use super::chart::number;
+use super::escape::escaped;
+use crate::log::record::Event;
 
-/// A row for every stage.
+/// Draws a step of so many seconds as SVG, with a row for every stage. `rows` are the events of each worker.
 pub(crate) fn timeline(rows: &[Vec<Event>], seconds: f64) -> String {
     const WIDTH: f64 = 1200.0;
     const ROW: f64 = 34.0;
@@ -23,7 +23,7 @@ pub(crate) fn timeline(rows: &[Vec<Event>], seconds: f64) -> String {
         let _ = write!(svg, "<text class='tick' x='0' y='{y}'>stage {stage}</text>");
     }
     for event in rows.iter().flatten() {
-        let Some((colour, label)) = look(&event.activity) else { continue };
+        let Some((colour, label)) = style(&event.activity) else { continue };
         let (x, width, y) = (at(event.start), at(event.end) - at(event.start), ROW * event.stage as f64 + 4.0);
         let _ = write!(
             svg,
@@ -57,11 +57,11 @@ pub(crate) fn timeline(rows: &[Vec<Event>], seconds: f64) -> String {
     svg + "</svg>"
 }
 
-/// A time, and a stage.
-type Place = (f64, usize);
+/// A time in seconds, and a stage.
+type Point = (f64, usize);
 
-/// From where each transfer is sent, and where it is received.
-fn transfers(rows: &[Vec<Event>]) -> Vec<(Place, Place)> {
+/// Returns the start of each transfer's send, and the end of its receive.
+fn transfers(rows: &[Vec<Event>]) -> Vec<(Point, Point)> {
     let events = || rows.iter().flatten().filter_map(|event| Some((event, event.activity.parse().ok()?)));
     let sent = events().filter_map(|(event, instruction)| match instruction {
         Instruction::Send(transfer) => Some((transfer, (event.start, event.stage))),
@@ -75,8 +75,8 @@ fn transfers(rows: &[Vec<Event>]) -> Vec<(Place, Place)> {
     received.collect()
 }
 
-/// The colour and the label of what is computed.
-fn look(activity: &str) -> Option<(usize, String)> {
+/// Returns the colour and the label of a compute or a part of the flush; `None` for other activities.
+fn style(activity: &str) -> Option<(usize, String)> {
     match activity.parse() {
         Ok(Instruction::Compute(action)) => {
             let colour = match action.compute {

@@ -1,4 +1,4 @@
-//! Runs that are made up, of which everything is known.
+//! Logs of synthetic runs, whose costs are given by the test.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ fn costs_of(forward: f64) -> StageCosts {
     StageCosts { forward, backward: 2.0 * forward, flush: 0.5 * forward, activation_bytes, ..StageCosts::default() }
 }
 
-/// A run of layers that take so many seconds for a forward, twice that for a backward and half for the flush. Its boundaries are
-/// crossed by 1 MB, 2 MB and so on.
+/// Makes the log of a run under 1F1B. A layer takes the given seconds for a forward, twice that for a backward, and half of it for the
+/// flush; `other` is the overhead of a step. The boundaries between stages carry 1 MB, 2 MB and so on.
 pub fn log(layers: &[f64], stages: usize, micro_batches: usize, other: f64) -> RunLog {
     let plan = OneFOneB.plan(stages, micro_batches).unwrap();
     let of_stage = |layer: usize| layer * stages / layers.len();

@@ -1,10 +1,10 @@
-//! One HTML file that needs nothing else: no network, no scripts.
+//! Builds an HTML file from sections, tables and pictures, with its style inside.
 
 use std::fmt::Write;
 
-use crate::text::escaped;
+use super::escape::escaped;
 
-/// A page that grows section by section.
+/// An HTML page that grows section by section. It needs no network, no scripts and no other file.
 #[derive(Clone, Debug)]
 pub struct Page {
     title: String,
@@ -12,17 +12,17 @@ pub struct Page {
 }
 
 impl Page {
-    /// An empty page.
+    /// Makes a page with a title and nothing else.
     pub fn new(title: &str) -> Self {
         Self { title: escaped(title), body: String::new() }
     }
 
-    /// A heading, and what it is about.
+    /// Adds a heading, and a paragraph about the section.
     pub fn section(&mut self, heading: &str, about: &str) {
         let _ = write!(self.body, "<h2>{}</h2><p>{}</p>", escaped(heading), escaped(about));
     }
 
-    /// Pictures, side by side where there is room: SVG as it is.
+    /// Adds pictures, side by side if there is room. A picture is HTML or SVG, and is not escaped.
     pub fn pictures(&mut self, pictures: impl IntoIterator<Item = String>) {
         self.body.push_str("<div class='pictures'>");
         for picture in pictures {
@@ -31,7 +31,7 @@ impl Page {
         self.body.push_str("</div>");
     }
 
-    /// A table; its first column is text, the others are numbers.
+    /// Adds a table, with text in the first column and numbers in the others.
     pub fn table(&mut self, columns: &[&str], rows: impl IntoIterator<Item = Vec<String>>) {
         self.body.push_str("<div class='wide'><table><thead><tr>");
         for column in columns {
@@ -48,7 +48,7 @@ impl Page {
         self.body.push_str("</tbody></table></div>");
     }
 
-    /// The file.
+    /// Returns the text of the HTML file.
     pub fn html(&self) -> String {
         let Self { title, body } = self;
         format!(
@@ -59,7 +59,8 @@ impl Page {
     }
 }
 
-/// Colours of Okabe and Ito (2008), which people who confuse red and green can tell apart; lighter ones on dark pages.
+/// The style of a page. The colours are those of Okabe and Ito (2008), which people with red-green blindness can tell apart; dark pages
+/// have lighter ones.
 const STYLE: &str = "\
 :root{color-scheme:light dark;--ink:#1b1f24;--faint:#6a737d;--rule:#d8dee4;--paper:#ffffff;\
 --k0:#0072b2;--k1:#d55e00;--k2:#009e73;--k3:#cc79a7;--k4:#b58900;--k5:#3a9bd1;--k6:#6a737d;--k7:#7a3e9d}\
@@ -88,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_is_one_file_and_its_text_is_text() {
+    fn a_page_is_one_file_with_escaped_text() {
         let mut page = Page::new("a & b");
         page.section("<one>", "about");
         page.table(&["name", "value"], [vec!["x<y".to_owned(), "1".to_owned()]]);

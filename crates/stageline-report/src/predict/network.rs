@@ -1,34 +1,36 @@
-//! What joins the workers of a prediction.
+//! The links between the workers of a prediction.
 
 use std::collections::BTreeMap;
 
-use crate::predict_error::PredictError;
-use crate::record::Link;
-use crate::run_log::RunLog;
+use super::error::PredictError;
+use crate::log::RunLog;
+use crate::log::record::Link;
 
-/// How many workers each host has, in order.
+/// The number of workers of each host. Workers are numbered host by host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hosts(Vec<usize>);
 
 impl Hosts {
+    /// Makes hosts of so many workers each.
+    ///
     /// # Errors
-    /// [`PredictError::Hosts`] where there are fewer than two, or one has no worker.
+    /// [`PredictError::Hosts`] if there are fewer than two hosts, or a host has no worker.
     pub fn new(workers: Vec<usize>) -> Result<Self, PredictError> {
         if workers.len() < 2 || workers.contains(&0) { Err(PredictError::Hosts(workers)) } else { Ok(Self(workers)) }
     }
 
-    /// How many workers each has.
+    /// Returns the number of workers of each host.
     pub fn each(&self) -> &[usize] {
         &self.0
     }
 
-    /// P: all workers.
+    /// Returns P, the number of workers of all hosts.
     pub fn workers(&self) -> usize {
         self.0.iter().sum()
     }
 
-    /// The host of a worker.
-    pub(crate) fn of(&self, worker: usize) -> usize {
+    /// Returns the host of a worker.
+    pub(super) fn of(&self, worker: usize) -> usize {
         let ends = self.0.iter().scan(0, |end, workers| {
             *end += workers;
             Some(*end)
@@ -37,22 +39,22 @@ impl Hosts {
     }
 }
 
-/// What joins workers.
+/// The links between workers.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Network {
-    /// The memory of the one host on which they all are.
+pub(super) enum Network {
+    /// The workers share the memory of one host.
     Memory,
-    /// A link between any two.
+    /// The link connects any two workers.
     Uniform(Link),
-    /// A link between any two that are on different hosts.
+    /// The link connects workers on different hosts; workers of one host share its memory.
     Hosts(Hosts, Link),
-    /// What the run measured, by pairs of workers, the smaller one first; `None` where they share a host's memory.
+    /// The links that the run measured, by pairs of workers with the smaller one first; `None` if two share a host's memory.
     Measured(BTreeMap<(usize, usize), Option<Link>>),
 }
 
 impl Network {
-    /// That of a run.
-    pub(crate) fn of(log: &RunLog) -> Result<Self, PredictError> {
+    /// Returns the network of a run.
+    pub(super) fn of(log: &RunLog) -> Result<Self, PredictError> {
         let (links, boundaries) = (&log.run.links, log.plan.stages() - 1);
         links.iter().flatten().try_for_each(|link| checked(*link).map(drop))?;
         if links.iter().all(Option::is_none) {
@@ -66,8 +68,8 @@ impl Network {
         Ok(Self::Measured(links.iter().enumerate().map(|(stage, link)| (workers(stage), *link)).collect()))
     }
 
-    /// The link between two workers; `None` where they share a host's memory.
-    pub(crate) fn between(&self, from: usize, to: usize) -> Result<Option<Link>, PredictError> {
+    /// Returns the link between two workers; `None` if they share a host's memory.
+    pub(super) fn between(&self, from: usize, to: usize) -> Result<Option<Link>, PredictError> {
         match self {
             _ if from == to => Ok(None),
             Self::Memory => Ok(None),
@@ -77,8 +79,8 @@ impl Network {
         }
     }
 
-    /// The link that takes the longest for so many bytes; `None` where there is no link.
-    pub(crate) fn slowest(&self, bytes: f64) -> Option<Link> {
+    /// Returns the link that takes the longest to transfer the bytes; `None` if there is no link.
+    pub(super) fn slowest(&self, bytes: f64) -> Option<Link> {
         match self {
             Self::Memory => None,
             Self::Uniform(link) | Self::Hosts(_, link) => Some(*link),
@@ -94,8 +96,8 @@ fn pair(a: usize, b: usize) -> (usize, usize) {
     (a.min(b), a.max(b))
 }
 
-/// A link of which times can be made.
-pub(crate) fn checked(link: Link) -> Result<Link, PredictError> {
+/// Returns the link, if its latency and bandwidth are valid.
+pub(super) fn checked(link: Link) -> Result<Link, PredictError> {
     let Link { latency, bandwidth } = link;
     let sound = latency.is_finite() && latency >= 0.0 && bandwidth.is_finite() && bandwidth >= 1.0;
     if sound { Ok(link) } else { Err(PredictError::Link(link)) }
@@ -106,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn workers_are_dealt_out_to_hosts_in_order() {
+    fn workers_are_numbered_host_by_host() {
         let hosts = Hosts::new(vec![1, 3, 2]).unwrap();
         assert_eq!((0..6).map(|worker| hosts.of(worker)).collect::<Vec<_>>(), [0, 1, 1, 1, 2, 2]);
         for none in [vec![], vec![4], vec![2, 0, 2]] {

@@ -1,100 +1,101 @@
-//! What another plan would give, from what a run took.
+//! Predicts the step time, bubble, throughput and memory of another plan, by simulation with the costs of a run.
 //!
-//! With as many stages as the run they are its own; of another cut they are sums of layers, as even as contiguous layers can be,
-//! where a layer is its share of what its stage took. A step is the simulated one, and what the run had besides: the cut of the
-//! batch once a step, threads and channels with every action.
-//!
-//! Workers are the first ones of the run, and joined as these were: what crosses a link that the run measured takes its latency
-//! and what its bytes take, and keeps no worker. So that it counts once, a send of the run counts only as far as it took longer
-//! than that, and what the run's accounts call `other` is taken to have no transfer in it. What crosses is known at the boundaries
-//! of the run; elsewhere it is taken to be the mean of these.
+//! - *Stages.* With as many stages as the run had, the prediction uses its stages. Otherwise a stage is a sum of layers, each with its
+//!   share of the stage that it had in the run.
+//! - *Step time.* A step is the simulated step, plus the overheads of the run: that of a step once, that of an action for each action.
+//! - *Transfers.* Worker n of the prediction has the links of worker n of the run. A transfer over a link takes its latency plus bytes /
+//!   bandwidth, and keeps no worker busy. To count a transfer only once, a send of the run counts only as far as it took longer than
+//!   that. The cause `other` of the log is assumed to contain no transfers.
+//! - *Sizes.* The bytes of a transfer are known at the boundaries of the run. Elsewhere their mean is assumed.
 
 use std::ops::Range;
 
 use stageline_schedule::{Checked, Costs, Placement, Schedule, ScheduleError, StageCost, check, simulate};
 
-use crate::measured::{LayerCost, Measured};
-use crate::predict_error::PredictError;
-use crate::record::Link;
+use super::error::PredictError;
+use super::measured::{LayerCost, Measured};
+use crate::log::record::Link;
 
-/// What is predicted.
+/// The plan to predict for.
 pub struct Target<'a> {
-    /// P.
+    /// The number of workers, P.
     pub workers: usize,
-    /// M, with micro-batches of the same size.
+    /// The number of micro-batches, M. They have the size of those of the run.
     pub micro_batches: usize,
-    /// The schedule.
+    /// The schedule, which generates the plan.
     pub schedule: &'a dyn Schedule,
-    /// Which stage has which layers.
+    /// The partition of the layers into stages.
     pub cut: Cut,
 }
 
-/// How a model is cut.
+/// A partition of the layers into stages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cut {
-    /// As the run was, if it had as many stages; else balanced.
+    /// The partition of the run if it has as many stages as the plan, else the balanced one.
     OfTheRun,
-    /// As evenly as contiguous layers go.
+    /// The most even partition into contiguous layers.
     Balanced,
-    /// The layers of each stage, by their index.
+    /// The given partition: the layers of each stage, by index.
     Given(Vec<Range<usize>>),
 }
 
-/// What a plan would give.
+/// The predicted figures of a plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prediction {
-    /// Seconds.
+    /// The step time, in seconds.
     pub step: f64,
-    /// Share of the *total* stage time.
+    /// The bubble, as a share of the *total* stage time.
     pub bubble: f64,
-    /// Tokens a second.
+    /// The throughput, in tokens a second.
     pub tokens_per_s: f64,
-    /// Each worker's peak of live micro-batches, all its chunks together.
+    /// The most live micro-batches of each worker, counted over all its chunks.
     pub peak_live: Vec<usize>,
-    /// The most that each worker holds, in bytes; `None` where the run did not count that.
+    /// The peak memory of each worker, in bytes; `None` if the run did not count memory.
     pub peak_bytes: Option<Vec<f64>>,
-    /// The layers of each stage, by their index.
+    /// The layers of each stage, by index.
     pub cut: Vec<Range<usize>>,
 }
 
-/// What crosses a link between two stages of a plan.
+/// The transfers over one link, between two neighbouring stages of a plan.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Crossing {
-    /// The stage before it.
+    /// The stage before the link.
     pub stage: usize,
-    /// The link to the stage behind it.
+    /// The link to the next stage.
     pub link: Link,
-    /// What crosses for a micro-batch, each way, in bytes.
+    /// The bytes of a micro-batch in each direction.
     pub bytes: f64,
 }
 
 impl Crossing {
-    /// How long a micro-batch's activations and its gradient take together, in seconds.
+    /// Returns the seconds in which a micro-batch's activation and gradient cross the link.
     pub fn takes(&self) -> f64 {
         2.0 * self.link.takes(self.bytes)
     }
 }
 
 impl Measured {
-    /// # Errors
-    /// [`PredictError`] where there is no such plan or cut, or what joins its workers is not known.
-    pub fn predict(&self, target: &Target) -> Result<Prediction, PredictError> {
-        let laid = self.lay(target)?;
-        Ok(self.predict_over(&laid, &laid.crossings))
-    }
-
-    /// What crosses links, in order, each with the bubble that there would be if it were the only one.
+    /// Predicts the figures of a plan.
     ///
     /// # Errors
-    /// As for [`predict`](Self::predict).
-    pub fn crossings(&self, target: &Target) -> Result<Vec<(Crossing, f64)>, PredictError> {
-        let laid = self.lay(target)?;
-        let alone = |crossing: &Crossing| (*crossing, self.predict_over(&laid, &[*crossing]).bubble);
-        Ok(laid.crossings.iter().map(alone).collect())
+    /// [`PredictError`] if the schedule has no such plan, the partition is invalid, or a link or its bytes are not known.
+    pub fn predict(&self, target: &Target) -> Result<Prediction, PredictError> {
+        let placed = self.place(target)?;
+        Ok(self.predict_over(&placed, &placed.crossings))
     }
 
-    /// What is to be simulated.
-    fn lay(&self, target: &Target) -> Result<Laid, PredictError> {
+    /// Returns the links that a plan uses, in the order of the stages, each with the bubble of the plan if it were the only link.
+    ///
+    /// # Errors
+    /// Fails as [`predict`](Self::predict) does.
+    pub fn crossings(&self, target: &Target) -> Result<Vec<(Crossing, f64)>, PredictError> {
+        let placed = self.place(target)?;
+        let alone = |crossing: &Crossing| (*crossing, self.predict_over(&placed, &[*crossing]).bubble);
+        Ok(placed.crossings.iter().map(alone).collect())
+    }
+
+    /// Generates and checks the plan, partitions the layers, and finds the links between stages.
+    fn place(&self, target: &Target) -> Result<Placed, PredictError> {
         let (stages, layers) = (target.workers * target.schedule.chunks(), self.layers.len());
         let cut = match &target.cut {
             Cut::Given(cut) if is_cut(cut, layers, stages) => cut.clone(),
@@ -112,18 +113,18 @@ impl Measured {
                 crossings.push(Crossing { stage, link, bytes: self.bytes_at(pair[0].end)? });
             }
         }
-        Ok(Laid { checked, placement, cut, crossings })
+        Ok(Placed { checked, placement, cut, crossings })
     }
 
-    /// What comes of it where links are crossed there.
-    fn predict_over(&self, laid: &Laid, crossings: &[Crossing]) -> Prediction {
-        let Laid { checked, cut, .. } = laid;
+    /// Simulates a plan in which only these links take time.
+    fn predict_over(&self, placed: &Placed, crossings: &[Crossing]) -> Prediction {
+        let Placed { checked, cut, .. } = placed;
         let plan = checked.plan();
         let (workers, micro_batches) = (plan.workers(), plan.micro_batches());
-        let (costs, sends) = self.costs(laid, crossings);
+        let (costs, sends) = self.costs(placed, crossings);
         let timeline = simulate(checked, &costs);
         let actions = (2 * micro_batches * cut.len() / workers) as f64;
-        let step = timeline.step() + self.once + self.besides * actions;
+        let step = timeline.step() + self.step_overhead + self.action_overhead * actions;
         let busy = timeline.busy().iter().sum::<f64>() - sends * micro_batches as f64;
         Prediction {
             step,
@@ -135,18 +136,18 @@ impl Measured {
         }
     }
 
-    /// What each stage takes, the sends to other workers included, which keep theirs; and those sends of one micro-batch.
-    fn costs(&self, Laid { placement, cut, .. }: &Laid, crossings: &[Crossing]) -> (Costs, f64) {
+    /// Returns the costs of each stage, in which sends occupy their workers, and the seconds of all sends of one micro-batch.
+    fn costs(&self, Placed { placement, cut, .. }: &Placed, crossings: &[Crossing]) -> (Costs, f64) {
         let sum =
             |range: &Range<usize>, of: fn(&LayerCost) -> f64| self.layers[range.clone()].iter().map(of).sum::<f64>();
-        let hands_on = |stage: usize| stage + 1 < cut.len() && placement.worker(stage) != placement.worker(stage + 1);
+        let sends_on = |stage: usize| stage + 1 < cut.len() && placement.worker(stage) != placement.worker(stage + 1);
         let mut sends = 0.0;
         let stage_cost = |(stage, range)| {
             let (forward, backward) = (sum(range, |layer| layer.forward), sum(range, |layer| layer.backward));
-            let onwards = if hands_on(stage) { self.send } else { 0.0 };
-            let back = if stage > 0 && hands_on(stage - 1) { self.send } else { 0.0 };
+            let onwards = if sends_on(stage) { self.send_seconds } else { 0.0 };
+            let back = if stage > 0 && sends_on(stage - 1) { self.send_seconds } else { 0.0 };
             sends += onwards + back;
-            // A backward's halves are taken to be halves.
+            // The log does not split a backward, so both halves are assumed to be equal.
             StageCost::new(forward + onwards, backward / 2.0 + back, backward / 2.0)
         };
         let mut stages: Vec<_> = cut.iter().enumerate().map(stage_cost).collect();
@@ -160,10 +161,11 @@ impl Measured {
         (Costs::by_stage(stages).with_links(occupied).with_optimizer(flush), sends)
     }
 
-    /// The smallest M instead of the target's, and not more than `most`, whose bubble is not above `bubble`; none if there is none.
+    /// Returns the smallest M up to `most` with a bubble of at most `bubble`, and its prediction; `None` if there is no such M. Ignores
+    /// the M of the target, and skips any M that the schedule does not support.
     ///
     /// # Errors
-    /// As for [`predict`](Self::predict), for other reasons than the number of micro-batches.
+    /// Fails as [`predict`](Self::predict) does.
     pub fn least_micro_batches(
         &self,
         target: &Target,
@@ -181,15 +183,15 @@ impl Measured {
     }
 }
 
-/// A plan of a cut, and the links between its stages.
-struct Laid {
+/// A plan with a partition of the layers, and the links between its stages.
+struct Placed {
     checked: Checked,
     placement: Placement,
     cut: Vec<Range<usize>>,
     crossings: Vec<Crossing>,
 }
 
-/// Whether every stage has layers, which follow on those of the one before.
+/// Whether every stage has layers, and they follow those of the stage before.
 fn is_cut(cut: &[Range<usize>], layers: usize, stages: usize) -> bool {
     let starts = [0].into_iter().chain(cut.iter().map(|range| range.end));
     let follow = cut.iter().zip(starts).all(|(range, start)| range.start == start && !range.is_empty());

@@ -1,30 +1,32 @@
-//! A log, read.
+//! Reads the log of a run, and summarises its steps.
 
 use std::io::BufRead;
 
-use stageline_schedule::{ParsePlanError, Plan};
+use stageline_schedule::Plan;
 
-use crate::record::{Account, Line, Run, Step, Validation};
+use super::error::LogError;
+use super::median::median;
+use super::record::{Account, Line, Run, Step, Validation};
 
-/// A run, as its log tells it.
+/// The log of a run, with its lines sorted by kind.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunLog {
-    /// What was run.
+    /// The description of the run.
     pub run: Run,
-    /// The plan that was run.
+    /// The plan of the run.
     pub plan: Plan,
-    /// What its steps did, in order.
+    /// The steps, in order.
     pub steps: Vec<Step>,
-    /// The losses on what is not trained on, in order.
+    /// The validation losses, in order.
     pub validations: Vec<Validation>,
 }
 
 impl RunLog {
-    /// Reads a log. A last line that is cut short, as by a crash, is left out; so are steps that were made again, after the run
-    /// went on from a checkpoint.
+    /// Reads a log. Skips a last line that is incomplete, for example after a crash, and steps that the run repeated after it resumed
+    /// from a checkpoint.
     ///
     /// # Errors
-    /// [`LogError`], with the line.
+    /// [`LogError`] if the lines cannot be read or parsed, or do not describe the run.
     pub fn read(lines: impl BufRead) -> Result<Self, LogError> {
         let (mut run, mut steps, mut validations) = (None, Vec::new(), Vec::new());
         let mut unreadable = None;
@@ -58,24 +60,29 @@ impl RunLog {
         Ok(Self { run, plan, steps, validations })
     }
 
-    /// The steps that stepped, but for the first two, in which memory and threads are not yet warm; the first
-    /// ones, where there are no others. If any of them are synchronised with their devices, these only.
+    /// Returns the steps that updated parameters, without the first two, in which memory and threads are still cold; all of them if
+    /// there are at most two. If some of these steps are synchronised with their devices, returns only those.
     pub fn warm_steps(&self) -> impl Iterator<Item = &Step> {
         let synchronised = self.synchronised();
         self.warm().filter(move |step| step.synchronised == synchronised)
     }
 
-    /// Whether times are those of steps that are synchronised with their devices.
+    /// Whether the times of the run are those of steps that are synchronised with their devices.
     pub fn synchronised(&self) -> bool {
         self.warm().any(|step| step.synchronised)
     }
 
-    /// Whether stages were on other hosts and times are those of asking them, not of what they did.
+    /// Returns the clock of the run's times and bubbles: `device clock` if workers waited for their devices, else `host clock`.
+    pub fn clock(&self) -> &'static str {
+        if self.synchronised() { "device clock" } else { "host clock" }
+    }
+
+    /// Whether stages ran on other hosts and no step is synchronised, so that times are those of sending requests, not of the work.
     pub fn only_asks(&self) -> bool {
         self.run.links.iter().any(Option::is_some) && !self.synchronised()
     }
 
-    /// The worker of a stage.
+    /// Returns the worker that runs a stage.
     pub(crate) fn worker_of(&self, stage: usize) -> Option<usize> {
         self.plan.rows().iter().position(|row| row.iter().any(|action| action.stage == stage))
     }
@@ -86,24 +93,24 @@ impl RunLog {
         computed().skip(cold)
     }
 
-    /// The median of the tokens a second, in steps that are not synchronised; `None` if there are none.
+    /// Returns the median throughput of the steps that are not synchronised, in targets a second; `None` if there are none.
     pub fn throughput(&self) -> Option<f64> {
         median(self.warm().filter(|step| !step.synchronised).map(|step| step.tokens_per_s))
     }
 
-    /// The median step, in seconds, and the median bubble, both without what it took to ask devices whether they were done; `None`
-    /// without steps.
+    /// Returns the median step time in seconds and the median bubble, both without the time for asking devices whether they are done;
+    /// `None` without steps.
     pub fn typical(&self) -> Option<(f64, f64)> {
-        let of = |figure: fn(&Step) -> f64| median(self.warm_steps().map(figure));
-        let bubble = |step: &Step| 1.0 - (1.0 - step.bubble) * step.step_seconds / step.seconds_unasked();
-        Some((of(Step::seconds_unasked)?, of(bubble)?))
+        let typical = |figure: fn(&Step) -> f64| median(self.warm_steps().map(figure));
+        let bubble = |step: &Step| 1.0 - (1.0 - step.bubble) * step.step_seconds / step.seconds_without_asking();
+        Some((typical(Step::seconds_without_asking)?, typical(bubble)?))
     }
 
-    /// The cause of most of the idle time, and its share of the total stage time; `None` without steps. Filling and draining
-    /// are one, and questions to devices are none.
+    /// Returns the cause of most of the idle time, and its share of the total stage time; `None` without steps. Filling and draining
+    /// count as one cause, and the time for asking devices is left out.
     pub fn main_cause(&self) -> Option<(Cause, f64)> {
         let accounts = || self.warm_steps().flat_map(|step| &step.workers);
-        let total: f64 = self.warm_steps().map(|step| step.seconds_unasked() * step.workers.len() as f64).sum();
+        let total: f64 = self.warm_steps().map(|step| step.seconds_without_asking() * step.workers.len() as f64).sum();
         let share = |cause: fn(&Account) -> f64| accounts().map(cause).sum::<f64>() / total;
         let shares = [
             (Cause::Pipeline, share(|account| account.fill + account.drain)),
@@ -116,49 +123,17 @@ impl RunLog {
     }
 }
 
-/// Why workers idle.
+/// A cause of idle time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// It is filled and drained.
+    /// The pipeline fills and drains.
     Pipeline,
     /// Stages have unequal work.
     Imbalance,
-    /// Transfers take their time.
+    /// Transfers take time.
     Transfer,
-    /// Parts of the flush are unequal.
+    /// Stages have unequal parts of the flush.
     Flush,
-    /// The runtime.
+    /// The runtime takes time: threads, channels, the split of the batch.
     Other,
-}
-
-/// Why a log cannot be read.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum LogError {
-    /// The file cannot be read.
-    #[error("the log cannot be read: {0}")]
-    Io(#[from] std::io::Error),
-    /// A line is not one of a log.
-    #[error("line {line} of the log cannot be read: {cause}; write the log anew with `--log`")]
-    Line {
-        /// The line, from 1.
-        line: usize,
-        /// What is wrong with it.
-        cause: serde_json::Error,
-    },
-    /// There is no first line.
-    #[error(
-        "the log does not say what was run: its first line, with `schedule` and `plan`, is missing; write it anew with `--log`"
-    )]
-    NoRun,
-    /// The plan in the first line is none.
-    #[error("the plan of the log cannot be read: {0}")]
-    Plan(ParsePlanError),
-}
-
-/// The middle value; `None` of none.
-pub(crate) fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let mut values: Vec<_> = values.filter(|value| value.is_finite()).collect();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied()
 }

@@ -1,41 +1,44 @@
-//! Chrome's trace event format, which Perfetto and `chrome://tracing` open: a track a stage, a slice an event, and an arrow
-//! from each send to its receive, and what workers hold as counters. (*Trace Event Format*, Google, docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.)
+//! Writes a run in Chrome's trace event format, which Perfetto and `chrome://tracing` open.
+//!
+//! A trace has a track for each stage, a slice for each event, an arrow from each send to its receive, and a counter of the memory of
+//! each worker. The format: *Trace Event Format*, Google, docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.
 
 use std::collections::HashMap;
 
 use serde_json::{Value, json};
 use stageline_schedule::{Compute, Instruction, Transfer};
 
-use crate::record::Event;
+use crate::log::record::Event;
 
 /// A trace that grows step by step.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
-    /// By their time, in nanoseconds.
+    /// The events, each with its time in nanoseconds.
     events: Vec<(u64, Value)>,
     stages: usize,
     arrows: u64,
-    /// Of the last step.
+    /// The end of the last step, in seconds.
     end: f64,
-    /// Steps for which there was no room.
+    /// The number of steps that did not fit.
     left_out: usize,
 }
 
-/// More than this no viewer opens with pleasure.
+/// The most events in a trace: viewers are slow to open larger ones.
 const MOST_EVENTS: usize = 200_000;
 
-/// The format's microseconds.
+/// Converts nanoseconds to the microseconds of the format.
 fn micros(nanoseconds: u64) -> f64 {
     nanoseconds as f64 / 1e3
 }
 
 impl Trace {
-    /// An empty trace.
+    /// Makes an empty trace.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Appends a step that took so many seconds, by its workers' events; whether there was room.
+    /// Appends a step of so many seconds, with the events of each worker. Returns false, and leaves the step out, if the trace would
+    /// become too large for viewers (200,000 events).
     pub fn add(&mut self, step: usize, seconds: f64, timeline: &[Vec<Event>]) -> bool {
         let more: usize = timeline.iter().map(Vec::len).sum();
         if self.events.len() + 4 * more > MOST_EVENTS {
@@ -45,7 +48,7 @@ impl Trace {
         let mut sends: HashMap<Transfer, (u64, usize)> = HashMap::new();
         let mut receives = Vec::new();
         for (worker, row) in timeline.iter().enumerate() {
-            // A slice has a length, or it could hold no arrow; the next one then begins later.
+            // An arrow needs a slice of some length, so a slice has at least 1 ns and the next one begins after it.
             let mut earliest = 0;
             for event in row {
                 self.stages = self.stages.max(event.stage + 1);
@@ -72,7 +75,7 @@ impl Trace {
     }
 
     fn slice(&mut self, step: usize, event: &Event, start: u64, end: u64) {
-        let (name, category, colour) = look(&event.activity);
+        let (name, category, colour) = style(&event.activity);
         self.events.push((
             start,
             json!({
@@ -88,7 +91,7 @@ impl Trace {
     fn memory(&mut self, worker: usize, event: &Event, end: u64) {
         let Some(bytes) = event.held else { return };
         let counter = json!({
-            "ph": "C", "pid": 0, "ts": micros(end), "name": format!("bytes held by worker {worker}"), "args": {"bytes": bytes},
+            "ph": "C", "pid": 0, "ts": micros(end), "name": format!("memory of worker {worker}, bytes"), "args": {"bytes": bytes},
         });
         self.events.push((end, counter));
     }
@@ -105,7 +108,7 @@ impl Trace {
         self.events.push((to, end("f", to, receiver)));
     }
 
-    /// The file: events in order of time, behind the names of the tracks.
+    /// Returns the text of the trace file: the names of the tracks, then the events in order of time.
     pub fn json(&self) -> String {
         let mut events: Vec<_> = (0..self.stages)
             .flat_map(|stage| {
@@ -126,8 +129,8 @@ impl Trace {
     }
 }
 
-/// The name, the category and the viewer's colour of an event.
-fn look(activity: &str) -> (String, &'static str, &'static str) {
+/// Returns the name, the category and the viewer's colour of an activity.
+fn style(activity: &str) -> (String, &'static str, &'static str) {
     let computed = |compute| match compute {
         Compute::Forward => ("forward", "good"),
         Compute::Backward => ("backward", "thread_state_iowait"),
@@ -153,7 +156,7 @@ mod tests {
         Event { stage, activity: activity.to_owned(), start, end, waited: 0.0, waited_for: None, held: Some(7) }
     }
 
-    /// One micro-batch through two stages, the second time with transfers of no length.
+    /// Traces a micro-batch through two stages twice, the second time with transfers of almost no length.
     fn trace() -> Value {
         let mut trace = Trace::new();
         for length in [0.25, 1e-8] {
@@ -189,13 +192,13 @@ mod tests {
             assert!(slices.iter().all(|(_, duration)| *duration > 0.0));
         }
         assert_eq!(events.iter().filter(|event| event["ph"] == "X").count(), 18);
-        // A counter a worker, whatever the stages are called.
+        // There is one counter for each worker, whichever stages it runs.
         let counters = events.iter().filter(|event| event["ph"] == "C").map(|event| event["name"].as_str().unwrap());
         let mut counters: Vec<_> = counters.collect();
         assert_eq!(counters.len(), 18);
         counters.sort_unstable();
         counters.dedup();
-        assert_eq!(counters, ["bytes held by worker 0", "bytes held by worker 1"]);
+        assert_eq!(counters, ["memory of worker 0, bytes", "memory of worker 1, bytes"]);
         let names: Vec<_> =
             events.iter().filter(|event| event["name"] == "thread_name").map(|event| &event["args"]["name"]).collect();
         assert_eq!(names, ["stage 0", "stage 1"]);
@@ -228,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_stays_small_enough_to_open() {
+    fn steps_beyond_the_most_events_are_left_out() {
         let mut trace = Trace::new();
         let step = vec![vec![event(0, "0F0", 0.0, 1.0); 10_000]];
         let added = (0..20).filter(|&number| trace.add(number, 1.0, &step)).count();

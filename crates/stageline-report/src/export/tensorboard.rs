@@ -1,18 +1,18 @@
-//! Event files for TensorBoard: records of `tensorflow.Event` messages, each with its length and checksums (TFRecord).
+//! Writes event files for TensorBoard: `tensorflow.Event` messages as TFRecords, which add a length and checksums.
 
 use std::io::{self, Write};
 
-/// A file of scalars.
+/// An event file of scalars.
 #[derive(Debug)]
 pub struct TensorBoard<W> {
     file: W,
 }
 
 impl<W: Write> TensorBoard<W> {
-    /// Begins a file, which TensorBoard finds by a name with `tfevents` in it. Time is in seconds since 1970.
+    /// Begins an event file. `wall_time` is in seconds since 1970. TensorBoard only finds files with `tfevents` in their names.
     ///
     /// # Errors
-    /// Where it cannot be written.
+    /// [`io::Error`] if the file cannot be written.
     pub fn new(file: W, wall_time: f64) -> io::Result<Self> {
         let mut board = Self { file };
         let mut event = Message::default();
@@ -22,10 +22,10 @@ impl<W: Write> TensorBoard<W> {
         Ok(board)
     }
 
-    /// Writes a step's figures under their tags.
+    /// Writes the figures of a step under their tags, and flushes the file. `wall_time` is in seconds since 1970.
     ///
     /// # Errors
-    /// Where they cannot be written.
+    /// [`io::Error`] if the file cannot be written.
     pub fn scalars(&mut self, wall_time: f64, step: usize, figures: &[(&str, f64)]) -> io::Result<()> {
         let mut summary = Message::default();
         for (tag, figure) in figures {
@@ -51,12 +51,12 @@ impl<W: Write> TensorBoard<W> {
     }
 }
 
-/// The checksum of a record: a CRC over data that may have one inside is turned and moved.
+/// Returns the masked CRC-32C of a TFRecord: rotated by 15 bits, plus a constant.
 fn masked(data: &[u8]) -> u32 {
     crc32c::crc32c(data).rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
-/// A message in protocol buffers' wire format.
+/// A message in the wire format of protocol buffers.
 #[derive(Default)]
 struct Message(Vec<u8>);
 
@@ -99,9 +99,9 @@ impl Message {
 mod tests {
     use super::*;
 
-    /// The bytes that TensorFlow 2 writes for its version record at wall time 0.
+    /// Compares with the bytes that TensorFlow 2 writes for its version record at wall time 0.
     #[test]
-    fn the_first_record_is_tensorflows() {
+    fn the_first_record_is_that_of_tensorflow() {
         let mut file = Vec::new();
         TensorBoard::new(&mut file, 0.0).unwrap();
         let data = b"\x09\0\0\0\0\0\0\0\0\x1a\x0dbrain.Event:2";
@@ -110,9 +110,9 @@ mod tests {
         assert_eq!(file.len(), 12 + data.len() + 4);
     }
 
-    /// The checksum of RFC 3720, B.4, for 32 zeros, masked as TFRecord has it.
+    /// Compares with the checksum of RFC 3720, B.4, for 32 zeros, masked as TFRecord does.
     #[test]
-    fn checksums_are_castagnolis() {
+    fn checksums_are_masked_crc32c() {
         let crc = 0x8a91_36aa_u32;
         assert_eq!(masked(&[0; 32]), crc.rotate_right(15).wrapping_add(0xa282_ead8));
     }

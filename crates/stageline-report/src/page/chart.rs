@@ -1,8 +1,8 @@
-//! Charts as SVG. Colours and fonts are those of the page that they stand in, so that they are right in light and dark.
+//! Draws line charts and stacked bars as SVG. Colours and fonts come from the style of the page, so charts fit light and dark pages.
 
 use std::fmt::Write;
 
-use crate::text::escaped;
+use super::escape::escaped;
 
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 320.0;
@@ -10,19 +10,19 @@ const LEFT: f64 = 76.0;
 const RIGHT: f64 = 16.0;
 const TOP: f64 = 32.0;
 const BOTTOM: f64 = 48.0;
-/// How many labels an axis has room for.
+/// The most labels that fit below an axis.
 const MOST_LABELS: usize = 20;
-/// How many colours a page has.
+/// The number of colours in the style of a page.
 const COLOURS: usize = 8;
 
-/// How the points of a series are joined.
+/// The line style of a series, by the source of its points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Line {
-    /// Measured.
+    /// A solid line, for measured points.
     Solid,
-    /// Simulated.
+    /// A dashed line, for simulated points.
     Dashed,
-    /// In theory.
+    /// A dotted line, for points of a formula.
     Dotted,
 }
 
@@ -36,60 +36,60 @@ impl Line {
     }
 }
 
-/// Points that belong together.
+/// A line of a chart.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
-    /// What the legend says.
+    /// The name in the legend.
     pub name: String,
-    /// From left to right; those that are not finite are left out.
+    /// The points from left to right. Points that are not finite are skipped.
     pub points: Vec<(f64, f64)>,
-    /// How they are joined.
+    /// The line style.
     pub line: Line,
-    /// Series of one colour are of one thing.
+    /// The number of the colour; series about the same thing share one.
     pub colour: usize,
 }
 
-/// The horizontal axis.
+/// The scale of a horizontal axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// Even steps.
+    /// A linear scale.
     Linear,
-    /// Doublings.
+    /// A logarithmic scale with a tick at each power of two.
     Doubling,
 }
 
-/// Lines over one axis.
+/// A chart of lines over a common horizontal axis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LineChart<'a> {
-    /// What it shows.
+    /// The title.
     pub title: &'a str,
-    /// The horizontal axis, with its unit.
+    /// The label of the horizontal axis, with its unit.
     pub x: &'a str,
-    /// The vertical axis, with its unit.
+    /// The label of the vertical axis, with its unit.
     pub y: &'a str,
-    /// How the horizontal axis is divided.
+    /// The scale of the horizontal axis.
     pub scale: Scale,
-    /// What is drawn.
+    /// The lines.
     pub series: Vec<Series>,
 }
 
-/// Bars made of parts, one a category.
+/// A chart of stacked bars, one for each category.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StackedBars<'a> {
-    /// What it shows.
+    /// The title.
     pub title: &'a str,
-    /// What the categories are.
+    /// The label of the horizontal axis.
     pub x: &'a str,
-    /// The vertical axis, with its unit.
+    /// The label of the vertical axis, with its unit.
     pub y: &'a str,
-    /// Under each bar.
+    /// The labels below the bars.
     pub categories: Vec<String>,
-    /// The parts, from the bottom up, with a value for every category.
+    /// The parts of the bars from the bottom up: a name, and a value for each category.
     pub parts: Vec<(&'a str, Vec<f64>)>,
 }
 
 impl LineChart<'_> {
-    /// The picture; that there is nothing to draw, where there is nothing.
+    /// Draws the chart, with its legend; without a finite point, returns a paragraph that says so.
     pub fn svg(&self) -> String {
         let finite = |point: &&(f64, f64)| point.0.is_finite() && point.1.is_finite();
         let points: Vec<_> = self.series.iter().flat_map(|series| series.points.iter().filter(finite)).collect();
@@ -134,7 +134,7 @@ impl LineChart<'_> {
 }
 
 impl StackedBars<'_> {
-    /// The picture; that there is nothing to draw, where there is nothing.
+    /// Draws the chart, with its legend; without a category, returns a paragraph that says so.
     pub fn svg(&self) -> String {
         let total = |at: usize| self.parts.iter().map(|(_, values)| values[at].max(0.0)).sum::<f64>();
         if self.categories.is_empty() {
@@ -213,7 +213,7 @@ fn legend_of(entries: Vec<(&str, usize, Line)>) -> String {
     legend + "</ul>"
 }
 
-/// The powers of two that the points stand at, or between.
+/// Returns the powers of two within the range of the points, with their labels.
 fn doublings(points: &[&(f64, f64)]) -> Vec<(f64, String)> {
     let exponents = Span::of(points.iter().map(|point| point.0.max(f64::MIN_POSITIVE).log2()));
     let (first, last) = (exponents.from.floor() as i32, exponents.to.ceil() as i32);
@@ -229,11 +229,11 @@ struct Span {
 }
 
 impl Span {
-    /// Of values of which there is one.
+    /// Returns the range of the values, of which there is at least one.
     fn of(values: impl Iterator<Item = f64>) -> Self {
         let (from, to) =
             values.fold((f64::INFINITY, f64::NEG_INFINITY), |(from, to), value| (from.min(value), to.max(value)));
-        // A single value has room around it.
+        // A single value gets a range around it, so that it can be placed.
         if from < to { Self { from, to } } else { Self { from: from - 0.5, to: to + 0.5 } }
     }
 
@@ -249,7 +249,7 @@ impl Span {
         HEIGHT - BOTTOM - self.share(value) * (HEIGHT - TOP - BOTTOM)
     }
 
-    /// Four to eight round values.
+    /// Returns the round values at which the axis has ticks.
     fn ticks(self) -> Vec<f64> {
         let rough = (self.to - self.from) / 5.0;
         let power = 10.0_f64.powf(rough.log10().floor());
@@ -260,8 +260,8 @@ impl Span {
     }
 }
 
-/// As few digits as say it.
-pub(crate) fn number(value: f64) -> String {
+/// Formats a number with four significant digits, without trailing zeros.
+pub(super) fn number(value: f64) -> String {
     let size = value.abs();
     match size {
         0.0 => "0".to_owned(),
@@ -279,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_short_and_right() {
+    fn numbers_have_four_significant_digits_and_no_trailing_zeros() {
         let cases = [
             (0.0, "0"),
             (0.25, "0.25"),
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn ticks_are_round_and_inside() {
+    fn ticks_are_round_and_within_the_range() {
         assert_eq!(Span { from: 0.0, to: 1.0 }.ticks(), [0.0, 0.2, 0.4, 0.6000000000000001, 0.8, 1.0]);
         for (from, to) in [(0.0, 0.47), (-3.0, 17.0), (0.0, 1e9), (0.0, 1e-7)] {
             let ticks = Span { from, to }.ticks();
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn points_stand_where_they_should() {
+    fn points_are_placed_by_the_scale_and_points_that_are_not_finite_are_skipped() {
         let series = Series {
             name: "a<b".into(),
             points: vec![(1.0, 0.0), (2.0, 1.0), (4.0, f64::NAN)],
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_add_up() {
+    fn parts_of_a_bar_are_stacked() {
         let parts = vec![("x", vec![1.0]), ("y", vec![3.0])];
         let svg = StackedBars { title: "t", x: "stage", y: "s", categories: vec!["0".into()], parts }.svg();
         assert!(svg.contains("y='212.0' width='383.6' height='60.0'"), "{svg}");
