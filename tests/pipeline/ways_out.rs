@@ -395,6 +395,6 @@ fn a_checkpoint_with_a_nan_is_refused_and_the_older_one_that_is_named_goes_on() 
 
     let said = place.refused("--resume latest --checkpoint @kept");
     assert!(said.contains("blocks.0.safetensors") && said.contains("NaN"), "{said}");
-    let older = said.split("resume from an older one, such as ").nth(1).unwrap().lines().next().unwrap();
+    let older = said.split("resume from an older checkpoint, such as ").nth(1).unwrap().lines().next().unwrap();
     assert_eq!(hash(&place.said(&format!("--resume {older} --checkpoint @kept"))), hash(&whole));
 }

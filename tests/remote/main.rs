@@ -155,7 +155,7 @@ fn networks_and_what_hosts_take_are_in_the_log() {
         let predicted = program("stageline").args(["predict", "--from"]).arg(place.path("log")).output().unwrap();
         let said = String::from_utf8_lossy(&predicted.stderr);
         assert!(predicted.status.success(), "{said}");
-        assert_eq!(said.contains("has times of asking other hosts"), expected.is_empty(), "{said}");
+        assert_eq!(said.contains("has the times of sending requests to other hosts"), expected.is_empty(), "{said}");
         fs::remove_file(place.path("log")).unwrap();
     }
 }

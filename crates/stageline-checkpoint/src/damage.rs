@@ -1,188 +1,192 @@
-//! What is wrong with a file of a checkpoint.
+//! The reasons why a file of a checkpoint is refused.
 
 use std::{fmt, io};
 
 use safetensors::Dtype;
 
-use crate::checkpoint::Wrong;
 use crate::printable::{Printable, number};
 
-/// The most bytes of a reason that has text from a file in it.
+/// The most bytes of a reason that contains text from a file.
 const MOST_REASON: usize = 300;
 
-/// What is wrong with a file of a checkpoint. Of the manifest too: what it says of itself or of others.
+/// The reason why a file of a checkpoint is refused.
 ///
-/// `Display` and `Debug` give the same text, which is safe to print, as that of
-/// [`CheckpointError`](crate::CheckpointError) is. The fields have the text of the file: print them as [`Printable`].
+/// For the manifest, the reason may be a statement about itself or about another file.
+///
+/// `Display` and `Debug` give the same text, which is as safe to print as that of
+/// [`CheckpointError`](crate::CheckpointError). The fields contain text from the file: print them as [`Printable`].
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Damage {
-    /// It is not there.
+    /// The file does not exist.
     #[error("is missing")]
     Missing,
-    /// It is something else, or a link to something.
+    /// The path is not a regular file or not a folder, for example a symbolic link.
     #[error("is {found}, where a checkpoint has {expected}")]
     Kind {
-        /// What is there.
+        /// The kind of thing at the path.
         found: &'static str,
-        /// What should be there.
+        /// The required kind.
         expected: &'static str,
     },
-    /// The operating system does not let it be read.
+    /// The operating system refuses to read the file.
     #[error("cannot be read: {}", Printable::new(.0.to_string()))]
     Io(io::Error),
-    /// It has another length.
-    #[error("has {found} bytes, and {expected} by the manifest")]
+    /// The file has another length than the manifest says.
+    #[error("has {found} bytes, but the manifest lists {expected}")]
     Size {
-        /// Bytes that are there.
+        /// The bytes of the file.
         found: u64,
-        /// Bytes by the manifest.
+        /// The bytes according to the manifest.
         expected: u64,
     },
-    /// It is longer than such a file can be.
-    #[error("has {found} bytes, of which {most} are the most for such a file")]
+    /// The file is longer than such a file can be.
+    #[error("has {found} bytes, but such a file has at most {most}")]
     TooLong {
-        /// Its bytes.
+        /// The bytes of the file.
         found: u64,
-        /// The most.
+        /// The most bytes of such a file.
         most: u64,
     },
-    /// It does not fit into memory.
-    #[error("has {bytes} bytes, for which there is no memory")]
+    /// The file does not fit into memory.
+    #[error("has {bytes} bytes, which do not fit into memory")]
     Memory {
-        /// Its bytes.
+        /// The bytes of the file.
         bytes: u64,
     },
-    /// It has other contents.
-    #[error("was changed: its SHA-256 is {}, and {} was written down", Printable::new(found), Printable::new(expected))]
+    /// The file has other contents than those that were written.
+    #[error("was changed: its SHA-256 is {}, but {} was recorded", Printable::new(found), Printable::new(expected))]
     Hash {
-        /// The hash of what is there.
+        /// The hash of the file.
         found: String,
-        /// The hash that was written down.
+        /// The recorded hash.
         expected: String,
     },
-    /// The manifest does not end as one does.
+    /// The manifest does not end with a seal.
     #[error("does not end with its own SHA-256: it was cut short or changed")]
     NoSeal,
-    /// It is not of the form that is written.
-    #[error("is not as it is written: {}", Printable::new(.0).at_most(MOST_REASON))]
+    /// The text is not in the format of such a file. The field is the reason.
+    #[error("is malformed: {}", Printable::new(.0).at_most(MOST_REASON))]
     Form(String),
-    /// The manifest lists a file that does not belong there.
+    /// The manifest lists a file that holds no tensor.
     #[error("lists the file `{}`, to which no tensor belongs", Printable::new(file))]
     Foreign {
-        /// Its name.
+        /// The name of that file.
         file: String,
     },
     /// The manifest lists a file twice.
     #[error("lists the file `{}` twice", Printable::new(file))]
     Twice {
-        /// Its name.
+        /// The name of that file.
         file: String,
     },
-    /// The manifest does not list a file.
-    #[error("does not list the file `{}`, in which there are tensors", Printable::new(file))]
+    /// The manifest does not list a file of its tensors, or the index.
+    #[error("does not list the file `{}`, which this checkpoint must have", Printable::new(file))]
     Unlisted {
-        /// Its name.
+        /// The name of that file.
         file: String,
     },
-    /// The manifest places a tensor elsewhere.
+    /// The manifest places a tensor in the wrong file.
     #[error(
-        "places the tensor `{}` in `{}`; it belongs into `{}`",
+        "places the tensor `{}` in `{}`; it belongs in `{}`",
         Printable::new(tensor),
         Printable::new(found),
         Printable::new(expected)
     )]
     Place {
-        /// The tensor.
+        /// The name of the tensor.
         tensor: String,
-        /// Where the manifest says it is.
+        /// The file according to the manifest.
         found: String,
-        /// Where it belongs.
+        /// The file in which the tensor belongs.
         expected: String,
     },
-    /// The bytes of a tensor, or of all in a file, are more than can be counted, or not whole.
+    /// The size of a tensor, or of all tensors in its file, overflows or is not a whole number of bytes.
     #[error(
-        "gives the tensor `{}` of {dtype} the shape {}, whose bytes cannot be counted",
+        "gives the tensor `{}` the type {dtype} and the shape {}, whose size overflows or is not a whole number of bytes",
         Printable::new(tensor),
         Printable::new(format!("{shape:?}"))
     )]
     Shape {
-        /// The tensor.
+        /// The name of the tensor.
         tensor: String,
-        /// Its type.
+        /// The type of an element.
         dtype: Dtype,
-        /// Its shape.
+        /// The length of each dimension.
         shape: Vec<usize>,
     },
-    /// The manifest gives a file a size that its tensors do not have.
-    #[error("gives the file `{}` {found} bytes, of which its tensors take {tensors}", Printable::new(file))]
+    /// The manifest gives a file a size that does not fit its tensors.
+    #[error(
+        "gives the file `{}` {found} bytes, which is impossible with {tensors} bytes of tensors",
+        Printable::new(file)
+    )]
     Total {
-        /// The file.
+        /// The name of the file.
         file: String,
-        /// Bytes by the manifest.
+        /// The bytes of the file according to the manifest.
         found: u64,
-        /// Bytes of its tensors, without their header.
+        /// The bytes of its tensors, without the header.
         tensors: u64,
     },
-    /// A tensor is not in its file.
+    /// A file lacks a tensor that the manifest lists.
     #[error("lacks the tensor `{}`", Printable::new(tensor))]
     Lacks {
-        /// The tensor.
+        /// The name of the tensor.
         tensor: String,
     },
-    /// A file has more tensors than the manifest.
-    #[error("has {found} tensors, and {expected} by the manifest")]
+    /// A file has more tensors than the manifest lists for it.
+    #[error("has {found} tensors, but the manifest lists {expected}")]
     Count {
-        /// Tensors in the file.
+        /// The number of tensors in the file.
         found: usize,
-        /// Tensors by the manifest.
+        /// The number of tensors according to the manifest.
         expected: usize,
     },
-    /// A tensor has another type or shape in its file.
+    /// A tensor has another type or shape in its file than in the manifest.
     #[error(
-        "has the tensor `{}` as {}, and by the manifest as {}",
+        "has the tensor `{}` as {}, but the manifest has {}",
         Printable::new(tensor),
         Printable::new(found),
         Printable::new(expected)
     )]
     Differs {
-        /// The tensor.
+        /// The name of the tensor.
         tensor: String,
-        /// Type and shape in the file.
+        /// The type and shape in the file.
         found: String,
-        /// Type and shape by the manifest.
+        /// The type and shape according to the manifest.
         expected: String,
     },
     /// A value is infinite or not a number.
     #[error("has {} in the tensor `{}`, at index {index}", number(*value), Printable::new(tensor))]
     NotFinite {
-        /// The tensor.
+        /// The name of the tensor.
         tensor: String,
-        /// Which element, row by row.
+        /// The index of the element, in row-major order.
         index: usize,
-        /// What it is.
+        /// The value of the element.
         value: f64,
     },
-    /// The steps are more than can be.
-    #[error("has {steps} steps, of which {most} are the most")]
+    /// The step count is above its limit.
+    #[error("has {steps} steps, but at most {most} are possible")]
     Steps {
-        /// How many they are.
+        /// The step count.
         steps: u64,
-        /// The most.
+        /// The largest valid step count.
         most: u64,
     },
-    /// The steps of the optimizer are more than all steps.
-    #[error("has {optimizer_steps} steps of the optimizer, and {steps} in all")]
+    /// The optimizer made more steps than the training.
+    #[error("has {optimizer_steps} optimizer steps, but only {steps} steps in all")]
     OptimizerSteps {
-        /// Those of the optimizer.
+        /// The optimizer's step count.
         optimizer_steps: u64,
-        /// All.
+        /// The step count, skipped steps included.
         steps: u64,
     },
     /// The loss scale is not a positive number.
     #[error("has the loss scale {}, which is not a positive number", number(*scale))]
     LossScale {
-        /// What it is.
+        /// The loss scale.
         scale: f64,
     },
     /// The index does not list the parameters as the manifest does.
@@ -191,8 +195,8 @@ pub enum Damage {
 }
 
 impl Damage {
-    /// A text that is not of the form that is written. The reason may have text of the file in it, of any length.
-    pub(crate) fn form(reason: impl fmt::Display) -> Self {
+    /// Returns [`Damage::Form`]. The reason may contain text from the file, of any length.
+    pub(crate) fn malformed(reason: impl fmt::Display) -> Self {
         Self::Form(Printable::new(reason.to_string()).at_most(MOST_REASON).to_string())
     }
 }
@@ -200,15 +204,5 @@ impl Damage {
 impl fmt::Debug for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self}")
-    }
-}
-
-impl From<Wrong> for Damage {
-    fn from(wrong: Wrong) -> Self {
-        match wrong {
-            Wrong::Steps { steps, most } => Self::Steps { steps, most },
-            Wrong::OptimizerSteps { optimizer_steps, steps } => Self::OptimizerSteps { optimizer_steps, steps },
-            Wrong::LossScale { scale } => Self::LossScale { scale },
-        }
     }
 }

@@ -1,4 +1,4 @@
-//! What can go wrong, and the way out.
+//! The errors of reading and writing checkpoints. Every message ends with the fix.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -6,173 +6,175 @@ use std::{fmt, io};
 
 use safetensors::Dtype;
 
-use crate::checkpoint::Wrong;
 use crate::damage::Damage;
 use crate::printable::{Printable, number};
 
 /// The most bytes of a path in a message.
 const MOST_PATH: usize = 600;
-/// The most bytes of each path in a message with two.
+/// The most bytes of each path in a message with two paths.
 const MOST_OF_TWO: usize = 300;
-/// The most bytes of a reason that has text from elsewhere in it.
+/// The most bytes of a reason that contains text from elsewhere.
 const MOST_REASON: usize = 500;
 
 /// Why a checkpoint cannot be read or written.
 ///
 /// `Display` is safe to print, whatever the checkpoint contains: names and paths are shown as [`Printable`], and the
-/// message has at most [`MOST_BYTES`](Self::MOST_BYTES). `Debug` is the message with its causes, under the same rules.
-/// The fields have names and paths as they are.
+/// message has at most [`MOST_BYTES`](Self::MOST_BYTES). `Debug` adds the causes to the message, under the same rules.
+/// The fields contain names and paths unchanged.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
-    /// The path names nothing.
+    /// The path does not exist.
     #[error("{} does not exist; give the path of a checkpoint, or of a folder of checkpoints", alone(path))]
     PathNotFound {
-        /// What was asked for.
+        /// The requested path.
         path: PathBuf,
     },
-    /// The path cannot be looked at.
-    #[error("cannot look into {}; make it readable", alone(path))]
+    /// The path cannot be accessed.
+    #[error("cannot access {}; make it readable", alone(path))]
     Look {
-        /// What was asked for.
+        /// The requested path.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The path is no folder, or a part of it is none.
+    /// The path, or a part of it, is not a folder.
     #[error("{} is not a folder; give the path of a checkpoint, or of a folder of checkpoints", alone(path))]
     NotAFolder {
-        /// What was asked for, or the part of it.
+        /// The requested path, or the part of it that is not a folder.
         path: PathBuf,
     },
-    /// There is none yet.
+    /// The folder has no checkpoint yet.
     #[error("no checkpoint in {}; train with --checkpoint first", alone(path))]
     NoCheckpoint {
         /// The folder.
         path: PathBuf,
     },
-    /// A folder of other things.
+    /// The folder contains only other things.
     #[error(
-        "{} is neither a checkpoint, which has a manifest.json, nor a folder of checkpoints, which have names such as \
-         000001-step-100; give the path of one",
+        "{} is neither a checkpoint (there is no manifest.json) nor a folder of checkpoints (with names such as \
+         000001-step-100); give the path of one",
         alone(path)
     )]
     Neither {
         /// The folder.
         path: PathBuf,
     },
-    /// The format is not one that is known here.
+    /// The format is newer than this version can read.
     #[error(
-        "{} was written by a newer stageline: its format is {found}, and {known} is the newest known here; resume with \
-         that stageline",
+        "{} was written by a newer stageline: its format is {found}, and this version reads formats up to {known}; \
+         resume with the newer stageline",
         alone(path)
     )]
     Newer {
-        /// The manifest.
+        /// The path of the manifest.
         path: PathBuf,
-        /// Its format.
+        /// The format of the manifest.
         found: u64,
-        /// The newest format that is known.
+        /// The newest format that this version can read.
         known: u32,
     },
-    /// A file of the checkpoint is not what was written.
-    #[error("{} {damage}; {}", one_of_two(path), way_out(damage, older.as_deref()))]
+    /// A file of the checkpoint was damaged or changed.
+    #[error("{} {damage}; {}", one_of_two(path), recovery(damage, older.as_deref()))]
     Damaged {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason why the file is refused.
         damage: Box<Damage>,
-        /// The next older checkpoint beside this one, which has not been looked into.
+        /// The next older checkpoint in the same folder, which has not been validated.
         older: Option<PathBuf>,
     },
-    /// Someone else writes into the folder.
+    /// Another store writes into the folder.
     #[error("{} is in use by another run that writes checkpoints; end it, or give another folder", alone(path))]
     InUse {
         /// The folder.
         path: PathBuf,
     },
-    /// The folder to write into cannot be: it, or a part of its path, is something else.
-    #[error("{} is {found}; give the path of a folder, which is made if there is none", alone(path))]
+    /// The folder cannot be created, because it or a part of its path is something else.
+    #[error("{} is {found}; give the path of a folder, which is created if it does not exist", alone(path))]
     InTheWay {
-        /// The folder, or the part of its path.
+        /// The path of the folder, or the part of it that is something else.
         path: PathBuf,
-        /// What is there.
+        /// The kind of thing at that path.
         found: &'static str,
     },
-    /// The operating system does not let it be written.
+    /// The operating system refuses a write.
     #[error(
         "cannot {doing} {}; free space on its disk, or make the folder writable; earlier checkpoints are untouched",
         alone(path)
     )]
     Write {
-        /// What was being done.
+        /// The failed operation, as a verb.
         doing: &'static str,
-        /// To which file or folder.
+        /// The file or folder of the operation.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The new checkpoint is complete and has its name, but a power loss may remove it: the folder could not be synced,
-    /// and the name could not be taken back. No old checkpoint is removed.
+    /// and the rename could not be undone. No old checkpoint is removed.
     #[error(
         "{} is complete, but a power loss may remove it: its folder cannot be synced; check the disk, then write \
          another checkpoint; earlier checkpoints are untouched",
         alone(published)
     )]
     NotDurable {
-        /// The checkpoint that is complete.
+        /// The path of the new checkpoint.
         published: PathBuf,
         /// The error of the operating system when the folder was synced.
         source: io::Error,
-        /// The error of the operating system when the name was taken back.
+        /// The error of the operating system when the rename was undone.
         undo: io::Error,
     },
-    /// The new one is written, but an old one stays.
+    /// The new checkpoint is complete, but an old one could not be removed.
     #[error(
-        "{} is written, but cannot {doing} {}, which is old; make the folder writable, or keep more checkpoints",
+        "{} is written, but old checkpoints remain: cannot {doing} {}; make the folder writable, or keep more \
+         checkpoints",
         one_of_two(published),
         one_of_two(path)
     )]
     Prune {
-        /// The checkpoint that is complete.
+        /// The path of the new checkpoint.
         published: PathBuf,
-        /// What was being done.
+        /// The failed operation, as a verb.
         doing: &'static str,
-        /// To which folder.
+        /// The folder of the operation.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The sequence numbers are used up.
-    #[error("{} has the highest number that there is; move it out of the folder, or give another folder", alone(path))]
+    /// The sequence numbers of the folder are used up.
+    #[error(
+        "{} has the highest possible sequence number; move it out of the folder, or give another folder",
+        alone(path)
+    )]
     LastNumber {
-        /// The last checkpoint.
+        /// The path of the last checkpoint.
         path: PathBuf,
     },
-    /// A tensor has not the bytes that its shape asks for.
+    /// The bytes of a tensor do not match its type and shape.
     #[error(
-        "the tensor `{}` has {found} bytes, but {dtype} of the shape {} takes {}; give it all its elements, and those \
-         alone",
+        "the tensor `{}` has {found} bytes, but {dtype} of shape {} takes {}; pass exactly the bytes of its elements",
         Printable::new(tensor),
         Printable::new(format!("{shape:?}")),
         bytes(*expected)
     )]
     Length {
-        /// The tensor.
+        /// The name of the tensor.
         tensor: String,
-        /// Its type.
+        /// The type of an element.
         dtype: Dtype,
-        /// Its shape.
+        /// The length of each dimension.
         shape: Vec<usize>,
-        /// Bytes that it has.
+        /// The bytes of the tensor.
         found: usize,
-        /// Bytes that it should have; `None` where they cannot be counted.
+        /// The bytes that type and shape ask for; `None` if they overflow or are not whole.
         expected: Option<usize>,
     },
-    /// A tensor has a name that the format keeps to itself.
-    #[error("no tensor can be named `{}`: the format uses it; name it otherwise", Printable::new(tensor))]
+    /// The format reserves the name of a tensor.
+    #[error("no tensor can be named `{}`: the format reserves this name; rename the tensor", Printable::new(tensor))]
     Reserved {
-        /// The name.
+        /// The name of the tensor.
         tensor: String,
     },
     /// A value is infinite or not a number.
@@ -183,64 +185,62 @@ pub enum CheckpointError {
         number(*value)
     )]
     NotFinite {
-        /// The tensor.
+        /// The name of the tensor.
         tensor: String,
-        /// Which element, row by row.
+        /// The index of the element, in row-major order.
         index: usize,
-        /// What it is.
+        /// The value of the element.
         value: f64,
     },
-    /// The steps are more than can be.
-    #[error("the steps are {steps}; they must not be more than {most}")]
+    /// The step count is above its limit.
+    #[error("the step count is {steps}; it must be at most {most}")]
     Steps {
-        /// How many they are.
+        /// The step count.
         steps: u64,
-        /// The most.
+        /// The largest valid step count.
         most: u64,
     },
-    /// The steps of the optimizer are more than all steps.
-    #[error(
-        "the steps of the optimizer are {optimizer_steps}; they must not be more than all steps, which are {steps}"
-    )]
+    /// The optimizer made more steps than the training.
+    #[error("the optimizer's step count is {optimizer_steps}; it must be at most the step count, which is {steps}")]
     OptimizerSteps {
-        /// Those of the optimizer.
+        /// The optimizer's step count.
         optimizer_steps: u64,
-        /// All.
+        /// The step count, skipped steps included.
         steps: u64,
     },
     /// The loss scale is not a positive number.
     #[error("the loss scale is {}; it must be a positive number", number(*scale))]
     LossScale {
-        /// What it is.
+        /// The loss scale.
         scale: f64,
     },
-    /// The header or the index of a file cannot be written.
+    /// The header of a tensor file, or the index, cannot be written.
     #[error(
         "cannot write {} as safetensors: {}; spread its tensors over more groups, or shorten their names",
         Printable::new(file),
         Printable::new(reason).at_most(MOST_REASON)
     )]
     Header {
-        /// The file.
+        /// The name of the file.
         file: String,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
     /// The manifest could not be read back.
     #[error(
-        "a manifest of {bytes} bytes would not be read back: {}; put less, and less deeply nested, into `run`",
+        "the manifest of {bytes} bytes could not be read back: {}; make `run` smaller and less deeply nested",
         Printable::new(reason).at_most(MOST_REASON)
     )]
     Manifest {
-        /// Its bytes.
+        /// The bytes of the manifest; 0 if it has no JSON form at all.
         bytes: usize,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
     /// The thread that writes could not be started.
     #[error("cannot start the thread that writes checkpoints; raise the limit on threads (ulimit -u)")]
     Thread {
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The thread that writes panicked.
@@ -249,16 +249,16 @@ pub enum CheckpointError {
         Printable::new(message).at_most(MOST_REASON)
     )]
     Panicked {
-        /// What it said.
+        /// The message of the panic.
         message: String,
     },
 }
 
 impl CheckpointError {
-    /// The most bytes of a message, as `Display` and as `Debug` give it.
+    /// The most bytes of a message, as `Display` and as `Debug`.
     pub const MOST_BYTES: usize = 1_000;
 
-    /// For `map_err`: what was being done to `path` when it could not be written.
+    /// Makes a [`CheckpointError::Write`] for `map_err`.
     pub(crate) fn write(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Write { doing, path: path.to_path_buf(), source }
     }
@@ -276,36 +276,27 @@ impl fmt::Debug for CheckpointError {
     }
 }
 
-impl From<Wrong> for CheckpointError {
-    fn from(wrong: Wrong) -> Self {
-        match wrong {
-            Wrong::Steps { steps, most } => Self::Steps { steps, most },
-            Wrong::OptimizerSteps { optimizer_steps, steps } => Self::OptimizerSteps { optimizer_steps, steps },
-            Wrong::LossScale { scale } => Self::LossScale { scale },
-        }
-    }
-}
-
-/// The only path of a message.
+/// Shows the only path of a message.
 fn alone(path: &Path) -> Printable<'_> {
     Printable::new(path.to_string_lossy()).at_most(MOST_PATH)
 }
 
-/// One of the two paths of a message.
+/// Shows one of the two paths of a message.
 fn one_of_two(path: &Path) -> Printable<'_> {
     Printable::new(path.to_string_lossy()).at_most(MOST_OF_TWO)
 }
 
-fn way_out(damage: &Damage, older: Option<&Path>) -> String {
+/// Returns the advice for a damaged checkpoint.
+fn recovery(damage: &Damage, older: Option<&Path>) -> String {
     match older {
         _ if matches!(damage, Damage::Io(error) if error.kind() == io::ErrorKind::PermissionDenied) => {
             "make it and its folder readable".into()
         }
-        Some(older) => format!("resume from an older one, such as {}", one_of_two(older)),
-        None => "there is no older one beside it: restore it from a copy, or train anew".into(),
+        Some(older) => format!("resume from an older checkpoint, such as {}", one_of_two(older)),
+        None => "the folder has no older checkpoint: restore this one from a copy, or start a new training".into(),
     }
 }
 
 fn bytes(expected: Option<usize>) -> String {
-    expected.map_or_else(|| "more than can be counted, or a part of one".into(), |bytes| bytes.to_string())
+    expected.map_or_else(|| "a number of bytes that overflows or is not whole".into(), |bytes| bytes.to_string())
 }

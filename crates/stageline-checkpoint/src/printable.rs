@@ -1,15 +1,15 @@
-//! Untrusted text that is made safe for terminals and logs.
+//! Makes untrusted text safe for terminals and logs.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write};
 
 /// Text of unknown origin, such as a name from a checkpoint, that is safe to print.
 ///
-/// - A character that cannot be seen is escaped: control characters with line breaks, format characters such as those
-///   that change the direction of text, characters without width, line separators, and spaces other than ` `.
-/// - Text of more than [`MOST_BYTES`](Self::MOST_BYTES) is cut in its middle, where it gets `...`.
+/// - Invisible characters are escaped: control characters (line breaks too), format characters such as those that change
+///   the direction of text, characters without width, line separators, and spaces other than ` `.
+/// - Text of more than [`MOST_BYTES`](Self::MOST_BYTES) is cut in its middle and gets `...` there.
 ///
-/// Letters, quotes and backslashes stay as they are, so that text which is printed twice is the same.
+/// Letters, quotes and backslashes are unchanged, so printing a printed text again gives the same text.
 ///
 /// ```
 /// use stageline_checkpoint::Printable;
@@ -25,15 +25,15 @@ pub struct Printable<'a> {
 }
 
 impl<'a> Printable<'a> {
-    /// The most bytes that are printed, unless [`at_most`](Self::at_most) says otherwise.
+    /// The most bytes that are printed, unless [`at_most`](Self::at_most) sets another limit.
     pub const MOST_BYTES: usize = 100;
 
-    /// Takes text from anywhere. A path comes as `path.to_string_lossy()`.
+    /// Wraps text from any source. Pass a path as `path.to_string_lossy()`.
     pub fn new(text: impl Into<Cow<'a, str>>) -> Self {
         Self { text: text.into(), most: Self::MOST_BYTES }
     }
 
-    /// Sets the most bytes that are printed, escapes included: 3 at least, which is the length of `...`.
+    /// Sets the most bytes that are printed, escapes included; at least 3, the length of `...`.
     pub fn at_most(self, bytes: usize) -> Self {
         Self { most: bytes.max(DOTS.len()), ..self }
     }
@@ -41,13 +41,13 @@ impl<'a> Printable<'a> {
 
 impl fmt::Display for Printable<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let letters = || self.text.chars();
-        if fitting(letters(), self.most) == self.text.len() {
+        let chars = || self.text.chars();
+        if fitting(chars(), self.most) == self.text.len() {
             return write_escaped(f, &self.text);
         }
         let most = self.most - DOTS.len();
-        let start = fitting(letters(), most - most / 2);
-        let end = self.text.len() - fitting(letters().rev(), most / 2);
+        let start = fitting(chars(), most - most / 2);
+        let end = self.text.len() - fitting(chars().rev(), most / 2);
         write_escaped(f, &self.text[..start])?;
         f.write_str(DOTS)?;
         write_escaped(f, &self.text[end..])
@@ -60,49 +60,48 @@ impl fmt::Debug for Printable<'_> {
     }
 }
 
-/// A number in at most 25 characters: one with many zeros is written with an exponent.
+/// Formats a number in at most 25 characters, with an exponent if it has many digits.
 pub(crate) fn number(value: f64) -> String {
     let plain = value.to_string();
     if plain.len() <= 25 { plain } else { format!("{value:e}") }
 }
 
-/// Marks where text was cut.
+/// The mark at a cut.
 const DOTS: &str = "...";
 
-/// The bytes of the first letters, as many as fit into `most` bytes once they are escaped.
-fn fitting(letters: impl Iterator<Item = char>, most: usize) -> usize {
+/// Returns the bytes of the first characters that fit into `most` bytes once they are escaped.
+fn fitting(chars: impl Iterator<Item = char>, most: usize) -> usize {
     let mut left = most;
-    let fits = |&letter: &char| {
-        let after =
-            left.checked_sub(if is_visible(letter) { letter.len_utf8() } else { letter.escape_default().len() });
+    let fits = |&char: &char| {
+        let after = left.checked_sub(if is_visible(char) { char.len_utf8() } else { char.escape_default().len() });
         left = after.unwrap_or(left);
         after.is_some()
     };
-    letters.take_while(fits).map(char::len_utf8).sum()
+    chars.take_while(fits).map(char::len_utf8).sum()
 }
 
 fn write_escaped(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
-    text.chars().try_for_each(|letter| match is_visible(letter) {
-        true => f.write_char(letter),
-        false => write!(f, "{}", letter.escape_default()),
+    text.chars().try_for_each(|char| match is_visible(char) {
+        true => f.write_char(char),
+        false => write!(f, "{}", char.escape_default()),
     })
 }
 
-/// Whether a character can be seen, alone or on the letter before it.
-fn is_visible(letter: char) -> bool {
+/// Whether a character is visible, alone or as an accent on the character before it.
+fn is_visible(char: char) -> bool {
     let blank = || {
         matches!(
-            letter,
+            char,
             '\u{34F}' | '\u{115F}' | '\u{1160}' | '\u{17B4}' | '\u{17B5}' | '\u{2800}' | '\u{3164}' | '\u{FFA0}'
                 | '\u{180B}'..='\u{180F}' | '\u{FE00}'..='\u{FE0F}' | '\u{E0000}'..='\u{E0FFF}'
         )
     };
-    // The standard library escapes what cannot be printed, and accents only at the beginning of a string.
+    // The standard library escapes characters that cannot be printed, and accents only at the start of a string.
     let is_printed = || {
-        let pair = String::from_iter(['x', letter]);
+        let pair = String::from_iter(['x', char]);
         pair.escape_debug().eq(pair.chars())
     };
-    if letter.is_ascii() { !letter.is_ascii_control() } else { !blank() && is_printed() }
+    if char.is_ascii() { !char.is_ascii_control() } else { !blank() && is_printed() }
 }
 
 #[cfg(test)]
@@ -116,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_seen_stays() {
+    fn visible_text_is_unchanged() {
         for text in ["", " a b ", "blocks.3/w", r#"`it's "so"\n"#, "größe", "e\u{301}te\u{301}", "層.重み", "🦀"]
         {
             assert_eq!(shown(text, 100), text);
@@ -124,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_seen_is_escaped() {
+    fn invisible_characters_are_escaped() {
         for (text, expected) in [
             ("\0\t\r\n\u{1b}\u{7f}", r"\u{0}\t\r\n\u{1b}\u{7f}"),
             ("\u{85}\u{9b}\u{a0}\u{ad}", r"\u{85}\u{9b}\u{a0}\u{ad}"),
@@ -145,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn long_text_is_cut_in_its_middle_and_no_escape_is_cut() {
+    fn long_text_is_cut_in_its_middle_and_never_inside_an_escape() {
         assert_eq!(shown("0123456789", 10), "0123456789");
         assert_eq!(shown("0123456789", 9), "012...789");
         assert_eq!(shown("0123456789", 0), "...");
@@ -156,7 +155,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_has_a_bound_and_is_printed_as_it_is(text in "\\PC{0,40}|.{0,40}", most in 3usize..60) {
+        fn printed_text_is_bounded_and_printing_it_again_changes_nothing(text in "\\PC{0,40}|.{0,40}", most in 3usize..60) {
             let once = shown(&text, most);
             prop_assert!(once.len() <= most && !once.chars().any(char::is_control));
             prop_assert_eq!(shown(&once, most), once);

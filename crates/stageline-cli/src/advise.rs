@@ -1,4 +1,4 @@
-//! `stageline advise`: what to change, from the log of a run.
+//! `stageline advise`: recommends settings for the next run, from the log of a run.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -12,27 +12,29 @@ use crate::output::print;
 use crate::run::{LinkFlags, layers, read, schedule};
 use crate::shape;
 
-/// The smallest M for a bubble, the cut that balances the measured layers, and what held the run back; whether links between
-/// workers are too slow, and where hosts should meet.
+/// Recommends a number of micro-batches and a partition of the layers, from the log of a run.
+///
+/// Prints the smallest M for a bubble, whether the links between workers are fast enough, the most even partition of the measured
+/// layers, and the main cause of idle time. With --hosts, compares the partitions over several hosts.
 #[derive(Args)]
 pub(crate) struct Flags {
-    /// The log, from `--log` of a run
+    /// Log of a run, written with `--log`
     #[arg(long, value_name = "FILE")]
     from: PathBuf,
-    /// P: how many workers [default: those of the run]
+    /// Number of workers P [default: that of the run]
     #[arg(long)]
     stages: Option<usize>,
-    /// The schedule [default: that of the run]
+    /// Schedule [default: that of the run]
     #[arg(long)]
     schedule: Option<String>,
-    /// The bubble not to be above, as a share of the total stage time
+    /// Largest acceptable bubble, as a share of the total stage time
     #[arg(long, default_value_t = 0.1)]
     bubble: f64,
-    /// The largest M to try
+    /// Largest M to try
     #[arg(long, default_value_t = 512)]
     most: usize,
-    /// How many workers each host has, in order: finds the boundaries of the run at which hosts should meet, over links as given,
-    /// or else the slowest of the log
+    /// Number of workers of each host, in order: suggests which layers to place on each host, with the traffic between hosts and the
+    /// balance that leaves. Hosts are connected by the given link, or else by the slowest of the log
     #[arg(long, value_name = "WORKERS,WORKERS", value_delimiter = ',', conflicts_with = "stages")]
     hosts: Vec<usize>,
     #[command(flatten)]
@@ -51,15 +53,15 @@ pub(crate) fn run(flags: &Flags) -> Result<()> {
         text += &format!("stage {stage}: {}\n", names.join(", "));
     }
     if let Some((cause, share)) = log.main_cause() {
-        text += &format!("what held the run back most: {}, {:.1}% of its stage time\n", reason(cause), 100.0 * share);
+        text += &format!("main cause of idle time: {}, {:.1}% of the stage time\n", advice(cause), 100.0 * share);
     }
     print(&text)
 }
 
-/// What links cost above which they are too slow for a split, as a share of the stage time.
+/// The increase of the bubble above which a link counts as too slow, as a share of the stage time.
 const TOO_SLOW: f64 = 0.02;
 
-/// What advice is asked for.
+/// The flags, the log and the schedule of a recommendation.
 struct Question<'a> {
     flags: &'a Flags,
     log: &'a RunLog,
@@ -72,33 +74,37 @@ impl Question<'_> {
         Target { workers, micro_batches: self.log.plan.micro_batches(), schedule: self.schedule, cut }
     }
 
-    /// Advice where layers can be cut anywhere, and the most even cut.
+    /// Returns the text for a model that can be split at any layer, and the most even partition.
     fn any_cut(&self, measured: Measured) -> Result<(String, Vec<Range<usize>>)> {
-        let measured = self.flags.link.between(measured)?;
+        let measured = self.flags.link.apply(measured)?;
         let workers = self.flags.stages.unwrap_or(self.log.plan.workers());
         let mut text = self.micro_batches(&measured, &self.target(workers, Cut::Balanced))?;
         text += &self.links(&measured, &self.target(workers, Cut::OfTheRun))?;
         let cut = measured.balanced(workers * self.schedule.chunks())?;
-        text += if measured.cut() == cut { "the run is cut as evenly as layers go:\n" } else { "the most even cut:\n" };
+        text += if measured.cut() == cut {
+            "the partition of the run is the most even one:\n"
+        } else {
+            "the most even partition:\n"
+        };
         Ok((text, cut))
     }
 
-    /// Advice where hosts are to meet at boundaries of the run, and the cut with the least step.
+    /// Returns the text for a model that is split between hosts at boundaries of the run, and the partition with the shortest step.
     fn cut_between_hosts(&self, measured: Measured) -> Result<(String, Vec<Range<usize>>)> {
         let hosts = Hosts::new(self.flags.hosts.clone())?;
         let link = self.flags.link.link().or(measured.slowest_link());
-        let link = link.context("the log has no links; say what joins hosts with --bandwidth and --latency")?;
+        let link = link.context("the log has no links; give the link between hosts with --bandwidth and --latency")?;
         let cuts = measured.host_cuts(&hosts, link, self.schedule, self.log.plan.micro_batches())?;
         let cut = cuts[0].prediction.cut.clone();
         let best = self.target(hosts.workers(), Cut::Given(cut.clone()));
         let measured = measured.between(hosts, link)?;
         let mut text = self.micro_batches(&measured, &best)?;
         text += &self.links(&measured, &best)?;
-        text += &self.meetings(&measured, &cuts);
-        Ok((text + "the best cut for these hosts:\n", cut))
+        text += &self.host_cuts(&measured, &cuts);
+        Ok((text + "the best partition over these hosts:\n", cut))
     }
 
-    /// The smallest M for the bubble.
+    /// Returns the line about the smallest M for the bubble.
     fn micro_batches(&self, measured: &Measured, target: &Target) -> Result<String> {
         let (name, workers, Flags { bubble, most, .. }) = (self.name, target.workers, self.flags);
         let share = 100.0 * bubble;
@@ -116,8 +122,8 @@ impl Question<'_> {
         ))
     }
 
-    /// What links cost, each by itself and all together, and which schedules wait for them less, because they have more
-    /// micro-batches live.
+    /// Returns a table of the links, with the bubble of each alone and of all together, and the schedules that tolerate them better;
+    /// nothing if the plan uses no link.
     fn links(&self, measured: &Measured, target: &Target) -> Result<String> {
         let crossings = measured.crossings(target)?;
         if crossings.is_empty() {
@@ -125,7 +131,7 @@ impl Question<'_> {
         }
         let (without, with) = (measured.clone().without_links().predict(target)?, measured.predict(target)?);
         let mut text = format!(
-            "link          GB/s     latency  MB each way  there and back    stage before  bubble, at M = {} under {}\n",
+            "link          GB/s     latency  MB each way      round trip    stage before  bubble, at M = {} under {}\n",
             target.micro_batches, self.name
         );
         for (crossing, alone) in crossings {
@@ -142,13 +148,13 @@ impl Question<'_> {
             );
         }
         let mut line = |links, bubble: String| text += &format!("{links:<77}{bubble}\n");
-        line("all of them", verdict(without.bubble, with.bubble));
-        line("none", format!("{:.1}%", 100.0 * without.bubble));
-        Ok(text + &self.patient_schedules(measured, target, with.bubble)?)
+        line("all links", verdict(without.bubble, with.bubble));
+        line("no links", format!("{:.1}%", 100.0 * without.bubble));
+        Ok(text + &self.tolerant_schedules(measured, target, with.bubble)?)
     }
 
-    /// Schedules that have a smaller bubble over the same links.
-    fn patient_schedules(&self, measured: &Measured, target: &Target, bubble: f64) -> Result<String> {
+    /// Returns a line for each schedule with a smaller bubble over the same links: those that keep more micro-batches live.
+    fn tolerant_schedules(&self, measured: &Measured, target: &Target, bubble: f64) -> Result<String> {
         let mut text = String::new();
         for name in ["eager-1f1b", "zb-h1", "zb-h2"].into_iter().filter(|name| *name != self.name) {
             let schedule = shape::schedule(name, None)?;
@@ -159,25 +165,26 @@ impl Question<'_> {
             };
             if found.bubble < bubble {
                 let (bubble, live) = (100.0 * found.bubble, most_live(&found));
-                text += &format!("over them {name} has a bubble of {bubble:.1}%, with {live} live micro-batches\n");
+                text +=
+                    &format!("over these links {name} has a bubble of {bubble:.1}%, with {live} live micro-batches\n");
             }
         }
         Ok(text)
     }
 
-    /// Where hosts can meet, the best place first, and what comes of it.
-    fn meetings(&self, measured: &Measured, cuts: &[HostCut]) -> String {
+    /// Returns a table of the partitions over hosts, the best one first.
+    fn host_cuts(&self, measured: &Measured, cuts: &[HostCut]) -> String {
         let end = |stage: &usize| self.log.run.layers[measured.cut()[*stage].end - 1].name.as_str();
         let places: Vec<_> = cuts.iter().map(|cut| cut.behind.iter().map(end).collect::<Vec<_>>().join(", ")).collect();
         let megabytes = |cut: &HostCut| cut.bytes.iter().map(|bytes| format!("{:.3}", bytes / 1e6)).collect::<Vec<_>>();
         let megabytes: Vec<_> = cuts.iter().map(|cut| megabytes(cut).join(", ")).collect();
         let longest =
             |texts: &[String], heading: &str| texts.iter().map(String::len).max().unwrap_or(0).max(heading.len());
-        let (width, most) = (longest(&places, "hosts meet behind"), longest(&megabytes, "MB each way"));
+        let (width, most) = (longest(&places, "hosts split after"), longest(&megabytes, "MB each way"));
         let table = |place: &str, bytes: &str, slowest: &str, step: &str, bubble: &str| {
             format!("{place:width$}  {bytes:>most$}  {slowest:>14}  {step:>12}  {bubble:>6}\n")
         };
-        let mut text = table("hosts meet behind", "MB each way", "slowest worker", "step", "bubble");
+        let mut text = table("hosts split after", "MB each way", "slowest worker", "step", "bubble");
         for ((place, megabytes), HostCut { slowest, prediction, .. }) in places.iter().zip(&megabytes).zip(cuts) {
             let milliseconds = |seconds: f64| format!("{:.3} ms", 1e3 * seconds);
             let bubble = format!("{:.1}%", 100.0 * prediction.bubble);
@@ -185,14 +192,14 @@ impl Question<'_> {
         }
         let same = cuts.iter().flat_map(|cut| &cut.bytes).all(|bytes| *bytes == cuts[0].bytes[0]);
         text + match (cuts.len(), same) {
-            (1, _) => "there is no other boundary of the run where they could meet; log one of more stages\n",
-            (_, true) => "the same crosses all of these boundaries, so that only balance decides\n",
+            (1, _) => "the run has no other boundary at which these hosts could split; log a run of more stages\n",
+            (_, true) => "all of these boundaries carry the same bytes, so only the balance decides\n",
             (_, false) => "",
         }
     }
 }
 
-/// The bubble with links, and whether it is too far above what it is without.
+/// Formats the bubble with links, and says whether they are too slow compared with the bubble without.
 fn verdict(without: f64, with: f64) -> String {
     let (percent, more) = (100.0 * with, with - without);
     if more > TOO_SLOW {
@@ -202,18 +209,18 @@ fn verdict(without: f64, with: f64) -> String {
     }
 }
 
-/// The most live micro-batches on a worker.
+/// Returns the most live micro-batches on a worker.
 fn most_live(prediction: &Prediction) -> usize {
     prediction.peak_live.iter().max().copied().unwrap_or(0)
 }
 
-/// A cause, and what to do about it.
-fn reason(cause: Cause) -> &'static str {
+/// Names a cause of idle time, and says what to do about it.
+fn advice(cause: Cause) -> &'static str {
     match cause {
-        Cause::Pipeline => "filling and draining the pipeline (take a larger M, or a schedule with chunks)",
-        Cause::Imbalance => "stages that have unequal work (take the most even cut, or fewer stages)",
-        Cause::Transfer => "transfers (cut where activations are small, which --hosts finds, or take faster links)",
+        Cause::Pipeline => "filling and draining the pipeline (use a larger M, or a schedule with chunks)",
+        Cause::Imbalance => "stages with unequal work (use the most even partition, or fewer stages)",
+        Cause::Transfer => "transfers (split where activations are small, which --hosts finds, or use faster links)",
         Cause::Flush => "unequal parts of the flush (spread the parameters more evenly)",
-        Cause::Other => "what the runtime adds (take larger micro-batches)",
+        Cause::Other => "overhead of the runtime (use larger micro-batches)",
     }
 }

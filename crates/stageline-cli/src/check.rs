@@ -1,4 +1,4 @@
-//! `stageline check`: whether a plan can run.
+//! `stageline check`: checks that a plan can run.
 
 use std::path::PathBuf;
 
@@ -8,16 +8,16 @@ use stageline_schedule::check;
 use crate::output::print;
 use crate::shape::read_plan;
 
-/// Checks a plan: complete, in order, free of deadlock, within a number of live micro-batches. A plan that is refused is
-/// an error that names the stage and the action, and shows the plan around it.
+/// Checks that a plan is complete, in order, free of deadlock and within a limit of live micro-batches. A rejected plan is an error that
+/// names the stage and the action, and shows the plan around it.
 #[derive(Args)]
 pub(crate) struct Flags {
-    /// The plan as CSV, as `plan --csv` or PyTorch writes it; `-` is the standard input
+    /// Plan as CSV, as written by `plan --csv` or PyTorch; `-` reads the standard input
     plan: PathBuf,
-    /// How many micro-batches a channel between two stages holds; 0 is a rendezvous
+    /// Number of micro-batches that a channel between two stages holds; 0 is a rendezvous
     #[arg(long, default_value_t = 1)]
     capacity: usize,
-    /// The most micro-batches that may be live on a worker, those of all its stages added up
+    /// Limit of live micro-batches on a worker, counted over all its stages
     #[arg(long)]
     live: Option<usize>,
 }

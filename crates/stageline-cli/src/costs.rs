@@ -1,4 +1,4 @@
-//! What everything takes and holds, from the command line.
+//! The flags for the costs and the memory of stages.
 
 use std::collections::BTreeSet;
 
@@ -6,61 +6,61 @@ use anyhow::ensure;
 use clap::Args;
 use stageline_schedule::{Costs, Memory, StageCost, StageMemory, Transfers};
 
-/// A list of one entry stands for every stage; one of P entries has each stage's own, shared out evenly among its chunks;
-/// one of P x V entries has each chunk's own.
+/// The flags for costs. A list of one entry is for every stage. In a list of P entries each stage has its own, divided evenly among its
+/// chunks; in a list of P x V entries each chunk has its own.
 #[derive(Args)]
 pub(crate) struct CostFlags {
-    /// A stage's forward, in ms; a comma-separated list gives each stage's own
+    /// Time of a stage's forward, in ms; a comma-separated list gives each stage its own
     #[arg(long, value_delimiter = ',', value_name = "MS", default_value = "1", value_parser = amount)]
     forward: Vec<f64>,
-    /// The input-gradient half of its backward, in ms
+    /// Time of the input-gradient half of a stage's backward, in ms
     #[arg(long, value_delimiter = ',', value_name = "MS", default_value = "1", value_parser = amount)]
     input_grad: Vec<f64>,
-    /// The weight-gradient half of its backward, in ms
+    /// Time of the weight-gradient half of a stage's backward, in ms
     #[arg(long, value_delimiter = ',', value_name = "MS", default_value = "1", value_parser = amount)]
     weight_grad: Vec<f64>,
-    /// Its whole backward, in ms [default: its halves added up]
+    /// Time of a stage's whole backward, in ms [default: the sum of its halves]
     #[arg(long, value_delimiter = ',', value_name = "MS", value_parser = amount)]
     backward: Vec<f64>,
-    /// The latency of each transfer that it sends to another worker, in ms
+    /// Latency of each transfer that a stage sends to another worker, in ms
     #[arg(long, value_delimiter = ',', value_name = "MS", default_value = "0", value_parser = amount)]
     transfer: Vec<f64>,
-    /// What it hands to the next stage for a micro-batch, and gets back as a gradient, in bytes
+    /// Bytes that a stage sends to the next stage for a micro-batch, and receives back as a gradient
     #[arg(long, value_delimiter = ',', value_name = "BYTES", value_parser = amount, requires = "bandwidth")]
     bytes: Vec<f64>,
-    /// The bandwidth of the link to the next stage, each way, in GB/s: transfers on it follow each other
+    /// Bandwidth of the link to the next stage in each direction, in GB/s; transfers on a link follow each other
     #[arg(long, value_delimiter = ',', value_name = "GB/S", value_parser = rate, requires = "bytes")]
     bandwidth: Vec<f64>,
-    /// Its optimizer step, in ms
+    /// Time of a stage's optimizer step, in ms
     #[arg(long, value_delimiter = ',', value_name = "MS", default_value = "0", value_parser = amount)]
     optimizer: Vec<f64>,
-    /// Transfers take turns on one communication stream a worker, instead of overlapping
+    /// Serialises the transfers of each worker on one communication stream, instead of letting them overlap
     #[arg(long)]
     serialised: bool,
 }
 
-/// What micro-batches hold, in lists as for the costs.
+/// The flags for memory, in lists as for the costs.
 #[derive(Args)]
 pub(crate) struct MemoryFlags {
-    /// What a micro-batch holds on a stage from its forward on, in bytes
+    /// Bytes that a micro-batch needs on a stage from its forward on
     #[arg(long, value_delimiter = ',', value_name = "BYTES", value_parser = amount)]
     memory_per_forward: Vec<f64>,
-    /// What of it is still held once the input gradient is done, until the weight gradient is [default: all]
+    /// Bytes of these that stay in use between the input gradient and the weight gradient [default: all]
     #[arg(long, value_delimiter = ',', value_name = "BYTES", value_parser = amount, requires = "memory_per_forward")]
     memory_per_input_grad: Vec<f64>,
-    /// The most that a worker may hold, in bytes
+    /// Memory limit of a worker, in bytes
     #[arg(long, value_name = "BYTES", value_parser = amount, requires = "memory_per_forward")]
     memory_limit: Option<f64>,
 }
 
 impl CostFlags {
-    /// The costs of `workers` x `chunks` stages.
+    /// Returns the costs of `workers` x `chunks` stages.
     pub(crate) fn costs(&self, workers: usize, chunks: usize) -> anyhow::Result<Costs> {
         let shared = |flag, list: &[f64]| spread(flag, list, workers, chunks, chunks as f64);
         let forward = shared("--forward", &self.forward)?;
         let input_gradient = shared("--input-grad", &self.input_grad)?;
         let weight_gradient = shared("--weight-grad", &self.weight_grad)?;
-        // Every chunk sends as much as a whole stage.
+        // A chunk sends as much as a whole stage, so these are not divided.
         let latency = spread("--transfer", &self.transfer, workers, chunks, 1.0)?;
         let mut stages: Vec<_> = (0..workers * chunks)
             .map(|stage| {
@@ -78,7 +78,7 @@ impl CostFlags {
         Ok(costs.with_links(self.links(workers, chunks)?).with_transfers(transfers))
     }
 
-    /// How long a transfer occupies each link, in ms.
+    /// Returns the time for which a transfer occupies each link, in ms.
     fn links(&self, workers: usize, chunks: usize) -> anyhow::Result<Vec<f64>> {
         const BYTES_A_MS: f64 = 1e6; // at 1 GB/s
         if self.bytes.is_empty() {
@@ -91,7 +91,7 @@ impl CostFlags {
 }
 
 impl MemoryFlags {
-    /// What `workers` x `chunks` stages hold, and the limit, if it was said.
+    /// Returns the memory of `workers` x `chunks` stages and the limit; `None` if the flags are unset.
     pub(crate) fn memory(&self, workers: usize, chunks: usize) -> anyhow::Result<Option<Memory>> {
         if self.memory_per_forward.is_empty() {
             return Ok(None);
@@ -108,7 +108,7 @@ impl MemoryFlags {
     }
 }
 
-/// A list for each of `workers` x `chunks` stages. An entry that stands for a whole stage is divided by `share`.
+/// Returns an entry for each of `workers` x `chunks` stages. An entry for a whole stage is divided by `share`.
 fn spread(flag: &str, list: &[f64], workers: usize, chunks: usize, share: f64) -> anyhow::Result<Vec<f64>> {
     let stages = workers * chunks;
     let lengths = BTreeSet::from([1, workers, stages]);
@@ -126,16 +126,16 @@ fn spread(flag: &str, list: &[f64], workers: usize, chunks: usize, share: f64) -
     Ok((0..stages).map(entry).collect())
 }
 
-/// Sums of so many such numbers are still exact enough.
+/// The largest time or size that is accepted, so that sums of many stay exact.
 const MOST: f64 = 1e15;
 
-/// A number by which one can divide.
+/// Parses a bandwidth: an amount that is large enough to divide by.
 pub(crate) fn rate(text: &str) -> Result<f64, String> {
     let number = amount(text)?;
     if number >= 1.0 / MOST { Ok(number) } else { Err(format!("must be at least {:e}", 1.0 / MOST)) }
 }
 
-/// A number that can be a time or a size.
+/// Parses a time or a size.
 pub(crate) fn amount(text: &str) -> Result<f64, String> {
     let number: f64 = text.trim().parse().map_err(|_| "not a number".to_owned())?;
     if (0.0..=MOST).contains(&number) { Ok(number) } else { Err(format!("must be from 0 to {MOST:e}")) }

@@ -1,11 +1,12 @@
-//! The `stageline` command: pipeline schedules as plans, simulated, searched for and checked.
+//! The `stageline` command: writes, simulates, searches and checks pipeline plans, and evaluates the logs of runs.
 //!
-//! - `shape`: which schedule, how many stages and micro-batches.
-//! - `costs`: what everything takes and holds.
-//! - `run`: what the log of a run says: predictions, a page; `advise`: what to change.
-//! - `serve`: this host's devices, for a training elsewhere; the only one that needs burn.
-//! - `plan`, `simulate`, `search`, `check`: a subcommand each; `report`: what the middle two say; `output`:
-//!   where it goes.
+//! Each subcommand has flags and a function that runs it:
+//!
+//! - `plan`, `simulate`, `search`, `check`: plans, without a run. `report` formats the results of `simulate` and `search`.
+//! - `run`: `predict` and `page`, from the log of a run; `advise`: recommendations from it.
+//! - `serve`: serves the devices of this host to a training on another host. It is the only subcommand that needs burn.
+//!
+//! They share `shape` (the flags that choose a plan), `costs` (the flags for times and sizes) and `output` (files and the terminal).
 
 mod advise;
 mod check;
@@ -25,11 +26,11 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Pipeline schedules: plans, simulations, searches and checks.
+/// Plans, simulates and searches pipeline schedules, and evaluates the logs of runs.
 ///
-/// P stages, one a worker, run M micro-batches a step. Schedules with chunks cut every stage in V chunks and spread
-/// these over the workers. An action is written as in PyTorch: `2F0` is the forward of micro-batch 0 on stage 2, `B` a
-/// whole backward, `I` and `W` its input-gradient and weight-gradient halves; with chunks, stages count chunks.
+/// A step runs M micro-batches through P stages, one on each worker. Schedules with chunks split every stage into V chunks and spread
+/// them over the workers. Actions are written as in PyTorch: `2F0` is the forward of micro-batch 0 on stage 2, `B` a whole backward, `I`
+/// and `W` its input-gradient and weight-gradient halves. With chunks, each chunk counts as a stage.
 #[derive(Parser)]
 #[command(name = "stageline", version)]
 struct Command {

@@ -1,4 +1,4 @@
-//! Where texts and pictures go.
+//! Writes texts and pictures to files or to the terminal.
 
 use std::io::{ErrorKind, Write};
 use std::path::Path;
@@ -6,10 +6,11 @@ use std::path::Path;
 use anyhow::{Context, ensure};
 use stageline_schedule::Timeline;
 
-/// A picture with more computes than this opens in no viewer.
+/// The most computes in a picture: viewers do not open larger ones.
 const MOST_BARS: usize = 200_000;
 
-/// A column of the grid for the shortest compute, as far as a line stays readable.
+/// Returns the width of a column of the text grid, in ms: the shortest compute, but at least a 400th of the timeline so that lines stay
+/// readable.
 pub(crate) fn grid_slot(timeline: &Timeline) -> f64 {
     const MOST_COLUMNS: f64 = 400.0;
     let lengths = timeline.rows().iter().flatten().map(|span| span.end - span.start).filter(|length| *length > 0.0);
@@ -18,14 +19,14 @@ pub(crate) fn grid_slot(timeline: &Timeline) -> f64 {
     if slot.is_finite() && slot > 0.0 { slot } else { 1.0 }
 }
 
-/// Draws a timeline into a file.
+/// Writes the picture of a timeline to an SVG file.
 pub(crate) fn draw(path: &Path, timeline: &Timeline) -> anyhow::Result<()> {
     let bars: usize = timeline.rows().iter().map(Vec::len).sum();
     ensure!(bars <= MOST_BARS, "{bars} computes are too many for a picture; draw a plan of at most {MOST_BARS}");
     write_to(path, &timeline.svg("ms"))
 }
 
-/// Writes to a file, or to the terminal where the path is `-`. A reader that has seen enough is no error.
+/// Writes to a file, or to the terminal if the path is `-`. Succeeds if the reader closes the pipe early.
 pub(crate) fn write_to(path: &Path, text: &str) -> anyhow::Result<()> {
     let written = if path == "-" { std::io::stdout().write_all(text.as_bytes()) } else { std::fs::write(path, text) };
     match written {

@@ -1,4 +1,4 @@
-//! `stageline plan`: writes a plan.
+//! `stageline plan`: writes the plan of a schedule.
 
 use std::path::PathBuf;
 
@@ -9,18 +9,18 @@ use crate::costs::CostFlags;
 use crate::output::{draw, grid_slot, print, write_to};
 use crate::shape::Shape;
 
-/// Writes a plan: as a picture in the terminal, as CSV or as SVG.
+/// Writes the plan of a schedule as text, CSV or SVG.
 #[derive(Args)]
 pub(crate) struct Flags {
     #[command(flatten)]
     shape: Shape,
-    /// The plan as PyTorch reads it, a row a worker; to a file, or to the terminal where none is given
+    /// File for the plan as CSV in PyTorch's format, one row for each worker; without a file, CSV goes to the terminal
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     csv: Option<PathBuf>,
-    /// With its sends and receives, where it is written as CSV
+    /// Adds sends and receives to the CSV
     #[arg(long, requires = "csv")]
     lowered: bool,
-    /// The plan as a picture
+    /// File for a picture of the plan, as SVG
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! What a simulation says, for people and for programs.
+//! Formats the results of `simulate` and `search`, as text or JSON.
 
 use std::fmt;
 
@@ -8,50 +8,50 @@ use stageline_schedule::{Checked, Costs, Idle, Memory, Timeline};
 
 use crate::output::{draw, grid_slot, print};
 
-/// How a simulation is reported.
+/// The flags for the output of a simulation.
 #[derive(Args)]
 pub(crate) struct ReportFlags {
-    /// One line of JSON instead of text
+    /// Prints one line of JSON instead of text
     #[arg(long)]
     json: bool,
-    /// The timeline as a picture
+    /// File for a picture of the timeline, as SVG
     #[arg(long, value_name = "FILE")]
     svg: Option<std::path::PathBuf>,
-    /// The timeline as text
+    /// Prints the timeline as text, after the report
     #[arg(long)]
     grid: bool,
 }
 
-/// What a simulation says. Times are in ms; lists have an entry a worker.
+/// The results of a simulation. Times are in ms; lists have an entry for each worker.
 #[derive(Serialize)]
 pub(crate) struct Report {
     #[serde(flatten)]
     found: Option<Found>,
     step_ms: f64,
-    /// The longest from a worker's first compute to its last.
+    /// The longest span from a worker's first compute to its last.
     span_ms: f64,
-    /// The share of the total (workers x step) that is idle.
+    /// The idle share of the total stage time (workers x step).
     bubble_total: f64,
-    /// The share of the longest span in which the busiest worker idles.
+    /// The share of the longest span in which the busiest worker is idle.
     bubble_span: f64,
-    /// No plan takes less.
+    /// A lower bound on the step of any plan.
     bound_ms: f64,
-    /// Micro-batches forwarded and not yet backwarded, those of all chunks of a worker.
+    /// The most live micro-batches, counted over all chunks of a worker.
     peak_live: Vec<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     peak_bytes: Option<Vec<f64>>,
     idle_ms: Vec<IdleMs>,
 }
 
-/// What a search found.
+/// The schedule that a search found.
 #[derive(Serialize)]
 struct Found {
     schedule: &'static str,
-    /// The least channel capacity at which it completes.
+    /// The least channel capacity at which the plan completes.
     capacity: usize,
 }
 
-/// Idle time by cause.
+/// The idle time of a worker, by cause.
 #[derive(Serialize)]
 struct IdleMs {
     fill: f64,
@@ -93,7 +93,7 @@ impl Report {
         Self { found: Some(Found { schedule, capacity: checked.least_capacity() }), ..self }
     }
 
-    /// Prints it, and draws the timeline where that is asked for.
+    /// Prints the report, and draws the timeline if the flags ask for it.
     pub(crate) fn give(&self, timeline: &Timeline, flags: &ReportFlags) -> anyhow::Result<()> {
         if let Some(path) = &flags.svg {
             draw(path, timeline)?;
@@ -128,7 +128,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// To nine decimals: what lies behind them is rounding of sums.
+/// Rounds to nine decimals, which hides the rounding errors of sums.
 fn exact(number: f64) -> f64 {
     (number * 1e9).round() / 1e9
 }

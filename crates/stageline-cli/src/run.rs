@@ -1,4 +1,4 @@
-//! A run that was logged: predictions from it, and a page of it.
+//! `stageline predict` and `stageline page`: predictions and a page from the log of a run.
 
 use std::fs::{self, File};
 use std::io::BufReader;
@@ -15,42 +15,42 @@ use crate::costs::{amount, rate};
 use crate::output::print;
 use crate::shape;
 
-/// What another P, M or schedule would give, from the log of a run.
+/// Predicts step time, bubble, throughput and memory for another P, M or schedule, from the log of a run.
 ///
-/// Stages of another cut are made of the layers that the log names; where a stage of the run has several, each is taken for its
-/// share of FLOPs. The same prediction for the run itself is compared with the run. The halves of a split backward are taken
-/// to be halves. Workers are joined as the run's were, by links where the log has some.
+/// The prediction is a simulation with the costs that the run measured. With another P, stages are made of the layers in the log; a
+/// layer has a share of its stage's time by its FLOPs. The halves of a split backward are assumed to be equal. Workers have the links
+/// of the run, unless --bandwidth is given. To show how far the prediction can be trusted, it is also made for the run itself.
 #[derive(Args)]
 pub(crate) struct PredictFlags {
-    /// The log, from `--log` of a run
+    /// Log of a run, written with `--log`
     #[arg(long, value_name = "FILE")]
     from: PathBuf,
-    /// P: how many workers [default: those of the run]
+    /// Number of workers P [default: that of the run]
     #[arg(long)]
     stages: Option<usize>,
-    /// M: how many micro-batches, of the same size [default: those of the run]
+    /// Number of micro-batches M, of the same size [default: that of the run]
     #[arg(long)]
     micro_batches: Option<usize>,
-    /// The schedule [default: that of the run]
+    /// Schedule [default: that of the run]
     #[arg(long)]
     schedule: Option<String>,
-    /// V: in how many chunks every worker's part is cut, for schedules that leave the choice
+    /// Number of chunks V of every worker, for schedules that leave the choice
     #[arg(long)]
     chunks: Option<usize>,
     #[command(flatten)]
     link: LinkFlags,
-    /// One line of JSON instead of text
+    /// Prints one line of JSON instead of text
     #[arg(long)]
     json: bool,
 }
 
-/// What workers would be joined by, such as a network, instead of what the log says that the run's were.
+/// The flags for a link between workers, which replaces the links of the run.
 #[derive(Args)]
 pub(crate) struct LinkFlags {
-    /// The latency of a transfer between two workers, in ms
+    /// Latency of a transfer between two workers, in ms
     #[arg(long, value_name = "MS", default_value = "0", value_parser = amount, requires = "bandwidth")]
     latency: f64,
-    /// The bandwidth between two workers, each way, in GB/s [default: what joined those of the run]
+    /// Bandwidth between two workers in each direction, in GB/s [default: the links of the run]
     #[arg(long, value_name = "GB/S", value_parser = rate)]
     bandwidth: Option<f64>,
 }
@@ -60,27 +60,27 @@ impl LinkFlags {
         Some(Link { latency: 1e-3 * self.latency, bandwidth: 1e9 * self.bandwidth? })
     }
 
-    /// The run's stages, joined so.
-    pub(crate) fn between(&self, stages: Measured) -> Result<Measured> {
+    /// Returns the costs with the given link between all workers, or with the links of the run if none is given.
+    pub(crate) fn apply(&self, measured: Measured) -> Result<Measured> {
         match self.link() {
-            Some(link) => Ok(stages.over(link)?),
-            None => Ok(stages),
+            Some(link) => Ok(measured.over(link)?),
+            None => Ok(measured),
         }
     }
 }
 
-/// A page about a run, from its log.
+/// Writes an HTML page about a run, from its log.
 #[derive(Args)]
 pub(crate) struct PageFlags {
-    /// The log, from `--log` of a run
+    /// Log of a run, written with `--log`
     #[arg(long, value_name = "FILE")]
     from: PathBuf,
-    /// The page
+    /// File for the page
     #[arg(long, value_name = "FILE.html")]
     html: PathBuf,
 }
 
-/// What `predict` says. Bubbles are shares of the total stage time.
+/// The output of `predict`. Bubbles are shares of the total stage time.
 #[derive(Serialize)]
 struct Predicted<'a> {
     schedule: &'a str,
@@ -90,12 +90,13 @@ struct Predicted<'a> {
     bubble: f64,
     tokens_per_s: f64,
     peak_live: &'a [usize],
-    /// In bytes; none where the run did not count what it held.
+    /// The peak memory of each worker; `None` if the run did not count memory.
     peak_bytes: Option<&'a [f64]>,
-    /// The layers of each stage.
+    /// The names of the layers of each stage.
     layers: Vec<Vec<&'a str>>,
-    /// How far the same prediction for the run itself is from the run, relative: of the step, and of the bubble absolute.
+    /// The relative error of the step time, predicted for the run itself.
     own_step_error: f64,
+    /// The absolute error of the bubble, predicted for the run itself.
     own_bubble_error: f64,
 }
 
@@ -106,7 +107,7 @@ pub(crate) fn predict(flags: &PredictFlags) -> Result<()> {
     let workers = flags.stages.unwrap_or(log.plan.workers());
     let micro_batches = flags.micro_batches.unwrap_or(log.plan.micro_batches());
     let own = own_error(&log, &measured)?;
-    let measured = flags.link.between(measured)?;
+    let measured = flags.link.apply(measured)?;
     let prediction = measured.predict(&Target { workers, micro_batches, schedule: &schedule, cut: Cut::OfTheRun })?;
     let predicted = Predicted {
         schedule: &name,
@@ -142,7 +143,7 @@ fn text(predicted: &Predicted) -> String {
          peak live      {peak_live:?} micro-batches a worker\n\
          {memory}\
          {layers}\
-         of the run itself the same prediction is {:.1}% off in the step, and {:.4} in the bubble\n",
+         for the run itself, the same prediction is {:.1}% off in the step time, and {:.4} in the bubble\n",
         1e3 * step_seconds,
         100.0 * bubble,
         100.0 * predicted.own_step_error,
@@ -150,7 +151,7 @@ fn text(predicted: &Predicted) -> String {
     )
 }
 
-/// How far a prediction of the run itself is from the run.
+/// The errors of a prediction for the run itself: relative for the step time, absolute for the bubble.
 struct OwnError {
     step: f64,
     bubble: f64,
@@ -174,24 +175,24 @@ pub(crate) fn read(path: &Path) -> Result<RunLog> {
     let log = RunLog::read(BufReader::new(file)).with_context(|| path.display().to_string())?;
     if log.only_asks() {
         eprintln!(
-            "warning: {} has times of asking other hosts, not of what they did; log a run with --synchronise-every 20",
+            "warning: {} has the times of sending requests to other hosts, not of their work; log a run with --synchronise-every 20",
             path.display()
         );
     }
     Ok(log)
 }
 
-/// A schedule by its name, or that of the run with its chunks.
+/// Returns a schedule by its name, or the schedule and chunks of the run, with the name.
 pub(crate) fn schedule(log: &RunLog, name: Option<&str>, chunks: Option<usize>) -> Result<(Box<dyn Schedule>, String)> {
     if let Some(name) = name {
         return Ok((shape::schedule(name, chunks)?, name.to_owned()));
     }
     let (name, own) = (&log.run.schedule, log.plan.stages() / log.plan.workers().max(1));
-    let schedule = shape::schedule(name, chunks.or(Some(own))).context("name a schedule with --schedule")?;
+    let schedule = shape::schedule(name, chunks.or(Some(own))).context("give a schedule with --schedule")?;
     Ok((schedule, name.clone()))
 }
 
-/// The names of each stage's layers.
+/// Returns the names of the layers of each stage.
 pub(crate) fn layers<'a>(log: &'a RunLog, cut: &[Range<usize>]) -> Vec<Vec<&'a str>> {
     let names = |range: &Range<usize>| log.run.layers[range.clone()].iter().map(|layer| layer.name.as_str()).collect();
     cut.iter().map(names).collect()

@@ -1,4 +1,4 @@
-//! `stageline search`: the plan with the least simulated step.
+//! `stageline search`: finds the plan with the shortest simulated step.
 
 use std::path::PathBuf;
 
@@ -10,19 +10,19 @@ use crate::output::write_to;
 use crate::report::{Report, ReportFlags};
 use crate::shape::not_too_large;
 
-/// Finds the plan with the least simulated step among all schedules and automatic ones, within the memory.
+/// Finds the plan with the shortest simulated step within a memory limit, among all schedules and automatically generated plans.
 ///
-/// Schedules with chunks cut every stage in 2, or in up to 4 where they leave the choice. The bound is what no plan with such
-/// placements can beat.
+/// Schedules with chunks split every stage into 2 chunks, or into up to 4 if they leave the choice. The bound is a lower bound on the
+/// step of any plan with the same placement of stages on workers.
 #[derive(Args)]
 pub(crate) struct Flags {
-    /// P: how many stages, one a worker
+    /// Number of stages P, one on each worker
     #[arg(long)]
     stages: usize,
-    /// M: how many micro-batches a step
+    /// Number of micro-batches M in a step
     #[arg(long)]
     micro_batches: usize,
-    /// The plan as PyTorch reads it, a row a worker
+    /// File for the plan as CSV in PyTorch's format, one row for each worker
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! Which schedule, for how many stages and micro-batches.
+//! The flags that choose a plan: a schedule, and the numbers of stages, micro-batches and chunks.
 
 use std::io::Read;
 use std::path::Path;
@@ -7,28 +7,28 @@ use anyhow::{Context, anyhow, ensure};
 use clap::Args;
 use stageline_schedule::{Plan, SCHEDULES, Schedule, schedule_named};
 
-/// A plan of so many pairs of stage and micro-batch takes some ten GB.
+/// The most pairs of stage and micro-batch in a plan, which then takes about 10 GB.
 const MOST_PAIRS: usize = 100_000_000;
 
-/// A schedule with its numbers.
+/// The flags that choose a plan.
 #[derive(Args)]
 pub(crate) struct Shape {
     #[arg(long, default_value = "1f1b", help = names())]
     schedule: String,
-    /// P: how many stages, one a worker
+    /// Number of stages P, one on each worker
     #[arg(long)]
     stages: usize,
-    /// M: how many micro-batches a step
+    /// Number of micro-batches M in a step
     #[arg(long)]
     micro_batches: usize,
-    /// V: in how many chunks every stage is cut, for schedules that leave the choice
+    /// Number of chunks V of every stage, for schedules that leave the choice
     #[arg(long)]
     chunks: Option<usize>,
 }
 
 fn names() -> String {
     let names: Vec<_> = SCHEDULES.iter().map(|schedule| schedule.name()).collect();
-    format!("The schedule: {}", names.join(", "))
+    format!("Schedule: {}", names.join(", "))
 }
 
 impl Shape {
@@ -40,7 +40,7 @@ impl Shape {
     }
 }
 
-/// A schedule by its name, with so many chunks a worker, or its own.
+/// Returns a schedule by its name, with the given number of chunks a worker or its own.
 pub(crate) fn schedule(name: &str, chunks: Option<usize>) -> anyhow::Result<Box<dyn Schedule>> {
     let named = schedule_named(name)?;
     match chunks {
@@ -48,21 +48,21 @@ pub(crate) fn schedule(name: &str, chunks: Option<usize>) -> anyhow::Result<Box<
         Some(chunks) if chunks == named.chunks() => Ok(Box::new(named)),
         Some(chunks) => named.with_chunks(chunks).ok_or_else(|| {
             let own = named.chunks();
-            anyhow!("{name} has {own} chunks a worker, not {chunks}; leave --chunks out")
+            anyhow!("{name} has {own} chunks a worker, not {chunks}; omit --chunks")
         }),
     }
 }
 
-/// Refuses what would not fit into the memory of this machine.
+/// Rejects plans that would not fit into the memory of this machine.
 pub(crate) fn not_too_large(stages: usize, micro_batches: usize) -> anyhow::Result<()> {
     ensure!(
         stages.max(1).saturating_mul(micro_batches.max(1)) <= MOST_PAIRS,
-        "{stages} stages and {micro_batches} micro-batches are more than {MOST_PAIRS} pairs of the two; ask for fewer"
+        "{stages} stages x {micro_batches} micro-batches are more than the limit of {MOST_PAIRS}; ask for fewer"
     );
     Ok(())
 }
 
-/// Reads a plan from a CSV file, or from the standard input where the path is `-`.
+/// Reads a plan from a CSV file, or from the standard input if the path is `-`.
 pub(crate) fn read_plan(path: &Path) -> anyhow::Result<Plan> {
     let csv = if path == "-" {
         let mut csv = String::new();

@@ -1,4 +1,4 @@
-//! `stageline simulate`: what a plan would take.
+//! `stageline simulate`: simulates the step of a plan.
 
 use std::path::PathBuf;
 
@@ -10,23 +10,23 @@ use crate::costs::{CostFlags, MemoryFlags};
 use crate::report::{Report, ReportFlags};
 use crate::shape::{Shape, read_plan};
 
-/// Simulates a schedule, or a plan from a file: its step, bubble, idle time by cause and memory.
+/// Simulates a schedule, or a plan from a file, and prints its step time, bubble, idle time by cause and memory.
 ///
-/// The bound is what no plan with the same placement of stages on workers can beat. The bubble of the total is the idle share of
-/// workers x step; the one by span is the idle share of the longest span from a worker's first compute to its last
-/// (arXiv:2401.10241). Each cause of idle time is what would be gained without it: transfers that take no time, stages
-/// that take the same, optimizer steps that take the same, and a pipeline that needs no filling and draining.
+/// The bound is a lower bound on the step of any plan with the same placement of stages on workers. The bubble of the total is the idle
+/// share of workers x step. The bubble by span is the idle share of the longest span from a worker's first compute to its last
+/// (arXiv:2401.10241). Idle time attributed to a cause is the time that would be saved without it: with free transfers, equal stages,
+/// equal optimizer steps, or without filling and draining.
 #[derive(Args)]
 #[command(override_usage = "stageline simulate [OPTIONS] --stages <P> --micro-batches <M>\n       \
                             stageline simulate [OPTIONS] --plan <FILE>")]
 pub(crate) struct Flags {
     #[command(flatten)]
     shape: Option<Shape>,
-    /// A plan as CSV, as `plan --csv` or PyTorch writes it, instead of a schedule; `-` is the standard input. Costs are then
-    /// those of the stages that its actions name
+    /// Plan as CSV, as written by `plan --csv` or PyTorch, instead of a schedule; `-` reads the standard input. Costs are then those of
+    /// the stages that the actions name
     #[arg(long, value_name = "FILE", conflicts_with = "Shape", required_unless_present = "Shape")]
     plan: Option<PathBuf>,
-    /// How many micro-batches a channel between two stages holds [default: all]
+    /// Number of micro-batches that a channel between two stages holds [default: all]
     #[arg(long)]
     capacity: Option<usize>,
     #[command(flatten)]
@@ -53,7 +53,7 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
         let peak = plan.peak_memory(&memory.stages).into_iter().fold(0.0, f64::max);
         ensure!(
             memory.suffices(plan),
-            "the plan holds {peak} on a worker, and the limit is {}; raise it, or let `search` find another plan",
+            "the plan needs {peak} bytes on a worker, and the limit is {}; raise it, or find another plan with `search`",
             memory.limit
         );
     }

@@ -1,4 +1,4 @@
-//! The command, run as its users run it.
+//! The `stageline` command, run as users run it.
 
 use std::fs;
 use std::io::Write;
@@ -29,7 +29,7 @@ fn error(arguments: &str) -> String {
 const PAPERS_COSTS: &str = "--forward 18.522 --input-grad 18.086 --weight-grad 9.337 --transfer 0.601";
 
 #[test]
-fn a_plan_is_printed_as_a_picture_or_as_csv() {
+fn a_plan_is_printed_as_text_or_as_csv() {
     let picture = "stage 0 F0 F1 .. B0 .. B1\nstage 1 .. F0 B0 F1 B1 ..\n";
     assert_eq!(text("plan --stages 2 --micro-batches 2 --input-grad 0"), picture);
     let csv = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n";
@@ -39,7 +39,7 @@ fn a_plan_is_printed_as_a_picture_or_as_csv() {
 }
 
 #[test]
-fn a_plan_is_drawn() {
+fn a_plan_is_drawn_as_svg() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("plan.svg");
     assert_eq!(text(&format!("plan --schedule zb-v --stages 4 --micro-batches 8 --svg {}", path.display())), "");
@@ -47,9 +47,9 @@ fn a_plan_is_drawn() {
     assert!(svg.starts_with("<svg ") && svg.contains("<title>7W7</title>"), "{svg}");
 }
 
-/// Table of arXiv:2401.10241: P = 8, M = 24.
+/// The paper is arXiv:2401.10241, with P = 8 and M = 24.
 #[test]
-fn the_papers_bubbles_come_out() {
+fn simulated_bubbles_are_those_of_the_zero_bubble_paper() {
     for (schedule, bubble) in [("1f1b", 0.2431), ("zb-h1", 0.1585), ("zb-h2", 0.1083)] {
         let report =
             json(&format!("simulate --schedule {schedule} --stages 8 --micro-batches 24 {PAPERS_COSTS} --json"));
@@ -61,7 +61,7 @@ fn the_papers_bubbles_come_out() {
 #[test]
 fn the_report_of_a_simulation_has_all_its_fields() {
     let report = json("simulate --stages 4 --micro-batches 8 --optimizer 0,2,0,0 --json");
-    // (M+P-1)(F+B) + 2, of which 8 x 3 are busy.
+    // The step takes (M + P - 1) (F + B) + 2 ms, of which 8 x 3 are busy.
     assert_eq!((report["step_ms"].as_f64(), report["span_ms"].as_f64()), (Some(35.0), Some(33.0)));
     let total = (4.0 * 35.0 - (4.0 * 24.0 + 2.0)) / (4.0 * 35.0);
     assert!((report["bubble_total"].as_f64().unwrap() - total).abs() < 1e-9);
@@ -75,17 +75,17 @@ fn the_report_of_a_simulation_has_all_its_fields() {
 }
 
 #[test]
-fn costs_are_one_for_all_or_one_for_each() {
+fn costs_are_given_for_all_stages_or_for_each() {
     let step = |flags: &str| json(&format!("simulate --stages 2 --micro-batches 1 --json {flags}"))["step_ms"].as_f64();
     assert_eq!(step("--forward 2 --input-grad 3 --weight-grad 4"), Some(2.0 * (2.0 + 7.0)));
     assert_eq!(step("--forward 2,3 --backward 5,1 --transfer 0.5,0.25"), Some(2.0 + 0.5 + 3.0 + 1.0 + 0.25 + 5.0));
-    // Chunks share what their stage takes; worker 1 has no transfer between its two.
+    // Chunks share the costs of their stage; worker 1 has no transfer between its two chunks.
     let step = |flags: &str| {
         json(&format!("simulate --schedule zb-v --stages 2 --micro-batches 1 --json {flags}"))["step_ms"].as_f64()
     };
     assert_eq!(step("--forward 2 --input-grad 0 --weight-grad 0 --transfer 1"), Some(4.0 + 4.0));
     assert_eq!(step("--forward 1,2,4,8 --input-grad 0 --weight-grad 0"), Some(15.0));
-    // A link that takes 3 ms for a micro-batch, each way: GPipe waits for it five times there and back.
+    // A link takes 3 ms for a micro-batch in each direction: GPipe waits for five forward and five back.
     let step = |flags: &str| {
         let step = "simulate --schedule gpipe --stages 2 --micro-batches 5 --forward 1 --backward 2 --json";
         json(&format!("{step} {flags}"))["step_ms"].as_f64()
@@ -113,13 +113,13 @@ fn memory_is_reported_and_limits_the_search() {
     let peaks = found["peak_bytes"].as_array().unwrap();
     assert!(peaks.iter().all(|peak| peak.as_f64().unwrap() <= 250.0), "{found}");
     let message = error(&format!("simulate {flags} --memory-limit 300"));
-    assert!(message.contains("the plan holds 400 on a worker, and the limit is 300"), "{message}");
+    assert!(message.contains("the plan needs 400 bytes on a worker, and the limit is 300"), "{message}");
     let message = error(&format!("search {flags} --memory-limit 50"));
     assert!(message.contains("no plan fits into 50 a worker; raise the limit to 100"), "{message}");
 }
 
 #[test]
-fn the_search_writes_the_plan_that_it_found() {
+fn the_search_writes_the_best_plan() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("best.csv");
     let flags = format!("--stages 4 --micro-batches 6 --memory-per-forward 1 --memory-limit 4 {PAPERS_COSTS}");
@@ -127,10 +127,10 @@ fn the_search_writes_the_plan_that_it_found() {
     let step = |report: &Value| report["step_ms"].as_f64().unwrap();
     assert!(found["bound_ms"].as_f64().unwrap() <= step(&found));
     assert!(step(&found) <= step(&json(&format!("simulate --stages 4 --micro-batches 6 {PAPERS_COSTS} --json"))));
-    // It completes at the capacity that is said.
+    // The plan completes at the reported capacity.
     let capacity = found["capacity"].as_u64().unwrap();
     text(&format!("check {} --capacity {capacity}", path.display()));
-    // Read back, its stages are those that its actions name: in a V of 8 each takes half.
+    // In a plan from a file, stages are those that the actions name: in a V of 8 each takes half.
     let workers = fs::read_to_string(&path).unwrap().lines().count();
     assert_eq!((found["schedule"].as_str(), workers), (Some("zb-v"), 4));
     let halves = "--forward 9.261 --input-grad 9.043 --weight-grad 4.6685 --transfer 0.601";
@@ -138,7 +138,7 @@ fn the_search_writes_the_plan_that_it_found() {
 }
 
 #[test]
-fn a_plan_from_elsewhere_is_checked() {
+fn a_plan_from_a_file_is_checked() {
     let directory = tempfile::tempdir().unwrap();
     let write = |name: &str, csv: &str| {
         let path = directory.path().join(name);
@@ -159,7 +159,7 @@ fn a_plan_from_elsewhere_is_checked() {
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_is_no_error() {
+fn a_closed_pipe_is_no_error() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_stageline"));
     let arguments = ["plan", "--stages", "200", "--micro-batches", "300"];
     let mut plan = command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -182,7 +182,7 @@ fn a_plan_is_read_from_the_standard_input() {
 }
 
 #[test]
-fn what_cannot_be_planned_is_said() {
+fn impossible_plans_are_rejected_with_the_reason() {
     assert!(error("plan --schedule 2f2b --stages 2 --micro-batches 2").contains("there is no schedule `2f2b`"));
     assert!(
         error("plan --schedule zb-v --chunks 3 --stages 2 --micro-batches 2").contains("zb-v has 2 chunks a worker")
@@ -198,29 +198,29 @@ fn what_cannot_be_planned_is_said() {
     assert_eq!(text("plan --schedule interleaved --chunks 3 --stages 2 --micro-batches 2 --csv").lines().count(), 2);
 }
 
-/// Two equal stages of a second a forward, three steps.
+/// The log of a run of two equal stages, which take a second for a forward.
 const LOG: &str = r#"{"stageline":"0.1.0","schedule":"1f1b","plan":"0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n","channel_capacity":2,"layers":[{"name":"front","stage":0,"weight":1,"parameters":5},{"name":"back","stage":1,"weight":1,"parameters":5}],"tokens_per_micro_batch":10,"configuration":{"seed":1}}
 {"step":0,"loss":2.0,"weight":20,"tokens_per_s":2,"step_seconds":9.0,"bubble":0.3333,"bubble_ideal":0.3333,"bubble_simulated":0.3333,"learning_rate":0.1,"gradient_norm":1,"clipped":false,"loss_scale":1,"workers":[{"busy":6,"fill":1,"drain":2,"imbalance":0,"transfer":0,"flush":0,"other":0},{"busy":6,"fill":1,"drain":2,"imbalance":0,"transfer":0,"flush":0,"other":0}],"stages":[{"forward":1,"backward":2,"send_activation":0,"send_gradient":0,"flush":0},{"forward":1,"backward":2,"send_activation":0,"send_gradient":0,"flush":0}]}
 {"final":true}
 "#;
 
 #[test]
-fn a_logged_run_is_predicted_advised_about_and_shown() {
+fn predict_advise_and_page_read_the_log_of_a_run() {
     let folder = tempfile::tempdir().unwrap();
     let (log, html) = (folder.path().join("run.jsonl"), folder.path().join("run.html"));
     fs::write(&log, LOG).unwrap();
     let (log, html) = (log.display(), html.display());
 
-    // (M + P - 1) (F + B), and the bubble of (P - 1) / (M + P - 1).
+    // The step takes (M + P - 1) (F + B), and the bubble is (P - 1) / (M + P - 1).
     let predicted = json(&format!("predict --from {log} --micro-batches 8 --json"));
     assert_eq!((predicted["step_seconds"].as_f64(), predicted["own_step_error"].as_f64()), (Some(27.0), Some(0.0)));
     assert!((predicted["bubble"].as_f64().unwrap() - 1.0 / 9.0).abs() < 1e-12);
     assert_eq!(predicted["layers"], serde_json::json!([["front"], ["back"]]));
-    assert!(text(&format!("predict --from {log}")).contains("of the run itself the same prediction is 0.0% off"));
+    assert!(text(&format!("predict --from {log}")).contains("for the run itself, the same prediction is 0.0% off"));
 
     let advice = text(&format!("advise --from {log} --bubble 0.2"));
     assert!(advice.starts_with("M = 4 is the smallest with a bubble of at most 20.0% under 1f1b at P = 2"), "{advice}");
-    assert!(advice.contains("held the run back most: filling and draining the pipeline"), "{advice}");
+    assert!(advice.contains("main cause of idle time: filling and draining the pipeline"), "{advice}");
 
     let unknown = error(&format!("advise --from {log} --bandwidth 1"));
     assert!(unknown.contains("does not say how many bytes cross between stages"), "{unknown}");
@@ -232,10 +232,10 @@ fn a_logged_run_is_predicted_advised_about_and_shown() {
         advice.contains("0 to 1    100.0000    5.000 ms     2000.000       50.000 ms     3000.000 ms  33.7%, fast"),
         "{advice}"
     );
-    assert!(advice.contains("%, fast enough\nnone ") && !advice.contains("too slow"), "{advice}");
+    assert!(advice.contains("%, fast enough\nno links ") && !advice.contains("too slow"), "{advice}");
     let advice = text(&format!("advise --from {crossing} --bandwidth 2"));
-    assert!(advice.contains("too slow for this split") && advice.contains("over them zb-h1 has"), "{advice}");
-    // F, a second on the link, F and B, a second back, and B: then once more F and B on each.
+    assert!(advice.contains("too slow for this split") && advice.contains("over these links zb-h1 has"), "{advice}");
+    // The micro-batch takes F, a second on the link, F and B, a second back, and B.
     let linked = json(&format!("predict --from {crossing} --bandwidth 2 --micro-batches 1 --json"));
     assert_eq!(linked["step_seconds"].as_f64(), Some(1.0 + 1.0 + 3.0 + 1.0 + 2.0));
     assert!(error(&format!("advise --from {crossing} --latency 5")).contains("--bandwidth"));
@@ -247,7 +247,8 @@ fn a_logged_run_is_predicted_advised_about_and_shown() {
     assert!(refused.contains("2 layers cannot be cut into 3 stages"), "{refused}");
 }
 
-/// Four equal stages of a second a forward, two micro-batches, and links as they are given; 4, 1 and 4 GB cross.
+/// Makes the log of a run of four equal stages, which take a second for a forward, with two micro-batches and the given links. The
+/// boundaries carry 4, 1 and 4 GB.
 fn log_of_four(links: &str) -> String {
     let plan = text("plan --stages 4 --micro-batches 2 --csv").replace('\n', "\\n");
     let each = |entry: &dyn Fn(usize) -> String| (0..4).map(entry).collect::<Vec<_>>().join(",");
@@ -268,7 +269,7 @@ fn log_of_four(links: &str) -> String {
 }
 
 #[test]
-fn links_of_a_run_are_weighed_and_hosts_meet_where_the_step_is_least() {
+fn advise_judges_the_links_and_splits_hosts_for_the_shortest_step() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: String| {
         let path = folder.path().join(name);
@@ -276,37 +277,44 @@ fn links_of_a_run_are_weighed_and_hosts_meet_where_the_step_is_least() {
         path.display().to_string()
     };
     let log = write("run.jsonl", log_of_four(r#""links":[null,{"latency":0.25,"bandwidth":1e9},null],"#));
-    // (M + P - 1) (F + B) of which M (F + B) are busy, and what crosses once there and once back.
+    // The step takes (M + P - 1) (F + B), of which M (F + B) are busy, and crosses the link once forward and once back.
     let (without, with) = (100.0 * (1.0 - 6.0 / 15.0), 100.0 * (1.0 - 6.0 / 17.5));
     let verdict = format!("{with:.1}%, too slow for this split: {:.1}% of the stage time\n", with - without);
     let row = "1 to 2      1.0000  250.000 ms     1000.000     2500.000 ms     3000.000 ms  ";
     let advice = text(&format!("advise --from {log}"));
     assert!(
-        advice.contains(&format!("{row}{verdict}{:<77}{verdict}{:<77}{without:.1}%\n", "all of them", "none")),
+        advice.contains(&format!("{row}{verdict}{:<77}{verdict}{:<77}{without:.1}%\n", "all links", "no links")),
         "{advice}"
     );
     let predicted = json(&format!("predict --from {log} --json"));
     assert_eq!(predicted["step_seconds"].as_f64(), Some(17.5));
-    // A link that is given takes the place of the run's.
+    // A given link replaces those of the run.
     let fast = text(&format!("advise --from {log} --bandwidth 1000"));
     assert!(fast.contains("\n0 to 1 ") && fast.contains("\n2 to 3 ") && !fast.contains("too slow"), "{fast}");
 
-    // F, 1.25 s on the link, (F + B) of both micro-batches, 1.25 s back, and B, with two layers a stage.
+    // The step takes F, 1.25 s on the link, (F + B) of both micro-batches, 1.25 s back, and B, with two layers a stage.
     let advice = text(&format!("advise --from {log} --hosts 1,1"));
-    let rows: Vec<_> = advice.lines().skip_while(|line| !line.starts_with("hosts meet behind")).collect();
+    let rows: Vec<_> = advice.lines().skip_while(|line| !line.starts_with("hosts split after")).collect();
     assert_eq!(rows[1], "block 1               1000.000     6000.000 ms  20500.000 ms   41.5%", "{advice}");
     assert!(rows[2].contains(" 4000.000 ") && rows[3].contains(" 4000.000 "), "{advice}");
-    assert_eq!(rows[4..7], ["the best cut for these hosts:", "stage 0: block 0, block 1", "stage 1: block 2, block 3"]);
+    assert_eq!(
+        rows[4..7],
+        ["the best partition over these hosts:", "stage 0: block 0, block 1", "stage 1: block 2, block 3"]
+    );
 
     let same = write("same.jsonl", log_of_four("").replace("4e9", "1e9"));
-    assert!(error(&format!("advise --from {same} --hosts 1,1")).contains("say what joins hosts with --bandwidth"));
+    assert!(
+        error(&format!("advise --from {same} --hosts 1,1")).contains("give the link between hosts with --bandwidth")
+    );
     let advice = text(&format!("advise --from {same} --hosts 1,1 --bandwidth 1 --latency 250"));
     assert!(
-        advice.contains("the same crosses all of these boundaries, so that only balance decides\nthe best"),
+        advice.contains("all of these boundaries carry the same bytes, so only the balance decides\nthe best"),
         "{advice}"
     );
     let advice = text(&format!("advise --from {same} --hosts 2,2 --bandwidth 1"));
-    assert!(advice.contains("there is no other boundary of the run where they could meet"), "{advice}");
+    assert!(advice.contains("the run has no other boundary at which these hosts could split"), "{advice}");
     assert!(error(&format!("advise --from {same} --hosts 4 --bandwidth 1")).contains("hosts of [4] workers"));
-    assert!(error(&format!("advise --from {same} --hosts 4,4 --bandwidth 1")).contains("cannot meet at boundaries"));
+    assert!(
+        error(&format!("advise --from {same} --hosts 4,4 --bandwidth 1")).contains("cannot be separated at boundaries")
+    );
 }

@@ -1,20 +1,20 @@
-//! What a file was when it was taken, and what has become of it.
+//! Detects whether a file has changed, from its metadata alone.
 
 use std::fmt;
 use std::fs::Metadata;
 use std::time::SystemTime;
 
-/// What has become of a file while its corpus was open.
+/// The change of a file while its corpus was open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Change {
-    /// It has another length, now this many bytes.
+    /// The length changed; the field is the new length in bytes.
     Length(u64),
-    /// It has the same length and was written to since, as its modification time or an end too early shows.
+    /// The file was written to, but has the same length: its modification time changed, or a read ended too early.
     Written,
-    /// It was replaced by something that is no file, such as a folder.
+    /// Something that is no file, such as a folder, replaced the file.
     NoFile,
-    /// It was deleted or moved away.
+    /// The file was deleted or moved away.
     Gone,
 }
 
@@ -29,23 +29,23 @@ impl fmt::Display for Change {
     }
 }
 
-/// What tells a file from what becomes of it, without a look at its bytes.
+/// The metadata by which a later change of a file is detected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Stamp {
-    /// In bytes, of the whole file.
+    /// The length of the whole file in bytes.
     pub(crate) length: u64,
-    /// `None` where the file system keeps no such time.
+    /// The modification time; `None` if the file system keeps none.
     modified: Option<SystemTime>,
 }
 
 impl Stamp {
-    pub(crate) fn of(metadata: &Metadata) -> Self {
+    pub(crate) fn new(metadata: &Metadata) -> Self {
         Self { length: metadata.len(), modified: metadata.modified().ok() }
     }
 
-    /// What has become of the file, if it is not what it was.
+    /// Returns the change since the stamp was taken, if there is one.
     pub(crate) fn change(&self, metadata: &Metadata) -> Option<Change> {
-        let now = Self::of(metadata);
+        let now = Self::new(metadata);
         if !metadata.is_file() {
             Some(Change::NoFile)
         } else if now.length != self.length {

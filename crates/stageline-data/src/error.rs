@@ -1,4 +1,4 @@
-//! What can go wrong on the way from a path to a window, and the way out.
+//! The errors of opening, sampling and reading a corpus. Every message ends with the fix.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use crate::change::Change;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CorpusError {
-    /// The path names nothing.
+    /// The path does not exist.
     #[error("{} does not exist; give the path of a text file, or of a folder of them", path.display())]
     PathNotFound {
-        /// What was asked for.
+        /// The requested path.
         path: PathBuf,
     },
     /// There is no byte to read: no file, no file of these extensions, or empty files only.
@@ -23,33 +23,33 @@ pub enum CorpusError {
         if extensions.is_some() { " or other extensions (None takes every file)" } else { "" }
     )]
     NothingToRead {
-        /// What was asked for.
+        /// The requested path.
         path: PathBuf,
-        /// The extensions that were asked for; `None` for any file.
+        /// The requested extensions; `None` for any file.
         extensions: Option<Vec<String>>,
     },
-    /// A text holds less than one window.
+    /// The text is shorter than one window.
     #[error(
         "the text has {text_len} bytes, but a window takes {window}; shorten the window, or read more text (more \
          files, a larger max_bytes or, for validation, a larger validation_fraction)"
     )]
     TextTooShort {
-        /// Length of the text in bytes.
+        /// The length of the text in bytes.
         text_len: u64,
-        /// Length of a window in bytes.
+        /// The length of a window in bytes.
         window: usize,
     },
     /// An option is outside its range.
     #[error("{name} is {value}; it must be {allowed}")]
     OutOfRange {
-        /// Which option.
+        /// The name of the option.
         name: &'static str,
-        /// What it was set to.
+        /// The value of the option.
         value: String,
-        /// What it may be.
+        /// The valid range.
         allowed: &'static str,
     },
-    /// A file is no longer what it was when the corpus was opened.
+    /// A file has changed since the corpus was opened.
     #[error(
         "{} had {had} bytes when the corpus was opened, and {now}; put it back as it was, with its modification time, \
          or open the corpus again; train on a copy if it is still written to",
@@ -58,9 +58,9 @@ pub enum CorpusError {
     Changed {
         /// The file.
         path: PathBuf,
-        /// How many bytes it had.
+        /// The length of the file in bytes when the corpus was opened.
         had: u64,
-        /// What has become of it.
+        /// The change.
         now: Change,
     },
     /// A file or folder cannot be read.
@@ -68,19 +68,19 @@ pub enum CorpusError {
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
 }
 
 impl CorpusError {
-    /// For `map_err`: an I/O error at `path`.
+    /// Makes a [`CorpusError::Io`] for `map_err`.
     pub(crate) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {
         |source| Self::Io { path: path.to_path_buf(), source }
     }
 }
 
-/// The kind of file that was looked for, such as `file with the extension rs or md`.
+/// Returns the requested kind of file, such as `file with the extension rs or md`.
 fn wanted(extensions: Option<&[String]>) -> String {
     match extensions {
         None => "file".into(),
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_sampled_is_said_with_its_numbers() {
+    fn values_out_of_range_are_reported_with_their_limits() {
         assert_eq!(
             CorpusError::TextTooShort { text_len: 64, window: 65 }.to_string(),
             "the text has 64 bytes, but a window takes 65; shorten the window, or read more text (more files, a larger \

@@ -1,27 +1,12 @@
-//! Text on disk to training windows for a byte-level language model.
+//! Text files as training windows for a byte-level language model, in an order that a seed fixes.
 //!
-//! A [`Corpus`] is read, not loaded: opening a folder costs a walk over its names, and bytes come off the disk when a
-//! window is read. A file that changes in between is an error that says how, and no window of something else. Part of
-//! the corpus is held out for validation. A [`Sampler`] says where the windows of a training step start, as a pure
-//! function of a seed and the step, so a run resumes at any step with nothing saved but the
-//! [fingerprint](Corpus::fingerprint) of its text.
+//! A [`Corpus`] stays on disk: opening a folder only walks over its names, and bytes are read when a window asks for
+//! them. If a file changes while the corpus is open, the next read of it is an error that names the change; a window
+//! never returns other text. A part of the corpus is held out for validation.
 //!
-//! # Layout
-//!
-//! In the order in which data flows:
-//!
-//! - `options`: what of a path is read.
-//! - `walk`: a folder becomes the paths of its files.
-//! - `hash`: a seed and a path become two random draws, a rank and a share.
-//! - `take`: files in order of rank, up to the caps on files and bytes.
-//! - `split`: files by their share, or the bytes of a single file, become training and validation.
-//! - `fingerprint`: what both are made of, as a hash.
-//! - `extent`: a stretch of a file, read when it is asked for; `change`: what has become of the file by then.
-//! - [`text`]: one side, as one stream of bytes over extents; counts and entropy.
-//! - [`corpus`]: all of the above behind [`Corpus::open`].
-//! - `key`: a seed and the tag of a purpose become the key of a random stream.
-//! - [`sampler`]: where the windows of a step start.
-//! - [`error`](mod@error): what can go wrong, and the way out.
+//! A [`Sampler`] computes where the windows of a training step start, from a seed and the step alone. A run therefore
+//! resumes at any step without saved sampler state. The [fingerprint](Corpus::fingerprint) of the corpus tells whether
+//! it resumes with the same text.
 //!
 //! ```
 //! use std::path::Path;
@@ -41,25 +26,28 @@
 //! # assert!(batch.iter().all(|&byte| byte != 0));
 //! # Ok::<(), stageline_data::CorpusError>(())
 //! ```
-
-pub mod corpus;
-pub mod error;
-pub mod sampler;
-pub mod text;
+//!
+//! # Modules
+//!
+//! Imports go from the later to the earlier modules.
+//!
+//! - `change`: detects that a file has changed. `error`: the errors of all modules.
+//! - `file_range`: a range of bytes of a file, read on request.
+//! - `text`: file ranges as one stream of bytes.
+//! - `corpus`: a path becomes two texts, one for training and one for validation.
+//! - `key`: the key of a random stream, from a seed and a purpose.
+//! - `sampler`: the windows of a training step. It knows only the length of a text.
 
 mod change;
-mod extent;
-mod fingerprint;
-mod hash;
+mod corpus;
+mod error;
+mod file_range;
 mod key;
-mod options;
-mod split;
-mod take;
-mod walk;
+mod sampler;
+mod text;
 
 pub use change::Change;
-pub use corpus::Corpus;
+pub use corpus::{Corpus, CorpusOptions};
 pub use error::CorpusError;
-pub use options::CorpusOptions;
 pub use sampler::Sampler;
 pub use text::Text;

@@ -1,4 +1,4 @@
-//! Where the windows of a step start.
+//! Chooses the windows of a training step from a seed and the step.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -8,8 +8,8 @@ use crate::key::key;
 
 /// Chooses windows of a text, as a pure function of a seed and a step.
 ///
-/// It holds no state that a step changes: any step can be asked for, in any order, in any process, and a resumed run
-/// sees the windows that an uninterrupted one would have seen.
+/// No step changes the sampler. Steps may be computed in any order and in any process, so a resumed run trains on the
+/// windows that an uninterrupted run would have seen.
 ///
 /// A model that predicts the next byte from a context of C bytes trains on windows of C + 1: the input is all but the
 /// last byte, and the target all but the first.
@@ -21,10 +21,11 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// A sampler of windows of `window` bytes from a text of `text_len` bytes, [`Text::len`](crate::Text::len).
+    /// Makes a sampler of windows of `window` bytes for a text of `text_len` bytes, its [`Text::len`](crate::Text::len).
     ///
     /// # Errors
-    /// [`CorpusError::TextTooShort`] if not one window fits, and [`CorpusError::OutOfRange`] if `window` is 0.
+    /// - [`CorpusError::OutOfRange`] if `window` is 0.
+    /// - [`CorpusError::TextTooShort`] if the text is shorter than a window.
     pub fn new(text_len: u64, window: usize, seed: u64) -> Result<Self, CorpusError> {
         if window == 0 {
             let (value, allowed) = (window.to_string(), "at least 1 byte");
@@ -36,9 +37,10 @@ impl Sampler {
         Ok(Self { text_len, window, seed })
     }
 
-    /// The starts of the `count` windows of `step`: uniform over `0..=text_len - window`, drawn with replacement.
+    /// Returns the offsets in bytes of the `count` windows of `step`.
     ///
-    /// A larger `count` only adds windows at the end: `offsets(step, 8)[..4]` is `offsets(step, 4)`.
+    /// They are uniform over `0..=text_len - window`, and drawn with replacement. A larger `count` only adds windows at the
+    /// end: `offsets(step, 8)[..4]` is `offsets(step, 4)`.
     pub fn offsets(&self, step: u64, count: usize) -> Vec<u64> {
         let mut rng = ChaCha8Rng::from_seed(key(self.seed, "stageline sampler"));
         rng.set_stream(step);
@@ -46,10 +48,11 @@ impl Sampler {
         (0..count).map(|_| scale(rng.next_u64(), starts)).collect()
     }
 
-    /// The starts of `count` windows spread evenly over the text, in ascending order and without overlap.
+    /// Returns the offsets in bytes of `count` windows that are spread evenly over the text, in ascending order and
+    /// without overlap.
     ///
-    /// They are fewer where fewer fit: `text_len / window`, rounded down. They are the same for every seed, so that
-    /// validation losses can be compared.
+    /// If fewer windows fit, it returns `text_len / window` of them, rounded down. The windows are the same for every
+    /// seed, so that validation losses can be compared.
     pub fn evenly(&self, count: usize) -> Vec<u64> {
         let count = (count as u64).min(self.text_len / self.window as u64);
         // Neighbours are text_len / count apart, rounded up or down, which is at least a window.
@@ -58,7 +61,7 @@ impl Sampler {
     }
 }
 
-/// Uniform `bits` to uniform over `0..n`, by the upper half of the product: off by less than `n` in 2^64.
+/// Scales uniform `bits` to `0..n` by the upper half of their product. The bias is less than `n` in 2^64.
 fn scale(bits: u64, n: u64) -> u64 {
     ((u128::from(bits) * u128::from(n)) >> 64) as u64
 }

@@ -1,94 +1,94 @@
-//! One side of a corpus, as one stream of bytes over extents.
+//! File ranges as one stream of bytes, with its byte counts and entropy.
 
 use std::fmt;
 
 use crate::error::CorpusError;
-use crate::extent::Extent;
+use crate::file_range::FileRange;
 
-/// How many bytes a pass over the whole text reads at once.
+/// The bytes that a pass over the whole text reads at once.
 const CHUNK: u64 = 1 << 18;
 
-/// Pieces of files that read as one stream of bytes, joined with nothing in between.
+/// A stream of bytes from one or more files, joined without separators.
 ///
-/// Offsets and lengths are in bytes. Nothing is kept in memory and no file open: each read opens the files it touches,
-/// and compares their lengths and modification times with those at the time when the corpus was opened. Reading is
-/// thread-safe and takes no lock.
+/// Offsets and lengths are in bytes. A text keeps no bytes in memory and no file open: each read opens the files that it
+/// touches, and compares their lengths and modification times with those at the opening of the corpus. Threads may read
+/// at the same time; reading takes no lock.
 pub struct Text {
-    extents: Vec<Extent>,
-    /// Where each extent starts in the stream.
+    ranges: Vec<FileRange>,
+    /// The offset of each range in the stream.
     starts: Vec<u64>,
     len: u64,
 }
 
 impl Text {
-    /// The text of `extents` in this order.
-    pub(crate) fn new(extents: Vec<Extent>) -> Self {
+    /// Joins `ranges` in this order.
+    pub(crate) fn new(ranges: Vec<FileRange>) -> Self {
         let mut len = 0;
-        let start = |extent: &Extent| {
+        let start = |range: &FileRange| {
             let start = len;
-            len += extent.len();
+            len += range.len();
             start
         };
-        let starts = extents.iter().map(start).collect();
-        Self { extents, starts, len }
+        let starts = ranges.iter().map(start).collect();
+        Self { ranges, starts, len }
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether there is no byte to read.
+    /// Whether the text has no byte.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// How many files the text is made of.
+    /// Returns the number of files in the text.
     pub fn files(&self) -> usize {
-        self.extents.len()
+        self.ranges.len()
     }
 
-    /// Fills `buffer` with the bytes from `offset` on, across the borders between files.
+    /// Fills `buffer` with the bytes from `offset` on. A read may span several files.
     ///
     /// # Errors
-    /// - [`CorpusError::Changed`]: a file that it touches is no longer what it was;
-    ///   [`Corpus::open`](crate::Corpus::open) says what is noticed. What `buffer` then holds is not to be used.
-    /// - [`CorpusError::Io`]: a file that it touches cannot be read.
+    /// - [`CorpusError::Changed`] if a file of this read has changed; [`Corpus::open`](crate::Corpus::open) lists the
+    ///   changes that are detected. Do not use the contents of `buffer` then.
+    /// - [`CorpusError::Io`] if a file of this read cannot be read.
     ///
     /// # Panics
-    /// If `offset + buffer.len()` is more than [`Text::len`]; offsets from a [`Sampler`](crate::Sampler) made for this
-    /// length never are.
+    /// Panics if `offset + buffer.len()` is more than [`Text::len`]. Offsets from a [`Sampler`](crate::Sampler) for this
+    /// length never cause this.
     pub fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), CorpusError> {
         let fits = offset.checked_add(buffer.len() as u64).is_some_and(|end| end <= self.len);
         assert!(fits, "{} bytes at offset {offset} are not in a text of {} bytes", buffer.len(), self.len);
         if buffer.is_empty() {
-            return Ok(()); // the text may have no extent at all
+            return Ok(()); // before the subtraction below, because the text may have no range
         }
-        // The first extent starts at 0, so at least one start is at or before the offset.
+        // The first range starts at 0, so at least one start is at or before the offset.
         let mut index = self.starts.partition_point(|&start| start <= offset) - 1;
         let mut skip = offset - self.starts[index];
         let mut rest = buffer;
         while !rest.is_empty() {
-            let extent = &self.extents[index];
-            let here = (extent.len() - skip).min(rest.len() as u64) as usize;
+            let range = &self.ranges[index];
+            let here = (range.len() - skip).min(rest.len() as u64) as usize;
             let (now, later) = rest.split_at_mut(here);
-            extent.read(skip, now)?;
+            range.read(skip, now)?;
             (rest, index, skip) = (later, index + 1, 0);
         }
         Ok(())
     }
 
-    /// How often each byte value occurs, indexed by the value; reads the whole text.
+    /// Counts each byte value; the index is the value. Reads the whole text.
     ///
     /// # Errors
-    /// As [`Text::read`].
+    /// Returns the errors of [`Text::read`].
     pub fn byte_counts(&self) -> Result<[u64; 256], CorpusError> {
         let mut counts = [0; 256];
         let mut buffer = vec![0; CHUNK.min(self.len) as usize];
-        for extent in &self.extents {
-            for skip in (0..extent.len()).step_by(CHUNK as usize) {
-                let chunk = &mut buffer[..CHUNK.min(extent.len() - skip) as usize];
-                extent.read(skip, chunk)?;
+        for range in &self.ranges {
+            for skip in (0..range.len()).step_by(CHUNK as usize) {
+                let chunk = &mut buffer[..CHUNK.min(range.len() - skip) as usize];
+                range.read(skip, chunk)?;
                 for &byte in &*chunk {
                     counts[usize::from(byte)] += 1;
                 }
@@ -97,17 +97,18 @@ impl Text {
         Ok(counts)
     }
 
-    /// The entropy of [`Text::byte_counts`] in bits per byte, 0 to 8; 0 for an empty text. Reads the whole text.
+    /// Returns the entropy of [`Text::byte_counts`] in bits per byte, from 0 to 8; 0 for an empty text. Reads the whole
+    /// text.
     ///
-    /// This is -sum(p log2 p) over the byte values: the loss of the best model that ignores context, so a model that
-    /// does better has learned from context.
+    /// This is -sum(p log2 p) over the byte values, the loss of the best model that ignores context. A model with a lower
+    /// loss has learned from context.
     ///
     /// # Errors
-    /// As [`Text::read`].
+    /// Returns the errors of [`Text::read`].
     pub fn unigram_entropy(&self) -> Result<f64, CorpusError> {
         let counts = self.byte_counts()?;
         let shares = counts.iter().filter(|&&count| count > 0).map(|&count| count as f64 / self.len as f64);
-        // From +0.0, because an empty sum of floats is -0.0.
+        // Starts at +0.0, because an empty `sum` of floats is -0.0.
         Ok(shares.fold(0.0, |bits, p| bits - p * p.log2()))
     }
 }
@@ -125,16 +126,16 @@ mod tests {
     use super::*;
     use crate::change::Stamp;
 
-    /// A text of files with these contents, which are not empty; the folder holds them.
+    /// Creates a folder of files with these contents, which must not be empty, and the text of them.
     fn text(pieces: &[&[u8]]) -> (tempfile::TempDir, Text) {
         let root = tempfile::tempdir().unwrap();
-        let extent = |(i, bytes): (usize, &&[u8])| {
+        let range = |(i, bytes): (usize, &&[u8])| {
             let path = root.path().join(i.to_string());
             fs::write(&path, bytes).unwrap();
-            let stamp = Stamp::of(&fs::metadata(&path).unwrap());
-            Extent { path, bytes: 0..bytes.len() as u64, stamp }
+            let stamp = Stamp::new(&fs::metadata(&path).unwrap());
+            FileRange { path, bytes: 0..bytes.len() as u64, stamp }
         };
-        let text = Text::new(pieces.iter().enumerate().map(extent).collect());
+        let text = Text::new(pieces.iter().enumerate().map(range).collect());
         (root, text)
     }
 

@@ -1,39 +1,24 @@
-//! What a pipeline run tells, for people and for programs. No tensors, no threads, no clock.
+//! Reads the log of a pipeline run, and makes predictions, pages and traces from it.
 //!
-//! # Layout
+//! The log is the only source: this crate computes from its figures, and needs no tensors, threads or clock.
 //!
-//! - [`record`]: the lines of a run's log; [`run_log`] reads one.
-//! - [`trace`]: a run for Perfetto; [`tensorboard`]: for TensorBoard.
-//! - [`chart`]: lines and bars as SVG.
-//! - `measured`: what a run says of its model; [`predict`]: what another plan would give; `network`: over what its workers are joined; [`host_cuts`]: where hosts meet.
-//! - [`mod@run_page`]: a run as a page; `timeline`: a step as a picture.
-//! - [`page`]: one HTML file that needs nothing else.
+//! # Modules
+//!
+//! - [`record`]: the lines of a log, as a program writes them; [`RunLog`] reads them back.
+//! - `predict`: the step time, bubble and memory of another plan ([`Measured`]), and how to spread layers over hosts
+//!   ([`Measured::host_cuts`]).
+//! - `page`: a run as one HTML file ([`run_page()`]), and the charts and tables to build other pages with ([`Page`]).
+//! - `export`: a run for Perfetto ([`Trace`]) and for TensorBoard ([`TensorBoard`]).
+//!
+//! `predict`, `page` and `export` import from `log`, and none of them from another.
 
-pub mod chart;
-mod footprint;
-pub mod host_cuts;
-mod measured;
-mod network;
-pub mod page;
-pub mod predict;
-mod predict_error;
-pub mod record;
-pub mod run_log;
-pub mod run_page;
-pub mod tensorboard;
-mod text;
-mod timeline;
-pub mod trace;
+mod export;
+mod log;
+mod page;
+mod predict;
 
-pub use chart::{Line, LineChart, Scale, Series, StackedBars};
-pub use host_cuts::HostCut;
-pub use measured::Measured;
-pub use network::Hosts;
-pub use page::Page;
-pub use predict::{Crossing, Cut, Prediction, Target};
-pub use predict_error::PredictError;
-pub use record::Link;
-pub use run_log::{Cause, LogError, RunLog};
-pub use run_page::run_page;
-pub use tensorboard::TensorBoard;
-pub use trace::Trace;
+pub use export::{TensorBoard, Trace};
+pub use log::record::{self, Link};
+pub use log::{Cause, LogError, RunLog};
+pub use page::{Line, LineChart, Page, Scale, Series, StackedBars, run_page};
+pub use predict::{Crossing, Cut, HostCut, Hosts, Measured, PredictError, Prediction, Target};

@@ -1,17 +1,17 @@
-//! Cuts between hosts, against closed forms and against all cuts that there are.
+//! Partitions over hosts, against closed forms and brute force.
 
-mod made_up;
+mod synthetic;
 
 use std::ops::Range;
 
 use stageline_report::{HostCut, Hosts, Link, Measured, PredictError, RunLog};
 use stageline_schedule::{Costs, Interleaved, OneFOneB, Schedule, StageCost, ZbV, check, simulate};
 
-use made_up::log;
+use synthetic::log;
 
 const LINK: Link = Link { latency: 0.25, bandwidth: 1e6 };
 
-/// A run of one layer a stage, whose boundaries are crossed by so many MB.
+/// Makes the log of a run with one layer a stage, whose boundaries carry so many MB.
 fn log_of(layers: &[f64], megabytes: &[f64]) -> RunLog {
     let mut log = log(layers, layers.len(), 4, 0.0);
     for step in &mut log.steps {
@@ -32,10 +32,10 @@ fn refused(log: &RunLog, hosts: &[usize], schedule: &dyn Schedule) -> PredictErr
     Measured::of(log).unwrap().host_cuts(&hosts, LINK, schedule, 4).unwrap_err()
 }
 
-/// One micro-batch goes down and comes back, so that wherever hosts meet it takes the same but for what crosses there, and for the
-/// longest flush: of two stages that of the dearer one.
+/// With one micro-batch, all partitions compute for the same time. They differ in the transfers and in the longest flush, which is that
+/// of the larger stage.
 #[test]
-fn one_micro_batch_crosses_where_activations_are_smallest() {
+fn with_one_micro_batch_hosts_split_where_activations_are_smallest() {
     let megabytes = [5.0, 4.0, 0.5, 4.0, 5.0];
     let found = cuts(&log_of(&[1.0; 6], &megabytes), &[1, 1], &OneFOneB, 1);
     let mut expected: Vec<_> = (0..5)
@@ -53,9 +53,9 @@ fn one_micro_batch_crosses_where_activations_are_smallest() {
     }
 }
 
-/// With many micro-batches the slowest worker decides, unless what crosses takes longer than it computes.
+/// With many micro-batches the slowest worker decides, unless a transfer takes longer than it computes.
 #[test]
-fn balance_decides_until_the_link_does() {
+fn balance_decides_unless_the_link_is_slower_than_the_workers() {
     let evenly = |megabytes: f64| {
         let crossing = [0.25, 0.25, megabytes, 0.25, 0.25];
         cuts(&log_of(&[1.0; 6], &crossing), &[1, 1], &OneFOneB, 64)[0].clone()
@@ -65,7 +65,7 @@ fn balance_decides_until_the_link_does() {
     assert_eq!((evenly(40.0).bytes, evenly(40.0).slowest), (vec![0.25e6], 12.0));
 }
 
-/// Every cut of `layers` into `stages`, by the ends of its stages, in the order of these.
+/// Returns every partition of `layers` into `stages` by the ends of its stages, in their order.
 fn all_cuts(layers: usize, stages: usize) -> Vec<Vec<usize>> {
     if stages == 1 {
         return vec![vec![layers]];
@@ -79,7 +79,8 @@ fn all_cuts(layers: usize, stages: usize) -> Vec<Vec<usize>> {
     cuts
 }
 
-/// Among all cuts at whose meetings of hosts the run had a boundary, the most even on each host, simulated.
+/// Tries all partitions that separate hosts at boundaries of the run, and returns the simulated step of the most even one for each choice
+/// of boundaries.
 fn by_brute_force(layers: &[f64], log: &RunLog, hosts: &[usize], micro_batches: usize) -> Vec<(Vec<usize>, f64)> {
     let stages: usize = hosts.iter().sum();
     let firsts: Vec<usize> = hosts.iter().scan(0, |next, host| Some(std::mem::replace(next, *next + host))).collect();
@@ -88,7 +89,7 @@ fn by_brute_force(layers: &[f64], log: &RunLog, hosts: &[usize], micro_batches: 
         (0..stages).map(|stage| if stage == 0 { 0 } else { ends[stage - 1] }..ends[stage]).collect()
     };
     let forward = |range: &Range<usize>| layers[range.clone()].iter().sum::<f64>();
-    // What the dearest stage of each host takes.
+    // The longest forward on each host.
     let dearest = |ends: &[usize]| -> Vec<f64> {
         let ranges = ranges(ends);
         let of_host = |(first, workers): (&usize, &usize)| {
@@ -121,7 +122,7 @@ fn by_brute_force(layers: &[f64], log: &RunLog, hosts: &[usize], micro_batches: 
             (costs[first - 1].send_activation, costs[*first].send_gradient) = (LINK.latency, LINK.latency);
             links[first - 1] = bytes(*behind) / LINK.bandwidth;
         }
-        // Layers of a stage have the same number of parameters, and so of its flush.
+        // The layers of a stage have the same number of parameters, so equal shares of its flush.
         let of_layer = |layer: usize| {
             let siblings = layer / per_stage * per_stage;
             0.5 * forward(&(siblings..siblings + per_stage)) / per_stage as f64
@@ -134,9 +135,9 @@ fn by_brute_force(layers: &[f64], log: &RunLog, hosts: &[usize], micro_batches: 
     best.into_iter().map(step).collect()
 }
 
-/// Layers and bytes of no pattern, on two hosts and on three, with a layer or two for each stage of the run.
+/// Layers and bytes are pseudo-random, on two and three hosts, with one or two layers for each stage of the run.
 #[test]
-fn all_cuts_between_hosts_are_found_and_the_best_is_first() {
+fn all_partitions_over_hosts_are_found_and_the_best_is_first() {
     let mut state = 1_u64;
     let mut number = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -162,29 +163,29 @@ fn all_cuts_between_hosts_are_found_and_the_best_is_first() {
     }
 }
 
-/// Chunks go from host to host more than once: every way to choose three of seven boundaries, where each group has two stages.
+/// With two chunks the stages change host three times, and each group has two stages.
 #[test]
-fn hosts_of_schedules_with_chunks_meet_at_several_boundaries() {
+fn schedules_with_chunks_have_several_boundaries_between_hosts() {
     let log = log(&[1.0; 8], 8, 4, 0.0);
     let found = cuts(&log, &[2, 2], &Interleaved { chunks: 2 }, 4);
     assert_eq!(found.iter().map(|cut| cut.behind.clone()).collect::<Vec<_>>(), [[1, 3, 5]]);
     assert_eq!(found[0].bytes, [2e6, 4e6, 6e6]);
-    // In a V, the second host has the turn: four of eight stages in the middle.
+    // In a V, the second host has the four middle stages of eight.
     let found = cuts(&log, &[2, 2], &ZbV, 8);
     assert_eq!(found.iter().map(|cut| cut.behind.clone()).collect::<Vec<_>>(), [[1, 5]]);
 }
 
 #[test]
-fn hosts_that_cannot_meet_are_refused() {
+fn hosts_without_enough_layers_or_with_too_many_choices_are_rejected() {
     let log_of_four = log(&[1.0; 4], 4, 4, 0.0);
     let none = refused(&log_of_four, &[4, 1], &OneFOneB);
-    assert!(none.to_string().contains("hosts of [4, 1] workers cannot meet"), "{none}");
+    assert!(none.to_string().contains("hosts of [4, 1] workers cannot be separated"), "{none}");
     let none = refused(&log(&[1.0; 4], 1, 4, 0.0), &[1, 1], &OneFOneB);
     assert!(matches!(none, PredictError::NoHostCut { stages: 1, layers: 4, .. }), "{none}");
-    // 31 choose 5 and more.
+    // There are 31 choose 5 choices.
     let many = refused(&log(&[1.0; 32], 32, 4, 0.0), &[1; 6], &OneFOneB);
     assert!(matches!(many, PredictError::HostCuts { boundaries: 31, meetings: 5, .. }), "{many}");
-    // The same with as many meetings as boundaries is one choice.
+    // With as many boundaries between hosts as in the run, there is one choice.
     assert_eq!(cuts(&log_of_four, &[1; 4], &OneFOneB, 4).len(), 1);
     let mut unknown = log_of_four;
     unknown.steps.iter_mut().flat_map(|step| &mut step.stages).for_each(|stage| stage.output_bytes = None);

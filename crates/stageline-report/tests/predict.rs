@@ -1,6 +1,6 @@
-//! Predictions from runs that are made up, of which everything is known.
+//! Predictions from synthetic runs, against closed forms.
 
-mod made_up;
+mod synthetic;
 
 use std::ops::Range;
 
@@ -10,22 +10,22 @@ use stageline_report::{
 };
 use stageline_schedule::{GPipe, Interleaved, OneFOneB, Schedule, ZbH1, ZbV};
 
-use made_up::log;
+use synthetic::log;
 
-/// One micro-batch goes down and comes back: every boundary costs its latency twice, and what its bytes take.
+/// One micro-batch crosses every boundary forward and back, so a link costs its latency and transfer time twice.
 #[test]
-fn links_cost_their_latency_and_what_crosses_them() {
+fn a_link_costs_its_latency_and_transfer_time() {
     let one = |workers| Target { workers, micro_batches: 1, schedule: &OneFOneB, cut: Cut::OfTheRun };
     let link = Link { latency: 0.25, bandwidth: 1e6 };
     let measured = Measured::of(&log(&[1.0; 12], 4, 4, 0.0)).unwrap();
     let (plain, linked) = (measured.clone(), measured.over(link).unwrap());
     assert_eq!((plain.slowest_link(), linked.slowest_link()), (None, Some(link)));
     let step = |measured: &Measured, workers| measured.predict(&one(workers)).unwrap().step;
-    // 1, 2 and 3 MB.
+    // The boundaries carry 1, 2 and 3 MB.
     assert!((step(&linked, 4) - step(&plain, 4) - 2.0 * (3.0 * 0.25 + 1.0 + 2.0 + 3.0)).abs() < 1e-9);
-    // Where the run had its second boundary.
+    // The split point is the second boundary of the run.
     assert!((step(&linked, 2) - step(&plain, 2) - 2.0 * (0.25 + 2.0)).abs() < 1e-9);
-    // Where it had none: the mean.
+    // The run had no boundary at the split points, so the mean is assumed.
     assert!((step(&linked, 3) - step(&plain, 3) - 2.0 * (2.0 * 0.25 + 2.0 * 2.0)).abs() < 1e-9);
     let alone = Measured::of(&log(&[1.0; 4], 1, 4, 0.0)).unwrap().over(link).unwrap();
     assert!(alone.predict(&one(1)).is_ok());
@@ -33,16 +33,16 @@ fn links_cost_their_latency_and_what_crosses_them() {
     assert!(matches!(unknown, PredictError::Bytes), "{unknown}");
 }
 
-/// A run on two hosts of two workers each, over this link.
+/// Makes the log of a run on two hosts of two workers each, over this link.
 fn log_of_two_hosts(link: Link) -> RunLog {
     let mut log = log(&[1.0; 12], 4, 4, 0.0);
     log.run.links = vec![None, Some(link), None];
     log
 }
 
-/// As above, where only the second of three boundaries has a link.
+/// Only the second of three boundaries has a link.
 #[test]
-fn links_of_the_run_join_the_same_workers_again() {
+fn links_of_the_run_connect_the_same_workers_in_a_prediction() {
     let link = Link { latency: 0.25, bandwidth: 1e6 };
     let measured = Measured::of(&log_of_two_hosts(link)).unwrap();
     let predict = |measured: &Measured, workers, schedule: &dyn Schedule| {
@@ -52,24 +52,24 @@ fn links_of_the_run_join_the_same_workers_again() {
         let plain = predict(&measured.clone().without_links(), workers, schedule).unwrap();
         predict(&measured, workers, schedule).unwrap().step - plain.step
     };
-    // 2 MB there, and as many back.
+    // The link carries 2 MB forward and 2 MB back.
     assert!((more(4, &OneFOneB) - 2.0 * (0.25 + 2.0)).abs() < 1e-9);
     // The first two workers of the run are on one host.
     assert_eq!(more(2, &OneFOneB), 0.0);
-    // In a V, workers 1 and 2 hand each other both chunks: once where the run had a boundary, and once the mean, both 2 MB.
+    // In a V, workers 1 and 2 exchange tensors of both chunks: at a boundary of the run, and at one of mean size, both 2 MB.
     assert!((more(4, &ZbV) - 4.0 * (0.25 + 2.0)).abs() < 1e-9);
     let chunks = Target { workers: 4, micro_batches: 4, schedule: &Interleaved { chunks: 2 }, cut: Cut::Balanced };
     let unlinked = measured.predict(&chunks).unwrap_err();
     assert!(matches!(unlinked, PredictError::Unlinked { from: 3, to: 0 }), "{unlinked}");
     let unlinked = predict(&measured, 6, &OneFOneB).unwrap_err();
     assert!(matches!(unlinked, PredictError::Unlinked { from: 3, to: 4 }), "{unlinked}");
-    // What is given instead joins any workers.
+    // A given link connects any workers.
     assert!(predict(&measured.over(link).unwrap(), 6, &OneFOneB).is_ok());
 }
 
-/// A send that waited for what crossed is not counted again; what it took besides is, at every boundary.
+/// The transfer time in a send of the log is not counted again; the rest of the send is counted at every boundary.
 #[test]
-fn what_crosses_links_counts_once() {
+fn transfer_time_is_counted_once() {
     let link = Link { latency: 0.25, bandwidth: 1e6 };
     let target = Target { workers: 4, micro_batches: 1, schedule: &OneFOneB, cut: Cut::OfTheRun };
     let step = |log: &RunLog| Measured::of(log).unwrap().predict(&target).unwrap().step;
@@ -81,20 +81,20 @@ fn what_crosses_links_counts_once() {
         }
         assert!((step(&log) - without_sends - 6.0 * handing_over).abs() < 1e-9, "{send}: {}", step(&log));
     }
-    // Where there was no link, a send took its worker all that it took.
+    // Without a link, the whole send occupies its worker.
     log.run.links.clear();
     assert!((step(&log) - (without_sends - 2.0 * 2.25) - 6.0 * 2.375).abs() < 1e-9, "{}", step(&log));
 }
 
-/// For one micro-batch, every boundary adds what its activation and gradient take.
+/// With one micro-batch, every boundary adds the transfer time of its activation and gradient.
 #[test]
-fn each_link_is_weighed_by_itself() {
+fn crossings_give_the_bubble_of_each_link_alone() {
     let link = |seconds| Link { latency: seconds, bandwidth: 1e6 };
     let mut log = log(&[1.0; 12], 4, 4, 0.0);
     log.run.links = vec![Some(link(0.5)), None, Some(link(0.25))];
     let measured = Measured::of(&log).unwrap();
     let target = Target { workers: 4, micro_batches: 1, schedule: &OneFOneB, cut: Cut::OfTheRun };
-    // A forward takes 3 s a stage, and the flush half of it.
+    // A forward takes 3 s a stage, and the flush half of that.
     let bubble = |crossings: f64| 1.0 - (4.0 * 9.0 + 4.0 * 1.5) / (4.0 * (4.0 * 9.0 + 1.5 + crossings));
     let crossings = measured.crossings(&target).unwrap();
     assert_eq!(crossings.iter().map(|(crossing, _)| crossing.stage).collect::<Vec<_>>(), [0, 2]);
@@ -109,7 +109,7 @@ fn each_link_is_weighed_by_itself() {
 }
 
 #[test]
-fn links_are_written_and_read_and_old_logs_have_none() {
+fn links_survive_a_round_trip_and_logs_without_links_are_read() {
     let log = log_of_two_hosts(Link { latency: 3e-4, bandwidth: 1.25e8 });
     let text = serde_json::to_string(&Line::Run(Box::new(log.run.clone()))).unwrap();
     assert!(text.contains(r#""links":[null,{"latency":0.0003,"bandwidth":125000000.0},null]"#), "{text}");
@@ -122,7 +122,7 @@ fn links_are_written_and_read_and_old_logs_have_none() {
 }
 
 #[test]
-fn links_of_which_no_times_can_be_made_are_refused() {
+fn invalid_links_are_rejected() {
     for (latency, bandwidth) in [(0.0, 0.0), (-1.0, 1e9), (f64::NAN, 1e9), (0.0, f64::INFINITY)] {
         let link = Link { latency, bandwidth };
         let error = Measured::of(&log_of_two_hosts(link)).unwrap_err();
@@ -137,9 +137,9 @@ fn links_of_which_no_times_can_be_made_are_refused() {
     assert!(matches!(Measured::of(&log), Err(PredictError::Links { links: 2, boundaries: 3 })));
 }
 
-/// With equal layers, the closed form of 1F1B and GPipe: (M + P - 1) (F + B), and then the flush.
+/// With equal stages a step of 1F1B or GPipe takes (M + P - 1) (F + B), plus the flush.
 #[test]
-fn equal_stages_take_the_closed_form() {
+fn equal_stages_match_the_closed_form() {
     let measured = Measured::of(&log(&[1.0; 8], 2, 4, 0.0)).unwrap();
     for (workers, micro_batches) in [(1, 1), (2, 4), (4, 16), (8, 32)] {
         for schedule in [&OneFOneB as &dyn Schedule, &GPipe] {
@@ -163,9 +163,9 @@ fn equal_stages_take_the_closed_form() {
     assert!(split.step < whole.step && split.bubble < whole.bubble);
 }
 
-/// The log has the first one's workers, and everyone's tokens.
+/// A log has the workers of the first replica.
 #[test]
-fn replicas_multiply_tokens_and_nothing_else() {
+fn replicas_multiply_the_throughput_and_nothing_else() {
     let mut log = log(&[1.0; 8], 2, 4, 0.0);
     let target = Target { workers: 2, micro_batches: 4, schedule: &OneFOneB, cut: Cut::Balanced };
     let predict = |log: &RunLog| Measured::of(log).unwrap().predict(&target).unwrap();
@@ -176,13 +176,14 @@ fn replicas_multiply_tokens_and_nothing_else() {
     let line = serde_json::to_string(&log.run).unwrap();
     assert!(line.contains(r#""replicas":2"#) && serde_json::from_str::<Run>(&line).unwrap() == log.run);
     assert_eq!(predict(&log), Prediction { tokens_per_s: 2.0 * alone.tokens_per_s, ..alone });
-    let said = "2 replicas share every batch";
-    assert!(!page.contains(said) && run_page(&log).contains(said));
+    let sentence = "2 replicas share every batch";
+    assert!(!page.contains(sentence) && run_page(&log).contains(sentence));
 }
 
-/// Of a parameter 4 bytes of gradient and 12 of the rest; of every live micro-batch 1000 bytes a layer; and 500.
+/// A layer has one parameter, with 4 bytes of gradient and 12 of other states, and 1000 bytes for each live micro-batch. Each worker has
+/// 500 bytes more.
 #[test]
-fn memory_is_what_layers_and_live_micro_batches_hold() {
+fn peak_memory_is_the_sum_over_layers_and_live_micro_batches() {
     let log = log(&[1.0; 8], 2, 4, 0.0);
     let peaks = |workers: usize, micro_batches, schedule: &dyn Schedule| {
         let target = Target { workers, micro_batches, schedule, cut: Cut::Balanced };
@@ -199,9 +200,8 @@ fn memory_is_what_layers_and_live_micro_batches_hold() {
     assert_eq!(Measured::of(&uncounted).unwrap().predict(&target).unwrap().peak_bytes, None);
 }
 
-/// What the runtime adds grows with the number of actions.
 #[test]
-fn what_a_runtime_adds_is_added() {
+fn the_overhead_of_the_runtime_grows_with_the_number_of_actions() {
     let (without, with) = (log(&[1.0; 4], 2, 4, 0.0), log(&[1.0; 4], 2, 4, 0.8));
     let step = |log: &RunLog, micro_batches| {
         let target = Target { workers: 2, micro_batches, schedule: &OneFOneB, cut: Cut::Balanced };
@@ -211,9 +211,9 @@ fn what_a_runtime_adds_is_added() {
     assert!((step(&with, 16) - step(&without, 16) - 3.2).abs() < 1e-9);
 }
 
-/// Unequal layers are cut anew: the dearest stage is as cheap as contiguous layers allow.
+/// The longest stage is as short as contiguous layers allow.
 #[test]
-fn layers_are_cut_as_evenly_as_they_go() {
+fn unequal_layers_are_balanced() {
     let measured = Measured::of(&log(&[4.0, 1.0, 1.0, 1.0, 1.0, 4.0], 2, 4, 0.0)).unwrap();
     let cut = |workers| {
         measured.predict(&Target { workers, micro_batches: 4, schedule: &OneFOneB, cut: Cut::Balanced }).unwrap().cut
@@ -226,15 +226,15 @@ fn layers_are_cut_as_evenly_as_they_go() {
     assert_eq!(error.to_string(), "6 layers cannot be cut into 7 stages; ask for 1 to 6 stages");
 }
 
-/// A run that is cut unevenly is predicted as it was, and the balanced cut is another.
+/// The partition of the run is uneven, so it differs from the balanced one.
 #[test]
-fn the_run_itself_is_predicted_with_its_own_cut() {
+fn the_run_itself_is_predicted_with_its_own_partition() {
     let log = log(&[3.0, 3.0, 1.0, 1.0], 2, 4, 0.0);
     let predict = |cut, micro_batches| {
         let target = Target { workers: 2, micro_batches, schedule: &log.plan, cut };
         Measured::of(&log).unwrap().predict(&target)
     };
-    // The dearer stage, which is the first, is never idle: 4 x (6 + 12), and its flush.
+    // The longer stage, which is the first, is never idle: 4 x (6 + 12), and its flush.
     let own = predict(Cut::OfTheRun, 4).unwrap();
     assert_eq!(own.cut, [0..2, 2..4]);
     assert!((own.step - (4.0 * 18.0 + 3.0)).abs() < 1e-9, "{}", own.step);
@@ -244,7 +244,7 @@ fn the_run_itself_is_predicted_with_its_own_cut() {
     for none in [&[0..2, 1..4][..], &[0..2, 2..3], &[0..0, 0..4], &[0..1, 1..2, 2..4]] {
         assert!(matches!(given(none), Err(PredictError::Cut { layers: 4, stages: 2, .. })), "{none:?}");
     }
-    // The plan itself is of its own shape only.
+    // A plan as a schedule has only its own M.
     assert!(matches!(predict(Cut::OfTheRun, 8), Err(PredictError::Schedule(_))));
 }
 
@@ -259,7 +259,7 @@ fn the_least_m_for_a_bubble_is_found() {
 }
 
 #[test]
-fn what_held_a_run_back_is_named() {
+fn the_main_cause_of_idle_time_is_the_one_with_the_largest_share() {
     for (other, expected, share) in [(0.0, Cause::Imbalance, 0.1), (0.3, Cause::Other, 0.3)] {
         let (cause, found) = log(&[1.0; 2], 2, 4, other).main_cause().unwrap();
         assert!(cause == expected && (found - share).abs() < 1e-12, "{cause:?}: {found}");
@@ -267,24 +267,23 @@ fn what_held_a_run_back_is_named() {
     assert_eq!(log(&[1.0; 2], 2, 4, 0.3).typical(), Some((1.0, 0.25)));
 }
 
-/// Times are those of the steps that waited for their devices, and throughput that of the others.
 #[test]
-fn synchronised_steps_are_for_times_and_the_others_for_throughput() {
+fn times_come_from_synchronised_steps_and_throughput_from_the_others() {
     let mut log = log(&[1.0; 2], 2, 4, 0.0);
     assert_eq!(log.throughput(), Some(1.0));
     let synchronised = &mut log.steps[4];
     (synchronised.synchronised, synchronised.step_seconds, synchronised.tokens_per_s) = (true, 2.0, 0.5);
     assert_eq!((log.typical(), log.throughput()), (Some((2.0, 0.25)), Some(1.0)));
-    assert!(run_page(&log).contains("1 tokens a second in the others"));
+    assert!(run_page(&log).contains("1 tokens a second in the other steps"));
 }
 
 #[test]
-fn logs_that_are_none_are_refused_with_the_line() {
+fn unreadable_logs_are_rejected_with_the_line() {
     let error = RunLog::read("{\"a\":1}\n".as_bytes()).unwrap_err();
     assert!(matches!(error, LogError::NoRun), "{error}");
     let error = RunLog::read("{\n{}\n".as_bytes()).unwrap_err();
     assert!(matches!(error, LogError::Line { line: 1, .. }), "{error}");
-    // A last line that a crash cut short is no harm.
+    // A last line that a crash cut short is skipped.
     let mut cut_short = log(&[1.0; 2], 2, 2, 0.0);
     let text = serde_json::to_string(&Line::Run(Box::new(cut_short.run.clone()))).unwrap() + "\n{\"step\":1,\"lo";
     let read = RunLog::read(text.as_bytes()).unwrap();
@@ -295,7 +294,7 @@ fn logs_that_are_none_are_refused_with_the_line() {
 }
 
 #[test]
-fn a_page_of_a_run_without_steps_is_a_page() {
+fn a_run_without_steps_has_a_page() {
     let mut empty = log(&[1.0; 2], 2, 2, 0.0);
     empty.steps.clear();
     assert!(run_page(&empty).contains("Loss: nothing was measured"));

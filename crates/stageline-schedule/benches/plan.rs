@@ -1,4 +1,4 @@
-//! What it takes to write, check and simulate large plans: linear in the number of actions.
+//! Measures the time to generate, check and simulate large plans, which is linear in the number of actions.
 //!
 //! ```text
 //! cargo bench --bench plan
@@ -13,19 +13,19 @@ use stageline_schedule::{Costs, check, schedule_named, simulate};
 /// Times plans of P stages and more and more micro-batches.
 #[derive(Parser)]
 struct Flags {
-    /// P
+    /// The number of stages, P
     #[arg(long, default_value_t = 1024)]
     stages: usize,
-    /// The greatest M; an eighth, a quarter and a half of it come first
+    /// The largest M; an eighth, a quarter and a half of it are measured first
     #[arg(long, default_value_t = 8192)]
     micro_batches: usize,
-    /// The schedule
+    /// The schedule by name
     #[arg(long, default_value = "1f1b")]
     schedule: String,
-    /// How many micro-batches a channel holds; all, where none is given
+    /// The channel capacity in micro-batches; M if unset
     #[arg(long)]
     capacity: Option<usize>,
-    /// What `cargo bench` passes
+    /// Ignored; `cargo bench` passes it
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -61,7 +61,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What a call gives, and how many seconds it took.
+/// Returns the result of a call and its time in seconds.
 fn timed<T>(run: impl FnOnce() -> T) -> (T, f64) {
     let start = Instant::now();
     let result = run();

@@ -1,38 +1,41 @@
-//! What computes and transfers take.
+//! Costs: the time of every compute, transfer and optimizer step of a plan.
+//!
+//! The input is measured or assumed times, in any one unit. The output is [`Costs`], which `check` replays a plan with
+//! and `simulate` and `search` evaluate. This module must not depend on a particular plan: it answers for any stage and
+//! micro-batch that it has costs for.
 
-use crate::action::{Action, Compute};
-use crate::lower::{Carried, Transfer};
+use crate::plan::{Action, Carried, Compute, Transfer};
 
-/// What one stage takes for one micro-batch, in any one unit of time.
+/// The times of one stage for one micro-batch, in any one unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StageCost {
-    /// F: the forward.
+    /// F: the time of the forward.
     pub forward: f64,
-    /// I: the input-gradient half of the backward.
+    /// I: the time of the input-gradient half of the backward.
     pub input_gradient: f64,
-    /// W: the weight-gradient half of the backward.
+    /// W: the time of the weight-gradient half of the backward.
     pub weight_gradient: f64,
-    /// B: the whole backward. The gradient leaves at its end.
+    /// B: the time of the whole backward. The gradient is sent at its end.
     pub backward: f64,
-    /// From the send of the stage's output to the moment the next stage can take it. It occupies neither worker.
+    /// The latency from the send of the stage's output until the next stage can receive it. Both workers stay free.
     pub send_activation: f64,
-    /// From the send of the gradient of the stage's input to the moment the stage before can take it.
+    /// The latency from the send of the input's gradient until the previous stage can receive it.
     pub send_gradient: f64,
 }
 
 impl StageCost {
-    /// A whole backward is the sum of its halves, and transfers are free.
+    /// Makes costs with free transfers, where the whole backward is the sum of its halves.
     pub const fn new(forward: f64, input_gradient: f64, weight_gradient: f64) -> Self {
         let backward = input_gradient + weight_gradient;
         Self { forward, input_gradient, weight_gradient, backward, send_activation: 0.0, send_gradient: 0.0 }
     }
 
-    /// With transfers that take `latency`, in both directions.
+    /// Sets the latency of transfers in both directions.
     pub const fn with_latency(self, latency: f64) -> Self {
         Self { send_activation: latency, send_gradient: latency, ..self }
     }
 
-    /// The latency of transfers, where it is the same in both directions.
+    /// Returns the latency of transfers, if it is the same in both directions.
     pub(crate) fn latency(&self) -> Option<f64> {
         (self.send_activation == self.send_gradient).then_some(self.send_activation)
     }
@@ -42,7 +45,7 @@ impl StageCost {
         [forward, input_gradient, weight_gradient, backward, send_activation, send_gradient]
     }
 
-    /// One of `parts` equal parts of the stage, which sends as much as the whole.
+    /// Returns the costs of one of `parts` equal parts of the stage. A part sends as much as the whole stage.
     fn part(self, parts: f64) -> Self {
         Self {
             forward: self.forward / parts,
@@ -54,42 +57,43 @@ impl StageCost {
     }
 }
 
-/// How transfers share the devices.
+/// The rule by which transfers share the devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transfers {
-    /// Any number at once: only their latency counts.
+    /// Any number of transfers overlap; each takes its own latency.
     #[default]
     Asynchronous,
-    /// One communication stream a worker: a transfer occupies its sender's and its receiver's for as long as it takes, and
-    /// those that want the same stream take turns, first come, first served.
+    /// Each worker has one communication stream. A transfer occupies the streams of its sender and its receiver, and
+    /// transfers on the same stream follow each other, first come, first served.
     Serialised,
 }
 
-/// What everything in a plan takes, in any one unit of time. Transfers between stages of one worker are free.
+/// The times of all computes, transfers and optimizer steps of a plan, in any one unit. Transfers between stages of one
+/// worker are free.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Costs {
-    /// Each stage's micro-batches; the last entry holds for all further ones.
+    /// The costs of each stage's micro-batches; the last entry applies to all further micro-batches.
     stages: Vec<Vec<StageCost>>,
-    /// Each stage's optimizer step.
+    /// The time of each stage's optimizer step.
     optimizer: Vec<f64>,
-    /// How long a transfer occupies the link between each stage and the next.
+    /// The time for which a transfer occupies the link between each stage and the next.
     links: Vec<f64>,
     transfers: Transfers,
 }
 
 impl Costs {
-    /// Each stage's own costs, the same for all its micro-batches.
+    /// Makes costs by stage, the same for all micro-batches of a stage.
     pub fn by_stage(stages: Vec<StageCost>) -> Self {
         Self::by_micro_batch(stages.into_iter().map(|cost| vec![cost]).collect())
     }
 
-    /// Each stage's own costs for each micro-batch. The last entry of a stage holds for all its further micro-batches.
+    /// Makes costs by stage and micro-batch. The last entry of a stage applies to all its further micro-batches.
     ///
     /// # Panics
-    /// If a stage has no entry, or one that is negative or not finite.
+    /// Panics if a stage has no entry, or a cost is negative or not finite.
     pub fn by_micro_batch(stages: Vec<Vec<StageCost>>) -> Self {
         if let Some(stage) = stages.iter().position(Vec::is_empty) {
-            panic!("stage {stage} has no costs; give at least those of one micro-batch");
+            panic!("stage {stage} has no costs; give the costs of at least one micro-batch");
         }
         let amount = |amount: f64| amount.is_finite() && amount >= 0.0;
         if let Some(cost) = stages.iter().flatten().find(|cost| !cost.amounts().into_iter().all(amount)) {
@@ -99,74 +103,79 @@ impl Costs {
         Self { optimizer, links, stages, transfers: Transfers::default() }
     }
 
-    /// The same for all stages.
+    /// Makes costs that are the same for all stages.
     pub fn equal(stages: usize, cost: StageCost) -> Self {
         Self::by_stage(vec![cost; stages])
     }
 
-    /// The same for all stages, a backward made of two equal halves, transfers free.
+    /// Makes costs that are the same for all stages, with free transfers and two equal halves of the backward.
     pub fn uniform(stages: usize, forward: f64, backward: f64) -> Self {
         Self::equal(stages, StageCost::new(forward, backward / 2.0, backward / 2.0))
     }
 
-    /// With each stage's optimizer step, which begins when every worker has finished its computes.
+    /// Sets the time of each stage's optimizer step, which begins at the flush, when every worker has finished its
+    /// computes.
     ///
     /// # Panics
-    /// If there is not one for every stage, or one is negative or not finite.
+    /// Panics unless there is one time per stage, each finite and not negative.
     pub fn with_optimizer(self, optimizer: Vec<f64>) -> Self {
-        assert_eq!(optimizer.len(), self.stages(), "give every stage's optimizer step");
+        assert_eq!(optimizer.len(), self.stages(), "give one optimizer step per stage");
         let amounts = optimizer.iter().all(|amount| amount.is_finite() && *amount >= 0.0);
-        assert!(amounts, "an optimizer step of {optimizer:?} is negative or not finite");
+        assert!(amounts, "optimizer steps {optimizer:?}: one is negative or not finite");
         Self { optimizer, ..self }
     }
 
-    /// With links of some bandwidth: a transfer between each stage and the next occupies their link for so long, each direction by
-    /// itself, and follows the one before; it can be taken when that and its latency are over. The last entry is no link's.
+    /// Sets the time for which a transfer occupies the link between each stage and the next: the tensor's size divided
+    /// by the bandwidth.
+    ///
+    /// The two directions of a link are independent. Transfers in one direction follow each other, and each is received
+    /// after its own time on the link and its latency. There is one entry per stage; the last one is unused.
     ///
     /// # Panics
-    /// If there is not one for every stage, or one is negative or not finite.
+    /// Panics unless there is one time per stage, each finite and not negative.
     pub fn with_links(self, links: Vec<f64>) -> Self {
-        assert_eq!(links.len(), self.stages(), "give every stage's link to the next");
+        assert_eq!(links.len(), self.stages(), "give one link per stage");
         let amounts = links.iter().all(|amount| amount.is_finite() && *amount >= 0.0);
-        assert!(amounts, "a link occupied for {links:?} is negative or not finite");
+        assert!(amounts, "times on links {links:?}: one is negative or not finite");
         Self { links, ..self }
     }
 
-    /// With transfers that share the devices in this way.
+    /// Sets the rule by which transfers share the devices.
     pub fn with_transfers(self, transfers: Transfers) -> Self {
         Self { transfers, ..self }
     }
 
-    /// How many stages these are the costs of.
+    /// Returns the number of stages.
     pub fn stages(&self) -> usize {
         self.stages.len()
     }
 
-    /// What a stage takes for a micro-batch.
+    /// Returns the costs of a stage for a micro-batch.
     ///
     /// # Panics
-    /// If there is no such stage.
+    /// Panics if there is no such stage.
     pub fn stage(&self, stage: usize, micro_batch: usize) -> StageCost {
         let costs = &self.stages[stage];
         costs[micro_batch.min(costs.len() - 1)]
     }
 
-    /// What a stage's optimizer step takes.
+    /// Returns the time of a stage's optimizer step.
     ///
     /// # Panics
-    /// If there is no such stage.
+    /// Panics if there is no such stage.
     pub fn optimizer(&self, stage: usize) -> f64 {
         self.optimizer[stage]
     }
 
-    /// The same computes, with transfers that take no time.
+    /// Returns these costs with transfers that take no time.
     pub fn without_latency(&self) -> Self {
         let free = |costs: &Vec<StageCost>| costs.iter().map(|cost| cost.with_latency(0.0)).collect();
         let (stages, links) = (self.stages.iter().map(free).collect(), vec![0.0; self.stages()]);
         Self { stages, links, transfers: Transfers::Asynchronous, ..self.clone() }
     }
 
-    /// The costs of a model cut finer: every stage in `parts` equal parts, each of which sends as much as the whole did.
+    /// Returns the costs of the same model with every stage partitioned into `parts` equal stages. Each of them sends
+    /// as much as the whole stage did.
     pub fn cut(&self, parts: usize) -> Self {
         let share = parts as f64;
         let stages = self.stages.iter().map(|costs| costs.iter().map(|cost| cost.part(share)).collect::<Vec<_>>());
@@ -183,12 +192,13 @@ impl Costs {
         self.transfers
     }
 
-    /// How long a transfer occupies its link.
+    /// Returns the time for which a transfer occupies its link.
     pub(crate) fn occupies(&self, transfer: Transfer) -> f64 {
         self.links[transfer.from.min(transfer.to())]
     }
 
-    pub(crate) fn of(&self, action: Action) -> f64 {
+    /// Returns the time of an action.
+    pub(crate) fn action(&self, action: Action) -> f64 {
         let cost = self.stage(action.stage, action.micro_batch);
         match action.compute {
             Compute::Forward => cost.forward,

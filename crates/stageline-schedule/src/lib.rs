@@ -1,25 +1,23 @@
-//! Pipeline schedules as data.
+//! Pipeline schedules as data: generate, check, simulate and search plans.
 //!
-//! A schedule is not code that runs but a [`Plan`] that is read: for every worker, the list of [`Action`]s it takes.
-//! Generators write plans, [`check()`] refuses those that cannot run, [`simulate()`] says what they would cost, and one
-//! interpreter elsewhere runs any of them. This crate is pure: no tensors, no threads, no clock.
+//! A schedule is a [`Plan`]: for every worker, the list of [`Action`]s that it runs in one step. Generators write
+//! plans, [`check()`] rejects plans that cannot complete, [`simulate()`] gives their timeline, and one interpreter in
+//! another crate runs any of them. This crate has no tensors, no threads and no clock, and depends on `std` only.
 //!
 //! # Layout
 //!
-//! In the order in which data flows:
+//! Each module uses only the modules above it:
 //!
-//! - [`action`]: what one stage does to one micro-batch, `2F0` in text.
-//! - [`plan`]: each worker's list of actions; `placement`: which worker has which stage; `csv` writes and reads plans,
-//!   PyTorch's too, `lowered` those with transfers.
-//! - [`schedule`]: the trait of generators; `schedules`: one generator a file, and [`SCHEDULES`], the list of them.
-//! - [`lower`](mod@lower): computes, with the sends and receives between them put in.
-//! - `replay`: one run of a plan, to its end or to a [`Deadlock`] with its reason.
-//! - [`check`](mod@check): complete, in order, and free of deadlock at a channel capacity; and the order of transfers.
-//!   `streams`: that order, as devices see it; `excerpt`: the plan around what is wrong.
-//! - `costs`, [`simulate`](mod@simulate): a checked plan and what everything takes become a timeline; `idle`: why workers
-//!   wait in it; `memory`: what they hold; `svg`: its picture.
-//! - `bound`: what no plan can beat; `automatic`, `search`: the plan that comes nearest to it.
-//! - [`balance`](mod@balance): where to cut a row of layers into stages.
+//! - `plan`: actions, plans, placements, transfers, and their text forms (PyTorch's CSV).
+//! - `costs`: the time of every compute, transfer and optimizer step.
+//! - `check`: the proof that a plan is complete and free of deadlock at a channel capacity; the global order of
+//!   transfers.
+//! - `simulate`: the timeline of a checked plan, its bubble, idle time by cause, device memory, and pictures.
+//! - `schedules`: the [`Schedule`] trait, one generator a file, and [`SCHEDULES`], the list of all generators.
+//! - `search`: a lower bound on the step, plans generated for given costs and memory, and the partition of layers into
+//!   stages.
+//!
+//! Unit tests may use the whole crate.
 //!
 //! ```
 //! use stageline_schedule::{Costs, OneFOneB, Schedule, check, simulate};
@@ -31,50 +29,19 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-pub mod action;
-mod automatic;
-pub mod balance;
-mod bound;
-pub mod check;
-pub mod lower;
-pub mod plan;
-pub mod schedule;
-pub mod simulate;
-
-mod check_error;
+mod check;
 mod costs;
-mod csv;
-mod csv_error;
-mod deadlock;
-mod excerpt;
-mod idle;
-mod lowered;
-mod memory;
-mod placement;
-mod progress;
-mod ready;
-mod replay;
+mod plan;
 mod schedules;
 mod search;
-mod streams;
-mod svg;
+mod simulate;
 
-pub use action::{Action, Compute, ParseActionError};
-pub use balance::{BalanceError, balance};
-pub use bound::lower_bound;
-pub use check::{Checked, check};
-pub use check_error::CheckError;
+pub use check::{Blocked, CheckError, Checked, Deadlock, Excerpt, Span, check};
 pub use costs::{Costs, StageCost, Transfers};
-pub use csv_error::{CellError, ParsePlanError};
-pub use deadlock::{Blocked, Deadlock};
-pub use excerpt::Excerpt;
-pub use idle::Idle;
-pub use lower::{Carried, Instruction, Transfer, lower};
-pub use memory::{Memory, StageMemory};
-pub use placement::Placement;
-pub use plan::Plan;
-pub use replay::Span;
-pub use schedule::{Schedule, ScheduleError};
+pub use plan::{
+    Action, Carried, CellError, Compute, Instruction, ParseActionError, ParsePlanError, Placement, Plan, Transfer,
+    lower,
+};
 pub use schedules::*;
-pub use search::{Best, SearchError, best};
-pub use simulate::{Timeline, simulate};
+pub use search::{BalanceError, Best, SearchError, balance, best, lower_bound};
+pub use simulate::{Idle, Memory, StageMemory, Timeline, simulate};

@@ -1,124 +1,22 @@
-//! Each worker's list of actions.
+//! Plans as data: what each worker runs in one step.
+//!
+//! The input is each worker's list of actions, from a generator or from text in PyTorch's format. The output is a
+//! [`Plan`], the [`Placement`] of its stages, its [`Instruction`]s with transfers, and the same text again. A plan may
+//! be wrong: this module must not decide whether a plan can run, and must not know costs or times.
 
-use std::fmt;
+mod action;
+mod csv;
+mod csv_error;
+mod live;
+mod lower;
+mod lowered;
+mod placement;
+mod rows;
 
-use crate::action::{Action, Compute};
-
-/// What every worker does in one step, in order.
-///
-/// A row is one worker (one device); a worker may own several stages. A plan is only data: [`check`](crate::check())
-/// says whether it can run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
-    rows: Vec<Vec<Action>>,
-    stages: usize,
-    micro_batches: usize,
-}
-
-impl Plan {
-    /// A plan from each worker's list. Stages and micro-batches are counted from the actions.
-    pub fn new(rows: Vec<Vec<Action>>) -> Self {
-        let count = |number: fn(&Action) -> usize| {
-            rows.iter().flatten().map(|action| number(action).saturating_add(1)).max().unwrap_or(0)
-        };
-        let stages = count(|action| action.stage);
-        let micro_batches = count(|action| action.micro_batch);
-        Self { rows, stages, micro_batches }
-    }
-
-    /// Each worker's list of actions.
-    pub fn rows(&self) -> &[Vec<Action>] {
-        &self.rows
-    }
-
-    /// The number of workers.
-    pub fn workers(&self) -> usize {
-        self.rows.len()
-    }
-
-    /// The number of stages, over all workers.
-    pub fn stages(&self) -> usize {
-        self.stages
-    }
-
-    /// The number of micro-batches, M.
-    pub fn micro_batches(&self) -> usize {
-        self.micro_batches
-    }
-
-    /// The forwards of this plan for its first `micro_batches` micro-batches: a plan for evaluation.
-    pub fn forward_only(&self, micro_batches: usize) -> Self {
-        let forwards =
-            |row: &Vec<Action>| row.iter().filter(|action| action.compute == Compute::Forward).copied().collect();
-        Self::new(self.first(micro_batches).rows.iter().map(forwards).collect())
-    }
-
-    /// This plan for its first `micro_batches` micro-batches, in the same order.
-    pub fn first(&self, micro_batches: usize) -> Self {
-        let wanted = |action: &&Action| action.micro_batch < micro_batches;
-        Self::new(self.rows.iter().map(|row| row.iter().filter(wanted).copied().collect()).collect())
-    }
-
-    /// The same again behind it, with micro-batches of its own.
-    pub(crate) fn twice(&self) -> Self {
-        let again = |action: &Action| Action { micro_batch: self.micro_batches + action.micro_batch, ..*action };
-        let of_row = |row: &Vec<Action>| row.iter().copied().chain(row.iter().map(again)).collect();
-        Self::new(self.rows.iter().map(of_row).collect())
-    }
-
-    /// What this plan does to its first micro-batch, done to so many, each of them through all stages and back before the next.
-    pub(crate) fn one_by_one(&self, micro_batches: usize) -> Self {
-        let of_row = |row: &Vec<Action>| {
-            let mut first: Vec<_> = row.iter().filter(|action| action.micro_batch == 0).copied().collect();
-            // Down through the stages of a worker, and up again.
-            first.sort_by_key(|action| match action.compute {
-                Compute::Forward => (0, action.stage),
-                Compute::Backward | Compute::InputGradient => (1, usize::MAX - action.stage),
-                Compute::WeightGradient => (2, usize::MAX - action.stage),
-            });
-            (0..micro_batches)
-                .flat_map(|micro_batch| first.iter().map(move |action| Action { micro_batch, ..*action }))
-                .collect()
-        };
-        Self::new(self.rows.iter().map(of_row).collect())
-    }
-}
-
-/// The rows in text, one line a worker.
-impl fmt::Display for Plan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (worker, row) in self.rows.iter().enumerate() {
-            let actions: Vec<_> = row.iter().map(Action::to_string).collect();
-            writeln!(f, "worker {worker}: {}", actions.join(" "))?;
-        }
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::{OneFOneB, Schedule};
-
-    #[test]
-    fn forward_only_keeps_the_order_of_forwards() {
-        let plan = OneFOneB.plan(2, 4).unwrap().forward_only(3);
-        assert_eq!(plan.to_csv(), "0F0,0F1,0F2\n1F0,1F1,1F2\n");
-    }
-
-    #[test]
-    fn one_by_one_goes_down_and_up_again() {
-        let plan = crate::ZbV.plan(4, 4).unwrap().one_by_one(2);
-        assert_eq!(
-            plan.to_csv(),
-            "0F0,3F0,3I0,0I0,3W0,0W0,0F1,3F1,3I1,0I1,3W1,0W1\n1F0,2F0,2I0,1I0,2W0,1W0,1F1,2F1,2I1,1I1,2W1,1W1\n"
-        );
-        let interleaved = crate::Interleaved { chunks: 2 };
-        for (schedule, capacity) in
-            [(&OneFOneB as &dyn Schedule, 0), (&crate::ZbH2, 0), (&interleaved, 0), (&crate::ZbV, 1)]
-        {
-            let rehearsal = schedule.plan(4, 4).unwrap().one_by_one(2);
-            assert!(rehearsal.peak_live().into_iter().all(|live| live <= rehearsal.stages() / rehearsal.workers()));
-            crate::check(rehearsal, capacity).unwrap();
-        }
-    }
-}
+pub use action::{Action, Compute, ParseActionError};
+pub use csv_error::{CellError, ParsePlanError};
+pub(crate) use live::live_after;
+pub(crate) use lower::around;
+pub use lower::{Carried, Instruction, Transfer, lower};
+pub use placement::Placement;
+pub use rows::Plan;

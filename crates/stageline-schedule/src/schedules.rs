@@ -1,14 +1,21 @@
-//! Every schedule, one a file.
+//! Schedules: the generators of plans, one a file.
+//!
+//! The input is the numbers of stages, chunks and micro-batches. The output is a [`Plan`](crate::Plan), and the step in
+//! closed form where one is known. A generator must not run, check or simulate its plan, and one schedule does not
+//! change another.
 
 use std::fmt;
 
-use crate::schedule::Schedule;
-
 mod building_block;
+mod error;
 mod rows;
+mod schedule;
 mod v_shape;
 
-/// Takes each schedule's file and type, and the values of its fields where it has some.
+pub use error::ScheduleError;
+pub use schedule::Schedule;
+
+/// Declares the modules and the list of schedules, from each schedule's file, type and field values.
 macro_rules! schedules {
     ($($file:ident::$schedule:ident $({ $field:ident: $value:expr })?,)*) => {
         $(
@@ -16,12 +23,12 @@ macro_rules! schedules {
             pub use $file::$schedule;
         )*
 
-        /// Every generator of this crate, with 2 chunks a worker where the choice is free.
+        /// Every generator of this crate, with 2 chunks per worker where the number is free.
         pub const SCHEDULES: &[&(dyn Schedule + Sync)] = &[$(&$schedule $({ $field: $value })?),*];
     };
 }
 
-// A new schedule is a file in `schedules/` and a line here.
+// A new schedule needs a file in `schedules/` and a line here.
 schedules! {
     gpipe::GPipe,
     one_f_one_b::OneFOneB,
@@ -36,16 +43,16 @@ schedules! {
     v_min::VMin,
 }
 
-/// The schedule of that name.
+/// Finds the schedule with this name.
 ///
 /// # Errors
-/// [`UnknownSchedule`], which lists the names there are.
+/// Returns an [`UnknownSchedule`], which lists the known names.
 pub fn schedule_named(name: &str) -> Result<&'static (dyn Schedule + Sync), UnknownSchedule> {
     let found = SCHEDULES.iter().find(|schedule| schedule.name() == name);
     found.copied().ok_or_else(|| UnknownSchedule { name: name.to_owned() })
 }
 
-/// There is no schedule of that name.
+/// The error for a name that no schedule has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownSchedule {
     name: String,

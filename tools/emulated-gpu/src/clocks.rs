@@ -1,11 +1,13 @@
-//! What comes before what: vector clocks (Fidge, 1988; Mattern, 1989), and accesses to memory that are in no order.
+//! Finds races on device memory with vector clocks (Fidge, 1988; Mattern, 1989).
+//!
+//! Two accesses race if one of them writes, and neither stream knew of the other access.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
 use crate::machine::StreamId;
 
-/// How far each stream was, as far as it is known.
+/// A vector clock: the latest known time of each stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Clock(BTreeMap<StreamId, u64>);
 
@@ -28,10 +30,10 @@ impl Clock {
     }
 }
 
-/// What uses memory.
+/// The operation that accesses memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// The kernel of that number.
+    /// A kernel, by number.
     Kernel(usize),
     Copy,
     Send,
@@ -49,11 +51,11 @@ impl fmt::Display for By {
     }
 }
 
-/// A use of memory by something on a stream.
+/// An access to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     pub address: u64,
-    /// How much of it, where that is known; kernels are only known to begin there.
+    /// The length; 1 for kernels, of which only the first address is known.
     pub bytes: u64,
     pub writes: bool,
 }
@@ -74,21 +76,22 @@ struct Uses {
     reads: Vec<Seen>,
 }
 
-/// The last uses of memory, by where they begin.
+/// Remembers the last accesses to memory, and compares each new one with them.
 #[derive(Debug, Default)]
-pub struct Uncertain {
+pub struct RaceDetector {
+    /// The last accesses, by first address.
     uses: BTreeMap<u64, Uses>,
-    /// The last whose extent is known.
+    /// The last accesses whose length is known.
     extents: VecDeque<Seen>,
-    /// What has been found.
+    /// The races, as messages.
     pub races: Vec<String>,
 }
 
-/// How many extents are looked at.
+/// The number of accesses with a known length that are remembered.
 const EXTENTS: usize = 512;
 
-impl Uncertain {
-    /// Notes a use, and finds others that are neither before it nor behind.
+impl RaceDetector {
+    /// Notes an access, and adds the races with earlier ones.
     pub fn note(&mut self, access: Access, stream: StreamId, time: u64, clock: &Clock, by: By) {
         let Access { address, bytes, writes } = access;
         let seen = Seen { stream, time, begin: address, end: address + bytes.max(1), writes, by };
@@ -97,7 +100,7 @@ impl Uncertain {
         let races =
             there.chain(around).filter(|other| (writes || other.writes) && !clock.has_seen(other)).map(|other| {
                 format!(
-                    "{by} on stream {stream} and {} on stream {} use {address:#x} in no order",
+                    "{by} on stream {stream} and {} on stream {} access {address:#x} without an order",
                     other.by, other.stream
                 )
             });
@@ -117,7 +120,7 @@ impl Uncertain {
         }
     }
 
-    /// Memory that is given back.
+    /// Forgets the accesses to memory that is freed.
     pub fn forget(&mut self, address: u64, bytes: u64) {
         let gone: Vec<_> = self.uses.range(address..address + bytes).map(|(address, _)| *address).collect();
         gone.iter().for_each(|address| drop(self.uses.remove(address)));
@@ -134,22 +137,22 @@ mod tests {
     }
 
     #[test]
-    fn uses_that_nothing_orders_are_found() {
-        let mut uncertain = Uncertain::default();
+    fn accesses_without_an_order_are_races() {
+        let mut detector = RaceDetector::default();
         let [mut one, mut other] = [Clock::default(), Clock::default()];
         let time = one.tick(1);
-        uncertain.note(access(64, true), 1, time, &one, By::Kernel(1));
-        let mut told = other.clone();
-        told.join(&one);
-        let time = told.tick(2);
-        uncertain.note(access(64, false), 2, time, &told, By::Send);
-        assert_eq!(uncertain.races.len(), 0, "it was told of the first");
+        detector.note(access(64, true), 1, time, &one, By::Kernel(1));
+        let mut informed = other.clone();
+        informed.join(&one);
+        let time = informed.tick(2);
+        detector.note(access(64, false), 2, time, &informed, By::Send);
+        assert_eq!(detector.races.len(), 0, "the second stream knew of the first access");
         let time = one.tick(1);
-        uncertain.note(access(68, true), 1, time, &one, By::Kernel(1));
-        assert_eq!(uncertain.races.len(), 1, "{:?}", uncertain.races);
-        assert!(uncertain.races[0].contains("a send"), "the first was not told of the second");
+        detector.note(access(68, true), 1, time, &one, By::Kernel(1));
+        assert_eq!(detector.races.len(), 1, "{:?}", detector.races);
+        assert!(detector.races[0].contains("a send"), "the first stream did not know of the send");
         let time = other.tick(3);
-        uncertain.note(access(4096, true), 3, time, &other, By::Kernel(1));
-        assert_eq!(uncertain.races.len(), 1, "other memory");
+        detector.note(access(4096, true), 3, time, &other, By::Kernel(1));
+        assert_eq!(detector.races.len(), 1, "an access to other memory is no race");
     }
 }

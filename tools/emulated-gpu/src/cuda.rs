@@ -1,4 +1,4 @@
-//! `libcuda`, as far as burn's backend calls it. What the functions do is in NVIDIA's CUDA Driver API.
+//! The functions of `libcuda` that burn's backend calls. NVIDIA's CUDA Driver API specifies them.
 #![allow(non_snake_case)]
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -11,7 +11,7 @@ use crate::machine::{Effect, Work};
 use crate::memory::{self, Ranges};
 use crate::ptx::{self, Entry};
 
-/// A result: 0, or an error's number.
+/// The result of a call: 0, or the number of an error.
 pub type Result = c_int;
 
 const SUCCESS: Result = 0;
@@ -20,18 +20,18 @@ const OUT_OF_MEMORY: Result = 2;
 const INVALID_DEVICE: Result = 101;
 const INVALID_HANDLE: Result = 400;
 
-/// What memory is read back as: 2.0 in f32.
+/// The bytes that copies to the host read if memory has no contents: 2.0 in f32.
 const READ: [u8; 4] = 2.0_f32.to_le_bytes();
 
-/// What a kernel takes by the device's clock: of several ways to compute something, that with the fewest kernels is the fastest.
+/// The time of a kernel by the device clock, in ms. The variant with the fewest kernels is thus the fastest for autotune.
 const KERNEL_MS: f32 = 0.005;
 
-/// Devices share addresses, as with NVIDIA's unified ones.
+/// The alignment of device memory. All devices share one address space, as with NVIDIA's unified addressing.
 const ALIGNMENT: u64 = 512;
 
-/// Writes a result where the caller wants it.
+/// Writes the output of a call to the caller's pointer, and returns success.
 unsafe fn give<T>(to: *mut T, value: T) -> Result {
-    // SAFETY: the caller's pointer is for one value of that type, as the API asks for.
+    // SAFETY: the caller's pointer is valid for one value of this type, as the API requires.
     unsafe { to.write(value) };
     SUCCESS
 }
@@ -43,13 +43,13 @@ pub unsafe extern "C" fn cuInit(_flags: c_uint) -> Result {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> Result {
-    // SAFETY: as `give` says.
+    // SAFETY: the pointer is valid for one value, as the API requires.
     unsafe { give(version, driver().settings.version) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> Result {
-    // SAFETY: as `give` says.
+    // SAFETY: the pointer is valid for one value, as the API requires.
     unsafe { give(count, driver().settings.devices) }
 }
 
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> Resu
     if !(0..driver().settings.devices).contains(&ordinal) {
         return INVALID_DEVICE;
     }
-    // SAFETY: as `give` says.
+    // SAFETY: the pointer is valid for one value, as the API requires.
     unsafe { give(device, ordinal) }
 }
 
@@ -70,7 +70,7 @@ pub unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, length: c_int, _devi
     if length < bytes.len() {
         return INVALID_VALUE;
     }
-    // SAFETY: there is room for them, as was just looked at.
+    // SAFETY: the check above leaves room for the bytes.
     unsafe { name.copy_from_nonoverlapping(bytes.as_ptr().cast(), bytes.len()) };
     SUCCESS
 }
@@ -82,11 +82,11 @@ pub unsafe extern "C" fn cuDeviceGetPCIBusId(_id: *mut c_char, _length: c_int, _
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, _device: c_int) -> Result {
-    // SAFETY: as `give` says.
+    // SAFETY: the pointer is valid for one value, as the API requires.
     unsafe { give(bytes, driver().settings.memory as usize) }
 }
 
-/// An H200's, from NVIDIA's tuning guide for Hopper and the occupancy tables for compute capability 9.0.
+/// Returns the attributes of an H200, from NVIDIA's tuning guide for Hopper and the tables for compute capability 9.0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_uint, _device: c_int) -> Result {
     let known = match attribute {
@@ -101,13 +101,13 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_ui
         97 => 232_448, // bytes of shared memory a block can ask for
         _ => return INVALID_VALUE,
     };
-    // SAFETY: as `give` says.
+    // SAFETY: the pointer is valid for one value, as the API requires.
     unsafe { give(value, known) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut usize, device: c_int) -> Result {
-    // SAFETY: as `give` says.
+    // SAFETY: the pointer is valid for one value, as the API requires.
     unsafe { give(context, device as usize + 1) }
 }
 
@@ -119,19 +119,19 @@ pub unsafe extern "C" fn cuCtxSetCurrent(context: usize) -> Result {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) -> Result {
-    // SAFETY: as `give` says, of both.
+    // SAFETY: both pointers are valid for one value, as the API requires.
     unsafe { give(least, 0) + give(greatest, 0) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamCreate(stream: *mut u64, _flags: c_uint) -> Result {
-    // SAFETY: as `give` says.
+    // SAFETY: the pointer is valid for one value, as the API requires.
     unsafe { give(stream, driver().with(|state| state.machine.stream(CURRENT.get()))) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamCreateWithPriority(stream: *mut u64, flags: c_uint, _priority: c_int) -> Result {
-    // SAFETY: the same pointer, for the same.
+    // SAFETY: the same contract holds for the same pointer.
     unsafe { cuStreamCreate(stream, flags) }
 }
 
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn cuStreamSynchronize(stream: u64) -> Result {
     driver().wait_for_device("cuStreamSynchronize", device, is_idle, |machine| machine.saw_idle(stream))
 }
 
-/// What a stream has yet to do is done even then.
+/// Keeps the stream, because its queued work is still executed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamDestroy_v2(_stream: u64) -> Result {
     SUCCESS
@@ -156,7 +156,7 @@ pub unsafe extern "C" fn cuStreamWaitEvent(stream: u64, event: u64, _flags: c_ui
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventCreate(event: *mut u64, _flags: c_uint) -> Result {
-    // SAFETY: as `give` says.
+    // SAFETY: the pointer is valid for one value, as the API requires.
     unsafe { give(event, driver().with(|state| state.machine.event())) }
 }
 
@@ -176,7 +176,7 @@ pub unsafe extern "C" fn cuEventSynchronize(event: u64) -> Result {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventElapsedTime(ms: *mut f32, start: u64, end: u64) -> Result {
     match driver().with(|state| state.machine.elapsed(start, end)) {
-        // SAFETY: as `give` says.
+        // SAFETY: the pointer is valid for one value, as the API requires.
         Some(kernels) => unsafe { give(ms, kernels as f32 * KERNEL_MS) },
         None => INVALID_VALUE,
     }
@@ -184,7 +184,7 @@ pub unsafe extern "C" fn cuEventElapsedTime(ms: *mut f32, start: u64, end: u64) 
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventElapsedTime_v2(ms: *mut f32, start: u64, end: u64) -> Result {
-    // SAFETY: the same pointer, for the same.
+    // SAFETY: the same contract holds for the same pointer.
     unsafe { cuEventElapsedTime(ms, start, end) }
 }
 
@@ -213,7 +213,7 @@ fn allocate(state: &mut State, device: i32, bytes: u64) -> Option<u64> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAlloc_v2(pointer: *mut u64, bytes: usize) -> Result {
     match driver().with(|state| allocate(state, CURRENT.get(), bytes as u64)) {
-        // SAFETY: as `give` says.
+        // SAFETY: the pointer is valid for one value, as the API requires.
         Some(address) => unsafe { give(pointer, address) },
         None => OUT_OF_MEMORY,
     }
@@ -221,7 +221,7 @@ pub unsafe extern "C" fn cuMemAlloc_v2(pointer: *mut u64, bytes: usize) -> Resul
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAllocAsync(pointer: *mut u64, bytes: usize, _stream: u64) -> Result {
-    // SAFETY: the same pointer, for the same.
+    // SAFETY: the same contract holds for the same pointer.
     unsafe { cuMemAlloc_v2(pointer, bytes) }
 }
 
@@ -230,7 +230,7 @@ pub unsafe extern "C" fn cuMemFree_v2(pointer: u64) -> Result {
     driver().with(|state| match state.allocations.remove(&pointer) {
         Some((device, bytes)) => {
             state.ledger.free(device, bytes);
-            state.machine.uncertain.forget(pointer, bytes);
+            state.machine.race_detector.forget(pointer, bytes);
             SUCCESS
         }
         None => INVALID_VALUE,
@@ -239,16 +239,16 @@ pub unsafe extern "C" fn cuMemFree_v2(pointer: u64) -> Result {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemFreeAsync(pointer: u64, _stream: u64) -> Result {
-    // SAFETY: the same address.
+    // SAFETY: the same contract holds for the same address.
     unsafe { cuMemFree_v2(pointer) }
 }
 
-/// Memory of the host is real, and kept to the end: what is freed may be in use on a stream.
+/// Allocates real host memory, which is never freed, because a stream may still use it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAllocHost_v2(pointer: *mut *mut c_void, bytes: usize) -> Result {
     let words: &'static mut [u128] = Vec::leak(vec![0; bytes.div_ceil(16)]);
     driver().with(|state| state.pinned.push((words.as_ptr() as u64, bytes as u64)));
-    // SAFETY: as `give` says.
+    // SAFETY: the pointer is valid for one value, as the API requires.
     unsafe { give(pointer, words.as_mut_ptr().cast()) }
 }
 
@@ -257,7 +257,7 @@ pub unsafe extern "C" fn cuMemFreeHost(_pointer: *mut c_void) -> Result {
     SUCCESS
 }
 
-/// A copy of rows, each so many bytes behind the other.
+/// A copy of rows. A pitch is the distance between the starts of two rows, in bytes.
 #[derive(Clone, Copy)]
 struct Rows {
     from: u64,
@@ -273,12 +273,13 @@ impl Rows {
         Self { from, from_pitch: bytes, to, to_pitch: bytes, width: bytes, height: 1 }
     }
 
-    /// How far they reach.
+    /// Returns the bytes from the start of the first row to the end of the last.
     fn extent(&self, pitch: usize) -> u64 {
         (pitch * self.height.saturating_sub(1) + self.width) as u64
     }
 
-    /// Where values count: what comes from memory of the host that is not pinned is read at once, all else when its turn comes.
+    /// Returns the effect on contents; `None` if memory has none. As in CUDA, host memory that is not pinned is read during the call, and
+    /// other memory when the copy is executed.
     fn effect(self, state: &State) -> Option<Effect> {
         if !driver().settings.computes {
             return None;
@@ -301,7 +302,7 @@ impl Rows {
     }
 }
 
-/// A copy between a host and a device.
+/// Queues a copy between a host and a device.
 fn copied(rows: Rows, to_device: bool, stream: u64) -> Result {
     let (address, pitch) = if to_device { (rows.to, rows.to_pitch) } else { (rows.from, rows.from_pitch) };
     let bytes = rows.extent(pitch);
@@ -320,13 +321,13 @@ fn copied(rows: Rows, to_device: bool, stream: u64) -> Result {
     })
 }
 
-/// Fills what a copy to the host would, where there are no values.
+/// Fills the target of a copy to the host, if memory has no contents.
 unsafe fn fill(host: *mut c_void, bytes: usize) {
     if driver().settings.computes {
         return;
     }
     for at in 0..bytes {
-        // SAFETY: the caller has room for so many bytes.
+        // SAFETY: the caller has room for this many bytes.
         unsafe { host.cast::<u8>().add(at).write(READ[at % 4]) };
     }
 }
@@ -338,7 +339,7 @@ pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, byte
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, bytes: usize, stream: u64) -> Result {
-    // SAFETY: the caller copies so many bytes there.
+    // SAFETY: the caller has room for the bytes that it copies.
     unsafe { fill(to, bytes) };
     copied(Rows::one(from, to as u64, bytes), false, stream)
 }
@@ -353,7 +354,7 @@ pub unsafe extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, 
     SUCCESS
 }
 
-/// `CUDA_MEMCPY2D`.
+/// The structure `CUDA_MEMCPY2D`.
 #[repr(C)]
 pub struct Copy2d {
     from_x: usize,
@@ -377,7 +378,7 @@ pub struct Copy2d {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpy2DAsync_v2(copy: *const Copy2d, stream: u64) -> Result {
     const HOST: c_uint = 1;
-    // SAFETY: the API's own layout, and the caller's pointer to one.
+    // SAFETY: the structure has the layout of the API, and the caller's pointer is valid.
     let copy = unsafe { &*copy };
     let to_device = copy.to_kind != HOST;
     if (copy.from_kind == HOST) != to_device || [copy.from_x, copy.from_y, copy.to_x, copy.to_y] != [0; 4] {
@@ -395,16 +396,16 @@ pub unsafe extern "C" fn cuMemcpy2DAsync_v2(copy: *const Copy2d, stream: u64) ->
         return copied(rows, true, stream);
     }
     for row in 0..copy.height {
-        // SAFETY: rows of that width, so far apart.
+        // SAFETY: the caller has room for rows of this width and pitch.
         unsafe { fill(copy.to_host.byte_add(row * copy.to_pitch), copy.width) };
     }
     copied(rows, false, stream)
 }
 
-/// Modules are numbers, and each has one function of that number.
+/// Loads a kernel. A module is the number of its only function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuModuleLoadData(module: *mut usize, image: *const c_char) -> Result {
-    // SAFETY: PTX is text that ends with 0.
+    // SAFETY: the image is PTX, which is text that ends with 0.
     let text = unsafe { CStr::from_ptr(image) }.to_string_lossy();
     let Some(entry) = Entry::read(&text) else { return INVALID_VALUE };
     let name = &entry.name;
@@ -421,13 +422,13 @@ pub unsafe extern "C" fn cuModuleLoadData(module: *mut usize, image: *const c_ch
         state.functions.push(Function { name: name.clone(), buffers: ptx::buffers(&entry), program });
         state.functions.len()
     });
-    // SAFETY: as `give` says.
+    // SAFETY: the pointer is valid for one value, as the API requires.
     unsafe { give(module, number) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuModuleGetFunction(function: *mut usize, module: usize, _name: *const c_char) -> Result {
-    // SAFETY: as `give` says.
+    // SAFETY: the pointer is valid for one value, as the API requires.
     unsafe { give(function, module) }
 }
 
@@ -441,7 +442,7 @@ pub unsafe extern "C" fn cuFuncSetAttribute(_function: usize, _attribute: c_uint
     SUCCESS
 }
 
-/// What a launch does, with the memory that its device has when it is asked for.
+/// Returns the effect of a launch. The kernel may access the memory that its device has at the call.
 unsafe fn running(
     program: &Arc<std::result::Result<Program, String>>,
     mut launch: Launch,
@@ -452,7 +453,7 @@ unsafe fn running(
         let end = program.parameters.iter().map(|(begin, bytes)| begin + bytes).max().unwrap_or(0);
         launch.parameters = vec![0; end];
         for (index, (begin, bytes)) in program.parameters.iter().enumerate() {
-            // SAFETY: as the caller says, and a parameter is as long as it is declared.
+            // SAFETY: the caller gives a pointer to each parameter, which has the declared length.
             let argument = unsafe { std::slice::from_raw_parts((*arguments.add(index)).cast::<u8>(), *bytes) };
             launch.parameters[*begin..][..*bytes].copy_from_slice(argument);
         }
@@ -493,13 +494,13 @@ pub unsafe extern "C" fn cuLaunchKernel(
         let Function { name, buffers, program } = &state.functions[function - 1];
         *ledger.launches.entry((name.clone(), device)).or_default() += 1;
         if driver().settings.launches.is_some() {
-            let of_buffers = buffers.iter().flatten().map(|writes| if *writes { 'w' } else { 'r' });
-            let of_buffers: String = of_buffers.collect();
-            ledger.order.push(format!("{device} {name} {grid_x}x{grid_y}x{grid_z} {of_buffers}"));
+            let uses = buffers.iter().flatten().map(|writes| if *writes { 'w' } else { 'r' });
+            let uses: String = uses.collect();
+            ledger.order.push(format!("{device} {name} {grid_x}x{grid_y}x{grid_z} {uses}"));
         }
         let uses = buffers.iter().enumerate().filter_map(|(index, buffer)| {
             buffer.map(|writes| {
-                // SAFETY: there is a pointer to each of a kernel's parameters, and those of buffers are addresses.
+                // SAFETY: the caller gives a pointer to each parameter, and the parameter of a buffer is an address.
                 let address = unsafe { **arguments.add(index) };
                 Access { address, bytes: 1, writes }
             })
@@ -511,17 +512,17 @@ pub unsafe extern "C" fn cuLaunchKernel(
             shared: shared as usize,
             parameters: Vec::new(),
         };
-        // SAFETY: there is a pointer to each of a kernel's parameters.
+        // SAFETY: the caller gives a pointer to each parameter.
         let effect = program.as_ref().map(|program| unsafe { running(program, launch, arguments, (state, device)) });
         state.machine.add_with(stream, Work::Launch(function, uses), effect);
         SUCCESS
     })
 }
 
-/// A descriptor of 128 bytes, which only kernels read.
+/// Writes an empty descriptor of 128 bytes, which only kernels read.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuTensorMapEncodeTiled(descriptor: *mut [u8; 128]) -> Result {
-    // SAFETY: as `give` says; the other arguments are the caller's to clean up, in C's convention.
+    // SAFETY: the pointer is valid for one value. In the C convention the caller cleans up the other arguments.
     unsafe { give(descriptor, [0; 128]) }
 }
 
@@ -535,12 +536,12 @@ pub unsafe extern "C" fn cuGetErrorName(error: Result, name: *mut *const c_char)
         803 => c"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
         _ => c"CUDA_ERROR_UNKNOWN",
     };
-    // SAFETY: as `give` says.
+    // SAFETY: the pointer is valid for one value, as the API requires.
     unsafe { give(name, text.as_ptr()) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGetErrorString(error: Result, text: *mut *const c_char) -> Result {
-    // SAFETY: the same pointer, for the same.
+    // SAFETY: the same contract holds for the same pointer.
     unsafe { cuGetErrorName(error, text) }
 }

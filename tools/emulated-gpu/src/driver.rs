@@ -1,4 +1,4 @@
-//! The one machine of the process, and how hosts wait for it.
+//! The state that all calls of the process share, and the waits of host threads.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
@@ -19,62 +19,62 @@ unsafe extern "C" {
     fn pthread_getname_np(thread: c_ulong, name: *mut c_char, length: usize) -> c_int;
 }
 
-/// What a device answers on which a kernel could not go on.
+/// The error of a device after a kernel failed: `CUDA_ERROR_ILLEGAL_ADDRESS`.
 const ILLEGAL_ADDRESS: c_int = 700;
 
-/// How a process ends whose devices can go on no more.
+/// The exit status of a process whose devices are deadlocked.
 pub const DEADLOCK: c_int = 86;
 
-/// All that the calls of a process share.
+/// The settings and the state that all calls of a process share.
 pub struct Driver {
     pub settings: Settings,
     state: Mutex<State>,
-    moved: Condvar,
+    changed: Condvar,
 }
 
-/// What changes.
+/// The state of the devices, which calls change.
 #[derive(Default)]
 pub struct State {
     pub machine: Machine,
     pub ledger: Ledger,
-    /// Device and size of what is allocated, by its address.
+    /// The device and the size of each allocation, by address.
     pub allocations: HashMap<u64, (i32, u64)>,
-    /// Hosts' memory that devices may read late: beginnings and lengths.
+    /// The pinned host memory, which devices may read after the call: addresses and lengths.
     pub pinned: Vec<(u64, u64)>,
-    /// Where the next one begins.
+    /// The end of the last allocation, if memory has no contents.
     pub address: u64,
-    /// The kernels that were loaded: that of number n is at n - 1.
+    /// The loaded kernels: kernel n is at n - 1.
     pub functions: Vec<Function>,
     /// The device of every rank that has joined, by communicator.
     pub groups: BTreeMap<u64, BTreeMap<i32, i32>>,
-    /// The device that has failed, and with what: what launches kernels, copies or waits there gets that from then on.
+    /// The device that has failed, and its error. All later launches, copies and waits on that device return the error.
     pub failed: Option<(i32, i32)>,
-    /// How many sends and receives of the same ends were posted.
+    /// The numbers of sends and receives that were posted between two ends.
     pub posted: HashMap<Ends, [u64; 2]>,
 }
 
 impl State {
-    /// What a device answers, if it has failed.
+    /// Returns the error of a device, if it has failed.
     pub fn error_of(&self, device: Option<i32>) -> Option<i32> {
         self.failed.filter(|(failed, _)| Some(*failed) == device).map(|(_, error)| error)
     }
 }
 
-/// A kernel that was loaded.
+/// A loaded kernel.
 pub struct Function {
     pub name: String,
-    /// If it is to be run: as it is run, or why it cannot be.
+    /// The program, or the reason why the kernel cannot run; `None` if kernels are not run.
     pub program: Option<Arc<Result<Program, String>>>,
-    /// Of each parameter, whether it is a buffer, and then whether it is written.
+    /// For each parameter, `Some` if it is a buffer; true if the kernel writes it.
     pub buffers: Vec<Option<bool>>,
 }
 
 thread_local! {
-    /// The device of this thread's current context.
+    /// The device of the current context of this thread.
     pub static CURRENT: Cell<i32> = const { Cell::new(0) };
 }
 
-/// The driver, from when it is first asked something.
+/// Returns the driver of the process, which the first call makes.
 pub fn driver() -> &'static Driver {
     static DRIVER: OnceLock<Driver> = OnceLock::new();
     DRIVER.get_or_init(|| {
@@ -83,18 +83,18 @@ pub fn driver() -> &'static Driver {
             eprintln!("STAGELINE_EMULATED_GPU: {error}");
             std::process::exit(2)
         });
-        // SAFETY: `write_down` is a function of this library, which is never unloaded.
-        unsafe { atexit(write_down) };
+        // SAFETY: `write_reports` is a function of this library, which is never unloaded.
+        unsafe { atexit(write_reports) };
         let mut state = State::default();
-        state.machine.carries = settings.computes;
-        Driver { settings, state: Mutex::new(state), moved: Condvar::new() }
+        state.machine.has_contents = settings.computes;
+        Driver { settings, state: Mutex::new(state), changed: Condvar::new() }
     })
 }
 
-extern "C" fn write_down() {
+extern "C" fn write_reports() {
     let driver = driver();
     let state = driver.locked();
-    let ledger = || state.ledger.text(&state.machine.uncertain.races);
+    let ledger = || state.ledger.text(&state.machine.race_detector.races);
     write(driver.settings.ledger.as_deref(), ledger);
     write(driver.settings.launches.as_deref(), || state.ledger.order.join("\n"));
 }
@@ -111,7 +111,7 @@ impl Driver {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state, and wakes who waits for it.
+    /// Changes the state, and wakes the threads that wait for a change.
     pub fn with<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.locked();
         let result = change(&mut state);
@@ -120,48 +120,48 @@ impl Driver {
             state.failed.get_or_insert((device, ILLEGAL_ADDRESS));
         }
         drop(state);
-        self.moved.notify_all();
+        self.changed.notify_all();
         result
     }
 
-    /// A host waits for its device; what comes of that.
+    /// Waits in a host thread until a device is done or has failed, then calls `observe`. Returns the error of the device, or 0.
     pub fn wait_for_device(
         &self,
-        what: &str,
+        call: &str,
         device: Option<i32>,
         done: impl Fn(&State) -> bool,
-        saw: impl FnOnce(&mut Machine),
+        observe: impl FnOnce(&mut Machine),
     ) -> i32 {
         let mut state = self.locked();
         *state.ledger.waits.entry(thread_name()).or_default() += 1;
         if !done(&state) {
             state.ledger.held_up += 1;
         }
-        let mut state = self.wait(state, what, |state| state.error_of(device).is_some() || done(state));
-        saw(&mut state.machine);
+        let mut state = self.wait(state, call, |state| state.error_of(device).is_some() || done(state));
+        observe(&mut state.machine);
         state.error_of(device).unwrap_or(0)
     }
 
-    /// A host waits for other hosts.
-    pub fn wait_for_hosts(&self, what: &str, done: impl Fn(&State) -> bool) {
-        drop(self.wait(self.locked(), what, done));
+    /// Waits in a host thread for the calls of other host threads.
+    pub fn wait_for_hosts(&self, call: &str, done: impl Fn(&State) -> bool) {
+        drop(self.wait(self.locked(), call, done));
     }
 
     fn wait<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
-        what: &str,
+        call: &str,
         done: impl Fn(&State) -> bool,
     ) -> MutexGuard<'a, State> {
-        const LOOK: Duration = Duration::from_millis(100);
-        let (mut seen, mut since) = (state.machine.moved, Instant::now());
+        const POLL: Duration = Duration::from_millis(100);
+        let (mut seen, mut since) = (state.machine.completed, Instant::now());
         while !done(&state) {
-            state = self.moved.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner).0;
-            if state.machine.moved != seen {
-                (seen, since) = (state.machine.moved, Instant::now());
+            state = self.changed.wait_timeout(state, POLL).unwrap_or_else(PoisonError::into_inner).0;
+            if state.machine.completed != seen {
+                (seen, since) = (state.machine.completed, Instant::now());
             } else if since.elapsed() > self.settings.patience {
-                eprintln!("the devices stand still: `{}` waits in {what}\n{}", thread_name(), state.machine);
-                // SAFETY: it takes no memory of ours; handlers of exit would wait for the same devices.
+                eprintln!("the devices are deadlocked: thread `{}` waits in {call}\n{}", thread_name(), state.machine);
+                // SAFETY: the call uses no memory of ours. Exit handlers do not run, because they would wait for the same devices.
                 unsafe { _exit(DEADLOCK) }
             }
         }
@@ -171,8 +171,8 @@ impl Driver {
 
 fn thread_name() -> String {
     let mut name: [c_char; 16] = [0; 16];
-    // SAFETY: the buffer is as long as is said, and a name is at most 15 bytes and their end.
+    // SAFETY: the buffer has the given length, and a name has at most 15 bytes and a 0.
     unsafe { pthread_getname_np(pthread_self(), name.as_mut_ptr(), name.len()) };
-    // SAFETY: the last byte is 0, whatever was written.
+    // SAFETY: a name is shorter than the buffer, whose bytes were 0, so the text ends with a 0.
     unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().replace(['"', '\\'], "_")
 }

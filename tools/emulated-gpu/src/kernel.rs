@@ -1,7 +1,8 @@
-//! Kernels, run on the CPU as their PTX says, a warp at a time.
+//! Runs kernels on the CPU from their PTX, one warp after the other.
 //!
-//! - `arithmetic`: what a lane computes by itself; `fragment`: matrices that lanes hold together
-//! - `program`: a kernel, as it is run; `decode`: from PTX to that; `flow`: where its branches meet; `warp`: its threads, by 32; `grid`: all of a launch
+//! - `decode`: translates PTX to a `program`, with the points of `flow` at which branches reconverge
+//! - `arithmetic`: computes in each lane; `fragment`: matrices that the lanes of a warp store together
+//! - `warp`: executes a program for 32 threads; `grid`: runs all blocks of a launch
 
 mod arithmetic;
 mod decode;

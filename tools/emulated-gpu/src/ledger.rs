@@ -1,32 +1,32 @@
-//! What was asked.
+//! Counts the calls of a process, for the file that is written at exit.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Of all devices and streams.
+/// The counts of all devices and streams.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    /// Times that a host waited for a stream or an event, by the thread's name.
+    /// The number of waits of the host for a stream or an event, by the name of the thread.
     pub waits: BTreeMap<String, u64>,
-    /// Of those, times that there was something to wait for.
+    /// The number of these waits that found work in flight.
     pub held_up: u64,
-    /// Copies to devices: how many, and of how many bytes.
+    /// The number of copies to devices, and their bytes.
     pub to_device: [u64; 2],
-    /// Copies to the host: how many, and of how many bytes.
+    /// The number of copies to the host, and their bytes.
     pub to_host: [u64; 2],
-    /// Launches, by kernel and device.
+    /// The number of launches, by kernel and device.
     pub launches: BTreeMap<(String, i32), u64>,
-    /// Of all launches so far.
+    /// The number of all launches.
     pub launched: u64,
-    /// Each of them in its order, where that is asked for.
+    /// The launches in order, if the settings ask for them.
     pub order: Vec<String>,
-    /// The kernels that were loaded, in their order: the first is number 1.
+    /// The names of the loaded kernels, in order: the first is number 1.
     pub kernels: Vec<String>,
-    /// Of each device, in use and at most, in bytes.
+    /// The bytes of each device in use, and their peak.
     pub memory: BTreeMap<i32, [u64; 2]>,
-    /// How often memory was asked for.
+    /// The number of allocations.
     pub allocations: u64,
-    /// Sends and receives, in the order in which each device was asked for them, as `from>to`.
+    /// The sends and receives of each device in the order of the calls, as `from>to`.
     pub transfers: BTreeMap<i32, Vec<String>>,
 }
 
@@ -46,7 +46,7 @@ impl Ledger {
         self.memory.get(&device).map_or(0, |[used, _]| *used)
     }
 
-    /// As JSON, with uses of memory that are in no order.
+    /// Returns the ledger as JSON, with the races on memory.
     pub fn text(&self, races: &[String]) -> String {
         let mut launches = BTreeMap::<&str, u64>::new();
         let mut by_device = BTreeMap::<i32, u64>::new();
@@ -71,7 +71,7 @@ impl Ledger {
     }
 }
 
-/// Names here are kernels', threads' and numbers: nothing that JSON would have escaped.
+/// Formats a JSON object. Keys are names of kernels or threads, or numbers, and need no escapes.
 fn object<K: std::fmt::Display, V: std::fmt::Display>(entries: impl IntoIterator<Item = (K, V)>) -> String {
     let entries: Vec<_> = entries.into_iter().map(|(key, value)| format!("\"{key}\": {value}")).collect();
     format!("{{{}}}", entries.join(", "))
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_has_its_peak() {
+    fn the_ledger_has_the_peak_of_memory() {
         let mut ledger = Ledger::default();
         ledger.allocate(1, 10);
         ledger.allocate(1, 20);

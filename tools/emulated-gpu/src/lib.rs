@@ -1,27 +1,43 @@
-//! A CUDA driver and an NCCL on a machine that has no GPU: what a program asks of its GPUs, and what comes of it.
+//! Emulates a CUDA driver and NCCL on a machine without a GPU, to test how a program orders its transfers and memory accesses.
 //!
-//! Loaded as `libcuda.so` and `libnccl.so`, they take the calls that burn's CUDA backend makes, as N devices with the figures of
-//! an H200. Streams do their work in order, events hold them up, and a send and a receive meet at the heads of their streams, so
-//! what hangs on GPUs for the order of its transfers hangs here, and is told; so are kernels and transfers that use the same memory,
-//! with nothing that says which comes first. At the end all that was asked is written down.
+//! The library is loaded as `libcuda.so` and `libnccl.so`. It takes the calls that burn's CUDA backend makes, as N devices with the
+//! figures of an H200. The settings come from the environment variable `STAGELINE_EMULATED_GPU`, such as
+//! `devices=4,ledger=ledger.json`. At exit a ledger of all calls is written to the file that the settings name.
 //!
-//! With `computes=1` kernels are run on the CPU as their PTX says, for small models. Where a GPU computes otherwise: sums in tensor cores
-//! have fewer bits there, `approx` functions are less exact, `ftz` takes what is no normal number for 0, and NVIDIA's assembler may join a
-//! product and a sum. Memory that was never written holds no numbers. Memory that is not a kernel's, addresses that are not
-//! aligned, lanes that are waited for and are elsewhere, and instructions that are not known are errors that name the instruction;
-//! races within a launch are not looked at. Without it kernels are not run, and memory
-//! holds nothing: whatever is read back is 2.0 in f32, which is also what the first kernels of a device are to give.
+//! # What it shows
 //!
-//! Its settings, and the file for what was asked, come from the environment. burn keeps on disk which kernels were fastest: give it a
-//! cache of its own (`XDG_CACHE_HOME`), or what it finds here will hold for the next real GPU.
+//! - *Deadlocks.* Streams execute in order, events delay them, and a send completes with its receive when both are at the heads of their
+//!   streams. Transfers in an order that hangs on GPUs hang here. The process then ends with status 86 and prints the queues.
+//! - *Races on memory.* Vector clocks find kernels, copies and transfers that access the same memory without an order between them.
+//! - *Failures.* The settings make the driver, the memory or a launch fail, to test how the program reports it.
+//! - *Counts.* The ledger has launches, copies, allocations, peaks of memory, and waits of the host.
+//! - *Values*, for small models and with `computes=1`: kernels run on the CPU from their PTX. An access to memory that is not allocated or
+//!   not aligned, a barrier that lanes miss, and an instruction that is not supported are errors that name the instruction.
 //!
-//! - `settings`: what the environment says of the devices, and of what is to fail
-//! - `machine`: streams, events and communicators; pure, and tested by itself
-//! - `clocks`: which uses of memory nothing orders; `memory`: what is there
-//! - `ptx`: kernels as text, and which of their buffers they write; `kernel`: kernels, as they are run
-//! - `ledger`: what was asked
-//! - `driver`: the one machine of the process, and how hosts wait for it
-//! - `cuda`, `nccl`: the functions, as the libraries have them
+//! # What it cannot show
+//!
+//! - *Times.* A kernel takes no time; the device clock counts 5 microseconds a launch.
+//! - *The last bits of a GPU.* Tensor cores sum with fewer bits, `approx` functions are less exact, `ftz` flushes denormal numbers to 0,
+//!   and NVIDIA's assembler may fuse a product and a sum.
+//! - *Races within a launch*, between the blocks or threads of a kernel.
+//! - *All races between operations.* What one host thread has seen counts as known to all. Of a kernel's buffers only the first address
+//!   is known, so a race is found only if the other access covers that address.
+//! - *Values without `computes=1`.* Kernels do not run, memory has no contents, and every copy to the host reads 2.0 in f32, which is
+//!   the result that burn expects of its first kernels on a device.
+//! - *Other libraries.* Only the functions that burn calls exist, and all-reduce fails.
+//!
+//! burn stores on disk which kernels were the fastest. Give an emulated run a cache of its own (`XDG_CACHE_HOME`), so that a real GPU does
+//! not use its results.
+//!
+//! # Modules
+//!
+//! - `settings`: the number and memory of the devices, and the failures to inject
+//! - `machine`: streams, events and communicators, as a state machine without threads
+//! - `clocks`: finds races on memory; `memory`: the contents of device memory
+//! - `ptx`: parses kernels, and finds the buffers that they write; `kernel`: runs them
+//! - `ledger`: counts the calls
+//! - `driver`: the state of the process, and the waits of host threads
+//! - `cuda`, `nccl`: the functions of the two libraries
 
 mod clocks;
 mod cuda;

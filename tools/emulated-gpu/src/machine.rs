@@ -1,94 +1,98 @@
-//! Streams, events and communicators.
+//! The streams and events of the devices, as a state machine that executes work as soon as its order allows.
+//!
+//! The machine has no threads and no clock. It notes every access to memory in the race detector.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 
-use crate::clocks::{Access, By, Clock, Uncertain};
+use crate::clocks::{Access, By, Clock, RaceDetector};
 use crate::memory;
 
-/// By its number; 0 is none.
+/// The number of a stream, from 1.
 pub type StreamId = u64;
-/// By its number; 0 is none.
+/// The number of an event, from 1.
 pub type EventId = u64;
 
-/// What something does to memory that is there; or why it cannot.
+/// The effect of work on the contents of memory, or the reason why it failed.
 pub type Effect = Box<dyn FnOnce() -> Result<(), String> + Send>;
 
-/// Something that a stream is to do.
+/// An operation in the queue of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// The kernel of that number, for which a stream's time goes on by one.
+    /// The launch of a kernel by its number, which advances the time of the stream by one.
     Launch(usize, Vec<Access>),
     /// A copy, which takes no time.
     Copy(Vec<Access>),
-    /// An event's so many-th record.
+    /// The record of an event, with the number of the record.
     Record(EventId, u64),
-    /// Nothing behind it before that record is done.
+    /// A wait until this record of the event is done.
     Wait(EventId, u64),
-    /// Done together with a receive of the same ends; from that address.
+    /// A send from an address, done together with the receive of the same ends.
     Send(Ends, u64),
-    /// Done together with a send of the same ends; to that address.
+    /// A receive to an address, done together with the send of the same ends.
     Receive(Ends, u64),
 }
 
-/// Who sends to whom in which communicator, as devices.
+/// The two ranks of a transfer, its communicator and its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ends {
     /// The communicator.
     pub group: u64,
-    /// Its rank that sends.
+    /// The sending rank.
     pub from: i32,
-    /// Its rank that receives.
+    /// The receiving rank.
     pub to: i32,
-    /// What is sent, in bytes.
+    /// The size, in bytes.
     pub bytes: u64,
 }
 
-/// How many records of an event are remembered.
+/// The number of records of an event whose clocks are remembered.
 const RECORDS: u64 = 64;
 
-/// What a stream has yet to do.
-struct Asked {
+/// An operation in a queue.
+struct Queued {
     work: Work,
     effect: Option<Effect>,
-    /// What its host knew when it asked for that.
+    /// The clock of the host at the call.
     host: Clock,
 }
 
 struct Stream {
     device: i32,
-    work: VecDeque<Asked>,
-    /// How many kernels it has run.
+    queue: VecDeque<Queued>,
+    /// The number of kernels that the stream has run.
     kernels: u64,
     clock: Clock,
 }
 
 #[derive(Debug, Default)]
 struct Event {
-    /// That of the stream on which it was last recorded.
+    /// The device of the stream that last recorded the event.
     device: Option<i32>,
-    asked: u64,
+    /// The number of records that were queued.
+    queued: u64,
+    /// The last record that is done.
     done: u64,
-    /// How many kernels its stream had run, when it was done,
+    /// The number of kernels that the stream had run at the last record.
     at: Option<u64>,
-    /// and what it knew at each of the last records.
+    /// The clock of the stream at each of the last records.
     clocks: BTreeMap<u64, Clock>,
 }
 
-/// The devices' streams.
+/// The streams and events of all devices.
 #[derive(Default)]
 pub struct Machine {
     streams: BTreeMap<StreamId, Stream>,
     events: HashMap<EventId, Event>,
     last: u64,
-    /// What hosts know, of which one tells the others.
+    /// The clock of the host, which all host threads share.
     host: Clock,
-    pub uncertain: Uncertain,
-    /// How much was ever done.
-    pub moved: u64,
-    /// Whether memory is there, so that what is sent arrives.
-    pub carries: bool,
-    /// The device on which something could not be done, and why.
+    pub race_detector: RaceDetector,
+    /// The number of operations that were executed.
+    pub completed: u64,
+    /// Whether memory has contents, so that transfers copy them.
+    pub has_contents: bool,
+    /// The device on which work failed, and the reason.
     pub fault: Option<(i32, String)>,
 }
 
@@ -100,7 +104,7 @@ impl Machine {
 
     pub fn stream(&mut self, device: i32) -> StreamId {
         let id = self.number();
-        self.streams.insert(id, Stream { device, work: VecDeque::new(), kernels: 0, clock: Clock::default() });
+        self.streams.insert(id, Stream { device, queue: VecDeque::new(), kernels: 0, clock: Clock::default() });
         id
     }
 
@@ -110,10 +114,10 @@ impl Machine {
         id
     }
 
-    /// What waits for it still does.
+    /// Removes an event, unless queued work still needs it.
     pub fn forget_event(&mut self, event: EventId) {
-        let mut works = self.streams.values().flat_map(|stream| &stream.work);
-        if !works.any(|asked| matches!(&asked.work, Work::Wait(of, _) | Work::Record(of, _) if *of == event)) {
+        let mut queued = self.streams.values().flat_map(|stream| &stream.queue);
+        if !queued.any(|queued| matches!(&queued.work, Work::Wait(of, _) | Work::Record(of, _) if *of == event)) {
             self.events.remove(&event);
         }
     }
@@ -132,7 +136,7 @@ impl Machine {
 
     pub fn add_with(&mut self, stream: StreamId, work: Work, effect: Option<Effect>) {
         if let Some(stream) = self.streams.get_mut(&stream) {
-            stream.work.push_back(Asked { work, effect, host: self.host.clone() });
+            stream.queue.push_back(Queued { work, effect, host: self.host.clone() });
             self.advance();
         }
     }
@@ -141,62 +145,62 @@ impl Machine {
         let device = self.device_of(stream);
         if let Some(found) = self.events.get_mut(&event) {
             found.device = device;
-            found.asked += 1;
-            let record = Work::Record(event, found.asked);
+            found.queued += 1;
+            let record = Work::Record(event, found.queued);
             self.add(stream, record);
         }
     }
 
-    /// The stream waits for what was last recorded.
+    /// Makes the stream wait for the last queued record of an event.
     pub fn wait(&mut self, stream: StreamId, event: EventId) {
         if let Some(found) = self.events.get(&event) {
-            let wait = Work::Wait(event, found.asked);
+            let wait = Work::Wait(event, found.queued);
             self.add(stream, wait);
         }
     }
 
     pub fn is_idle(&self, stream: StreamId) -> bool {
-        self.streams.get(&stream).is_none_or(|stream| stream.work.is_empty())
+        self.streams.get(&stream).is_none_or(|stream| stream.queue.is_empty())
     }
 
     pub fn is_done(&self, event: EventId) -> bool {
-        self.events.get(&event).is_none_or(|event| event.done == event.asked)
+        self.events.get(&event).is_none_or(|event| event.done == event.queued)
     }
 
-    /// A host has seen that a stream is idle.
+    /// Notes that the host has seen the stream idle, so it knows of all work on it.
     pub fn saw_idle(&mut self, stream: StreamId) {
         self.streams.get(&stream).iter().for_each(|stream| self.host.join(&stream.clock));
     }
 
-    /// A host has seen that an event is done.
+    /// Notes that the host has seen the event done, so it knows of all work before it.
     pub fn saw_done(&mut self, event: EventId) {
         let last = self.events.get(&event).and_then(|event| event.clocks.get(&event.done));
         last.iter().for_each(|clock| self.host.join(clock));
     }
 
-    /// How many kernels ran between two records that are done.
+    /// Returns the number of kernels that ran between two records; `None` if one is not done.
     pub fn elapsed(&self, from: EventId, to: EventId) -> Option<u64> {
         let [from, to] = [from, to].map(|event| self.events.get(&event)?.at);
         Some(to?.saturating_sub(from?))
     }
 
-    /// Does all that can be done.
+    /// Executes all work that its order allows.
     fn advance(&mut self) {
         loop {
-            let before = self.moved;
+            let before = self.completed;
             for id in self.streams.keys().copied().collect::<Vec<_>>() {
                 while self.advance_one(id) {
-                    self.moved += 1;
+                    self.completed += 1;
                 }
             }
-            if self.moved == before {
+            if self.completed == before {
                 return;
             }
         }
     }
 
     fn head(&self, stream: StreamId) -> Option<&Work> {
-        self.streams[&stream].work.front().map(|asked| &asked.work)
+        self.streams[&stream].queue.front().map(|queued| &queued.work)
     }
 
     fn advance_one(&mut self, stream: StreamId) -> bool {
@@ -212,13 +216,13 @@ impl Machine {
         }
     }
 
-    /// A transfer is done when both its operations are at the heads of their streams; behind it each knows what the other does.
+    /// Executes a transfer if both sides are at the heads of their streams, and joins the clocks of the two streams.
     fn meet(&mut self, stream: StreamId, is_other: impl Fn(&Work) -> bool) -> bool {
         let Some(peer) = self.streams.keys().copied().find(|id| self.head(*id).is_some_and(&is_other)) else {
             return false;
         };
-        if self.carries {
-            self.carry([stream, peer]);
+        if self.has_contents {
+            self.copy_contents([stream, peer]);
         }
         [stream, peer].into_iter().for_each(|stream| self.run(stream));
         let clocks = [stream, peer].map(|stream| self.streams[&stream].clock.clone());
@@ -229,8 +233,8 @@ impl Machine {
         true
     }
 
-    /// What is sent arrives.
-    fn carry(&self, streams: [StreamId; 2]) {
+    /// Copies the contents of a transfer.
+    fn copy_contents(&self, streams: [StreamId; 2]) {
         let [mut from, mut to, mut length] = [0; 3];
         for stream in streams {
             match self.head(stream) {
@@ -242,10 +246,10 @@ impl Machine {
         memory::copy(to, from, length as usize);
     }
 
-    /// Does what is at the head of a stream.
+    /// Executes the work at the head of a stream.
     fn run(&mut self, id: StreamId) {
         let stream = self.streams.get_mut(&id).expect("a stream that has a head");
-        let Asked { work, effect, host } = stream.work.pop_front().expect("a head");
+        let Queued { work, effect, host } = stream.queue.pop_front().expect("a head");
         if let Some(Err(fault)) = effect.map(|effect| effect()) {
             self.fault.get_or_insert((stream.device, fault));
         }
@@ -275,21 +279,21 @@ impl Machine {
         };
         let time = stream.clock.tick(id);
         for access in accesses {
-            self.uncertain.note(access, id, time, &stream.clock, by);
+            self.race_detector.note(access, id, time, &stream.clock, by);
         }
     }
 }
 
 impl fmt::Display for Machine {
-    /// What is yet to be done, and what the streams wait for.
+    /// Lists the streams with queued work, and the work that each waits for.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (id, stream) in self.streams.iter().filter(|(_, stream)| !stream.work.is_empty()) {
+        for (id, stream) in self.streams.iter().filter(|(_, stream)| !stream.queue.is_empty()) {
             writeln!(
                 f,
-                "stream {id} of device {}: {} to do, the first {:?}",
+                "stream {id} of device {}: {} operations queued, the first is {:?}",
                 stream.device,
-                stream.work.len(),
-                stream.work[0].work
+                stream.queue.len(),
+                stream.queue[0].work
             )?;
         }
         Ok(())
@@ -321,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn opposite_transfers_in_different_orders_never_meet_and_in_one_order_do() {
+    fn opposite_transfers_complete_in_one_order_and_deadlock_in_different_orders() {
         let orders = |flipped: bool| {
             let mut machine = Machine::default();
             let [one, other] = [0, 1].map(|device| machine.stream(device));
@@ -339,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_that_is_recorded_again_is_waited_for_as_it_was() {
+    fn a_wait_is_for_the_record_before_it_and_not_for_a_later_one() {
         let mut machine = Machine::default();
         let [one, other] = [0, 0].map(|device| machine.stream(device));
         let event = machine.event();
@@ -350,10 +354,10 @@ mod tests {
         assert!(machine.is_idle(other) && !machine.is_done(event));
     }
 
-    /// A kernel writes memory, which is then sent; and another kernel writes it again, told of the send or not.
+    /// A kernel writes memory that is then sent, and another kernel writes it again, after a wait for the send or without one.
     #[test]
-    fn memory_that_is_written_before_it_was_sent_is_found() {
-        for (told, races) in [(true, 0), (false, 1)] {
+    fn a_write_to_memory_that_is_still_being_sent_is_a_race() {
+        for (waits, races) in [(true, 0), (false, 1)] {
             let mut machine = Machine::default();
             let [compute, sends, receives] = [0, 0, 1].map(|device| machine.stream(device));
             let write = || Work::Launch(1, vec![Access { address: 64, bytes: 1, writes: true }]);
@@ -363,12 +367,12 @@ mod tests {
             machine.wait(sends, ready);
             machine.add(sends, Work::Send(ends(0, 1), 64));
             machine.add(receives, Work::Receive(ends(0, 1), 4096));
-            if told {
+            if waits {
                 machine.record(sent, sends);
                 machine.wait(compute, sent);
             }
             machine.add(compute, write());
-            assert_eq!(machine.uncertain.races.len(), races, "{:?}", machine.uncertain.races);
+            assert_eq!(machine.race_detector.races.len(), races, "{:?}", machine.race_detector.races);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `libnccl`, as far as burn's backend calls it. What the functions do is in NVIDIA's NCCL API.
+//! The functions of `libnccl` that burn's backend calls. NVIDIA's NCCL API specifies them.
 #![allow(non_snake_case)]
 
 use std::ffi::{c_char, c_int, c_uint};
@@ -6,7 +6,7 @@ use std::ffi::{c_char, c_int, c_uint};
 use crate::driver::{CURRENT, driver};
 use crate::machine::{Ends, Work};
 
-/// A result: 0, or an error's number.
+/// The result of a call: 0, or the number of an error.
 pub type Result = c_int;
 
 const SUCCESS: Result = 0;
@@ -21,7 +21,7 @@ pub struct UniqueId {
     rest: [u8; 120],
 }
 
-/// What an `ncclComm_t` points to.
+/// The target of an `ncclComm_t`.
 pub struct Member {
     group: u64,
     rank: c_int,
@@ -30,7 +30,7 @@ pub struct Member {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclGetVersion(version: *mut c_int) -> Result {
-    // SAFETY: for one number, as the API asks for.
+    // SAFETY: the pointer is valid for one number, as the API requires.
     unsafe { version.write(22_500) };
     SUCCESS
 }
@@ -42,12 +42,12 @@ pub unsafe extern "C" fn ncclGetUniqueId(id: *mut UniqueId) -> Result {
         state.groups.insert(group, Default::default());
         group
     });
-    // SAFETY: for one id, as the API asks for.
+    // SAFETY: the pointer is valid for one id, as the API requires.
     unsafe { id.write(UniqueId { group, rest: [0; 120] }) };
     SUCCESS
 }
 
-/// Waits until all ranks have come.
+/// Joins a communicator, and waits until all ranks have joined.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclCommInitRank(
     communicator: *mut *mut Member,
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn ncclCommInitRank(
     let (group, device) = (id.group, CURRENT.get());
     driver().with(|state| state.groups.entry(group).or_default().insert(rank, device));
     driver().wait_for_hosts("ncclCommInitRank", |state| state.groups[&group].len() as c_int == ranks);
-    // SAFETY: for one pointer, as the API asks for.
+    // SAFETY: the pointer is valid for one pointer, as the API requires.
     unsafe { communicator.write(Box::into_raw(Box::new(Member { group, rank, device }))) };
     SUCCESS
 }
@@ -68,7 +68,7 @@ pub unsafe extern "C" fn ncclCommDestroy(_communicator: *mut Member) -> Result {
     SUCCESS
 }
 
-/// Bytes of an `ncclDataType_t`.
+/// Returns the bytes of an `ncclDataType_t`.
 fn width(kind: c_uint) -> Option<u64> {
     Some(match kind {
         0 | 1 | 10 | 11 => 1,
@@ -79,21 +79,21 @@ fn width(kind: c_uint) -> Option<u64> {
     })
 }
 
-/// One of the two operations of a transfer.
+/// One side of a transfer.
 #[derive(Clone, Copy)]
 enum Operation {
     Send,
     Receive,
 }
 
-/// A buffer, and how much of what it is.
+/// The buffer of a transfer, with the number and the type of its elements.
 struct Content {
     buffer: u64,
     count: usize,
     kind: c_uint,
 }
 
-/// Posts an operation of a member with a peer.
+/// Queues one side of a transfer with a peer on a stream.
 fn post(operation: Operation, content: &Content, member: &Member, peer: c_int, stream: u64) -> Result {
     let Some(width) = width(content.kind) else { return INVALID_ARGUMENT };
     let (from, to) = match operation {
@@ -113,7 +113,7 @@ fn post(operation: Operation, content: &Content, member: &Member, peer: c_int, s
         *posted += 1;
         *posted
     });
-    if driver().settings.meeting_hosts {
+    if driver().settings.hosts_wait_for_peers {
         driver().wait_for_hosts("a transfer", |state| state.posted[&ends][1 - at] >= nth);
     }
     SUCCESS
@@ -147,7 +147,7 @@ pub unsafe extern "C" fn ncclRecv(
     post(Operation::Receive, &Content { buffer, count, kind }, member, peer, stream)
 }
 
-/// Sums of replicas do not go this way.
+/// Fails always: replicas do not sum with NCCL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclAllReduce() -> Result {
     INVALID_USAGE

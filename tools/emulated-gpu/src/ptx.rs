@@ -1,4 +1,4 @@
-//! PTX, as text. What its instructions do is in NVIDIA's Parallel Thread Execution ISA.
+//! Parses PTX into statements and instructions. NVIDIA's Parallel Thread Execution ISA specifies it.
 
 mod buffers;
 mod instruction;
@@ -6,26 +6,26 @@ mod instruction;
 pub use buffers::buffers;
 pub use instruction::{Instruction, inside};
 
-/// The first kernel in a module.
+/// The first kernel of a module.
 #[derive(Clone, Debug)]
 pub struct Entry {
     pub name: String,
-    /// As they are declared.
+    /// The declarations of the parameters.
     pub parameters: Vec<String>,
-    /// How many threads a block has to have, where that is said.
+    /// The required size of a block (`.reqntid`), in threads.
     pub threads: Option<[u32; 3]>,
-    /// The memory of a block whose size a launch says.
+    /// The name of the shared memory whose size is given at launch.
     pub shared: Option<String>,
-    /// What stands between its braces, without comments.
+    /// The text between the braces, without comments.
     body: String,
 }
 
-/// Something of a kernel's body that ends with a semicolon.
+/// A statement of a kernel's body, which ends with a semicolon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statement<'a> {
-    /// What a branch to it names.
+    /// The labels before the statement.
     pub labels: Vec<&'a str>,
-    /// An instruction or a directive.
+    /// The text of the instruction or directive.
     pub text: &'a str,
 }
 
@@ -54,7 +54,7 @@ impl Entry {
     pub fn statements(&self) -> impl Iterator<Item = Statement<'_>> {
         self.body.split(';').map(|text| {
             let mut labels = Vec::new();
-            // The braces that stand here are those of scopes.
+            // Braces before a statement open or close scopes.
             let mut rest = text.trim_start_matches(|c: char| c.is_whitespace() || matches!(c, '{' | '}'));
             while let Some((label, behind)) = rest.split_once(':')
                 && !label.contains(char::is_whitespace)
@@ -68,7 +68,7 @@ impl Entry {
     }
 }
 
-/// The name of what is declared, and how many it is: 0 for an array whose length is not said.
+/// Returns the name in a declaration, and its number of elements: 0 for an array without a length.
 pub fn declared(declaration: &str) -> Option<(String, usize)> {
     let last = declaration.split_whitespace().last()?;
     Some(match last.split_once('[') {

@@ -1,39 +1,41 @@
-//! What the environment says of the devices.
+//! The settings of the emulation, from the environment.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// From `STAGELINE_EMULATED_GPU`, such as `devices=4,memory=150754820096,ledger=asked.json`.
+/// The settings in `STAGELINE_EMULATED_GPU`, such as `devices=4,memory=150754820096,ledger=ledger.json`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// How many there are.
+    /// The number of devices.
     pub devices: i32,
-    /// Of each, in bytes.
+    /// The memory of each device, in bytes.
     pub memory: u64,
     /// The version of CUDA that the driver supports, as NVIDIA writes it: 12080 is 12.8.
     pub version: i32,
-    /// What `cuInit` answers: 0, or an error's number.
+    /// The result of `cuInit`: 0, or the number of an error.
     pub init: i32,
-    /// Which launch fails, if one does, counted from 1, and with what.
+    /// The launch that fails, counted from 1, and its error.
     pub fault: Option<(u64, i32)>,
-    /// Whether the host waits in a send or a receive until its peer has posted the other one.
-    pub meeting_hosts: bool,
-    /// How long nothing may move while a host waits, before that is a deadlock.
+    /// Whether a host thread waits in a send or a receive until its peer has posted the other side. The setting is `meeting`.
+    pub hosts_wait_for_peers: bool,
+    /// The time without progress after which a waiting host counts as deadlocked. The setting is in seconds.
     pub patience: Duration,
-    /// Whether kernels are run, and memory is there.
+    /// Whether kernels run and memory has contents.
     pub computes: bool,
-    /// Where what was asked is written at the end.
+    /// The file for the ledger.
     pub ledger: Option<PathBuf>,
-    /// Where every launch is written at the end, in their order.
+    /// The file for the list of all launches, in order.
     pub launches: Option<PathBuf>,
-    /// A folder for the kernels, as PTX.
+    /// The folder for the PTX of the kernels.
     pub kernels: Option<PathBuf>,
 }
 
 impl Settings {
+    /// Reads settings of the form `name=value,name=value`.
+    ///
     /// # Errors
-    /// Names what cannot be read.
+    /// Fails with the part that has no value, is no number or is not a setting.
     pub fn read(text: &str) -> Result<Self, String> {
         let mut given = BTreeMap::new();
         for part in text.split(',').filter(|part| !part.is_empty()) {
@@ -49,7 +51,7 @@ impl Settings {
                 0 => None,
                 launch => Some((launch, number(&mut given, "error", 700)?)),
             },
-            meeting_hosts: number(&mut given, "meeting", 0)? != 0,
+            hosts_wait_for_peers: number(&mut given, "meeting", 0)? != 0,
             patience: Duration::from_secs(number(&mut given, "patience", 60)?),
             computes: number(&mut given, "computes", 0)? != 0,
             ledger: given.remove("ledger").map(PathBuf::from),
@@ -57,7 +59,7 @@ impl Settings {
             kernels: given.remove("kernels").map(PathBuf::from),
         };
         match given.into_keys().next() {
-            Some(name) => Err(format!("`{name}` is not known")),
+            Some(name) => Err(format!("`{name}` is not a setting")),
             None => Ok(settings),
         }
     }
@@ -65,7 +67,7 @@ impl Settings {
 
 fn number<N: std::str::FromStr>(given: &mut BTreeMap<&str, &str>, name: &str, otherwise: N) -> Result<N, String> {
     match given.remove(name) {
-        Some(value) => value.parse().map_err(|_| format!("`{name}={value}` is no number")),
+        Some(value) => value.parse().map_err(|_| format!("`{name}={value}` is not a number")),
         None => Ok(otherwise),
     }
 }
@@ -75,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_are_read_and_what_is_unknown_is_named() {
+    fn settings_are_read_and_errors_name_the_setting() {
         let settings = Settings::read("devices=4,fault=9,error=2,ledger=a/b.json").unwrap();
         assert_eq!((settings.devices, settings.fault, settings.init), (4, Some((9, 2)), 0));
         assert_eq!(settings.ledger, Some(PathBuf::from("a/b.json")));

@@ -1,4 +1,4 @@
-//! A disk on which no more can be written, as the operating system has it: a limit on the size of a file.
+//! Tests a full disk, which a limit on the size of a file stands for.
 
 use std::error::Error;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::toy;
 
 const DIR: &str = "STAGELINE_TEST_FULL_DIR";
 
-/// Not a test: what the test below starts with a limit of a few KiB.
+/// The test below starts this one in a process with a limit of a few KiB.
 #[test]
 #[ignore = "is started by another test"]
 fn child_with_a_limit() {

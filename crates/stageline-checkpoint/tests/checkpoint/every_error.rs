@@ -1,4 +1,4 @@
-//! Every kind of error with hostile text in each of its fields.
+//! Tests every kind of error with hostile text in each of its fields.
 
 use std::ffi::OsStr;
 use std::io;
@@ -9,7 +9,7 @@ use stageline_checkpoint::{CheckpointError, Damage, Dtype, Printable};
 
 use crate::rules::{self, texts};
 
-/// Every kind of damage, with `text` wherever it has text.
+/// Returns every kind of damage, with `text` in each field of text.
 fn damages(text: &str) -> Vec<Damage> {
     let t = || text.to_owned();
     let (shape, dtype, max) = (vec![usize::MAX; 100_000], Dtype::F8_E8M0, u64::MAX);
@@ -40,7 +40,7 @@ fn damages(text: &str) -> Vec<Damage> {
     ]
 }
 
-/// Every kind of error, with `text` and `path` wherever it has text and paths.
+/// Returns every kind of error, with `text` and `path` in each field of text and paths.
 fn errors(text: &str, path: &OsStr) -> Vec<CheckpointError> {
     let (t, path) = (|| text.to_owned(), || PathBuf::from(path));
     let (source, max) = (|| io::Error::from_raw_os_error(28), u64::MAX);
@@ -87,9 +87,9 @@ fn every_kind_of_error_keeps_to_the_rules() {
 
 #[test]
 fn printable_text_has_no_hidden_character() {
-    for letter in ('\0'..=char::MAX).filter(|&letter| rules::is_hidden(letter)) {
-        let shown = Printable::new(letter.to_string()).to_string();
-        assert!(shown.is_ascii() && !shown.chars().any(rules::is_hidden), "{letter:?} is {shown:?}");
+    for char in ('\0'..=char::MAX).filter(|&char| rules::is_hidden(char)) {
+        let shown = Printable::new(char.to_string()).to_string();
+        assert!(shown.is_ascii() && !shown.chars().any(rules::is_hidden), "{char:?} is {shown:?}");
     }
     for text in texts() {
         let shown = Printable::new(&text).to_string();

@@ -1,6 +1,6 @@
-//! A save whose last step fails: the folder cannot be synced after the new checkpoint got its name.
+//! Tests a save whose last step fails: the folder cannot be synced after the rename.
 //!
-//! The folder is moved away for a moment, so the sync and the undo fail in the operating system itself.
+//! The test moves the folder away for a moment, so that the sync and the undo fail in the operating system itself.
 
 use std::error::Error;
 use std::fs;
@@ -27,7 +27,7 @@ impl Folder {
         Self { root, dir, store }
     }
 
-    /// Saves step 2. The folder is away while `away` says so; it is back when this returns.
+    /// Saves step 2, with the folder moved away at the points for which `away` is true. Returns the result and all points.
     fn save(&mut self, away: impl Fn(WritePoint) -> bool) -> (Result<PathBuf, CheckpointError>, Vec<WritePoint>) {
         let (dir, aside) = (&self.dir, self.root.path().join("aside"));
         let (mut points, mut is_away) = (Vec::new(), false);
@@ -46,7 +46,7 @@ impl Folder {
         (saved.inspect_err(rules::check), points)
     }
 
-    /// The names of checkpoints, without leftovers.
+    /// Returns the names of checkpoints, without leftovers.
     fn checkpoints(&self) -> Vec<String> {
         let mut names = toy::names(&self.dir);
         names.retain(|name| !name.starts_with('.'));
@@ -64,7 +64,7 @@ fn is_failed_sync(error: &CheckpointError, folder: &Folder) -> bool {
 }
 
 #[test]
-fn a_failed_sync_takes_the_name_back_and_leaves_earlier_checkpoints() {
+fn a_failed_sync_undoes_the_rename_and_leaves_earlier_checkpoints() {
     let mut folder = Folder::new();
     let (saved, points) = folder.save(|point| point == WritePoint::SyncFolder);
     let error = saved.unwrap_err();

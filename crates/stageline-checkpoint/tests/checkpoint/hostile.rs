@@ -1,4 +1,4 @@
-//! Every file, damaged in every place: never taken, always named.
+//! Tests that a checkpoint with any damage in any file is refused, with the name of the file.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -9,7 +9,7 @@ use stageline_checkpoint::CheckpointError;
 
 use crate::toy;
 
-/// Whether a checkpoint is refused for this file, and the older one is named.
+/// Whether a checkpoint is refused with this file and the older checkpoint.
 fn refused(checkpoint: &Path, file: &str) -> bool {
     match toy::read(checkpoint) {
         Err(CheckpointError::Damaged { path, older, .. }) => {
@@ -19,7 +19,7 @@ fn refused(checkpoint: &Path, file: &str) -> bool {
     }
 }
 
-/// Counts how many of the contents that `damaged` gives for each file are tried and refused.
+/// Replaces each file by each of its `damaged` contents. Returns the number of attempts and of refusals.
 fn try_all(damaged: impl Fn(&[u8]) -> Vec<Vec<u8>>) -> (usize, usize) {
     let (_dir, checkpoint) = toy::two();
     let (mut tried, mut count) = (0, 0);
@@ -43,14 +43,14 @@ fn bytes_of_all_files() -> usize {
 }
 
 #[test]
-fn every_file_cut_short_at_every_length() {
+fn every_file_cut_short_at_every_length_is_refused() {
     let (tried, refused) = try_all(|good| (0..good.len()).map(|length| good[..length].to_vec()).collect());
     assert_eq!((tried, refused), (bytes_of_all_files(), bytes_of_all_files()));
     println!("{refused} files cut short were refused");
 }
 
 #[test]
-fn every_byte_of_every_file_flipped() {
+fn every_file_with_a_flipped_bit_in_any_byte_is_refused() {
     let flipped = |good: &[u8], i: usize| {
         let mut bytes = good.to_vec();
         bytes[i] ^= 1 << (i % 8);
@@ -62,7 +62,7 @@ fn every_byte_of_every_file_flipped() {
 }
 
 #[test]
-fn every_bit_of_the_manifest_flipped() {
+fn a_manifest_with_any_bit_flipped_is_refused() {
     let (_dir, checkpoint) = toy::two();
     let path = checkpoint.join("manifest.json");
     let good = fs::read(&path).unwrap();
@@ -75,13 +75,13 @@ fn every_bit_of_the_manifest_flipped() {
 }
 
 #[test]
-fn every_file_made_longer() {
+fn every_file_made_longer_is_refused() {
     let longer = |good: &[u8]| vec![[good, b"\n"].concat(), [good, good].concat(), [b" ", good].concat()];
     assert_eq!(try_all(longer), (18, 18));
 }
 
 #[test]
-fn every_file_replaced_by_something_else() {
+fn every_file_replaced_by_something_else_is_refused() {
     let (dir, checkpoint) = toy::two();
     let aside = dir.path().join("aside");
     let (mut tried, mut count) = (0, 0);
@@ -113,7 +113,7 @@ fn every_file_replaced_by_something_else() {
 }
 
 #[test]
-fn the_folder_of_the_optimizer_state_is_no_link() {
+fn an_optimizer_folder_that_is_missing_a_link_or_a_file_is_refused() {
     let (dir, checkpoint) = toy::two();
     let (folder, aside) = (checkpoint.join("optimizer"), dir.path().join("aside"));
     fs::rename(&folder, &aside).unwrap();
@@ -131,11 +131,11 @@ fn a_manifest_that_is_too_long_is_not_read() {
     let manifest = fs::OpenOptions::new().write(true).open(checkpoint.join("manifest.json")).unwrap();
     manifest.set_len((64 << 20) + 1).unwrap();
     let error = toy::read(&checkpoint).unwrap_err().to_string();
-    assert!(error.contains("manifest.json has 67108865 bytes, of which 67108864 are the most"), "{error}");
+    assert!(error.contains("manifest.json has 67108865 bytes, but such a file has at most 67108864"), "{error}");
 }
 
 #[test]
-fn the_files_of_someone_else_do_not_matter() {
+fn files_that_the_manifest_does_not_list_are_ignored() {
     let (_dir, checkpoint) = toy::two();
     fs::write(checkpoint.join("config.json"), "{}").unwrap();
     fs::create_dir(checkpoint.join("tokenizer")).unwrap();

@@ -1,5 +1,6 @@
-//! Text in a checkpoint that would do harm on a terminal: in every place that has text, it is refused with a message
-//! that keeps to the rules.
+//! Tests text in a checkpoint that would do harm on a terminal.
+//!
+//! Wherever a file contains text, such text is refused with a message that obeys the rules.
 
 use std::fs;
 
@@ -10,13 +11,13 @@ use crate::rules::texts;
 use crate::target::{Target, pretty, shard};
 use crate::{rules, toy};
 
-/// Asserts that a checkpoint is refused for one of its files. The rules are checked wherever tests read.
+/// Asserts that a checkpoint is refused with one of its files. `toy::read` checks the rules.
 fn refused(target: &Target, file: &str, place: &str) {
     let damage = target.damage(file);
     assert!(!damage.starts_with("unexpected: "), "{place}: {damage:.2000}");
 }
 
-/// A tensor that needs no bytes of `head.safetensors`.
+/// Returns an entry for a tensor without bytes in `head.safetensors`.
 fn empty() -> Value {
     json!({"file": "head.safetensors", "dtype": "U8", "shape": [0]})
 }
@@ -26,7 +27,7 @@ fn put(manifest: &mut Value, pointer: &str, value: Value) {
 }
 
 #[test]
-fn names_of_tensors_and_files() {
+fn hostile_names_of_tensors_and_files_are_refused() {
     let target = Target::new();
     for text in texts() {
         let with = |place: &str, change: &dyn Fn(&mut Value)| {
@@ -51,7 +52,7 @@ fn names_of_tensors_and_files() {
 }
 
 #[test]
-fn unknown_fields() {
+fn unknown_fields_with_hostile_names_are_refused() {
     let target = Target::new();
     for text in texts() {
         for parent in [
@@ -71,7 +72,7 @@ fn unknown_fields() {
 }
 
 #[test]
-fn values_of_the_wrong_type() {
+fn hostile_values_of_the_wrong_type_are_refused() {
     let target = Target::new();
     let places = [
         "/version",
@@ -112,7 +113,7 @@ fn values_of_the_wrong_type() {
 }
 
 #[test]
-fn numbers_without_end() {
+fn very_long_numbers_are_refused() {
     let target = Target::new();
     let good = pretty(&target.manifest);
     let digits = "9".repeat(1 << 20);
@@ -126,7 +127,7 @@ fn numbers_without_end() {
         ] {
             assert!(good.contains(before), "{before}");
             target.seal(&good.replace(before, &format!("\"{field}\": {number}")));
-            // A long fraction may be a number that is fine for a scale.
+            // A long fraction may be a valid scale.
             if !(field == "scale" && number.starts_with("1.")) {
                 refused(&target, "manifest.json", field);
             }
@@ -139,7 +140,7 @@ fn numbers_without_end() {
 }
 
 #[test]
-fn keys_that_come_twice() {
+fn hostile_keys_that_appear_twice_are_refused() {
     let target = Target::new();
     let good = pretty(&target.manifest);
     for text in texts() {
@@ -155,7 +156,7 @@ fn keys_that_come_twice() {
 }
 
 #[test]
-fn manifests_that_are_no_json() {
+fn manifests_that_are_not_json_are_refused() {
     let target = Target::new();
     let good = fs::read_to_string(target.path.join("manifest.json")).unwrap();
     for text in texts() {
@@ -164,9 +165,9 @@ fn manifests_that_are_no_json() {
             refused(&target, "manifest.json", "sealed");
         }
         let mut digits = String::new();
-        for letter in text.chars().cycle().take(64) {
-            if digits.len() + letter.len_utf8() <= 64 {
-                digits.push(letter);
+        for char in text.chars().cycle().take(64) {
+            if digits.len() + char.len_utf8() <= 64 {
+                digits.push(char);
             }
         }
         digits += &"x".repeat(64 - digits.len());
@@ -181,7 +182,7 @@ fn manifests_that_are_no_json() {
 }
 
 #[test]
-fn versions() {
+fn hostile_versions_are_refused() {
     let target = Target::new();
     for text in texts() {
         for version in [json!(text), json!([text]), json!({ text.as_str(): 1 }), json!(-1), json!(0), json!(1.5)] {
@@ -194,7 +195,7 @@ fn versions() {
 }
 
 #[test]
-fn headers_of_tensors() {
+fn hostile_headers_of_tensor_files_are_refused() {
     let mut target = Target::new();
     let offsets = |start: u64, end: u64| json!({"dtype": "U8", "shape": [4], "data_offsets": [start, end]});
     for text in texts() {
@@ -238,7 +239,7 @@ fn headers_of_tensors() {
 }
 
 #[test]
-fn names_of_tensors_that_are_not_in_their_file_as_the_manifest_says() {
+fn hostile_names_of_tensors_that_differ_in_their_file_are_refused() {
     for text in texts() {
         let mut target = Target::new();
         let name = format!("head.{text}");
@@ -261,7 +262,7 @@ fn names_of_tensors_that_are_not_in_their_file_as_the_manifest_says() {
 }
 
 #[test]
-fn indices() {
+fn hostile_indices_are_refused() {
     let mut target = Target::new();
     let index = "model.safetensors.index.json";
     for text in texts() {
@@ -286,7 +287,7 @@ fn indices() {
 }
 
 #[test]
-fn checkpoints_that_are_not_written() {
+fn hostile_checkpoints_are_not_written() {
     let dir = tempfile::tempdir().unwrap();
     let mut store = toy::store(dir.path(), 1);
     for text in texts() {

@@ -1,4 +1,4 @@
-//! Writers that are killed. What is there afterwards is complete, and the next writer goes on from it.
+//! Tests that a killed writer leaves complete checkpoints only, and that the next writer continues from the latest.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
@@ -14,12 +14,13 @@ const DIR: &str = "STAGELINE_TEST_DIR";
 const POINT: &str = "STAGELINE_TEST_POINT";
 const OCCURRENCE: &str = "STAGELINE_TEST_OCCURRENCE";
 const SIGKILL: i32 = 9;
-/// Kills at each point: at its first occurrence, its second, and so on.
+/// The number of kills at each point: at its first occurrence, its second, and so on.
 const OCCURRENCES: usize = 5;
-/// Kills in both tests.
+/// The number of kills in both tests.
 const KILLS: usize = 200;
 
-/// Not a test: what the tests below start and kill. Goes on from the latest checkpoint, and says what is published.
+/// The tests below start this one in a process and kill it. Continues from the latest checkpoint, and prints every step
+/// that it publishes.
 #[test]
 #[ignore = "is started by other tests"]
 fn child_writer() {
@@ -39,17 +40,17 @@ fn child_writer() {
         store.save_observed(&toy::checkpoint(steps), &mut at).unwrap();
         println!("\npublished {steps}");
     }
-    panic!("no one killed the writer");
+    panic!("the writer was not killed");
 }
 
 fn kill_self() -> ! {
     Command::new("sh").args(["-c", &format!("kill -9 {}", process::id())]).status().unwrap();
     loop {
-        thread::park(); // the signal is on its way
+        thread::park(); // until the signal arrives
     }
 }
 
-/// Starts a child that kills itself at a point; at none, if `occurrence` is 0.
+/// Starts a child that kills itself at an occurrence of a point, from 1; never if `occurrence` is 0.
 fn start(dir: &Path, point: &str, occurrence: usize) -> Child {
     Command::new(env::current_exe().unwrap())
         .args(["--exact", "kills::child_writer", "--ignored", "--nocapture"])
@@ -61,7 +62,9 @@ fn start(dir: &Path, point: &str, occurrence: usize) -> Child {
         .unwrap()
 }
 
-/// Reads what the child published until it ends, and kills it after so many, if asked to. Gives the last, if any.
+/// Reads the steps that the child publishes until it ends. Returns the last one.
+///
+/// `kill_after` is the number of published steps after which the child is killed, and the length of a pause before that.
 fn watch(mut child: Child, kill_after: Option<(usize, u64)>) -> Option<u64> {
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut last = None;
@@ -75,11 +78,13 @@ fn watch(mut child: Child, kill_after: Option<(usize, u64)>) -> Option<u64> {
             child.kill().unwrap();
         }
     }
-    assert_eq!(child.wait().unwrap().signal(), Some(SIGKILL), "the child was killed, and ended in no other way");
+    assert_eq!(child.wait().unwrap().signal(), Some(SIGKILL), "the child ends by the kill and in no other way");
     last
 }
 
-/// Looks at all that a killed writer left. `least` is the last checkpoint that is known to have been published.
+/// Asserts that a killed writer left complete checkpoints only. Returns the step of the latest.
+///
+/// `least` is the step of the last checkpoint that is known to be published.
 fn check(dir: &Path, least: u64) -> u64 {
     let mut checkpoints: Vec<_> = toy::names(dir).into_iter().filter(|name| name.contains("-step-")).collect();
     checkpoints.retain(|name| !name.starts_with('.'));
@@ -91,11 +96,11 @@ fn check(dir: &Path, least: u64) -> u64 {
     assert!(latest.progress.steps >= least, "{} is older than {least}", latest.progress.steps);
     drop(toy::store(dir, 2));
     checkpoints.insert(0, ".lock".to_owned());
-    assert_eq!(toy::names(dir), checkpoints, "the next writer removes what is left, and no checkpoint");
+    assert_eq!(toy::names(dir), checkpoints, "the next writer removes the leftovers, and no checkpoint");
     latest.progress.steps
 }
 
-/// The next checkpoint removes what killed writers had no time to remove.
+/// Asserts that the next save removes the old checkpoints that killed writers left.
 fn check_pruned(dir: &Path, latest: u64) {
     toy::store(dir, 2).save(&toy::checkpoint(latest + 1)).unwrap();
     let names = toy::names(dir);
@@ -103,7 +108,7 @@ fn check_pruned(dir: &Path, latest: u64) {
     assert!(names[2].ends_with(&format!("-step-{}", latest + 1)), "{names:?}");
 }
 
-/// All points of a save that prunes.
+/// Returns all points of a save that prunes.
 fn points() -> Vec<String> {
     let dir = toy::quick_folder();
     let mut store = toy::store(dir.path(), 2);
@@ -116,7 +121,7 @@ fn points() -> Vec<String> {
 }
 
 #[test]
-fn a_writer_killed_at_every_point_leaves_whole_checkpoints() {
+fn a_writer_killed_at_every_point_leaves_complete_checkpoints() {
     let dir = toy::quick_folder();
     toy::store(dir.path(), 2).save(&toy::checkpoint(1)).unwrap();
     let (mut latest, mut kills) = (1, 0);
@@ -133,7 +138,7 @@ fn a_writer_killed_at_every_point_leaves_whole_checkpoints() {
 }
 
 #[test]
-fn a_writer_killed_at_any_time_leaves_whole_checkpoints() {
+fn a_writer_killed_at_any_time_leaves_complete_checkpoints() {
     let dir = toy::quick_folder();
     toy::store(dir.path(), 2).save(&toy::checkpoint(1)).unwrap();
     let kills = KILLS.checked_sub(points().len() * OCCURRENCES).filter(|&kills| kills > 50).unwrap();
@@ -142,7 +147,7 @@ fn a_writer_killed_at_any_time_leaves_whole_checkpoints() {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let kill_after = (1 + (random >> 62) as usize, (random >> 40) % 1_000_000);
         let published = watch(start(dir.path(), "none", 0), Some(kill_after)).unwrap();
-        assert!(published > latest, "the writer went on from the latest");
+        assert!(published > latest, "the writer continues from the latest");
         latest = check(dir.path(), published);
     }
     check_pruned(dir.path(), latest);

@@ -1,4 +1,4 @@
-//! Checkpoints on a real disk: written, read, damaged in every way, and killed while they are written.
+//! Tests checkpoints on a real disk: written, read, damaged in every way, and with writers that are killed.
 
 mod disk_full;
 mod every_error;

@@ -1,4 +1,4 @@
-//! What errors say: what is wrong, with which file, and the way out.
+//! Tests the messages of errors: the problem, the file and the fix.
 
 use std::error::Error;
 use std::fs;
@@ -11,7 +11,7 @@ use stageline_checkpoint::{Checkpoint, CheckpointError, Damage, Dtype, Store, Te
 
 use crate::{rules, toy};
 
-/// The message of an error, with `DIR` for the folder.
+/// Returns the message of an error, with `DIR` for the folder.
 fn shown(error: &CheckpointError, dir: &Path) -> String {
     rules::check(error);
     error.to_string().replace(&dir.display().to_string(), "DIR")
@@ -22,7 +22,7 @@ fn read_message(path: &Path, dir: &Path) -> String {
 }
 
 #[test]
-fn of_paths_that_are_no_checkpoint() {
+fn a_path_without_a_checkpoint_is_named_with_the_fix() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path();
     let message = |name: &str| read_message(&dir.join(name), dir);
@@ -38,44 +38,44 @@ fn of_paths_that_are_no_checkpoint() {
     assert_eq!(message("store"), "no checkpoint in DIR/store; train with --checkpoint first");
     assert_eq!(
         message("."),
-        "DIR/. is neither a checkpoint, which has a manifest.json, nor a folder of checkpoints, which have names such \
-         as 000001-step-100; give the path of one"
+        "DIR/. is neither a checkpoint (there is no manifest.json) nor a folder of checkpoints (with names such as \
+         000001-step-100); give the path of one"
     );
     for below in ["file/", "file/x", "file/x/y"] {
-        assert_eq!(message(below), message("file"), "the part that is no folder is named");
+        assert_eq!(message(below), message("file"), "the message names the part that is no folder");
     }
     symlink("loop", dir.join("loop")).unwrap();
-    assert_eq!(message("loop"), "cannot look into DIR/loop; make it readable");
+    assert_eq!(message("loop"), "cannot access DIR/loop; make it readable");
 }
 
 #[test]
-fn of_damage_with_and_without_an_older_checkpoint() {
+fn damage_is_reported_with_an_older_checkpoint_if_there_is_one() {
     let (folder, path) = toy::two();
     let dir = folder.path();
     fs::write(path.join("manifest.json"), "").unwrap();
     assert_eq!(
         read_message(dir, dir),
         "DIR/000002-step-20/manifest.json does not end with its own SHA-256: it was cut short or changed; resume from \
-         an older one, such as DIR/000001-step-10"
+         an older checkpoint, such as DIR/000001-step-10"
     );
     fs::remove_file(path.join("manifest.json")).unwrap();
     assert_eq!(
         read_message(&path, dir),
-        "DIR/000002-step-20/manifest.json is missing; resume from an older one, such as DIR/000001-step-10"
+        "DIR/000002-step-20/manifest.json is missing; resume from an older checkpoint, such as DIR/000001-step-10"
     );
     fs::remove_file(dir.join("000001-step-10/head.safetensors")).unwrap();
     fs::create_dir(dir.join("000001-step-10/head.safetensors")).unwrap();
     assert_eq!(
         read_message(&dir.join("000001-step-10"), dir),
-        "DIR/000001-step-10/head.safetensors is a folder, where a checkpoint has a file; there is no older one beside \
-         it: restore it from a copy, or train anew"
+        "DIR/000001-step-10/head.safetensors is a folder, where a checkpoint has a file; the folder has no older \
+         checkpoint: restore this one from a copy, or start a new training"
     );
 }
 
 #[test]
-fn of_damage_that_takes_more_to_come_by() {
+fn damage_by_the_machine_is_reported_with_its_cause() {
     let memory = Damage::Memory { bytes: 1 << 60 };
-    assert_eq!(memory.to_string(), "has 1152921504606846976 bytes, for which there is no memory");
+    assert_eq!(memory.to_string(), "has 1152921504606846976 bytes, which do not fit into memory");
     let io = Damage::Io(io::Error::other("disk on fire"));
     assert_eq!(io.to_string(), "cannot be read: disk on fire");
     let damaged = |kind: io::ErrorKind| {
@@ -87,14 +87,14 @@ fn of_damage_that_takes_more_to_come_by() {
         "a/000002-step-2/manifest.json cannot be read: permission denied; make it and its folder readable"
     );
     let error = CheckpointError::Look { path: "a\nb".into(), source: io::Error::other("disk on fire") };
-    assert_eq!(format!("{error:?}"), r"cannot look into a\nb; make it readable: disk on fire");
+    assert_eq!(format!("{error:?}"), r"cannot access a\nb; make it readable: disk on fire");
     assert_eq!(
         damaged(io::ErrorKind::TimedOut),
-        "a/000002-step-2/manifest.json cannot be read: timed out; resume from an older one, such as a/000001-step-1"
+        "a/000002-step-2/manifest.json cannot be read: timed out; resume from an older checkpoint, such as a/000001-step-1"
     );
 }
 
-/// The message for a checkpoint that is not written.
+/// Returns the message for a checkpoint that a store refuses to write.
 fn save_message(change: impl FnOnce(&mut Checkpoint)) -> String {
     let dir = tempfile::tempdir().unwrap();
     let mut checkpoint = toy::checkpoint(1);
@@ -103,7 +103,7 @@ fn save_message(change: impl FnOnce(&mut Checkpoint)) -> String {
 }
 
 #[test]
-fn of_checkpoints_that_are_not_written() {
+fn a_refused_checkpoint_is_reported_with_its_values_and_the_fix() {
     let put = |name: &'static str, tensor: Tensor| {
         save_message(move |checkpoint| _ = checkpoint.parameters.insert(name.to_owned(), tensor))
     };
@@ -114,16 +114,16 @@ fn of_checkpoints_that_are_not_written() {
     );
     assert_eq!(
         put("w", Tensor::new(Dtype::F32, vec![2, 3], vec![0; 23].into())),
-        "the tensor `w` has 23 bytes, but F32 of the shape [2, 3] takes 24; give it all its elements, and those alone"
+        "the tensor `w` has 23 bytes, but F32 of shape [2, 3] takes 24; pass exactly the bytes of its elements"
     );
     assert_eq!(
         put("w", Tensor::new(Dtype::F32, vec![usize::MAX], vec![].into())),
-        "the tensor `w` has 0 bytes, but F32 of the shape [18446744073709551615] takes more than can be counted, or a \
-         part of one; give it all its elements, and those alone"
+        "the tensor `w` has 0 bytes, but F32 of shape [18446744073709551615] takes a number of bytes that overflows or \
+         is not whole; pass exactly the bytes of its elements"
     );
     assert_eq!(
         put("__metadata__", toy::f32s(&[], 0.0)),
-        "no tensor can be named `__metadata__`: the format uses it; name it otherwise"
+        "no tensor can be named `__metadata__`: the format reserves this name; rename the tensor"
     );
     assert_eq!(
         save_message(|checkpoint| checkpoint.progress.loss_scale.as_mut().unwrap().scale = f64::NAN),
@@ -131,22 +131,22 @@ fn of_checkpoints_that_are_not_written() {
     );
     assert_eq!(
         save_message(|checkpoint| checkpoint.progress.steps = (1 << 53) + 1),
-        "the steps are 9007199254740993; they must not be more than 9007199254740992"
+        "the step count is 9007199254740993; it must be at most 9007199254740992"
     );
     assert_eq!(
         save_message(|checkpoint| checkpoint.progress.optimizer_steps = 2),
-        "the steps of the optimizer are 2; they must not be more than all steps, which are 1"
+        "the optimizer's step count is 2; it must be at most the step count, which is 1"
     );
     let deep = (0..200).fold(serde_json::json!(1), |inner, _| serde_json::json!([inner]));
     let message = save_message(|checkpoint| _ = checkpoint.run.insert("deep".to_owned(), deep));
     assert!(
-        message.starts_with("a manifest of ") && message.contains(" bytes would not be read back: it is not as it is ")
+        message.starts_with("the manifest of ") && message.contains(" bytes could not be read back: it is malformed: ")
     );
-    assert!(message.ends_with("; put less, and less deeply nested, into `run`"), "{message}");
+    assert!(message.ends_with("; make `run` smaller and less deeply nested"), "{message}");
 }
 
 #[test]
-fn of_folders_that_cannot_be_written() {
+fn a_folder_that_cannot_be_written_is_named_with_the_fix() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path();
     let open = |path: &Path| Store::open(path, NonZero::<usize>::MIN);
@@ -161,20 +161,20 @@ fn of_folders_that_cannot_be_written() {
     for path in ["file", "file/", "file/x", "file/x/y"] {
         assert_eq!(
             shown(&open(&dir.join(path)).unwrap_err(), dir),
-            "DIR/file is a file; give the path of a folder, which is made if there is none"
+            "DIR/file is a file; give the path of a folder, which is created if it does not exist"
         );
     }
     symlink("nothing", dir.join("link")).unwrap();
     assert_eq!(
         shown(&open(&dir.join("link/x")).unwrap_err(), dir),
-        "DIR/link is a symbolic link to nothing; give the path of a folder, which is made if there is none"
+        "DIR/link is a symbolic link to nothing; give the path of a folder, which is created if it does not exist"
     );
     let long = "x".repeat(300);
     let error = open(&dir.join(&long)).unwrap_err();
     assert_eq!(
         shown(&error, dir),
         format!(
-            "cannot make the folder DIR/{long}; free space on its disk, or make the folder writable; earlier \
+            "cannot create the folder DIR/{long}; free space on its disk, or make the folder writable; earlier \
              checkpoints are untouched"
         )
     );
@@ -183,19 +183,21 @@ fn of_folders_that_cannot_be_written() {
     fs::create_dir(dir.join(&last)).unwrap();
     assert_eq!(
         shown(&open(dir).unwrap().save(&toy::checkpoint(1)).unwrap_err(), dir),
-        format!("DIR/{last} has the highest number that there is; move it out of the folder, or give another folder")
+        format!(
+            "DIR/{last} has the highest possible sequence number; move it out of the folder, or give another folder"
+        )
     );
 }
 
 #[test]
-fn of_failures_that_take_more_to_come_by() {
+fn rare_failures_are_reported_with_the_fix() {
     let source = || io::Error::other("disk on fire");
     let (published, path) = ("a/000002-step-2".into(), "a/000001-step-1".into());
     for (error, expected) in [
         (
             CheckpointError::Prune { published, doing: "rename", path, source: source() },
-            "a/000002-step-2 is written, but cannot rename a/000001-step-1, which is old; make the folder writable, or \
-             keep more checkpoints",
+            "a/000002-step-2 is written, but old checkpoints remain: cannot rename a/000001-step-1; make the folder \
+             writable, or keep more checkpoints",
         ),
         (
             CheckpointError::Header { file: "a.safetensors".into(), reason: "its header is too long".into() },

@@ -1,4 +1,4 @@
-//! Hostile manifests and files whose hashes are right: whoever wrote them knows the format.
+//! Tests hostile manifests and files with correct hashes, as an attacker who knows the format would write them.
 
 use std::fs;
 
@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 use crate::target::{Target, pretty, sha256, shard};
 use crate::toy;
 
-/// What is written into the manifest, and where; and what is said of it.
-type Lie = (&'static str, Value, String);
+/// A place in the manifest, the wrong value there, and the expected start of the message.
+type WrongValue = (&'static str, Value, String);
 
-/// Names of files that no tensor has.
-fn files() -> Vec<Lie> {
+/// Names of files to which no tensor belongs.
+fn files() -> Vec<WrongValue> {
     let names = [
         "/etc/passwd",
         "../000001-step-10/head.safetensors",
@@ -27,28 +27,31 @@ fn files() -> Vec<Lie> {
     names.into_iter().map(foreign).chain([twice]).collect()
 }
 
-/// Files that are not those of their tensors.
-fn places() -> Vec<Lie> {
+/// Tensors in the wrong files.
+fn places() -> Vec<WrongValue> {
     let elsewhere = |name| {
-        let said = format!("places the tensor `head.w` in `{name}`; it belongs into `head.safetensors`");
-        ("/parameters/head.w/file", json!(name), said)
+        let message = format!("places the tensor `head.w` in `{name}`; it belongs in `head.safetensors`");
+        ("/parameters/head.w/file", json!(name), message)
     };
     let tail = json!({"file": "tail.safetensors", "dtype": "U8", "shape": []});
-    let said = "does not list the file `tail.safetensors`, in which there are tensors".into();
+    let message = "does not list the file `tail.safetensors`, which this checkpoint must have".into();
     let names = ["../../x", "/etc/passwd", "blocks.0.safetensors", "optimizer/head.safetensors"];
-    names.into_iter().map(elsewhere).chain([("/parameters/tail.w", tail, said)]).collect()
+    names.into_iter().map(elsewhere).chain([("/parameters/tail.w", tail, message)]).collect()
 }
 
-/// Sizes that no file has.
-fn sizes() -> Vec<Lie> {
+/// Sizes of files and tensors that are impossible.
+fn sizes() -> Vec<WrongValue> {
     let huge = json!(u64::MAX);
     let index = "model.safetensors.index.json";
     let max = "18446744073709551615";
     let total = |file, found, tensors: u64| {
-        format!("gives the file `{file}` {found} bytes, of which its tensors take {tensors}")
+        format!("gives the file `{file}` {found} bytes, which is impossible with {tensors} bytes of tensors")
     };
-    let shape =
-        |dtype, shape| format!("gives the tensor `head.w` of {dtype} the shape {shape}, whose bytes cannot be counted");
+    let shape = |dtype, shape| {
+        format!(
+            "gives the tensor `head.w` the type {dtype} and the shape {shape}, whose size overflows or is not a whole number of bytes"
+        )
+    };
     let part = json!({"file": "head.safetensors", "dtype": "F4", "shape": [3]});
     let large = json!({"file": "head.safetensors", "dtype": "U8", "shape": [1u64 << 60]});
     vec![
@@ -56,17 +59,17 @@ fn sizes() -> Vec<Lie> {
         ("/files/1/bytes", json!(11), total("head.safetensors", "11", 4)),
         ("/files/1/bytes", json!(100_000_013), total("head.safetensors", "100000013", 4)),
         ("/files/4/bytes", huge.clone(), total(index, max, 0)),
-        ("/files/1/bytes", json!(-1), "is not as it is written: invalid value: integer `-1`, expected u64".into()),
+        ("/files/1/bytes", json!(-1), "is malformed: invalid value: integer `-1`, expected u64".into()),
         ("/parameters/head.w/shape", json!([huge, 2]), shape("BF16", "[18446744073709551615, 2]")),
         ("/parameters/head.w", part, shape("F4", "[3]")),
         ("/parameters/head.x", large, total("head.safetensors", "108", (1 << 60) + 4)),
     ]
 }
 
-/// What is not of the form.
-fn forms() -> Vec<Lie> {
+/// Values that the format does not allow.
+fn forms() -> Vec<WrongValue> {
     let reserved = json!({"file": "__metadata__.safetensors", "dtype": "U8", "shape": []});
-    let lies = [
+    let wrong_values = [
         ("/files/1/sha256", json!("AB"), "the SHA-256 of `head.safetensors` is `AB`"),
         ("/files/1/sha256", json!("A".repeat(64)), "the SHA-256 of `head.safetensors` is `AAAA"),
         ("/files/1/more", json!(1), "unknown field `more`, expected one of `name`, `bytes`, `sha256`"),
@@ -76,34 +79,30 @@ fn forms() -> Vec<Lie> {
         ("/more", json!(1), "unknown field `more`, expected one of"),
         ("/progress/more", json!(1), "unknown field `more`, expected one of `steps`, `optimizer_steps`, `loss_scale`"),
         ("/progress/steps", json!("many"), "invalid type: string \"many\", expected u64"),
-        (
-            "/progress/loss_scale/scale",
-            json!("x"),
-            "invalid value: string \"x\", expected a number, or a string of one",
-        ),
+        ("/progress/loss_scale/scale", json!("x"), "invalid value: string \"x\", expected a number or a string of one"),
         ("/version", json!(0), "there is no format 0"),
         ("/version", json!("1"), "invalid type: string \"1\", expected u64"),
     ];
-    lies.into_iter().map(|(place, lie, said)| (place, lie, format!("is not as it is written: {said}"))).collect()
+    wrong_values.into_iter().map(|(place, value, message)| (place, value, format!("is malformed: {message}"))).collect()
 }
 
-/// Loss scales that training cannot go on with.
-fn scales() -> Vec<Lie> {
-    let scale = |(lie, shown)| {
-        let said = format!("has the loss scale {shown}, which is not a positive number");
-        ("/progress/loss_scale/scale", lie, said)
+/// Loss scales with which a training cannot resume.
+fn scales() -> Vec<WrongValue> {
+    let scale = |(value, shown)| {
+        let message = format!("has the loss scale {shown}, which is not a positive number");
+        ("/progress/loss_scale/scale", value, message)
     };
     [(json!("NaN"), "NaN"), (json!("inf"), "inf"), (json!(0), "0"), (json!(-1.5), "-1.5")].map(scale).into()
 }
 
-/// Counts of steps that training cannot go on from; the target has 20, and 10 of the optimizer.
-fn steps() -> Vec<Lie> {
+/// Step counts from which a training cannot resume. The target has 20 steps, and 10 optimizer steps.
+fn steps() -> Vec<WrongValue> {
     let most = 1u64 << 53;
     let steps = |steps: u64| {
-        ("/progress/steps", json!(steps), format!("has {steps} steps, of which 9007199254740992 are the most"))
+        ("/progress/steps", json!(steps), format!("has {steps} steps, but at most 9007199254740992 are possible"))
     };
-    let optimizer = |place, lie: u64, optimizer_steps: u64, steps: u64| {
-        (place, json!(lie), format!("has {optimizer_steps} steps of the optimizer, and {steps} in all"))
+    let optimizer = |place, value: u64, optimizer_steps: u64, steps: u64| {
+        (place, json!(value), format!("has {optimizer_steps} optimizer steps, but only {steps} steps in all"))
     };
     vec![
         steps(most + 1),
@@ -115,16 +114,16 @@ fn steps() -> Vec<Lie> {
 }
 
 #[test]
-fn every_lie_of_a_manifest_is_refused_with_its_reason() {
+fn every_wrong_value_in_a_manifest_is_refused_with_its_reason() {
     let target = Target::new();
-    let lies = [files(), places(), sizes(), forms(), steps(), scales()].concat();
-    let (tried, mut refused) = (lies.len(), 0);
-    for (place, lie, expected) in lies {
+    let wrong_values = [files(), places(), sizes(), forms(), steps(), scales()].concat();
+    let (tried, mut refused) = (wrong_values.len(), 0);
+    for (place, value, expected) in wrong_values {
         let mut manifest = target.manifest.clone();
         let (parent, key) = place.rsplit_once('/').unwrap();
         match manifest.pointer_mut(parent).unwrap() {
-            Value::Array(items) => items[key.parse::<usize>().unwrap()] = lie,
-            object => object[key] = lie,
+            Value::Array(items) => items[key.parse::<usize>().unwrap()] = value,
+            object => object[key] = value,
         }
         target.seal(&pretty(&manifest));
         let damage = target.damage("manifest.json");
@@ -133,7 +132,7 @@ fn every_lie_of_a_manifest_is_refused_with_its_reason() {
     }
     assert_eq!((tried, refused), (43, 43));
     target.seal(&pretty(&target.manifest));
-    assert_eq!(toy::read(&target.path).unwrap(), toy::checkpoint(20), "the seal of this test is right");
+    assert_eq!(toy::read(&target.path).unwrap(), toy::checkpoint(20), "the seal of this test is correct");
 }
 
 #[test]
@@ -144,29 +143,29 @@ fn sizes_that_overflow_when_they_are_added_are_refused() {
         target.manifest["parameters"][format!("head.{}", char::from(b'a' + i))] = entry;
     }
     target.seal(&pretty(&target.manifest));
-    let expected = "gives the tensor `head.i` of U8 the shape [2305843009213693951], whose bytes cannot be counted";
+    let expected = "gives the tensor `head.i` the type U8 and the shape [2305843009213693951], whose size overflows or is not a whole number of bytes";
     assert_eq!(target.damage("manifest.json"), expected);
 }
 
 #[test]
-fn what_is_missing_from_a_manifest_is_named() {
+fn a_missing_field_or_file_of_a_manifest_is_named() {
     let target = Target::new();
     let mut manifest = target.manifest.clone();
     manifest["files"].as_array_mut().unwrap().pop();
     target.seal(&pretty(&manifest));
-    let expected = "does not list the file `model.safetensors.index.json`, in which there are tensors";
+    let expected = "does not list the file `model.safetensors.index.json`, which this checkpoint must have";
     assert_eq!(target.damage("manifest.json"), expected);
     for field in target.manifest.as_object().unwrap().keys() {
         let mut manifest = target.manifest.clone();
         manifest.as_object_mut().unwrap().remove(field);
         target.seal(&pretty(&manifest));
         let damage = target.damage("manifest.json");
-        assert!(damage.starts_with(&format!("is not as it is written: missing field `{field}`")), "{damage}");
+        assert!(damage.starts_with(&format!("is malformed: missing field `{field}`")), "{damage}");
     }
 }
 
 #[test]
-fn text_that_is_no_manifest_is_refused() {
+fn text_in_another_format_is_refused() {
     let target = Target::new();
     let good = pretty(&target.manifest);
     let deep = |depth| good.replace("\"1f1b\"", &("[".repeat(depth) + &"]".repeat(depth)));
@@ -176,8 +175,8 @@ fn text_that_is_no_manifest_is_refused() {
     for (text, expected) in [
         (deep(200), "recursion limit exceeded"),
         (deep(1_000_000), "recursion limit exceeded"),
-        (twice, "`head.w` comes twice"),
-        (run_twice, "`seed` comes twice"),
+        (twice, "`head.w` appears twice"),
+        (run_twice, "`seed` appears twice"),
         ("{\n}".to_owned(), "missing field `version`"),
         ("\n}".to_owned(), "expected value"),
         (good.clone() + "\n}", "trailing characters"),
@@ -185,14 +184,14 @@ fn text_that_is_no_manifest_is_refused() {
     ] {
         target.seal(&text);
         let damage = target.damage("manifest.json");
-        assert!(damage.starts_with("is not as it is written: ") && damage.contains(expected), "{damage}");
+        assert!(damage.starts_with("is malformed: ") && damage.contains(expected), "{damage}");
     }
     target.seal(&deep(100));
     toy::read(&target.path).unwrap();
 }
 
 #[test]
-fn a_newer_format_is_told_from_damage_whatever_else_is_in_it() {
+fn a_newer_format_is_distinguished_from_damage_whatever_its_contents() {
     let target = Target::new();
     for (text, found) in [
         ("{\n  \"version\": 2\n}".to_owned(), "2"),
@@ -202,8 +201,8 @@ fn a_newer_format_is_told_from_damage_whatever_else_is_in_it() {
         target.seal(&text);
         let message = toy::read(&target.path).unwrap_err().to_string();
         let expected = format!(
-            "{}/manifest.json was written by a newer stageline: its format is {found}, and 1 is the newest known here; \
-             resume with that stageline",
+            "{}/manifest.json was written by a newer stageline: its format is {found}, and this version reads formats up \
+             to 1; resume with the newer stageline",
             target.path.display()
         );
         assert_eq!(message, expected);
@@ -211,61 +210,58 @@ fn a_newer_format_is_told_from_damage_whatever_else_is_in_it() {
 }
 
 #[test]
-fn files_that_are_not_what_the_manifest_says_are_refused_before_they_are_read() {
+fn files_with_another_hash_or_size_than_in_the_manifest_are_refused() {
     let mut target = Target::new();
     target.manifest["files"][1]["sha256"] = "0".repeat(64).into();
     target.seal(&pretty(&target.manifest));
     let found = sha256(&fs::read(target.path.join("head.safetensors")).unwrap());
-    let expected = format!("was changed: its SHA-256 is {found}, and {} was written down", "0".repeat(64));
+    let expected = format!("was changed: its SHA-256 is {found}, but {} was recorded", "0".repeat(64));
     assert_eq!(target.damage("head.safetensors"), expected);
 
     let tensors = 1u64 << 50;
     target.manifest["parameters"]["head.w"]["shape"] = json!([tensors / 2]);
     target.manifest["files"][1]["bytes"] = (tensors + 96).into();
     target.seal(&pretty(&target.manifest));
-    let expected = format!("has 108 bytes, and {} by the manifest", tensors + 96);
+    let expected = format!("has 108 bytes, but the manifest lists {}", tensors + 96);
     assert_eq!(target.damage("head.safetensors"), expected);
 }
 
 #[test]
-fn headers_that_do_not_fit_are_refused() {
+fn wrong_headers_are_refused_with_their_reason() {
     let mut target = Target::new();
     let head = |dtype: &str, shape: Value| json!({"dtype": dtype, "shape": shape, "data_offsets": [0, 4]});
     let info =
         |shape: u64, start: u64, end: u64| json!({"dtype": "U8", "shape": [shape], "data_offsets": [start, end]});
     let max = u64::MAX;
-    // Nine tensors, which end at the last byte that can be counted: to add to that overflows.
+    // Nine tensors that end at the last countable byte, so that adding to their end overflows.
     let part = (1u64 << 61) - 1;
     let mut last = json!({"head.w": info(7, 8 * part, 8 * part + 7)});
     (0..8).for_each(|i| last[i.to_string()] = info(part, i * part, (i + 1) * part));
     let json = |header: Value| shard(header.to_string().as_bytes());
     let length = |length: u64| [&length.to_le_bytes()[..], &[b' '; 92]].concat();
     let cases = [
-        (length(max), "is not as it is written: its header has 18446744073709551615 bytes"),
-        (length(max - 7), "is not as it is written: its header has 18446744073709551608 bytes"),
-        (length(93), "is not as it is written: its header has 93 bytes"),
-        (length(0), "is not as it is written: EOF while parsing a value"),
-        (vec![b' '; 12], "is not as it is written: its header has 2314885530818453536 bytes"),
-        (shard("[".repeat(100_000).as_bytes()), "is not as it is written: invalid type: sequence"),
-        (
-            shard(format!("{{\"head.w\": {}", "[".repeat(100_000)).as_bytes()),
-            "is not as it is written: recursion limit exceeded",
-        ),
-        (json(last), "is not as it is written: its header covers 18446744073709551615 bytes of 4"),
-        (json(json!({"head.w": head("BF16", json!([max, 2]))})), "is not as it is written: overflow"),
-        (json(json!({"head.w": info(4, 4, 0)})), "is not as it is written: invalid offset for tensor `head.w`"),
+        (length(max), "is malformed: its header has 18446744073709551615 bytes"),
+        (length(max - 7), "is malformed: its header has 18446744073709551608 bytes"),
+        (length(93), "is malformed: its header has 93 bytes"),
+        (length(0), "is malformed: EOF while parsing a value"),
+        (vec![b' '; 12], "is malformed: its header has 2314885530818453536 bytes"),
+        (shard("[".repeat(100_000).as_bytes()), "is malformed: invalid type: sequence"),
+        (shard(format!("{{\"head.w\": {}", "[".repeat(100_000)).as_bytes()), "is malformed: recursion limit exceeded"),
+        (json(last), "is malformed: its header describes 18446744073709551615 bytes of tensors, but 4 follow it"),
+        (json(json!({"head.w": head("BF16", json!([max, 2]))})), "is malformed: overflow"),
+        (json(json!({"head.w": info(4, 4, 0)})), "is malformed: invalid offset for tensor `head.w`"),
         (json(json!({"head.v": head("BF16", json!([1, 2]))})), "lacks the tensor `head.w`"),
         (
             json(json!({"head.w": head("BF16", json!([1, 2])), "x": info(0, 4, 4)})),
-            "has 2 tensors, and 1 by the manifest",
+            "has 2 tensors, but the manifest lists 1",
         ),
         (
             json(json!({"head.w": head("F16", json!([1, 2]))})),
-            "has the tensor `head.w` as F16 [1, 2], and by the manifest as BF16 [1, 2]",
+            "has the tensor `head.w` as F16 [1, 2], but the manifest has BF16 [1, 2]",
         ),
         (
             json(json!({"head.w": head("BF16", json!([2]))})),
-            "has the tensor `head.w` as BF16 [2], and by the manifest as BF16 [1, 2]",
+            "has the tensor `head.w` as BF16 [2], but the manifest has BF16 [1, 2]",
         ),
     ];
     for (contents, expected) in cases {
@@ -278,7 +274,7 @@ fn headers_that_do_not_fit_are_refused() {
 }
 
 #[test]
-fn a_value_that_is_no_number_is_refused_though_its_hash_is_right() {
+fn a_nan_is_refused_although_the_hash_is_correct() {
     let mut target = Target::new();
     for file in ["blocks.0.safetensors", "optimizer/blocks.0.safetensors"] {
         let good = fs::read(target.path.join(file)).unwrap();
@@ -307,7 +303,7 @@ fn an_index_of_other_parameters_is_refused() {
         assert_eq!(target.damage(index), "does not list the parameters as the manifest does");
     }
     target.put(index, b"{}");
-    assert!(target.damage(index).starts_with("is not as it is written: missing field `metadata`"));
+    assert!(target.damage(index).starts_with("is malformed: missing field `metadata`"));
     target.put(index, good.to_string().as_bytes());
     assert_eq!(toy::read(&target.path).unwrap(), toy::checkpoint(20));
 }

@@ -1,4 +1,4 @@
-//! What is written is what is read, bit for bit.
+//! Tests that a checkpoint is read back as it was written, bit for bit.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use stageline_checkpoint::{Checkpoint, Dtype, LossScale, Progress, Saved, Tensor
 use crate::toy;
 
 #[test]
-fn a_checkpoint_comes_back_and_so_does_its_manifest() {
+fn a_checkpoint_and_its_manifest_are_read_back() {
     let (_dir, path) = toy::two();
     let saved = Saved::open(&path).unwrap();
     assert_eq!(saved.path(), path);
@@ -36,7 +36,7 @@ fn a_checkpoint_comes_back_and_so_does_its_manifest() {
 }
 
 #[test]
-fn nothing_at_all_comes_back_too() {
+fn an_empty_checkpoint_is_read_back() {
     let dir = tempfile::tempdir().unwrap();
     let empty = Checkpoint {
         progress: Progress { steps: 1 << 53, optimizer_steps: 1 << 53, loss_scale: None },
@@ -50,7 +50,7 @@ fn nothing_at_all_comes_back_too() {
 }
 
 #[test]
-fn long_and_odd_names_and_empty_tensors_come_back() {
+fn long_and_odd_names_and_empty_tensors_are_read_back() {
     let dir = tempfile::tempdir().unwrap();
     let mut checkpoint = toy::checkpoint(1);
     let long = "é".repeat(400);
@@ -85,7 +85,7 @@ const DTYPES: [Dtype; 17] = [
     Dtype::F8_E8M0,
 ];
 
-/// A tensor of any bits; those of floats with the top bit of the exponent cleared, which makes them finite.
+/// Generates a tensor of any bits. Floats have the top bit of the exponent cleared, which makes them finite.
 fn tensor() -> impl Strategy<Value = Tensor> {
     let shape = prop::collection::vec(0usize..4, 0..4);
     (prop::sample::select(&DTYPES[..]), shape).prop_flat_map(|(dtype, shape)| {
@@ -126,7 +126,7 @@ fn progress() -> impl Strategy<Value = Progress> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
     #[test]
-    fn any_checkpoint_comes_back(
+    fn any_checkpoint_is_read_back(
         progress in progress(),
         run in prop::collection::btree_map(".{0,6}", value(), 0..4),
         parameters in tensors("[a-c]{0,2}(\\.[0-2]{0,2}){0,2}|.{0,12}"),

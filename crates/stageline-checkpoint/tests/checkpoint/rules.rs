@@ -1,10 +1,10 @@
-//! The rules of every error message, whatever text the checkpoint has in it.
+//! The rules for every error message, whatever text the checkpoint contains.
 
 use std::error::Error;
 
 use stageline_checkpoint::CheckpointError;
 
-/// Text that clears a screen, forges lines, turns text around, hides, or has no end.
+/// Returns texts that clear a screen, forge lines, reverse text, hide, or are very long.
 pub fn texts() -> Vec<String> {
     let short = [
         "\u{1b}[2J\u{1b}]0;title\u{7}",
@@ -23,7 +23,7 @@ pub fn texts() -> Vec<String> {
     short.into_iter().map(str::to_owned).chain(long).collect()
 }
 
-/// Asserts that a terminal can show an error, its damage and all its causes, as `Display` and as `Debug` give them.
+/// Asserts that a terminal can show an error, its damage and all its causes, both as `Display` and as `Debug`.
 pub fn check(error: &CheckpointError) {
     check_text(&format!("{error:#?}"));
     if let CheckpointError::Damaged { damage, .. } = error {
@@ -41,11 +41,11 @@ pub fn check(error: &CheckpointError) {
 fn check_text(text: &str) {
     let start = text.chars().take(300).collect::<String>();
     assert!(text.len() <= CheckpointError::MOST_BYTES, "{} bytes: {start:?}", text.len());
-    assert_eq!(text.chars().find(|&letter| is_hidden(letter)), None, "in {start:?}");
+    assert_eq!(text.chars().find(|&char| is_hidden(char)), None, "in {start:?}");
 }
 
-/// Whether a terminal obeys a character instead of showing it, or shows nothing for it.
-pub fn is_hidden(letter: char) -> bool {
+/// Whether a terminal executes a character instead of showing it, or shows nothing for it.
+pub fn is_hidden(char: char) -> bool {
     let ranges = [
         '\u{ad}'..='\u{ad}',
         '\u{34f}'..='\u{34f}',
@@ -65,5 +65,5 @@ pub fn is_hidden(letter: char) -> bool {
         '\u{1d173}'..='\u{1d17a}',
         '\u{e0000}'..='\u{e0fff}',
     ];
-    letter.is_control() || ranges.iter().any(|range| range.contains(&letter))
+    char.is_control() || ranges.iter().any(|range| range.contains(&char))
 }

@@ -1,4 +1,4 @@
-//! The seeds of the fuzz target, and mutations of them.
+//! Runs the fuzz target on its seeds and on mutations of them.
 
 use std::env;
 use std::process::Command;
@@ -48,7 +48,7 @@ const WORDS: [&str; 34] = [
     "é",
 ];
 
-/// Not a test: what the test below starts with little memory.
+/// The test below starts this one in a process with little memory.
 #[test]
 #[ignore = "is started by another test"]
 fn child_with_little_memory() {

@@ -1,4 +1,4 @@
-//! A folder of checkpoints, and what else may lie in it.
+//! Tests a store: its names, its lock, its pruning, and other things in its folder.
 
 use std::env;
 use std::fs;
@@ -26,7 +26,7 @@ fn the_latest_are_kept_in_the_order_of_publication() {
 }
 
 #[test]
-fn what_is_not_ours_stays() {
+fn things_with_other_names_stay() {
     let dir = tempfile::tempdir().unwrap();
     let foreign = ["000001-step-1.bak", "0000001-step-1", "000001-step-01", "7-step-7", "best", "writing-1", "step-3"];
     for name in foreign {
@@ -71,7 +71,7 @@ fn a_second_store_removes_nothing_of_the_first() {
 }
 
 #[test]
-fn at_every_point_whatever_has_a_name_is_whole() {
+fn at_every_point_each_named_checkpoint_is_complete() {
     let dir = toy::quick_folder();
     let mut store = toy::store(dir.path(), 2);
     for steps in 1..6u64 {
@@ -105,7 +105,7 @@ fn leftovers_are_removed_whatever_they_are() {
 }
 
 #[test]
-fn folders_are_made_at_any_depth() {
+fn folders_are_created_at_any_depth() {
     let dir = tempfile::tempdir().unwrap();
     let deep = dir.path().join("a/b/c");
     let path = toy::store(&deep, 1).save(&toy::checkpoint(1)).unwrap();
@@ -114,7 +114,7 @@ fn folders_are_made_at_any_depth() {
 
 const HERE: &str = "STAGELINE_TEST_HERE";
 
-/// Not a test: what the test below starts in a folder of its own.
+/// The test below starts this one in a process with a working directory of its own.
 #[test]
 #[ignore = "is started by another test"]
 fn child_in_a_folder() {
@@ -129,7 +129,7 @@ fn child_in_a_folder() {
     assert_eq!(toy::read(here).unwrap(), toy::checkpoint(2));
     assert_eq!(toy::read(Path::new("000001-step-1")).unwrap(), toy::checkpoint(1));
     fs::remove_file("000002-step-2/manifest.json").unwrap();
-    let older = "; resume from an older one, such as ./000001-step-1";
+    let older = "; resume from an older checkpoint, such as ./000001-step-1";
     for damaged in [here, Path::new("000002-step-2")] {
         let message = toy::read(damaged).unwrap_err().to_string();
         assert!(message.ends_with(older), "{message}");
@@ -150,7 +150,7 @@ fn an_empty_path_is_the_current_folder() {
 }
 
 #[test]
-fn what_cannot_go_on_is_not_written_and_removes_nothing() {
+fn an_invalid_checkpoint_is_refused_and_removes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let mut store = toy::store(dir.path(), 1);
     store.save(&toy::checkpoint(1)).unwrap();
@@ -175,7 +175,7 @@ fn what_cannot_go_on_is_not_written_and_removes_nothing() {
 }
 
 #[test]
-fn a_run_that_would_not_be_read_back_is_refused() {
+fn a_run_that_could_not_be_read_back_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let mut checkpoint = toy::checkpoint(1);
     let deep = (0..200).fold(serde_json::json!(1), |inner, _| serde_json::json!([inner]));
@@ -186,7 +186,7 @@ fn a_run_that_would_not_be_read_back_is_refused() {
 }
 
 #[test]
-fn the_highest_number_is_the_last() {
+fn a_save_after_the_highest_sequence_number_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join(format!("{}-step-1", u64::MAX))).unwrap();
     let error = toy::store(dir.path(), 1).save(&toy::checkpoint(1)).unwrap_err();

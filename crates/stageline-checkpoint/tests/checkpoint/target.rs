@@ -1,4 +1,4 @@
-//! A checkpoint to be tampered with, whose hashes are made right again.
+//! A checkpoint for tests to tamper with, whose hashes are corrected afterwards.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use crate::toy;
 
-/// A checkpoint to be tampered with.
+/// A checkpoint to tamper with, and its manifest without the seal.
 pub struct Target {
     _dir: tempfile::TempDir,
     pub path: PathBuf,
@@ -23,14 +23,14 @@ impl Target {
         Self { _dir: dir, path, manifest }
     }
 
-    /// Writes an object as the manifest, under a seal that is right.
+    /// Writes an object as the manifest, under a correct seal.
     pub fn seal(&self, object: &str) {
         let body = object.strip_suffix("\n}").unwrap();
         let text = format!("{body},\n  \"sha256\": \"{}\"\n}}\n", sha256(body.as_bytes()));
         fs::write(self.path.join("manifest.json"), text).unwrap();
     }
 
-    /// Puts `contents` into a file, and what it is into the manifest.
+    /// Writes `contents` into a file, and its size and hash into the manifest.
     pub fn put(&mut self, name: &str, contents: &[u8]) {
         fs::write(self.path.join(name), contents).unwrap();
         let files = self.manifest["files"].as_array_mut().unwrap();
@@ -39,12 +39,15 @@ impl Target {
         self.seal(&pretty(&self.manifest));
     }
 
-    /// The message about the only file that is named; nothing, if the checkpoint is taken.
+    /// Returns the part of the message about `file`. The result begins with `unexpected` if the message has another form,
+    /// or if the checkpoint is accepted.
     pub fn damage(&self, file: &str) -> String {
         let message = toy::read(&self.path).err().map(|error| error.to_string()).unwrap_or_default();
         let start = format!("{} ", self.path.join(file).display());
-        let end =
-            format!("; resume from an older one, such as {}", self.path.with_file_name("000001-step-10").display());
+        let end = format!(
+            "; resume from an older checkpoint, such as {}",
+            self.path.with_file_name("000001-step-10").display()
+        );
         let damage = message.strip_prefix(&start).and_then(|rest| rest.strip_suffix(&end));
         damage.map_or_else(|| format!("unexpected: {message}"), ToString::to_string)
     }
@@ -58,7 +61,7 @@ pub fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A safetensors file of a header and four bytes.
+/// Returns a safetensors file of a header and four bytes.
 pub fn shard(header: &[u8]) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes(), header, &[0; 4]].concat()
 }

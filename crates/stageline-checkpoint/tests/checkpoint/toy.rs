@@ -1,4 +1,4 @@
-//! Small checkpoints that are a function of their step.
+//! Small checkpoints whose contents depend on the step alone, and helpers to save and read them.
 
 use std::collections::BTreeMap;
 use std::num::NonZero;
@@ -8,7 +8,7 @@ use stageline_checkpoint::{Checkpoint, CheckpointError, Dtype, LossScale, Progre
 
 use crate::rules;
 
-/// A checkpoint of two groups with optimizer state.
+/// Returns a checkpoint of two layer groups with optimizer state.
 pub fn checkpoint(steps: u64) -> Checkpoint {
     let seed = steps as f32;
     let parameters = [
@@ -33,7 +33,7 @@ pub fn checkpoint(steps: u64) -> Checkpoint {
     }
 }
 
-/// A tensor of `value`, `value + 1`, and so on.
+/// Returns a tensor of `value`, `value + 1`, and so on.
 pub fn f32s(shape: &[usize], value: f32) -> Tensor {
     let bytes = (0..shape.iter().product()).flat_map(|i: usize| (value + i as f32).to_le_bytes()).collect::<Vec<_>>();
     Tensor::new(Dtype::F32, shape.to_vec(), bytes.into())
@@ -48,17 +48,17 @@ pub fn owned<const N: usize>(tensors: [(&str, Tensor); N]) -> BTreeMap<String, T
     tensors.into_iter().map(|(name, tensor)| (name.to_owned(), tensor)).collect()
 }
 
-/// A store that keeps `keep`.
+/// Opens a store that keeps the `keep` latest checkpoints.
 pub fn store(dir: &Path, keep: usize) -> Store {
     Store::open(dir, NonZero::new(keep).unwrap()).unwrap()
 }
 
-/// Opens and reads. Every error keeps to the rules of messages.
+/// Opens and reads a checkpoint. Asserts that an error obeys the rules for messages.
 pub fn read(path: &Path) -> Result<Checkpoint, CheckpointError> {
     Saved::open(path).and_then(|saved| saved.read()).inspect_err(rules::check)
 }
 
-/// The names in a folder, sorted.
+/// Returns the sorted names in a folder.
 pub fn names(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).unwrap();
     let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -66,19 +66,19 @@ pub fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// All files of a checkpoint, by their names in it.
+/// Returns the names of all files of a checkpoint.
 pub fn files(checkpoint: &Path) -> Vec<String> {
     let manifest = Saved::open(checkpoint).unwrap().manifest().clone();
     manifest.files.into_iter().map(|file| file.name).chain(["manifest.json".to_owned()]).collect()
 }
 
-/// A folder in memory, where there is one: for thousands of damaged files and hundreds of killed writers, to which the
-/// disk makes no difference.
+/// Creates a folder in memory, or on disk if `/dev/shm` does not exist. Tests with thousands of damaged files or hundreds
+/// of killed writers use it, because the disk makes no difference to them.
 pub fn quick_folder() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
-/// Two checkpoints in a new folder; the path of the second.
+/// Saves two checkpoints in a new folder. Returns the folder and the path of the second checkpoint.
 pub fn two() -> (tempfile::TempDir, PathBuf) {
     let dir = quick_folder();
     let mut store = store(dir.path(), 2);

@@ -1,4 +1,4 @@
-//! The weights are read without this crate.
+//! Tests that other programs can read the weights.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::toy;
 
 #[test]
-fn the_safetensors_crate_reads_every_tensor_by_itself() {
+fn the_safetensors_crate_reads_every_tensor() {
     let (_dir, path) = toy::two();
     let checkpoint = toy::checkpoint(20);
     let index: Value = serde_json::from_slice(&fs::read(path.join("model.safetensors.index.json")).unwrap()).unwrap();
@@ -42,7 +42,7 @@ fn the_index_lists_the_parameters_and_their_bytes() {
 }
 
 #[test]
-fn files_are_those_that_the_safetensors_crate_writes() {
+fn tensor_files_equal_those_of_the_safetensors_crate() {
     let (_dir, path) = toy::two();
     let checkpoint = toy::checkpoint(20);
     let view = |name: &str| {

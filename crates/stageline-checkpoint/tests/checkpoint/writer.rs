@@ -1,4 +1,4 @@
-//! The writer in the background.
+//! Tests the writer in the background.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ fn not_finite(steps: u64) -> Checkpoint {
 }
 
 #[test]
-fn each_write_gives_the_path_of_the_one_before() {
+fn each_write_returns_the_path_of_the_previous_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
     let mut writer = writer(dir.path());
     assert_eq!(writer.write(toy::checkpoint(1)).unwrap(), None);
@@ -28,13 +28,13 @@ fn each_write_gives_the_path_of_the_one_before() {
 }
 
 #[test]
-fn nothing_written_is_nothing_to_wait_for() {
+fn finish_without_a_write_returns_none() {
     let dir = tempfile::tempdir().unwrap();
     assert_eq!(writer(dir.path()).finish().unwrap(), None);
 }
 
 #[test]
-fn an_error_comes_out_at_the_next_write_and_the_writer_goes_on() {
+fn an_error_is_returned_by_the_next_write_and_the_writer_continues() {
     let dir = tempfile::tempdir().unwrap();
     let mut writer = writer(dir.path());
     writer.write(not_finite(1)).unwrap();
@@ -44,7 +44,7 @@ fn an_error_comes_out_at_the_next_write_and_the_writer_goes_on() {
 }
 
 #[test]
-fn an_error_comes_out_at_the_end() {
+fn an_error_is_returned_by_finish() {
     let dir = tempfile::tempdir().unwrap();
     let mut writer = writer(dir.path());
     writer.write(not_finite(1)).unwrap();
@@ -52,7 +52,7 @@ fn an_error_comes_out_at_the_end() {
 }
 
 #[test]
-fn a_dropped_writer_has_written_and_gives_up_its_lock() {
+fn a_dropped_writer_has_saved_and_releases_its_lock() {
     let dir = tempfile::tempdir().unwrap();
     for steps in 1..10 {
         let mut writer = writer(dir.path());

@@ -1,22 +1,22 @@
-//! Stands for `stageline serve` in a build without the feature `serve`, which needs burn.
+//! Replaces `stageline serve` in a build without the feature `serve`: the subcommand exists, and says how to install one that works.
 
 use anyhow::{Result, bail};
 use clap::Args;
 
-/// Serves this host's devices to trainings elsewhere (this build cannot: install it with `--features serve`)
+/// Serves devices of this host to a training on another host (not in this build: install with `--features serve`)
 #[derive(Args)]
 pub struct Flags {
     #[arg(hide = true, trailing_var_arg = true, allow_hyphen_values = true)]
     rest: Vec<String>,
 }
 
-/// Says how to get a build that can serve.
+/// Fails with the command that installs a build that can serve.
 ///
 /// # Errors
-/// Always.
+/// Fails always.
 pub fn run(Flags { rest: _ }: Flags) -> Result<()> {
     bail!(
-        "this build of `stageline` has no `serve`; install one that has it: \
+        "this build of `stageline` cannot serve devices; install one with the feature `serve`: \
          cargo install --locked --path crates/stageline-cli --features serve"
     )
 }

@@ -1,4 +1,4 @@
-//! `stageline serve`: this host's devices, for stages of a training elsewhere.
+//! `stageline serve`: serves devices of this host to a training on another host.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -11,39 +11,39 @@ use tracing::Level;
 
 use crate::output::print;
 
-/// Serves devices of this host to a training on another one
+/// Serves devices of this host to a training on another host
 ///
-/// The training names them with `--device`, as this command prints them, and drives them from its own threads: nothing else has to
-/// be there. Servers hand tensors to each other directly, so they must reach one another, too. Ctrl-C ends it.
+/// The training names the devices with `--device`, as this command prints them, and drives them from its own threads. This host needs no
+/// model, data or settings. Servers send tensors to each other directly, so they must reach each other. Ctrl-C stops the server.
 #[derive(Args)]
 pub(crate) struct Flags {
-    /// `cpu`, or `cuda:0` and so on: a list, of one kind
+    /// Devices to serve: `cpu`, or a list such as `cuda:0,cuda:1`; all of one kind
     #[arg(long, default_value = "cpu")]
     device: String,
-    /// How others reach it: iroh is authenticated and encrypted; websocket is neither, and for networks that are trusted
+    /// Transport: iroh is authenticated and encrypted; websocket is not, and only for trusted networks
     #[arg(long, default_value = "iroh")]
     transport: TransportName,
-    /// A file whose first line is a secret that a training has to know, made where there is none
+    /// File whose first line is the secret that a training must present; created if it does not exist
     #[arg(long, value_name = "FILE", required_unless_present = "allow_anyone")]
     token_file: Option<PathBuf>,
-    /// Asks for no secret, and listens on this host only
+    /// Accepts any training without a secret, and listens on this host only
     #[arg(long, conflicts_with = "token_file")]
     allow_anyone: bool,
-    /// The file of the server's key, made where there is none: as long as it is kept, so is the id
+    /// File of the server's key, created if it does not exist; the id of the server stays the same as long as the file does
     /// [default: stageline-server-PORT.key]
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
-    /// How it is found through firewalls: `public` asks the relays and the lookup service of n0, a URL asks a relay of one's own, and
-    /// with `disabled` only the address is used
+    /// Relays that connect iroh through firewalls: `public` for the relays and the lookup service of n0, a URL for a relay of your own,
+    /// `disabled` to use only the address
     #[arg(long, default_value = "disabled")]
     relays: Relays,
-    /// The address of this host at which it listens [default: all IPv4 addresses, or 127.0.0.1 with --allow-anyone]
+    /// Address of this host to listen at [default: all IPv4 addresses, or 127.0.0.1 with --allow-anyone]
     #[arg(long, value_name = "IP")]
     listen: Option<IpAddr>,
-    /// The port: UDP for iroh, TCP for websocket; 0 is any that is free
+    /// Port to listen at: UDP for iroh, TCP for websocket; 0 for any free port
     #[arg(long, default_value_t = 4433)]
     port: u16,
-    /// Cores that kernels may use [default: all]
+    /// Number of cores that kernels may use [default: all]
     #[arg(long)]
     cores: Option<usize>,
 }
@@ -55,7 +55,7 @@ enum TransportName {
 }
 
 pub(crate) fn run(flags: Flags) -> anyhow::Result<()> {
-    // Why a session was refused, or a tensor did not arrive, is known here only.
+    // Only the server knows why a session was rejected or a tensor did not arrive, so it logs warnings.
     tracing_subscriber::fmt().with_max_level(Level::WARN).with_writer(std::io::stderr).with_target(false).init();
     if let Some(cores) = flags.cores {
         ensure!(cores > 0, "--cores 0: give 1 or more");
@@ -63,7 +63,7 @@ pub(crate) fn run(flags: Flags) -> anyhow::Result<()> {
     }
     let names = DeviceName::parse_list(&flags.device).context("--device")?;
     if let Some(remote) = names.iter().find(|name| matches!(name, DeviceName::Remote(_))) {
-        bail!("--device: `{remote}` is on another host; serve it there");
+        bail!("--device: `{remote}` is a device of another host; serve it there");
     }
     let devices = DeviceName::open_all(&names, None).context("--device")?;
     let admission = match &flags.token_file {
@@ -73,7 +73,7 @@ pub(crate) fn run(flags: Flags) -> anyhow::Result<()> {
             if Token::others_can_read(path) {
                 let path = path.display();
                 eprintln!(
-                    "warning: other users of this host can read {path}; let its owner alone read it: chmod 600 {path}"
+                    "warning: other users of this host can read {path}; make it readable for its owner only: chmod 600 {path}"
                 );
             }
             Admission::Token(token)
@@ -91,15 +91,17 @@ pub(crate) fn run(flags: Flags) -> anyhow::Result<()> {
     let count = devices.len();
     let server = Server::bind(devices, admission, listen)?;
     if flags.transport == TransportName::Websocket && !flags.allow_anyone {
-        eprintln!("warning: WebSocket is not encrypted: who can read the network sees the token and all tensors");
+        eprintln!(
+            "warning: WebSocket is not encrypted: anyone who can read the network sees the token and all tensors"
+        );
     }
     let list = |host: &str| (0..count).map(|index| format!("{host}/{index}")).collect::<Vec<_>>().join(",");
     let token = flags.token_file.as_deref().map_or_else(String::new, |path| {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        format!(", whose --token-file is a copy of {}", path.display())
+        format!(" with a copy of {} for --token-file,", path.display())
     });
     let lines: Vec<_> = server.names().iter().map(|host| format!("--device {}\n", list(host))).collect();
-    print(&format!("serving {}; for a training elsewhere{token}:\n{}", flags.device, lines.concat()))?;
+    print(&format!("serving {}; start the training{token} and one of these:\n{}", flags.device, lines.concat()))?;
     server.serve()?;
     Ok(())
 }

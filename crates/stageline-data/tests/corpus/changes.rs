@@ -1,4 +1,4 @@
-//! Files that change while their corpus is open: an error that says how, never a signal and never other text.
+//! Tests files that change while their corpus is open: a read is an error that names the change, never other text.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use stageline_data::{Change, Corpus, CorpusError, CorpusOptions};
 
-/// A folder with one file, `one.txt`, of ten bytes, and the corpus of that file.
+/// A folder with the file `one.txt` of ten bytes, and the corpus of that file.
 struct Opened {
     _root: tempfile::TempDir,
     file: PathBuf,
@@ -24,14 +24,14 @@ fn opened() -> Opened {
 }
 
 impl Opened {
-    /// The first byte of the training text, which every change leaves where it is or takes away.
+    /// Reads the first byte of the training text, which is in the file until a change removes it.
     fn read(&self) -> Result<u8, CorpusError> {
         let mut byte = [0];
         self.corpus.train().read(0, &mut byte)?;
         Ok(byte[0])
     }
 
-    /// What a read says once the file was changed.
+    /// Returns the change that a read reports.
     fn refused(&self) -> Change {
         match self.read().unwrap_err() {
             CorpusError::Changed { path, had: 10, now } if path == self.file => now,
@@ -60,7 +60,7 @@ fn a_truncated_file_is_an_error_wherever_it_is_read() {
 }
 
 #[test]
-fn a_truncated_tail_that_the_cap_left_out_is_noticed_too() {
+fn a_truncation_beyond_the_limit_on_bytes_is_detected_too() {
     let opened = opened();
     let capped = Corpus::open(&opened.file, &CorpusOptions { max_bytes: 4, ..Default::default() }).unwrap();
     truncate(&opened.file, 5);
@@ -68,7 +68,7 @@ fn a_truncated_tail_that_the_cap_left_out_is_noticed_too() {
 }
 
 #[test]
-fn a_deleted_file_is_gone_and_so_is_one_whose_folder_became_a_file() {
+fn a_deleted_file_is_gone_and_so_is_a_file_whose_folder_became_a_file() {
     let opened = opened();
     fs::remove_file(&opened.file).unwrap();
     assert_eq!(opened.refused(), Change::Gone);
@@ -82,7 +82,7 @@ fn a_deleted_file_is_gone_and_so_is_one_whose_folder_became_a_file() {
 }
 
 #[test]
-fn a_longer_file_in_its_place_is_noticed() {
+fn a_longer_file_in_its_place_is_detected() {
     let opened = opened();
     let other = opened.file.with_extension("new");
     fs::write(&other, "0123456789 and more").unwrap();
@@ -98,10 +98,10 @@ fn a_folder_in_its_place_is_no_file() {
     assert_eq!(opened.refused(), Change::NoFile);
 }
 
-/// To open it would be to wait for somebody who writes into it.
+/// Opening a pipe would wait for a writer.
 #[cfg(unix)]
 #[test]
-fn a_pipe_in_its_place_is_no_file_and_is_not_waited_for() {
+fn a_pipe_in_its_place_is_no_file_and_does_not_block() {
     let opened = opened();
     fs::remove_file(&opened.file).unwrap();
     assert!(Command::new("mkfifo").arg(&opened.file).status().unwrap().success());
@@ -109,14 +109,14 @@ fn a_pipe_in_its_place_is_no_file_and_is_not_waited_for() {
 }
 
 #[test]
-fn other_bytes_of_the_same_length_are_known_by_their_time_and_only_by_it() {
+fn other_bytes_of_the_same_length_are_detected_by_their_time_only() {
     let opened = opened();
     let time = fs::metadata(&opened.file).unwrap().modified().unwrap();
     fs::write(&opened.file, "abcdefghij").unwrap();
     let set_time = |time| File::options().write(true).open(&opened.file).unwrap().set_modified(time).unwrap();
     set_time(time + Duration::from_secs(1));
     assert_eq!(opened.refused(), Change::Written);
-    // An earlier time is another time: copies that keep times make such files.
+    // An earlier time is a change too: a copy that keeps times may have one.
     set_time(time - Duration::from_secs(1));
     assert_eq!(opened.refused(), Change::Written);
     set_time(time);
@@ -124,7 +124,7 @@ fn other_bytes_of_the_same_length_are_known_by_their_time_and_only_by_it() {
 }
 
 #[test]
-fn a_file_that_is_put_back_with_its_time_is_read_again() {
+fn a_file_that_is_restored_with_its_time_is_read_again() {
     let opened = opened();
     let time = fs::metadata(&opened.file).unwrap().modified().unwrap();
     truncate(&opened.file, 0);
@@ -135,7 +135,7 @@ fn a_file_that_is_put_back_with_its_time_is_read_again() {
 }
 
 #[test]
-fn only_windows_that_touch_the_file_fail_and_opening_again_takes_what_is_there() {
+fn only_windows_in_the_changed_file_fail_and_opening_again_reads_the_new_contents() {
     let root = tempfile::tempdir().unwrap();
     for i in 0..5 {
         fs::write(root.path().join(format!("{i}.txt")), i.to_string().repeat(10)).unwrap();
@@ -156,7 +156,7 @@ fn only_windows_that_touch_the_file_fail_and_opening_again_takes_what_is_there()
     }
     windows.sort_unstable();
     assert_eq!(windows, b"0124");
-    // A window over all borders touches it as well.
+    // A window over all files includes the changed one.
     assert!(corpus.train().read(0, &mut [0; 50]).is_err());
 
     let again = Corpus::open(root.path(), &options).unwrap();
@@ -166,9 +166,9 @@ fn only_windows_that_touch_the_file_fail_and_opening_again_takes_what_is_there()
     assert_eq!(whole.iter().filter(|&&byte| byte == b'3').count(), 5);
 }
 
-/// However the two interleave, with nothing to wait for: a read is whole, or an error of this kind.
+/// Reads and writes interleave freely: every read is complete, or is a `Changed` error.
 #[test]
-fn a_file_that_shrinks_during_reads_is_never_more_than_an_error() {
+fn a_file_that_shrinks_during_reads_is_at_most_an_error() {
     let opened = opened();
     let time = fs::metadata(&opened.file).unwrap().modified().unwrap();
     std::thread::scope(|scope| {
@@ -186,17 +186,17 @@ fn a_file_that_shrinks_during_reads_is_never_more_than_an_error() {
             }
         }
     });
-    assert_eq!(opened.read().unwrap(), 0, "it is back, full of zeros, with its length and time");
+    assert_eq!(opened.read().unwrap(), 0, "the file has its length and time again, and is full of zeros");
 }
 
-/// What is written between the first look at a file and the read of it shows in the second look.
+/// A write between the first check of a file and the read of it is detected by the second check.
 #[test]
-fn no_byte_of_a_rewritten_file_is_ever_handed_out() {
+fn no_byte_of_a_rewritten_file_is_ever_returned() {
     for _ in 0..300 {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("one.txt");
         fs::write(&path, "0123456789").unwrap();
-        // Long ago, so that the resolution of times does not matter.
+        // A time long ago, so that the resolution of times does not matter.
         let file = File::options().write(true).open(&path).unwrap();
         file.set_modified(std::time::UNIX_EPOCH + Duration::from_secs(1 << 30)).unwrap();
         let corpus = Corpus::open(&path, &CorpusOptions::default()).unwrap();
@@ -211,9 +211,9 @@ fn no_byte_of_a_rewritten_file_is_ever_handed_out() {
 }
 
 #[test]
-fn every_change_is_told_with_the_file_both_lengths_and_the_way_out() {
-    let told = |now| CorpusError::Changed { path: "some/one.txt".into(), had: 10, now }.to_string();
-    let way_out = "put it back as it was, with its modification time, or open the corpus again; train on a copy if it \
+fn every_change_is_reported_with_the_file_its_lengths_and_the_fix() {
+    let message = |now| CorpusError::Changed { path: "some/one.txt".into(), had: 10, now }.to_string();
+    let fix = "put it back as it was, with its modification time, or open the corpus again; train on a copy if it \
                    is still written to";
     for (now, what) in [
         (Change::Length(4), "has 4 now"),
@@ -221,7 +221,7 @@ fn every_change_is_told_with_the_file_both_lengths_and_the_way_out() {
         (Change::NoFile, "is no file now"),
         (Change::Gone, "is gone now"),
     ] {
-        let expected = format!("some/one.txt had 10 bytes when the corpus was opened, and {what}; {way_out}");
-        assert_eq!(told(now), expected);
+        let expected = format!("some/one.txt had 10 bytes when the corpus was opened, and {what}; {fix}");
+        assert_eq!(message(now), expected);
     }
 }

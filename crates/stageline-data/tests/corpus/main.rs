@@ -1,4 +1,4 @@
-//! A corpus against a file system that does not hold still, and against whatever a fuzzer makes up. One binary.
+//! Tests a corpus on files that change or are unreadable, and on the inputs of a fuzzer. All tests are one binary.
 
 mod changes;
 mod seeds;

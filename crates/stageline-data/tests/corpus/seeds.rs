@@ -1,4 +1,4 @@
-//! The seeds of the fuzz target, and mutations of them.
+//! Runs the fuzz target on its seeds and on mutations of them.
 
 #[path = "../../../../fuzz/src/corpus.rs"]
 mod corpus;

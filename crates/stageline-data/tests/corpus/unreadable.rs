@@ -1,4 +1,4 @@
-//! Paths of which nothing comes: unreadable, or without a byte.
+//! Tests paths that are unreadable or have no byte.
 
 use std::error::Error;
 use std::fs;
@@ -25,7 +25,7 @@ fn a_file_without_permission_is_refused_at_the_start_and_later() {
     let before = Corpus::open(&file, &CorpusOptions::default()).unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o000)).unwrap();
     if fs::read(&file).is_ok() {
-        // Root may read everything, so all that can be seen here is that permissions are no change of a file.
+        // Root may read everything, so this only checks that new permissions are no change of a file.
         before.train().read(0, &mut [0]).unwrap();
         return;
     }
@@ -36,7 +36,7 @@ fn a_file_without_permission_is_refused_at_the_start_and_later() {
 }
 
 #[test]
-fn a_path_that_no_file_system_can_have_is_refused_with_its_cause() {
+fn a_path_that_no_file_system_allows_is_refused_with_its_cause() {
     let path = Path::new("a name with a \0 in it");
     let error = refused(path);
     assert_eq!(error.to_string(), io_message(path));
@@ -44,7 +44,7 @@ fn a_path_that_no_file_system_can_have_is_refused_with_its_cause() {
 }
 
 #[test]
-fn an_empty_file_alone_is_nothing_to_read() {
+fn a_corpus_of_one_empty_file_is_refused() {
     let root = tempfile::tempdir().unwrap();
     let file = root.path().join("empty.txt");
     fs::write(&file, "").unwrap();
@@ -55,7 +55,7 @@ fn an_empty_file_alone_is_nothing_to_read() {
 }
 
 #[test]
-fn an_empty_file_among_others_is_left_out_even_if_it_is_filled_later() {
+fn an_empty_file_among_others_is_skipped_even_if_it_is_filled_later() {
     let root = tempfile::tempdir().unwrap();
     fs::write(root.path().join("empty.txt"), "").unwrap();
     fs::write(root.path().join("a.txt"), "aaa").unwrap();

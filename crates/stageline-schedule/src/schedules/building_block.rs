@@ -1,20 +1,18 @@
-//! Plans that repeat a building block, and then do everything as early as their memory allows.
+//! Plans that repeat a building block and then run every action as early as their memory allows.
 
 use std::collections::VecDeque;
 
+use super::error::ScheduleError;
 use super::rows::in_chunks;
-use crate::action::{Action, Compute};
-use crate::memory::live_after;
-use crate::plan::Plan;
-use crate::schedule::ScheduleError;
+use crate::plan::{Action, Compute, Plan, live_after};
 
-/// Cells from one micro-batch's block to the next: a worker takes six actions a micro-batch.
+/// The cells from one micro-batch's block to the next: a worker runs six actions per micro-batch.
 const INTERVAL: usize = 6;
 
-/// Chunks in a V: worker w of P has stages w and 2P-1-w.
+/// Generates a plan with chunks in a V, where worker w of P has stages w and 2P-1-w.
 ///
-/// `block` gives, by w and P, the cells of unit time in which a worker does micro-batch 0: the forwards of its two
-/// stages, the input gradient of the second, and that of the first. Their remainders by [`INTERVAL`] must differ.
+/// `block` gives, by w and P, the cells of unit time in which worker w runs micro-batch 0: the forwards of its first
+/// and second stage, and the input gradients of its second and first stage. The cells must differ modulo [`INTERVAL`].
 pub(crate) fn repeated(
     stages: usize,
     micro_batches: usize,
@@ -26,11 +24,11 @@ pub(crate) fn repeated(
     Ok(squeezed(&pattern))
 }
 
-/// A worker's block, every micro-batch's one interval after the one before; weight gradients go into free cells.
+/// Repeats a worker's block once per interval, one micro-batch each; weight gradients fill free cells.
 fn repeat(block: [usize; 4], [first, second]: [usize; 2], micro_batches: usize) -> Vec<Action> {
     let (forward, input_gradient) = (Compute::Forward, Compute::InputGradient);
     let computes = [(first, forward), (second, forward), (second, input_gradient), (first, input_gradient)];
-    let in_block = |cell: usize| {
+    let action_in = |cell: usize| {
         block.iter().zip(computes).find_map(|(start, (stage, compute))| {
             let since = cell.checked_sub(*start).filter(|since| since.is_multiple_of(INTERVAL))?;
             let micro_batch = since / INTERVAL;
@@ -39,7 +37,7 @@ fn repeat(block: [usize; 4], [first, second]: [usize; 2], micro_batches: usize) 
     };
     let (mut row, mut due) = (Vec::new(), VecDeque::new());
     for cell in 0..block[3] + INTERVAL * micro_batches {
-        let action = in_block(cell).or_else(|| due.pop_front());
+        let action = action_in(cell).or_else(|| due.pop_front());
         row.extend(action);
         let split = action.filter(|action| action.compute == input_gradient);
         due.extend(split.map(|action| Action { compute: Compute::WeightGradient, ..action }));
@@ -48,8 +46,10 @@ fn repeat(block: [usize; 4], [first, second]: [usize; 2], micro_batches: usize) 
     row
 }
 
-/// The plan with every action as early, cell by cell, as it can be while no worker has more chunks live than the worker
-/// with the most of them has in this plan. Of the actions left, the first by its cell in this plan can always be next.
+/// Moves every action as early as possible, cell by cell, without more live chunks on any worker than the peak of all
+/// workers in the given plan.
+///
+/// This always advances, because the earliest remaining action of the given plan can run next.
 fn squeezed(plan: &Plan) -> Plan {
     let room = plan.peak_live().into_iter().max().unwrap_or(0);
     let mut left: Vec<VecDeque<_>> = plan.rows().iter().map(|row| row.iter().copied().collect()).collect();
@@ -60,12 +60,12 @@ fn squeezed(plan: &Plan) -> Plan {
         let count = |(stage, compute): (usize, Compute)| done[stage][compute as usize];
         let ready = |action: &Action| {
             let [before, after] = neighbours(*action, plan.stages());
-            // Its message finds at most one other in its channel, so channels need room for no more than 2.
+            // A message finds at most one other in its channel, so capacity 2 is enough.
             before.is_none_or(|before| count(before) > action.micro_batch)
                 && after.is_none_or(|after| count(after) + 2 > action.micro_batch)
         };
         let next = |worker: usize| {
-            // A worker's first stage has its number.
+            // The first stage of worker w is stage w.
             let cool_down = count((worker, Compute::Forward)) == plan.micro_batches();
             next(&left[worker], live[worker], room, cool_down, ready)
         };
@@ -80,8 +80,8 @@ fn squeezed(plan: &Plan) -> Plan {
     Plan::new(rows)
 }
 
-/// Where a worker's next action stands among those it has left: the first that is ready and has room, now and in all
-/// that it overtakes. In the cool-down weight gradients come last, to fill what else would be idle.
+/// Returns the index of a worker's next action among the remaining ones: the first that is ready and fits into the
+/// memory, now and after each action that it overtakes. In the cool-down, weight gradients come last, to fill idle cells.
 fn next(
     left: &VecDeque<Action>,
     live: usize,
@@ -104,14 +104,14 @@ fn next(
     filler
 }
 
-/// What is done to a micro-batch right before an action, and what with the message that the action sends.
+/// Returns the stage and compute that must come right before an action, and those that receive its message.
 fn neighbours(action: Action, stages: usize) -> [Option<(usize, Compute)>; 2] {
     let Action { stage, compute, .. } = action;
     let (below, above) = (stage.checked_sub(1), Some(stage + 1).filter(|above| *above < stages));
-    let there = |stage: Option<usize>| stage.map(|stage| (stage, compute));
+    let same = |stage: Option<usize>| stage.map(|stage| (stage, compute));
     match compute {
-        Compute::Forward => [there(below), there(above)],
+        Compute::Forward => [same(below), same(above)],
         Compute::WeightGradient => [Some((stage, Compute::InputGradient)), None],
-        _ => [there(above).or(Some((stage, Compute::Forward))), there(below)],
+        _ => [same(above).or(Some((stage, Compute::Forward))), same(below)],
     }
 }

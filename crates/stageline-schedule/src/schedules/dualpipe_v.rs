@@ -1,17 +1,21 @@
-//! DualPipeV: forwards and backwards in pairs that can overlap.
+//! DualPipeV: pairs of forwards and backwards that can overlap.
 
+use super::error::ScheduleError;
+use super::schedule::Schedule;
 use super::v_shape::Step::{B, F, I, Oldest, W};
 use super::v_shape::in_a_v;
 use crate::plan::Plan;
-use crate::schedule::{Schedule, ScheduleError};
 
-/// DeepSeek's DualPipe, cut in half: two chunks a worker in a V, worker w having stages w and 2P-1-w. In its main part
-/// each worker has a forward next to a backward of the other chunk, and the transfers of one can hide behind the compute
-/// of the other; only at fill and drain are some backwards split (DeepSeek-AI, 2024,
-/// [arXiv:2412.19437](https://arxiv.org/abs/2412.19437)). Ordered as PyTorch orders it, which asks for M >= 2P; for
-/// fewer, the plan is the one for 2P without the rest.
+/// Half of DeepSeek's DualPipe: two chunks per worker in a V, where worker w has stages w and 2P-1-w (DeepSeek-AI,
+/// 2024, [arXiv:2412.19437](https://arxiv.org/abs/2412.19437)).
 ///
-/// The number of stages must be even. P = 4, M = 8, forward, input gradient and weight gradient taking the same:
+/// In the main part each worker pairs a forward with a backward of the other chunk, so that the transfers of one can
+/// hide behind the compute of the other. Some backwards are split during fill and drain. The order is PyTorch's, which
+/// requires M >= 2P; for a smaller M, the plan is that for 2P without the other micro-batches.
+///
+/// The number of stages must be even.
+///
+/// The plan for P = 4 and M = 8, if forward, input gradient and weight gradient take the same time:
 ///
 /// ```text
 /// worker 0 0F0 0F1 0F2 0F3 0F4 0F5 0F6 7F0 7I0 7W0 7F1 7I1 7W1 7F2 7I2 7W2 7F3 0F7 7B3 7B3 7F4 0B0 0B0 7B4 7B4 7F5 ... 0B1 0B1 7B5 7B5 7F6 ... 0B2 0B2 7B6 7B6 7F7 ... 0B3 0B3 7B7 7B7 0I4 0W4 0I5 0W5 0I6 0W6 0I7 0W7
@@ -20,9 +24,10 @@ use crate::schedule::{Schedule, ScheduleError};
 /// worker 3 ... ... ... 3F0 4F0 3F1 4F1 3F2 4F2 3F3 4F3 3F4 4B0 4B0 4F4 3B0 3B0 3F5 4B1 4B1 4F5 3B1 3B1 3F6 4B2 4B2 4F6 3B2 3B2 3F7 4B3 4B3 4F7 3B3 3B3 4B4 4B4 3B4 3B4 4B5 4B5 3B5 3B5 4I6 3I6 4I7 3I7 4W6 3W6 4W7 3W7
 /// ```
 ///
-/// Idle time by span, with free transfers and nothing overlapped, from M = 2P on, where a forward F and an input
-/// gradient take the same and a weight gradient W no more: (P-1)(2F-W). Live micro-batches, counted by chunk to their
-/// weight gradient: min(2M, M+1+w, 2P+1) on worker w.
+/// - The idle time by span with free transfers and without overlap is (P-1)(2F-W), if M is at least 2P, an input
+///   gradient takes as long as a forward F, and a weight gradient W takes no longer.
+/// - Worker w has at most min(2M, M+1+w, 2P+1) live micro-batches, counted by chunk until the end of their weight
+///   gradient.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DualPipeV;
 
@@ -35,7 +40,7 @@ impl Schedule for DualPipeV {
         in_a_v(stages, micro_batches, |row, worker, workers| {
             let after = workers - worker - 1;
             let micro_batches = micro_batches.max(2 * workers);
-            // The steps are numbered as DeepSeek numbers them.
+            // The comments number the steps as DeepSeek does.
             row.repeat(2 * after, &[F(0)]); // 1
             row.repeat(worker + 1, &[F(0), F(1)]); // 2
             row.repeat(after, &[I(1), W(1), F(1)]); // 3

@@ -1,16 +1,17 @@
-//! Eager 1F1B: more warm-up, so that transfers hide behind computes.
+//! Eager 1F1B: a longer warm-up, which hides transfers behind computes.
 
+use super::error::ScheduleError;
 use super::gpipe::GPipe;
 use super::rows::{Backwards, alternate, one_worker_a_stage};
+use super::schedule::Schedule;
 use crate::costs::StageCost;
 use crate::plan::Plan;
-use crate::schedule::{Schedule, ScheduleError};
 
-/// 1F1B with twice the warm-up: stage s forwards 2(P-s-1) micro-batches before it alternates, so that a transfer of up
-/// to half a forward and a backward is hidden behind computes (Zhuang et al., 2023,
+/// 1F1B with twice the warm-up: stage s forwards 2(P-s-1) micro-batches before it alternates. This hides a transfer of
+/// at most half the time of a forward and a backward behind computes (Zhuang et al., 2023,
 /// [arXiv:2211.05322](https://arxiv.org/abs/2211.05322)).
 ///
-/// P = 4, M = 8, a backward taking twice a forward:
+/// The plan for P = 4 and M = 8, if a backward takes twice as long as a forward:
 ///
 /// ```text
 /// stage 0 F0 F1 F2 F3 F4 F5 F6 .. .. .. B0 B0 F7 B1 B1 .. B2 B2 .. B3 B3 .. B4 B4 .. B5 B5 .. B6 B6 .. B7 B7
@@ -19,8 +20,9 @@ use crate::schedule::{Schedule, ScheduleError};
 /// stage 3 .. .. .. F0 B0 B0 F1 B1 B1 F2 B2 B2 F3 B3 B3 F4 B4 B4 F5 B5 B5 F6 B6 B6 F7 B7 B7 .. .. .. .. .. ..
 /// ```
 ///
-/// Step, with transfers of latency c while 2c is at most F+B: (M+P-1)(F+B) + 2(P-1)c. Bubble, as a share of the total,
-/// with free transfers: (P-1)/(M+P-1). Live micro-batches: min(M, 2(P-s)-1) on stage s.
+/// - The step with transfers of latency c is (M+P-1)(F+B) + 2(P-1)c, if 2c is at most F+B.
+/// - The bubble with free transfers is (P-1)/(M+P-1) of the total.
+/// - Stage s has at most min(M, 2(P-s)-1) live micro-batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EagerOneFOneB;
 

@@ -1,16 +1,16 @@
 //! GPipe: all forwards, then all backwards.
 
+use super::error::ScheduleError;
 use super::rows::one_worker_a_stage;
-use crate::action::Action;
+use super::schedule::Schedule;
 use crate::costs::StageCost;
-use crate::plan::Plan;
-use crate::schedule::{Schedule, ScheduleError};
+use crate::plan::{Action, Plan};
 
-/// All forwards, then all backwards (Huang et al., 2019, [arXiv:1811.06965](https://arxiv.org/abs/1811.06965)).
+/// Runs all forwards, then all backwards (Huang et al., 2019, [arXiv:1811.06965](https://arxiv.org/abs/1811.06965)).
 ///
-/// Backwards run in ascending micro-batch order, so that gradients can be added as they come.
+/// Backwards run in ascending micro-batch order, so that each gradient is added to the sum as soon as it is ready.
 ///
-/// P = 4, M = 8, a backward taking twice a forward:
+/// The plan for P = 4 and M = 8, if a backward takes twice as long as a forward:
 ///
 /// ```text
 /// stage 0 F0 F1 F2 F3 F4 F5 F6 F7 .. .. .. .. .. .. .. .. .. B0 B0 B1 B1 B2 B2 B3 B3 B4 B4 B5 B5 B6 B6 B7 B7
@@ -19,8 +19,9 @@ use crate::schedule::{Schedule, ScheduleError};
 /// stage 3 .. .. .. F0 F1 F2 F3 F4 F5 F6 F7 B0 B0 B1 B1 B2 B2 B3 B3 B4 B4 B5 B5 B6 B6 B7 B7 .. .. .. .. .. ..
 /// ```
 ///
-/// Step, with transfers of latency c: (M+P-1)(F+B) + 2(P-1)c. Bubble, as a share of the total, with free transfers:
-/// (P-1)/(M+P-1). Live micro-batches: M on every stage.
+/// - The step with transfers of latency c is (M+P-1)(F+B) + 2(P-1)c.
+/// - The bubble with free transfers is (P-1)/(M+P-1) of the total.
+/// - Every stage has at most M live micro-batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GPipe;
 

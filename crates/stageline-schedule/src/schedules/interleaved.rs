@@ -1,18 +1,18 @@
 //! Interleaved 1F1B: several chunks of the model on every worker.
 
+use super::error::ScheduleError;
 use super::rows::{in_chunks, workers_of};
-use crate::action::Action;
+use super::schedule::Schedule;
 use crate::costs::StageCost;
-use crate::plan::Plan;
-use crate::schedule::{Schedule, ScheduleError};
+use crate::plan::{Action, Plan};
 
-/// 1F1B over V chunks a worker, as Megatron-LM orders it (Narayanan et al., 2021,
-/// [arXiv:2104.04473](https://arxiv.org/abs/2104.04473)): stage s is on worker s mod P, and every chunk is forwarded for P
-/// micro-batches before the next chunk has its turn.
+/// 1F1B over V chunks per worker, in Megatron-LM's order (Narayanan et al., 2021,
+/// [arXiv:2104.04473](https://arxiv.org/abs/2104.04473)): stage s is on worker s mod P, and a worker forwards P
+/// micro-batches through a chunk before it turns to the next chunk.
 ///
 /// The number of stages must be a multiple of V, and the number of micro-batches a multiple of P.
 ///
-/// P = 4, V = 2, M = 8, a backward taking twice a forward:
+/// The plan for P = 4, V = 2 and M = 8, if a backward takes twice as long as a forward:
 ///
 /// ```text
 /// worker 0 0F0 0F1 0F2 0F3 4F0 4F1 4F2 4F3 0F4 0F5 0F6 ... ... ... 4B0 4B0 0F7 4B1 4B1 ... 4F4 4B2 4B2 4F5 4B3 4B3 4F6 0B0 0B0 4F7 0B1 0B1 0B2 0B2 ... 0B3 0B3 ... 4B4 4B4 ... 4B5 4B5 ... 4B6 4B6 ... 4B7 4B7 0B4 0B4 0B5 0B5 0B6 0B6 0B7 0B7
@@ -21,12 +21,14 @@ use crate::schedule::{Schedule, ScheduleError};
 /// worker 3 ... ... ... 3F0 3F1 3F2 3F3 7F0 7B0 7B0 7F1 7B1 7B1 7F2 7B2 7B2 7F3 7B3 7B3 3F4 3B0 3B0 3F5 3B1 3B1 3F6 3B2 3B2 3F7 3B3 3B3 7F4 7B4 7B4 7F5 7B5 7B5 7F6 7B6 7B6 7F7 7B7 7B7 3B4 3B4 3B5 3B5 3B6 3B6 3B7 3B7 ... ... ... ... ... ...
 /// ```
 ///
-/// Step, with F and B of a chunk and transfers of latency c while c is at most F and B: (VM+P-1)(F+B) + 2(VP-1)c. Bubble, as a
-/// share of the total, with free transfers: (P-1)/(VM+P-1). Live micro-batches, counted by chunk: at most
-/// (V+1)P-1 on worker 0, two fewer on each later one.
+/// F and B are the times of one chunk.
+///
+/// - The step with transfers of latency c is (VM+P-1)(F+B) + 2(VP-1)c, if c is at most F and B.
+/// - The bubble with free transfers is (P-1)/(VM+P-1) of the total.
+/// - Worker 0 has at most (V+1)P-1 live micro-batches, counted by chunk, and each later worker two fewer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interleaved {
-    /// V: how many chunks of the model every worker has; at least 1.
+    /// V, the number of chunks of the model on every worker; at least 1.
     pub chunks: usize,
 }
 
@@ -41,7 +43,7 @@ impl Schedule for Interleaved {
             if !micro_batches.is_multiple_of(workers) {
                 return Err(ScheduleError::MicroBatches { given: micro_batches, multiple_of: workers });
             }
-            // The n-th of a worker's forwards: P micro-batches of one chunk, then P of the next.
+            // A worker's forwards run P micro-batches of one chunk, then P of the next.
             let total = chunks * micro_batches;
             let chunk_of = |n: usize| n / workers % chunks;
             let micro_batch_of = |n: usize| n / (workers * chunks) * workers + n % workers;
@@ -81,12 +83,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_divide_is_refused_with_what_would() {
+    fn numbers_that_do_not_divide_are_rejected_with_the_nearest_that_do() {
         let message = |stages, micro_batches| {
             let error = Interleaved { chunks: 2 }.plan(stages, micro_batches).unwrap_err();
             error.to_string()
         };
-        assert!(message(5, 4).contains("5 stages cannot be dealt out in 2 chunks a worker; ask for 4 or 6 stages"));
+        assert!(message(5, 4).contains("5 stages are not a multiple of 2 chunks per worker; ask for 4 or 6 stages"));
         assert!(message(6, 7).contains("7 micro-batches are not a multiple of 3; ask for 6 or 9 micro-batches"));
         assert!(message(6, 2).contains("ask for 3 micro-batches"));
         assert!(Interleaved { chunks: 0 }.plan(4, 4).unwrap_err().to_string().contains("0 chunks"));

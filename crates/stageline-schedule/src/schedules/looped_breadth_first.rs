@@ -1,17 +1,17 @@
 //! Looped breadth-first: GPipe over several chunks of the model on every worker.
 
+use super::error::ScheduleError;
 use super::rows::{in_chunks, workers_of};
-use crate::action::Action;
+use super::schedule::Schedule;
 use crate::costs::StageCost;
-use crate::plan::Plan;
-use crate::schedule::{Schedule, ScheduleError};
+use crate::plan::{Action, Plan};
 
-/// All micro-batches of a chunk before the next chunk, forwards and then backwards (Lamy-Poirier, 2022,
-/// [arXiv:2211.05953](https://arxiv.org/abs/2211.05953)): stage s is on worker s mod P.
+/// Runs all micro-batches of a chunk before the next chunk: first all forwards, then all backwards (Lamy-Poirier, 2022,
+/// [arXiv:2211.05953](https://arxiv.org/abs/2211.05953)). Stage s is on worker s mod P.
 ///
 /// The number of stages must be a multiple of V.
 ///
-/// P = 4, V = 2, M = 8, a backward taking twice a forward:
+/// The plan for P = 4, V = 2 and M = 8, if a backward takes twice as long as a forward:
 ///
 /// ```text
 /// worker 0 0F0 0F1 0F2 0F3 0F4 0F5 0F6 0F7 4F0 4F1 4F2 4F3 4F4 4F5 4F6 4F7 ... ... ... ... ... ... ... ... ... 4B0 4B0 4B1 4B1 4B2 4B2 4B3 4B3 4B4 4B4 4B5 4B5 4B6 4B6 4B7 4B7 0B0 0B0 0B1 0B1 0B2 0B2 0B3 0B3 0B4 0B4 0B5 0B5 0B6 0B6 0B7 0B7
@@ -20,13 +20,14 @@ use crate::schedule::{Schedule, ScheduleError};
 /// worker 3 ... ... ... 3F0 3F1 3F2 3F3 3F4 3F5 3F6 3F7 7F0 7F1 7F2 7F3 7F4 7F5 7F6 7F7 7B0 7B0 7B1 7B1 7B2 7B2 7B3 7B3 7B4 7B4 7B5 7B5 7B6 7B6 7B7 7B7 3B0 3B0 3B1 3B1 3B2 3B2 3B3 3B3 3B4 3B4 3B5 3B5 3B6 3B6 3B7 3B7 ... ... ... ... ... ...
 /// ```
 ///
-/// Step, with F and B of a chunk and transfers of latency c: the sum over X = F and X = B of
-/// (M+P-1)X + (P-1)c + (V-1) max(MX, P(X+c)). Bubble, as a share of the total, with free transfers and M at least P:
-/// (P-1)/(VM+P-1). Live micro-batches, counted by
-/// chunk: VM on every worker.
+/// F and B are the times of one chunk.
+///
+/// - The step with transfers of latency c is the sum over X = F and X = B of (M+P-1)X + (P-1)c + (V-1) max(MX, P(X+c)).
+/// - The bubble with free transfers and M at least P is (P-1)/(VM+P-1) of the total.
+/// - Every worker has at most VM live micro-batches, counted by chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoopedBreadthFirst {
-    /// V: how many chunks of the model every worker has; at least 1.
+    /// V, the number of chunks of the model on every worker; at least 1.
     pub chunks: usize,
 }
 
@@ -59,12 +60,13 @@ impl Schedule for LoopedBreadthFirst {
         let (warm_up, again) = ((workers - 1) as f64, (self.chunks - 1) as f64);
         let slots = later as f64 + workers as f64;
         let (workers, micro_batches) = (workers as f64, micro_batches as f64);
-        // One way through all chunks: the next one begins once the first micro-batch is back and the last is away.
-        let way = |compute: f64, latency: f64| {
+        // Returns the time of one pass through all chunks. The next chunk begins when the first micro-batch has arrived
+        // and the last one has left.
+        let pass = |compute: f64, latency: f64| {
             let latency = if warm_up == 0.0 { 0.0 } else { latency };
             let chunk = f64::max(micro_batches * compute, workers * (compute + latency));
             slots * compute + warm_up * latency + again * chunk
         };
-        Some(way(cost.forward, cost.send_activation) + way(cost.backward, cost.send_gradient))
+        Some(pass(cost.forward, cost.send_activation) + pass(cost.backward, cost.send_gradient))
     }
 }

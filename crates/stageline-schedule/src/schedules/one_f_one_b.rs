@@ -1,17 +1,18 @@
 //! 1F1B: one forward, one backward.
 
+use super::error::ScheduleError;
 use super::rows::{Backwards, alternate, one_worker_a_stage};
+use super::schedule::Schedule;
 use crate::costs::StageCost;
 use crate::plan::Plan;
-use crate::schedule::{Schedule, ScheduleError};
 
-/// One forward, one backward: PipeDream-Flush (Narayanan et al., 2021,
+/// Alternates one forward and one backward: PipeDream-Flush (Narayanan et al., 2021,
 /// [arXiv:2006.09503](https://arxiv.org/abs/2006.09503)), the non-interleaved schedule of Megatron-LM
 /// ([arXiv:2104.04473](https://arxiv.org/abs/2104.04473)).
 ///
 /// Stage s warms up with P-s-1 forwards, then alternates one forward and one backward, then drains.
 ///
-/// P = 4, M = 8, a backward taking twice a forward:
+/// The plan for P = 4 and M = 8, if a backward takes twice as long as a forward:
 ///
 /// ```text
 /// stage 0 F0 F1 F2 F3 .. .. .. .. .. .. B0 B0 F4 B1 B1 F5 B2 B2 F6 B3 B3 F7 B4 B4 .. B5 B5 .. B6 B6 .. B7 B7
@@ -20,9 +21,10 @@ use crate::schedule::{Schedule, ScheduleError};
 /// stage 3 .. .. .. F0 B0 B0 F1 B1 B1 F2 B2 B2 F3 B3 B3 F4 B4 B4 F5 B5 B5 F6 B6 B6 F7 B7 B7 .. .. .. .. .. ..
 /// ```
 ///
-/// Step, with transfers of latency c: (M+P-1)(F+B) + 2c[(P-1) + (M-1) - ⌈(M-1)/P⌉], which is
-/// (M+P-1)(F+B) + c[2(P-1)M/P + 2(P-2)] where P divides M. Bubble, as a share of the total, with free transfers:
-/// (P-1)/(M+P-1). Live micro-batches: min(M, P-s) on stage s.
+/// - The step with transfers of latency c is (M+P-1)(F+B) + 2c[(P-1) + (M-1) - ⌈(M-1)/P⌉]. If P divides M, this is
+///   (M+P-1)(F+B) + c[2(P-1)M/P + 2(P-2)].
+/// - The bubble with free transfers is (P-1)/(M+P-1) of the total.
+/// - Stage s has at most min(M, P-s) live micro-batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OneFOneB;
 
@@ -39,7 +41,7 @@ impl Schedule for OneFOneB {
 
     fn closed_form(&self, stages: usize, micro_batches: usize, cost: StageCost) -> Option<f64> {
         let (warm_up, later) = (stages.checked_sub(1)?, micro_batches.checked_sub(1)?);
-        // Of every P micro-batches, all but one wait for a gradient that has crossed a boundary since.
+        // All but one of every P micro-batches wait for the transfer of a gradient.
         let delays = 2.0 * (warm_up as f64 + (later - later.div_ceil(stages)) as f64);
         Some((later as f64 + stages as f64) * (cost.forward + cost.backward) + delays * cost.latency()?)
     }

@@ -1,10 +1,9 @@
-//! What several schedules write in the same way.
+//! Rows and shapes that several schedules share.
 
-use crate::action::{Action, Compute};
-use crate::plan::Plan;
-use crate::schedule::ScheduleError;
+use super::error::ScheduleError;
+use crate::plan::{Action, Compute, Plan};
 
-/// One worker a stage, each with the list that `row` gives it.
+/// Makes a plan with one stage per worker; `row` gives the actions of a stage.
 pub(crate) fn one_worker_a_stage(
     stages: usize,
     micro_batches: usize,
@@ -17,7 +16,8 @@ pub(crate) fn one_worker_a_stage(
     }
 }
 
-/// Stages dealt out in turn to workers that have `chunks` each; `row` gives a worker's list, by worker and their number.
+/// Makes a plan with `chunks` stages per worker; `row` gives a worker's actions, by the worker and the number of
+/// workers.
 pub(crate) fn in_chunks(
     stages: usize,
     micro_batches: usize,
@@ -36,24 +36,24 @@ pub(crate) fn in_chunks(
     }
 }
 
-/// How many workers there are, if every one gets `chunks` of the stages.
+/// Returns the number of workers with `chunks` stages each; `None` if the stages do not divide evenly.
 pub(crate) fn workers_of(stages: usize, chunks: usize) -> Option<usize> {
     stages.checked_div(chunks).filter(|workers| *workers > 0 && workers * chunks == stages)
 }
 
-/// How a stage that alternates forwards and backwards does its backwards.
+/// The form of the backwards on a stage that alternates forwards and backwards.
 #[derive(Clone, Copy)]
 pub(crate) enum Backwards {
-    /// Whole.
+    /// Each backward is one action.
     Whole,
-    /// Split: the weight gradient of a micro-batch comes `delay` input gradients after its own.
+    /// Each weight gradient comes `delay` input gradients after the input gradient of its micro-batch.
     Split {
-        /// In input gradients.
+        /// The delay, in input gradients.
         delay: usize,
     },
 }
 
-/// `warm_up` forwards, then one forward and one backward in turn, then the backwards that are left.
+/// Generates `warm_up` forwards, then one forward and one backward in turn, then the remaining backwards.
 pub(crate) fn alternate(stage: usize, micro_batches: usize, warm_up: usize, backwards: Backwards) -> Vec<Action> {
     let action = |compute, micro_batch| Action { stage, compute, micro_batch };
     let warm_up = warm_up.min(micro_batches);
@@ -69,8 +69,8 @@ pub(crate) fn alternate(stage: usize, micro_batches: usize, warm_up: usize, back
         }
     }
     if let Backwards::Split { delay } = backwards {
-        let left = micro_batches.saturating_sub(delay)..micro_batches;
-        row.extend(left.map(|micro_batch| action(Compute::WeightGradient, micro_batch)));
+        let remaining = micro_batches.saturating_sub(delay)..micro_batches;
+        row.extend(remaining.map(|micro_batch| action(Compute::WeightGradient, micro_batch)));
     }
     row
 }

@@ -1,16 +1,21 @@
 //! V-Half: about half the memory of 1F1B.
 
 use super::building_block::repeated;
+use super::error::ScheduleError;
+use super::schedule::Schedule;
 use crate::plan::Plan;
-use crate::schedule::{Schedule, ScheduleError};
 
-/// Two chunks a worker in a V, worker w having stages w and 2P-1-w, and split backwards. What a worker does to one
-/// micro-batch is a building block, repeated every six cells of time; weight gradients go into free cells, and then
-/// everything is done as early as the same memory allows. The longer the block, the more is live: V-Half's forwards go
-/// down the V in steps of two cells and up in steps of one, and so do its input gradients (Qi et al., 2024,
+/// Two chunks per worker in a V, with split backwards: worker w has stages w and 2P-1-w (Qi et al., 2024,
 /// [arXiv:2405.15362](https://arxiv.org/abs/2405.15362)).
 ///
-/// The number of stages must be even. P = 4, M = 8, forward, input gradient and weight gradient taking the same:
+/// A worker's actions on one micro-batch form a building block, which repeats every six cells of time. Weight gradients
+/// fill free cells, and then every action moves as early as the same memory allows. A longer block keeps more
+/// micro-batches live. V-Half's forwards pass the first arm of the V in steps of two cells and the second in steps of
+/// one, and so do its input gradients.
+///
+/// The number of stages must be even.
+///
+/// The plan for P = 4 and M = 8, if forward, input gradient and weight gradient take the same time:
 ///
 /// ```text
 /// worker 0 0F0 0F1 0F2 0F3 0F4 ... ... 7F0 7I0 7W0 7F1 7I1 7W1 ... 7F2 7I2 0I0 0W0 7W2 7F3 0F5 7I3 0I1 0W1 7W3 7F4 0F6 7I4 0I2 0W2 7W4 7F5 0F7 7I5 0I3 0W3 7W5 7F6 7I6 7W6 0I4 0W4 ... 7F7 7I7 0I5 0W5 0I6 7W7 0W6 ... 0I7 0W7
@@ -19,9 +24,10 @@ use crate::schedule::{Schedule, ScheduleError};
 /// worker 3 ... ... ... 3F0 4F0 3F1 4F1 3F2 4F2 ... ... 4I0 4W0 3I0 3W0 3F3 4F3 4I1 4W1 3I1 3W1 3F4 4F4 4I2 4W2 3I2 3W2 3F5 4F5 4I3 4W3 3I3 3W3 3F6 4F6 4I4 4W4 3I4 3W4 3F7 4F7 4I5 3I5 4I6 3I6 4W5 3W5 4I7 3I7 4W6 3W6 4W7 3W7
 /// ```
 ///
-/// Idle time by span, with equal thirds and free transfers, from M = P+1 on: 6⌊(P-1)/2⌋-1 of them (0 for P < 3), less
-/// than P/2M of the work. Live micro-batches, counted by chunk to their weight gradient: min(2M, 2⌊P/2⌋+2) on every
-/// worker.
+/// - The idle time by span with equal thirds and free transfers is 6⌊(P-1)/2⌋-1 thirds (0 for P < 3), if M is at least
+///   P+1. This is less than P/2M of the work.
+/// - Every worker has at most min(2M, 2⌊P/2⌋+2) live micro-batches, counted by chunk until the end of their weight
+///   gradient.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VHalf;
 

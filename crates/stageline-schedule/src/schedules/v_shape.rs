@@ -1,41 +1,40 @@
-//! Two chunks a worker, placed in a V.
+//! Plans with two chunks per worker, placed in a V, that are written step by step.
 
 use std::collections::VecDeque;
 
+use super::error::ScheduleError;
 use super::rows::in_chunks;
-use crate::action::{Action, Compute};
-use crate::plan::Plan;
-use crate::schedule::ScheduleError;
+use crate::plan::{Action, Compute, Plan};
 
-/// What a worker does next, by chunk; the micro-batch is the next one of that chunk.
+/// The next action of a worker by its chunk, 0 or 1. It applies to the chunk's next micro-batch.
 #[derive(Clone, Copy)]
 pub(crate) enum Step {
-    /// Forward.
+    /// The forward of a chunk.
     F(usize),
-    /// The whole backward.
+    /// The whole backward of a chunk.
     B(usize),
-    /// The input gradient.
+    /// The input gradient of a chunk.
     I(usize),
-    /// The oldest weight gradient that is due in one chunk.
+    /// The oldest pending weight gradient of a chunk.
     W(usize),
-    /// The oldest weight gradient that is due in either chunk.
+    /// The oldest pending weight gradient of either chunk.
     Oldest,
 }
 
-/// A worker's list, written step by step. Steps may go on beyond the last micro-batch; the list does not.
+/// A worker's list of actions, written step by step. Steps beyond the last micro-batch add nothing.
 pub(crate) struct Row {
     /// The stages of chunks 0 and 1.
     stages: [usize; 2],
     micro_batches: usize,
     forwards: [usize; 2],
     backwards: [usize; 2],
-    /// The weight gradients of the input gradients so far, oldest first.
-    due: VecDeque<Action>,
+    /// The pending weight gradients, oldest first.
+    pending: VecDeque<Action>,
     actions: Vec<Action>,
 }
 
 impl Row {
-    /// Adds these steps, so many times.
+    /// Appends the steps, repeated `times` times.
     pub(crate) fn repeat(&mut self, times: usize, steps: &[Step]) {
         for _ in 0..times {
             for &step in steps {
@@ -51,21 +50,22 @@ impl Row {
             Step::B(chunk) => (Compute::Backward, chunk, &mut self.backwards[chunk]),
             Step::I(chunk) => (Compute::InputGradient, chunk, &mut self.backwards[chunk]),
             Step::W(chunk) => {
-                let oldest = self.due.iter().position(|due| due.stage == self.stages[chunk]);
-                return self.due.remove(oldest?);
+                let oldest = self.pending.iter().position(|pending| pending.stage == self.stages[chunk]);
+                return self.pending.remove(oldest?);
             }
-            Step::Oldest => return self.due.pop_front(),
+            Step::Oldest => return self.pending.pop_front(),
         };
         let action = Action { stage: self.stages[chunk], compute, micro_batch: *next };
         *next += 1;
         if compute == Compute::InputGradient {
-            self.due.push_back(Action { compute: Compute::WeightGradient, ..action });
+            self.pending.push_back(Action { compute: Compute::WeightGradient, ..action });
         }
         Some(action)
     }
 }
 
-/// Worker w of P has stage w, its chunk 0, and stage 2P-1-w, its chunk 1; `write` writes its list, by w and P.
+/// Makes a plan in which worker w of P has stage w as chunk 0 and stage 2P-1-w as chunk 1. `write` writes its list, by
+/// w and P.
 pub(crate) fn in_a_v(
     stages: usize,
     micro_batches: usize,
@@ -77,7 +77,7 @@ pub(crate) fn in_a_v(
             micro_batches,
             forwards: [0; 2],
             backwards: [0; 2],
-            due: VecDeque::new(),
+            pending: VecDeque::new(),
             actions: Vec::new(),
         };
         write(&mut row, worker, workers);

@@ -1,15 +1,18 @@
-//! ZB-V: no bubble but fill and drain, in the memory of 1F1B.
+//! ZB-V: no bubble except fill and drain, with the memory of 1F1B.
 
+use super::error::ScheduleError;
+use super::schedule::Schedule;
 use super::v_shape::Step::{F, I, W};
 use super::v_shape::in_a_v;
 use crate::plan::Plan;
-use crate::schedule::{Schedule, ScheduleError};
 
-/// Two chunks a worker in a V, worker w having stages w and 2P-1-w, so that the last stage's gradients are there for the
-/// worker of the first at once; backwards are split. Ordered as PyTorch orders it, for equal thirds (Qi et al., 2023,
+/// Two chunks per worker in a V, with split backwards: worker w has stages w and 2P-1-w, so that the first and the last
+/// stage share a worker. The order is PyTorch's, for equal thirds (Qi et al., 2023,
 /// [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)).
 ///
-/// The number of stages must be even. P = 4, M = 8, forward, input gradient and weight gradient taking the same:
+/// The number of stages must be even.
+///
+/// The plan for P = 4 and M = 8, if forward, input gradient and weight gradient take the same time:
 ///
 /// ```text
 /// worker 0 0F0 0F1 0F2 0F3 0F4 0F5 0F6 7F0 7I0 7W0 7F1 7I1 7W1 7F2 7I2 7W2 7F3 7I3 7W3 0F7 0I0 0W0 7F4 7I4 7W4 0I1 0W1 7F5 7I5 7W5 0I2 0W2 7F6 7I6 7W6 0I3 0W3 7F7 7I7 7W7 0I4 0W4 0I5 0W5 0I6 0W6 0I7 0W7 ... ... ...
@@ -18,8 +21,9 @@ use crate::schedule::{Schedule, ScheduleError};
 /// worker 3 ... ... ... 3F0 4F0 3F1 4F1 3F2 4F2 3F3 4F3 4I0 4W0 3F4 3I0 3W0 4F4 4I1 4W1 3F5 3I1 3W1 4F5 4I2 4W2 3F6 3I2 3W2 4F6 4I3 4W3 3F7 3I3 3W3 4F7 4I4 4W4 3I4 4I5 3I5 4I6 3I6 4I7 3I7 3W4 4W5 4W6 4W7 3W5 3W6 3W7
 /// ```
 ///
-/// Idle time by span, with equal thirds and free transfers: 2(2P-1-M) of them, and 0 from M = 2P-1 on. Live
-/// micro-batches, counted by chunk to their weight gradient: min(2M, M+1+w, 2P) on worker w, so at most P whole ones.
+/// - The idle time by span with equal thirds and free transfers is 2(2P-1-M) thirds, and 0 if M is at least 2P-1.
+/// - Worker w has at most min(2M, M+1+w, 2P) live micro-batches, counted by chunk until the end of their weight
+///   gradient. This is at most P whole ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ZbV;
 
@@ -32,14 +36,14 @@ impl Schedule for ZbV {
         in_a_v(stages, micro_batches, |row, worker, workers| {
             let after = workers - worker - 1;
             let micro_batches = micro_batches.max(2 * workers - 1);
-            // Warm-up: down the V and up again.
+            // The warm-up passes both arms of the V.
             row.repeat(2 * after + 1, &[F(0)]);
             row.repeat(worker, &[F(1), F(0)]);
             row.repeat(after + 1, &[F(1), I(1), W(1)]);
-            // Steady, and then without new micro-batches.
+            // The steady phase is followed by steps without new micro-batches.
             row.repeat(micro_batches - workers - after, &[F(0), I(0), W(0), F(1), I(1), W(1)]);
             row.repeat(after, &[I(0), W(0), F(1), I(1), W(1)]);
-            // Cool-down: what others wait for first.
+            // The cool-down begins with the actions for which other workers wait.
             row.repeat(worker, &[I(0), I(1)]);
             row.repeat(after + 1, &[I(0), W(0)]);
             row.repeat(worker, &[W(1)]);

@@ -1,4 +1,4 @@
-//! What is accepted completes, in the order of its transfers too; what is damaged is refused.
+//! Accepted plans complete, also when workers take turns at transfers, and damaged plans are rejected.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -10,7 +10,7 @@ use stageline_schedule::{
 
 use crate::V_SHAPED;
 
-/// Every stage does every micro-batch in a random but complete order, and each stage stands on some worker.
+/// Generates plans in which every stage trains every micro-batch, in a random order on a random number of workers.
 fn random_plan() -> impl Strategy<Value = Plan> {
     let shape = (1..4_usize, 1..5_usize, 1..4_usize);
     shape.prop_flat_map(|(stages, micro_batches, workers)| {
@@ -34,12 +34,12 @@ fn random_plan() -> impl Strategy<Value = Plan> {
     })
 }
 
-/// The plan of a schedule with some neighbouring actions swapped: most of them still run.
+/// Generates plans of schedules with some neighbouring actions swapped. Most of them still complete.
 fn swapped_plan() -> impl Strategy<Value = Plan> {
     let swaps = prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 0..12);
     (1..6_usize, 1..7_usize, 0..SCHEDULES.len(), swaps).prop_map(|(workers, micro_batches, schedule, swaps)| {
         let schedule = SCHEDULES[schedule];
-        // Where the number of micro-batches must be a multiple, one that is.
+        // Some schedules need a multiple of the number of workers.
         let plan = |micro_batches| schedule.plan(workers * schedule.chunks(), micro_batches);
         let plan = plan(micro_batches).or_else(|_| plan(workers * micro_batches)).unwrap();
         let mut rows = plan.rows().to_vec();
@@ -56,7 +56,7 @@ fn any_plan() -> impl Strategy<Value = Plan> {
     prop_oneof![random_plan(), swapped_plan()]
 }
 
-/// Runs a checked plan with workers that take turns at transfers, choosing the next worker by `choices`.
+/// Runs a checked plan with workers that take turns at transfers. `choices` chooses the next worker.
 fn run_in_turns(checked: &Checked, mut choices: impl FnMut(usize) -> usize) {
     let rows: Vec<Vec<_>> =
         (0..checked.plan().workers()).map(|worker| checked.instructions(worker).collect()).collect();
@@ -117,21 +117,21 @@ proptest! {
             prop_assert_eq!(plan.stages(), stages);
             prop_assert_eq!(plan.micro_batches(), micro_batches);
             prop_assert!(check(plan.clone(), micro_batches).is_ok(), "{}", schedule.name());
-            // One stage a worker needs room for one micro-batch at the most.
+            // Plans with one stage per worker complete at capacity 1.
             prop_assert!(plan.workers() < stages || check(plan, 1).is_ok(), "{}", schedule.name());
         }
     }
 
-    /// So do chunks in a V. From 30 workers on V-Half needs room for two at times.
+    /// Plans with chunks in a V complete at capacity 1, but V-Half may need capacity 2 from 30 workers on.
     #[test]
-    fn chunks_in_a_v_need_room_for_one(workers in 1..17_usize, micro_batches in 1..40_usize) {
+    fn chunks_in_a_v_complete_at_capacity_one(workers in 1..17_usize, micro_batches in 1..40_usize) {
         for schedule in V_SHAPED {
             let plan = schedule.plan(2 * workers, micro_batches).unwrap();
             prop_assert!(check(plan, 1).is_ok(), "{}", schedule.name());
         }
     }
 
-    /// The order of transfers is safe under any interleaving: an accepted plan whose workers take turns completes.
+    /// The order of transfers is safe in any interleaving: an accepted plan whose workers take turns completes.
     #[test]
     fn taking_turns_never_waits_for_a_later_transfer(
         plan in any_plan(), capacity in 0..4_usize, seed in prop::collection::vec(0..1000_usize, 64),
@@ -146,8 +146,8 @@ proptest! {
         }
     }
 
-    /// Whether a plan completes does not depend on what anything costs, nor on how transfers share the devices, and
-    /// taking turns makes nothing earlier.
+    /// Completion depends neither on costs nor on how transfers share the devices, and serialised transfers never
+    /// shorten the step.
     #[test]
     fn completion_does_not_depend_on_costs(
         plan in any_plan(), capacity in 0..4_usize,
@@ -162,9 +162,9 @@ proptest! {
         }
     }
 
-    /// Dropping, doubling or moving to the front any backward, whole or half, of a good plan makes it a refused one.
+    /// The mutations drop a backward, whole or half, double it, or move it to the front.
     #[test]
-    fn mutated_plans_are_refused(
+    fn mutated_plans_are_rejected(
         stages in 1..5_usize, micro_batches in 1..6_usize, schedule in 0..SCHEDULES.len(), pick: prop::sample::Index, kind in 0..3,
     ) {
         let plan = SCHEDULES[schedule].plan(stages, micro_batches);

@@ -1,4 +1,4 @@
-//! What the generators write, against what was written by others.
+//! The plans of the generators, compared with those of papers and of other implementations.
 
 use stageline_schedule::{
     Costs, DualPipeV, EagerOneFOneB, GPipe, Interleaved, OneFOneB, SCHEDULES, Schedule, ScheduleError, VHalf, VMin,
@@ -7,7 +7,7 @@ use stageline_schedule::{
 
 use crate::{V_SHAPED, simulated};
 
-/// PipeDream-Flush, P = 4 and M = 8, written out by hand.
+/// The expected plan is PipeDream-Flush at P = 4 and M = 8, written by hand.
 #[test]
 fn one_f_one_b_is_pipedream_flush() {
     let expected = "\
@@ -19,7 +19,8 @@ fn one_f_one_b_is_pipedream_flush() {
     assert_eq!(OneFOneB.plan(4, 8).unwrap().to_csv(), expected);
 }
 
-/// PyTorch 2.15's `ScheduleZBVZeroBubble` without its idle slots, P = 3, M = 5 and M = 2.
+/// The expected plans are those of PyTorch 2.15's `ScheduleZBVZeroBubble` without idle slots, at P = 3, M = 5 and M =
+/// 2.
 #[test]
 fn zb_v_is_pytorchs() {
     let expected = "\
@@ -31,15 +32,16 @@ fn zb_v_is_pytorchs() {
 2W3,2W4
 ";
     assert_eq!(ZbV.plan(6, 5).unwrap().to_csv(), expected);
-    let fewer_than_fill_it = "\
+    let with_two_micro_batches = "\
 0F0,0F1,5F0,5I0,5W0,5F1,5I1,5W1,0I0,0W0,0I1,0W1
 1F0,1F1,4F0,4F1,4I0,4W0,4I1,4W1,1I0,1W0,1I1,1W1
 2F0,3F0,2F1,3F1,3I0,3W0,2I0,2W0,3I1,3W1,2I1,2W1
 ";
-    assert_eq!(ZbV.plan(6, 2).unwrap().to_csv(), fewer_than_fill_it);
+    assert_eq!(ZbV.plan(6, 2).unwrap().to_csv(), with_two_micro_batches);
 }
 
-/// PyTorch 2.15's `ScheduleDualPipeV`, its overlapped pairs one after the other, P = 3 and M = 6.
+/// The expected plan is that of PyTorch 2.15's `ScheduleDualPipeV` at P = 3 and M = 6, with overlapped pairs in
+/// sequence.
 #[test]
 fn dualpipe_v_is_pytorchs() {
     let expected = "\
@@ -95,8 +97,8 @@ fn live_micro_batches_are_the_papers() {
     }
 }
 
-/// Of chunks, each half a worker's share: those of ZB-V are 1F1B's memory (arXiv:2401.10241), and V-Half's and V-Min's
-/// about a half and a third of that (arXiv:2405.15362).
+/// A chunk is half a worker's share of the model. The live chunks of ZB-V take the memory of 1F1B (arXiv:2401.10241),
+/// those of V-Half and V-Min about a half and a third of it (arXiv:2405.15362).
 #[test]
 fn live_chunks_in_a_v_are_the_papers() {
     for (workers, micro_batches) in (1..=8).flat_map(|workers| (1..=3 * workers).map(move |m| (workers, m))) {
@@ -111,7 +113,7 @@ fn live_chunks_in_a_v_are_the_papers() {
     }
 }
 
-/// Every schedule's file has its picture for P = 4 and M = 8.
+/// The docs of every schedule have its picture for P = 4 and M = 8.
 #[test]
 fn the_pictures_in_the_docs_are_the_plans() {
     let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src/schedules")).unwrap();
@@ -121,7 +123,7 @@ fn the_pictures_in_the_docs_are_the_plans() {
         let timeline = simulated(schedule, stages, 8, &Costs::uniform(stages, 1.0, 2.0));
         let picture: String = timeline.grid(1.0).lines().map(|line| format!("/// {line}\n")).collect();
         let documented = sources.iter().any(|source| source.contains(&picture));
-        assert!(documented, "{} looks so:\n{picture}", schedule.name());
+        assert!(documented, "the picture of {} is\n{picture}", schedule.name());
     }
 }
 

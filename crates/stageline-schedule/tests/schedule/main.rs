@@ -1,4 +1,4 @@
-//! What must hold for every schedule, plan and cost. One binary, a file a subject.
+//! Properties of every schedule, plan and cost, in one binary with one file per subject.
 
 mod checking;
 mod forms;
@@ -10,10 +10,10 @@ mod streams;
 
 use stageline_schedule::{Checked, Costs, DualPipeV, Schedule, Timeline, VHalf, VMin, ZbV, check, simulate};
 
-/// Those with chunks in a V.
+/// The schedules with chunks in a V.
 const V_SHAPED: [&dyn Schedule; 4] = [&ZbV, &DualPipeV, &VHalf, &VMin];
 
-/// The plan of a schedule, with channels that hold all micro-batches.
+/// Returns the plan of a schedule, checked for channels with room for all micro-batches.
 fn checked(schedule: &dyn Schedule, stages: usize, micro_batches: usize) -> Checked {
     check(schedule.plan(stages, micro_batches).unwrap(), micro_batches).unwrap()
 }

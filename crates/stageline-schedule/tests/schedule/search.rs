@@ -1,4 +1,4 @@
-//! The bound against every plan there is, and the search against the generators, the bound and the paper.
+//! The bound compared with all small plans, and the search compared with the generators, the bound and the paper.
 
 use std::sync::LazyLock;
 
@@ -10,7 +10,7 @@ use stageline_schedule::{
 
 use crate::simulated;
 
-/// Every order of F, I and W of two micro-batches on one stage, where those of each micro-batch keep theirs.
+/// Returns every order of the F, I and W of two micro-batches on one stage that keeps F, I, W within each micro-batch.
 fn orders(stage: usize) -> Vec<Vec<Action>> {
     let of = |micro_batch| {
         let computes = [Compute::Forward, Compute::InputGradient, Compute::WeightGradient];
@@ -23,7 +23,7 @@ fn orders(stage: usize) -> Vec<Vec<Action>> {
     merged.collect()
 }
 
-/// Every plan of two stages and two micro-batches with split backwards that completes.
+/// The plans of two stages and two micro-batches with split backwards that complete.
 static EVERY_SMALL_PLAN: LazyLock<Vec<Checked>> = LazyLock::new(|| {
     let pairs =
         orders(0).into_iter().flat_map(|first| orders(1).into_iter().map(move |last| vec![first.clone(), last]));
@@ -32,7 +32,7 @@ static EVERY_SMALL_PLAN: LazyLock<Vec<Checked>> = LazyLock::new(|| {
     plans
 });
 
-/// The shortest step of all small plans that fit.
+/// Returns the shortest step of the small plans that fit into the memory.
 fn optimum(costs: &Costs, memory: &Memory) -> f64 {
     let fitting = EVERY_SMALL_PLAN.iter().filter(|plan| memory.suffices(plan.plan()));
     fitting.map(|plan| simulate(plan, costs).step()).fold(f64::INFINITY, f64::min)
@@ -46,7 +46,7 @@ fn four_costs() -> impl Strategy<Value = Vec<StageCost>> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 64, ..ProptestConfig::default() })]
 
-    /// The bound holds for the best of all plans, with and without a limit to memory.
+    /// The best of all plans is above the bound, with one and with two live micro-batches.
     #[test]
     fn nothing_beats_the_bound(costs in four_costs(), limit in 1..3_usize, optimizer in prop::collection::vec(0.0..5.0_f64, 2)) {
         let costs = Costs::by_micro_batch(costs.chunks(2).map(<[_]>::to_vec).collect()).with_optimizer(optimizer);
@@ -55,7 +55,7 @@ proptest! {
         prop_assert!(bound <= optimum(&costs, &memory) + 1e-9, "{bound}");
     }
 
-    /// Among the plans of all orders, the search finds one of the best; it may cut stages in halves besides.
+    /// The search finds a plan at least as good as the best of all orders; it may also split stages into halves.
     #[test]
     fn the_search_finds_the_optimum(costs in four_costs(), limit in 1..3_usize) {
         let (costs, memory) = (Costs::by_stage(costs[..2].to_vec()), Memory::live(2, limit));
@@ -65,7 +65,8 @@ proptest! {
         prop_assert!(found.timeline.step() <= optimum(&costs, &memory) * (1.0 + 1e-9), "{}", found.timeline.step());
     }
 
-    /// Every generator's plan, simulated, is above the bound for the memory that it needs; the search is not above it.
+    /// Every generator's plan is above the bound for the memory that it needs, and no better than the plan of the
+    /// search.
     #[test]
     fn no_generator_beats_the_bound_or_the_search(
         workers in 1..6_usize, micro_batches in 1..12_usize,
@@ -100,7 +101,7 @@ proptest! {
     }
 }
 
-/// With equal thirds, ZB-H2's last stage begins at (P-1)F and never idles: nothing can be shorter.
+/// With equal thirds, ZB-H2's last stage begins at (P-1)F and never idles, so no step is shorter.
 #[test]
 fn the_bound_is_reached() {
     for stages in 1..=6 {
@@ -110,9 +111,9 @@ fn the_bound_is_reached() {
     }
 }
 
-/// One live micro-batch: each goes all the way there and back before the next begins, F, I and W.
+/// With one live micro-batch, each micro-batch passes all stages forward and backward before the next begins.
 #[test]
-fn the_bound_knows_that_memory_delays() {
+fn the_bound_counts_delays_by_memory() {
     let costs = Costs::equal(3, StageCost::new(1.0, 2.0, 4.0).with_latency(0.5));
     let bound = lower_bound(&Placement::in_turn(3, 1), 5, &costs, &Memory::live(3, 1));
     assert_eq!(bound, 5.0 * (3.0 * (1.0 + 2.0) + 4.0 * 0.5 + 4.0));
@@ -120,8 +121,9 @@ fn the_bound_knows_that_memory_delays() {
     assert!(found.checked.plan().peak_memory(&Memory::live(3, 1).cut(found.costs.stages() / 3).stages)[0] <= 1.0);
 }
 
-/// The model of the Zero Bubble paper (arXiv:2401.10241), P = 8: its ZB-1p and ZB-2p are the automatic schedules for the
-/// memory of P and of 2P live micro-batches, and their bubbles by span are 0.1585 and 0.0433 at M = 24.
+/// The costs are those of the Zero Bubble paper (arXiv:2401.10241) at P = 8. Its ZB-1p and ZB-2p are automatic
+/// schedules with the memory of P and of 2P live micro-batches, and their bubbles by span at M = 24 are 0.1585 and
+/// 0.0433.
 #[test]
 fn the_search_is_not_worse_than_the_zero_bubble_papers() {
     let costs = Costs::equal(8, StageCost::new(18.522, 18.086, 9.337).with_latency(0.601));
@@ -131,9 +133,10 @@ fn the_search_is_not_worse_than_the_zero_bubble_papers() {
     }
 }
 
-/// Where a whole backward takes less than its halves, and there is room for one micro-batch, one goes after the other whole.
+/// Whole backwards are faster than their halves here, and memory for one micro-batch forces micro-batches into
+/// sequence.
 #[test]
-fn the_search_knows_whole_backwards() {
+fn the_search_uses_whole_backwards_if_they_are_faster() {
     let cost = |forward| StageCost { backward: 2.0, ..StageCost::new(forward, 2.0, 2.0) };
     let costs = Costs::by_stage(vec![cost(1.0), cost(1.0), cost(2.0), cost(1.0)]);
     assert_eq!(best(8, &costs, &Memory::live(4, 1)).unwrap().timeline.step(), 8.0 * (5.0 + 4.0 * 2.0));
@@ -148,7 +151,7 @@ fn the_search_tries_more_chunks() {
 }
 
 #[test]
-fn what_cannot_be_is_said() {
+fn too_little_memory_and_empty_searches_are_rejected() {
     let costs = Costs::uniform(3, 1.0, 2.0);
     let memory = Memory { stages: vec![StageMemory::whole(10.0); 3], limit: 9.0 };
     let message = best(4, &costs, &memory).unwrap_err().to_string();

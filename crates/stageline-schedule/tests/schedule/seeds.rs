@@ -1,4 +1,4 @@
-//! The seeds of the fuzz targets, and mutations of them.
+//! The fuzz targets, run on their seeds and on mutations of them.
 
 #[path = "../../../../fuzz/src/mutations.rs"]
 mod mutations;
@@ -9,7 +9,7 @@ mod plan_text;
 
 const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds");
 
-/// Pieces of both forms, and numbers at the ends of their range.
+/// Pieces of both text forms, and numbers at the ends of their range.
 const WORDS: [&str; 20] = [
     "0F0",
     "1B0",
@@ -40,7 +40,7 @@ fn run(target: &str, tries: usize, body: fn(&[u8])) {
 }
 
 #[test]
-fn any_text_is_actions_or_errors() {
+fn any_text_is_an_action_or_an_error() {
     run("plan_text", 10_000, plan_text::plan_text);
 }
 

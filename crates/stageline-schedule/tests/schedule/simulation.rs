@@ -1,4 +1,4 @@
-//! Steps, bubbles and idle time against closed forms and worked examples.
+//! Steps, bubbles and idle time, compared with closed forms and worked examples.
 
 use proptest::prelude::*;
 use stageline_schedule::{
@@ -8,7 +8,7 @@ use stageline_schedule::{
 
 use crate::{checked, simulated};
 
-/// With the costs that the Zero Bubble paper measured (arXiv:2401.10241), in its model: sends of one latency on every edge.
+/// The costs are those that the Zero Bubble paper measured (arXiv:2401.10241), with one latency on every boundary.
 #[test]
 fn bubbles_by_span_are_the_zero_bubble_papers() {
     let costs = Costs::equal(8, StageCost::new(18.522, 18.086, 9.337).with_latency(0.601));
@@ -18,7 +18,7 @@ fn bubbles_by_span_are_the_zero_bubble_papers() {
     assert_eq!(rounded(&ZbH2), "0.1083");
 }
 
-/// A third of 1F1B's idle time, (P-1)/(3M+P-1) by span, and none at all.
+/// ZB-H1 leaves a third of 1F1B's idle time, (P-1)/(3M+P-1) by span, and ZB-H2 leaves none.
 #[test]
 fn zero_bubble_schedules_leave_the_bubble_of_the_paper() {
     for stages in 1..=6 {
@@ -33,7 +33,7 @@ fn zero_bubble_schedules_leave_the_bubble_of_the_paper() {
     }
 }
 
-/// (M+P-1)(F+B) and (P-1)/(M+P-1): arXiv:1811.06965 and arXiv:2104.04473.
+/// The step is (M+P-1)(F+B) and the bubble (P-1)/(M+P-1), by arXiv:1811.06965 and arXiv:2104.04473.
 #[test]
 fn step_and_bubble_are_the_papers() {
     for schedule in [&GPipe as &dyn Schedule, &OneFOneB, &EagerOneFOneB] {
@@ -47,7 +47,7 @@ fn step_and_bubble_are_the_papers() {
     }
 }
 
-/// (P-1)/(VM+P-1): arXiv:2104.04473 and arXiv:2211.05953.
+/// The bubble is (P-1)/(VM+P-1), by arXiv:2104.04473 and arXiv:2211.05953.
 #[test]
 fn chunks_divide_the_bubble() {
     for (workers, chunks, rounds) in (1..=4).flat_map(|p| (1..=3).flat_map(move |v| (1..=4).map(move |r| (p, v, r)))) {
@@ -62,10 +62,10 @@ fn chunks_divide_the_bubble() {
     }
 }
 
-/// In equal thirds: 2(2P-1-M) for ZB-V while M < 2P-1; and, from M = P+1 on, less than P/2M and 2P/3M of the work for
-/// V-Half and V-Min, as arXiv:2405.15362 says.
+/// With equal thirds, ZB-V idles for 2(2P-1-M) while M < 2P-1. From M = P+1 on, V-Half and V-Min idle for less than
+/// P/2M and 2P/3M of the work, by arXiv:2405.15362.
 #[test]
-fn idle_time_in_a_v_is_what_the_docs_say() {
+fn idle_time_in_a_v_is_as_documented() {
     for (workers, micro_batches) in (1..=10).flat_map(|workers| (1..=3 * workers).map(move |m| (workers, m))) {
         let (p, m) = (workers as f64, micro_batches as f64);
         let costs = Costs::uniform(2 * workers, 1.0, 2.0);
@@ -84,9 +84,9 @@ fn idle_time_in_a_v_is_what_the_docs_say() {
     }
 }
 
-/// (P-1)(2F-W), from M = 2P on, where F = I >= W.
+/// The idle time is (P-1)(2F-W) from M = 2P on, if F = I >= W.
 #[test]
-fn idle_time_of_dualpipe_v_is_what_the_docs_say() {
+fn idle_time_of_dualpipe_v_is_as_documented() {
     for (forward, weight_gradient) in [(1.0, 1.0), (1.0, 0.25), (3.0, 2.0)] {
         let cost = StageCost::new(forward, forward, weight_gradient);
         for (workers, more) in (1..=6).flat_map(|workers| (0..=4).map(move |more| (workers, more))) {
@@ -100,9 +100,10 @@ fn idle_time_of_dualpipe_v_is_what_the_docs_say() {
     }
 }
 
-/// With P | M, transfers of latency c cost 1F1B c[2(P-1)M/P + 2(P-2)], and eager 1F1B 2(P-1)c while 2c <= F+B.
+/// If P divides M, latency c adds c[2(P-1)M/P + 2(P-2)] to the step of 1F1B, and 2(P-1)c to that of eager 1F1B if 2c <=
+/// F+B.
 #[test]
-fn latency_costs_what_the_closed_forms_say() {
+fn latency_adds_the_time_of_the_closed_forms() {
     let (forward, backward, latency) = (3.0, 5.0, 0.25);
     for (stages, rounds) in (2..=6).flat_map(|stages| (1..=4).map(move |rounds| (stages, rounds))) {
         let micro_batches = rounds * stages;
@@ -123,9 +124,9 @@ fn latency_delays_every_boundary_once_each_way() {
     assert_eq!(simulated(&OneFOneB, 3, 1, &costs).step(), 9.0 + 4.0 * 0.5);
 }
 
-/// A whole backward may cost another time than its halves, and its gradient leaves at its end; a half's after that half.
+/// The gradient is sent at the end of a whole backward, but already after the first half of a split one.
 #[test]
-fn the_gradient_leaves_a_split_backward_earlier() {
+fn a_split_backward_sends_its_gradient_earlier() {
     let step = |csv: &str| {
         let cost = StageCost { backward: 2.5, ..StageCost::new(1.0, 1.0, 2.0) };
         simulate(&check(Plan::from_csv(csv).unwrap(), 1).unwrap(), &Costs::equal(2, cost)).step()
@@ -139,14 +140,13 @@ fn costs_may_differ_by_micro_batch() {
     let first = StageCost::new(1.0, 1.0, 1.0);
     let later = StageCost::new(5.0, 0.0, 5.0).with_latency(0.5);
     let costs = Costs::by_micro_batch(vec![vec![first, later], vec![first]]);
-    // F0 1, F1 5 on stage 0; its second and third micro-batch send late.
+    // On stage 0, F0 takes 1 and F1 takes 5; its second and third micro-batch have a latency.
     let timeline = simulate(&checked(&GPipe, 2, 3), &costs);
     let starts: Vec<_> = timeline.rows()[1].iter().take(3).map(|span| span.start).collect();
     assert_eq!(starts, [1.0, 6.5, 11.5]);
 }
 
-/// On one stream, a transfer that comes while another is under way waits for it.
-/// A link that is slower than its stages: what crosses it is all that counts.
+/// If a link is slower than its stages, only the transfers on it count.
 #[test]
 fn transfers_follow_each_other_on_a_link() {
     let step = |micro_batches: usize, occupied: f64, latency: f64| {
@@ -158,17 +158,19 @@ fn transfers_follow_each_other_on_a_link() {
         let crossings = 2.0 * micro_batches as f64;
         assert_eq!(step(micro_batches, 3.0, 0.5), 6.0 + 3.0 * crossings + 1.0);
         assert_eq!(step(micro_batches, 2.0, 0.0), 6.0 + 2.0 * crossings);
-        // One that is faster is only seen once each way.
+        // A faster link adds its time only once per direction.
         assert_eq!(step(micro_batches, 0.25, 0.0), 3.0 * (micro_batches as f64 + 1.0) + 0.5);
     }
-    // Latency alone lets any number cross at once.
+    // With latency alone, transfers overlap.
     assert_eq!(step(5, 0.0, 3.0), 3.0 * 6.0 + 6.0);
 }
 
+/// A transfer waits for the one in flight on the same stream.
 #[test]
 fn transfers_take_turns_on_a_stream() {
     let costs = Costs::equal(3, StageCost::new(1.0, 0.0, 1.0).with_latency(2.0));
-    // Stage 1 receives micro-batch 1 (sent at 2) while it sends micro-batch 0 (sent at 4): the stream is busy 1-3, 3-5, 5-7.
+    // Stage 1 receives micro-batch 1 (sent at 2) before it sends micro-batch 0 (sent at 4), so its stream is busy at
+    // 1-3, 3-5 and 5-7.
     let forwards = checked(&GPipe, 3, 2).forwards(2);
     let ends = |costs: &Costs| simulate(&forwards, costs).rows()[2].iter().map(|span| span.end).collect::<Vec<_>>();
     assert_eq!(ends(&costs), [7.0, 8.0]);
@@ -182,7 +184,7 @@ fn transfers_within_a_worker_are_free() {
     assert_eq!(simulate(&check(plan, 1).unwrap(), &costs).step(), 8.0 + 4.0 * 10.0);
 }
 
-/// Every schedule's closed form against its simulation; and none is given where it would not hold.
+/// Every closed form equals its simulation, and invalid numbers have no closed form.
 #[test]
 fn closed_forms_are_the_simulated_steps() {
     let mut held = vec![0; SCHEDULES.len()];
@@ -214,7 +216,7 @@ fn closed_forms_are_the_simulated_steps() {
     }
 }
 
-/// 1F1B: what stage 0 waits for is s(F+B) of fill less, and stage P-1 has all its drain at the end.
+/// In 1F1B, each later stage waits B-F less for the fill and as much more for the drain.
 #[test]
 fn idle_time_of_equal_stages_is_fill_and_drain() {
     let (plan, costs) = (checked(&OneFOneB, 4, 8), Costs::uniform(4, 1.0, 2.0));
@@ -225,7 +227,7 @@ fn idle_time_of_equal_stages_is_fill_and_drain() {
 }
 
 #[test]
-fn a_slow_stage_slow_transfers_and_a_slow_flush_are_blamed_by_name() {
+fn idle_time_is_attributed_to_slow_stages_transfers_and_optimizer_steps() {
     let plan = checked(&OneFOneB, 3, 6);
     let costs = || vec![StageCost::new(1.0, 1.0, 1.0); 3];
     let causes = |costs: Costs| simulate(&plan, &costs).idle_by_cause(&plan, &costs);
@@ -247,7 +249,7 @@ fn a_slow_stage_slow_transfers_and_a_slow_flush_are_blamed_by_name() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The conditions of the closed forms are enough, for any costs.
+    /// The conditions of the closed forms are sufficient for any costs.
     #[test]
     fn closed_forms_hold_for_any_costs(
         stages in 1..9_usize, micro_batches in 1..25_usize,
@@ -261,7 +263,7 @@ proptest! {
         }
     }
 
-    /// Nothing is left over and no cause is negative, whatever the costs.
+    /// The causes sum to the idle time and none is negative, for any costs.
     #[test]
     fn causes_add_up_to_the_idle_time(
         workers in 1..5_usize, micro_batches in 1..9_usize, pick in 0..SCHEDULES.len(), serialised: bool,

@@ -1,11 +1,15 @@
-//! Why transfers between GPUs are issued in the plan's order: a model of hosts that run ahead of their devices.
+//! A model of hosts that run ahead of their GPUs. It shows why transfers between GPUs are issued in the plan's order.
 //!
-//! A worker's host thread submits and does not wait for the device; it waits for other hosts only, through channels. A device
-//! has a compute stream for each worker, and one communication stream. A transfer is submitted as two operations, a send on
-//! one stream and a receive on the other, which meet (NCCL): each stream does its operations in order, and a transfer is done
-//! when it is at the head of both and what it carries is computed. In order, the compute stream of who sends is made to wait for
-//! all transfers before it, because what it sent last is let go of then. Hosts never wait for devices, so a deadlock of the
-//! devices shows when all hosts are done.
+//! - A worker's host thread submits work and does not wait for the device. It waits only for other hosts, through
+//!   channels.
+//! - A device has one compute stream per worker and one communication stream.
+//! - A transfer is submitted as two operations, a send on one stream and a receive on the other, which meet (NCCL).
+//!   Each stream runs its operations in order. A transfer runs when it is at the head of both streams and its tensor is
+//!   computed.
+//! - With ordered issue, the sender's compute stream first waits for all earlier transfers, because the memory of sent
+//!   tensors is released then.
+//!
+//! Hosts never wait for devices, so a deadlock of the devices is visible when all hosts have finished.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -17,18 +21,18 @@ use stageline_schedule::{
 
 use crate::checked;
 
-/// How hosts issue transfers.
+/// The rule by which hosts issue transfers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Issue {
-    /// As they come to them.
+    /// Hosts issue a transfer as soon as they reach it.
     Freely,
-    /// One at a time: nobody comes between a transfer's two operations.
+    /// Both operations of a transfer are submitted together, with no other operation in between.
     Paired,
-    /// By turns on every stream.
+    /// Every stream takes turns in the plan's order of transfers.
     InOrder,
 }
 
-/// What does not change.
+/// The constant part of the model.
 struct Machine {
     plan: Checked,
     issue: Issue,
@@ -37,23 +41,23 @@ struct Machine {
     turns: Vec<Vec<Transfer>>,
 }
 
-/// A moment.
+/// The state at one moment.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct State {
-    /// Where each host is in its row, and how far with a send.
+    /// The index of each host in its row, and the progress of its send.
     hosts: Vec<(usize, Sending)>,
-    /// What each compute stream has yet to do.
+    /// The pending work of each compute stream.
     computes: Vec<VecDeque<Work>>,
-    /// What each communication stream has yet to do.
+    /// The pending transfers of each communication stream.
     streams: Vec<VecDeque<Transfer>>,
-    /// How many transfers each stream has had its turn for.
+    /// The number of turns that each stream has taken.
     turns: Vec<usize>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Work {
     Action(Action),
-    /// Until this communication stream has done so many transfers.
+    /// A wait until this communication stream has finished this many transfers.
     Settle {
         stream: usize,
         transfers: usize,
@@ -68,7 +72,7 @@ enum Sending {
 }
 
 impl Machine {
-    /// A device a worker.
+    /// Makes a machine with one device per worker.
     fn new(plan: Checked, issue: Issue) -> Self {
         let placement = plan.placement();
         let of_stage: Vec<_> = (0..plan.plan().stages()).map(|stage| Some(placement.worker(stage))).collect();
@@ -85,13 +89,13 @@ impl Machine {
         }
     }
 
-    /// The two streams of a transfer, if it has some.
+    /// Returns the two streams of a transfer; `None` within one device.
     fn streams_of(&self, transfer: Transfer) -> Option<[usize; 2]> {
         let (from, to) = (self.of_stage[transfer.from]?, self.of_stage[transfer.to()]?);
         (from != to).then_some([from, to])
     }
 
-    /// How many messages one end of a transfer's channel has handled.
+    /// Returns the number of messages that one end of a transfer's channel has handled.
     fn handled(&self, state: &State, transfer: Transfer, sends: bool) -> usize {
         let along = |other: &Transfer| (other.from, other.carried) == (transfer.from, transfer.carried);
         let worker = self.plan.placement().worker(if sends { transfer.from } else { transfer.to() });
@@ -104,7 +108,7 @@ impl Machine {
         done.iter().filter(ours).count()
     }
 
-    /// The moment after a host's next move; `None` where it has to wait, or is done.
+    /// Returns the state after a host's next move; `None` if it must wait or has finished.
     fn after(&self, state: &State, host: usize) -> Option<State> {
         let (at, sending) = state.hosts[host];
         let mut next = state.clone();
@@ -147,7 +151,8 @@ impl Machine {
         Some(next)
     }
 
-    /// As far as devices come. What can be done may as well be done at once: it never keeps anything else from being done.
+    /// Runs all device work that is possible. Running it at once loses no interleaving, because it never prevents other
+    /// work.
     fn run_devices(&self, state: &mut State) {
         loop {
             let transfer = state.streams.iter().filter_map(|stream| stream.front()).copied().find(|&transfer| {
@@ -187,7 +192,7 @@ impl Machine {
         }
     }
 
-    /// Whether what a transfer carries is not yet computed.
+    /// Whether the tensor of a transfer is not yet computed.
     fn computing(&self, state: &State, Transfer { from, carried, micro_batch }: Transfer) -> bool {
         let makes = |action: &Action| {
             let made = match action.compute {
@@ -200,13 +205,13 @@ impl Machine {
         state.computes.iter().flatten().any(|work| matches!(work, Work::Action(action) if makes(action)))
     }
 
-    /// Whether everything is done where no host can move.
+    /// Whether all work is finished, in a state in which no host can move.
     fn completed(&self, state: &State) -> bool {
         let hosts = state.hosts.iter().zip(&self.rows).all(|((at, _), row)| *at == row.len());
         hosts && state.streams.iter().all(VecDeque::is_empty) && state.computes.iter().all(VecDeque::is_empty)
     }
 
-    /// All interleavings of the hosts: how many moments there are, and how many of them are deadlocks.
+    /// Explores all interleavings of the hosts, and returns the number of states and of deadlocks among them.
     fn explored(&self) -> (usize, usize) {
         let (mut seen, mut open, mut deadlocks) = (HashSet::new(), vec![self.begin()], 0);
         while let Some(state) = open.pop() {
@@ -220,7 +225,7 @@ impl Machine {
         (seen.len(), deadlocks)
     }
 
-    /// One interleaving by chance: whether it completes.
+    /// Whether one random interleaving completes.
     fn completes(&self, chance: &mut TestRng) -> bool {
         let mut state = self.begin();
         loop {
@@ -233,7 +238,7 @@ impl Machine {
     }
 }
 
-/// All interleavings of small machines.
+/// Small machines are explored in all interleavings.
 #[test]
 fn unordered_transfers_deadlock_in_some_interleavings_and_ordered_ones_in_none() {
     for (schedule, stages, micro_batches) in [
@@ -247,10 +252,10 @@ fn unordered_transfers_deadlock_in_some_interleavings_and_ordered_ones_in_none()
         let [(free, deadlocks), (_, paired), (ordered, none)] =
             [Issue::Freely, Issue::Paired, Issue::InOrder].map(explore);
         println!(
-            "{}, {stages} stages, M = {micro_batches}: {free} moments, {deadlocks} deadlocks; in order {ordered}, {none}",
+            "{}, {stages} stages, M = {micro_batches}: {free} states, {deadlocks} deadlocks; in order {ordered}, {none}",
             schedule.name()
         );
-        // GPipe's activations are across before a gradient comes back.
+        // GPipe's activations have all arrived before a gradient is sent.
         assert_eq!(deadlocks > 0, schedule.name() != "gpipe", "{}", schedule.name());
         assert_eq!((paired, none), (0, 0), "{}", schedule.name());
     }

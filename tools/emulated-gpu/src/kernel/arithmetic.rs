@@ -1,13 +1,13 @@
-//! What instructions compute in each lane by itself.
+//! The functions of instructions that compute in each lane separately.
 
 use half::{bf16, f16};
 
-/// A register of a warp: of 32 lanes, the bits.
+/// The bits of a register in the 32 lanes of a warp.
 pub type Lanes = [u64; 32];
-/// What an instruction computes, of up to three registers.
+/// The function of an instruction, of up to three registers.
 pub type Function = Box<dyn Fn(&Lanes, &Lanes, &Lanes) -> Lanes + Send + Sync>;
 
-/// A type of registers.
+/// The type of a value in a register. Integers have a width in bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Type {
     Unsigned(u32),
@@ -53,7 +53,7 @@ impl Type {
         }
     }
 
-    /// The least and the greatest integer.
+    /// Returns the least and the greatest integer.
     fn bounds(self) -> [i128; 2] {
         match self {
             Self::Signed(bits) => [-(1 << (bits - 1)), (1 << (bits - 1)) - 1],
@@ -75,7 +75,7 @@ impl Type {
         value as u64 & mask(self.bits())
     }
 
-    /// What a float's bits say; exact, since f64 has all that the others have.
+    /// Converts the bits of a float to f64, which is exact for all types.
     #[inline(always)]
     pub fn float(self, bits: u64) -> f64 {
         match self {
@@ -86,15 +86,15 @@ impl Type {
         }
     }
 
-    /// Rounded to nearest, ties to even. From f64 that is what the type's own arithmetic gives for one sum, product, quotient or
-    /// root, also by way of f32 (Figueroa, 1995).
+    /// Rounds to the nearest value of the type, ties to even. For one sum, product, quotient or root in f64 this gives the result of the
+    /// type's own arithmetic, also with f32 in between (Figueroa, 1995).
     #[inline(always)]
     pub fn of_float(self, value: f64) -> u64 {
         match self {
             Self::F16 => u64::from(f16::from_f32(value as f32).to_bits()),
             Self::Bf16 => u64::from(bf16::from_f32(value as f32).to_bits()),
             Self::Tf32 if value.is_nan() => u64::from(f32::NAN.to_bits()),
-            // To nearest, ties away from zero, with ten bits behind the point: as `cvt.rna` has it.
+            // As `cvt.rna`, rounds to 10 bits of mantissa, ties away from zero.
             Self::Tf32 => u64::from((value as f32).to_bits().wrapping_add(0x1000) & !0x1FFF),
             Self::F64 => value.to_bits(),
             _ => u64::from((value as f32).to_bits()),
@@ -115,7 +115,7 @@ fn integers(of: Type, f: impl Fn(i128, i128, i128) -> i128 + Send + Sync + 'stat
 }
 
 fn floats(of: Type, f: impl Fn(f64, f64, f64) -> f64 + Send + Sync + 'static) -> Function {
-    // One is used so often that it has a loop of its own.
+    // A constant type makes the loop for f32, the most frequent type, faster.
     if of == Type::F32 {
         const OF: Type = Type::F32;
         return lanes(move |a, b, c| OF.of_float(f(OF.float(a), OF.float(b), OF.float(c))));
@@ -123,16 +123,16 @@ fn floats(of: Type, f: impl Fn(f64, f64, f64) -> f64 + Send + Sync + 'static) ->
     lanes(move |a, b, c| of.of_float(f(of.float(a), of.float(b), of.float(c))))
 }
 
-/// Both halves of a register.
+/// Computes on both halves of a register.
 fn halves(of: Type, f: impl Fn(f64, f64, f64) -> f64 + Send + Sync + 'static) -> Function {
     let part = move |a: u64, b: u64, c: u64| of.of_float(f(of.float(a), of.float(b), of.float(c)));
     lanes(move |a, b, c| part(a, b, c) | part(a >> 16, b >> 16, c >> 16) << 16)
 }
 
-/// Modifiers between an operation and its type. Numbers too small for a normal one are kept, also where `ftz` would not.
+/// The supported modifiers between an operation and its type. Denormal numbers are kept, even with `ftz`.
 const KNOWN: [&str; 9] = ["rn", "rm", "approx", "full", "ftz", "NaN", "lo", "hi", "wide"];
 
-/// What an instruction of that name computes, if it is one of this kind.
+/// Returns the function of an instruction by its name; `None` if it is not supported.
 pub fn function(name: &str) -> Option<Function> {
     let parts: Vec<&str> = name.split('.').collect();
     let (&operation, modifiers) = parts.split_first()?;
@@ -140,7 +140,7 @@ pub fn function(name: &str) -> Option<Function> {
     match operation {
         "cvt" => return convert(modifiers),
         "setp" => return compare(modifiers),
-        // What changes the result in another way is not known.
+        // Any other modifier changes the result in a way that is not supported.
         _ if rest.iter().any(|modifier| !KNOWN.contains(modifier)) => return None,
         _ => {}
     }
@@ -166,13 +166,13 @@ pub fn function(name: &str) -> Option<Function> {
     integer_operation(operation, rest, of)
 }
 
-/// A product and a sum of numbers of f32, which is rounded once when it is made one of f32: the product is exact in f64, and a sum
-/// that is not is rounded to odd (Boldo and Melquiond, 2008, "Emulation of FMA and correctly rounded sums").
+/// Returns the fused product and sum of three f32 numbers, so that a conversion to f32 rounds only once. The product is exact in f64, and
+/// an inexact sum is rounded to odd (Boldo and Melquiond, 2008, "Emulation of FMA and correctly rounded sums").
 #[inline(always)]
 fn fused(a: f64, b: f64, c: f64) -> f64 {
     let product = a * b;
     let sum = product + c;
-    // What was lost (Knuth's TwoSum).
+    // The rounding error of the sum (Knuth's TwoSum).
     let of_product = sum - c;
     let lost = (product - of_product) + (c - (sum - of_product));
     let bits = sum.to_bits();
@@ -187,7 +187,7 @@ fn fused(a: f64, b: f64, c: f64) -> f64 {
     })
 }
 
-/// Rounded down.
+/// Returns the fused product and sum, rounded down.
 fn fma_down(bits: [u64; 3]) -> u64 {
     let [a, b, c] = bits.map(|bits| f64::from(f32::from_bits(bits as u32)));
     let sum = fused(a, b, c);
@@ -196,13 +196,13 @@ fn fma_down(bits: [u64; 3]) -> u64 {
     u64::from(down.to_bits())
 }
 
-/// What is no number is less than all else, and -0 less than 0.
+/// Returns the larger number, where NaN is less than all numbers and -0 less than 0.
 fn larger(a: f64, b: f64) -> f64 {
     let is_first = b.is_nan() || a > b || (a == b && a.is_sign_positive());
     if is_first { a } else { b }
 }
 
-/// How many operands an instruction takes.
+/// Returns the number of input operands of an instruction.
 pub fn arity(name: &str) -> usize {
     let parts: Vec<&str> = name.split('.').collect();
     let has = |part: &str| parts.contains(&part);
@@ -273,7 +273,7 @@ fn integer_operation(operation: &str, modifiers: &[&str], of: Type) -> Option<Fu
         "and" => integers(of, |a, b, _| a & b),
         "or" => integers(of, |a, b, _| a | b),
         "xor" => integers(of, |a, b, _| a ^ b),
-        // How far is a number of 32 bits, whatever is shifted.
+        // The distance of a shift has 32 bits, whatever the type of the value.
         "shl" => lanes(move |a, by, _| of.of_integer(of.integer(a) << shift(i128::from(by as u32)))),
         "shr" => lanes(move |a, by, _| of.of_integer(of.integer(a) >> shift(i128::from(by as u32)))),
         "popc" => lanes(move |a, _, _| u64::from((a & mask(bits)).count_ones())),
@@ -289,7 +289,7 @@ fn integer_operation(operation: &str, modifiers: &[&str], of: Type) -> Option<Fu
             let byte = |at: u32| {
                 let control = (selector >> (4 * at)) as u32;
                 let byte = bytes >> (8 * (control & 7)) & 0xFF;
-                // The eighth bit asks for its sign in all of them.
+                // With bit 3 of the control, the sign of the byte is replicated.
                 let byte = if control & 8 == 0 { byte } else { (byte >> 7) * 0xFF };
                 byte << (8 * at)
             };
@@ -317,7 +317,7 @@ fn convert(modifiers: &[&str]) -> Option<Function> {
         let part = move |bits: u64| half.of_float(from.float(bits));
         return has("rn").then(|| lanes(move |high, low, _| part(high) << 16 | part(low)));
     }
-    // Only `rna` rounds to tf32, and to nothing else.
+    // Conversions to tf32 need `rna`, and others do not support it.
     let to = Type::read(to).filter(|to| (*to == Type::Tf32) == has("rna"))?;
     let whole: fn(f64) -> f64 = match rest.first() {
         Some(&"rni") => f64::round_ties_even,
@@ -332,11 +332,11 @@ fn convert(modifiers: &[&str]) -> Option<Function> {
         (false, false) => lanes(move |a, _, _| to.of_integer(from.integer(a))),
         (false, true) if to == Type::F64 => lanes(move |a, _, _| to.of_float(from.integer(a) as f64)),
         (false, true) => lanes(move |a, _, _| to.of_float(f64::from(from.integer(a) as f32))),
-        // Of f32, and for at most 32 bits: what is no number is 0, and what is too large is the greatest, as with `as`.
+        // NaN becomes 0, and values out of range saturate, as with `as`. From f64 or to 64 bits is not supported.
         (true, false) if from == Type::F64 || to.bits() > 32 => return None,
         (true, false) => lanes(move |a, _, _| to.of_integer((whole(from.float(a)) as i128).clamp(least, greatest))),
         (true, true) if saturates => {
-            // What is no number is 0.
+            // With `sat`, NaN becomes 0.
             lanes(move |a, _, _| to.of_float(whole(from.float(a)).max(0.0).clamp(0.0, 1.0)))
         }
         (true, true) => lanes(move |a, _, _| to.of_float(whole(from.float(a)))),
@@ -354,7 +354,7 @@ fn compare(modifiers: &[&str]) -> Option<Function> {
         _ => return None,
     };
     use std::cmp::Ordering::{Equal, Greater, Less};
-    // Where one is no number they have no order.
+    // Each name has the orders for which it holds, and whether it holds without an order, which is if one number is NaN.
     let (orders, without): (&'static [std::cmp::Ordering], bool) = match how {
         "eq" => (&[Equal], false),
         "ne" => (&[Less, Greater], false),

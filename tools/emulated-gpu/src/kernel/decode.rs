@@ -1,17 +1,17 @@
-//! From PTX to a kernel as it is run. What is not known is an error.
+//! Translates PTX to a program. An instruction or modifier that is not supported is an error.
 
 use std::collections::HashMap;
 
 use super::arithmetic::{Type, arity, function};
-use super::flow::meeting_points;
+use super::flow::reconvergence_points;
 use super::fragment::{Fragment, Product, Role};
 use super::program::{Address, Initial, Operation, Program, Register, Rows, Shuffle, Space, Step, Tile, window};
 use crate::ptx::{Entry, Instruction, declared, inside};
 
-/// What is declared begins at multiples of so many bytes.
+/// The alignment of declared memory and parameters, in bytes.
 const ALIGNMENT: usize = 16;
 
-/// What operands name.
+/// The registers, symbols and labels by name.
 #[derive(Default)]
 struct Names {
     registers: HashMap<String, Register>,
@@ -22,10 +22,12 @@ struct Names {
 }
 
 impl Program {
+    /// Translates a kernel.
+    ///
     /// # Errors
-    /// Names an instruction that is not known.
+    /// Fails with the first statement that is not supported.
     pub fn compile(entry: &Entry) -> Result<Self, String> {
-        let unknown = |text: &str| format!("`{text}` of {} is not known", entry.name);
+        let unknown = |text: &str| format!("`{text}` in {} is not supported", entry.name);
         let mut names = Names::default();
         let parameters = names.parameters(entry).ok_or_else(|| unknown("a parameter"))?;
         let [mut local, mut shared] = [0; 2];
@@ -59,11 +61,11 @@ impl Program {
                 None => None,
             };
             let operation = names.operation(&instruction).ok_or_else(|| unknown(text))?;
-            Ok(Step { guard, operation, meets: 0, text: text.to_owned() })
+            Ok(Step { guard, operation, reconverges: 0, text: text.to_owned() })
         });
         let mut steps = steps.collect::<Result<Vec<_>, String>>()?;
-        let meets = meeting_points(&steps.iter().map(Step::next).collect::<Vec<_>>());
-        steps.iter_mut().zip(meets).for_each(|(step, meets)| step.meets = meets);
+        let points = reconvergence_points(&steps.iter().map(Step::next).collect::<Vec<_>>());
+        steps.iter_mut().zip(points).for_each(|(step, point)| step.reconverges = point);
         let initial = names.initial.into_iter().map(|(initial, register)| (register, initial)).collect();
         let (name, threads) = (entry.name.clone(), entry.threads);
         Ok(Self { name, steps, registers: names.count, initial, threads, parameters, local, shared })
@@ -83,7 +85,7 @@ impl Names {
         entry.parameters.iter().map(one).collect()
     }
 
-    /// Of `.reg .b32 %r<9>` or `.reg .b64 %SP`.
+    /// Adds the registers of a declaration such as `.reg .b32 %r<9>` or `.reg .b64 %SP`.
     fn declare(&mut self, text: &str) -> Option<()> {
         let (name, _) = declared(text)?;
         let all = match name.strip_suffix('>').and_then(|name| name.split_once('<')) {
@@ -102,7 +104,7 @@ impl Names {
         self.count - 1
     }
 
-    /// One that is declared.
+    /// Returns a declared register.
     fn register(&self, name: &str) -> Option<Register> {
         self.registers.get(name).copied()
     }
@@ -116,7 +118,7 @@ impl Names {
         register
     }
 
-    /// A register, a number or a symbol.
+    /// Returns the register of an operand: a declared one, or one that holds a number or an address.
     fn operand(&mut self, text: &str) -> Option<Register> {
         if let Some(special) = special(text) {
             return Some(self.holding(special));
@@ -198,7 +200,7 @@ impl Names {
         })
     }
 
-    /// What is written there, where that is of interest.
+    /// Returns the register of an output; `Some(None)` for the placeholder `_`.
     fn target(&self, text: &str) -> Option<Option<Register>> {
         if text == "_" { Some(None) } else { self.register(text).map(Some) }
     }
@@ -218,7 +220,7 @@ impl Names {
         })
     }
 
-    /// Generic addresses of a block's and of a thread's own memory are those, with a window's first added.
+    /// Translates `cvta`. The generic address of shared or local memory is its address plus the start of a window.
     fn convert_address(&mut self, parts: &[&str], to: &str, from: &str) -> Option<Operation> {
         let window = match space(parts) {
             Space::Global => 0,
@@ -231,7 +233,7 @@ impl Names {
 
     fn of_matrices(&mut self, parts: &[&str], operands: &[&str]) -> Option<Operation> {
         let has = |part: &str| parts.contains(&part);
-        // What else there is has another layout, or computes something else.
+        // Any other modifier means another layout or computation.
         if parts.iter().any(|part| !OF_MATRICES.contains(part)) {
             return None;
         }
@@ -242,7 +244,7 @@ impl Names {
             let (registers, at) = if has("ldmatrix") { (first, second) } else { (second, first) };
             let at = self.address(space(parts), at)?;
             let registers = self.fragment(registers, &fragment)?;
-            let tile = Tile { fragment, rows: Rows::Said, registers, at };
+            let tile = Tile { fragment, rows: Rows::ByLane, registers, at };
             return Some(if has("ldmatrix") { Operation::LoadTile(tile) } else { Operation::StoreTile(tile) });
         }
         let shape = parts.iter().position(|part| part.starts_with('m') && part.contains('k') && part.contains('n'))?;
@@ -263,7 +265,7 @@ impl Names {
             let tile = Tile {
                 registers: self.fragment(registers, &fragment)?,
                 fragment,
-                rows: Rows::Apart(self.operand(stride)?, has("col")),
+                rows: Rows::Strided(self.operand(stride)?, has("col")),
                 at: self.address(space(parts), at)?,
             };
             return Some(if has("load") { Operation::LoadTile(tile) } else { Operation::StoreTile(tile) });
@@ -293,7 +295,7 @@ impl Names {
         })
     }
 
-    /// The registers of a fragment. In f16 `wmma` has eight of both sides, whatever they hold.
+    /// Returns the registers of a fragment. In f16 `wmma` has eight registers for both factors, however many they need.
     fn fragment(&mut self, text: &str, fragment: &Fragment) -> Option<Vec<Register>> {
         let (registers, count) = (self.operands(text)?, fragment.registers());
         let is_whole = registers.len() == count || (fragment.of == Type::F16 && registers.len() == 8);
@@ -301,14 +303,14 @@ impl Names {
     }
 }
 
-/// The name of what is declared, and its bytes.
+/// Returns the name in a declaration, and its bytes.
 fn sized(declaration: &str) -> Option<(String, usize)> {
     let (name, count) = declared(declaration)?;
     let of = declaration.split(['.', ' ']).find_map(Type::read)?;
     Some((name, of.bits() as usize / 8 * count))
 }
 
-/// All that stands between the dots of an instruction on matrices.
+/// The supported parts of the names of matrix instructions.
 const OF_MATRICES: [&str; 33] = [
     "mma",
     "wmma",
@@ -348,12 +350,12 @@ const OF_MATRICES: [&str; 33] = [
 fn space(parts: &[&str]) -> Space {
     let known =
         [("param", Space::Parameter), ("global", Space::Global), ("shared", Space::Shared), ("local", Space::Local)];
-    // Some write `shared::cta`.
+    // `shared::cta` is another name for `shared`.
     let found = known.into_iter().find(|(name, _)| parts.iter().any(|part| part.split("::").next() == Some(name)));
     found.map_or(Space::Generic, |(_, space)| space)
 }
 
-/// Of `m16n8k16`, the three.
+/// Returns the three numbers of a shape such as `m16n8k16`.
 fn sizes(shape: &str) -> Option<[usize; 3]> {
     let mut numbers = shape.split(['m', 'n', 'k']).skip(1).map(|number| number.parse().ok());
     Some([numbers.next()??, numbers.next()??, numbers.next()??])
@@ -373,7 +375,7 @@ fn special(text: &str) -> Option<Initial> {
     })
 }
 
-/// The bits of a number, as it is written.
+/// Returns the bits of a literal.
 fn number(text: &str) -> Option<u64> {
     let text = text.strip_suffix('U').unwrap_or(text);
     if let Some(bits) = text.strip_prefix("0f").or(text.strip_prefix("0F")) {

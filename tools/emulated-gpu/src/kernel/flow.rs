@@ -1,14 +1,14 @@
-//! Where threads that a branch parts come together: at its immediate post-dominator (Fung et al., 2007), found as by Cooper, Harvey
-//! and Kennedy (2001).
+//! Finds the points at which threads reconverge after a branch: the immediate post-dominators (Fung et al., 2007), with the algorithm of
+//! Cooper, Harvey and Kennedy (2001).
 
-/// Where an instruction goes on.
+/// The successors of an instruction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Next {
-    /// To the one behind it,
+    /// Whether the next instruction is one.
     pub on: bool,
-    /// to that one,
+    /// The target of a branch.
     pub to: Option<usize>,
-    /// or to the kernel's end.
+    /// Whether the end of the kernel is one.
     pub ends: bool,
 }
 
@@ -19,8 +19,9 @@ impl Next {
     }
 }
 
-/// Of every instruction, which is the first that all ways from it to the end come by; the end is behind the last.
-pub fn meeting_points(steps: &[Next]) -> Vec<usize> {
+/// Returns the immediate post-dominator of every instruction: the first one on all paths from it to the end. The end counts as the
+/// instruction after the last.
+pub fn reconvergence_points(steps: &[Next]) -> Vec<usize> {
     let end = steps.len();
     let mut before = vec![Vec::new(); end + 1];
     for (at, step) in steps.iter().enumerate() {
@@ -34,7 +35,7 @@ pub fn meeting_points(steps: &[Next]) -> Vec<usize> {
     let common = |met: &[Option<usize>], mut one: usize, mut other: usize| {
         while one != other {
             let later = if rank[one] > rank[other] { &mut one } else { &mut other };
-            *later = met[*later].expect("who has a rank below has been seen");
+            *later = met[*later].expect("an instruction of a lower rank has been visited");
         }
         one
     };
@@ -52,7 +53,7 @@ pub fn meeting_points(steps: &[Next]) -> Vec<usize> {
     }
 }
 
-/// All from which the end can be reached, each before most that lead to it: the reverse of a postorder.
+/// Returns the instructions from which the end can be reached, in reverse postorder from the end.
 fn backwards(before: &[Vec<usize>]) -> Vec<usize> {
     let end = before.len() - 1;
     let mut seen = vec![false; before.len()];
@@ -85,11 +86,11 @@ mod tests {
         Next { on: true, ..Next::default() }
     }
 
-    fn perhaps(to: usize) -> Next {
+    fn branch_if(to: usize) -> Next {
         Next { on: true, to: Some(to), ends: false }
     }
 
-    fn always(to: usize) -> Next {
+    fn branch(to: usize) -> Next {
         Next { on: false, to: Some(to), ends: false }
     }
 
@@ -98,20 +99,20 @@ mod tests {
     }
 
     #[test]
-    fn two_ways_meet_behind_both() {
-        assert_eq!(meeting_points(&[perhaps(3), on(), always(4), on(), end()]), [4, 2, 4, 4, 5]);
+    fn two_branches_reconverge_after_both() {
+        assert_eq!(reconvergence_points(&[branch_if(3), on(), branch(4), on(), end()]), [4, 2, 4, 4, 5]);
     }
 
-    /// 0 leaves the loop of 1 to 3, whose part 2 is for some; and those come together before the next round.
+    /// The loop has steps 1 to 3, and some lanes skip step 2. They reconverge before the next round.
     #[test]
-    fn a_part_of_a_loop_meets_within_it() {
-        let steps = [on(), perhaps(3), on(), perhaps(1), end()];
-        assert_eq!(meeting_points(&steps), [1, 3, 3, 4, 5]);
+    fn a_branch_in_a_loop_reconverges_within_the_loop() {
+        let steps = [on(), branch_if(3), on(), branch_if(1), end()];
+        assert_eq!(reconvergence_points(&steps), [1, 3, 3, 4, 5]);
     }
 
     #[test]
-    fn who_may_end_meets_the_others_at_the_end() {
-        let leaves = Next { on: true, to: None, ends: true };
-        assert_eq!(meeting_points(&[leaves, on(), end()]), [3, 2, 3]);
+    fn lanes_that_may_return_reconverge_at_the_end() {
+        let returns = Next { on: true, to: None, ends: true };
+        assert_eq!(reconvergence_points(&[returns, on(), end()]), [3, 2, 3]);
     }
 }

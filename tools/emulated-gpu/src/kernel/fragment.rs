@@ -1,8 +1,8 @@
-//! Matrices that the lanes of a warp hold together.
+//! Matrices that the lanes of a warp store together in their registers.
 
 use super::arithmetic::{Lanes, Type};
 
-/// Where an element is: in which lane's so many-th register, and how many bits up.
+/// The place of an element: a lane, one of its registers, and a shift in bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     pub lane: usize,
@@ -10,16 +10,17 @@ pub struct Place {
     pub shift: u32,
 }
 
-/// A matrix in registers, by rows.
+/// The layout of a matrix in registers.
 #[derive(Clone, Debug)]
 pub struct Fragment {
     pub rows: usize,
     pub columns: usize,
     pub of: Type,
+    /// The place of each element, row by row.
     pub places: Vec<Place>,
 }
 
-/// Which of the three a matrix is.
+/// The role of a matrix in a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     Left,
@@ -37,10 +38,10 @@ impl Fragment {
         Self { rows, columns, of, places: places.collect() }
     }
 
-    /// Of `mma`, whose layout is NVIDIA's: "Matrix Fragments for mma.m16n8k16" and its like.
+    /// Returns the layout for `mma`, which the PTX ISA specifies in "Matrix Fragments for mma.m16n8k16" and similar sections.
     pub fn documented(role: Role, rows: usize, columns: usize, of: Type) -> Self {
         let packed = 32 / of.bits() as usize;
-        // Four lanes share a row of eight registers' width; what is further right, or below, is in later registers.
+        // Four lanes share each of eight rows. Elements further right or below are in later registers.
         let across = 4 * packed;
         match role {
             Role::Left => Self::new(rows, columns, of, |row, column| {
@@ -56,7 +57,7 @@ impl Fragment {
         }
     }
 
-    /// Of `wmma`, whose layout is nobody's to know.
+    /// Returns a layout for `wmma`, for which NVIDIA specifies none.
     pub fn opaque(rows: usize, columns: usize, of: Type) -> Self {
         Self::new(rows, columns, of, |row, column| {
             let at = row * columns + column;
@@ -64,7 +65,7 @@ impl Fragment {
         })
     }
 
-    /// So many matrices of eight times eight, one below the other, as `ldmatrix` has them.
+    /// Returns the layout of `ldmatrix` for 8 x 8 matrices, one below the other.
     pub fn eights(count: usize, transposed: bool) -> Self {
         Self::new(8 * count, 8, Type::Unsigned(16), |row, column| {
             let (matrix, row) = (row / 8, row % 8);
@@ -73,7 +74,7 @@ impl Fragment {
         })
     }
 
-    /// How many registers it takes.
+    /// Returns the number of registers of a lane.
     pub fn registers(&self) -> usize {
         self.places.iter().map(|place| place.register + 1).max().unwrap_or(0)
     }
@@ -82,7 +83,7 @@ impl Fragment {
         let read = |place: &Place| {
             let bits = registers[place.register][place.lane] >> place.shift;
             match self.of {
-                // What has more bits behind the point than that loses them.
+                // TF32 has 10 bits of mantissa, so the lower ones are ignored.
                 Type::Tf32 => self.of.float(bits & !0x1FFF),
                 of => of.float(bits),
             }
@@ -99,7 +100,7 @@ impl Fragment {
     }
 }
 
-/// A product, and what it is added to.
+/// A product of two matrices, added to a third.
 #[derive(Clone, Debug)]
 pub struct Product {
     pub left: Fragment,
@@ -109,7 +110,7 @@ pub struct Product {
 }
 
 impl Product {
-    /// Sums are exact to f64, where tensor cores have fewer bits than f32.
+    /// Computes the product. Sums are in f64, where tensor cores have fewer bits than f32.
     pub fn of(&self, left: &[Lanes], right: &[Lanes], added: &[Lanes]) -> Vec<Lanes> {
         let [a, b] = [self.left.read(left), self.right.read(right)];
         let mut sums = self.added.read(added);

@@ -1,4 +1,4 @@
-//! All blocks of a launch.
+//! Runs all blocks of a launch.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,24 +7,25 @@ use super::program::Program;
 use super::warp::{Block, Warp};
 use crate::memory::{Ranges, UNSET};
 
-/// What a kernel is launched with.
+/// The size, the shared memory and the parameters of a launch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Launch {
     pub grid: [u32; 3],
     pub block: [u32; 3],
-    /// Memory of a block, in bytes.
+    /// The shared memory of a block that the launch adds, in bytes.
     pub shared: usize,
-    /// As the program has them.
+    /// The bytes of the parameters, at the offsets of the program.
     pub parameters: Vec<u8>,
 }
 
 /// Runs all blocks, on as many threads as there are processors.
 ///
 /// # Errors
-/// Names the kernel, the instruction, and what it may not do.
+/// Fails with the kernel, the instruction and the reason if an instruction is not allowed, or the size of a block is wrong.
 pub fn run(program: &Program, launch: &Launch, global: &Ranges) -> Result<(), String> {
     if let Some(threads) = program.threads.filter(|threads| *threads != launch.block) {
-        return Err(format!("{}: a block has {:?} threads, and is for {threads:?}", program.name, launch.block));
+        let (name, block) = (&program.name, launch.block);
+        return Err(format!("{name}: launched with blocks of {block:?} threads, but compiled for {threads:?}"));
     }
     let blocks: u64 = launch.grid.iter().copied().map(u64::from).product();
     let (next, failed) = (AtomicU64::new(0), Mutex::new(None));
@@ -69,7 +70,7 @@ fn run_block(
         for warp in &mut *warps {
             warp.run(program, &mut block)?;
         }
-        // Each has come to a barrier, or to its end.
+        // Every warp is at a barrier or at its end.
         warps.iter_mut().for_each(Warp::release);
     }
     Ok(())

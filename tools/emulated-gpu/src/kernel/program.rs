@@ -1,36 +1,36 @@
-//! A kernel, as it is run.
+//! A decoded kernel: steps on numbered registers.
 
 use super::arithmetic::{Function, Type};
 use super::flow::Next;
 use super::fragment::{Fragment, Product};
 
-/// By its number.
+/// The number of a register.
 pub type Register = usize;
 
-/// What a register holds before the first instruction.
+/// The value of a register before the first instruction. Indices and sizes have an axis: x, y or z.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Initial {
     Number(u64),
-    /// This thread's place in its block: x, y or z.
+    /// The index of the thread in its block.
     Thread(usize),
-    /// How many threads a block has.
+    /// The size of a block in threads.
     Threads(usize),
-    /// This block's place.
+    /// The index of the block in the grid.
     Block(usize),
-    /// How many blocks there are.
+    /// The size of the grid in blocks.
     Blocks(usize),
     Lane,
     Warp,
 }
 
-/// Which memory an address is of.
+/// The memory of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Space {
     Parameter,
     Global,
     Shared,
     Local,
-    /// By the address itself.
+    /// Any memory: the address itself tells which.
     Generic,
 }
 
@@ -41,16 +41,16 @@ pub struct Address {
     pub offset: u64,
 }
 
-/// Where a matrix in memory has its elements.
+/// The layout of a matrix in memory.
 #[derive(Clone, Copy, Debug)]
 pub enum Rows {
-    /// So many elements apart; or columns are.
-    Apart(Register, bool),
-    /// Where the lanes say.
-    Said,
+    /// The distance between rows in elements; between columns if the flag is true.
+    Strided(Register, bool),
+    /// Each lane gives the address of a row.
+    ByLane,
 }
 
-/// A matrix on its way between registers and memory.
+/// The load or store of a matrix.
 #[derive(Debug)]
 pub struct Tile {
     pub fragment: Fragment,
@@ -59,7 +59,7 @@ pub struct Tile {
     pub at: Address,
 }
 
-/// Which lane a value comes from.
+/// The choice of the lane from which a value comes.
 #[derive(Clone, Copy, Debug)]
 pub enum Shuffle {
     Xor,
@@ -68,13 +68,14 @@ pub enum Shuffle {
     Down,
 }
 
+/// The operation of an instruction.
 pub enum Operation {
     Compute {
         function: Function,
         to: Register,
         from: [Register; 3],
     },
-    /// Parts of so many bits, from the lowest.
+    /// Splits a register into parts of so many bits, from the lowest.
     Split {
         from: Register,
         to: Vec<Option<Register>>,
@@ -95,7 +96,7 @@ pub enum Operation {
         from: Vec<Register>,
         at: Address,
     },
-    /// Gives what was there, and puts there what is computed of that and another.
+    /// Returns the value in memory, and replaces it with a function of it and another.
     Atomic {
         of: Type,
         function: Function,
@@ -124,19 +125,20 @@ pub enum Operation {
     Branch(usize),
     Return,
     Barrier,
-    /// All lanes of that mask have to be here.
+    /// A barrier of the lanes in this mask.
     Together(Register),
-    /// What threads that run one after the other need not do.
+    /// An operation without effect here, such as a fence: warps run one after the other.
     Nothing,
 }
 
+/// An instruction of a program.
 pub struct Step {
-    /// The predicate that it is for, and whether for where that does not hold.
+    /// The predicate of the instruction; true if it is negated.
     pub guard: Option<(Register, bool)>,
     pub operation: Operation,
-    /// Where those that it parts come together.
-    pub meets: usize,
-    /// As it is written.
+    /// The step at which lanes that a branch separates reconverge.
+    pub reconverges: usize,
+    /// The text of the instruction.
     pub text: String,
 }
 
@@ -151,22 +153,23 @@ impl Step {
     }
 }
 
+/// A kernel that is ready to run.
 pub struct Program {
     pub name: String,
     pub steps: Vec<Step>,
     pub registers: usize,
     pub initial: Vec<(Register, Initial)>,
-    /// How many threads a block has to have, where that is said.
+    /// The required size of a block, in threads.
     pub threads: Option<[u32; 3]>,
-    /// Where each parameter begins, and its bytes.
+    /// The offset and the bytes of each parameter.
     pub parameters: Vec<(usize, usize)>,
-    /// Memory of each thread, in bytes.
+    /// The local memory of a thread, in bytes.
     pub local: usize,
-    /// Memory of a block, beside that which a launch asks for.
+    /// The shared memory of a block in bytes, without that which a launch adds.
     pub shared: usize,
 }
 
-/// Where generic addresses of a space begin.
+/// Returns the first generic address of a space, if it has a window of its own.
 pub fn window(space: Space) -> Option<u64> {
     match space {
         Space::Shared => Some(1 << 60),

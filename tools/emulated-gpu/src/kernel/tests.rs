@@ -1,4 +1,4 @@
-//! Kernels whose results are known without them.
+//! Runs small kernels in PTX whose results are known.
 
 use half::bf16;
 
@@ -9,7 +9,7 @@ use crate::ptx::Entry;
 const REGISTERS: &str =
     "	.reg .pred %p<9>;\n	.reg .b16 %rs<9>;\n	.reg .b32 %r<40>;\n	.reg .b64 %rd<20>;\n	.reg .f64 %fd<5>;";
 
-/// A kernel of one buffer, whose address is in `%rd1`, and whose threads' numbers are in `%r1`.
+/// Makes a kernel with one buffer. The address of the buffer is in `%rd1`, the index of the thread in `%r1`.
 fn kernel(body: &str) -> Program {
     let text = format!(
         ".extern .shared .align 16 .b8 block_memory[];
@@ -28,7 +28,7 @@ fn kernel(body: &str) -> Program {
     Program::compile(&Entry::read(&text).unwrap()).unwrap()
 }
 
-/// What the buffer holds after a launch of so many blocks and threads.
+/// Returns the contents of the buffer after a launch.
 fn after<T: Copy>(program: &Program, blocks: u32, threads: u32, buffer: &[T]) -> Result<Vec<T>, String> {
     let mut buffer = buffer.to_vec();
     let address = buffer.as_mut_ptr() as u64;
@@ -42,7 +42,7 @@ fn after<T: Copy>(program: &Program, blocks: u32, threads: u32, buffer: &[T]) ->
     Ok(buffer)
 }
 
-/// What one instruction gives, of numbers in `%r2`, `%r3` and `%r4`, in `%r9`.
+/// Returns the result of one instruction in `%r9`, with numbers in `%r2`, `%r3` and `%r4`.
 fn of(instruction: &str, numbers: [u32; 3]) -> u32 {
     let [a, b, c] = numbers;
     let body = format!(
@@ -56,7 +56,7 @@ fn of_floats(instruction: &str, numbers: [f32; 3]) -> f32 {
 }
 
 #[test]
-fn integers_are_computed_as_the_isa_has_it() {
+fn integer_instructions_follow_the_isa() {
     let minus = |number: i32| -number as u32;
     for (instruction, numbers, result) in [
         ("add.s32 %r9, %r2, %r3", [u32::MAX, 3, 0], 2),
@@ -84,14 +84,14 @@ fn integers_are_computed_as_the_isa_has_it() {
 }
 
 #[test]
-fn floats_are_rounded_as_the_isa_has_it() {
-    // 2^-24 is half of what 1.0 can be added to; f64 would keep it.
+fn float_instructions_round_as_the_isa_specifies() {
+    // 2^-24 is half of the distance from 1.0 to the next f32; f64 would keep it.
     let half = f32::EPSILON / 2.0;
     for (instruction, numbers, result) in [
         ("add.rn.f32 %r9, %r2, %r3", [1.0, half, 0.0], 1.0),
         ("add.rn.f32 %r9, %r2, %r3", [1.0 + f32::EPSILON, half, 0.0], 1.0 + 2.0 * f32::EPSILON),
         ("fma.rn.f32 %r9, %r2, %r3, %r4", [1.0 + f32::EPSILON, 1.0 - f32::EPSILON, -1.0], -f32::EPSILON * f32::EPSILON),
-        // In f64 the sum is a tie of f32, which is decided by what f64 has lost: 2^-24 (1 - 2^-46).
+        // In f64 the sum is a tie of f32. The rounding error of f64 decides it: 2^-24 (1 - 2^-46).
         (
             "fma.rn.f32 %r9, %r2, %r3, %r4",
             [2f32.powi(-12) * (1.0 + f32::EPSILON), 2f32.powi(-12) * (1.0 - f32::EPSILON), 1.0 + f32::EPSILON],
@@ -112,7 +112,7 @@ fn floats_are_rounded_as_the_isa_has_it() {
         assert_eq!(of_floats(instruction, numbers), result, "{instruction} of {numbers:?}");
     }
     assert!(of_floats("cvt.rna.tf32.f32 %r9, %r2", [f32::from_bits(u32::MAX), 0.0, 0.0]).is_nan());
-    // One more than a tie of bf16.
+    // The input is one bit above a tie of bf16.
     assert_eq!(of("cvt.rn.bf16.f32 %rs1, %r2; mov.b32 %r9, {%rs1, %rs1}", [0x3F80_8001, 0, 0]), 0x3F81_3F81);
     assert!(of_floats("max.NaN.f32 %r9, %r2, %r3", [f32::NAN, 1.0, 0.0]).is_nan());
     assert_eq!(of("cvt.rzi.s32.f32 %r9, %r2", [(-2.7_f32).to_bits(), 0, 0]), -2_i32 as u32);
@@ -121,7 +121,7 @@ fn floats_are_rounded_as_the_isa_has_it() {
 }
 
 #[test]
-fn blocks_and_threads_have_each_their_own_number_and_a_tail_is_left_alone() {
+fn threads_write_their_own_elements_and_leave_the_tail_unchanged() {
     let body = "
 	mov.u32 %r2, %ctaid.x; mov.u32 %r3, %ntid.x; mad.lo.s32 %r4, %r2, %r3, %r1;
 	setp.ge.u32 %p1, %r4, 100;
@@ -134,9 +134,9 @@ $end:";
     assert_eq!(found, expected);
 }
 
-/// In each of four rounds lane 0 alone goes another way, at the loop's end; all lanes then add up what all have.
+/// In each of four rounds lane 0 takes another branch at the end of the loop. All lanes then sum the values of four lanes.
 #[test]
-fn lanes_that_part_come_together_before_they_exchange() {
+fn separated_lanes_reconverge_before_a_shuffle() {
     let body = "
 	mov.b32 %r2, 0; mov.b32 %r3, 1; setp.eq.b32 %p1, %r1, 0;
 	bra.uni $round;
@@ -163,7 +163,7 @@ $end:
 }
 
 #[test]
-fn a_block_sees_behind_a_barrier_what_its_warps_wrote_before() {
+fn warps_see_shared_memory_written_before_a_barrier() {
     let body = "
 	mul.wide.u32 %rd2, %r1, 4; mov.b64 %rd4, block_memory; add.s64 %rd5, %rd4, %rd2; cvta.shared.u64 %rd6, %rd5;
 	st.b32 [%rd6], %r1;
@@ -175,36 +175,36 @@ fn a_block_sees_behind_a_barrier_what_its_warps_wrote_before() {
 }
 
 #[test]
-fn what_every_block_adds_is_there() {
+fn atomic_additions_of_all_blocks_are_summed() {
     assert_eq!(after(&kernel("red.global.add.u32 [%rd1], 3;"), 50, 32, &[1_u32]).unwrap(), [1 + 3 * 50 * 32]);
 }
 
 #[test]
-fn what_no_gpu_would_do_is_an_error_that_names_it() {
-    for (body, said) in [
-        ("ld.global.b32 %r2, [%rd1+4];", "nobody's memory"),
+fn invalid_accesses_and_barriers_are_errors_that_name_the_instruction() {
+    for (body, expected) in [
+        ("ld.global.b32 %r2, [%rd1+4];", "not allocated"),
         ("ld.global.b32 %r2, [%rd1+2];", "not aligned"),
         ("mov.b64 %rd2, block_memory; st.shared.b32 [%rd2+4096], %r1;", "of 4096 in Shared"),
-        ("mov.b64 %rd2, -4; ld.global.b32 %r2, [%rd2];", "nobody's memory"),
+        ("mov.b64 %rd2, -4; ld.global.b32 %r2, [%rd2];", "not allocated"),
         (
             "mov.b64 %rd2, block_memory; add.u64 %rd2, %rd2, 8; ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r2}, [%rd2];",
             "a multiple of 16 bytes",
         ),
-        ("wmma.load.a.sync.aligned.row.m16n16k8.global.tf32 {%r2, %r3, %r4, %r5}, [%rd1], %r1;", "by each lane"),
-        ("setp.eq.b32 %p1, %r1, 0; @%p1 bar.warp.sync -1;", "waits for lanes 0xffffffff, and finds 0x1"),
+        ("wmma.load.a.sync.aligned.row.m16n16k8.global.tf32 {%r2, %r3, %r4, %r5}, [%rd1], %r1;", "from each lane"),
+        ("setp.eq.b32 %p1, %r1, 0; @%p1 bar.warp.sync -1;", "waits for lanes 0xffffffff, but only 0x1 are here"),
         ("setp.eq.b32 %p1, %r1, 0; @%p1 bar.sync 0;", "lanes 0x1 of 0xffffffff alone"),
         (
             "setp.eq.b32 %p1, %r1, 0; @%p1 shfl.sync.bfly.b32 %r3, %r1, 1, 31, -1;",
-            "waits for lanes 0xffffffff, and finds 0x1",
+            "waits for lanes 0xffffffff, but only 0x1 are here",
         ),
     ] {
         let error = after(&kernel(body), 1, 32, &[0_u32]).unwrap_err();
-        assert!(error.contains(said) && error.contains("tested: `"), "{error}");
+        assert!(error.contains(expected) && error.contains("tested: `"), "{error}");
     }
 }
 
 #[test]
-fn what_is_not_known_is_not_run() {
+fn unsupported_instructions_are_rejected() {
     for instruction in [
         "wgmma.fence.sync.aligned",
         "add.sat.f32 %r1, %r2, %r3",
@@ -231,11 +231,11 @@ fn what_is_not_known_is_not_run() {
     ] {
         let text = format!(".visible .entry k()\n{{\n{REGISTERS}\n	{instruction};\n}}\n");
         let error = Program::compile(&Entry::read(&text).unwrap()).err();
-        assert_eq!(error, Some(format!("`{instruction}` of k is not known")));
+        assert_eq!(error, Some(format!("`{instruction}` in k is not supported")));
     }
 }
 
-/// Two matrices of numbers that bf16 and f32 have exactly, and their product.
+/// Returns two matrices of numbers that are exact in bf16 and f32, and their product.
 fn product(m: usize, n: usize, k: usize) -> [Vec<f32>; 3] {
     let numbers = |count: usize, by: usize| (0..count).map(|at| ((at * by) % 13) as f32 - 6.0).collect::<Vec<_>>();
     let (a, b) = (numbers(m * k, 5), numbers(k * n, 7));
@@ -244,9 +244,9 @@ fn product(m: usize, n: usize, k: usize) -> [Vec<f32>; 3] {
     [a, b, c]
 }
 
-/// The lanes load rows of eight as `ldmatrix` has it, the right matrix transposed, and write pairs of sums where `mma` leaves them.
+/// The lanes load rows of eight with `ldmatrix`, the right matrix transposed, and write the pairs of sums that `mma` leaves in them.
 #[test]
-fn a_product_by_mma_is_the_product() {
+fn mma_computes_the_product_of_two_matrices() {
     let body = "
 	mov.b64 %rd2, block_memory;
 	and.b32 %r2, %r1, 15; shr.u32 %r3, %r1, 4; mad.lo.s32 %r4, %r2, 32, 0; mad.lo.s32 %r4, %r3, 16, %r4;
@@ -272,7 +272,7 @@ $copy:
     let [a, b, c] = product(16, 8, 16);
     let mut buffer: Vec<u16> = a.iter().chain(&b).map(|number| bf16::from_f32(*number).to_bits()).collect();
     buffer.resize(512 + 2 * c.len(), 0);
-    // In words of 16 bytes, so that it is aligned.
+    // Words of 16 bytes keep the buffer aligned.
     let words: Vec<u128> =
         buffer.chunks(8).map(|part| part.iter().rev().fold(0, |word, x| word << 16 | u128::from(*x))).collect();
     let found = after(&kernel(body), 1, 32, &words).unwrap();
@@ -282,7 +282,7 @@ $copy:
 }
 
 #[test]
-fn a_product_by_wmma_is_the_product() {
+fn wmma_computes_the_product_of_two_matrices() {
     let body = "
 	mov.b64 %rd2, %rd1; mov.b32 %r2, 0f00000000;
 	wmma.load.a.sync.aligned.row.m16n16k8.global.tf32 {%r10, %r11, %r12, %r13}, [%rd2], 8;
@@ -299,10 +299,10 @@ fn a_product_by_wmma_is_the_product() {
     assert_eq!(after(&kernel(body), 1, 32, &buffer).unwrap()[256..], c);
 }
 
-/// Each value goes up, down, and to one lane, within halves of a warp.
+/// Values are shuffled within the halves of a warp.
 #[test]
-fn lanes_take_from_those_of_their_part() {
-    // What has no lane to take from keeps its own.
+fn shuffles_stay_within_their_segment() {
+    // A lane without a source keeps its own value.
     for (how, by, clamp, expected) in [
         ("up", 3, 0x1000, [0, 1, 2, 0, 16, 12]),
         ("down", 3, 0x100F, [3, 4, 5, 6, 19, 15]),
@@ -318,9 +318,9 @@ fn lanes_take_from_those_of_their_part() {
     }
 }
 
-/// Every thread counts to its number in memory of its own, and in doubles.
+/// Every thread counts to its index in local memory, in f64.
 #[test]
-fn threads_have_memory_of_their_own() {
+fn threads_have_local_memory() {
     let body = "
 	.local .align 8 .b8 own[16];
 	mov.b64 %rd4, own; cvta.local.u64 %rd5, %rd4; add.s64 %rd6, %rd4, 8;
@@ -335,9 +335,9 @@ $end:
     assert_eq!(after(&kernel(body), 1, 40, &[0.0; 40]).unwrap(), (0..40).map(f64::from).collect::<Vec<_>>());
 }
 
-/// Rows of two matrices of eight times eight, taken as columns and given back as such.
+/// The rows of two 8 x 8 matrices are loaded transposed, and stored.
 #[test]
-fn what_stmatrix_stores_is_what_ldmatrix_loads() {
+fn ldmatrix_and_stmatrix_use_the_same_layout() {
     let body = "
 	mov.b64 %rd2, block_memory; and.b32 %r2, %r1, 15; mul.wide.u32 %rd3, %r2, 16; add.s64 %rd4, %rd2, %rd3;
 	add.s64 %rd5, %rd1, %rd3;
@@ -355,7 +355,7 @@ fn what_stmatrix_stores_is_what_ldmatrix_loads() {
 }
 
 #[test]
-fn blocks_and_threads_have_three_numbers_each_and_no_other_threads() {
+fn indices_have_three_axes_and_another_block_size_is_rejected() {
     let text = ".visible .entry k(
 	.param .u64 .ptr .global .align 1 k_param_0,
 	.param .align 8 .b8 k_param_1[8]
@@ -382,6 +382,8 @@ fn blocks_and_threads_have_three_numbers_each_and_no_other_threads() {
     run(&program, &launch([2, 3, 2]), &memory).unwrap();
     assert_eq!(buffer, (7..2 * 3 * 4 * 12 + 7).collect::<Vec<_>>());
     assert!(
-        run(&program, &launch([12, 1, 1]), &memory).unwrap_err().contains("[12, 1, 1] threads, and is for [2, 3, 2]")
+        run(&program, &launch([12, 1, 1]), &memory)
+            .unwrap_err()
+            .contains("[12, 1, 1] threads, but compiled for [2, 3, 2]")
     );
 }

@@ -1,4 +1,4 @@
-//! Thirty-two threads that go together, as far as their branches do.
+//! Executes a program for a warp: 32 threads in lockstep, which separate at branches and reconverge.
 
 use super::arithmetic::{Lanes, Type};
 use super::fragment::Place;
@@ -6,32 +6,33 @@ use super::grid::Launch;
 use super::program::{Address, Initial, Operation, Program, Register, Rows, Shuffle, Space, Step, Tile, window};
 use crate::memory::{Ranges, UNSET};
 
-/// What the warps of a block share.
+/// The memory that the warps of a block share.
 pub struct Block<'a> {
     pub shared: &'a mut [u8],
     pub parameters: &'a [u8],
     pub global: &'a Ranges,
 }
 
-/// Lanes that go together.
+/// Lanes at the same step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Group {
     at: usize,
     lanes: u32,
-    /// Where they come together with those below them on the stack.
+    /// The step at which the lanes reconverge with the group below on the stack.
     until: usize,
 }
 
+/// A warp, with its registers and its stack of diverged lanes.
 pub struct Warp {
     registers: Vec<Lanes>,
-    /// Of every lane in turn.
+    /// The local memory, one lane after the other.
     local: Vec<u8>,
-    /// A stack: the last goes first.
+    /// A stack, of which the last group runs first.
     groups: Vec<Group>,
     is_waiting: bool,
 }
 
-/// The lanes of a mask.
+/// Returns the lanes of a mask.
 fn each(lanes: u32) -> impl Iterator<Item = usize> {
     (0..32).filter(move |lane| lanes >> lane & 1 == 1)
 }
@@ -42,7 +43,7 @@ impl Warp {
         Self { registers, local, groups: Vec::new(), is_waiting: false }
     }
 
-    /// Stands at the first instruction as the so many-th warp of a block.
+    /// Moves to the first step, as a warp of a block.
     pub fn start(&mut self, program: &Program, launch: &Launch, block: [u32; 3], warp: u32) {
         let [x, y, z] = launch.block;
         for (register, initial) in &program.initial {
@@ -68,12 +69,12 @@ impl Warp {
         self.groups.is_empty()
     }
 
-    /// All threads of the block have come to the barrier.
+    /// Continues after a barrier that all threads of the block have reached.
     pub fn release(&mut self) {
         self.is_waiting = false;
     }
 
-    /// Goes on until all lanes are at a barrier, or at their end.
+    /// Runs until all lanes are at a barrier or at their end.
     pub fn run(&mut self, program: &Program, block: &mut Block<'_>) -> Result<(), String> {
         while !self.is_waiting
             && let Some(group) = self.groups.last().copied()
@@ -89,16 +90,16 @@ impl Warp {
         Ok(())
     }
 
-    /// Does the next instruction of the group on top.
+    /// Executes the next step of the group on top.
     fn advance(&mut self, step: &Step, group: Group, block: &mut Block<'_>) -> Result<(), String> {
-        let lanes = self.held(step) & group.lanes;
+        let lanes = self.selected(step) & group.lanes;
         let top = self.groups.len() - 1;
         match step.operation {
             Operation::Branch(to) if lanes == group.lanes => self.groups[top].at = to,
             Operation::Branch(to) if lanes != 0 => {
-                self.groups[top].at = step.meets;
+                self.groups[top].at = step.reconverges;
                 let parts = [(group.at + 1, group.lanes & !lanes), (to, lanes)];
-                self.groups.extend(parts.map(|(at, lanes)| Group { at, lanes, until: step.meets }));
+                self.groups.extend(parts.map(|(at, lanes)| Group { at, lanes, until: step.reconverges }));
             }
             Operation::Return => {
                 self.groups.iter_mut().for_each(|group| group.lanes &= !lanes);
@@ -107,7 +108,7 @@ impl Warp {
             Operation::Barrier if lanes != 0 => {
                 let all = self.live();
                 if lanes != all {
-                    return Err(format!("finds lanes {lanes:#x} of {all:#x} alone"));
+                    return Err(format!("is reached by lanes {lanes:#x} of {all:#x} alone"));
                 }
                 self.groups[top].at += 1;
                 self.is_waiting = true;
@@ -122,17 +123,17 @@ impl Warp {
         Ok(())
     }
 
-    /// The lanes that have not ended.
+    /// Returns the lanes that have not ended.
     fn live(&self) -> u32 {
         self.groups.iter().fold(0, |all, group| all | group.lanes)
     }
 
-    /// The lanes for which a step's predicate holds.
-    fn held(&self, step: &Step) -> u32 {
+    /// Returns the lanes for which a step's predicate holds.
+    fn selected(&self, step: &Step) -> u32 {
         let Some((predicate, not)) = step.guard else { return u32::MAX };
         let lanes = self.registers[predicate];
-        let held = lanes.iter().enumerate().fold(0, |held, (lane, value)| held | ((value & 1) as u32) << lane);
-        if not { !held } else { held }
+        let mask = lanes.iter().enumerate().fold(0, |mask, (lane, value)| mask | ((value & 1) as u32) << lane);
+        if not { !mask } else { mask }
     }
 
     fn set(&mut self, register: Register, lanes: u32, values: &Lanes) {
@@ -198,13 +199,17 @@ impl Warp {
         Ok(())
     }
 
-    /// The lanes that a mask names, of those that have not ended, have to be here.
+    /// Checks that all lanes in a mask that have not ended are at this step.
     fn all_here(&self, mask: Register, lanes: u32) -> Result<(), String> {
         let named = each(lanes).fold(0, |named, lane| named | self.registers[mask][lane] as u32) & self.live();
-        if named & !lanes == 0 { Ok(()) } else { Err(format!("waits for lanes {named:#x}, and finds {lanes:#x}")) }
+        if named & !lanes == 0 {
+            Ok(())
+        } else {
+            Err(format!("waits for lanes {named:#x}, but only {lanes:#x} are here"))
+        }
     }
 
-    /// As the ISA has `shfl.sync`: `clamp` holds the last lane, and behind it which bits of a lane's number stay.
+    /// Returns the values of `shfl.sync`. As in the ISA, `clamp` has the last lane in bits 0 to 4, and the mask of a segment from bit 8.
     fn shuffled(&self, how: Shuffle, [from, by, clamp]: [Register; 3], lanes: u32) -> Result<Lanes, String> {
         let mut values = [0; 32];
         for lane in each(lanes) {
@@ -219,14 +224,14 @@ impl Warp {
             };
             let source = if inside { source } else { lane };
             if lanes >> source & 1 == 0 {
-                return Err(format!("takes what lane {source} has, which is not here"));
+                return Err(format!("reads lane {source}, which is not here"));
             }
             values[lane] = self.registers[from][source];
         }
         Ok(values)
     }
 
-    /// Where a lane's address is.
+    /// Returns a pointer to the address of a lane.
     fn pointer(
         &mut self,
         address: &Address,
@@ -247,13 +252,13 @@ impl Warp {
         block: &mut Block<'_>,
     ) -> Result<*mut u8, String> {
         if !at.is_multiple_of(bytes as u64) {
-            return Err(format!("uses {bytes} bytes at {at:#x}, which are not aligned"));
+            return Err(format!("accesses {bytes} bytes at {at:#x}, which are not aligned"));
         }
         let within = |memory: &mut [u8], at: u64| {
             let range = at as usize..(at as usize).saturating_add(bytes);
             let length = memory.len();
             let found = memory.get_mut(range).map(<[u8]>::as_mut_ptr);
-            found.ok_or_else(|| format!("uses {bytes} bytes at {at:#x} of {length} in {space:?}"))
+            found.ok_or_else(|| format!("accesses {bytes} bytes at {at:#x} of {length} in {space:?} memory"))
         };
         let inside = |space| window(space).filter(|first| (*first..2 * first).contains(&at));
         match space {
@@ -266,7 +271,7 @@ impl Warp {
             Space::Parameter => {
                 let range = at as usize..(at as usize).saturating_add(bytes);
                 let found = block.parameters.get(range).map(|bytes| bytes.as_ptr().cast_mut());
-                found.ok_or_else(|| format!("uses {bytes} bytes at {at:#x} of the parameters"))
+                found.ok_or_else(|| format!("accesses {bytes} bytes at {at:#x}, beyond the parameters"))
             }
             Space::Generic => match [Space::Shared, Space::Local].map(|space| (space, inside(space))) {
                 [(space, Some(first)), _] | [_, (space, Some(first))] => {
@@ -289,7 +294,7 @@ impl Warp {
         for lane in each(lanes) {
             let pointer = self.pointer(at, lane, bytes * to.len(), block)?;
             for (index, to) in to.iter().enumerate() {
-                // Signs are kept.
+                // Signed values are sign-extended.
                 self.registers[*to][lane] = of.integer(read(pointer, index, bytes)) as u64;
             }
         }
@@ -314,34 +319,34 @@ impl Warp {
         Ok(())
     }
 
-    /// Where each element of a tile is in memory, by rows.
+    /// Returns the address of each element of a tile, row by row.
     fn addresses(&self, tile: &Tile) -> Result<Vec<u64>, String> {
         let (rows, columns) = (tile.fragment.rows, tile.fragment.columns);
         let bytes = u64::from(tile.fragment.of.bits()) / 8;
-        let said = |lane: usize| self.registers[tile.at.base][lane].wrapping_add(tile.at.offset);
+        let base = |lane: usize| self.registers[tile.at.base][lane].wrapping_add(tile.at.offset);
         let address = |row: usize, column: usize| match tile.rows {
-            Rows::Apart(stride, by_columns) => {
+            Rows::Strided(stride, by_columns) => {
                 let stride = self.registers[stride][0];
                 let [far, near] = if by_columns { [column, row] } else { [row, column] };
-                said(0).wrapping_add((far as u64 * stride + near as u64) * bytes)
+                base(0).wrapping_add((far as u64 * stride + near as u64) * bytes)
             }
-            Rows::Said => said(row).wrapping_add(column as u64 * bytes),
+            Rows::ByLane => base(row).wrapping_add(column as u64 * bytes),
         };
         let is_one =
             |register: Register| self.registers[register].iter().all(|value| *value == self.registers[register][0]);
         match tile.rows {
-            Rows::Apart(stride, _) if !is_one(tile.at.base) || !is_one(stride) => {
-                return Err("is told of another matrix by each lane".to_owned());
+            Rows::Strided(stride, _) if !is_one(tile.at.base) || !is_one(stride) => {
+                return Err("gets a different matrix from each lane".to_owned());
             }
-            Rows::Said if (0..rows).any(|row| !said(row).is_multiple_of(16)) => {
-                return Err("is told of rows that do not begin at a multiple of 16 bytes".to_owned());
+            Rows::ByLane if (0..rows).any(|row| !base(row).is_multiple_of(16)) => {
+                return Err("gets a row that does not begin at a multiple of 16 bytes".to_owned());
             }
             _ => {}
         }
         Ok((0..rows * columns).map(|at| address(at / columns, at % columns)).collect())
     }
 
-    /// Memory of each element of a tile, and where it is in registers.
+    /// Returns a pointer to each element of a tile, and its place in registers.
     fn elements(&mut self, tile: &Tile, lanes: u32, block: &mut Block<'_>) -> Result<Vec<(*mut u8, Place)>, String> {
         whole(lanes)?;
         let bytes = tile.fragment.of.bits() as usize / 8;
@@ -368,35 +373,35 @@ impl Warp {
     }
 }
 
-/// What lanes do with a matrix they all do.
+/// Checks that all lanes of the warp take part, as operations on matrices require.
 fn whole(lanes: u32) -> Result<(), String> {
-    if lanes == u32::MAX { Ok(()) } else { Err(format!("finds lanes {lanes:#x} alone")) }
+    if lanes == u32::MAX { Ok(()) } else { Err(format!("is reached by lanes {lanes:#x} alone")) }
 }
 
 fn read(pointer: *const u8, index: usize, bytes: usize) -> u64 {
     let mut value = [0; 8];
-    // SAFETY: whoever made the pointer has seen that so many values of so many bytes are there.
+    // SAFETY: the bounds were checked when the pointer was made.
     unsafe { value.as_mut_ptr().copy_from_nonoverlapping(pointer.add(index * bytes), bytes) };
     u64::from_le_bytes(value)
 }
 
 fn write(pointer: *mut u8, index: usize, bytes: usize, value: u64) {
-    // SAFETY: as `read` says.
+    // SAFETY: the bounds were checked when the pointer was made.
     unsafe { pointer.add(index * bytes).copy_from_nonoverlapping(value.to_le_bytes().as_ptr(), bytes) };
 }
 
-/// Changes a value that other blocks may change, too; what it was.
+/// Changes a value that other blocks may change at the same time, and returns its old value.
 fn atomically(pointer: *mut u8, bits: u32, change: impl Fn(u64) -> u64) -> u64 {
     use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
     assert!((pointer as usize).is_multiple_of(bits as usize / 8), "memory begins at multiples of 16 bytes");
     if bits == 64 {
-        // SAFETY: as `read` says, and it is aligned.
+        // SAFETY: the bounds were checked when the pointer was made, and it is aligned.
         let value = unsafe { AtomicU64::from_ptr(pointer.cast()) };
-        value.fetch_update(SeqCst, SeqCst, |value| Some(change(value))).expect("it is always changed")
+        value.fetch_update(SeqCst, SeqCst, |value| Some(change(value))).expect("the closure always returns a value")
     } else {
-        // SAFETY: as `read` says, and it is aligned.
+        // SAFETY: the bounds were checked when the pointer was made, and it is aligned.
         let value = unsafe { AtomicU32::from_ptr(pointer.cast()) };
         let before = value.fetch_update(SeqCst, SeqCst, |value| Some(change(u64::from(value)) as u32));
-        u64::from(before.expect("it is always changed"))
+        u64::from(before.expect("the closure always returns a value"))
     }
 }

@@ -1,15 +1,15 @@
-//! Which of its buffers a kernel writes, read off its PTX.
+//! Finds the buffers that a kernel writes, by following pointers through its PTX.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Entry, Instruction};
 
-/// Of every parameter of a kernel: whether it is a buffer, and if so, whether it is written.
+/// Returns for each parameter of a kernel `Some` if it is a buffer; true if the kernel writes it.
 pub fn buffers(entry: &Entry) -> Vec<Option<bool>> {
     let instructions: Vec<_> = entry.statements().filter_map(|statement| Instruction::read(statement.text)).collect();
     let mut points_to = BTreeMap::<&str, BTreeSet<usize>>::new();
     let mut written = BTreeSet::new();
-    // A register may be set behind where it is used, in a loop.
+    // In a loop a register may be set after its use, so the instructions are followed until nothing changes.
     loop {
         let before: usize = points_to.values().map(BTreeSet::len).sum();
         for instruction in &instructions {
@@ -26,13 +26,13 @@ pub fn buffers(entry: &Entry) -> Vec<Option<bool>> {
         .collect()
 }
 
-/// Carries on what registers point to. What is loaded from memory points to nothing that is known.
+/// Propagates the buffers that registers point to through an instruction. Values loaded from memory are assumed to be no pointers.
 fn follow<'a>(
     instruction: &Instruction<'a>,
     points_to: &mut BTreeMap<&'a str, BTreeSet<usize>>,
     written: &mut BTreeSet<usize>,
 ) {
-    let of = |operand: &str, points_to: &BTreeMap<&str, BTreeSet<usize>>| -> BTreeSet<usize> {
+    let targets = |operand: &str, points_to: &BTreeMap<&str, BTreeSet<usize>>| -> BTreeSet<usize> {
         registers(operand).flat_map(|register| points_to.get(register).into_iter().flatten().copied()).collect()
     };
     let Some((&first, others)) = instruction.operands.split_first() else { return };
@@ -42,11 +42,11 @@ fn follow<'a>(
             points_to.entry(first).or_default().insert(index);
         }
     } else if ["st", "red.", "wmma.store"].iter().any(|name| instruction.name.starts_with(name)) {
-        written.extend(of(first, points_to));
+        written.extend(targets(first, points_to));
     } else if instruction.name.starts_with("atom.") {
-        written.extend(others.first().map(|address| of(address, points_to)).unwrap_or_default());
+        written.extend(others.first().map(|address| targets(address, points_to)).unwrap_or_default());
     } else if !instruction.name.starts_with("ld") && !instruction.name.starts_with("cp.") {
-        let sources: BTreeSet<usize> = others.iter().flat_map(|operand| of(operand, points_to)).collect();
+        let sources: BTreeSet<usize> = others.iter().flat_map(|operand| targets(operand, points_to)).collect();
         for register in registers(first) {
             points_to.entry(register).or_default().extend(&sources);
         }
@@ -90,7 +90,7 @@ $L__BB0_2:
 ";
 
     #[test]
-    fn buffers_that_are_written_are_known() {
+    fn written_buffers_are_found() {
         let entry = Entry::read(KERNEL).unwrap();
         assert_eq!(buffers(&entry), [Some(false), Some(true), None, Some(true)]);
         assert_eq!(entry.name, "add_f32");

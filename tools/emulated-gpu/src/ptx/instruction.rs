@@ -1,16 +1,18 @@
-/// An instruction, as it is written.
+//! Parses a PTX instruction.
+
+/// An instruction, with its parts as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instruction<'a> {
-    /// The predicate that it is for, and whether for where that does not hold.
+    /// The predicate of the instruction; true if it is negated.
     pub guard: Option<(&'a str, bool)>,
-    /// With all that follows a dot.
+    /// The name with its modifiers, such as `add.rn.f32`.
     pub name: &'a str,
-    /// Commas in brackets and braces do not part them.
+    /// The operands. A vector in braces or an address in brackets is one operand.
     pub operands: Vec<&'a str>,
 }
 
 impl<'a> Instruction<'a> {
-    /// One that stands by itself, without labels and comments. Directives are none.
+    /// Reads an instruction without labels and comments; `None` for a directive.
     pub fn read(text: &'a str) -> Option<Self> {
         let text = text.trim();
         let (guard, text) = match text.strip_prefix('@') {
@@ -35,7 +37,7 @@ impl<'a> Instruction<'a> {
     }
 }
 
-/// What the braces or brackets of an operand hold, or the operand itself.
+/// Returns the text within the braces or brackets of an operand, or the operand itself.
 pub fn inside(operand: &str) -> &str {
     operand.trim_matches(['{', '}', '[', ']']).trim()
 }

@@ -1,0 +1,107 @@
+//! The names of checkpoints, and the checkpoints in a folder by name.
+
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use crate::disk;
+
+/// The name of a checkpoint. The order of names is the order of publication.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct CheckpointName {
+    /// The sequence number of the publication, from 1.
+    pub(crate) sequence: u64,
+    /// The number of completed steps.
+    pub(crate) steps: u64,
+}
+
+impl CheckpointName {
+    /// Parses the last part of `path`; returns `None` if it is no name of a checkpoint.
+    pub(crate) fn parse(path: &Path) -> Option<Self> {
+        let text = path.file_name()?.to_str()?;
+        let (sequence, steps) = text.split_once("-step-")?;
+        let name = Self { sequence: sequence.parse().ok()?, steps: steps.parse().ok()? };
+        // A name has one spelling only: a folder with `+1` or `01` was not written by a store.
+        (name.to_text() == text).then_some(name)
+    }
+
+    pub(crate) fn to_text(self) -> String {
+        format!("{:06}-step-{}", self.sequence, self.steps)
+    }
+}
+
+/// Something in a folder with the name of a checkpoint.
+pub(crate) struct Found {
+    pub(crate) name: CheckpointName,
+    pub(crate) path: PathBuf,
+    /// False for a file, and for a link even to a folder.
+    pub(crate) is_folder: bool,
+}
+
+/// Lists everything in `dir` with the name of a checkpoint, oldest first.
+pub(crate) fn list(dir: &Path) -> io::Result<Vec<Found>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if let Some(name) = CheckpointName::parse(&entry.path()) {
+            found.push(Found { name, path: entry.path(), is_folder: entry.file_type()?.is_dir() });
+        }
+    }
+    found.sort_by_key(|found| found.name);
+    Ok(found)
+}
+
+/// Lists the folders in `dir` with the name of a checkpoint, oldest first.
+pub(crate) fn checkpoints(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    Ok(list(dir)?.into_iter().filter(|found| found.is_folder).map(|found| found.path).collect())
+}
+
+/// Returns the next older checkpoint in the folder of `path`.
+pub(crate) fn older(path: &Path) -> Option<PathBuf> {
+    let name = CheckpointName::parse(path)?;
+    let found = list(disk::or_here(path.parent()?)).ok()?;
+    found.into_iter().rfind(|found| found.is_folder && found.name < name).map(|found| found.path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        for (sequence, steps, text) in [(7, 100, "000007-step-100"), (12_345_678, 0, "12345678-step-0")] {
+            let name = CheckpointName { sequence, steps };
+            assert_eq!(name.to_text(), text);
+            assert_eq!(CheckpointName::parse(&Path::new("some/folder").join(text)), Some(name));
+        }
+    }
+
+    #[test]
+    fn other_names_are_not_parsed() {
+        let others =
+            ["7-step-1", "0000007-step-1", "000007-step-01", "+00007-step-1", "000007-step-", "000007", "best"];
+        for other in
+            others.into_iter().chain(["000007-step-1.bak", ".removing-000007-step-1", "99999999999999999999-step-1"])
+        {
+            assert_eq!(CheckpointName::parse(Path::new(other)), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn names_are_ordered_by_number() {
+        let name = |sequence, steps| CheckpointName { sequence, steps };
+        assert!(name(999_999, 9) < name(1_000_000, 1) && name(1, 9) < name(1, 10));
+    }
+
+    #[test]
+    fn the_next_older_checkpoint_is_the_nearest_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["000001-step-9", "000002-step-5", "000004-step-1", "000005-step-2"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        fs::write(dir.path().join("000003-step-7"), "a file").unwrap();
+        let older_than = |name: &str| older(&dir.path().join(name));
+        assert_eq!(older_than("000004-step-1"), Some(dir.path().join("000002-step-5")));
+        assert_eq!(older_than("000001-step-9"), None);
+        assert_eq!(older_than("best"), None);
+    }
+}

@@ -1,0 +1,185 @@
+//! JSON that keeps every bit of a float and refuses a repeated key.
+//!
+//! The JSON parser may read a float one off in its last bit. A float that it does not read back exactly is written as a
+//! string: see [`exact_float`] and [`exact_values`]. [`unique_keys`] reads a map.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{Error, MapAccess, Unexpected, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::{Map, Value, json};
+
+use crate::printable::Printable;
+
+/// The key that marks a float among the values of a run.
+const MARK: &str = "$f64";
+
+/// Whether the JSON parser reads `value` back exactly.
+fn reads_back(value: f64) -> bool {
+    let text = serde_json::to_string(&value);
+    text.and_then(|text| serde_json::from_str::<f64>(&text)).is_ok_and(|read| read.to_bits() == value.to_bits())
+}
+
+/// Writes and reads one float, for `#[serde(with)]`.
+pub(crate) mod exact_float {
+    use super::*;
+
+    /// Writes a float as a number, or as a string if a number would not be read back exactly.
+    pub(crate) fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+        if reads_back(*value) {
+            serializer.serialize_f64(*value)
+        } else {
+            serializer.collect_str(&format_args!("{value:e}"))
+        }
+    }
+
+    /// Reads a float from a number or a string.
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+        deserializer.deserialize_any(Float)
+    }
+
+    struct Float;
+
+    impl Visitor<'_> for Float {
+        type Value = f64;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a number or a string of one")
+        }
+
+        fn visit_f64<E: Error>(self, value: f64) -> Result<f64, E> {
+            Ok(value)
+        }
+
+        fn visit_u64<E: Error>(self, value: u64) -> Result<f64, E> {
+            Ok(value as f64)
+        }
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<f64, E> {
+            text.parse().map_err(|_| E::invalid_value(Unexpected::Str(text), &self))
+        }
+    }
+}
+
+/// Writes and reads the values of a run, for `#[serde(with)]`: see [`encode`].
+pub(crate) mod exact_values {
+    use super::*;
+
+    pub(crate) fn serialize<S: Serializer>(run: &BTreeMap<String, Value>, serializer: S) -> Result<S::Ok, S::Error> {
+        let encoded: BTreeMap<_, _> = run.iter().map(|(key, value)| (key, encode(value))).collect();
+        encoded.serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, Value>, D::Error> {
+        let run: BTreeMap<String, Value> = unique_keys(deserializer)?;
+        Ok(run.into_iter().map(|(key, value)| (key, decode(value))).collect())
+    }
+}
+
+/// Replaces every float that would not be read back by `{"$f64": "<float>"}`. An object that already looks like this
+/// gets one more `$`.
+fn encode(value: &Value) -> Value {
+    match value {
+        Value::Number(number) if number.is_f64() => match number.as_f64() {
+            Some(float) if !reads_back(float) => json!({ MARK: format!("{float:e}") }),
+            _ => value.clone(),
+        },
+        Value::Array(values) => values.iter().map(encode).collect(),
+        Value::Object(fields) => {
+            let mark = marked(fields).map(|key| format!("${key}"));
+            let key = |key: &String| mark.clone().unwrap_or_else(|| key.clone());
+            Value::Object(fields.iter().map(|(name, value)| (key(name), encode(value))).collect())
+        }
+        _ => value.clone(),
+    }
+}
+
+/// Reverses [`encode`].
+fn decode(value: Value) -> Value {
+    match value {
+        Value::Array(values) => values.into_iter().map(decode).collect(),
+        Value::Object(fields) => {
+            let mark = marked(&fields).map(str::to_owned);
+            match (mark.as_deref(), fields.get(MARK).and_then(Value::as_str)) {
+                (Some(MARK), Some(text)) => text.parse::<f64>().map_or(Value::Null, Value::from),
+                (mark, _) => {
+                    let shorter = mark.filter(|&mark| mark != MARK).map(|mark| mark[1..].to_owned());
+                    let key = |key: String| shorter.clone().unwrap_or(key);
+                    Value::Object(fields.into_iter().map(|(name, value)| (key(name), decode(value))).collect())
+                }
+            }
+        }
+        other => other,
+    }
+}
+
+/// Returns the only key of an object if it is [`MARK`] after any number of `$`.
+fn marked(fields: &Map<String, Value>) -> Option<&str> {
+    let key = fields.keys().next().filter(|_| fields.len() == 1)?;
+    (key.ends_with(MARK) && key.trim_start_matches('$') == &MARK[1..]).then_some(key)
+}
+
+/// Reads a map and refuses a key that appears twice, for `#[serde(deserialize_with)]`.
+pub(crate) fn unique_keys<'de, D, V>(deserializer: D) -> Result<BTreeMap<String, V>, D::Error>
+where
+    D: Deserializer<'de>,
+    V: Deserialize<'de>,
+{
+    deserializer.deserialize_map(UniqueKeys(PhantomData))
+}
+
+struct UniqueKeys<V>(PhantomData<V>);
+
+impl<'de, V: Deserialize<'de>> Visitor<'de> for UniqueKeys<V> {
+    type Value = BTreeMap<String, V>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a map")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
+        let mut map = BTreeMap::new();
+        while let Some((key, value)) = entries.next_entry::<String, V>()? {
+            if map.contains_key(&key) {
+                return Err(A::Error::custom(format_args!("`{}` appears twice", Printable::new(key))));
+            }
+            map.insert(key, value);
+        }
+        Ok(map)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_float_that_reads_back_is_written_as_a_number() {
+        assert_eq!(encode(&json!(0.1)), json!(0.1));
+        assert_eq!(encode(&json!([65536.0, 3, "0.1"])), json!([65536.0, 3, "0.1"]));
+    }
+
+    #[test]
+    fn objects_that_look_marked_are_read_back_unchanged() {
+        for value in [json!({"$f64": "0.5"}), json!({"$$f64": 1}), json!({"$f64": {"$f64": "x"}}), json!({"f64": "1"})]
+        {
+            assert_eq!(decode(encode(&value)), value);
+            assert!(!encode(&value).is_number());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_float_is_read_back_bit_for_bit(bits: u64) {
+            let float = f64::from_bits(bits);
+            prop_assume!(float.is_finite());
+            let text = encode(&json!({"a": [float]})).to_string();
+            let read = decode(serde_json::from_str(&text).unwrap());
+            prop_assert_eq!(read["a"][0].as_f64().unwrap().to_bits(), bits);
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! The names of files and folders, and the file of a tensor.
+
+use crate::format::seal;
+
+/// The file that a store locks.
+pub(crate) const LOCK: &str = ".lock";
+/// The start of a folder's name while the folder is being written.
+pub(crate) const WRITING: &str = ".writing-";
+/// The start of a folder's name while the folder is being removed.
+pub(crate) const REMOVING: &str = ".removing-";
+/// The file name of the manifest.
+pub(crate) const MANIFEST: &str = "manifest.json";
+/// The file name of the index that Hugging Face's tools read.
+pub(crate) const INDEX: &str = "model.safetensors.index.json";
+/// The folder of the optimizer state.
+pub(crate) const OPTIMIZER: &str = "optimizer";
+/// The key that safetensors reserves for a file's metadata.
+pub(crate) const RESERVED: &str = "__metadata__";
+
+/// The most bytes of an encoded group in a file name.
+const MOST_BYTES: usize = 150;
+/// The bytes that are kept of a longer group.
+const KEPT_BYTES: usize = 100;
+
+/// Returns the file of a parameter.
+pub(crate) fn parameter_file(name: &str) -> String {
+    format!("{}.safetensors", encoded(group(name)))
+}
+
+/// Returns the file of optimizer state. The name of its parameter ends at the last `/`.
+pub(crate) fn optimizer_file(name: &str) -> String {
+    let parameter = name.rsplit_once('/').map_or(name, |(parameter, _)| parameter);
+    format!("{OPTIMIZER}/{}", parameter_file(parameter))
+}
+
+/// Returns the layer group of a name: `blocks.3` of `blocks.3.up.weight`, `embedding` of `embedding.weight`.
+fn group(name: &str) -> &str {
+    let Some((first, rest)) = name.split_once('.') else { return name };
+    let second = rest.split('.').next().unwrap_or_default();
+    let numbered = !second.is_empty() && second.bytes().all(|byte| byte.is_ascii_digit());
+    if numbered { &name[..first.len() + 1 + second.len()] } else { first }
+}
+
+/// Encodes a group for a file name.
+///
+/// Two groups never get the same name, because `%` and `~` appear nowhere but in escapes and after a cut.
+fn encoded(group: &str) -> String {
+    let mut name = String::new();
+    for (position, byte) in group.bytes().enumerate() {
+        let plain = byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-') || (byte == b'.' && position > 0);
+        if plain { name.push(byte.into()) } else { name.push_str(&format!("%{byte:02X}")) }
+    }
+    if name.is_empty() {
+        name.push('%');
+    }
+    if name.len() > MOST_BYTES {
+        name.truncate(KEPT_BYTES);
+        name.push('~');
+        name.push_str(&seal::sha256(group.as_bytes())[..32]);
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_group_is_the_first_part_and_the_number_after_it() {
+        assert_eq!(parameter_file("blocks.3.attention.weight"), "blocks.3.safetensors");
+        assert_eq!(parameter_file("blocks.3"), "blocks.3.safetensors");
+        assert_eq!(parameter_file("embedding.weight"), "embedding.safetensors");
+        assert_eq!(parameter_file("bias"), "bias.safetensors");
+        assert_eq!(parameter_file("a.3x.b"), "a.safetensors");
+        assert_eq!(parameter_file("a..b"), "a.safetensors");
+        assert_eq!(optimizer_file("blocks.3.up.weight/momentum.moment_1"), "optimizer/blocks.3.safetensors");
+        assert_eq!(optimizer_file("bias/time"), "optimizer/bias.safetensors");
+    }
+
+    #[test]
+    fn odd_characters_are_encoded() {
+        assert_eq!(parameter_file("../etc/x"), "%.safetensors");
+        assert_eq!(parameter_file("a/b c.w"), "a%2Fb%20c.safetensors");
+        assert_eq!(parameter_file(".5.w"), "%2E5.safetensors");
+        assert_eq!(parameter_file("50%~é"), "50%25%7E%C3%A9.safetensors");
+        assert_eq!(parameter_file(""), "%.safetensors");
+    }
+
+    #[test]
+    fn long_groups_are_shortened_to_different_names() {
+        let files: BTreeSet<_> = ["x", "y"].iter().map(|end| parameter_file(&("é".repeat(300) + end))).collect();
+        assert_eq!(files.len(), 2);
+        assert!(files.iter().all(|file| file.len() < 180), "{files:?}");
+        assert_eq!(parameter_file(&"a".repeat(150)), "a".repeat(150) + ".safetensors");
+        assert_eq!(parameter_file(&"a".repeat(151)).len(), 100 + 1 + 32 + ".safetensors".len());
+    }
+
+    proptest! {
+        #[test]
+        fn groups_and_files_are_one_to_one(a in ".{0,3}", b in ".{0,3}") {
+            prop_assert_eq!(group(&a) == group(&b), parameter_file(&a) == parameter_file(&b));
+        }
+
+        #[test]
+        fn files_lie_in_the_folder(name in ".{0,200}") {
+            let file = parameter_file(&name);
+            prop_assert!(!file.starts_with('.') && !file.contains(['/', '\\', '\0']) && file.len() < 200);
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Reads files whose contents and sizes are not trusted.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::Path;
+
+use crate::damage::Damage;
+use crate::disk;
+
+/// Returns the bytes of a regular file; refuses a link to one.
+pub(crate) fn size(path: &Path) -> Result<u64, Damage> {
+    let metadata = fs::symlink_metadata(path).map_err(damage)?;
+    require(&metadata, "a file", metadata.is_file())?;
+    Ok(metadata.len())
+}
+
+/// Refuses everything but a folder, such as a link to one.
+pub(crate) fn require_folder(path: &Path) -> Result<(), Damage> {
+    let metadata = fs::symlink_metadata(path).map_err(damage)?;
+    require(&metadata, "a folder", metadata.is_dir())
+}
+
+/// Reads a regular file that must have exactly `bytes` bytes, a number that is not trusted.
+pub(crate) fn read(path: &Path, bytes: u64) -> Result<Vec<u8>, Damage> {
+    let found = size(path)?; // before the file is opened, because opening a pipe blocks
+    if found != bytes {
+        return Err(Damage::Size { found, expected: bytes });
+    }
+    let mut contents = Vec::new();
+    let length = usize::try_from(bytes).map_err(|_| Damage::Memory { bytes })?;
+    contents.try_reserve_exact(length).map_err(|_| Damage::Memory { bytes })?;
+    // The file may have changed since. Reads no more than was allocated, and one byte more to see whether it grew.
+    let mut file = File::open(path).map_err(damage)?;
+    file.by_ref().take(bytes).read_to_end(&mut contents).map_err(Damage::Io)?;
+    let more = file.read(&mut [0]).map_err(Damage::Io)?;
+    let found = contents.len() as u64 + more as u64;
+    if found == bytes { Ok(contents) } else { Err(Damage::Size { found, expected: bytes }) }
+}
+
+fn require(metadata: &fs::Metadata, expected: &'static str, is: bool) -> Result<(), Damage> {
+    if is { Ok(()) } else { Err(Damage::Kind { found: disk::kind(metadata), expected }) }
+}
+
+fn damage(error: io::Error) -> Damage {
+    match error.kind() {
+        io::ErrorKind::NotFound => Damage::Missing,
+        _ => Damage::Io(error),
+    }
+}

@@ -1,0 +1,37 @@
+//! Finds the checkpoint that a path names: the path itself, or the latest checkpoint in that folder.
+
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use crate::disk;
+use crate::error::CheckpointError;
+use crate::format::folder::{self, CheckpointName};
+use crate::format::names::{LOCK, MANIFEST};
+
+/// Returns the path if it names a checkpoint, or else the latest checkpoint in it.
+///
+/// A folder with the name of a checkpoint counts as one even without a manifest, so that damage is reported.
+pub(crate) fn locate(path: &Path) -> Result<PathBuf, CheckpointError> {
+    let owned = || path.to_path_buf();
+    let failed = |source: io::Error| match source.kind() {
+        io::ErrorKind::NotFound => CheckpointError::PathNotFound { path: owned() },
+        _ => match disk::in_the_way(path) {
+            Some((part, _)) => CheckpointError::NotAFolder { path: part },
+            None => CheckpointError::Look { path: owned(), source },
+        },
+    };
+    if !fs::metadata(path).map_err(failed)?.is_dir() {
+        return Err(CheckpointError::NotAFolder { path: owned() });
+    }
+    let exists = |name: &str| fs::symlink_metadata(path.join(name)).is_ok();
+    if CheckpointName::parse(path).is_some() || exists(MANIFEST) {
+        return Ok(owned());
+    }
+    if let Some(latest) = folder::checkpoints(path).map_err(failed)?.pop() {
+        return Ok(latest);
+    }
+    if exists(LOCK) || fs::read_dir(path).map_err(failed)?.next().is_none() {
+        return Err(CheckpointError::NoCheckpoint { path: owned() });
+    }
+    Err(CheckpointError::Neither { path: owned() })
+}

@@ -1,0 +1,148 @@
+//! A checkpoint on disk: opened with its manifest, then read as a whole.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use crate::damage::Damage;
+use crate::disk;
+use crate::error::CheckpointError;
+use crate::format::checkpoint::Checkpoint;
+use crate::format::folder::{self, CheckpointName};
+use crate::format::manifest::{FileEntry, MOST_BYTES, Manifest, ManifestError, TensorEntry, VERSION};
+use crate::format::names::{INDEX, MANIFEST, OPTIMIZER};
+use crate::format::{index, seal, shard, validate};
+use crate::read::{file, locate};
+
+/// A checkpoint on disk with a valid manifest and files of the right sizes.
+#[derive(Clone, Debug)]
+pub struct Saved {
+    path: PathBuf,
+    manifest: Manifest,
+}
+
+impl Saved {
+    /// Opens a checkpoint without reading its tensors.
+    ///
+    /// `path` is a checkpoint, or a folder of checkpoints, of which the latest is opened. An empty path is the current
+    /// folder.
+    ///
+    /// # Errors
+    /// - [`CheckpointError::PathNotFound`], [`CheckpointError::Look`], [`CheckpointError::NotAFolder`],
+    ///   [`CheckpointError::NoCheckpoint`] or [`CheckpointError::Neither`] if `path` names no checkpoint.
+    /// - [`CheckpointError::Newer`] if a newer version wrote it.
+    /// - [`CheckpointError::Damaged`] if it is damaged, with the file and the next older checkpoint. A damaged checkpoint
+    ///   is never skipped silently.
+    pub fn open(path: &Path) -> Result<Self, CheckpointError> {
+        let path = locate::locate(disk::or_here(path))?;
+        let manifest = read_manifest(&path)?;
+        let saved = Self { path, manifest };
+        if !saved.manifest.optimizer.is_empty() {
+            let folder = saved.path.join(OPTIMIZER);
+            file::require_folder(&folder).map_err(|damage| saved.damaged(&folder, damage))?;
+        }
+        for FileEntry { name, bytes, .. } in &saved.manifest.files {
+            let path = saved.path.join(name);
+            match file::size(&path) {
+                Ok(found) if found == *bytes => {}
+                Ok(found) => return Err(saved.damaged(&path, Damage::Size { found, expected: *bytes })),
+                Err(damage) => return Err(saved.damaged(&path, damage)),
+            }
+        }
+        Ok(saved)
+    }
+
+    /// Returns the folder of the checkpoint.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns the folder of checkpoints around it; `None` if it no longer has the name that a store gave it.
+    pub fn store(&self) -> Option<&Path> {
+        CheckpointName::parse(&self.path)?;
+        self.path.parent()
+    }
+
+    /// Returns the manifest: everything but the tensors.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Reads the whole checkpoint, and validates hashes, names, types, shapes and that all values are finite.
+    ///
+    /// The tensors of a file share one allocation, which lives as long as any of them.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Damaged`], with the file and the next older checkpoint. No part of the checkpoint is returned.
+    pub fn read(&self) -> Result<Checkpoint, CheckpointError> {
+        let Manifest { progress, run, parameters, optimizer, .. } = &self.manifest;
+        let mut checkpoint = Checkpoint {
+            progress: *progress,
+            run: run.clone(),
+            parameters: BTreeMap::new(),
+            optimizer: BTreeMap::new(),
+        };
+        let parameters_by_file = by_file(parameters);
+        let optimizer_by_file = by_file(optimizer);
+        for file in &self.manifest.files {
+            let path = self.path.join(&file.name);
+            let contents = read_hashed(&path, file).map_err(|damage| self.damaged(&path, damage))?;
+            let read = if let Some(entries) = parameters_by_file.get(file.name.as_str()) {
+                shard::read(contents, entries, &mut checkpoint.parameters)
+            } else if let Some(entries) = optimizer_by_file.get(file.name.as_str()) {
+                shard::read(contents, entries, &mut checkpoint.optimizer)
+            } else {
+                debug_assert_eq!(file.name, INDEX, "a valid manifest lists no other file");
+                check_index(&contents, parameters)
+            };
+            read.map_err(|damage| self.damaged(&path, damage))?;
+        }
+        Ok(checkpoint)
+    }
+
+    fn damaged(&self, file: &Path, damage: Damage) -> CheckpointError {
+        damaged(&self.path, file, damage)
+    }
+}
+
+fn damaged(checkpoint: &Path, file: &Path, damage: Damage) -> CheckpointError {
+    CheckpointError::Damaged { path: file.to_path_buf(), damage: damage.into(), older: folder::older(checkpoint) }
+}
+
+fn read_manifest(checkpoint: &Path) -> Result<Manifest, CheckpointError> {
+    let path = checkpoint.join(MANIFEST);
+    let text = (|| {
+        let bytes = file::size(&path)?;
+        if bytes > MOST_BYTES {
+            return Err(Damage::TooLong { found: bytes, most: MOST_BYTES });
+        }
+        file::read(&path, bytes)
+    })();
+    let text = text.map_err(|damage| damaged(checkpoint, &path, damage))?;
+    validate::parse(&text).map_err(|error| match error {
+        ManifestError::Newer(found) => CheckpointError::Newer { path: path.clone(), found, known: VERSION },
+        ManifestError::Damaged(damage) => damaged(checkpoint, &path, damage),
+    })
+}
+
+fn read_hashed(path: &Path, file: &FileEntry) -> Result<Vec<u8>, Damage> {
+    let contents = file::read(path, file.bytes)?;
+    let found = seal::sha256(&contents);
+    if found == file.sha256 { Ok(contents) } else { Err(Damage::Hash { found, expected: file.sha256.clone() }) }
+}
+
+fn check_index(text: &[u8], parameters: &BTreeMap<String, TensorEntry>) -> Result<(), Damage> {
+    match index::matches(text, parameters) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(Damage::Index),
+        Err(error) => Err(Damage::malformed(error)),
+    }
+}
+
+/// Groups entries by their files.
+fn by_file(entries: &BTreeMap<String, TensorEntry>) -> BTreeMap<&str, Vec<(&str, &TensorEntry)>> {
+    let mut files = BTreeMap::<_, Vec<_>>::new();
+    for (name, entry) in entries {
+        files.entry(entry.file.as_str()).or_default().push((name.as_str(), entry));
+    }
+    files
+}

@@ -1,0 +1,52 @@
+//! A file that is hashed while it is written.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+
+use sha2::{Digest, Sha256};
+
+use crate::error::CheckpointError;
+use crate::format::manifest::FileEntry;
+use crate::format::seal;
+
+/// The bytes that are hashed and written in one go, so that they are still in the processor's cache.
+const CHUNK: usize = 1 << 20;
+
+/// A new file and its hash so far.
+pub(crate) struct Output {
+    path: PathBuf,
+    file: BufWriter<File>,
+    hasher: Sha256,
+    bytes: u64,
+}
+
+impl Output {
+    /// Creates the file, which must not exist yet.
+    pub(crate) fn create(path: PathBuf) -> Result<Self, CheckpointError> {
+        let file = File::create_new(&path).map_err(CheckpointError::write("create the file", &path))?;
+        Ok(Self { path, file: BufWriter::with_capacity(CHUNK, file), hasher: Sha256::new(), bytes: 0 })
+    }
+
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), CheckpointError> {
+        for chunk in bytes.chunks(CHUNK) {
+            self.file.write_all(chunk).map_err(CheckpointError::write("write", &self.path))?;
+            self.hasher.update(chunk);
+            self.bytes += chunk.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Hands all bytes to the operating system, so that the next [`WritePoint`](crate::WritePoint) comes after them.
+    pub(crate) fn flush(&mut self) -> Result<(), CheckpointError> {
+        self.file.flush().map_err(CheckpointError::write("write", &self.path))
+    }
+
+    /// Makes the file durable and returns its entry under `name`.
+    pub(crate) fn sync(mut self, name: &str) -> Result<FileEntry, CheckpointError> {
+        self.flush()?;
+        let synced: io::Result<()> = self.file.get_ref().sync_all();
+        synced.map_err(CheckpointError::write("sync", &self.path))?;
+        Ok(FileEntry { name: name.to_owned(), bytes: self.bytes, sha256: seal::to_hex(self.hasher) })
+    }
+}

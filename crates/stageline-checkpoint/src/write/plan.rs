@@ -1,0 +1,62 @@
+//! Validates a checkpoint and assigns its tensors to files, before the disk is touched.
+
+use std::collections::BTreeMap;
+
+use crate::error::CheckpointError;
+use crate::format::checkpoint::Checkpoint;
+use crate::format::finite::first_not_finite;
+use crate::format::manifest::TensorEntry;
+use crate::format::names::{RESERVED, optimizer_file, parameter_file};
+use crate::format::tensor::{Tensor, byte_len};
+
+/// A valid checkpoint and the contents of its files.
+pub(crate) struct Plan<'a> {
+    pub(crate) checkpoint: &'a Checkpoint,
+    /// The named tensors of each file, by file name.
+    pub(crate) files: BTreeMap<String, Vec<(&'a str, &'a Tensor)>>,
+    pub(crate) parameters: BTreeMap<String, TensorEntry>,
+    pub(crate) optimizer: BTreeMap<String, TensorEntry>,
+}
+
+impl<'a> Plan<'a> {
+    /// Refuses a checkpoint from which a training could not resume.
+    pub(crate) fn new(checkpoint: &'a Checkpoint) -> Result<Self, CheckpointError> {
+        checkpoint.progress.validate()?;
+        let mut files = BTreeMap::new();
+        let parameters = add(&mut files, &checkpoint.parameters, parameter_file)?;
+        let optimizer = add(&mut files, &checkpoint.optimizer, optimizer_file)?;
+        Ok(Self { checkpoint, files, parameters, optimizer })
+    }
+}
+
+/// Adds tensors to their files and returns their entries.
+fn add<'a>(
+    files: &mut BTreeMap<String, Vec<(&'a str, &'a Tensor)>>,
+    tensors: &'a BTreeMap<String, Tensor>,
+    file_of: fn(&str) -> String,
+) -> Result<BTreeMap<String, TensorEntry>, CheckpointError> {
+    let mut entries = BTreeMap::new();
+    for (name, tensor) in tensors {
+        validate(name, tensor)?;
+        let file = file_of(name);
+        entries.insert(name.clone(), TensorEntry::new(tensor, file.clone()));
+        files.entry(file).or_default().push((name, tensor));
+    }
+    Ok(entries)
+}
+
+fn validate(name: &str, tensor: &Tensor) -> Result<(), CheckpointError> {
+    let named = || name.to_owned();
+    let expected = byte_len(tensor.dtype, &tensor.shape);
+    if name == RESERVED {
+        return Err(CheckpointError::Reserved { tensor: named() });
+    }
+    if expected != Some(tensor.bytes.len()) {
+        let (dtype, shape, found) = (tensor.dtype, tensor.shape.clone(), tensor.bytes.len());
+        return Err(CheckpointError::Length { tensor: named(), dtype, shape, found, expected });
+    }
+    match first_not_finite(tensor) {
+        Some((index, value)) => Err(CheckpointError::NotFinite { tensor: named(), index, value }),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,53 @@
+//! Removes old checkpoints.
+
+use std::num::NonZero;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use crate::disk;
+use crate::error::CheckpointError;
+use crate::format::folder;
+use crate::format::names::REMOVING;
+use crate::write::write_point::WritePoint;
+
+/// Removes all checkpoints in `dir` but the `keep` latest, and nothing else.
+///
+/// Each loses its name first, and the loss is synced, so that a half-removed checkpoint never has its name.
+pub(crate) fn prune(
+    dir: &Path,
+    keep: NonZero<usize>,
+    published: &Path,
+    at: &mut dyn FnMut(WritePoint),
+) -> Result<(), CheckpointError> {
+    let failed = |doing: &'static str, path: &Path| {
+        let (published, path) = (published.to_path_buf(), path.to_path_buf());
+        move |source: io::Error| CheckpointError::Prune { published, doing, path, source }
+    };
+    let mut checkpoints = folder::checkpoints(dir).map_err(failed("list", dir))?;
+    checkpoints.truncate(checkpoints.len().saturating_sub(keep.get()));
+    if checkpoints.is_empty() {
+        return Ok(());
+    }
+    for (old, path) in checkpoints.iter().enumerate() {
+        let hidden = hidden(dir, path);
+        disk::remove(&hidden).map_err(failed("remove", &hidden))?; // left by an earlier attempt
+        at(WritePoint::HideOld { old });
+        fs::rename(path, &hidden).map_err(failed("rename", path))?;
+    }
+    at(WritePoint::SyncHidden);
+    disk::sync_folder(dir).map_err(failed("sync", dir))?;
+    for (old, path) in checkpoints.iter().enumerate() {
+        let hidden = hidden(dir, path);
+        at(WritePoint::RemoveOld { old });
+        disk::remove(&hidden).map_err(failed("remove", &hidden))?;
+    }
+    Ok(())
+}
+
+/// Returns the path in `dir` that a checkpoint has while it is removed.
+fn hidden(dir: &Path, path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default();
+    let mut hidden = std::ffi::OsString::from(REMOVING);
+    hidden.push(name);
+    dir.join(hidden)
+}

@@ -1,0 +1,192 @@
+//! Saves checkpoints into a folder: write, publish by a rename, prune.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::num::NonZero;
+use std::path::{Path, PathBuf};
+use std::{io, process};
+
+use crate::disk;
+use crate::error::CheckpointError;
+use crate::format::checkpoint::Checkpoint;
+use crate::format::folder::{self, CheckpointName};
+use crate::format::names::{LOCK, REMOVING, WRITING};
+use crate::write::plan::Plan;
+use crate::write::write_point::WritePoint;
+use crate::write::{files, prune};
+
+/// A folder into which this process writes checkpoints.
+#[derive(Debug)]
+pub struct Store {
+    dir: PathBuf,
+    keep: NonZero<usize>,
+    /// The lock file, locked until the store is dropped or the process ends, even if it is killed.
+    lock: File,
+}
+
+impl Store {
+    /// Creates and locks the folder, and removes the leftovers of killed writers.
+    ///
+    /// When a new checkpoint is complete, only the `keep` latest stay. An empty path is the current folder.
+    ///
+    /// # Errors
+    /// - [`CheckpointError::InUse`] if another store has the lock.
+    /// - [`CheckpointError::InTheWay`] if the path, or a part of it, is a file or something else that is no folder.
+    /// - [`CheckpointError::Write`] if the folder cannot be written.
+    pub fn open(dir: &Path, keep: NonZero<usize>) -> Result<Self, CheckpointError> {
+        let dir = disk::or_here(dir);
+        create(dir)?;
+        let path = dir.join(LOCK);
+        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+        let lock = lock.map_err(CheckpointError::write("open", &path))?;
+        lock.try_lock().map_err(|error| match error {
+            TryLockError::WouldBlock => CheckpointError::InUse { path: dir.to_path_buf() },
+            TryLockError::Error(source) => CheckpointError::write("lock", &path)(source),
+        })?;
+        remove_leftovers(dir)?;
+        Ok(Self { dir: dir.to_path_buf(), keep, lock })
+    }
+
+    /// Writes a checkpoint, publishes it under its name, and then removes old ones. Returns the path of the new one.
+    ///
+    /// # Errors
+    /// After most errors the folder has the same checkpoints as before. There are two exceptions:
+    ///
+    /// - [`CheckpointError::NotDurable`]: the new checkpoint is complete and has its name, but the folder could not be
+    ///   synced, and the rename could not be undone. A power loss may remove the new checkpoint. No old one is removed;
+    ///   the next successful save makes both durable and prunes.
+    /// - [`CheckpointError::Prune`]: the new checkpoint is complete and durable, but an old one could not be removed.
+    ///
+    /// If the folder cannot be synced after the rename, the rename is undone, and the error is
+    /// [`CheckpointError::Write`]. If the undo cannot be synced either, a power loss may bring back the new checkpoint,
+    /// which is complete then. A temporary folder may remain; the next save or the next store removes it.
+    ///
+    /// Some checkpoints are refused before anything is written: those with values that are not finite, with tensors
+    /// whose bytes do not match their type and shape, or with a [`Progress`](crate::Progress) outside its limits.
+    pub fn save(&mut self, checkpoint: &Checkpoint) -> Result<PathBuf, CheckpointError> {
+        self.save_observed(checkpoint, &mut |_| {})
+    }
+
+    /// Saves like [`save`](Self::save), and calls `at` before every point at which a crash leaves something else behind.
+    ///
+    /// # Errors
+    /// Returns the errors of [`save`](Self::save).
+    pub fn save_observed(
+        &mut self,
+        checkpoint: &Checkpoint,
+        at: &mut dyn FnMut(WritePoint),
+    ) -> Result<PathBuf, CheckpointError> {
+        let plan = Plan::new(checkpoint)?;
+        let published = self.publish(&plan, at)?;
+        prune::prune(&self.dir, self.keep, &published, at)?;
+        at(WritePoint::Done);
+        Ok(published)
+    }
+
+    /// Writes a checkpoint under a temporary name and renames it. Returns its path.
+    fn publish(&self, plan: &Plan, at: &mut dyn FnMut(WritePoint)) -> Result<PathBuf, CheckpointError> {
+        let name = CheckpointName { sequence: self.next_sequence()?, steps: plan.checkpoint.progress.steps };
+        let temporary = self.dir.join(format!("{WRITING}{}-{:06}", process::id(), name.sequence));
+        let target = self.dir.join(name.to_text());
+        remove_leftover(&self.dir, &temporary)?;
+        let written = files::write(plan, &temporary, at).and_then(|()| {
+            at(WritePoint::Rename);
+            fs::rename(&temporary, &target).map_err(CheckpointError::write("rename a finished checkpoint to", &target))
+        });
+        if let Err(error) = written {
+            // An error of the removal would say less than that of the write; the next store tries again.
+            let _ = disk::remove(&temporary);
+            return Err(error);
+        }
+        at(WritePoint::SyncFolder);
+        match disk::sync_folder(&self.dir) {
+            Ok(()) => Ok(target),
+            Err(source) => Err(self.undo(target, &temporary, source, at)),
+        }
+    }
+
+    /// Undoes the rename of a new checkpoint, because the store's folder could not be synced. Returns the error of the
+    /// save.
+    fn undo(
+        &self,
+        published: PathBuf,
+        temporary: &Path,
+        source: io::Error,
+        at: &mut dyn FnMut(WritePoint),
+    ) -> CheckpointError {
+        at(WritePoint::UndoRename);
+        if let Err(undo) = fs::rename(&published, temporary) {
+            return CheckpointError::NotDurable { published, source, undo };
+        }
+        at(WritePoint::SyncUndo);
+        // An error of the removal would say less than that of the sync; the next save or store tries again.
+        let _ = remove_leftover(&self.dir, temporary);
+        CheckpointError::write("sync", &self.dir)(source)
+    }
+
+    /// Returns the highest number in the folder plus one, counting files and links too.
+    fn next_sequence(&self) -> Result<u64, CheckpointError> {
+        let mut found = folder::list(&self.dir).map_err(CheckpointError::write("list", &self.dir))?;
+        let Some(last) = found.pop() else { return Ok(1) };
+        last.name.sequence.checked_add(1).ok_or(CheckpointError::LastNumber { path: last.path })
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        // Closing the file is not enough: a process that another thread starts at this moment has a copy of it, and the
+        // copy holds the lock a little longer.
+        let _ = self.lock.unlock();
+    }
+}
+
+/// Creates a folder and its missing parents, and makes their names durable.
+fn create(dir: &Path) -> Result<(), CheckpointError> {
+    let missing: Vec<_> =
+        dir.ancestors().take_while(|above| !above.as_os_str().is_empty() && !above.exists()).collect();
+    fs::create_dir_all(dir).map_err(|source| match disk::in_the_way(dir) {
+        Some((path, found)) => CheckpointError::InTheWay { path, found },
+        None => CheckpointError::write("create the folder", dir)(source),
+    })?;
+    for parent in missing.into_iter().filter_map(Path::parent).map(disk::or_here) {
+        disk::sync_folder(parent).map_err(CheckpointError::write("sync", parent))?;
+    }
+    Ok(())
+}
+
+/// Removes the temporary folders of killed writers.
+fn remove_leftovers(dir: &Path) -> Result<(), CheckpointError> {
+    for entry in fs::read_dir(dir).map_err(CheckpointError::write("list", dir))? {
+        let entry = entry.map_err(CheckpointError::write("list", dir))?;
+        let name = entry.file_name();
+        if [WRITING, REMOVING].iter().any(|start| name.as_encoded_bytes().starts_with(start.as_bytes())) {
+            remove_leftover(dir, &entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes a temporary folder that an earlier attempt left in `dir`, if there is one.
+///
+/// The temporary folder may have had the name of a checkpoint, and may still have it on disk. `dir` is synced before
+/// any file is removed, so that a power loss cannot leave a part of the files under that name.
+fn remove_leftover(dir: &Path, path: &Path) -> Result<(), CheckpointError> {
+    if fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+        return Ok(());
+    }
+    disk::sync_folder(dir).map_err(CheckpointError::write("sync", dir))?;
+    disk::remove(path).map_err(CheckpointError::write("remove", path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dropped_store_is_unlocked_though_a_child_process_has_a_copy_of_its_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path(), NonZero::<usize>::MIN).unwrap();
+        let _copy = store.lock.try_clone().unwrap();
+        drop(store);
+        Store::open(dir.path(), NonZero::<usize>::MIN).unwrap();
+    }
+}

@@ -1,0 +1,184 @@
+//! Saves checkpoints in the background, one at a time.
+
+use std::any::Any;
+use std::path::PathBuf;
+use std::thread::{Builder, JoinHandle};
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+
+use crate::error::CheckpointError;
+use crate::format::checkpoint::Checkpoint;
+use crate::write::store::Store;
+
+/// The path of a saved checkpoint, or the error of the save.
+type Written = Result<PathBuf, CheckpointError>;
+
+/// Saves checkpoints on a thread of its own, one at a time.
+///
+/// Dropping a writer waits for the save in progress and discards its error: call [`finish`](Self::finish) to see it.
+#[derive(Debug)]
+pub struct Writer {
+    /// The channel to the thread; `None` once it is closed.
+    checkpoints: Option<Sender<Checkpoint>>,
+    /// The channel on which the thread returns each result.
+    written: Receiver<Written>,
+    /// The thread; `None` once it is joined.
+    thread: Option<JoinHandle<()>>,
+    /// Whether a result is outstanding.
+    pending: bool,
+    /// The message of the thread's panic.
+    panicked: Option<String>,
+}
+
+impl Writer {
+    /// Starts the thread that writes into `store`.
+    ///
+    /// # Errors
+    /// Returns [`CheckpointError::Thread`] if the thread cannot be started.
+    pub fn new(mut store: Store) -> Result<Self, CheckpointError> {
+        Self::start(move |checkpoint| store.save(checkpoint))
+    }
+
+    fn start(mut save: impl FnMut(&Checkpoint) -> Written + Send + 'static) -> Result<Self, CheckpointError> {
+        let (checkpoints, waiting) = bounded::<Checkpoint>(1);
+        let (done, written) = bounded(1);
+        let run = move || {
+            for checkpoint in waiting {
+                let path = save(&checkpoint);
+                drop(checkpoint); // frees its memory before the next one arrives
+                if done.send(path).is_err() {
+                    break;
+                }
+            }
+        };
+        let thread = Builder::new().name("checkpoint".into()).spawn(run);
+        let thread = thread.map_err(|source| CheckpointError::Thread { source })?;
+        Ok(Self { checkpoints: Some(checkpoints), written, thread: Some(thread), pending: false, panicked: None })
+    }
+
+    /// Starts to save a checkpoint, once the previous save has ended. Returns the path of the previous checkpoint;
+    /// `None` if there was none.
+    ///
+    /// # Errors
+    /// Returns the error of the previous save. This checkpoint is then not written, and the next call may succeed. After
+    /// [`CheckpointError::NotDurable`] and [`CheckpointError::Prune`], the previous checkpoint exists. After a panic of
+    /// the thread, every later write returns [`CheckpointError::Panicked`].
+    pub fn write(&mut self, checkpoint: Checkpoint) -> Result<Option<PathBuf>, CheckpointError> {
+        let before = self.wait()?;
+        match self.checkpoints.as_ref().map(|checkpoints| checkpoints.send(checkpoint)) {
+            Some(Ok(())) => self.pending = true,
+            _ => return Err(self.panic()),
+        }
+        Ok(before)
+    }
+
+    /// Waits for the save in progress. Returns the path of its checkpoint; `None` if there is no such save.
+    ///
+    /// # Errors
+    /// Returns the error of that save. After [`CheckpointError::NotDurable`] and [`CheckpointError::Prune`], the
+    /// checkpoint exists.
+    pub fn finish(mut self) -> Result<Option<PathBuf>, CheckpointError> {
+        self.wait()
+    }
+
+    /// Waits for the outstanding result, if there is one.
+    fn wait(&mut self) -> Result<Option<PathBuf>, CheckpointError> {
+        if !std::mem::take(&mut self.pending) {
+            return Ok(None);
+        }
+        match self.written.recv() {
+            Ok(written) => written.map(Some),
+            Err(_) => Err(self.panic()),
+        }
+    }
+
+    /// Returns the error of the thread's panic, the only way in which the thread ends before the writer.
+    fn panic(&mut self) -> CheckpointError {
+        self.checkpoints = None;
+        if let Some(Err(payload)) = self.thread.take().map(JoinHandle::join) {
+            self.panicked = Some(message(payload.as_ref()));
+        }
+        CheckpointError::Panicked { message: self.panicked.clone().unwrap_or_else(|| "for an unknown reason".into()) }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.checkpoints = None; // ends the thread's loop
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join(); // a panic is discarded, as an error would be
+        }
+    }
+}
+
+/// Returns the message of a panic.
+fn message(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().map(ToString::to_string);
+    text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "for an unknown reason".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::thread;
+
+    use super::*;
+    use crate::format::checkpoint::Progress;
+
+    fn checkpoint(steps: u64) -> Checkpoint {
+        let progress = Progress { steps, optimizer_steps: 0, loss_scale: None };
+        Checkpoint { progress, run: BTreeMap::new(), parameters: BTreeMap::new(), optimizer: BTreeMap::new() }
+    }
+
+    fn path_of(checkpoint: &Checkpoint) -> PathBuf {
+        checkpoint.progress.steps.to_string().into()
+    }
+
+    #[test]
+    fn a_panic_is_the_error_of_every_later_write() {
+        let mut writer = Writer::start(|checkpoint| panic!("no step {}", checkpoint.progress.steps)).unwrap();
+        writer.write(checkpoint(7)).unwrap();
+        for steps in 8..11 {
+            let error = writer.write(checkpoint(steps)).unwrap_err();
+            assert!(matches!(&error, CheckpointError::Panicked { message } if message == "no step 7"), "{error}");
+        }
+        assert_eq!(writer.finish().unwrap(), None);
+    }
+
+    #[test]
+    fn a_panic_is_an_error_of_finish_and_is_discarded_by_a_drop() {
+        let mut writer = Writer::start(|_| std::panic::panic_any(7)).unwrap();
+        writer.write(checkpoint(1)).unwrap();
+        let error = writer.finish().unwrap_err();
+        assert!(
+            matches!(&error, CheckpointError::Panicked { message } if message == "for an unknown reason"),
+            "{error}"
+        );
+        let mut writer = Writer::start(|_| panic!("unseen")).unwrap();
+        writer.write(checkpoint(1)).unwrap();
+        drop(writer);
+    }
+
+    #[test]
+    fn a_write_waits_for_the_previous_one() {
+        let (open, gate) = bounded(0);
+        let written = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&written);
+        let mut writer = Writer::start(move |checkpoint| {
+            gate.recv().unwrap();
+            count.fetch_add(1, Ordering::SeqCst);
+            Ok(path_of(checkpoint))
+        })
+        .unwrap();
+        writer.write(checkpoint(1)).unwrap();
+        assert_eq!(written.load(Ordering::SeqCst), 0, "the write returned although the gate is shut");
+        let opener = thread::spawn(move || (0..2).for_each(|_| open.send(()).unwrap()));
+        assert_eq!(writer.write(checkpoint(2)).unwrap(), Some("1".into()));
+        assert!(written.load(Ordering::SeqCst) >= 1);
+        drop(writer);
+        assert_eq!(written.load(Ordering::SeqCst), 2, "a drop waits too");
+        opener.join().unwrap();
+    }
+}

@@ -1,0 +1,46 @@
+//! The options of a corpus: the files to read, and the part to hold out.
+
+use crate::error::CorpusError;
+
+/// The files to read, and the part to hold out for validation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CorpusOptions {
+    /// The extensions of the files to read in a folder, such as `rs`; `None`, the default, for every regular file. A
+    /// path that is itself a file is read whatever its extension.
+    pub extensions: Option<Vec<String>>,
+    /// The most bytes of both texts together, at least 1. The last file is cut to meet this limit. The default is
+    /// 32 MiB.
+    pub max_bytes: u64,
+    /// The most files of both texts together, at least 1. The default is 16,384. Opening the corpus opens each file
+    /// once, to check that it is readable.
+    pub max_files: usize,
+    /// The share of the files, or of the bytes of a single file, to hold out: from 0 (none) to below 1. The default is
+    /// 0.1.
+    pub validation_fraction: f64,
+    /// The seed that decides which files the limits choose, their order, and which are held out. The default is 0.
+    pub seed: u64,
+}
+
+impl Default for CorpusOptions {
+    fn default() -> Self {
+        Self { extensions: None, max_bytes: 32 << 20, max_files: 16_384, validation_fraction: 0.1, seed: 0 }
+    }
+}
+
+impl CorpusOptions {
+    /// Checks the ranges that the fields document.
+    pub(crate) fn validate(&self) -> Result<(), CorpusError> {
+        let refuse = |name, value, allowed| Err(CorpusError::OutOfRange { name, value, allowed });
+        if self.max_bytes == 0 {
+            return refuse("max_bytes", self.max_bytes.to_string(), "at least 1");
+        }
+        if self.max_files == 0 {
+            return refuse("max_files", self.max_files.to_string(), "at least 1");
+        }
+        if !(0.0..1.0).contains(&self.validation_fraction) {
+            let value = self.validation_fraction.to_string();
+            return refuse("validation_fraction", value, "at least 0 and below 1");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,124 @@
+//! Finds the files in a folder and its subfolders.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::error::CorpusError;
+
+/// Returns the regular files below `root` with one of `extensions`, or all of them for `None`, in no particular order.
+///
+/// Skips symbolic links, whose targets may lie outside or form a cycle; hidden entries, such as `.git`; and folders named
+/// `target`, which contain build outputs. The name of `root` itself does not matter.
+///
+/// # Errors
+/// [`CorpusError::Io`] if a folder cannot be listed.
+pub(crate) fn walk(root: &Path, extensions: Option<&[String]>) -> Result<Vec<PathBuf>, CorpusError> {
+    let mut files = Vec::new();
+    let mut folders = vec![root.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).map_err(CorpusError::io(&folder))? {
+            let entry = entry.map_err(CorpusError::io(&folder))?;
+            let path = entry.path();
+            let name = entry.file_name();
+            if name.as_encoded_bytes().starts_with(b".") {
+                continue;
+            }
+            let kind = entry.file_type().map_err(CorpusError::io(&path))?;
+            if kind.is_dir() && name != "target" {
+                folders.push(path);
+            } else if kind.is_file() && has_extension(&path, extensions) {
+                files.push(path);
+            }
+        }
+    }
+    Ok(files)
+}
+
+/// Whether the extension of `path` is in the list. The entries of the list may begin with a dot.
+fn has_extension(path: &Path, extensions: Option<&[String]>) -> bool {
+    let Some(extensions) = extensions else { return true };
+    let Some(extension) = path.extension() else { return false };
+    extensions.iter().any(|listed| extension == listed.strip_prefix('.').unwrap_or(listed))
+}
+
+/// Returns `path` relative to `root`, with `/` between its parts on every system.
+///
+/// Parts that are not Unicode are replaced, which is fine for a name that is only hashed.
+pub(crate) fn relative_name(root: &Path, path: &Path) -> String {
+    let relative = path.strip_prefix(root).unwrap_or(path);
+    let parts: Vec<_> = relative.iter().map(|part| part.to_string_lossy()).collect();
+    parts.join("/")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Creates a folder with the given files of one byte each.
+    fn folder(files: &[&str]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for file in files {
+            let path = root.path().join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "x").unwrap();
+        }
+        root
+    }
+
+    fn names(root: &Path, extensions: Option<&[&str]>) -> Vec<String> {
+        let extensions: Option<Vec<String>> = extensions.map(|some| some.iter().map(ToString::to_string).collect());
+        let files = walk(root, extensions.as_deref()).unwrap();
+        let mut names: Vec<String> = files.iter().map(|path| relative_name(root, path)).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn finds_files_at_any_depth_and_skips_hidden_entries_and_build_outputs() {
+        let root = folder(&[
+            "a.rs",
+            "x/b.rs",
+            "x/y/target-lexicon/c.md",
+            "no_extension",
+            ".hidden.rs",
+            ".git/d.rs",
+            "target/e.rs",
+            "x/target/f.rs",
+        ]);
+        assert_eq!(names(root.path(), None), ["a.rs", "no_extension", "x/b.rs", "x/y/target-lexicon/c.md"]);
+    }
+
+    #[test]
+    fn a_file_named_target_and_a_root_named_target_are_read() {
+        let root = folder(&["target/a.rs", "x/target"]);
+        assert_eq!(names(root.path(), None), ["x/target"]);
+        assert_eq!(names(&root.path().join("target"), None), ["a.rs"]);
+    }
+
+    #[test]
+    fn extensions_are_whole_and_may_have_a_dot() {
+        let root = folder(&["a.rs", "b.rss", "c.md", "rs", "d.RS"]);
+        assert_eq!(names(root.path(), Some(&["rs"])), ["a.rs"]);
+        assert_eq!(names(root.path(), Some(&[".rs", "md"])), ["a.rs", "c.md"]);
+        assert!(names(root.path(), Some(&[])).is_empty());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn symbolic_links_are_not_followed() {
+        use std::os::unix::fs::symlink;
+        let root = folder(&["x/a.rs"]);
+        symlink(root.path(), root.path().join("x/cycle")).unwrap();
+        symlink(root.path().join("x/a.rs"), root.path().join("b.rs")).unwrap();
+        symlink("nowhere", root.path().join("dangling.rs")).unwrap();
+        assert_eq!(names(root.path(), None), ["x/a.rs"]);
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_listed_is_an_error_with_its_path() {
+        let root = folder(&["a.rs"]);
+        let not_a_folder = root.path().join("a.rs");
+        let error = walk(&not_a_folder, None).unwrap_err();
+        assert!(matches!(error, CorpusError::Io { path, .. } if path == not_a_folder));
+    }
+}

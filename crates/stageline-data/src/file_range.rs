@@ -1,0 +1,62 @@
+//! A range of bytes of a file, read on request.
+
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::Range;
+use std::path::PathBuf;
+
+use crate::change::{Change, Stamp};
+use crate::error::CorpusError;
+
+/// A range of bytes of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FileRange {
+    pub(crate) path: PathBuf,
+    /// The range from the start of the file; never empty.
+    pub(crate) bytes: Range<u64>,
+    /// The metadata of the file when the corpus was opened.
+    pub(crate) stamp: Stamp,
+}
+
+impl FileRange {
+    /// Returns the length in bytes.
+    pub(crate) fn len(&self) -> u64 {
+        self.bytes.end - self.bytes.start
+    }
+
+    /// Fills `buffer` with the bytes after the first `skip`; the range must have that many.
+    ///
+    /// The file is open during this call only. A corpus may have more files than a process may keep open, and an open
+    /// handle would not notice that another file has replaced the name.
+    ///
+    /// # Errors
+    /// [`CorpusError::Changed`] if the file has changed, [`CorpusError::Io`] if it cannot be read.
+    pub(crate) fn read(&self, skip: u64, buffer: &mut [u8]) -> Result<(), CorpusError> {
+        // Before the file is opened, because opening a pipe waits for its other end.
+        self.check_unchanged(fs::metadata(&self.path))?;
+        let mut file = File::open(&self.path).map_err(|error| self.failed(error))?;
+        let read = file.seek(SeekFrom::Start(self.bytes.start + skip)).and_then(|_| file.read_exact(buffer));
+        // Again after the read, because the file may have changed meanwhile. This also explains a failed read.
+        self.check_unchanged(file.metadata())?;
+        read.map_err(|error| self.failed(error))
+    }
+
+    fn check_unchanged(&self, found: io::Result<Metadata>) -> Result<(), CorpusError> {
+        let change = self.stamp.change(&found.map_err(|error| self.failed(error))?);
+        change.map_or(Ok(()), |now| Err(self.changed(now)))
+    }
+
+    fn failed(&self, error: io::Error) -> CorpusError {
+        match error.kind() {
+            // `NotADirectory`: a file replaced a folder of the path.
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => self.changed(Change::Gone),
+            // The file shrank and was refilled before its time was read, within the resolution of that time.
+            io::ErrorKind::UnexpectedEof => self.changed(Change::Written),
+            _ => CorpusError::io(&self.path)(error),
+        }
+    }
+
+    fn changed(&self, now: Change) -> CorpusError {
+        CorpusError::Changed { path: self.path.clone(), had: self.stamp.length, now }
+    }
+}

@@ -1,0 +1,241 @@
+//! Writes a run in Chrome's trace event format, which Perfetto and `chrome://tracing` open.
+//!
+//! A trace has a track for each stage, a slice for each event, an arrow from each send to its receive, and a counter of the memory of
+//! each worker. The format: *Trace Event Format*, Google, docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.
+
+use std::collections::HashMap;
+
+use serde_json::{Value, json};
+use stageline_schedule::{Compute, Instruction, Transfer};
+
+use crate::log::record::Event;
+
+/// A trace that grows step by step.
+#[derive(Clone, Debug, Default)]
+pub struct Trace {
+    /// The events, each with its time in nanoseconds.
+    events: Vec<(u64, Value)>,
+    stages: usize,
+    arrows: u64,
+    /// The end of the last step, in seconds.
+    end: f64,
+    /// The number of steps that did not fit.
+    left_out: usize,
+}
+
+/// The most events in a trace: viewers are slow to open larger ones.
+const MOST_EVENTS: usize = 200_000;
+
+/// Converts nanoseconds to the microseconds of the format.
+fn micros(nanoseconds: u64) -> f64 {
+    nanoseconds as f64 / 1e3
+}
+
+impl Trace {
+    /// Makes an empty trace.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Appends a step of so many seconds, with the events of each worker. Returns false, and leaves the step out, if the trace would
+    /// become too large for viewers (200,000 events).
+    pub fn add(&mut self, step: usize, seconds: f64, timeline: &[Vec<Event>]) -> bool {
+        let more: usize = timeline.iter().map(Vec::len).sum();
+        if self.events.len() + 4 * more > MOST_EVENTS {
+            self.left_out += 1;
+            return false;
+        }
+        let mut sends: HashMap<Transfer, (u64, usize)> = HashMap::new();
+        let mut receives = Vec::new();
+        for (worker, row) in timeline.iter().enumerate() {
+            // An arrow needs a slice of some length, so a slice has at least 1 ns and the next one begins after it.
+            let mut earliest = 0;
+            for event in row {
+                self.stages = self.stages.max(event.stage + 1);
+                let nanoseconds = |time: f64| ((self.end + time) * 1e9).round() as u64;
+                let start = nanoseconds(event.start).max(earliest);
+                let end = nanoseconds(event.end).max(start + 1);
+                earliest = end;
+                self.slice(step, event, start, end);
+                self.memory(worker, event, end);
+                match event.activity.parse() {
+                    Ok(Instruction::Send(transfer)) => drop(sends.insert(transfer, (start, event.stage))),
+                    Ok(Instruction::Receive(transfer)) => receives.push((transfer, end - 1, event.stage)),
+                    _ => {}
+                }
+            }
+        }
+        for (transfer, at, stage) in receives {
+            if let Some((from, sender)) = sends.remove(&transfer) {
+                self.arrow(from, sender, at, stage);
+            }
+        }
+        self.end += seconds;
+        true
+    }
+
+    fn slice(&mut self, step: usize, event: &Event, start: u64, end: u64) {
+        let (name, category, colour) = style(&event.activity);
+        self.events.push((
+            start,
+            json!({
+                "ph": "X", "pid": 0, "tid": event.stage, "ts": micros(start), "dur": micros(end - start),
+                "name": name, "cat": category, "cname": colour,
+                "args": {
+                    "step": step, "activity": event.activity, "waited_ms": event.waited * 1e3, "waited_for": event.waited_for,
+                },
+            }),
+        ));
+    }
+
+    fn memory(&mut self, worker: usize, event: &Event, end: u64) {
+        let Some(bytes) = event.held else { return };
+        let counter = json!({
+            "ph": "C", "pid": 0, "ts": micros(end), "name": format!("memory of worker {worker}, bytes"), "args": {"bytes": bytes},
+        });
+        self.events.push((end, counter));
+    }
+
+    fn arrow(&mut self, from: u64, sender: usize, to: u64, receiver: usize) {
+        self.arrows += 1;
+        let id = self.arrows;
+        let end = |phase: &str, at: u64, stage: usize| {
+            json!({
+                "ph": phase, "bp": "e", "id": id, "pid": 0, "tid": stage, "ts": micros(at), "name": "transfer", "cat": "transfer",
+            })
+        };
+        self.events.push((from, end("s", from, sender)));
+        self.events.push((to, end("f", to, receiver)));
+    }
+
+    /// Returns the text of the trace file: the names of the tracks, then the events in order of time.
+    pub fn json(&self) -> String {
+        let mut events: Vec<_> = (0..self.stages)
+            .flat_map(|stage| {
+                let name = json!({
+                    "ph": "M", "pid": 0, "tid": stage, "name": "thread_name", "args": {"name": format!("stage {stage}")},
+                });
+                let order =
+                    json!({"ph": "M", "pid": 0, "tid": stage, "name": "thread_sort_index", "args": {"sort_index": stage}});
+                [name, order]
+            })
+            .collect();
+        let mut timed = self.events.clone();
+        timed.sort_by_key(|(time, _)| *time);
+        events.extend(timed.into_iter().map(|(_, event)| event));
+        json!({"displayTimeUnit": "ms", "traceEvents": events, "otherData": {"steps_left_out": self.left_out}})
+            .to_string()
+            + "\n"
+    }
+}
+
+/// Returns the name, the category and the viewer's colour of an activity.
+fn style(activity: &str) -> (String, &'static str, &'static str) {
+    let computed = |compute| match compute {
+        Compute::Forward => ("forward", "good"),
+        Compute::Backward => ("backward", "thread_state_iowait"),
+        Compute::InputGradient => ("input gradient", "thread_state_running"),
+        Compute::WeightGradient => ("weight gradient", "bad"),
+    };
+    match activity.parse() {
+        Ok(Instruction::Compute(action)) => {
+            let (category, colour) = computed(action.compute);
+            (format!("{}{}", action.compute.letter(), action.micro_batch), category, colour)
+        }
+        Ok(Instruction::Send(_)) => ("send".to_owned(), "transfer", "grey"),
+        Ok(Instruction::Receive(_)) => ("receive".to_owned(), "transfer", "white"),
+        Err(_) => (activity.to_owned(), "flush", "yellow"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(stage: usize, activity: &str, start: f64, end: f64) -> Event {
+        Event { stage, activity: activity.to_owned(), start, end, waited: 0.0, waited_for: None, held: Some(7) }
+    }
+
+    /// Traces a micro-batch through two stages twice, the second time with transfers of almost no length.
+    fn trace() -> Value {
+        let mut trace = Trace::new();
+        for length in [0.25, 1e-8] {
+            let first = vec![
+                event(0, "0F0", 0.0, 1.0),
+                event(0, "0SEND_F0", 1.0, 1.0 + length),
+                event(0, "0RECV_B0", 1.0 + length, 4.0),
+                event(0, "0B0", 4.0, 5.0),
+                event(0, "optimizer", 5.0, 5.5),
+            ];
+            let second = vec![
+                event(1, "1RECV_F0", 0.0, 1.0 + length),
+                event(1, "1F0", 1.5, 2.0),
+                event(1, "1B0", 2.0, 3.5),
+                event(1, "1SEND_B0", 3.5, 3.5 + length),
+            ];
+            assert!(trace.add(7, 6.0, &[first, second]));
+        }
+        serde_json::from_str(&trace.json()).unwrap()
+    }
+
+    #[test]
+    fn events_are_sorted_and_slices_do_not_overlap() {
+        let trace = trace();
+        let events = trace["traceEvents"].as_array().unwrap();
+        let times: Vec<_> = events.iter().filter_map(|event| event["ts"].as_f64()).collect();
+        assert!(times.is_sorted());
+        for stage in [0, 1] {
+            let slices = events.iter().filter(|event| event["ph"] == "X" && event["tid"] == stage);
+            let slices: Vec<_> =
+                slices.map(|event| (event["ts"].as_f64().unwrap(), event["dur"].as_f64().unwrap())).collect();
+            assert!(slices.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0 + 1e-6), "{slices:?}");
+            assert!(slices.iter().all(|(_, duration)| *duration > 0.0));
+        }
+        assert_eq!(events.iter().filter(|event| event["ph"] == "X").count(), 18);
+        // There is one counter for each worker, whichever stages it runs.
+        let counters = events.iter().filter(|event| event["ph"] == "C").map(|event| event["name"].as_str().unwrap());
+        let mut counters: Vec<_> = counters.collect();
+        assert_eq!(counters.len(), 18);
+        counters.sort_unstable();
+        counters.dedup();
+        assert_eq!(counters, ["memory of worker 0, bytes", "memory of worker 1, bytes"]);
+        let names: Vec<_> =
+            events.iter().filter(|event| event["name"] == "thread_name").map(|event| &event["args"]["name"]).collect();
+        assert_eq!(names, ["stage 0", "stage 1"]);
+    }
+
+    #[test]
+    fn every_arrow_is_bound_to_a_send_and_a_receive() {
+        let trace = trace();
+        let events = trace["traceEvents"].as_array().unwrap();
+        let slice_at = |tid: &Value, ts: f64| {
+            let inside = |event: &&Value| {
+                let (start, duration) = (event["ts"].as_f64().unwrap(), event["dur"].as_f64().unwrap());
+                event["tid"] == *tid && start <= ts && ts < start + duration
+            };
+            let found = events.iter().filter(|event| event["ph"] == "X").filter(inside);
+            found.map(|event| event["args"]["activity"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        let mut arrows: HashMap<u64, Vec<&Value>> = HashMap::new();
+        for event in events.iter().filter(|event| event["ph"] == "s" || event["ph"] == "f") {
+            arrows.entry(event["id"].as_u64().unwrap()).or_default().push(event);
+        }
+        assert_eq!(arrows.len(), 4);
+        for ends in arrows.values() {
+            let [start, end] = ends.as_slice() else { panic!("{ends:?}") };
+            assert_eq!((start["ph"].as_str(), end["ph"].as_str()), (Some("s"), Some("f")));
+            let [from, to] = [start, end].map(|end| slice_at(&end["tid"], end["ts"].as_f64().unwrap()));
+            assert!(from.len() == 1 && from[0].contains("SEND"), "{from:?}");
+            assert!(to.len() == 1 && to[0].contains("RECV"), "{to:?}");
+        }
+    }
+
+    #[test]
+    fn steps_beyond_the_most_events_are_left_out() {
+        let mut trace = Trace::new();
+        let step = vec![vec![event(0, "0F0", 0.0, 1.0); 10_000]];
+        let added = (0..20).filter(|&number| trace.add(number, 1.0, &step)).count();
+        assert!(added < 20 && trace.events.len() <= MOST_EVENTS);
+        assert_eq!(trace.left_out, 20 - added);
+    }
+}

@@ -1,0 +1,139 @@
+//! Reads the log of a run, and summarises its steps.
+
+use std::io::BufRead;
+
+use stageline_schedule::Plan;
+
+use super::error::LogError;
+use super::median::median;
+use super::record::{Account, Line, Run, Step, Validation};
+
+/// The log of a run, with its lines sorted by kind.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunLog {
+    /// The description of the run.
+    pub run: Run,
+    /// The plan of the run.
+    pub plan: Plan,
+    /// The steps, in order.
+    pub steps: Vec<Step>,
+    /// The validation losses, in order.
+    pub validations: Vec<Validation>,
+}
+
+impl RunLog {
+    /// Reads a log. Skips a last line that is incomplete, for example after a crash, and steps that the run repeated after it resumed
+    /// from a checkpoint.
+    ///
+    /// # Errors
+    /// [`LogError`] if the lines cannot be read or parsed, or do not describe the run.
+    pub fn read(lines: impl BufRead) -> Result<Self, LogError> {
+        let (mut run, mut steps, mut validations) = (None, Vec::new(), Vec::new());
+        let mut unreadable = None;
+        for (number, line) in lines.lines().enumerate() {
+            let line = line?;
+            if line.trim().is_empty() {
+                continue;
+            }
+            if let Some(error) = unreadable {
+                return Err(error);
+            }
+            match Line::read(&line) {
+                Ok(Line::Run(latest)) => run = Some(*latest),
+                Ok(Line::Step(step)) => {
+                    validations.retain(|before: &Validation| before.after_steps <= step.step);
+                    while steps.last().is_some_and(|last: &Step| last.step >= step.step) {
+                        steps.pop();
+                    }
+                    steps.push(*step);
+                }
+                Ok(Line::Validation(validation)) => {
+                    validations.retain(|before| before.after_steps < validation.after_steps);
+                    validations.push(validation);
+                }
+                Ok(Line::Other(_)) => {}
+                Err(cause) => unreadable = Some(LogError::Line { line: number + 1, cause }),
+            }
+        }
+        let run = run.ok_or(LogError::NoRun)?;
+        let plan = Plan::from_csv(&run.plan).map_err(LogError::Plan)?;
+        Ok(Self { run, plan, steps, validations })
+    }
+
+    /// Returns the steps that updated parameters, without the first two, in which memory and threads are still cold; all of them if
+    /// there are at most two. If some of these steps are synchronised with their devices, returns only those.
+    pub fn warm_steps(&self) -> impl Iterator<Item = &Step> {
+        let synchronised = self.synchronised();
+        self.warm().filter(move |step| step.synchronised == synchronised)
+    }
+
+    /// Whether the times of the run are those of steps that are synchronised with their devices.
+    pub fn synchronised(&self) -> bool {
+        self.warm().any(|step| step.synchronised)
+    }
+
+    /// Returns the clock of the run's times and bubbles: `device clock` if workers waited for their devices, else `host clock`.
+    pub fn clock(&self) -> &'static str {
+        if self.synchronised() { "device clock" } else { "host clock" }
+    }
+
+    /// Whether stages ran on other hosts and no step is synchronised, so that times are those of sending requests, not of the work.
+    pub fn only_asks(&self) -> bool {
+        self.run.links.iter().any(Option::is_some) && !self.synchronised()
+    }
+
+    /// Returns the worker that runs a stage.
+    pub(crate) fn worker_of(&self, stage: usize) -> Option<usize> {
+        self.plan.rows().iter().position(|row| row.iter().any(|action| action.stage == stage))
+    }
+
+    fn warm(&self) -> impl Iterator<Item = &Step> {
+        let computed = || self.steps.iter().filter(|step| step.gradient_norm.is_some());
+        let cold = if computed().count() > 2 { 2 } else { 0 };
+        computed().skip(cold)
+    }
+
+    /// Returns the median throughput of the steps that are not synchronised, in targets a second; `None` if there are none.
+    pub fn throughput(&self) -> Option<f64> {
+        median(self.warm().filter(|step| !step.synchronised).map(|step| step.tokens_per_s))
+    }
+
+    /// Returns the median step time in seconds and the median bubble, both without the time for asking devices whether they are done;
+    /// `None` without steps.
+    pub fn typical(&self) -> Option<(f64, f64)> {
+        let typical = |figure: fn(&Step) -> f64| median(self.warm_steps().map(figure));
+        let bubble = |step: &Step| 1.0 - (1.0 - step.bubble) * step.step_seconds / step.seconds_without_asking();
+        Some((typical(Step::seconds_without_asking)?, typical(bubble)?))
+    }
+
+    /// Returns the cause of most of the idle time, and its share of the total stage time; `None` without steps. Filling and draining
+    /// count as one cause, and the time for asking devices is left out.
+    pub fn main_cause(&self) -> Option<(Cause, f64)> {
+        let accounts = || self.warm_steps().flat_map(|step| &step.workers);
+        let total: f64 = self.warm_steps().map(|step| step.seconds_without_asking() * step.workers.len() as f64).sum();
+        let share = |cause: fn(&Account) -> f64| accounts().map(cause).sum::<f64>() / total;
+        let shares = [
+            (Cause::Pipeline, share(|account| account.fill + account.drain)),
+            (Cause::Imbalance, share(|account| account.imbalance)),
+            (Cause::Transfer, share(|account| account.transfer)),
+            (Cause::Flush, share(|account| account.flush)),
+            (Cause::Other, share(|account| account.other)),
+        ];
+        shares.into_iter().filter(|_| total > 0.0).max_by(|a, b| a.1.total_cmp(&b.1))
+    }
+}
+
+/// A cause of idle time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// The pipeline fills and drains.
+    Pipeline,
+    /// Stages have unequal work.
+    Imbalance,
+    /// Transfers take time.
+    Transfer,
+    /// Stages have unequal parts of the flush.
+    Flush,
+    /// The runtime takes time: threads, channels, the split of the batch.
+    Other,
+}

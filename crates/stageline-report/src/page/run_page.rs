@@ -1,0 +1,297 @@
+//! Shows a run on one HTML page: its training curves, bubble, timeline, memory, parameters and settings.
+
+use std::fmt::Write;
+
+use super::chart::{Line, LineChart, Scale, Series, StackedBars, number};
+use super::html::Page;
+use super::timeline::timeline;
+use crate::log::record::{Account, Event, Health, Step};
+use crate::log::{RunLog, median};
+
+/// Returns the HTML page of a run.
+pub fn run_page(log: &RunLog) -> String {
+    let mut page = Page::new("A pipeline run");
+    page.section("Summary", &summary(log));
+    let all: Vec<_> = log.steps.iter().collect();
+    // Waiting for devices slows a step down, so synchronised steps do not count as throughput.
+    let free: Vec<_> = log.steps.iter().filter(|step| !step.synchronised).collect();
+    page.pictures([
+        over_steps(&all, "Loss", "per token", &[("training", Line::Solid, |step| step.loss)], validations(log)),
+        over_steps(
+            &free,
+            "Throughput",
+            "tokens a second",
+            &[("tokens", Line::Solid, |step| Some(step.tokens_per_s))],
+            None,
+        ),
+        over_steps(
+            &all,
+            "Learning rate",
+            "per step",
+            &[("learning rate", Line::Solid, |step| step.learning_rate)],
+            None,
+        ),
+        over_steps(
+            &all,
+            "Gradient norm",
+            "before clipping",
+            &[("gradient norm", Line::Solid, |step| step.gradient_norm)],
+            None,
+        ),
+    ]);
+    bubble(&mut page, log);
+    if let Some(step) = log.steps.iter().find(|step| !step.timeline.is_empty()) {
+        let about = format!(
+            "Step {}, {} ms by the {}. Blue: forwards. Orange: backwards. Green: norms and optimizer. Thin lines: transfers. Empty: the bubble.",
+            step.step,
+            number(1e3 * step.step_seconds),
+            if step.synchronised { "device clock" } else { "host clock" }
+        );
+        page.section("The timeline", &about);
+        page.pictures([timeline(&step.timeline, step.step_seconds)]);
+    }
+    memory(&mut page, log);
+    health(&mut page, log);
+    page.section("Settings", "The version, the machine and the settings of the run.");
+    let settings = log.run.configuration.iter().map(|(name, value)| vec![name.clone(), value.to_string()]);
+    let version = vec!["stageline".to_owned(), log.run.stageline.clone()];
+    let machine = log.run.machine.iter().map(|(name, value)| vec![name.clone(), value.to_string()]);
+    page.table(&["setting", "value"], [version].into_iter().chain(machine).chain(settings));
+    page.html()
+}
+
+fn summary(log: &RunLog) -> String {
+    let (plan, run) = (&log.plan, &log.run);
+    let mut text = format!(
+        "{} with P = {} workers, {} stages and M = {} micro-batches; {} steps.",
+        run.schedule,
+        plan.workers(),
+        plan.stages(),
+        plan.micro_batches(),
+        log.steps.len()
+    );
+    if run.replicas > 1 {
+        let replicas = run.replicas;
+        let _ = write!(
+            text,
+            " {replicas} replicas share every batch; the figures of workers and stages are those of the first replica."
+        );
+    }
+    if let Some((seconds, bubble)) = log.typical() {
+        let percent = |figure: fn(&Step) -> f64| 100.0 * median(log.warm_steps().map(figure)).unwrap_or(f64::NAN);
+        let _ = write!(
+            text,
+            " A typical step took {} s, with a bubble of {:.1}% of the total stage time by the {}. For equal stages under 1F1B or GPipe the \
+             bubble would be {:.1}%; a simulation with the measured costs gives {:.1}%.",
+            number(seconds),
+            100.0 * bubble,
+            log.clock(),
+            percent(|step| step.bubble_ideal),
+            percent(|step| step.bubble_simulated),
+        );
+    }
+    let synchronised = log.synchronised();
+    text += match synchronised {
+        true => {
+            " All times and bubbles are those of steps in which workers waited for their device after every action."
+        }
+        false => " Times are those of the host: on a GPU, the times of enqueuing work.",
+    };
+    if let Some(throughput) = log.throughput() {
+        let _ = write!(
+            text,
+            " Throughput: {} tokens a second{}.",
+            number(throughput),
+            if synchronised { " in the other steps" } else { "" }
+        );
+    }
+    let utilisation = log.steps.iter().filter(|step| !step.synchronised).filter_map(|step| step.model_flop_utilisation);
+    if let Some(utilisation) = median(utilisation) {
+        let _ = write!(text, " That is {:.1}% of the peak FLOP/s of the devices.", 100.0 * utilisation);
+    }
+    if let Some(last) = log.validations.last() {
+        let _ = write!(text, " Validation loss {} after {} steps.", number(last.validation_loss), last.after_steps);
+    }
+    text
+}
+
+type Figure<'a> = (&'a str, Line, fn(&Step) -> Option<f64>);
+
+fn over_steps(steps: &[&Step], title: &str, y: &str, figures: &[Figure], more: Option<Series>) -> String {
+    let series = figures.iter().enumerate().map(|(colour, (name, line, figure))| {
+        let points = thinned(steps).map(|step| (step.step as f64, figure(step).unwrap_or(f64::NAN)));
+        Series { name: (*name).to_owned(), points: points.collect(), line: *line, colour }
+    });
+    LineChart { title, x: "step", y, scale: Scale::Linear, series: series.chain(more).collect() }.svg()
+}
+
+/// Returns at most 2,000 of the steps, evenly spaced, so that charts stay small.
+fn thinned<'a>(steps: &[&'a Step]) -> impl Iterator<Item = &'a Step> {
+    const MOST: usize = 2_000;
+    steps.iter().copied().step_by(steps.len().div_ceil(MOST).max(1))
+}
+
+fn validations(log: &RunLog) -> Option<Series> {
+    let points = log.validations.iter().map(|validation| (validation.after_steps as f64, validation.validation_loss));
+    let points: Vec<_> = points.collect();
+    (!points.is_empty()).then(|| Series { name: "validation".to_owned(), points, line: Line::Dashed, colour: 1 })
+}
+
+fn bubble(page: &mut Page, log: &RunLog) {
+    page.section(
+        "The bubble",
+        "The share of the total stage time (workers x step) in which nothing is computed, and its causes.",
+    );
+    let figures: [Figure; 3] = [
+        ("measured", Line::Solid, |step| Some(step.bubble)),
+        ("simulated", Line::Dashed, |step| Some(step.bubble_simulated)),
+        ("in theory", Line::Dotted, |step| Some(step.bubble_ideal)),
+    ];
+    let synchronised = log.synchronised();
+    let timed: Vec<_> = log.steps.iter().filter(|step| step.synchronised == synchronised).collect();
+    let share = format!("share of the total stage time, {}", log.clock());
+    page.pictures([over_steps(&timed, "Bubble", &share, &figures, None), by_cause(log)]);
+}
+
+/// Draws the idle time of each worker by cause, averaged over the steps.
+fn by_cause(log: &RunLog) -> String {
+    let workers = log.plan.workers();
+    let mean = |worker: usize, cause: usize| {
+        let of_steps = log.warm_steps().filter_map(|step| Some((step.workers.get(worker)?, step.step_seconds)));
+        let shares: Vec<_> = of_steps.map(|(account, took)| account.causes()[cause].1 / took).collect();
+        shares.iter().sum::<f64>() / shares.len().max(1) as f64
+    };
+    let names = Account::default().causes().map(|(name, _)| name);
+    let parts = names.iter().enumerate();
+    let parts = parts.map(|(cause, name)| (*name, (0..workers).map(|worker| mean(worker, cause)).collect())).collect();
+    let categories = (0..workers).map(|worker| worker.to_string()).collect();
+    StackedBars {
+        title: "Idle time by cause",
+        x: "worker",
+        y: &format!("share of the step, mean of the steps, {}", log.clock()),
+        categories,
+        parts,
+    }
+    .svg()
+}
+
+fn memory(page: &mut Page, log: &RunLog) {
+    page.section(
+        "Stages and memory",
+        "Parameters, the most live micro-batches, and memory where it was counted (medians of the steps).",
+    );
+    if log.steps.iter().any(|step| !step.memory.is_empty()) {
+        page.pictures([peaks(log)].into_iter().chain(memory_over_step(log)));
+    }
+    let live = log.plan.peak_live();
+    let typical = |figure: &dyn Fn(&Step) -> Option<f64>| {
+        median(log.warm_steps().filter_map(figure)).map_or_else(String::new, number)
+    };
+    let row = |stage: usize| {
+        let own = || log.run.layers.iter().filter(|layer| layer.stage == stage);
+        let worker = log.worker_of(stage).expect("every stage of a plan has a worker");
+        vec![
+            stage.to_string(),
+            own().map(|layer| layer.name.as_str()).collect::<Vec<_>>().join(", "),
+            own().map(|layer| layer.parameters).sum::<u64>().to_string(),
+            worker.to_string(),
+            live[worker].to_string(),
+            typical(&|step| Some(step.stages.get(stage)?.activation_bytes? / 1e6)),
+            typical(&|step| Some(megabytes(step.memory.get(worker)?.resident))),
+            typical(&|step| Some(megabytes(step.memory.get(worker)?.peak))),
+            log.run.memory.get(worker).map_or_else(String::new, |estimate| number(megabytes(estimate.peak))),
+        ]
+    };
+    let columns = [
+        "stage",
+        "layers",
+        "parameters",
+        "worker",
+        "live micro-batches of the worker",
+        "MB a live micro-batch",
+        "MB between steps",
+        "MB at the peak",
+        "estimated MB at the peak",
+    ];
+    page.table(&columns, (0..log.plan.stages()).map(row));
+}
+
+/// Makes a line for each worker.
+fn line_per_worker(log: &RunLog, points: impl Fn(usize) -> Vec<(f64, f64)>) -> Vec<Series> {
+    let series = |worker| {
+        let name = format!("worker {worker}");
+        Series { name, points: points(worker), line: Line::Solid, colour: worker }
+    };
+    (0..log.plan.workers()).map(series).collect()
+}
+
+fn peaks(log: &RunLog) -> String {
+    let steps: Vec<_> = log.steps.iter().collect();
+    let point = |worker: usize, step: &Step| Some((step.step as f64, megabytes(step.memory.get(worker)?.peak)));
+    let series = line_per_worker(log, |worker| thinned(&steps).filter_map(|step| point(worker, step)).collect());
+    LineChart { title: "Peak memory", x: "step", y: "MB of a worker", scale: Scale::Linear, series }.svg()
+}
+
+/// Draws the memory of each worker during the step of the timeline; `None` if no step has events.
+fn memory_over_step(log: &RunLog) -> Option<String> {
+    let step = log.steps.iter().find(|step| !step.timeline.is_empty())?;
+    let point = |event: &Event| Some((1e3 * event.end, megabytes(event.held?)));
+    let series =
+        line_per_worker(log, |worker| step.timeline.get(worker).into_iter().flatten().filter_map(point).collect());
+    let title = format!("Memory in use during step {}", step.step);
+    Some(LineChart { title: &title, x: "ms", y: "MB of a worker", scale: Scale::Linear, series }.svg())
+}
+
+fn megabytes(bytes: u64) -> f64 {
+    bytes as f64 / 1e6
+}
+
+fn health(page: &mut Page, log: &RunLog) {
+    let examined: Vec<_> = log.steps.iter().filter(|step| !step.health.is_empty()).collect();
+    let Some(last) = examined.last() else { return };
+    let about =
+        format!("The table and the histogram are of step {}; {} steps were examined.", last.step, examined.len());
+    page.section("Health of the parameters", &about);
+    let mean = |step: &Step, figure: fn(&Health) -> Option<f64>| {
+        let figures: Vec<_> = step.health.iter().filter_map(figure).collect();
+        figures.iter().sum::<f64>() / figures.len() as f64
+    };
+    let over = |title, figure: fn(&Health) -> Option<f64>| {
+        let points = examined.iter().map(|step| (step.step as f64, mean(step, figure))).collect();
+        let series = vec![Series { name: "mean of the parameters".to_owned(), points, line: Line::Solid, colour: 0 }];
+        LineChart { title, x: "step", y: "", scale: Scale::Linear, series }.svg()
+    };
+    page.pictures([
+        over("Update as a share of the parameter's norm", |health| Some(health.update_ratio)),
+        over("Second moment", |health| health.second_moment),
+        histogram(last),
+    ]);
+    let row = |health: &Health| {
+        vec![
+            format!("{}: {}", health.stage, health.parameter),
+            number(health.gradient_norm),
+            number(health.parameter_norm),
+            number(health.update_ratio),
+            health.second_moment.map_or_else(String::new, number),
+            format!("{:.1}%", 100.0 * health.zeros),
+        ]
+    };
+    let columns = ["stage: parameter", "gradient norm", "norm", "update / norm", "second moment", "zeros"];
+    page.table(&columns, last.health.iter().map(row));
+}
+
+/// Draws a histogram of all gradient elements of a step by size.
+fn histogram(step: &Step) -> String {
+    let mut bins: Vec<(f64, u64)> = Vec::new();
+    for (from, count) in step.health.iter().flat_map(|health| &health.histogram) {
+        match bins.iter_mut().find(|bin| bin.0 == *from) {
+            Some(bin) => bin.1 += count,
+            None => bins.push((*from, *count)),
+        }
+    }
+    bins.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let label = |from: f64| if from > 0.0 { format!("{}", from.log2().round()) } else { "less".to_owned() };
+    let categories = bins.iter().map(|bin| label(bin.0)).collect();
+    let parts = vec![("elements", bins.iter().map(|bin| bin.1 as f64).collect())];
+    StackedBars { title: "Sizes of gradient elements", x: "power of two", y: "elements", categories, parts }.svg()
+}

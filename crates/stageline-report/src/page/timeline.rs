@@ -1,0 +1,92 @@
+//! Draws the timeline of a step: the computes of every stage over time, and the transfers between stages.
+
+use std::collections::HashMap;
+use std::fmt::Write;
+
+use stageline_schedule::{Compute, Instruction};
+
+use super::chart::number;
+use super::escape::escaped;
+use crate::log::record::Event;
+
+/// Draws a step of so many seconds as SVG, with a row for every stage. `rows` are the events of each worker.
+pub(crate) fn timeline(rows: &[Vec<Event>], seconds: f64) -> String {
+    const WIDTH: f64 = 1200.0;
+    const ROW: f64 = 34.0;
+    const LEFT: f64 = 70.0;
+    let stages = rows.iter().flatten().map(|event| event.stage + 1).max().unwrap_or(0);
+    let at = |time: f64| LEFT + time / seconds * (WIDTH - LEFT);
+    let height = ROW * stages as f64 + 30.0;
+    let mut svg = format!("<svg class='chart' viewBox='0 0 {WIDTH} {height}' role='img' aria-label='timeline'>");
+    for stage in 0..stages {
+        let y = ROW * stage as f64 + 20.0;
+        let _ = write!(svg, "<text class='tick' x='0' y='{y}'>stage {stage}</text>");
+    }
+    for event in rows.iter().flatten() {
+        let Some((colour, label)) = style(&event.activity) else { continue };
+        let (x, width, y) = (at(event.start), at(event.end) - at(event.start), ROW * event.stage as f64 + 4.0);
+        let _ = write!(
+            svg,
+            "<rect class='act c{colour}' x='{x:.2}' y='{y}' width='{width:.2}' height='{}'><title>{}: {} to {} ms</title></rect>",
+            ROW - 8.0,
+            escaped(&event.activity),
+            number(1e3 * event.start),
+            number(1e3 * event.end)
+        );
+        if width > 7.0 * label.len() as f64 + 4.0 {
+            let (middle, baseline) = (x + width / 2.0, y + ROW / 2.0);
+            let _ =
+                write!(svg, "<text class='label' x='{middle:.1}' y='{baseline}' text-anchor='middle'>{label}</text>");
+        }
+    }
+    for ((from, sender), (to, receiver)) in transfers(rows) {
+        let middle = |stage: usize| ROW * stage as f64 + ROW / 2.0;
+        let (x1, y1, x2, y2) = (at(from), middle(sender), at(to), middle(receiver));
+        let _ = write!(svg, "<line class='arrow' x1='{x1:.1}' y1='{y1}' x2='{x2:.1}' y2='{y2}'/>");
+    }
+    for tick in 0..=5 {
+        let time = seconds * f64::from(tick) / 5.0;
+        let anchor = if tick == 5 { "end" } else { "middle" };
+        let (x, y) = (at(time), height - 6.0);
+        let _ = write!(
+            svg,
+            "<text class='tick' x='{x:.1}' y='{y}' text-anchor='{anchor}'>{} ms</text>",
+            number(1e3 * time)
+        );
+    }
+    svg + "</svg>"
+}
+
+/// A time in seconds, and a stage.
+type Point = (f64, usize);
+
+/// Returns the start of each transfer's send, and the end of its receive.
+fn transfers(rows: &[Vec<Event>]) -> Vec<(Point, Point)> {
+    let events = || rows.iter().flatten().filter_map(|event| Some((event, event.activity.parse().ok()?)));
+    let sent = events().filter_map(|(event, instruction)| match instruction {
+        Instruction::Send(transfer) => Some((transfer, (event.start, event.stage))),
+        _ => None,
+    });
+    let sent: HashMap<_, _> = sent.collect();
+    let received = events().filter_map(|(event, instruction)| match instruction {
+        Instruction::Receive(transfer) => Some((*sent.get(&transfer)?, (event.end, event.stage))),
+        _ => None,
+    });
+    received.collect()
+}
+
+/// Returns the colour and the label of a compute or a part of the flush; `None` for other activities.
+fn style(activity: &str) -> Option<(usize, String)> {
+    match activity.parse() {
+        Ok(Instruction::Compute(action)) => {
+            let colour = match action.compute {
+                Compute::Forward => 0,
+                Compute::Backward | Compute::InputGradient => 1,
+                Compute::WeightGradient => 3,
+            };
+            Some((colour, format!("{}{}", action.compute.letter(), action.micro_batch)))
+        }
+        Ok(_) => None,
+        Err(_) => ["finish", "optimizer"].contains(&activity).then(|| (2, String::new())),
+    }
+}

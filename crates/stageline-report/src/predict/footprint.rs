@@ -1,0 +1,99 @@
+//! Predicts the peak memory of each worker under another plan, from the memory of a run.
+//!
+//! The model:
+//!
+//! - Parameters and optimizer states (the resident memory) and gradients (4 bytes a parameter) belong to layers. A layer has a share of
+//!   its worker's resident memory by its parameters.
+//! - Activations are kept once for each live micro-batch. A layer has a share of its stage's activations by its weight.
+//! - During the flush the resident memory is in use twice: the new values and the old ones.
+//! - The rest of a worker's peak (buffers of kernel threads, workspaces of kernels, gradients in flight) stays as the run had it.
+
+use std::ops::Range;
+
+use stageline_schedule::{Plan, StageMemory};
+
+use crate::log::record::{Layer, WorkerMemory};
+use crate::log::{RunLog, median};
+
+/// The memory of a run by layer, in bytes.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Footprint {
+    layers: Vec<LayerBytes>,
+    /// The part of each worker's peak that belongs to no layer.
+    rest: Vec<f64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct LayerBytes {
+    resident: f64,
+    gradients: f64,
+    /// The bytes of one live micro-batch.
+    activation: f64,
+}
+
+impl Footprint {
+    /// Reads the memory of a run off its log; `None` if the run did not count it.
+    pub(super) fn of(log: &RunLog, cut: &[Range<usize>]) -> Option<Self> {
+        let (plan, layers) = (&log.plan, &log.run.layers);
+        let worker_of = workers(plan);
+        let typical = |worker: usize, figure: fn(&WorkerMemory) -> u64| {
+            median(log.warm_steps().filter_map(|step| Some(figure(step.memory.get(worker)?) as f64)))
+        };
+        let activation =
+            |stage: usize| median(log.warm_steps().filter_map(|step| step.stages.get(stage)?.activation_bytes));
+        let bytes = |layer: &Layer| {
+            let worker = worker_of[layer.stage];
+            let on_worker = layers.iter().filter(|other| worker_of[other.stage] == worker);
+            let on_stage = layers.iter().filter(|other| other.stage == layer.stage);
+            let parameters = share(layer, on_worker, |layer| layer.parameters as f64);
+            // The buffers of kernel threads belong to the worker, not to its layers.
+            let other = log.run.memory.get(worker).map_or(0.0, |estimate| estimate.other as f64);
+            let activations = share(layer, on_stage, |layer| layer.weight);
+            Some(LayerBytes {
+                resident: parameters * (typical(worker, |memory| memory.resident)? - other).max(0.0),
+                gradients: 4.0 * layer.parameters as f64,
+                activation: activations * activation(layer.stage)?,
+            })
+        };
+        let layers = layers.iter().map(bytes).collect::<Option<Vec<_>>>()?;
+        let mut footprint = Self { layers, rest: Vec::new() };
+        let of_layers = footprint.peaks(cut, plan).into_iter().enumerate();
+        footprint.rest = of_layers
+            .map(|(worker, of_layers)| Some((typical(worker, |memory| memory.peak)? - of_layers).max(0.0)))
+            .collect::<Option<_>>()?;
+        Some(footprint)
+    }
+
+    /// Returns the peak of each worker in bytes, under a plan and a partition of the layers.
+    pub(super) fn peaks(&self, cut: &[Range<usize>], plan: &Plan) -> Vec<f64> {
+        let sum = |range: &Range<usize>, of: fn(&LayerBytes) -> f64| self.layers[range.clone()].iter().map(of).sum();
+        let activations: Vec<_> =
+            cut.iter().map(|range| StageMemory::whole(sum(range, |layer| layer.activation))).collect();
+        let mut peaks = plan.peak_memory(&activations);
+        let mut flush = vec![0.0; peaks.len()];
+        for (stage, worker) in workers(plan).into_iter().enumerate() {
+            peaks[worker] += sum(&cut[stage], |layer| layer.resident + layer.gradients);
+            flush[worker] += sum(&cut[stage], |layer| 2.0 * layer.resident + layer.gradients);
+        }
+        let peaks: Vec<_> = peaks.into_iter().zip(flush).map(|(steady, flush)| f64::max(steady, flush)).collect();
+        // With another number of workers, each gets the largest rest of the run.
+        let most = self.rest.iter().copied().fold(0.0, f64::max);
+        let rest = |worker: usize| if peaks.len() == self.rest.len() { self.rest[worker] } else { most };
+        peaks.iter().enumerate().map(|(worker, peak)| peak + rest(worker)).collect()
+    }
+}
+
+/// Returns the worker of each stage.
+fn workers(plan: &Plan) -> Vec<usize> {
+    let mut worker_of = vec![0; plan.stages()];
+    for (worker, row) in plan.rows().iter().enumerate() {
+        row.iter().for_each(|action| worker_of[action.stage] = worker);
+    }
+    worker_of
+}
+
+/// Returns a layer's share of a figure summed over a group of layers that includes it; equal shares if the sum is 0.
+fn share<'a>(layer: &Layer, group: impl Iterator<Item = &'a Layer> + Clone, figure: fn(&Layer) -> f64) -> f64 {
+    let all: f64 = group.clone().map(figure).sum();
+    if all > 0.0 { figure(layer) / all } else { 1.0 / group.count().max(1) as f64 }
+}

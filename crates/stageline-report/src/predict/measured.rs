@@ -1,0 +1,206 @@
+//! The costs of a run by layer, read off its log: the input of all predictions.
+//!
+//! A layer has a share of its stage's forward and backward by its weight, and of its flush by its parameters. Time of the log that is
+//! not of a stage becomes an overhead of each step and of each action.
+
+use std::ops::Range;
+
+use stageline_schedule::balance;
+
+use super::error::PredictError;
+use super::footprint::Footprint;
+use super::network::{Hosts, Network, checked};
+use crate::log::record::{Layer, Link, StageCosts, Step};
+use crate::log::{RunLog, median};
+
+/// The costs of a run by layer, from which [`predict`](Self::predict) makes those of another plan.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Measured {
+    pub(super) layers: Vec<LayerCost>,
+    pub(super) footprint: Option<Footprint>,
+    /// The partition of the run: the layers of each stage.
+    pub(super) cut: Vec<Range<usize>>,
+    /// The tokens of one micro-batch of every replica.
+    pub(super) tokens: f64,
+    /// The seconds of a step outside all actions.
+    pub(super) step_overhead: f64,
+    /// The seconds that the runtime adds to an action.
+    pub(super) action_overhead: f64,
+    /// The seconds that a send occupies its worker.
+    pub(super) send_seconds: f64,
+    /// The micro-batches that a channel holds; `None` if all of a step.
+    pub(super) capacity: Option<usize>,
+    /// The bytes of a micro-batch at each boundary between stages of the run; `None` if the log does not give them.
+    pub(super) boundary_bytes: Option<Vec<f64>>,
+    /// The links between workers in predictions.
+    pub(super) network: Network,
+}
+
+/// The seconds of one layer: for a micro-batch, and for its part of the flush.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct LayerCost {
+    pub(super) forward: f64,
+    pub(super) backward: f64,
+    pub(super) flush: f64,
+}
+
+impl Measured {
+    /// Reads the costs of a run off its log: medians over the [warm steps](RunLog::warm_steps).
+    ///
+    /// # Errors
+    /// [`PredictError`] if the log has no step, does not give every stage its layers, or has invalid links.
+    pub fn of(log: &RunLog) -> Result<Self, PredictError> {
+        let (stages, micro_batches) = (log.plan.stages(), log.plan.micro_batches());
+        let costs = (0..stages).map(|stage| stage_costs(log, stage)).collect::<Option<Vec<_>>>();
+        let costs = costs.ok_or(PredictError::NoSteps)?;
+        let unknown = || PredictError::Layers { stages };
+        let layers = log.run.layers.iter().map(|layer| layer_cost(layer, &log.run.layers, &costs));
+        let layers = layers.collect::<Option<Vec<_>>>().ok_or_else(unknown)?;
+        let cut = cut_of(&log.run.layers, stages).ok_or_else(unknown)?;
+        let other = median(log.warm_steps().map(|step| {
+            let other: f64 = step.workers.iter().map(|worker| worker.other).sum();
+            other / step.workers.len().max(1) as f64
+        }));
+        let other = other.unwrap_or(0.0).max(0.0);
+        let step_overhead = outside_actions(log).min(other);
+        let actions = (2 * micro_batches * stages / log.plan.workers().max(1)).max(1) as f64;
+        Ok(Self {
+            layers,
+            footprint: Footprint::of(log, &cut),
+            cut,
+            tokens: log.run.tokens_per_micro_batch * log.run.replicas as f64,
+            step_overhead,
+            action_overhead: (other - step_overhead) / actions,
+            send_seconds: send_seconds(log, &costs),
+            capacity: Some(log.run.channel_capacity).filter(|capacity| *capacity < micro_batches),
+            boundary_bytes: costs[..stages - 1].iter().map(|cost| cost.output_bytes).collect(),
+            network: Network::of(log)?,
+        })
+    }
+
+    /// Returns the same costs for workers that are all connected by this link.
+    ///
+    /// # Errors
+    /// [`PredictError::Link`] if the link is invalid.
+    pub fn over(self, link: Link) -> Result<Self, PredictError> {
+        Ok(Self { network: Network::Uniform(checked(link)?), ..self })
+    }
+
+    /// Returns the same costs for workers on these hosts. Workers on different hosts are connected by this link.
+    ///
+    /// # Errors
+    /// [`PredictError::Link`] if the link is invalid.
+    pub fn between(self, hosts: Hosts, link: Link) -> Result<Self, PredictError> {
+        Ok(Self { network: Network::Hosts(hosts, checked(link)?), ..self })
+    }
+
+    /// Returns the same costs for workers that share the memory of one host.
+    pub fn without_links(self) -> Self {
+        Self { network: Network::Memory, ..self }
+    }
+
+    /// Returns the link on which the largest boundary tensor of the run takes the longest; `None` if there is no link.
+    pub fn slowest_link(&self) -> Option<Link> {
+        self.network.slowest(self.boundary_bytes.iter().flatten().copied().fold(0.0, f64::max))
+    }
+
+    /// Returns the partition of the run: the layers of each stage, by index.
+    pub fn cut(&self) -> &[Range<usize>] {
+        &self.cut
+    }
+
+    /// Returns the most even partition of the layers into contiguous stages.
+    ///
+    /// # Errors
+    /// [`PredictError::Balance`] if there are fewer layers than stages.
+    pub fn balanced(&self, stages: usize) -> Result<Vec<Range<usize>>, PredictError> {
+        self.balanced_within(0..self.layers.len(), stages)
+    }
+
+    /// Returns the most even partition of some of the layers.
+    pub(super) fn balanced_within(
+        &self,
+        layers: Range<usize>,
+        stages: usize,
+    ) -> Result<Vec<Range<usize>>, PredictError> {
+        let work: Vec<_> = self.layers[layers.clone()].iter().map(|layer| layer.forward + layer.backward).collect();
+        let cut = balance(&work, stages)?;
+        Ok(cut.into_iter().map(|range| layers.start + range.start..layers.start + range.end).collect())
+    }
+
+    /// Returns the seconds of a micro-batch's forward and backward on these layers.
+    pub fn computes(&self, layers: Range<usize>) -> f64 {
+        self.layers[layers].iter().map(|layer| layer.forward + layer.backward).sum()
+    }
+
+    /// Returns the bytes of a micro-batch, in each direction, at a split point before a layer. Where the run had no boundary, that is
+    /// the mean of its boundaries.
+    pub(super) fn bytes_at(&self, layer: usize) -> Result<f64, PredictError> {
+        let known = self.boundary_bytes.as_ref().filter(|bytes| !bytes.is_empty()).ok_or(PredictError::Bytes)?;
+        let stage = self.cut.iter().position(|range| range.end == layer);
+        let mean = known.iter().sum::<f64>() / known.len() as f64;
+        Ok(stage.and_then(|stage| known.get(stage)).copied().unwrap_or(mean))
+    }
+}
+
+/// Returns the layers of each stage; `None` unless each stage has layers and they are in the order of the stages.
+fn cut_of(layers: &[Layer], stages: usize) -> Option<Vec<Range<usize>>> {
+    let mut cut = Vec::with_capacity(stages);
+    for chunk in layers.chunk_by(|a, b| a.stage == b.stage) {
+        if chunk[0].stage != cut.len() {
+            return None;
+        }
+        let start = cut.last().map_or(0, |last: &Range<usize>| last.end);
+        cut.push(start..start + chunk.len());
+    }
+    (cut.len() == stages).then_some(cut)
+}
+
+/// Returns the seconds before the first compute and after the last event, in the first step with events; 0 if no step has them.
+fn outside_actions(log: &RunLog) -> f64 {
+    let drawn = |step: &&Step| !step.timeline.is_empty() && step.synchronised == log.synchronised();
+    let Some(step) = log.steps.iter().find(drawn) else { return 0.0 };
+    let events = || step.timeline.iter().flatten();
+    let computes = events().filter(|event| event.activity.ends_with(|last: char| last.is_ascii_digit()));
+    let first = computes.map(|event| event.start).fold(f64::INFINITY, f64::min);
+    let last = events().map(|event| event.end).fold(0.0, f64::max);
+    if first.is_finite() { first + (step.step_seconds - last).max(0.0) } else { 0.0 }
+}
+
+/// Returns the median costs of a stage.
+fn stage_costs(log: &RunLog, stage: usize) -> Option<StageCosts> {
+    let typical =
+        |cost: fn(&StageCosts) -> f64| median(log.warm_steps().filter_map(|step| step.stages.get(stage)).map(cost));
+    Some(StageCosts {
+        forward: typical(|cost| cost.forward)?,
+        backward: typical(|cost| cost.backward)?,
+        send_activation: typical(|cost| cost.send_activation)?,
+        send_gradient: typical(|cost| cost.send_gradient)?,
+        flush: typical(|cost| cost.flush)?,
+        activation_bytes: None,
+        output_bytes: median(log.warm_steps().filter_map(|step| step.stages.get(stage)?.output_bytes)),
+    })
+}
+
+/// Returns the median seconds that a send occupies its worker, without the transfer time of its link.
+fn send_seconds(log: &RunLog, costs: &[StageCosts]) -> f64 {
+    let transfer_seconds = |boundary: usize| {
+        let link = log.run.links.get(boundary).copied().flatten()?;
+        Some(link.takes(costs[boundary].output_bytes?))
+    };
+    let sends = costs.windows(2).enumerate().flat_map(|(boundary, pair)| {
+        let transfer = transfer_seconds(boundary).unwrap_or(0.0);
+        [pair[0].send_activation - transfer, pair[1].send_gradient - transfer]
+    });
+    median(sends.filter(|send| *send > 0.0)).unwrap_or(0.0)
+}
+
+/// Returns a layer's share of the costs of its stage.
+fn layer_cost(layer: &Layer, layers: &[Layer], stages: &[StageCosts]) -> Option<LayerCost> {
+    let stage = stages.get(layer.stage)?;
+    let siblings = || layers.iter().filter(|sibling| sibling.stage == layer.stage);
+    let work = layer.weight / siblings().map(|sibling| sibling.weight).sum::<f64>().max(f64::MIN_POSITIVE);
+    let parameters: u64 = siblings().map(|sibling| sibling.parameters).sum();
+    let trained = if parameters > 0 { layer.parameters as f64 / parameters as f64 } else { work };
+    Some(LayerCost { forward: work * stage.forward, backward: work * stage.backward, flush: trained * stage.flush })
+}

@@ -1,0 +1,119 @@
+//! The links between the workers of a prediction.
+
+use std::collections::BTreeMap;
+
+use super::error::PredictError;
+use crate::log::RunLog;
+use crate::log::record::Link;
+
+/// The number of workers of each host. Workers are numbered host by host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hosts(Vec<usize>);
+
+impl Hosts {
+    /// Makes hosts of so many workers each.
+    ///
+    /// # Errors
+    /// [`PredictError::Hosts`] if there are fewer than two hosts, or a host has no worker.
+    pub fn new(workers: Vec<usize>) -> Result<Self, PredictError> {
+        if workers.len() < 2 || workers.contains(&0) { Err(PredictError::Hosts(workers)) } else { Ok(Self(workers)) }
+    }
+
+    /// Returns the number of workers of each host.
+    pub fn each(&self) -> &[usize] {
+        &self.0
+    }
+
+    /// Returns P, the number of workers of all hosts.
+    pub fn workers(&self) -> usize {
+        self.0.iter().sum()
+    }
+
+    /// Returns the host of a worker.
+    pub(super) fn of(&self, worker: usize) -> usize {
+        let ends = self.0.iter().scan(0, |end, workers| {
+            *end += workers;
+            Some(*end)
+        });
+        ends.take_while(|end| *end <= worker).count()
+    }
+}
+
+/// The links between workers.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Network {
+    /// The workers share the memory of one host.
+    Memory,
+    /// The link connects any two workers.
+    Uniform(Link),
+    /// The link connects workers on different hosts; workers of one host share its memory.
+    Hosts(Hosts, Link),
+    /// The links that the run measured, by pairs of workers with the smaller one first; `None` if two share a host's memory.
+    Measured(BTreeMap<(usize, usize), Option<Link>>),
+}
+
+impl Network {
+    /// Returns the network of a run.
+    pub(super) fn of(log: &RunLog) -> Result<Self, PredictError> {
+        let (links, boundaries) = (&log.run.links, log.plan.stages() - 1);
+        links.iter().flatten().try_for_each(|link| checked(*link).map(drop))?;
+        if links.iter().all(Option::is_none) {
+            return Ok(Self::Memory);
+        }
+        if links.len() != boundaries {
+            return Err(PredictError::Links { links: links.len(), boundaries });
+        }
+        let placement = log.plan.placement();
+        let workers = |stage: usize| pair(placement.worker(stage), placement.worker(stage + 1));
+        Ok(Self::Measured(links.iter().enumerate().map(|(stage, link)| (workers(stage), *link)).collect()))
+    }
+
+    /// Returns the link between two workers; `None` if they share a host's memory.
+    pub(super) fn between(&self, from: usize, to: usize) -> Result<Option<Link>, PredictError> {
+        match self {
+            _ if from == to => Ok(None),
+            Self::Memory => Ok(None),
+            Self::Uniform(link) => Ok(Some(*link)),
+            Self::Hosts(hosts, link) => Ok((hosts.of(from) != hosts.of(to)).then_some(*link)),
+            Self::Measured(links) => links.get(&pair(from, to)).copied().ok_or(PredictError::Unlinked { from, to }),
+        }
+    }
+
+    /// Returns the link that takes the longest to transfer the bytes; `None` if there is no link.
+    pub(super) fn slowest(&self, bytes: f64) -> Option<Link> {
+        match self {
+            Self::Memory => None,
+            Self::Uniform(link) | Self::Hosts(_, link) => Some(*link),
+            Self::Measured(links) => {
+                let links = links.values().flatten().copied();
+                links.max_by(|a, b| a.takes(bytes).total_cmp(&b.takes(bytes)))
+            }
+        }
+    }
+}
+
+fn pair(a: usize, b: usize) -> (usize, usize) {
+    (a.min(b), a.max(b))
+}
+
+/// Returns the link, if its latency and bandwidth are valid.
+pub(super) fn checked(link: Link) -> Result<Link, PredictError> {
+    let Link { latency, bandwidth } = link;
+    let sound = latency.is_finite() && latency >= 0.0 && bandwidth.is_finite() && bandwidth >= 1.0;
+    if sound { Ok(link) } else { Err(PredictError::Link(link)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_are_numbered_host_by_host() {
+        let hosts = Hosts::new(vec![1, 3, 2]).unwrap();
+        assert_eq!((0..6).map(|worker| hosts.of(worker)).collect::<Vec<_>>(), [0, 1, 1, 1, 2, 2]);
+        for none in [vec![], vec![4], vec![2, 0, 2]] {
+            let error = Hosts::new(none.clone()).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("hosts of {none:?} workers: give")), "{error}");
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Logs of synthetic runs, whose costs are given by the test.
+
+use std::collections::BTreeMap;
+
+use stageline_report::RunLog;
+use stageline_report::record::{Account, Layer, Line, Run, StageCosts, Step, WorkerMemory};
+use stageline_schedule::{OneFOneB, Schedule};
+
+fn costs_of(forward: f64) -> StageCosts {
+    let activation_bytes = Some(1000.0 * forward);
+    StageCosts { forward, backward: 2.0 * forward, flush: 0.5 * forward, activation_bytes, ..StageCosts::default() }
+}
+
+/// Makes the log of a run under 1F1B. A layer takes the given seconds for a forward, twice that for a backward, and half of it for the
+/// flush; `other` is the overhead of a step. The boundaries between stages carry 1 MB, 2 MB and so on.
+pub fn log(layers: &[f64], stages: usize, micro_batches: usize, other: f64) -> RunLog {
+    let plan = OneFOneB.plan(stages, micro_batches).unwrap();
+    let of_stage = |layer: usize| layer * stages / layers.len();
+    let stage_costs = |stage: usize| {
+        let own = layers.iter().enumerate().filter(|(layer, _)| of_stage(*layer) == stage).map(|(_, cost)| cost);
+        let forward: f64 = own.sum();
+        StageCosts { output_bytes: (stage + 1 < stages).then_some(1e6 * (stage + 1) as f64), ..costs_of(forward) }
+    };
+    let memory = |stage: usize| {
+        let own = (0..layers.len()).filter(|&layer| of_stage(layer) == stage).count() as u64;
+        let activations = plan.peak_live()[stage] as f64 * stage_costs(stage).activation_bytes.unwrap();
+        WorkerMemory { resident: 12 * own, peak: 12 * own + 4 * own + activations as u64 + 500 }
+    };
+    let layer = |(layer, cost): (usize, &f64)| {
+        let (name, stage) = (format!("layer {layer}"), of_stage(layer));
+        Layer { name, stage, weight: *cost, parameters: 1 }
+    };
+    let run = Run {
+        stageline: "0".to_owned(),
+        schedule: "1f1b".to_owned(),
+        plan: plan.to_csv(),
+        replicas: 1,
+        channel_capacity: micro_batches,
+        links: Vec::new(),
+        memory: Vec::new(),
+        layers: layers.iter().enumerate().map(layer).collect(),
+        tokens_per_micro_batch: 100.0,
+        machine: BTreeMap::new(),
+        configuration: BTreeMap::from([("data".to_owned(), "made up".into())]),
+    };
+    let step = |step| Step {
+        step,
+        loss: Some(1.0),
+        weight: 1.0,
+        tokens_per_s: 1.0,
+        model_flop_utilisation: None,
+        step_seconds: 1.0,
+        synchronised: false,
+        bubble: 0.25,
+        bubble_ideal: 0.2,
+        bubble_simulated: 0.2,
+        learning_rate: Some(0.1),
+        gradient_norm: Some(1.0),
+        clipped: Some(false),
+        loss_scale: 1.0,
+        workers: vec![Account { imbalance: 0.1, other, ..Account::default() }; stages],
+        stages: (0..stages).map(stage_costs).collect(),
+        memory: (0..stages).map(memory).collect(),
+        health: Vec::new(),
+        timeline: Vec::new(),
+    };
+    let lines = (0..5).map(|number| Line::Step(Box::new(step(number))));
+    let text: String = [Line::Run(Box::new(run))]
+        .into_iter()
+        .chain(lines)
+        .map(|line| serde_json::to_string(&line).unwrap() + "\n")
+        .collect();
+    RunLog::read(text.as_bytes()).unwrap()
+}

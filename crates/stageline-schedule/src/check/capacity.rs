@@ -1,0 +1,45 @@
+//! Channel capacities: whether a plan completes at one, and the least at which it does.
+
+use super::deadlock::Deadlock;
+use super::replay::{Observer, replay};
+use crate::costs::Costs;
+use crate::plan::Plan;
+
+/// Runs a plan at a capacity. The costs are arbitrary, because completion does not depend on them.
+pub(crate) fn run(plan: &Plan, capacity: usize, observer: &mut impl Observer) -> Result<(), Deadlock> {
+    replay(plan, capacity, &Costs::uniform(plan.stages(), 1.0, 2.0), observer)
+}
+
+/// Whether a plan completes at a capacity.
+pub(crate) fn completes(plan: &Plan, capacity: usize) -> bool {
+    run(plan, capacity, &mut ()).is_ok()
+}
+
+/// Returns the least safe capacity above an unsafe one, by bisection; `None` if `micro_batches` is unsafe too.
+///
+/// Bisection is valid because more room never causes a deadlock, and room for all micro-batches is never used up.
+pub(crate) fn least_safe(unsafe_capacity: usize, micro_batches: usize, safe: impl Fn(usize) -> bool) -> Option<usize> {
+    let (mut below, mut above) = (unsafe_capacity, micro_batches);
+    if below >= above || !safe(above) {
+        return None;
+    }
+    while below + 1 < above {
+        let middle = below + (above - below) / 2;
+        if safe(middle) { above = middle } else { below = middle }
+    }
+    Some(above)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_safe_capacity_is_found() {
+        for least in 1..=20 {
+            assert_eq!(least_safe(0, 20, |capacity| capacity >= least), Some(least));
+        }
+        assert_eq!(least_safe(0, 20, |_| false), None);
+        assert_eq!(least_safe(usize::MAX, 20, |_| true), None);
+    }
+}

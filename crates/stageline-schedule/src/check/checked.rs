@@ -1,0 +1,150 @@
+//! The checked plan, and the plans and orders that follow from it.
+
+use super::capacity::{completes, least_safe, run};
+use super::error::CheckError;
+use super::excerpt::Excerpt;
+use super::replay::Observer;
+use crate::plan::{Action, Instruction, Placement, Plan, Transfer, live_after, lower};
+
+/// A plan that is proved to complete at a channel capacity.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checked {
+    plan: Plan,
+    capacity: usize,
+}
+
+impl Checked {
+    /// Wraps a plan; the caller has proved that it completes at this capacity.
+    pub(super) fn new(plan: Plan, capacity: usize) -> Self {
+        Self { plan, capacity }
+    }
+
+    /// Returns the plan.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Returns the worker of every stage.
+    pub fn placement(&self) -> Placement {
+        self.plan.placement()
+    }
+
+    /// Returns a worker's instructions in order, transfers included.
+    ///
+    /// # Panics
+    /// Panics if the plan has no such worker.
+    pub fn instructions(&self, worker: usize) -> impl Iterator<Item = Instruction> + '_ {
+        lower(&self.plan, worker)
+    }
+
+    /// Returns the channel capacity at which the plan is proved to complete, in micro-batches; 0 is a rendezvous.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Returns the least channel capacity at which the plan completes, in micro-batches.
+    pub fn least_capacity(&self) -> usize {
+        let safe = |capacity| completes(&self.plan, capacity);
+        if safe(0) { 0 } else { least_safe(0, self.capacity, safe).unwrap_or(self.capacity) }
+    }
+
+    /// Writes computes and transfers between workers, one row per worker, in PyTorch's lowered format
+    /// (`compute_comms`).
+    ///
+    /// A row waits for the send of an activation once its gradient is back, and for the send of a gradient at the end
+    /// of the step.
+    pub fn to_lowered_csv(&self) -> String {
+        self.plan.to_lowered_csv()
+    }
+
+    /// Returns one global order of all transfers: a linear extension of every worker's list, by simulated time.
+    ///
+    /// Workers that take turns in this order never wait for a later transfer in it.
+    pub fn transfers(&self) -> Vec<Transfer> {
+        let mut order = Order(Vec::new());
+        run(&self.plan, self.capacity, &mut order).expect("a checked plan completes");
+        // The sort is stable and causes are reported before their effects, so causes stay first at equal times.
+        order.0.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+        order.0.into_iter().map(|(_, transfer)| transfer).collect()
+    }
+
+    /// Returns this plan if no worker ever has more than `limit` live micro-batches, summed over its stages.
+    ///
+    /// # Errors
+    /// Returns [`CheckError::TooManyLive`] otherwise.
+    pub fn at_most_live(self, limit: usize) -> Result<Self, CheckError> {
+        let peaks = self.plan.peak_live();
+        let Some(worker) = peaks.iter().position(|peak| *peak > limit) else { return Ok(self) };
+        let row = &self.plan.rows()[worker];
+        let mut live = 0;
+        let exceeds = |action: &Action| {
+            live = live_after(live, action.compute);
+            live > limit
+        };
+        let at = row.iter().position(exceeds).expect("the peak exceeds the limit somewhere");
+        let needed = peaks.into_iter().max().unwrap_or(0);
+        Err(CheckError::TooManyLive {
+            worker,
+            action: row[at],
+            limit,
+            needed,
+            excerpt: Excerpt::around(&self.plan, &[(worker, at)]),
+        })
+    }
+
+    /// Returns a plan for evaluation: the forwards of the first `micro_batches` micro-batches.
+    ///
+    /// It completes because this plan does: a run of this plan without its other actions is a run of the result.
+    pub fn forwards(&self, micro_batches: usize) -> Self {
+        Self { plan: self.plan.forward_only(micro_batches), capacity: self.capacity }
+    }
+
+    /// Returns a plan that measures the memory of one micro-batch: two micro-batches, one after the other, pass all
+    /// stages forward and backward on the same workers.
+    ///
+    /// It completes because no channel ever has to store more than one of the two.
+    pub fn rehearsal(&self) -> Self {
+        Self { plan: self.plan.one_by_one(2), capacity: self.capacity }
+    }
+
+    /// Returns a plan of two overlapping steps, in which each worker begins the second step when it has finished the
+    /// first. Micro-batches from M on belong to the second step.
+    ///
+    /// It completes because the first step waits for nothing in the second.
+    pub fn twice(&self) -> Self {
+        Self { plan: self.plan.twice(), capacity: self.capacity }
+    }
+}
+
+/// Collects each transfer with its time.
+struct Order(Vec<(f64, Transfer)>);
+
+impl Observer for Order {
+    fn sent(&mut self, transfer: Transfer, time: f64) {
+        self.0.push((time, transfer));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::check::check;
+    use crate::plan::Plan;
+
+    #[test]
+    fn too_many_live_micro_batches_are_rejected_at_the_first_excess() {
+        let csv = "0F0,0F1,0F2,0B0,0F3,0B1,0B2,0B3\n1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3\n";
+        let checked = check(Plan::from_csv(csv).unwrap(), 3).unwrap();
+        let message = checked.clone().at_most_live(2).unwrap_err().to_string();
+        let expected = "worker 0 would hold 3 live micro-batches at 0F2, but the limit is 2; raise the limit to 3, or use a \
+                        schedule that begins its backwards earlier\n  worker 0: 0F0 0F1 [0F2] 0B0 0F3 0B1 0B2 ...";
+        assert_eq!(message, expected);
+        assert!(checked.at_most_live(3).is_ok());
+    }
+
+    #[test]
+    fn chunks_of_one_worker_may_exchange_with_each_other() {
+        // Each of two workers has two chunks, and the output of stage 1 goes to stage 2 on worker 0 again.
+        let plan = Plan::from_csv("0F0,2F0,2B0,0B0\n1F0,3F0,3B0,1B0\n").unwrap();
+        assert_eq!(check(plan, 1).unwrap().transfers().len(), 6);
+    }
+}

@@ -1,0 +1,55 @@
+//! A deadlock: the blocked workers, with the reason why each of them waits.
+
+use std::fmt;
+
+use crate::plan::Instruction;
+
+/// The largest number of workers that a message names.
+const SHOWN: usize = 8;
+
+/// A blocked worker in a deadlock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blocked {
+    /// The worker.
+    pub worker: usize,
+    /// The number of actions of its list that the worker has finished.
+    pub action: usize,
+    /// The instruction that blocks.
+    pub at: Instruction,
+    /// The micro-batch at the head of the channel from which the worker receives, if it is not the expected one.
+    pub found: Option<usize>,
+}
+
+impl fmt::Display for Blocked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "worker {} at {} waits for ", self.worker, self.at)?;
+        match (self.at, self.found) {
+            (Instruction::Compute(_), _) => write!(f, "nothing"),
+            (Instruction::Send(transfer), _) => write!(f, "room in the channel to stage {}", transfer.to()),
+            (Instruction::Receive(transfer), None) => write!(f, "stage {} to send it", transfer.from),
+            (Instruction::Receive(transfer), Some(found)) => {
+                write!(f, "stage {} to send it, but micro-batch {found} came first", transfer.from)
+            }
+        }
+    }
+}
+
+/// A state of a plan in which no worker can advance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deadlock {
+    /// Every worker that has not finished its list.
+    pub blocked: Vec<Blocked>,
+}
+
+impl fmt::Display for Deadlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let waits: Vec<_> = self.blocked.iter().take(SHOWN).map(Blocked::to_string).collect();
+        write!(f, "{}", waits.join("; "))?;
+        match self.blocked.len().saturating_sub(SHOWN) {
+            0 => Ok(()),
+            more => write!(f, "; and {more} more workers wait"),
+        }
+    }
+}
+
+impl std::error::Error for Deadlock {}

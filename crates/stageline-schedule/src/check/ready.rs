@@ -1,0 +1,63 @@
+//! The queue of workers that a replay visits next.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use crate::costs::Transfers;
+
+/// Workers that may be able to advance.
+pub(crate) enum Ready {
+    /// A stack, for runs whose result does not depend on the order of visits.
+    Stack(Vec<usize>),
+    /// A queue by time, which returns the earliest worker first.
+    ByTime(BinaryHeap<Reverse<(Time, usize)>>),
+}
+
+impl Ready {
+    pub(crate) fn new(transfers: Transfers) -> Self {
+        match transfers {
+            Transfers::Asynchronous => Self::Stack(Vec::new()),
+            Transfers::Serialised => Self::ByTime(BinaryHeap::new()),
+        }
+    }
+
+    pub(crate) fn push(&mut self, worker: usize, now: f64) {
+        match self {
+            Self::Stack(workers) => workers.push(worker),
+            Self::ByTime(workers) => workers.push(Reverse((Time(now), worker))),
+        }
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<usize> {
+        match self {
+            Self::Stack(workers) => workers.pop(),
+            Self::ByTime(workers) => workers.pop().map(|Reverse((_, worker))| worker),
+        }
+    }
+
+    /// Whether another worker must advance before a worker whose time is `now`.
+    pub(crate) fn has_earlier_than(&self, now: f64) -> bool {
+        match self {
+            Self::Stack(_) => false,
+            Self::ByTime(workers) => workers.peek().is_some_and(|Reverse((time, _))| time.0 < now),
+        }
+    }
+}
+
+/// A point in time with a total order.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) struct Time(pub(crate) f64);
+
+impl Eq for Time {}
+
+impl Ord for Time {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+impl PartialOrd for Time {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}

@@ -1,0 +1,266 @@
+//! Replay: runs a plan on simulated workers, to its end or to a deadlock with its cause.
+//!
+//! Every worker runs its instructions in order. A receive waits for its message, a send for room in its channel. This
+//! is a network of sequential processes on bounded first-in first-out channels (Kahn, 1974), so whether it completes
+//! does not depend on costs: one run at any costs decides it for all.
+//!
+//! A worker is visited only when the message or the room that it waits for is there, so a run is linear in the number
+//! of actions. If transfers are serialised on streams, workers are visited in the order of time: first come, first
+//! served.
+
+use std::collections::VecDeque;
+
+use super::deadlock::{Blocked, Deadlock};
+use super::ready::Ready;
+use crate::costs::{Costs, Transfers};
+use crate::plan::{Action, Carried, Instruction, Placement, Plan, Transfer, around};
+
+/// The start and end of one compute.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Span {
+    /// The compute.
+    pub action: Action,
+    /// The time at which it begins, from the start of the step.
+    pub start: f64,
+    /// The time at which it ends.
+    pub end: f64,
+}
+
+/// An observer of the events of a run.
+pub(crate) trait Observer {
+    /// Reports that a worker has run a compute.
+    fn computed(&mut self, _worker: usize, _span: Span) {}
+    /// Reports that a transfer was sent at this time. Causes are reported before their effects.
+    fn sent(&mut self, _transfer: Transfer, _time: f64) {}
+}
+
+/// Observes nothing, for callers that only ask whether the run completes.
+impl Observer for () {}
+
+/// Runs a plan at a channel capacity in micro-batches (0 is a rendezvous).
+pub(crate) fn replay(
+    plan: &Plan,
+    capacity: usize,
+    costs: &Costs,
+    observer: &mut impl Observer,
+) -> Result<(), Deadlock> {
+    let channel = || Channel { room: capacity, ..Channel::default() };
+    let mut run = Run {
+        plan,
+        placement: plan.placement(),
+        capacity,
+        costs,
+        workers: vec![Worker::default(); plan.workers()],
+        channels: (0..2 * plan.stages()).map(|_| channel()).collect(),
+        streams: vec![0.0; plan.workers()],
+        links: vec![0.0; 2 * plan.stages()],
+        ready: Ready::new(costs.transfers()),
+    };
+    for worker in (0..plan.workers()).rev() {
+        run.ready.push(worker, 0.0);
+    }
+    while let Some(worker) = run.ready.pop() {
+        run.advance(worker, observer);
+    }
+    run.finish()
+}
+
+/// The channel of one direction of one boundary.
+#[derive(Default)]
+struct Channel {
+    /// The micro-batches in the channel, each with the time from which it can be received.
+    messages: VecDeque<(usize, f64)>,
+    /// The room that no message has used yet.
+    room: usize,
+    /// The times at which messages were received, for the room that they freed.
+    freed: VecDeque<f64>,
+    /// The worker that waits for room.
+    sender: Option<usize>,
+    /// The worker that waits for a message.
+    receiver: Option<usize>,
+}
+
+#[derive(Clone, Default)]
+struct Worker {
+    /// The index of the worker's next action.
+    action: usize,
+    /// The index of the next instruction among the receive, compute and send of that action.
+    phase: usize,
+    now: f64,
+}
+
+/// The result of a worker's attempt to run an instruction.
+enum Attempt {
+    /// The instruction is finished at this time.
+    Done(f64),
+    /// The instruction can run from this later time on.
+    Later(f64),
+    /// The instruction waits for another worker.
+    Blocked,
+}
+
+struct Run<'a> {
+    plan: &'a Plan,
+    placement: Placement,
+    capacity: usize,
+    costs: &'a Costs,
+    workers: Vec<Worker>,
+    channels: Vec<Channel>,
+    /// The time from which each worker's communication stream is free.
+    streams: Vec<f64>,
+    /// The time from which each direction of each link is free.
+    links: Vec<f64>,
+    ready: Ready,
+}
+
+impl Run<'_> {
+    /// Runs a worker's instructions until one blocks.
+    fn advance(&mut self, worker: usize, observer: &mut impl Observer) {
+        while let Some(&action) = self.plan.rows()[worker].get(self.workers[worker].action) {
+            let instructions = around(action, self.plan.stages());
+            while let Some(&instruction) = instructions.get(self.workers[worker].phase) {
+                let start = self.workers[worker].now;
+                if self.ready.has_earlier_than(start) {
+                    return self.ready.push(worker, start);
+                }
+                let attempt = match instruction {
+                    None => Attempt::Done(start),
+                    Some(Instruction::Compute(action)) => {
+                        let end = start + self.costs.action(action);
+                        observer.computed(worker, Span { action, start, end });
+                        Attempt::Done(end)
+                    }
+                    Some(Instruction::Send(transfer)) => self.send(worker, transfer, observer),
+                    Some(Instruction::Receive(transfer)) => self.receive(worker, transfer),
+                };
+                match attempt {
+                    Attempt::Done(end) => {
+                        self.workers[worker].now = end;
+                        self.workers[worker].phase += 1;
+                    }
+                    Attempt::Later(time) => self.workers[worker].now = time,
+                    Attempt::Blocked => return,
+                }
+            }
+            self.workers[worker].phase = 0;
+            self.workers[worker].action += 1;
+        }
+    }
+
+    fn channel(&mut self, transfer: Transfer) -> &mut Channel {
+        &mut self.channels[channel_index(transfer)]
+    }
+
+    fn wake(&mut self, worker: Option<usize>) {
+        if let Some(worker) = worker {
+            self.ready.push(worker, self.workers[worker].now);
+        }
+    }
+
+    /// Puts the message into the channel if there is room.
+    fn send(&mut self, worker: usize, transfer: Transfer, observer: &mut impl Observer) -> Attempt {
+        let Some(room) = self.room(transfer) else {
+            self.channel(transfer).sender = Some(worker);
+            return Attempt::Blocked;
+        };
+        let done = self.workers[worker].now.max(room);
+        let arrival = self.arrival(worker, transfer, done);
+        let channel = self.channel(transfer);
+        channel.messages.push_back((transfer.micro_batch, arrival));
+        let receiver = channel.receiver.take();
+        self.wake(receiver);
+        observer.sent(transfer, done);
+        Attempt::Done(done)
+    }
+
+    /// Returns the time from which a message can be received, if it is sent at `sent`.
+    fn arrival(&mut self, worker: usize, transfer: Transfer, sent: f64) -> f64 {
+        let receiver = self.placement.worker(transfer.to());
+        if receiver == worker {
+            return sent;
+        }
+        let (latency, occupies) = (self.costs.latency(transfer), self.costs.occupies(transfer));
+        match self.costs.transfers() {
+            Transfers::Asynchronous => {
+                let link = &mut self.links[channel_index(transfer)];
+                *link = sent.max(*link) + occupies;
+                *link + latency
+            }
+            Transfers::Serialised => {
+                let end = sent.max(self.streams[worker]).max(self.streams[receiver]) + occupies + latency;
+                (self.streams[worker], self.streams[receiver]) = (end, end);
+                end
+            }
+        }
+    }
+
+    /// Reserves room for a message and returns the time from which there is room; `None` if there is no room.
+    fn room(&mut self, transfer: Transfer) -> Option<f64> {
+        if self.capacity == 0 {
+            // In a rendezvous the receiver must wait at the matching receive.
+            let receiver = self.channel(transfer).receiver?;
+            let waits = self.instruction(receiver) == Some(Instruction::Receive(transfer));
+            return waits.then(|| self.workers[receiver].now);
+        }
+        let channel = self.channel(transfer);
+        if channel.room > 0 {
+            channel.room -= 1;
+            return Some(0.0);
+        }
+        channel.freed.pop_front()
+    }
+
+    /// Takes the message out of its channel if it is at the head.
+    fn receive(&mut self, worker: usize, transfer: Transfer) -> Attempt {
+        let now = self.workers[worker].now;
+        let rendezvous = self.capacity == 0;
+        let channel = self.channel(transfer);
+        match channel.messages.front() {
+            Some(&(micro_batch, _)) if micro_batch != transfer.micro_batch => Attempt::Blocked,
+            Some(&(_, arrival)) if arrival > now => Attempt::Later(arrival),
+            Some(_) => {
+                channel.messages.pop_front();
+                if !rendezvous {
+                    channel.freed.push_back(now);
+                }
+                let sender = channel.sender.take();
+                self.wake(sender);
+                Attempt::Done(now)
+            }
+            None => {
+                channel.receiver = Some(worker);
+                let sender = if rendezvous { channel.sender.take() } else { None };
+                self.wake(sender);
+                Attempt::Blocked
+            }
+        }
+    }
+
+    /// Returns the instruction at which a worker waits; `None` if it has finished.
+    fn instruction(&self, worker: usize) -> Option<Instruction> {
+        let Worker { action, phase, .. } = self.workers[worker];
+        let &action = self.plan.rows()[worker].get(action)?;
+        around(action, self.plan.stages())[phase..].iter().flatten().next().copied()
+    }
+
+    /// Returns the deadlock, if any worker has not finished.
+    fn finish(self) -> Result<(), Deadlock> {
+        let blocked = |worker| {
+            let at = self.instruction(worker)?;
+            Some(Blocked { worker, action: self.workers[worker].action, at, found: self.head(at) })
+        };
+        let blocked: Vec<_> = (0..self.workers.len()).filter_map(blocked).collect();
+        if blocked.is_empty() { Ok(()) } else { Err(Deadlock { blocked }) }
+    }
+
+    /// Returns the micro-batch at the head of the channel of a receive.
+    fn head(&self, at: Instruction) -> Option<usize> {
+        let Instruction::Receive(transfer) = at else { return None };
+        Some(self.channels[channel_index(transfer)].messages.front()?.0)
+    }
+}
+
+/// Returns the index of a transfer's channel. Each stage has two: for its activations and for its gradients.
+fn channel_index(transfer: Transfer) -> usize {
+    2 * transfer.from + usize::from(transfer.carried == Carried::Gradient)
+}

@@ -1,0 +1,50 @@
+//! The sequence of computes that a stage must run on a micro-batch: `F B` or `F I W`.
+
+use crate::plan::{Action, Compute};
+
+/// The progress of a stage with a micro-batch.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Progress {
+    Nothing,
+    Forwarded,
+    InputGradientDone,
+    Trained,
+    Wrong,
+}
+
+impl Progress {
+    /// Returns the progress after one more compute.
+    pub(crate) fn after(self, compute: Compute) -> Self {
+        match (self, compute) {
+            (Self::Nothing, Compute::Forward) => Self::Forwarded,
+            (Self::Forwarded, Compute::Backward) => Self::Trained,
+            (Self::Forwarded, Compute::InputGradient) => Self::InputGradientDone,
+            (Self::InputGradientDone, Compute::WeightGradient) => Self::Trained,
+            _ => Self::Wrong,
+        }
+    }
+}
+
+/// Describes the first fault in the computes of a stage on a micro-batch.
+pub(crate) fn fault(stage: usize, micro_batch: usize, found: &[Compute]) -> String {
+    let action = |compute| Action { stage, compute, micro_batch };
+    let mut progress = Progress::Nothing;
+    for &compute in found {
+        let next = progress.after(compute);
+        if next == Progress::Wrong {
+            return match (progress, compute) {
+                (Progress::Nothing, _) => format!("{} comes before {}", action(compute), action(Compute::Forward)),
+                (Progress::Forwarded, Compute::WeightGradient) => {
+                    format!("{} comes before {}", action(compute), action(Compute::InputGradient))
+                }
+                _ => format!("{} is one too many", action(compute)),
+            };
+        }
+        progress = next;
+    }
+    match progress {
+        Progress::Nothing => format!("{} is missing", action(Compute::Forward)),
+        Progress::Forwarded => format!("{} is missing", action(Compute::Backward)),
+        _ => format!("{} is missing", action(Compute::WeightGradient)),
+    }
+}

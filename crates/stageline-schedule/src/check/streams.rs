@@ -1,0 +1,27 @@
+//! The order of transfers on each communication stream.
+//!
+//! A stream runs its transfers one after another in the order of issue, as GPUs do over NCCL.
+
+use super::checked::Checked;
+use crate::plan::Transfer;
+
+impl Checked {
+    /// Returns the transfers of each communication stream, in the global order of [`transfers`](Self::transfers). If
+    /// every stream issues its transfers in this order, streams never wait for each other in a cycle.
+    ///
+    /// `of_stage` gives the stream of each stage's device, or `None` for a device without a stream. The result omits
+    /// transfers within one stream, and transfers from or to a device without one.
+    ///
+    /// # Panics
+    /// Panics if a stage has no entry.
+    pub fn streams(&self, of_stage: &[Option<usize>]) -> Vec<Vec<Transfer>> {
+        let mut streams = vec![Vec::new(); of_stage.iter().flatten().max().map_or(0, |last| last + 1)];
+        for transfer in self.transfers() {
+            match (of_stage[transfer.from], of_stage[transfer.to()]) {
+                (Some(from), Some(to)) if from != to => [from, to].map(|stream| streams[stream].push(transfer)),
+                _ => continue,
+            };
+        }
+        streams
+    }
+}

@@ -1,0 +1,167 @@
+//! Actions: one compute of one stage on one micro-batch.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// The kind of computation that a stage runs on a micro-batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Compute {
+    /// `F`: the forward pass.
+    Forward,
+    /// `B`: the whole backward pass, which computes input gradient and weight gradient.
+    Backward,
+    /// `I`: the input-gradient half of the backward pass.
+    InputGradient,
+    /// `W`: the weight-gradient half of the backward pass.
+    WeightGradient,
+}
+
+impl Compute {
+    /// Every kind, in the order in which a micro-batch can meet them.
+    pub const ALL: [Self; 4] = [Self::Forward, Self::Backward, Self::InputGradient, Self::WeightGradient];
+
+    /// Returns the letter of this kind in the text form.
+    pub const fn letter(self) -> char {
+        match self {
+            Self::Forward => 'F',
+            Self::Backward => 'B',
+            Self::InputGradient => 'I',
+            Self::WeightGradient => 'W',
+        }
+    }
+}
+
+/// One compute of one stage on one micro-batch. Its text form `2F0` means stage 2, forward, micro-batch 0.
+///
+/// The text form is that of PyTorch's `torch.distributed.pipelining`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Action {
+    /// The stage, counted from 0 over the whole model.
+    pub stage: usize,
+    /// The kind of computation.
+    pub compute: Compute,
+    /// The micro-batch, counted from 0.
+    pub micro_batch: usize,
+}
+
+impl Action {
+    /// Returns the forward of `micro_batch` on `stage`.
+    pub const fn forward(stage: usize, micro_batch: usize) -> Self {
+        Self { stage, compute: Compute::Forward, micro_batch }
+    }
+
+    /// Returns the whole backward of `micro_batch` on `stage`.
+    pub const fn backward(stage: usize, micro_batch: usize) -> Self {
+        Self { stage, compute: Compute::Backward, micro_batch }
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}{}", self.stage, self.compute.letter(), self.micro_batch)
+    }
+}
+
+/// The error for a text that is neither an action nor a transfer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParseActionError {
+    text: String,
+    transfer: bool,
+}
+
+impl ParseActionError {
+    /// Returns the rejected text.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    pub(crate) fn of(text: &str) -> Self {
+        Self { text: text.to_owned(), transfer: false }
+    }
+
+    pub(crate) fn of_transfer(text: &str) -> Self {
+        Self { text: text.to_owned(), transfer: true }
+    }
+}
+
+impl fmt::Display for ParseActionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.transfer {
+            return write!(
+                f,
+                "`{}` is not a transfer: stage 0 has no stage before it, and numbers are plain digits",
+                self.text
+            );
+        }
+        write!(f, "`{}` is not an action; write the stage, one of F B I W, and the micro-batch, as in `2F0`", self.text)
+    }
+}
+
+impl std::error::Error for ParseActionError {}
+
+impl FromStr for Action {
+    type Err = ParseActionError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Compute::ALL
+            .into_iter()
+            .find_map(|compute| {
+                let (stage, micro_batch) = text.split_once(compute.letter())?;
+                Some(Self { stage: number(stage)?, compute, micro_batch: number(micro_batch)? })
+            })
+            .ok_or_else(|| ParseActionError::of(text))
+    }
+}
+
+/// Parses plain digits; `usize::MAX` is rejected, so that the number plus one never overflows.
+pub(crate) fn number(digits: &str) -> Option<usize> {
+    let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
+    if plain { digits.parse().ok().filter(|number| *number < usize::MAX) } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn pytorchs_text_form_is_read() {
+        assert_eq!("2F0".parse(), Ok(Action::forward(2, 0)));
+        assert_eq!("10B31".parse(), Ok(Action::backward(10, 31)));
+        let input_gradient = Action { stage: 0, compute: Compute::InputGradient, micro_batch: 7 };
+        assert_eq!("0I7".parse(), Ok(input_gradient));
+    }
+
+    #[test]
+    fn malformed_actions_are_rejected() {
+        for text in [
+            "",
+            "F",
+            "2F",
+            "F0",
+            "2X0",
+            "2F0 ",
+            "-1F0",
+            "+1F0",
+            "2FB0",
+            "99999999999999999999F0",
+            "18446744073709551615F0",
+            "é",
+        ] {
+            assert!(text.parse::<Action>().is_err(), "{text:?} was accepted");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn text_form_round_trips(stage in 0..usize::MAX, kind in 0..4_usize, micro_batch in 0..usize::MAX) {
+            let action = Action { stage, compute: Compute::ALL[kind], micro_batch };
+            prop_assert_eq!(action.to_string().parse(), Ok(action));
+        }
+
+        #[test]
+        fn no_text_panics(text: String) {
+            let _ = text.parse::<Action>();
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! Live micro-batches: forwarded, with the weight gradient not yet done.
+
+use super::action::{Action, Compute};
+use super::rows::Plan;
+
+/// The number of live micro-batches after one more compute.
+pub(crate) fn live_after(live: usize, compute: Compute) -> usize {
+    live.saturating_add_signed(change(compute))
+}
+
+fn change(compute: Compute) -> isize {
+    match compute {
+        Compute::Forward => 1,
+        Compute::InputGradient => 0,
+        Compute::Backward | Compute::WeightGradient => -1,
+    }
+}
+
+impl Plan {
+    /// The peak number of live micro-batches (forwarded, with the weight gradient not yet done) on each worker, summed
+    /// over its stages.
+    pub fn peak_live(&self) -> Vec<usize> {
+        let peak = |row: &Vec<Action>| {
+            // The sum is signed, because an unchecked plan may end a micro-batch before it begins.
+            let (mut live, mut peak) = (0_isize, 0);
+            for action in row {
+                live += change(action.compute);
+                peak = peak.max(live);
+            }
+            peak.unsigned_abs()
+        };
+        self.rows().iter().map(peak).collect()
+    }
+}

@@ -1,0 +1,74 @@
+//! The placement of stages on workers.
+
+use super::rows::Plan;
+
+/// The worker of every stage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    worker_of: Vec<usize>,
+    stages_of: Vec<Vec<usize>>,
+}
+
+impl Placement {
+    /// Makes a placement from the worker of each stage. The memory for it is linear in the largest worker number.
+    pub fn new(worker_of: Vec<usize>) -> Self {
+        let workers = worker_of.iter().max().map_or(0, |last| last + 1);
+        Self::with_workers(worker_of, workers)
+    }
+
+    fn with_workers(worker_of: Vec<usize>, workers: usize) -> Self {
+        let mut stages_of = vec![Vec::new(); workers];
+        for (stage, &worker) in worker_of.iter().enumerate() {
+            stages_of[worker].push(stage);
+        }
+        Self { worker_of, stages_of }
+    }
+
+    /// Places `chunks` stages on each of P workers in turn: stage s is on worker s mod P.
+    pub fn in_turn(workers: usize, chunks: usize) -> Self {
+        Self::new((0..workers * chunks).map(|stage| stage % workers).collect())
+    }
+
+    /// Places two stages on each of P workers in a V: worker w has stages w and 2P-1-w.
+    pub fn in_a_v(workers: usize) -> Self {
+        Self::new((0..workers).chain((0..workers).rev()).collect())
+    }
+
+    /// Returns the worker of a stage.
+    ///
+    /// # Panics
+    /// Panics if there is no such stage.
+    pub fn worker(&self, stage: usize) -> usize {
+        self.worker_of[stage]
+    }
+
+    /// Returns the number of workers.
+    pub fn workers(&self) -> usize {
+        self.stages_of.len()
+    }
+
+    /// Returns the number of stages.
+    pub fn stages(&self) -> usize {
+        self.worker_of.len()
+    }
+
+    /// Returns each worker's stages, in ascending order.
+    pub fn stages_of(&self) -> &[Vec<usize>] {
+        &self.stages_of
+    }
+}
+
+impl Plan {
+    /// Returns the worker of each stage; a stage without actions gets worker 0.
+    ///
+    /// The memory for it is linear in the largest stage number, so call it only on plans whose numbers are checked.
+    pub fn placement(&self) -> Placement {
+        let mut worker_of = vec![0; self.stages()];
+        for (worker, row) in self.rows().iter().enumerate() {
+            for action in row {
+                worker_of[action.stage] = worker;
+            }
+        }
+        Placement::with_workers(worker_of, self.workers())
+    }
+}

@@ -1,0 +1,125 @@
+//! The plan itself: each worker's list of actions, and plans derived from it.
+
+use std::fmt;
+
+use super::action::{Action, Compute};
+
+/// The actions of every worker in one step, in order.
+///
+/// A row belongs to one worker (one device), and a worker may own several stages. A plan is only data:
+/// [`check`](crate::check()) decides whether it can run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    rows: Vec<Vec<Action>>,
+    stages: usize,
+    micro_batches: usize,
+}
+
+impl Plan {
+    /// Makes a plan from each worker's list. The largest stage and micro-batch among the actions give their numbers.
+    pub fn new(rows: Vec<Vec<Action>>) -> Self {
+        let count = |number: fn(&Action) -> usize| {
+            rows.iter().flatten().map(|action| number(action).saturating_add(1)).max().unwrap_or(0)
+        };
+        let stages = count(|action| action.stage);
+        let micro_batches = count(|action| action.micro_batch);
+        Self { rows, stages, micro_batches }
+    }
+
+    /// Returns each worker's list of actions.
+    pub fn rows(&self) -> &[Vec<Action>] {
+        &self.rows
+    }
+
+    /// Returns the number of workers.
+    pub fn workers(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Returns the number of stages over all workers.
+    pub fn stages(&self) -> usize {
+        self.stages
+    }
+
+    /// Returns the number of micro-batches, M.
+    pub fn micro_batches(&self) -> usize {
+        self.micro_batches
+    }
+
+    /// Returns a plan for evaluation: the forwards of the first `micro_batches` micro-batches, in the same order.
+    pub fn forward_only(&self, micro_batches: usize) -> Self {
+        let forwards =
+            |row: &Vec<Action>| row.iter().filter(|action| action.compute == Compute::Forward).copied().collect();
+        Self::new(self.first(micro_batches).rows.iter().map(forwards).collect())
+    }
+
+    /// Returns the actions of the first `micro_batches` micro-batches, in the same order.
+    pub fn first(&self, micro_batches: usize) -> Self {
+        let wanted = |action: &&Action| action.micro_batch < micro_batches;
+        Self::new(self.rows.iter().map(|row| row.iter().filter(wanted).copied().collect()).collect())
+    }
+
+    /// Returns this plan followed by a second copy of it, whose micro-batches are numbered from M on.
+    pub(crate) fn twice(&self) -> Self {
+        let again = |action: &Action| Action { micro_batch: self.micro_batches + action.micro_batch, ..*action };
+        let twice = |row: &Vec<Action>| row.iter().copied().chain(row.iter().map(again)).collect();
+        Self::new(self.rows.iter().map(twice).collect())
+    }
+
+    /// Returns the actions of the first micro-batch, repeated for `micro_batches` micro-batches. Each of them passes
+    /// all stages forward and backward before the next begins.
+    pub(crate) fn one_by_one(&self, micro_batches: usize) -> Self {
+        let repeated = |row: &Vec<Action>| {
+            let mut first: Vec<_> = row.iter().filter(|action| action.micro_batch == 0).copied().collect();
+            // Forwards visit the worker's stages in ascending order, backwards in descending order.
+            first.sort_by_key(|action| match action.compute {
+                Compute::Forward => (0, action.stage),
+                Compute::Backward | Compute::InputGradient => (1, usize::MAX - action.stage),
+                Compute::WeightGradient => (2, usize::MAX - action.stage),
+            });
+            (0..micro_batches)
+                .flat_map(|micro_batch| first.iter().map(move |action| Action { micro_batch, ..*action }))
+                .collect()
+        };
+        Self::new(self.rows.iter().map(repeated).collect())
+    }
+}
+
+/// Writes one line per worker.
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (worker, row) in self.rows.iter().enumerate() {
+            let actions: Vec<_> = row.iter().map(Action::to_string).collect();
+            writeln!(f, "worker {worker}: {}", actions.join(" "))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{OneFOneB, Schedule};
+
+    #[test]
+    fn forward_only_keeps_the_order_of_forwards() {
+        let plan = OneFOneB.plan(2, 4).unwrap().forward_only(3);
+        assert_eq!(plan.to_csv(), "0F0,0F1,0F2\n1F0,1F1,1F2\n");
+    }
+
+    #[test]
+    fn one_by_one_passes_all_stages_forward_and_then_backward() {
+        let plan = crate::ZbV.plan(4, 4).unwrap().one_by_one(2);
+        assert_eq!(
+            plan.to_csv(),
+            "0F0,3F0,3I0,0I0,3W0,0W0,0F1,3F1,3I1,0I1,3W1,0W1\n1F0,2F0,2I0,1I0,2W0,1W0,1F1,2F1,2I1,1I1,2W1,1W1\n"
+        );
+        let interleaved = crate::Interleaved { chunks: 2 };
+        for (schedule, capacity) in
+            [(&OneFOneB as &dyn Schedule, 0), (&crate::ZbH2, 0), (&interleaved, 0), (&crate::ZbV, 1)]
+        {
+            let rehearsal = schedule.plan(4, 4).unwrap().one_by_one(2);
+            assert!(rehearsal.peak_live().into_iter().all(|live| live <= rehearsal.stages() / rehearsal.workers()));
+            crate::check(rehearsal, capacity).unwrap();
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! The trait of all generators of plans.
+
+use std::ops::Deref;
+
+use super::error::ScheduleError;
+use crate::costs::StageCost;
+use crate::plan::Plan;
+
+/// A generator of plans.
+pub trait Schedule {
+    /// Returns the name for reports and command lines, such as `1f1b`.
+    fn name(&self) -> &'static str;
+
+    /// Returns the plan for `stages` stages and `micro_batches` micro-batches (M).
+    ///
+    /// The stages are those of the whole model. Each worker has V of them, so there are P = `stages` / V workers.
+    ///
+    /// # Errors
+    /// Returns a [`ScheduleError`] if the schedule has no plan for these numbers.
+    fn plan(&self, stages: usize, micro_batches: usize) -> Result<Plan, ScheduleError>;
+
+    /// Returns V, the number of stages (chunks of the model) on each worker.
+    fn chunks(&self) -> usize {
+        1
+    }
+
+    /// Returns the same schedule with `chunks` chunks per worker; `None` if the schedule fixes their number.
+    fn with_chunks(&self, chunks: usize) -> Option<Box<dyn Schedule>> {
+        let _ = chunks;
+        None
+    }
+
+    /// Returns the step in closed form, in the unit of `cost`, without generating the plan.
+    ///
+    /// It equals the step of [`simulate`](crate::simulate()) if every stage has these costs for every micro-batch and
+    /// transfers are asynchronous. It is `None` where no closed form is known; each schedule documents its formula and
+    /// its conditions.
+    fn closed_form(&self, stages: usize, micro_batches: usize, cost: StageCost) -> Option<f64> {
+        let _ = (stages, micro_batches, cost);
+        None
+    }
+}
+
+/// A reference to a schedule, or a box of one, is a schedule.
+impl<S: Deref<Target: Schedule>> Schedule for S {
+    fn name(&self) -> &'static str {
+        (**self).name()
+    }
+
+    fn plan(&self, stages: usize, micro_batches: usize) -> Result<Plan, ScheduleError> {
+        (**self).plan(stages, micro_batches)
+    }
+
+    fn chunks(&self) -> usize {
+        (**self).chunks()
+    }
+
+    fn with_chunks(&self, chunks: usize) -> Option<Box<dyn Schedule>> {
+        (**self).with_chunks(chunks)
+    }
+
+    fn closed_form(&self, stages: usize, micro_batches: usize, cost: StageCost) -> Option<f64> {
+        (**self).closed_form(stages, micro_batches, cost)
+    }
+}
+
+/// A plan, written by hand or read from a file, is a schedule for its own numbers of stages and micro-batches only.
+impl Schedule for Plan {
+    fn name(&self) -> &'static str {
+        "plan"
+    }
+
+    fn plan(&self, stages: usize, micro_batches: usize) -> Result<Plan, ScheduleError> {
+        let (written, asked) = ((self.stages(), self.micro_batches()), (stages, micro_batches));
+        if written == asked { Ok(self.clone()) } else { Err(ScheduleError::Shape { written, asked }) }
+    }
+
+    fn chunks(&self) -> usize {
+        self.stages().checked_div(self.workers()).unwrap_or(1)
+    }
+}

@@ -1,0 +1,184 @@
+//! The search for the plan with the shortest simulated step.
+
+use std::fmt;
+
+use super::automatic::{Rules, automatic};
+use super::bound::lower_bound;
+use crate::check::{Checked, check};
+use crate::costs::Costs;
+use crate::plan::{Action, Compute, Placement, Plan};
+use crate::schedules::{SCHEDULES, Schedule};
+use crate::simulate::{Memory, StageMemory, Timeline, simulate};
+
+/// The largest number of chunks per worker that the search tries.
+const MOST_CHUNKS: usize = 4;
+
+/// The result of a search.
+#[derive(Clone, Debug)]
+pub struct Best {
+    /// The schedule of the plan: the name of a generator, or `automatic`.
+    pub schedule: &'static str,
+    /// The plan, checked for channels with room for all micro-batches.
+    pub checked: Checked,
+    /// The costs of the plan's stages: the given ones, or those of their chunks.
+    pub costs: Costs,
+    /// The timeline of the plan.
+    pub timeline: Timeline,
+    /// A lower bound on the step of every plan with any of the placements that were tried.
+    pub bound: f64,
+}
+
+impl Best {
+    /// Returns the share of the bound by which the step exceeds it.
+    pub fn above_bound(&self) -> f64 {
+        let (step, bound) = (self.timeline.step(), self.bound);
+        if bound > 0.0 { (step / bound - 1.0).max(0.0) } else { 0.0 }
+    }
+}
+
+/// Finds the plan with the shortest simulated step for M micro-batches on P workers.
+///
+/// `costs` and `memory` describe the model in P stages, one per worker, and the memory limit of a worker. The search
+/// tries every generator, and automatic schedules for these costs. Schedules with chunks get each stage in V equal
+/// parts: V is 2, and up to 4 if the schedule leaves it free.
+///
+/// # Errors
+/// Returns a [`SearchError`] if there are no stages or micro-batches, or no plan fits into the memory.
+///
+/// # Panics
+/// Panics if `costs` and `memory` have different numbers of stages.
+pub fn best(micro_batches: usize, costs: &Costs, memory: &Memory) -> Result<Best, SearchError> {
+    let workers = costs.stages();
+    assert_eq!(workers, memory.stages.len(), "give costs and memory for the same stages");
+    if workers == 0 || micro_batches == 0 {
+        return Err(SearchError::Nothing { workers, micro_batches });
+    }
+    let mut search = Search { micro_batches, best: None, bound: f64::INFINITY };
+    for schedule in SCHEDULES {
+        let chunked = (2..=MOST_CHUNKS).filter_map(|chunks| schedule.with_chunks(chunks));
+        search.generator(schedule, costs, memory);
+        chunked.for_each(|schedule| search.generator(&*schedule, costs, memory));
+    }
+    for placement in [Placement::in_turn(workers, 1), Placement::in_a_v(workers)] {
+        search.automatic(&placement, costs, memory);
+    }
+    // Each micro-batch fits by itself, so the plan that runs them one after the other fits too.
+    let enough = memory.stages.iter().copied().map(StageMemory::peak).fold(0.0, f64::max);
+    let no_plan = SearchError::Memory { limit: memory.limit, enough };
+    search.best.map(|best| Best { bound: search.bound, ..best }).ok_or(no_plan)
+}
+
+/// Returns the memory with its own limit and with lower ones, because a lower limit can give a shorter step.
+fn lower_limits(memory: &Memory) -> impl Iterator<Item = Memory> + '_ {
+    let largest = memory.stages.iter().copied().map(StageMemory::peak).fold(0.0, f64::max);
+    // Twice the memory of 1F1B is enough for a plan without bubble except fill and drain.
+    let enough = memory.limit.min(2.0 * memory.stages.len() as f64 * largest);
+    let mut limits = vec![memory.limit, enough, enough * 0.94, enough * 0.88, enough * 0.75, enough * 0.5];
+    limits.dedup();
+    limits.into_iter().map(|limit| Memory { limit, ..memory.clone() })
+}
+
+struct Search {
+    micro_batches: usize,
+    bound: f64,
+    best: Option<Best>,
+}
+
+impl Search {
+    /// Tries the plan of a generator.
+    fn generator(&mut self, schedule: &dyn Schedule, costs: &Costs, memory: &Memory) {
+        let (costs, memory) = (costs.cut(schedule.chunks()), memory.cut(schedule.chunks()));
+        if let Ok(plan) = schedule.plan(costs.stages(), self.micro_batches) {
+            self.add_bound(&plan.placement(), &costs, &memory);
+            self.offer(schedule.name(), plan, &costs, &memory);
+        }
+    }
+
+    /// Tries automatic schedules with every rule and memory limit.
+    fn automatic(&mut self, placement: &Placement, costs: &Costs, memory: &Memory) {
+        let (micro_batches, chunks) = (self.micro_batches, placement.stages() / placement.workers());
+        let (costs, memory) = (costs.cut(chunks), memory.cut(chunks));
+        self.add_bound(placement, &costs, &memory);
+        for less in lower_limits(&memory) {
+            for plan in Rules::all().filter_map(|rules| automatic(placement, micro_batches, &costs, &less, rules)) {
+                if let Some(whole) = with_whole_backwards(&plan, &costs) {
+                    self.offer("automatic", whole, &costs, &memory);
+                }
+                self.offer("automatic", plan, &costs, &memory);
+            }
+        }
+    }
+
+    /// Lowers the bound to that of another placement.
+    fn add_bound(&mut self, placement: &Placement, costs: &Costs, memory: &Memory) {
+        self.bound = self.bound.min(lower_bound(placement, self.micro_batches, costs, memory));
+    }
+
+    /// Keeps the plan if it fits into the memory and is the best so far.
+    fn offer(&mut self, schedule: &'static str, plan: Plan, costs: &Costs, memory: &Memory) {
+        if !memory.suffices(&plan) {
+            return;
+        }
+        let Ok(checked) = check(plan, self.micro_batches) else { return };
+        let timeline = simulate(&checked, costs);
+        // Between equal steps the shorter span wins, because steps may overlap.
+        let rank = |timeline: &Timeline| (timeline.step(), timeline.span());
+        if self.best.as_ref().is_none_or(|best| rank(&timeline) < rank(&best.timeline)) {
+            self.best = Some(Best { schedule, checked, costs: costs.clone(), timeline, bound: 0.0 });
+        }
+    }
+}
+
+/// Replaces split backwards by whole ones where those are faster; `None` if they never are.
+fn with_whole_backwards(plan: &Plan, costs: &Costs) -> Option<Plan> {
+    let cheaper = |action: &Action| {
+        let cost = costs.stage(action.stage, action.micro_batch);
+        cost.backward < cost.input_gradient + cost.weight_gradient
+    };
+    plan.rows().iter().flatten().any(cheaper).then(|| {
+        let fuse = |action: &Action| match action.compute {
+            Compute::InputGradient if cheaper(action) => Some(Action { compute: Compute::Backward, ..*action }),
+            Compute::WeightGradient if cheaper(action) => None,
+            _ => Some(*action),
+        };
+        Plan::new(plan.rows().iter().map(|row| row.iter().filter_map(fuse).collect()).collect())
+    })
+}
+
+/// The reason why a search found no plan.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum SearchError {
+    /// There are no workers or no micro-batches.
+    Nothing {
+        /// The number of workers.
+        workers: usize,
+        /// The number of micro-batches.
+        micro_batches: usize,
+    },
+    /// No plan fits into the memory.
+    Memory {
+        /// The limit of a worker.
+        limit: f64,
+        /// A limit that is enough for some plan.
+        enough: f64,
+    },
+}
+
+impl fmt::Display for SearchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nothing { workers, micro_batches } => write!(
+                f,
+                "{workers} stages and {micro_batches} micro-batches: ask for at least 1 stage and 1 micro-batch"
+            ),
+            Self::Memory { limit, enough } => write!(
+                f,
+                "no plan fits into {limit} a worker; raise the limit to {enough}, cut the batch into smaller micro-batches, \
+                 or the model into more stages"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for SearchError {}

@@ -1,0 +1,142 @@
+//! A lower bound on the step of every plan.
+
+use crate::costs::Costs;
+use crate::plan::{Carried, Placement, Transfer};
+use crate::simulate::Memory;
+
+/// Returns a lower bound on the step of every plan with this placement, in the unit of `costs`.
+///
+/// The bound is the largest of two bounds over all workers, plus the longest optimizer step:
+///
+/// - **Work.** Take all computes of a worker that cannot begin before time r, because their micro-batch must pass
+///   earlier stages first, and that leave at least time q for other computes after them. The worker runs them one after
+///   the other, so the flush is at r + their sum + q or later. Over all r and q this is the bound of one machine with
+///   heads and tails (Carlier, 1982,
+///   [doi:10.1016/S0377-2217(82)80007-6](https://doi.org/10.1016/S0377-2217(82)80007-6)).
+/// - **Memory.** The activations of a micro-batch stay in memory at least while it passes all later stages forward and
+///   backward. The sum of bytes x time over all micro-batches must fit under the limit, from the worker's first forward
+///   on.
+///
+/// The backward is whole or split, whichever is shorter, and transfers never wait for each other.
+///
+/// # Panics
+/// Panics if `costs` or `memory` has fewer stages than the placement.
+pub fn lower_bound(placement: &Placement, micro_batches: usize, costs: &Costs, memory: &Memory) -> f64 {
+    if placement.stages() == 0 || micro_batches == 0 {
+        return 0.0;
+    }
+    let mut stages = vec![Stage::default(); placement.stages()];
+    for micro_batch in 0..micro_batches {
+        add_micro_batch(&mut stages, placement, costs, memory, micro_batch);
+    }
+    let flush = |owned: &Vec<usize>| {
+        let owned: Vec<_> = owned.iter().map(|&stage| stages[stage]).collect();
+        let computes = owned.iter().flat_map(|stage| stage.computes).collect();
+        flush_by_work(computes).max(flush_by_memory(&owned, memory.limit))
+    };
+    let optimizer = |owned: &Vec<usize>| owned.iter().map(|&stage| costs.optimizer(stage)).sum();
+    let longest = |time: &dyn Fn(&Vec<usize>) -> f64| placement.stages_of().iter().map(time).fold(0.0, f64::max);
+    longest(&flush) + longest(&optimizer)
+}
+
+/// The computes of one kind on one stage, for all micro-batches.
+#[derive(Clone, Copy)]
+struct Computes {
+    /// The earliest time at which one of them can begin.
+    head: f64,
+    /// The sum of their times.
+    work: f64,
+    /// The least time of other computes that must follow one of them, on any worker.
+    tail: f64,
+}
+
+impl Computes {
+    const NONE: Self = Self { head: f64::INFINITY, work: 0.0, tail: f64::INFINITY };
+
+    fn add(&mut self, head: f64, work: f64, tail: f64) {
+        *self = Self { head: self.head.min(head), work: self.work + work, tail: self.tail.min(tail) };
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Stage {
+    /// The forwards, input gradients and weight gradients.
+    computes: [Computes; 3],
+    /// The least memory x time that its micro-batches occupy.
+    memory_time: f64,
+}
+
+impl Default for Stage {
+    fn default() -> Self {
+        Self { computes: [Computes::NONE; 3], memory_time: 0.0 }
+    }
+}
+
+/// Adds the computes of one micro-batch, which passes all stages forward and backward.
+fn add_micro_batch(stages: &mut [Stage], placement: &Placement, costs: &Costs, memory: &Memory, micro_batch: usize) {
+    let last = stages.len() - 1;
+    let cost = |stage| costs.stage(stage, micro_batch);
+    // The backward counts as whole or split, whichever is shorter: the part before its gradient is sent, and the rest.
+    let input_gradient = |stage| cost(stage).input_gradient.min(cost(stage).backward);
+    let weight_gradient = |stage| {
+        let split = cost(stage).input_gradient + cost(stage).weight_gradient;
+        split.min(cost(stage).backward) - input_gradient(stage)
+    };
+    let transfer = |from, carried| {
+        let transfer = Transfer { from, carried, micro_batch };
+        let local = placement.worker(from) == placement.worker(transfer.to());
+        if local { 0.0 } else { costs.latency(transfer) }
+    };
+    let activation = |from| transfer(from, Carried::Activation);
+    let gradient = |from| transfer(from, Carried::Gradient);
+
+    // These are the times that must follow each stage's input gradient and forward.
+    let mut after_gradient = vec![weight_gradient(0)];
+    for stage in 1..=last {
+        let down = gradient(stage) + input_gradient(stage - 1) + after_gradient[stage - 1];
+        after_gradient.push(down.max(weight_gradient(stage)));
+    }
+    let mut after_forward = vec![input_gradient(last) + after_gradient[last]; last + 1];
+    for stage in (0..last).rev() {
+        after_forward[stage] = activation(stage) + cost(stage + 1).forward + after_forward[stage + 1];
+    }
+
+    let mut forwarded = Vec::with_capacity(last + 1);
+    let mut now = 0.0;
+    for stage in 0..=last {
+        forwarded.push(now);
+        stages[stage].computes[0].add(now, cost(stage).forward, after_forward[stage]);
+        now += cost(stage).forward + if stage < last { activation(stage) } else { 0.0 };
+    }
+    for stage in (0..=last).rev() {
+        let (input, weight) = (input_gradient(stage), weight_gradient(stage));
+        stages[stage].computes[1].add(now, input, after_gradient[stage]);
+        now += input;
+        stages[stage].computes[2].add(now, weight, 0.0);
+        let bytes = memory.stages[stage];
+        stages[stage].memory_time +=
+            bytes.forward * (now - forwarded[stage]) + bytes.forward.min(bytes.input_gradient) * weight;
+        now += if stage > 0 { gradient(stage) } else { 0.0 };
+    }
+}
+
+/// Returns the earliest flush that the work of one worker allows.
+fn flush_by_work(mut computes: Vec<Computes>) -> f64 {
+    computes.sort_by(|a, b| b.tail.total_cmp(&a.tail));
+    let mut bound = 0.0_f64;
+    for head in computes.iter().map(|computes| computes.head) {
+        let mut work = 0.0;
+        for inside in computes.iter().filter(|computes| computes.head >= head) {
+            work += inside.work;
+            bound = bound.max(head + work + inside.tail);
+        }
+    }
+    bound
+}
+
+/// Returns the earliest flush that the memory of one worker allows.
+fn flush_by_memory(stages: &[Stage], limit: f64) -> f64 {
+    let first = stages.iter().map(|stage| stage.computes[0].head).fold(f64::INFINITY, f64::min);
+    let memory_time: f64 = stages.iter().map(|stage| stage.memory_time).sum();
+    if memory_time > 0.0 { first + memory_time / limit } else { 0.0 }
+}

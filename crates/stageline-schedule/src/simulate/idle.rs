@@ -1,0 +1,92 @@
+//! Idle time of each worker, attributed to causes.
+
+use super::timeline::{Timeline, simulate};
+use crate::check::{Checked, Span};
+use crate::costs::Costs;
+use crate::plan::Compute;
+
+/// A worker's idle time in one step by cause, in the unit of the costs.
+///
+/// Each field is the time that the worker would gain without the cause. Their sum is the step minus the worker's
+/// compute time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Idle {
+    /// The wait before the worker's first backward, while the pipeline fills.
+    pub fill: f64,
+    /// The wait for the last backwards, of this worker and of others, while the pipeline drains.
+    pub drain: f64,
+    /// The compute time that this worker has less than the busiest worker.
+    pub imbalance: f64,
+    /// The time that transfers add to the step.
+    pub transfer: f64,
+    /// The time by which the worker's optimizer step is shorter than the longest one.
+    pub flush: f64,
+}
+
+impl Idle {
+    /// Returns the sum of all causes.
+    pub fn total(&self) -> f64 {
+        self.fill + self.drain + self.imbalance + self.transfer + self.flush
+    }
+}
+
+impl Timeline {
+    /// Returns each worker's idle time by cause. This timeline must be that of the given plan and costs.
+    ///
+    /// Two amounts are the same for all workers: the time that transfers add to the step, and the time that fill and
+    /// drain add to the computes of the busiest worker. The latter is divided between `fill` and `drain` in the ratio
+    /// of two waits of the worker when transfers take no time: before its first backward, and after its last forward.
+    ///
+    /// # Panics
+    /// Panics if `costs` has fewer stages than the plan.
+    pub fn idle_by_cause(&self, checked: &Checked, costs: &Costs) -> Vec<Idle> {
+        let free = costs.without_latency();
+        if free == *costs {
+            return idle(self, self);
+        }
+        idle(self, &simulate(checked, &free))
+    }
+
+    /// Returns each worker's idle time by cause, compared with a timeline of the same plan in which transfers take no
+    /// time.
+    ///
+    /// This is [`idle_by_cause`](Self::idle_by_cause) for timelines whose transfers are not latencies.
+    pub fn idle_besides(&self, untransferred: &Self) -> Vec<Idle> {
+        idle(self, untransferred)
+    }
+}
+
+/// Compares a timeline with the one in which transfers take no time.
+fn idle(timeline: &Timeline, untransferred: &Timeline) -> Vec<Idle> {
+    let slowest = timeline.optimizers().iter().copied().fold(0.0, f64::max);
+    let flush = untransferred.flush();
+    let transfer = (timeline.flush() - flush).max(0.0); // Only rounding can make the difference negative.
+    let computes: Vec<_> = untransferred.rows().iter().map(|row| row.iter().map(length).sum::<f64>()).collect();
+    let busiest = computes.iter().copied().fold(0.0, f64::max);
+    let pipeline = (flush - busiest).max(0.0);
+
+    let by_cause = |(worker, computes): (usize, f64)| {
+        let (before, after) = around_the_steady_phase(&untransferred.rows()[worker], flush);
+        let fill = if before > 0.0 { pipeline * before / (before + after) } else { 0.0 };
+        let drain = (pipeline - fill).max(0.0);
+        Idle { fill, drain, imbalance: busiest - computes, transfer, flush: slowest - timeline.optimizers()[worker] }
+    };
+    computes.iter().copied().enumerate().map(by_cause).collect()
+}
+
+/// Returns a worker's idle time before its first backward, and its idle time between its last forward and the flush.
+fn around_the_steady_phase(row: &[Span], flush: f64) -> (f64, f64) {
+    let forward = |span: &Span| span.action.compute == Compute::Forward;
+    let first_backward = row.iter().position(|span| !forward(span)).unwrap_or(row.len());
+    let last_forward = row.iter().rposition(forward).unwrap_or(0);
+    let (fill, rest) = row.split_at(first_backward);
+    let drain = &row[last_forward.max(first_backward).saturating_add(1).min(row.len())..];
+    let computes = |row: &[Span]| row.iter().map(length).sum::<f64>();
+    let before = rest.first().map_or(flush, |span| span.start) - computes(fill);
+    let steady_end = row[..row.len() - drain.len()].last().map_or(0.0, |span| span.end);
+    (before.max(0.0), (flush - steady_end - computes(drain)).max(0.0))
+}
+
+fn length(span: &Span) -> f64 {
+    span.end - span.start
+}

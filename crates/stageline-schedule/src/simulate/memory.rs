@@ -1,0 +1,139 @@
+//! Device memory in use: bytes per micro-batch and stage, limits, and the peak of each worker.
+
+use crate::plan::{Action, Compute, Plan};
+
+/// The bytes that one micro-batch occupies on a stage, from its forward until its backward.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StageMemory {
+    /// The activations that the backward needs, in bytes. They are in use from the start of the forward.
+    pub forward: f64,
+    /// The tensors that the weight gradient needs, in bytes. They are in use from the input gradient until the end of the
+    /// weight gradient.
+    pub input_gradient: f64,
+}
+
+impl StageMemory {
+    /// One unit until the weight gradient is done, so that memory counts live micro-batches.
+    pub const LIVE: Self = Self { forward: 1.0, input_gradient: 1.0 };
+
+    /// Makes the memory of a micro-batch that occupies `bytes` until its weight gradient is done.
+    pub const fn whole(bytes: f64) -> Self {
+        Self { forward: bytes, input_gradient: bytes }
+    }
+
+    /// Returns the peak of one micro-batch.
+    pub(crate) fn peak(self) -> f64 {
+        self.forward.max(self.input_gradient)
+    }
+
+    /// Returns the change of the reserved memory by an action. A forward reserves the micro-batch's peak.
+    pub(crate) fn reserved(self, compute: Compute) -> f64 {
+        match compute {
+            Compute::Forward => self.peak(),
+            Compute::Backward => -self.peak(),
+            Compute::InputGradient => self.input_gradient - self.peak(),
+            Compute::WeightGradient => -self.input_gradient,
+        }
+    }
+
+    /// Returns the change of the memory in use at the start and at the end of an action.
+    pub fn changes(self, compute: Compute) -> [f64; 2] {
+        let growth = self.input_gradient - self.forward;
+        match compute {
+            Compute::Forward => [self.forward, 0.0],
+            Compute::Backward => [0.0, -self.forward],
+            Compute::InputGradient => [growth.max(0.0), growth.min(0.0)],
+            Compute::WeightGradient => [0.0, -self.input_gradient],
+        }
+    }
+}
+
+/// The memory of micro-batches on each stage, and the limit of a worker.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Memory {
+    /// The memory of one micro-batch on each stage.
+    pub stages: Vec<StageMemory>,
+    /// The limit of the memory in use on a worker, in the unit of `stages`.
+    pub limit: f64,
+}
+
+impl Memory {
+    /// Makes a limit of `limit` live micro-batches per worker, for workers with one of `stages` stages each.
+    pub fn live(stages: usize, limit: usize) -> Self {
+        Self { stages: vec![StageMemory::LIVE; stages], limit: limit as f64 }
+    }
+
+    /// Makes memory without a limit.
+    pub fn unlimited(stages: usize) -> Self {
+        Self { stages: vec![StageMemory::LIVE; stages], limit: f64::INFINITY }
+    }
+
+    /// Returns the memory of the same model with every stage partitioned into `parts` equal stages.
+    pub fn cut(&self, parts: usize) -> Self {
+        let part = |stage: &StageMemory| StageMemory {
+            forward: stage.forward / parts as f64,
+            input_gradient: stage.input_gradient / parts as f64,
+        };
+        Self { stages: self.stages.iter().flat_map(|stage| vec![part(stage); parts]).collect(), limit: self.limit }
+    }
+
+    /// Whether every worker of a plan stays within the limit.
+    ///
+    /// # Panics
+    /// Panics if the plan has more stages.
+    pub fn suffices(&self, plan: &Plan) -> bool {
+        plan.peak_memory(&self.stages).into_iter().all(|peak| self.allows(peak))
+    }
+
+    /// Whether the limit allows this amount, apart from rounding in sums of parts.
+    pub(crate) fn allows(&self, used: f64) -> bool {
+        used <= self.limit * (1.0 + 1e-9)
+    }
+}
+
+impl Plan {
+    /// Returns the peak memory of each worker, in the unit of `stages`. It does not depend on costs, because a worker's
+    /// actions never overlap.
+    ///
+    /// # Panics
+    /// Panics if a stage has no entry.
+    pub fn peak_memory(&self, stages: &[StageMemory]) -> Vec<f64> {
+        let peak = |row: &Vec<Action>| {
+            let (mut used, mut peak) = (0.0, 0.0_f64);
+            for action in row {
+                let [start, end] = stages[action.stage].changes(action.compute);
+                used += start;
+                peak = peak.max(used);
+                used += end;
+            }
+            peak
+        };
+        self.rows().iter().map(peak).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{GPipe, Schedule, ZbH1};
+
+    #[test]
+    fn a_split_backward_frees_memory_in_two_parts() {
+        let plan = Plan::from_csv("0F0,0F1,0I0,0I1,0W0,0W1\n").unwrap();
+        let peak = |forward, input_gradient| plan.peak_memory(&[StageMemory { forward, input_gradient }]);
+        assert_eq!(peak(10.0, 4.0), [20.0]);
+        assert_eq!(peak(10.0, 13.0), [26.0]);
+        assert_eq!(plan.peak_live(), [2]);
+    }
+
+    #[test]
+    fn a_limit_in_live_micro_batches_applies_to_chunks_too() {
+        let plan = ZbH1.plan(4, 8).unwrap();
+        assert!(Memory::live(4, 4).suffices(&plan));
+        assert!(!Memory::live(4, 3).suffices(&plan));
+        let halves = crate::LoopedBreadthFirst { chunks: 2 }.plan(8, 6).unwrap();
+        assert!(Memory::live(4, 6).cut(2).suffices(&halves));
+        assert!(!Memory::live(4, 5).cut(2).suffices(&halves));
+        assert!(Memory::unlimited(3).suffices(&GPipe.plan(3, 100).unwrap()));
+    }
+}

@@ -1,0 +1,93 @@
+//! The timeline of one step: the start and end of every compute, the step and the bubble.
+
+use crate::check::{Checked, Observer, Span, replay};
+use crate::costs::Costs;
+
+/// The times of all computes and optimizer steps in one step, in the unit of the costs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Timeline {
+    rows: Vec<Vec<Span>>,
+    optimizers: Vec<f64>,
+}
+
+impl Timeline {
+    /// Returns each worker's computes in order.
+    pub fn rows(&self) -> &[Vec<Span>] {
+        &self.rows
+    }
+
+    /// Returns the time of the flush: the end of the last compute of all workers.
+    pub fn flush(&self) -> f64 {
+        self.rows.iter().flatten().map(|span| span.end).fold(0.0, f64::max)
+    }
+
+    /// Returns the length of the step: the flush plus the longest optimizer step of a worker.
+    pub fn step(&self) -> f64 {
+        self.flush() + self.optimizers.iter().copied().fold(0.0, f64::max)
+    }
+
+    /// Returns each worker's optimizer time, summed over its stages. It begins at the flush.
+    pub fn optimizers(&self) -> &[f64] {
+        &self.optimizers
+    }
+
+    /// Returns each worker's compute time, its optimizer time included.
+    pub fn busy(&self) -> Vec<f64> {
+        let computes = self.rows.iter().map(|row| busy(row));
+        computes.zip(&self.optimizers).map(|(computes, optimizer)| computes + optimizer).collect()
+    }
+
+    /// Returns the bubble: the idle share of the total stage time (workers x step), from 0 to 1.
+    pub fn bubble(&self) -> f64 {
+        let total = self.rows.len() as f64 * self.step();
+        let busy: f64 = self.busy().iter().sum();
+        if total == 0.0 { 0.0 } else { (total - busy) / total }
+    }
+
+    /// Returns the longest span of a worker, from the start of its first compute to the end of its last.
+    ///
+    /// This is the time from one step to the next if workers do not wait for each other at the flush.
+    pub fn span(&self) -> f64 {
+        let span =
+            |row: &Vec<Span>| row.last().map_or(0.0, |last| last.end) - row.first().map_or(0.0, |first| first.start);
+        self.rows.iter().map(span).fold(0.0, f64::max)
+    }
+
+    /// Returns the bubble by span: the share of the longest span in which the busiest worker is idle, from 0 to 1. This
+    /// is the definition of the Zero Bubble paper (Qi et al., 2023,
+    /// [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)).
+    pub fn span_bubble(&self) -> f64 {
+        let (span, busy) = (self.span(), self.rows.iter().map(|row| busy(row)).fold(0.0, f64::max));
+        if span == 0.0 { 0.0 } else { (span - busy) / span }
+    }
+}
+
+/// Simulates a checked plan and returns its timeline.
+///
+/// The run takes time linear in the number of actions, and a factor log(P) more with serialised transfers.
+///
+/// # Panics
+/// Panics if `costs` has fewer stages than the plan.
+pub fn simulate(checked: &Checked, costs: &Costs) -> Timeline {
+    let plan = checked.plan();
+    let placement = plan.placement();
+    let mut timeline = Timeline {
+        rows: plan.rows().iter().map(|row| Vec::with_capacity(row.len())).collect(),
+        optimizers: vec![0.0; plan.workers()],
+    };
+    for stage in 0..plan.stages() {
+        timeline.optimizers[placement.worker(stage)] += costs.optimizer(stage);
+    }
+    replay(plan, checked.capacity(), costs, &mut timeline).expect("a checked plan completes at any costs");
+    timeline
+}
+
+impl Observer for Timeline {
+    fn computed(&mut self, worker: usize, span: Span) {
+        self.rows[worker].push(span);
+    }
+}
+
+fn busy(row: &[Span]) -> f64 {
+    row.iter().map(|span| span.end - span.start).sum()
+}
