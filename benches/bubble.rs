@@ -1,5 +1,5 @@
-//! Measures the bubble and the throughput against M, for several P and schedules, beside theory and simulation. Prints one
-//! line per measurement and writes CSV, JSON or an HTML page where flags ask for them.
+//! Measures the bubble and the throughput against M, for several P and schedules, beside theory and simulation. Prints
+//! one line per measurement and writes CSV, JSON or an HTML page where flags ask for them.
 //!
 //! ```text
 //! cargo bench --bench bubble -- --kind paced --stages 4,8 --schedules 1f1b,gpipe --html bubble.html

@@ -1,5 +1,5 @@
-//! Measures the cost of a checkpoint: the pause of the pipeline beside a plain copy of the same bytes, and a step's slowdown
-//! while a checkpoint is written in the background.
+//! Measures the cost of a checkpoint: the pause of the pipeline beside a plain copy of the same bytes, and a step's
+//! slowdown while a checkpoint is written in the background.
 //!
 //! ```text
 //! cargo bench --bench checkpoint

@@ -1,5 +1,5 @@
-//! Measures the pipeline's own cost: a step beside a plain accumulation loop, and the time per action of stages that compute
-//! next to nothing.
+//! Measures the pipeline's own cost: a step beside a plain accumulation loop, and the time per action of stages that
+//! compute next to nothing.
 //!
 //! ```text
 //! cargo bench --bench dispatch
@@ -143,8 +143,8 @@ impl LossStage for Tiny {
     }
 }
 
-/// Prints the time per action of stages that compute next to nothing: a step of M micro-batches has 2M actions a stage, and
-/// their time is the step's divided by 2M.
+/// Prints the time per action of stages that compute next to nothing: a step of M micro-batches has 2M actions a stage,
+/// and their time is the step's divided by 2M.
 fn dispatch() {
     println!("microseconds an action, 1F1B, step time / 2M, median of steps; batch cut and flush included");
     println!("{:>3} {:>4} {:>10} {:>10}", "P", "M", "no tensors", "x * w");

@@ -1,5 +1,5 @@
-//! Measures how many actions a second one controller drives on server processes of this host, beside local threads, and the
-//! CPU time that this takes. `scripts/remote-latency.py` measures the cost of a network with latency.
+//! Measures how many actions a second one controller drives on server processes of this host, beside local threads, and
+//! the CPU time that this takes. `scripts/remote-latency.py` measures the cost of a network with latency.
 //!
 //! ```text
 //! cargo bench --bench remote
@@ -126,8 +126,8 @@ fn drive(place: Place, width: usize, stages: usize, seconds: f64) {
     println!(" {:>10.1} {:>16.1}", 1e6 * cpu / actions, 100.0 * idle / idle_for);
 }
 
-/// Runs a closure and returns the seconds that it took and this process' CPU seconds meanwhile, NaN where the system does not
-/// report them.
+/// Runs a closure and returns the seconds that it took and this process' CPU seconds meanwhile, NaN where the system
+/// does not report them.
 fn used(run: impl FnOnce()) -> (f64, f64) {
     let (start, before) = (Instant::now(), cpu_seconds());
     run();

@@ -91,8 +91,8 @@ fn main() {
     println!("the machine: {} such P=1 pipelines at once take {} times as long as one", p, crowding(&load, &flags));
 }
 
-/// Times P independent pipelines of one stage at once against one alone. The ratio is what busy cores lose to each other
-/// through shared caches, memory and clocks, without any pipelining.
+/// Times P independent pipelines of one stage at once against one alone. The ratio is what busy cores lose to each
+/// other through shared caches, memory and clocks, without any pipelining.
 fn crowding(load: &Load, flags: &Flags) -> Pairs {
     let mut pipelines: Vec<_> = (0..flags.stages).map(|_| load.pipeline(1)).collect();
     let mut alone = load.pipeline(1);

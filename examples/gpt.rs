@@ -87,8 +87,8 @@ fn run() -> Result<()> {
     let warnings = progress.clone();
     let shown =
         tracing_subscriber::fmt::layer().with_writer(move || warnings.clone()).with_target(false).without_time();
-    // burn logs every compiler pass over a GPU kernel, and warns of every message in flight to a lost host. Neither is shown:
-    // a lost host ends the training with one error.
+    // burn logs every compiler pass over a GPU kernel, and warns of every message in flight to a lost host. Neither is
+    // shown: a lost host ends the training with one error.
     let other_crates = Targets::new().with_default(Level::WARN).with_target("burn_remote", Level::ERROR);
     let filter = other_crates.with_targets([("gpt", Level::INFO), ("stageline", Level::INFO)]);
     tracing_subscriber::registry().with(shown.with_filter(filter)).init();
@@ -149,7 +149,8 @@ fn run() -> Result<()> {
     kept
 }
 
-/// Everything that the pipeline of a job is built from: the partition of the layers, and a configuration for each stage.
+/// Everything that the pipeline of a job is built from: the partition of the layers, and a configuration for each
+/// stage.
 ///
 /// It can build more than one pipeline, because `--verify` needs several.
 struct Recipe<'a> {

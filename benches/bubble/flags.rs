@@ -131,8 +131,8 @@ impl Flags {
         Pace { forward: part(self.forward_ms), input_gradient: half, weight_gradient: half }
     }
 
-    /// Returns the costs of an ideal pipeline: equal stages and free transfers. For a GPT a forward and each half of a backward
-    /// cost 1.
+    /// Returns the costs of an ideal pipeline: equal stages and free transfers. For a GPT a forward and each half of a
+    /// backward cost 1.
     pub fn ideal(&self, chunks: usize, stages: usize) -> Costs {
         let seconds = |time: Duration| time.as_secs_f64();
         let cost = match self.kind {

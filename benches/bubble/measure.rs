@@ -79,7 +79,8 @@ fn point<In: Payload, Target: Payload>(
     let median_of = |reports: &[StepReport], figure: fn(&StepReport) -> f64| median(reports.iter().map(figure));
     let (unsynchronised, peak_live) = run(0)?;
     let step_seconds = median_of(&unsynchronised, |report| report.step_time.as_secs_f64());
-    // On a GPU the bubble is measured in separate steps, because waiting for the device after every action slows them down.
+    // On a GPU the bubble is measured in separate steps, because waiting for the device after every action slows them
+    // down.
     let reports = if flags.kind == Kind::Cuda { run(1)?.0 } else { unsynchronised };
     let last = &reports[flags.rounds - 1];
     let ideal = simulate(last.recording.plan(), &flags.ideal(case.schedule.chunks(), last.stages.len()));

@@ -5,7 +5,8 @@ use std::fmt;
 use serde::Serialize;
 use stageline::Account;
 
-/// The figures of a schedule at one P and M: medians of the measured steps. Bubbles are shares of the *total* stage time.
+/// The figures of a schedule at one P and M: medians of the measured steps. Bubbles are shares of the *total* stage
+/// time.
 #[derive(Serialize)]
 pub struct Point {
     pub schedule: &'static str,
@@ -23,8 +24,8 @@ pub struct Point {
     pub step_ideal_seconds: Option<f64>,
     /// The measured bubble, by the clock in `clock`.
     pub bubble: f64,
-    /// The clock of `bubble`, `bubble_simulated` and `causes`: `host clock`, or `device clock` if workers waited for their
-    /// device after every action.
+    /// The clock of `bubble`, `bubble_simulated` and `causes`: `host clock`, or `device clock` if workers waited for
+    /// their device after every action.
     pub clock: String,
     /// The bubble in theory, with equal stages and free transfers: (P-1)/(M+P-1) for GPipe and 1F1B.
     pub bubble_ideal: f64,

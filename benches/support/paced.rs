@@ -1,5 +1,5 @@
-//! A stage whose actions take a given time and no core: threads, channels and transfers are real, and only the computation is
-//! replaced by waiting.
+//! A stage whose actions take a given time and no core: threads, channels and transfers are real, and only the
+//! computation is replaced by waiting.
 
 use std::hint::spin_loop;
 use std::thread::sleep;
@@ -81,8 +81,8 @@ fn wait(until: Instant) {
     }
 }
 
-/// Returns the same tensor with a slow backward: its gradient arrives after the time of the input gradient, and the time of
-/// the weight gradient is deferred for parameter `id` where backwards are split.
+/// Returns the same tensor with a slow backward: its gradient arrives after the time of the input gradient, and the
+/// time of the weight gradient is deferred for parameter `id` where backwards are split.
 fn slow_backward(tensor: Tensor<2>, pace: Pace, id: ParamId) -> Tensor<2> {
     let tensor = tensor.try_into_primitive::<Autodiff<Flex>>().expect("a tensor in a graph on the CPU");
     let (value, node) = tensor.into_parts();

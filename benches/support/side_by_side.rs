@@ -45,8 +45,8 @@ impl Pairs {
     }
 }
 
-/// Prints the median of the ratios a/b with its range, and the ratio of the fastest times, which other load on the machine
-/// disturbs least.
+/// Prints the median of the ratios a/b with its range, and the ratio of the fastest times, which other load on the
+/// machine disturbs least.
 impl fmt::Display for Pairs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (least, middle, greatest) = self.ratios();

@@ -1,7 +1,8 @@
-//! Merges the settings of a checkpoint, a TOML file, `--set` and the command line into one set of flags; the later source wins.
+//! Merges the settings of a checkpoint, a TOML file, `--set` and the command line into one set of flags; the later
+//! source wins.
 //!
-//! A setting has the name of its flag, with `_` for `-`, so clap parses, validates and documents all of them. This module works
-//! with any set of flags: a fuzzer gives it a set of its own (`fuzz/src/configuration.rs`).
+//! A setting has the name of its flag, with `_` for `-`, so clap parses, validates and documents all of them. This
+//! module works with any set of flags: a fuzzer gives it a set of its own (`fuzz/src/configuration.rs`).
 
 use std::any::TypeId;
 use std::collections::BTreeMap;
@@ -46,12 +47,14 @@ where
     merged.map_err(|error| error.downcast::<clap::Error>().map_or_else(|other| other, |error| error.exit()))
 }
 
-/// Merges all settings: those of a resumed run come first, then those of `--config`, then `--set`, then the other flags.
+/// Merges all settings: those of a resumed run come first, then those of `--config`, then `--set`, then the other
+/// flags.
 ///
 /// `read` returns the text of the file at a path.
 ///
 /// # Errors
-/// A [`clap::Error`] if a flag is wrong or `--help` is given, and else an error that names the source of the wrong setting.
+/// A [`clap::Error`] if a flag is wrong or `--help` is given, and else an error that names the source of the wrong
+/// setting.
 pub fn merge<F>(
     arguments: &[OsString],
     resumed: Option<&Settings>,
@@ -137,8 +140,9 @@ fn flag<'a>(command: &'a Command, name: &str) -> Result<&'a Arg> {
 
 /// Whether a resumed run takes a setting from its checkpoint.
 ///
-/// Output paths are not inherited, so that the files of the earlier run are not overwritten. Neither are devices and the token
-/// file, because a checkpoint from elsewhere must not choose the hosts to connect to, or the file sent to them as the secret.
+/// Output paths are not inherited, so that the files of the earlier run are not overwritten. Neither are devices and
+/// the token file, because a checkpoint from elsewhere must not choose the hosts to connect to, or the file sent to
+/// them as the secret.
 fn is_inherited(name: &str) -> bool {
     !["log", "trace", "tensorboard", "report", "checkpoint", "verify", "device", "token_file"].contains(&name)
 }

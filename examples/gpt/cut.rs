@@ -1,4 +1,4 @@
-//! The layers of the model, cut into stages, and the stages, put together again.
+//! Partitions the layers of the model into stages, and joins trained stages into one model again.
 
 use std::ops::Range;
 
@@ -11,16 +11,16 @@ use stageline_report::record::Layer;
 
 use crate::model::{Block, Embeddings, Head, Layers, Shape, VOCABULARY};
 
-/// Bytes of text, `[batch, context]`.
+/// A batch of text as bytes, `[batch, context]`.
 pub type Bytes = Tensor<2, Int>;
 
-/// A layer of the model: how many parameters it has, and how many FLOPs a forward takes for a byte.
+/// The costs of a layer: its number of parameters, and the FLOPs of its forward for one byte.
 struct LayerCost {
     parameters: usize,
     flops: usize,
 }
 
-/// Embeddings, blocks and head.
+/// Returns the costs of the embeddings, of each block, and of the head, in this order.
 fn costs(shape: Shape) -> Vec<LayerCost> {
     let Shape { layers, width, context } = shape;
     let embeddings = LayerCost { parameters: (VOCABULARY + context) * width, flops: 2 * width };
@@ -30,27 +30,30 @@ fn costs(shape: Shape) -> Vec<LayerCost> {
     [embeddings].into_iter().chain((0..layers).map(|_| block())).chain([head]).collect()
 }
 
-/// The FLOPs of training on a byte: a forward, and a backward that takes twice as many. (Chowdhery et al., 2022,
-/// [arXiv:2204.02311](https://arxiv.org/abs/2204.02311), appendix B; what is computed again or thrown away does not count.)
-#[allow(dead_code)] // only the example asks
+/// Returns the FLOPs of training on one byte: a forward, and a backward of twice as many. Recomputed and discarded work
+/// does not count (Chowdhery et al., 2022, [arXiv:2204.02311](https://arxiv.org/abs/2204.02311), appendix B).
+#[allow(dead_code)] // only the example `gpt` uses it
 pub fn training_flops(shape: Shape) -> f64 {
     3.0 * costs(shape).iter().map(|cost| cost.flops as f64).sum::<f64>()
 }
 
-/// The blocks of every stage: the first stage also has the embeddings, the last one the head.
+/// Returns the range of blocks in each stage. The first stage also has the embeddings, the last one the head.
 ///
-/// Layers are weighed by their share of the model's FLOPs plus their share of its parameters.
+/// The partition balances the weights of layers: the share of the model's FLOPs plus the share of its parameters.
+///
+/// # Errors
+/// If there are more stages than the layers can be partitioned into.
 pub fn cut(shape: Shape, stages: usize) -> Result<Vec<Range<usize>>> {
     let costs = costs(shape);
     let parameters: usize = costs.iter().map(|cost| cost.parameters).sum();
     let flops: usize = costs.iter().map(|cost| cost.flops).sum();
     let share = |cost: &LayerCost| cost.parameters as f64 / parameters as f64 + cost.flops as f64 / flops as f64;
     let cuts = balance(&costs.iter().map(share).collect::<Vec<_>>(), stages)?;
-    let block_of = |layer: usize| layer.saturating_sub(1).min(shape.layers);
-    Ok(cuts.into_iter().map(|cut| block_of(cut.start)..block_of(cut.end)).collect())
+    let block_at = |layer: usize| layer.saturating_sub(1).min(shape.layers);
+    Ok(cuts.into_iter().map(|cut| block_at(cut.start)..block_at(cut.end)).collect())
 }
 
-/// The layers of the model, with the stage of each.
+/// Returns every layer of the model with its name, stage, FLOPs and parameters, for the log.
 pub fn layers(shape: Shape, cuts: &[Range<usize>]) -> Vec<Layer> {
     let (first, last) = (0, cuts.len() - 1);
     let layer = |(at, cost): (usize, LayerCost)| {
@@ -64,14 +67,14 @@ pub fn layers(shape: Shape, cuts: &[Range<usize>]) -> Vec<Layer> {
     costs(shape).into_iter().enumerate().map(layer).collect()
 }
 
-/// What parameters are called, wherever the model is cut.
-#[allow(dead_code)] // only the example asks
+/// Returns the names of all parameters, which are the same for every partition.
+#[allow(dead_code)] // only the example `gpt` uses it
 pub fn names<H: Module>(layers: &Layers<H>) -> Names {
     let Layers { embeddings, blocks, head } = layers;
     Names::new().part("embeddings", embeddings).part("blocks", blocks).part("head", head)
 }
 
-/// One stage for every range of blocks, each with its configuration.
+/// Returns the builder of a pipeline with one stage for each range of blocks, each with its configuration.
 pub fn split<H: LossStage<Input = Tensor<3>>>(
     layers: Layers<H>,
     cuts: &[Range<usize>],
@@ -80,22 +83,24 @@ pub fn split<H: LossStage<Input = Tensor<3>>>(
     let Layers { embeddings, blocks, head } = layers;
     let mut blocks = blocks.into_iter();
     let mut stages = cuts.iter().map(|cut| blocks.by_ref().take(cut.len()).collect::<Vec<_>>()).zip(configs);
-    let last = |stages: &mut dyn Iterator<Item = (Vec<Block>, StageConfig)>| stages.next().expect("a stage a cut");
+    let next_stage = |stages: &mut dyn Iterator<Item = (Vec<Block>, StageConfig)>| {
+        stages.next().expect("every range of blocks has a stage")
+    };
 
     if cuts.len() == 1 {
-        let (blocks, config) = last(&mut stages);
+        let (blocks, config) = next_stage(&mut stages);
         return Pipeline::builder().loss((embeddings, (blocks, head)), config);
     }
-    let (first, config) = last(&mut stages);
+    let (first, config) = next_stage(&mut stages);
     let mut chain = Pipeline::builder().stage((embeddings, first), config);
     for (middle, config) in stages.by_ref().take(cuts.len() - 2) {
         chain = chain.stage(middle, config);
     }
-    let (rest, config) = last(&mut stages);
+    let (rest, config) = next_stage(&mut stages);
     chain.loss((rest, head), config)
 }
 
-/// The layers of a pipeline that [`split`] made.
+/// Returns all layers of a pipeline that [`split`] built, as one model.
 pub fn join(mut modules: Modules) -> Result<Layers> {
     let last = modules.stages() - 1;
     if last == 0 {

@@ -6,7 +6,8 @@ use sha2::{Digest, Sha256};
 
 use crate::model::Layers;
 
-/// Returns the SHA-256 of the shape and values of every parameter in layer order, in hexadecimal, and the number of values.
+/// Returns the SHA-256 of the shape and values of every parameter in layer order, in hexadecimal, and the number of
+/// values.
 pub fn fingerprint(layers: &Layers) -> (String, usize) {
     let mut hash = Hash { digest: Sha256::new(), values: 0 };
     layers.embeddings.visit(&mut hash);

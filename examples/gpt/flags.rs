@@ -19,29 +19,32 @@ pub struct Flags {
     /// Number of pipeline stages into which the model is cut
     #[arg(long, default_value_t = 2)]
     pub stages: usize,
-    /// Number of micro-batches (M) into which each replica cuts its part of a batch; also the gradient accumulation count
+    /// Number of micro-batches (M) into which each replica cuts its part of a batch; also the gradient accumulation
+    /// count
     #[arg(long, default_value_t = 8)]
     pub micro_batches: usize,
-    /// Number of data-parallel copies of the pipeline (R). Each trains on M micro-batches of every batch, and their gradients are
-    /// added once a step
+    /// Number of data-parallel copies of the pipeline (R). Each trains on M micro-batches of every batch, and their
+    /// gradients are added once a step
     #[arg(long, default_value_t = 1)]
     pub replicas: usize,
-    /// Number of groups of micro-batches whose gradients are summed before the sums of the groups are added. One replica with
-    /// R times the micro-batches in R groups gives the same bits as R replicas [default: the number of replicas]
+    /// Number of groups of micro-batches whose gradients are summed before the sums of the groups are added. One
+    /// replica with R times the micro-batches in R groups gives the same bits as R replicas [default: the number of
+    /// replicas]
     #[arg(long, value_name = "GROUPS")]
     pub gradient_groups: Option<usize>,
     /// Number of samples in a micro-batch
     #[arg(long, default_value_t = 4)]
     pub micro_batch_size: usize,
-    /// Schedule, which is the order of forwards and backwards: gpipe, 1f1b or eager-1f1b; zb-h1 or zb-h2, which split backwards;
-    /// with 2 stages a worker, interleaved or looped-breadth-first, or, placed in a V, zb-v, v-half, v-min or dualpipe-v
+    /// Schedule, which is the order of forwards and backwards: gpipe, 1f1b or eager-1f1b; zb-h1 or zb-h2, which split
+    /// backwards; with 2 stages a worker, interleaved or looped-breadth-first, or, placed in a V, zb-v, v-half, v-min
+    /// or dualpipe-v
     #[arg(long, default_value = "1f1b", value_parser = schedule_named)]
     pub schedule: &'static (dyn Schedule + Sync),
     /// Number of optimizer steps
     #[arg(long, default_value_t = SHORTEST_SCHEDULE)]
     pub steps: usize,
-    /// Number of steps over which the learning rate rises and falls [default: --steps, but at least 400, so that a short run
-    /// trains like the beginning of a longer one]
+    /// Number of steps over which the learning rate rises and falls [default: --steps, but at least 400, so that a
+    /// short run trains like the beginning of a longer one]
     #[arg(long, value_name = "STEPS")]
     pub schedule_steps: Option<usize>,
     /// Number of transformer blocks
@@ -53,8 +56,8 @@ pub struct Flags {
     /// Length of a sample, in bytes
     #[arg(long, default_value_t = 128)]
     pub context: usize,
-    /// Batch size, in samples, for which the number of steps and the learning rate were chosen. With another one, for example after
-    /// a change of M, a warning says what that changes
+    /// Batch size, in samples, for which the number of steps and the learning rate were chosen. With another one, for
+    /// example after a change of M, a warning says what that changes
     #[arg(long, default_value_t = 32)]
     pub tuned_for: usize,
     /// Peak learning rate, which is reached at the end of the warm-up
@@ -72,36 +75,39 @@ pub struct Flags {
     /// Optimizer; the state of `adafactor` is little more than one row and one column for each parameter
     #[arg(long, default_value = "adamw")]
     pub optimizer: OptimizerName,
-    /// Activations that stages recompute in backwards instead of keeping them: none, those of attention (`selective`), those of
-    /// whole blocks (`full`), or as few as make the training fit into the memory (`auto`)
+    /// Activations that stages recompute in backwards instead of keeping them: none, those of attention (`selective`),
+    /// those of whole blocks (`full`), or as few as make the training fit into the memory (`auto`)
     #[arg(long, default_value = "none")]
     pub recompute: RecomputeName,
-    /// Whether a stage that has finished a step waits for the others (`together`) or begins the next step (`ahead`). The bits are
-    /// the same; `ahead` has less idle time in schedules such as zb-h2 and zb-v, if most steps need no clipping
+    /// Whether a stage that has finished a step waits for the others (`together`) or begins the next step (`ahead`).
+    /// The bits are the same; `ahead` has less idle time in schedules such as zb-h2 and zb-v, if most steps need no
+    /// clipping
     #[arg(long, default_value = "together")]
     pub flush: FlushName,
-    /// Whether stages keep copies of parameters and optimizer states during the flush, so that an error in it rolls the step back on
-    /// all stages. Without them the flush needs 12 bytes a parameter less under AdamW, and such an error ends the training
+    /// Whether stages keep copies of parameters and optimizer states during the flush, so that an error in it rolls the
+    /// step back on all stages. Without them the flush needs 12 bytes a parameter less under AdamW, and such an error
+    /// ends the training
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set, value_name = "true|false")]
     pub rollback: bool,
-    /// Memory of each device, in GB, where all CPUs count as one device. A training that is estimated to need more is refused, with
-    /// a list of ways out [default: the free memory of the host; that of GPUs is not checked]
+    /// Memory of each device, in GB, where all CPUs count as one device. A training that is estimated to need more is
+    /// refused, with a list of ways out [default: the free memory of the host; that of GPUs is not checked]
     #[arg(long, value_name = "GB")]
     pub memory: Option<f64>,
     /// Seed of the initial parameters, the order of samples, and the choice of held-out text
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// Interval, in steps, at which workers wait for their device after every action. Only in such steps are times and bubbles of
-    /// GPUs and of other hosts those of the device; throughput is measured in the others. 0 never waits [default: 20 with GPUs or
-    /// devices of other hosts, else 0]
+    /// Interval, in steps, at which workers wait for their device after every action. Only in such steps are times and
+    /// bubbles of GPUs and of other hosts those of the device; throughput is measured in the others. 0 never waits
+    /// [default: 20 with GPUs or devices of other hosts, else 0]
     #[arg(long, value_name = "STEPS")]
     pub synchronise_every: Option<usize>,
-    /// Peak TFLOP/s of one device in this precision, such as 989 for an H200 in bf16. The log and the progress bar then show the
-    /// model FLOP utilisation: tokens a second x training FLOPs a token, as a share of the peak of all devices
+    /// Peak TFLOP/s of one device in this precision, such as 989 for an H200 in bf16. The log and the progress bar then
+    /// show the model FLOP utilisation: tokens a second x training FLOPs a token, as a share of the peak of all devices
     #[arg(long)]
     pub peak_tflops: Option<f64>,
-    /// Device of all stages, such as `cpu` or `cuda:0`, or a list of devices for consecutive workers, one replica after the other.
-    /// A device of another host has the name that `stageline serve` prints there, such as `iroh:<id>/0` or `ws://gpu-2:4433/0`
+    /// Device of all stages, such as `cpu` or `cuda:0`, or a list of devices for consecutive workers, one replica after
+    /// the other. A device of another host has the name that `stageline serve` prints there, such as `iroh:<id>/0` or
+    /// `ws://gpu-2:4433/0`
     #[arg(long, default_value = "cpu")]
     pub device: String,
     /// File whose first line is the secret of the hosts that serve devices
@@ -113,12 +119,12 @@ pub struct Flags {
     /// Number of cores that the kernels of one worker may use [default: the machine's cores, divided among all workers]
     #[arg(long)]
     pub cores_per_stage: Option<usize>,
-    /// Verifies that this configuration trains as one full batch on one device does, over this number of steps [100 if none is
-    /// given], instead of training to the end
+    /// Verifies that this configuration trains as one full batch on one device does, over this number of steps [100 if
+    /// none is given], instead of training to the end
     #[arg(long, num_args = 0..=1, default_missing_value = "100")]
     pub verify: Option<usize>,
-    /// Folder for checkpoints, which are written at the interval --every, at the end, after an error, and on the first Ctrl-C or
-    /// SIGTERM, which ends the training
+    /// Folder for checkpoints, which are written at the interval --every, at the end, after an error, and on the first
+    /// Ctrl-C or SIGTERM, which ends the training
     #[arg(long, value_name = "FOLDER")]
     pub checkpoint: Option<PathBuf>,
     /// Interval between checkpoints, in steps
@@ -127,18 +133,20 @@ pub struct Flags {
     /// Number of checkpoints to keep; older ones are deleted
     #[arg(long, default_value_t = NonZero::new(3).expect("3 is not 0"))]
     pub keep: NonZero<usize>,
-    /// Resumes from a checkpoint, or from the latest one in a folder; `latest` looks in the folder of --checkpoint. Settings that are
-    /// not given come from the checkpoint. Stages, schedule, M and devices may change, but not the samples of a batch
+    /// Resumes from a checkpoint, or from the latest one in a folder; `latest` looks in the folder of --checkpoint.
+    /// Settings that are not given come from the checkpoint. Stages, schedule, M and devices may change, but not the
+    /// samples of a batch
     #[arg(long, value_name = "FOLDER")]
     pub resume: Option<PathBuf>,
     /// Ends the training early, with a checkpoint, once this number of steps is done
     #[arg(long, value_name = "STEPS")]
     pub stop_after: Option<usize>,
-    /// Seconds in which no action begins before a warning says what every stage is doing; after ten times as many more the training
-    /// ends with an error. 0 turns this off
+    /// Seconds in which no action begins before a warning says what every stage is doing; after ten times as many more
+    /// the training ends with an error. 0 turns this off
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub watchdog: u32,
-    /// Number of bytes that the trained model writes at the end, on the first device, or on the CPU if that is on another host
+    /// Number of bytes that the trained model writes at the end, on the first device, or on the CPU if that is on
+    /// another host
     #[arg(long, value_name = "BYTES", default_value_t = 256)]
     pub sample: usize,
     /// TOML file of settings: flags by their names, with `_` for `-`. Flags on the command line override it
@@ -159,8 +167,8 @@ pub struct Flags {
     /// Folder for the event files of TensorBoard
     #[arg(long, value_name = "FOLDER")]
     pub tensorboard: Option<PathBuf>,
-    /// Step, counted from 0 at the start of this run, whose timeline the log and the report show, and at which the trace begins;
-    /// of a run with synchronised steps, the next of these
+    /// Step, counted from 0 at the start of this run, whose timeline the log and the report show, and at which the
+    /// trace begins; of a run with synchronised steps, the next of these
     #[arg(long, default_value_t = 2)]
     pub draw_step: usize,
     /// File for an HTML page that reports on the run
@@ -175,7 +183,7 @@ pub enum OptimizerName {
     Adafactor,
 }
 
-/// The values of `--flush`: `Together` waits for all stages after a step, `Ahead` lets a stage begin the next one.
+/// The values of `--flush`: with `Ahead`, a stage that is done with a step does not wait for the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum FlushName {
     Together,
@@ -192,7 +200,8 @@ pub enum RecomputeName {
 }
 
 impl RecomputeName {
-    /// Returns the policy to build the pipeline with; `Auto` starts without recomputation, before the memory is estimated.
+    /// Returns the policy to build the pipeline with; `Auto` starts without recomputation, before the memory is
+    /// estimated.
     pub fn policy(self) -> Recompute {
         match self {
             Self::None | Self::Auto => Recompute::Nothing,

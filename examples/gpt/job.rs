@@ -104,8 +104,8 @@ impl Job {
         check(&flags)?;
         let names = DeviceName::parse_list(&flags.device).context("--device")?;
         let devices = devices(&flags, &names)?;
-        // All stages of a worker share its device. If the schedule has no plan of this shape, any placement will do: building the
-        // pipeline returns that error.
+        // All stages of a worker share its device. If the schedule has no plan of this shape, any placement will do:
+        // building the pipeline returns that error.
         let placement = flags.schedule.plan(flags.stages, flags.micro_batches).map(|plan| plan.placement());
         let placement = placement.unwrap_or_else(|_| Placement::in_turn(flags.stages, 1));
         let workers = flags.replicas * placement.workers();

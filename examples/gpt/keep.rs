@@ -1,4 +1,4 @@
-//! Checkpoints of a run, and runs that go on from one.
+//! Writes the checkpoints of a run, resumes runs from them, and ends a run on a signal.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -18,12 +18,16 @@ use crate::flags::Flags;
 use crate::job::{Job, Keeping};
 use crate::text::Source;
 
-/// The exit status after the second signal: what shells give for SIGINT.
+/// The exit status after the second signal, which is the one that shells give for SIGINT.
 const INTERRUPTED: i32 = 130;
 
 type Resolved = config::Resolved<Flags>;
 
-/// The command line, with the settings of the run that it goes on from, and that run.
+/// Resolves the command line, with the settings of the checkpoint that `--resume` names, and returns that checkpoint as
+/// well.
+///
+/// # Errors
+/// If there is no such checkpoint, or its settings are not valid.
 pub fn command_line(arguments: &[OsString]) -> Result<(Resolved, Option<Saved>)> {
     let alone = resolve(arguments, None)?;
     let Some(asked) = &alone.flags.resume else { return Ok((alone, None)) };
@@ -37,15 +41,15 @@ pub fn command_line(arguments: &[OsString]) -> Result<(Resolved, Option<Saved>)>
     let settings = settings_of(saved.manifest().run.get("settings"));
     let mut resolved = resolve(arguments, Some(&settings))
         .with_context(|| format!("--resume, with the settings in {}", saved.path().display()))?;
-    // It goes on in the folder in which it finds it, which may have been moved.
+    // New checkpoints go to the folder in which this one was found, because the folder may have been moved.
     let folder = alone.flags.checkpoint.clone().or_else(|| (place != saved.path()).then(|| place.to_owned()));
     resolved.flags.checkpoint = folder.or_else(|| saved.store().map(Path::to_owned));
     for (name, before) in &settings.0 {
         if let Some(now) = resolved.settings.0.get(name).filter(|now| *now != before) {
-            println!("other than in the checkpoint: {name} = {now}, was {}", shown(before));
+            println!("different from the checkpoint: {name} = {now}, was {}", shown(before));
         }
     }
-    // What a checkpoint makes this run read is no secret.
+    // Paths that only the checkpoint names are printed, so that it cannot make a run read a file unnoticed.
     for (name, now) in PATHS.into_iter().filter_map(|name| Some((name, resolved.settings.0.get(name)?))) {
         if alone.settings.0.get(name) != Some(now) {
             println!("as in the checkpoint: {name} = {now}");
@@ -54,27 +58,29 @@ pub fn command_line(arguments: &[OsString]) -> Result<(Resolved, Option<Saved>)>
     Ok((resolved, Some(saved)))
 }
 
-/// The settings that are paths and are inherited.
+/// The inherited settings that are paths to read.
 const PATHS: [&str; 1] = ["data"];
 
-/// A value of a checkpoint, for a message.
+/// Returns a value of a checkpoint in a form that is safe to print.
 fn shown(value: &Value) -> Printable<'static> {
     Printable::new(value.to_string())
 }
 
-/// With the setting that follows from others where it is not given, so that a longer run does not change it.
+/// Resolves all settings, and writes down the default of `schedule_steps`, so that resuming with more `--steps` keeps
+/// it.
 fn resolve(arguments: &[OsString], resumed: Option<&Settings>) -> Result<Resolved> {
     let mut resolved: Resolved = config::resolve(arguments, resumed)?;
     resolved.settings.0.insert("schedule_steps".to_owned(), resolved.flags.schedule_steps().into());
     Ok(resolved)
 }
 
+/// Reads the settings in a checkpoint's manifest; a manifest without settings gives none.
 fn settings_of(value: Option<&Value>) -> Settings {
     let object = value.and_then(Value::as_object).cloned().unwrap_or_default();
     Settings(object.into_iter().collect())
 }
 
-/// What a checkpoint says of the run besides its tensors.
+/// The facts that identify a run in its checkpoints: a hash of the text, the seed, the batch size and the settings.
 pub struct Identity {
     text: String,
     seed: u64,
@@ -83,21 +89,26 @@ pub struct Identity {
 }
 
 impl Identity {
+    /// Returns the identity of the run of this job on this text.
     pub fn of(job: &Job, text: &Source) -> Self {
         let (seed, batch_size, mut settings) = (job.seed, job.training.batch_size, job.settings.clone());
-        // What follows from the replicas where it is not given decides over bits: it does not change with them.
+        // The number of gradient groups affects the bits, and by default it is that of replicas. It is written down, so
+        // that a resumed run keeps it with any number of replicas.
         let replicas = 1 + job.running.elsewhere.len();
         settings.0.insert("gradient_groups".to_owned(), job.training.gradient_groups.unwrap_or(replicas).into());
         Self { text: text.fingerprint(), seed, batch_size, settings }
     }
 
-    /// Refuses a run whose batches would be others, or that is over.
+    /// Refuses to resume a checkpoint with other batches than before, or with fewer `steps` than it already has.
+    ///
+    /// # Errors
+    /// If the text, the seed or the batch size differ, or the checkpoint is after more than `steps` steps.
     pub fn check(&self, checkpoint: &Checkpoint, steps: usize) -> Result<()> {
         let done = checkpoint.progress.steps;
         let of_run = |name: &str| checkpoint.run.get(name).cloned().unwrap_or_default();
         let mut different = Vec::new();
         for (name, now, way_out) in [
-            ("text", json!(self.text), "the files have changed: give --data the text of then, or start anew"),
+            ("text", json!(self.text), "the files have changed: give --data the former text, or start a new run"),
             ("seed", json!(self.seed), "leave --seed out"),
             ("batch_size", json!(self.batch_size), "keep replicas x M x micro-batch size, or leave these flags out"),
         ] {
@@ -113,6 +124,7 @@ impl Identity {
         Ok(())
     }
 
+    /// Adds the identity, the number of samples so far and the plan to a checkpoint.
     fn write(&self, checkpoint: &mut Checkpoint, plan: String) {
         let samples = checkpoint.progress.steps * self.batch_size as u64;
         for (name, value) in [
@@ -128,13 +140,18 @@ impl Identity {
     }
 }
 
-/// Where checkpoints are written, and the first signal, which ends the training after its step.
+/// The opened folder for checkpoints, and the flag by which the first signal ends the training after the current step.
 pub struct Place {
     store: Store,
     signalled: Arc<AtomicBool>,
 }
 
-/// The folder for checkpoints, if there is one. From now on the first signal is noted, and the second ends the process.
+/// Opens the folder for checkpoints, if one is given, and installs the handlers of SIGINT and SIGTERM.
+///
+/// The first signal ends the training with a checkpoint, the second ends the process.
+///
+/// # Errors
+/// If the folder has checkpoints and none of them is resumed, or it cannot be used.
 pub fn place(keeping: &Keeping, resumed: Option<&Saved>) -> Result<Option<Place>> {
     let Some(folder) = &keeping.folder else { return Ok(None) };
     if resumed.is_none() {
@@ -142,7 +159,7 @@ pub fn place(keeping: &Keeping, resumed: Option<&Saved>) -> Result<Option<Place>
             Err(CheckpointError::PathNotFound { .. } | CheckpointError::NoCheckpoint { .. }) => {}
             Err(CheckpointError::Neither { .. } | CheckpointError::NotAFolder { .. }) => {}
             Ok(_) => bail!(
-                "--checkpoint: {0} has checkpoints of a run; go on from them with --resume {0}, or give another folder",
+                "--checkpoint: {0} has checkpoints of a run; resume it with --resume {0}, or give another folder",
                 folder.display()
             ),
             Err(damaged) => {
@@ -154,28 +171,30 @@ pub fn place(keeping: &Keeping, resumed: Option<&Saved>) -> Result<Option<Place>
     let store = Store::open(folder, keeping.keep).context("--checkpoint")?;
     let signalled = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
-        // In this order: the first signal finds the flag still down.
+        // In this order, the first signal finds the flag unset and does not end the process.
         flag::register_conditional_shutdown(signal, INTERRUPTED, Arc::clone(&signalled))?;
         flag::register(signal, Arc::clone(&signalled))?;
     }
     Ok(Some(Place { store, signalled }))
 }
 
-/// Writes checkpoints while the training goes on, and knows when it is to stop.
+/// Writes checkpoints in the background while the training continues, and decides when it stops.
 pub struct Keeper {
     writer: Option<Writer>,
     identity: Identity,
+    /// The interval between checkpoints, in steps.
     every: usize,
     stop_after: Option<usize>,
     signalled: Arc<AtomicBool>,
-    /// The last one that was taken, after how many steps; where, if it was there before.
+    /// The number of steps in the latest checkpoint, with its path if it was on disk before this run.
     kept: Option<(u64, Option<PathBuf>)>,
 }
 
 impl Keeper {
+    /// Starts the writer of checkpoints. A resumed checkpoint that is in the same folder counts as already written.
     pub fn new(keeping: &Keeping, place: Option<Place>, identity: Identity, resumed: Option<&Saved>) -> Result<Self> {
         let (store, signalled) = place.map(|Place { store, signalled }| (store, signalled)).unzip();
-        let here = |saved: &&Saved| saved.path().parent() == keeping.folder.as_deref();
+        let is_in_folder = |saved: &&Saved| saved.path().parent() == keeping.folder.as_deref();
         let kept = |saved: &Saved| (saved.manifest().progress.steps, Some(saved.path().to_owned()));
         Ok(Self {
             writer: store.map(Writer::new).transpose().context("--checkpoint")?,
@@ -183,27 +202,27 @@ impl Keeper {
             every: keeping.every,
             stop_after: keeping.stop_after,
             signalled: signalled.unwrap_or_default(),
-            kept: resumed.filter(here).map(kept),
+            kept: resumed.filter(is_in_folder).map(kept),
         })
     }
 
-    /// Whether the training ends after so many steps.
+    /// Whether the training ends once `steps` steps are done, because of a signal or `--stop-after`.
     pub fn stops(&self, steps: usize) -> bool {
         self.signalled.load(Ordering::Acquire) || self.stop_after.is_some_and(|last| steps >= last)
     }
 
-    /// After how many steps there is something to do, when so many are done.
+    /// Returns the next number of steps after `steps` at which a checkpoint is due or the training stops.
     pub fn due_after(&self, steps: usize) -> usize {
         let next = (steps / self.every + 1).saturating_mul(self.every);
         self.stop_after.filter(|last| *last > steps).map_or(next, |last| next.min(last))
     }
 
-    /// After so many steps, if one is due: after none, too.
+    /// Saves a checkpoint if one is due after `steps` steps; one is due before the first step, too.
     pub fn step(&mut self, pipeline: &mut Pipeline<Bytes, Bytes>, steps: usize) -> Result<()> {
         if steps.is_multiple_of(self.every) { self.save(pipeline) } else { Ok(()) }
     }
 
-    /// Takes one now, unless there is one of this step.
+    /// Saves a checkpoint now, unless there is already one after the same number of steps.
     pub fn save(&mut self, pipeline: &mut Pipeline<Bytes, Bytes>) -> Result<()> {
         let Some(writer) = &mut self.writer else { return Ok(()) };
         let mut checkpoint = pipeline.checkpoint()?;
@@ -212,20 +231,21 @@ impl Keeper {
             self.kept = Some((steps, None));
             self.identity.write(&mut checkpoint, pipeline.plan().to_csv());
             if let Err(error) = writer.write(checkpoint.clone()) {
-                // The disk may have room again before the run is over.
-                tracing::warn!("{:#}; the training goes on", anyhow!(error));
+                // The error is that of the previous write, which may have found the disk full; this one is still to be
+                // written.
+                tracing::warn!("{:#}; the training continues", anyhow!(error));
                 writer.write(checkpoint)?;
             }
         }
         Ok(())
     }
 
-    /// Waits until the last one is there, and says how to go on from it.
+    /// Waits until the last checkpoint is on disk, and prints how to resume from it.
     pub fn finish(self) -> Result<()> {
         let written = self.writer.map(Writer::finish).transpose()?.flatten();
         let Some((steps, before)) = self.kept else { return Ok(()) };
         if let Some(path) = written.or(before) {
-            println!("checkpoint after {steps} steps; to go on from it: --resume {}", path.display());
+            println!("checkpoint after {steps} steps; to resume from it: --resume {}", path.display());
         }
         Ok(())
     }

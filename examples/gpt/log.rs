@@ -1,4 +1,4 @@
-//! Where a run is written down: a log, a trace, TensorBoard's files, a page.
+//! Writes the outputs of a run: a log, a trace, event files for TensorBoard, and an HTML page.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufWriter, Read, Write};
@@ -15,42 +15,47 @@ use stageline_report::{RunLog, TensorBoard, Trace, run_page};
 
 use crate::record;
 
-/// How many steps a trace has, from the drawn one on.
+/// The number of steps in a trace, from the drawn step on.
 const TRACED: usize = 5;
 
-/// Where everything goes that is asked for.
+/// The paths of the requested outputs.
 #[derive(Default)]
 pub struct Outputs {
     pub log: Option<PathBuf>,
     pub trace: Option<PathBuf>,
     pub tensorboard: Option<PathBuf>,
     pub report: Option<PathBuf>,
-    /// The step whose events are in the log and on the page; the last one, if there are fewer; the next that is synchronised,
-    /// if some are.
+    /// The step whose events the log and the page show, counted from the start of the run. A shorter run shows its last
+    /// step, and a run with synchronised steps the next of these.
     pub draw_step: usize,
 }
 
-/// A run that is being written down.
+/// The open outputs of a run.
 pub struct Log {
     outputs: Outputs,
     file: Option<BufWriter<File>>,
-    /// The same text, for the page.
+    /// The text of the log so far, from which the page is made.
     text: Vec<u8>,
     trace: Trace,
     board: Option<TensorBoard<BufWriter<File>>>,
-    /// The step whose events are kept.
+    /// The step whose events the log and the page show, with which the trace begins.
     drawn: usize,
     /// The interval of synchronised steps; 0 if there are none.
     synchronise_every: usize,
 }
 
 impl Log {
-    /// Begins a log with a description of the run. A resumed run, whose steps do not start at 0, appends to its log.
+    /// Creates the outputs, and begins the log with a description of the run.
+    ///
+    /// A resumed run, whose `steps` do not start at 0, appends to its log.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
     pub fn create(outputs: Outputs, run: Run, steps: Range<usize>, synchronise_every: usize) -> Result<Self> {
         let Range { start, end } = steps;
         let create = |path: &Path| File::create(path).map(BufWriter::new).with_context(|| unwritable(path));
         let (file, before) = match outputs.log.as_deref() {
-            Some(path) if start > 0 => go_on(path).with_context(|| unwritable(path))?,
+            Some(path) if start > 0 => reopen(path).with_context(|| unwritable(path))?,
             path => (path.map(create).transpose()?, Vec::new()),
         };
         let board = match &outputs.tensorboard {
@@ -71,6 +76,7 @@ impl Log {
         Ok(log)
     }
 
+    /// Writes a step to all outputs; `utilisation` is its model FLOP utilisation, from 0 to 1.
     pub fn step(&mut self, report: &StepReport, utilisation: Option<f64>) -> Result<()> {
         if self.outputs.trace.is_some() && (self.drawn..self.drawn + TRACED).contains(&report.step) {
             let added = self.trace.add(report.step, report.step_time.as_secs_f64(), &record::events(report));
@@ -84,7 +90,7 @@ impl Log {
         let mut step = record::step(report, report.step == self.drawn);
         step.model_flop_utilisation = utilisation;
         if let Some(board) = &mut self.board {
-            // Of a GPU, bubbles are those of synchronised steps, and throughput is that of the others.
+            // On a GPU only synchronised steps have the device's bubbles, and only the other steps its full throughput.
             let (timed, free) = match self.synchronise_every {
                 0 | 1 => (true, true),
                 _ => (step.synchronised, !step.synchronised),
@@ -109,6 +115,7 @@ impl Log {
         self.write(&Line::Step(Box::new(step)))
     }
 
+    /// Writes the validation loss, in nats a byte, after a number of steps.
     pub fn validation(&mut self, after_steps: usize, validation_loss: f64) -> Result<()> {
         if let Some(board) = &mut self.board {
             board.scalars(now(), after_steps, &[("validation loss", validation_loss)])?;
@@ -116,13 +123,13 @@ impl Log {
         self.write(&Line::Validation(Validation { after_steps, validation_loss }))
     }
 
-    /// Writes what came of it, the trace and the page.
+    /// Writes the last line of the log, the trace and the page.
     pub fn finish(mut self, last: &FinalLine) -> Result<()> {
         self.write(&Line::Other(serde_json::to_value(last)?))?;
         self.close()
     }
 
-    /// Writes the trace and the page, of a run that was cut short too.
+    /// Writes the trace and the page, also for a run that was cut short.
     pub fn close(self) -> Result<()> {
         if let Some(path) = &self.outputs.trace {
             fs::write(path, self.trace.json()).with_context(|| unwritable(path))?;
@@ -134,7 +141,7 @@ impl Log {
         Ok(())
     }
 
-    /// Appends a line, and hands it to the system at once: a run that is cut short keeps its log.
+    /// Appends a line and flushes it at once, so that a run that is cut short keeps its log.
     fn write(&mut self, line: &Line) -> Result<()> {
         let mut text = serde_json::to_vec(line)?;
         text.push(b'\n');
@@ -149,12 +156,14 @@ impl Log {
     }
 }
 
+/// Explains that `path` cannot be written.
 fn unwritable(path: &Path) -> String {
-    format!("cannot write {}; give a path in a folder that is there and may be written", path.display())
+    format!("cannot write {}; give a path in an existing folder that is writable", path.display())
 }
 
-/// A log that is there already, if it is, and its text, without a last line that was cut short.
-fn go_on(path: &Path) -> Result<(Option<BufWriter<File>>, Vec<u8>)> {
+/// Opens a log for appending and returns its text so far, without an incomplete last line; creates the log if there is
+/// none.
+fn reopen(path: &Path) -> Result<(Option<BufWriter<File>>, Vec<u8>)> {
     let mut file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
     let mut text = Vec::new();
     file.read_to_end(&mut text)?;
@@ -163,7 +172,7 @@ fn go_on(path: &Path) -> Result<(Option<BufWriter<File>>, Vec<u8>)> {
     Ok((Some(BufWriter::new(file)), text))
 }
 
-/// What came of it all.
+/// The last line of a complete log: the final loss, and the fingerprint of the parameters.
 #[derive(Serialize)]
 pub struct FinalLine {
     pub r#final: bool,
@@ -172,11 +181,12 @@ pub struct FinalLine {
     pub parameters_sha256: String,
 }
 
-/// A setting and its value.
+/// Returns a name and its value as an entry of the log.
 pub fn setting(name: &str, value: impl Serialize) -> (String, Value) {
     (name.to_owned(), json!(value))
 }
 
+/// Returns the seconds since the Unix epoch.
 fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64())
 }

@@ -1,4 +1,4 @@
-//! Whether there is memory for what is asked.
+//! Refuses a job that needs more memory than its devices have, before anything is trained.
 
 use anyhow::{Error, Result, anyhow, ensure};
 use burn::tensor::Device;
@@ -10,39 +10,51 @@ use crate::flags::{FlushName, OptimizerName, RecomputeName};
 use crate::job::{Job, LARGEST, Training};
 use crate::text::Source;
 
-/// Bytes a parameter that a stage holds in the flush: itself and what the optimizer remembers, and with rollback both once more, as
-/// they were. (Gradients go as the new ones come.)
-fn at_least(optimizer: OptimizerName, rollback: bool) -> u64 {
+/// Returns the fewest bytes a parameter that a stage needs in the flush: the f32 value and its optimizer state, and
+/// with rollback copies of both. Gradients do not count, because they are freed while new values are made.
+fn least_flush_bytes(optimizer: OptimizerName, rollback: bool) -> u64 {
     let times = if rollback { 2 } else { 1 };
     match optimizer {
         OptimizerName::Adamw => times * 4 * (1 + 2),
-        // Rows and columns are little.
+        // The rows and columns of its state are small.
         OptimizerName::Adafactor => times * 4,
     }
 }
 
-/// Refuses what parameters alone are too many for, before there are any.
+/// Refuses a model whose parameters alone are too large for the memory of the host, before they are initialised.
+///
+/// # Errors
+/// If they are, with flags to change. A job with stages on other devices is not checked, because their memory is not
+/// known here.
 pub fn refuse_too_many_parameters(job: &Job, resumed: bool) -> Result<()> {
     let cuts = cut::cut(job.shape, job.running.devices.len())?;
     let parameters: u64 = cut::layers(job.shape, &cuts).iter().map(|layer| layer.parameters).sum();
-    let (needs, has) = (parameters.saturating_mul(at_least(job.training.optimizer, job.running.rollback)), has(job, 0));
+    let bytes = least_flush_bytes(job.training.optimizer, job.running.rollback);
+    let (needs, has) = (parameters.saturating_mul(bytes), memory_for(job, 0));
     let way_out = match (resumed, job.training.optimizer) {
-        (true, _) => "free memory, or go on with it elsewhere",
+        (true, _) => "free memory, or resume on another host",
         (false, OptimizerName::Adamw) => "lower --width or --layers, or try --optimizer adafactor",
         (false, OptimizerName::Adafactor) => "lower --width or --layers",
     };
-    // Stages on GPUs share nothing that is known here.
+    // The memory of other devices is not known here.
     let on_the_host = job.running.devices.iter().all(is_host);
     ensure!(
         !on_the_host || needs <= has,
-        "{parameters} parameters need at least {:.1} MB, with what the optimizer remembers, and there are {:.1} MB: {way_out}",
+        "{parameters} parameters and their optimizer states need at least {:.1} MB, and there are {:.1} MB: {way_out}",
         needs as f64 / 1e6,
         has as f64 / 1e6
     );
     Ok(())
 }
 
-/// Refuses what will not fit, before it is trained; gives what steps will hold, where that can be known.
+/// Estimates the memory that steps need, and refuses a job that does not fit. With `--recompute auto` it also chooses
+/// the least recomputation that fits.
+///
+/// `step` is the first step to train. The estimate is `None` if memory in use cannot be measured on these devices.
+///
+/// # Errors
+/// If the job does not fit, with the ways out; or if `--memory` or `--recompute auto` is given and there is no
+/// estimate.
 pub fn estimate(
     pipeline: &mut Pipeline<Bytes, Bytes>,
     text: &Source,
@@ -56,34 +68,35 @@ pub fn estimate(
         FlushName::Together => estimate,
         FlushName::Ahead => estimate.of_overlapping_steps(),
     };
-    // Of micro-batches of so many rows, and of half of them: what does not grow with the rows is the same in both.
-    let with = |pipeline: &mut Pipeline<Bytes, Bytes>, rows: usize| {
-        let mut of = |rows| {
+    // Two estimates, for micro-batches of `rows` rows and of half as many, tell the memory that grows with the rows
+    // from the rest.
+    let for_rows = |pipeline: &mut Pipeline<Bytes, Bytes>, rows: usize| {
+        let mut measure = |rows| {
             Ok::<_, Error>(
                 pipeline.estimate_memory(text.batch(step, batch_size / job.training.micro_batch_size * rows)?)?,
             )
         };
-        let (all, half) = (of(rows)?, rows / 2);
-        let Some(fewer) = (if half > 0 { of(half)? } else { None }) else { return Ok::<_, Error>(all) };
+        let (all, half) = (measure(rows)?, rows / 2);
+        let Some(fewer) = (if half > 0 { measure(half)? } else { None }) else { return Ok::<_, Error>(all) };
         Ok(all.map(|all| all.beside(&fewer, half as f64 / rows as f64)))
     };
     let from_two_rows = |pipeline: &mut Pipeline<Bytes, Bytes>| {
-        Ok(with(pipeline, 2)?.map(|two| of_steps(two.with_rows_times(rows as f64 / 2.0))))
+        Ok(for_rows(pipeline, 2)?.map(|two| of_steps(two.with_rows_times(rows as f64 / 2.0))))
     };
     let from_all = |pipeline: &mut Pipeline<Bytes, Bytes>| {
         if !auto {
-            return Ok(with(pipeline, rows)?.map(of_steps));
+            return Ok(for_rows(pipeline, rows)?.map(of_steps));
         }
         let batch = text.batch(step, batch_size)?;
-        let there_is_room = |estimate: &MemoryEstimate| Room::of(&of_steps(estimate.clone()), job).is_enough();
+        let there_is_room = |estimate: &MemoryEstimate| Room::new(&of_steps(estimate.clone()), job).is_enough();
         let found = pipeline.recompute_to_fit(&batch, there_is_room)?;
-        ensure!(found.is_some(), "--recompute auto: {UNKNOWN}; say what is computed again");
+        ensure!(found.is_some(), "--recompute auto: {UNKNOWN}; give none, selective or full");
         for (stage, recompute) in pipeline.recompute().iter().enumerate() {
-            println!("stage {stage} computes {recompute} again");
+            println!("stage {stage} recomputes {recompute}");
         }
         Ok(found.map(of_steps))
     };
-    // Two rows, before a whole micro-batch is tried for which there may be no room.
+    // Micro-batches of two rows are tried first, because there may be no memory to try a whole one.
     if rows > 2 && !auto {
         refuse(pipeline, from_two_rows, fits)?;
     }
@@ -92,10 +105,13 @@ pub fn estimate(
     Ok(found)
 }
 
-/// Why there is no estimate.
-const UNKNOWN: &str = "what these devices hold is not known, as that of other hosts is not";
+/// The reason, in messages, why there is no estimate.
+const UNKNOWN: &str = "memory in use is not known on these devices, as on those of other hosts";
 
-/// What steps hold, unless that does not fit.
+/// Returns the estimate of a job that fits, or `None` if there is no estimate.
+///
+/// # Errors
+/// If the job does not fit. Full recomputation is estimated as well then, because it is one of the ways out.
 fn refuse(
     pipeline: &mut Pipeline<Bytes, Bytes>,
     estimate: impl Fn(&mut Pipeline<Bytes, Bytes>) -> Result<Option<MemoryEstimate>>,
@@ -105,47 +121,49 @@ fn refuse(
     if fits(&found).is_ok() {
         return Ok(Some(found));
     }
-    // The run ends here, so it does not matter what it would compute again.
+    // The run ends here, so the policy of recomputation need not be restored.
     pipeline.set_recompute(Recompute::Full);
     let Some(recomputed) = estimate(pipeline)? else { return Ok(None) };
     fits(&found.or_recomputed(recomputed)).map_err(|refused| anyhow!("{}", explain(&refused)))?;
     Ok(None)
 }
 
+/// Compares an estimate with the memory of the devices; the ways out are only those that this job can take.
 fn check(estimate: &MemoryEstimate, job: &Job, resumed: bool) -> Result<(), Box<DoesNotFit>> {
     let rows = job.training.micro_batch_size;
     let takes = |lever: &Lever| match lever {
         Lever::SmallerMicroBatches { micro_batches, .. } => *micro_batches <= LARGEST,
         Lever::MoreStages { stages } => *stages <= job.shape.layers,
-        // What is remembered of each parameter is another optimizer's.
+        // A resumed run cannot change its optimizer, because the checkpoint has the states of the former one.
         Lever::LeanerOptimizer => !resumed && job.training.optimizer == OptimizerName::Adamw,
         _ => true,
     };
-    let room = Room::of(estimate, job);
+    let room = Room::new(estimate, job);
     room.needed.check(|device| room.on(device), (job.running.schedule, rows), takes)
 }
 
-/// What is needed, and what there is.
+/// The memory that a job needs, and the memory that its devices have for it.
 struct Room<'a> {
+    /// The estimate; with the copies that checkpoints need, if any are written.
     needed: MemoryEstimate,
-    /// What the pipeline has already, in bytes.
-    held: u64,
+    /// The bytes that the pipeline already has in use.
+    in_use: u64,
     job: &'a Job,
 }
 
 impl<'a> Room<'a> {
-    fn of(estimate: &MemoryEstimate, job: &'a Job) -> Self {
-        let held = estimate.workers().iter().map(|worker| worker.other + worker.parameters).sum();
+    fn new(estimate: &MemoryEstimate, job: &'a Job) -> Self {
+        let in_use = estimate.workers().iter().map(|worker| worker.other + worker.parameters).sum();
         let needed = match job.keeping.folder {
             Some(_) => estimate.with_checkpoints(),
             None => estimate.clone(),
         };
-        Self { needed, held, job }
+        Self { needed, in_use, job }
     }
 
-    /// None where nobody knows.
+    /// Returns the memory of a device for this job, in bytes; `None` if it is not known.
     fn on(&self, device: &Device) -> Option<u64> {
-        (is_host(device) || self.job.running.memory.is_some()).then(|| has(self.job, self.held))
+        (is_host(device) || self.job.running.memory.is_some()).then(|| memory_for(self.job, self.in_use))
     }
 
     fn is_enough(&self) -> bool {
@@ -153,6 +171,7 @@ impl<'a> Room<'a> {
     }
 }
 
+/// Explains why a job does not fit, with each way out as flags.
 fn explain(refused: &DoesNotFit) -> String {
     let flag = |lever: &Lever| match lever {
         Lever::SmallerMicroBatches { rows, micro_batches } => {
@@ -168,17 +187,19 @@ fn explain(refused: &DoesNotFit) -> String {
     refused.explain(flag, " ")
 }
 
-/// What a device has, in bytes: as it was said, or for the host what is free, and what is held already.
-fn has(job: &Job, held: u64) -> u64 {
+/// Returns the memory of a device for a job, in bytes: that of `--memory`, or else the free memory of the host plus the
+/// bytes that the job already has in use.
+fn memory_for(job: &Job, in_use: u64) -> u64 {
     if let Some(memory) = job.running.memory {
         return memory;
     }
     let mut system = System::new();
     system.refresh_memory();
-    let of_group = system.cgroup_limits().map_or(u64::MAX, |group| group.total_memory.saturating_sub(group.rss));
-    system.available_memory().min(of_group).saturating_add(held)
+    let free_in_cgroup = system.cgroup_limits().map_or(u64::MAX, |group| group.total_memory.saturating_sub(group.rss));
+    system.available_memory().min(free_in_cgroup).saturating_add(in_use)
 }
 
+/// Whether a device is the CPU of this host.
 fn is_host(device: &Device) -> bool {
     DeviceName::Cpu.open().is_ok_and(|host| host == *device)
 }

@@ -1,6 +1,6 @@
-//! The model: a pre-LN, byte-level GPT with learned positions, as layers that are stages.
+//! The model: a pre-LN, byte-level GPT with learned positions, whose layers can be stages of a pipeline.
 //!
-//! Activations cross boundaries as `[batch, context, width]`; inside, layers see `[batch x context, width]`.
+//! Activations cross boundaries as `[batch, context, width]`; inside, layers compute on `[batch x context, width]`.
 
 use burn::module::{Initializer, Module, Param};
 use burn::nn::{EmbeddingConfig, LayerNormConfig, LinearConfig};
@@ -11,32 +11,33 @@ use stageline::{LossStage, Stage, Weight, seeded};
 /// The number of different bytes.
 pub const VOCABULARY: usize = 256;
 
-/// The shape of the model.
+/// The sizes that define a model.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// How many blocks.
+    /// The number of transformer blocks.
     pub layers: usize,
-    /// The size of an activation.
+    /// The number of values in the activation of one byte.
     pub width: usize,
-    /// The longest text, in bytes.
+    /// The maximum length of a text, in bytes.
     pub context: usize,
 }
 
 impl Shape {
-    /// The largest number of heads of at least 64 dimensions that divides the width.
+    /// Returns the number of attention heads: the largest that divides the width and leaves each head at least 64
+    /// dimensions.
     pub fn heads(self) -> usize {
         (1..=(self.width / 64).max(1)).rev().find(|heads| self.width.is_multiple_of(*heads)).unwrap_or(1)
     }
 }
 
-/// Byte and position embedding: `[batch, context]` to `[batch, context, width]`.
+/// The sum of byte and position embeddings, a map from `[batch, context]` to `[batch, context, width]`.
 #[derive(Module, Debug)]
 pub struct Embeddings {
     bytes: Embedding,
     positions: Param<Tensor<2>>,
 }
 
-/// Attention and MLP, each around a residual.
+/// A transformer block: attention and an MLP, each with a layer norm before it and a residual connection around it.
 #[derive(Module, Debug)]
 pub struct Block {
     attention_norm: LayerNorm,
@@ -46,7 +47,7 @@ pub struct Block {
     down: Linear,
 }
 
-/// Causal self-attention.
+/// Causal self-attention over several heads.
 #[derive(Module, Debug)]
 pub struct Attention {
     query_key_value: Linear,
@@ -54,14 +55,14 @@ pub struct Attention {
     heads: usize,
 }
 
-/// The last norm, the logits, and the loss.
+/// The head: the final layer norm, the projection to logits, and the loss.
 #[derive(Module, Debug)]
 pub struct Head {
     norm: LayerNorm,
     logits: Linear,
 }
 
-/// All layers, not yet cut.
+/// All layers of the model, before they are partitioned into stages.
 pub struct Layers<H = Head> {
     pub embeddings: Embeddings,
     pub blocks: Vec<Block>,
@@ -69,7 +70,7 @@ pub struct Layers<H = Head> {
 }
 
 impl Layers {
-    /// Every layer is drawn from a seed of its own, so that the parameters do not depend on the cut.
+    /// Initialises each layer from a seed of its own, so that parameters do not depend on the partition.
     pub fn init(shape: Shape, seed: u64, device: &Device) -> Self {
         let layer_seed = |layer: usize| seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(layer as u64);
         let block = |layer| seeded(device, layer_seed(layer + 1), || Block::init(shape, device));
@@ -81,13 +82,14 @@ impl Layers {
     }
 }
 
-/// GPT-2's initialisation: normal with this deviation, residual projections divided by sqrt(2 x layers).
+/// The standard deviation of GPT-2's normal initialisation; residual projections have it divided by sqrt(2 x layers).
 const DEVIATION: f64 = 0.02;
 
 fn normal(std: f64) -> Initializer {
     Initializer::Normal { mean: 0.0, std }
 }
 
+/// Returns a linear layer with normal weights and zero biases.
 fn linear(from: usize, to: usize, std: f64, device: &Device) -> Linear {
     let mut linear = LinearConfig::new(from, to).with_initializer(normal(std)).init(device);
     linear.bias = Some(Initializer::Zeros.init([to], device));
@@ -129,13 +131,13 @@ impl Head {
         Self { norm: LayerNorm::init(&LayerNormConfig::new(shape.width), device), logits: logits.init(device).into() }
     }
 
-    /// `[batch, context, width]` to the logits of the next byte, `[batch x context, 256]`.
+    /// Maps activations `[batch, context, width]` to the logits of the next byte, `[batch x context, 256]`.
     pub fn logits(&self, input: Tensor<3>) -> Tensor<2> {
         self.logits.forward(self.norm.forward(rows(input)))
     }
 }
 
-/// `[batch, context, width]` as `[batch x context, width]`.
+/// Reshapes `[batch, context, width]` to `[batch x context, width]`.
 fn rows(input: Tensor<3>) -> Tensor<2> {
     input.flatten(0, 1)
 }
@@ -161,6 +163,7 @@ impl Stage for Block {
 }
 
 impl Block {
+    /// Computes the block on `[batch, context, width]`; `forward` wraps it, so that the whole block can be recomputed.
     fn compute(&self, input: Tensor<3>) -> Tensor<3> {
         let dims = input.dims();
         let residual = rows(input);
@@ -173,7 +176,7 @@ impl Block {
 }
 
 impl Attention {
-    /// `[batch x context, width]` to the same; `dims` is `[batch, context, width]`.
+    /// Maps `[batch x context, width]` to the same shape; the array has the sizes `[batch, context, width]`.
     fn forward(&self, input: Tensor<2>, [batch, length, width]: [usize; 3]) -> Tensor<2> {
         let split = self.query_key_value.forward(input).reshape([batch, length, 3 * width]);
         self.output.forward(rows(causal_attention(split, self.heads)))
@@ -184,7 +187,7 @@ impl LossStage for Head {
     type Input = Tensor<3>;
     type Target = Tensor<2, Int>;
 
-    /// The summed cross-entropy of the next bytes, in nats.
+    /// Returns the summed cross-entropy of the next bytes, in nats.
     fn loss(&self, input: Tensor<3>, target: Tensor<2, Int>) -> Tensor<1> {
         cross_entropy(self.logits(input).cast(FloatDType::F32), target.flatten(0, 1))
     }

@@ -1,4 +1,4 @@
-//! How far the training is: a bar on a terminal, ten lines elsewhere.
+//! Shows the progress of a training: a bar on a terminal, and ten lines elsewhere.
 
 use std::io::{self, Write};
 
@@ -6,7 +6,10 @@ use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 use stageline::StepReport;
 
-/// The loss is in nats a byte, the bubble a share of the total stage time. A bar that also lets other lines through: what is written to it goes to stderr, above the bar.
+/// A progress bar with the figures of the last step: the loss in nats a byte, and bubbles as shares of the total stage
+/// time.
+///
+/// Text that is written to it, such as warnings, appears on stderr above the bar.
 #[derive(Clone)]
 pub struct Progress(ProgressBar);
 
@@ -17,7 +20,7 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// From a step on.
+    /// Starts the bar after `start` of `steps` steps.
     pub fn begin(&self, start: usize, steps: usize) -> Result<()> {
         self.0.set_style(ProgressStyle::with_template("{bar:16} {pos}/{len} {msg}, {eta} left")?);
         self.0.set_length(steps as u64);
@@ -27,6 +30,7 @@ impl Progress {
         Ok(())
     }
 
+    /// Advances the bar by a step and shows its figures; `utilisation` is the model FLOP utilisation, from 0 to 1.
     pub fn step(&self, report: &StepReport, utilisation: Option<f64>) {
         let mut message = format!(
             "loss {:.3}, {:.0} tokens/s, bubble {:.1}% by the {} (ideal {:.1}%, simulated {:.1}%)",
@@ -41,7 +45,7 @@ impl Progress {
             message += &format!(", {:.1}% of the peak FLOP/s", 100.0 * utilisation);
         }
         let (done, all) = (report.step as u64 + 1, self.0.length().unwrap_or(1));
-        // Where there is no terminal to draw a bar on, ten lines say as much.
+        // Without a terminal there is no bar, so ten lines in all show the progress.
         if self.0.is_hidden() && (done.is_multiple_of(all.div_ceil(10).max(1)) || done == all) {
             println!("step {done}/{all}: {message}");
         }
@@ -49,6 +53,7 @@ impl Progress {
         self.0.inc(1);
     }
 
+    /// Ends the bar and leaves it on the terminal.
     pub fn end(&self) {
         self.0.finish();
     }

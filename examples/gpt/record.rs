@@ -1,9 +1,9 @@
-//! What a step tells, as a line of a log.
+//! Converts reports of steps and estimates of memory into the records of the log.
 
 use stageline::{Activity, Clock, MemoryEstimate, ParameterHealth, StepReport, Update};
 use stageline_report::record::{Account, EstimatedMemory, Event, Health, StageCosts, Step, WorkerMemory};
 
-/// With the events, where they are to be drawn. Workers are those of the first replica.
+/// Returns the log line of a step, with its events if `timeline` is set. Its workers are those of the first replica.
 pub fn step(report: &StepReport, timeline: bool) -> Step {
     let (gradient_norm, clipped) = match report.update {
         Update::Stepped { gradient_norm, clipped } => (Some(gradient_norm), Some(clipped)),
@@ -34,9 +34,9 @@ pub fn step(report: &StepReport, timeline: bool) -> Step {
     }
 }
 
-/// What each of so many workers will hold: those of the first replica.
+/// Returns the estimated memory of each of the first replica's workers; `workers` is their number.
 pub fn estimate(estimate: &MemoryEstimate, workers: usize) -> Vec<EstimatedMemory> {
-    let of_worker = |worker: stageline::WorkerEstimate| EstimatedMemory {
+    let estimated = |worker: stageline::WorkerEstimate| EstimatedMemory {
         parameters: worker.parameters,
         optimizer: worker.optimizer,
         gradients: worker.gradients,
@@ -46,7 +46,7 @@ pub fn estimate(estimate: &MemoryEstimate, workers: usize) -> Vec<EstimatedMemor
         other: worker.other,
         peak: worker.peak(),
     };
-    estimate.workers().into_iter().take(workers).map(of_worker).collect()
+    estimate.workers().into_iter().take(workers).map(estimated).collect()
 }
 
 fn account(account: stageline::Account) -> Account {
@@ -59,11 +59,11 @@ fn memory(memory: stageline::WorkerMemory) -> WorkerMemory {
     WorkerMemory { resident, peak }
 }
 
-/// Means over the micro-batches.
+/// Returns the costs of each stage, as means over the micro-batches of a step.
 fn stages(report: &StepReport) -> Vec<StageCosts> {
     let (costs, micro_batches) = (report.recording.costs(), report.micro_batches);
     let (activations, outputs) = (report.recording.activations(), report.recording.outputs());
-    let of_stage = |stage: usize| {
+    let stage_costs = |stage: usize| {
         let activation_bytes = activations.as_ref().map(|bytes| bytes[stage]);
         let mut sum = StageCosts {
             flush: costs.optimizer(stage),
@@ -80,7 +80,7 @@ fn stages(report: &StepReport) -> Vec<StageCosts> {
         }
         sum
     };
-    (0..report.stages.len()).map(of_stage).collect()
+    (0..report.stages.len()).map(stage_costs).collect()
 }
 
 fn health(health: &ParameterHealth) -> Health {
@@ -96,7 +96,7 @@ fn health(health: &ParameterHealth) -> Health {
     }
 }
 
-/// The events of each worker of the first replica.
+/// Returns the events of a step, a list for each worker of the first replica.
 pub fn events(report: &StepReport) -> Vec<Vec<Event>> {
     let event = |event: &stageline::Event| Event {
         stage: event.stage,

@@ -1,4 +1,4 @@
-//! A text, continued.
+//! Samples text from the trained model.
 
 use burn::module::Module;
 use burn::tensor::activation::softmax;
@@ -10,16 +10,18 @@ use stageline::Stage;
 use crate::job::Sample;
 use crate::model::{Layers, VOCABULARY};
 
-/// Below 1, likely bytes become likelier.
+/// The temperature of the softmax; below 1 it makes likely bytes likelier.
 const TEMPERATURE: f64 = 0.7;
 
-/// Continues `prompt`, on one device; `prompt` must not be longer than the model's context.
+/// Returns the bytes with which the model, on one device, continues `prompt`.
+///
+/// The prompt must not be longer than the model's context. Each byte is predicted from as many bytes before it.
 pub fn continue_text(layers: &Layers, prompt: &[u8], Sample { bytes, device }: &Sample, seed: u64) -> Vec<u8> {
     let embeddings = layers.embeddings.clone().fork(device).valid();
     let blocks = layers.blocks.clone().fork(device).valid();
     let head = layers.head.clone().fork(device).valid();
     let mut random = ChaCha8Rng::seed_from_u64(seed);
-    // Apart from what else is drawn with this seed.
+    // A stream of its own is independent of the other draws with this seed.
     random.set_stream(u64::from_le_bytes(*b"sampling"));
     let mut text = prompt.to_vec();
     for _ in 0..*bytes {
@@ -33,7 +35,7 @@ pub fn continue_text(layers: &Layers, prompt: &[u8], Sample { bytes, device }: &
     text.split_off(prompt.len())
 }
 
-/// A byte, by inversion of the cumulative distribution.
+/// Draws a byte by inversion of the cumulative distribution.
 fn draw(probabilities: impl Iterator<Item = f32>, random: &mut ChaCha8Rng) -> u8 {
     let mut left = random.next_u32() as f32 / u32::MAX as f32;
     let found = probabilities.enumerate().find(|(_, probability)| {

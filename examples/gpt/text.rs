@@ -1,4 +1,4 @@
-//! Text on the user's machine, as batches.
+//! Makes batches from text on the user's machine.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -10,21 +10,27 @@ use stageline_data::{Corpus, CorpusError, CorpusOptions, Sampler, Text};
 
 use crate::cut::Bytes;
 
-/// How many held-out windows an evaluation reads.
+/// The number of held-out windows in an evaluation.
 const VALIDATION_WINDOWS: usize = 256;
 
-/// The training text and its sampler, and the held-out windows.
+/// The source of all batches: the corpus, the sampler of training windows, and the held-out windows.
 pub struct Source {
     corpus: Corpus,
     sampler: Sampler,
+    /// The offsets of the held-out windows.
     validation: Vec<u64>,
+    /// The length of an input, in bytes; a window has one byte more.
     context: usize,
-    /// Where batches are made.
+    /// The device on which batches are made.
     device: Device,
 }
 
 impl Source {
-    /// Opens `path`, or the Rust sources in the cargo registry, or this project's own.
+    /// Opens the text at `path`; by default the Rust sources in the cargo registry, or those of this project if there
+    /// are none.
+    ///
+    /// # Errors
+    /// If there is nothing to read, or too little for a window of training and one of held-out text.
     pub fn open(path: Option<&Path>, context: usize, seed: u64, device: Device) -> Result<Self> {
         let by_default = path.is_none();
         let (path, extensions) = match path {
@@ -33,7 +39,7 @@ impl Source {
         };
         let options = CorpusOptions { extensions, seed, ..CorpusOptions::default() };
         let (path, corpus) = match Corpus::open(&path, &options) {
-            // A registry without sources; this project always has some.
+            // The registry may have no sources, but this project always has some.
             Err(CorpusError::NothingToRead { .. }) if by_default => {
                 (own_sources(), Corpus::open(&own_sources(), &options)?)
             }
@@ -53,33 +59,34 @@ impl Source {
         Ok(Self { corpus, sampler, validation, context, device })
     }
 
-    /// Of what text it is.
+    /// Returns a hash of the text, by which a resumed run recognises it.
     pub fn fingerprint(&self) -> String {
         self.corpus.fingerprint()
     }
 
-    /// The batch of a step: `size` windows, each byte the target of the ones before it.
+    /// Returns the batch of a step: `size` windows, in which each byte is the target of those before it.
     pub fn batch(&self, step: usize, size: usize) -> Result<Batch<Bytes, Bytes>> {
         self.windows(self.corpus.train(), &self.sampler.offsets(step as u64, size))
     }
 
-    /// The held-out windows, in batches of `size`.
+    /// Returns the held-out windows, in batches of `size`.
     pub fn validation(&self, size: usize) -> impl Iterator<Item = Result<Batch<Bytes, Bytes>>> {
         self.validation.chunks(size).map(|offsets| self.windows(self.corpus.validation(), offsets))
     }
 
-    /// The entropy of single held-out bytes, in bits: what a model that ignores the context cannot go below.
+    /// Returns the entropy of single held-out bytes, in bits. A model that ignores the context cannot go below it.
     pub fn unigram_entropy(&self) -> Result<f64> {
         Ok(self.corpus.validation().unigram_entropy()?)
     }
 
-    /// The first held-out window, to be continued.
+    /// Returns the first held-out window, as a prompt for the model.
     pub fn prompt(&self) -> Result<Vec<u8>> {
         let mut prompt = vec![0; self.context];
         self.corpus.validation().read(self.validation[0], &mut prompt)?;
         Ok(prompt)
     }
 
+    /// Reads the windows at these offsets as a batch: inputs and targets `[windows, context]`, one byte apart.
     fn windows(&self, text: &Text, offsets: &[u64]) -> Result<Batch<Bytes, Bytes>> {
         let mut window = vec![0; self.context + 1];
         let (mut inputs, mut targets) = (Vec::new(), Vec::new());
@@ -96,7 +103,8 @@ impl Source {
     }
 }
 
-/// Every Rust user has tens of megabytes of text in the cargo registry.
+/// Returns the sources in the cargo registry, of which every Rust user has tens of megabytes, or else those of this
+/// project.
 fn default_path() -> PathBuf {
     let cargo_home = env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = cargo_home.or_else(|| env::home_dir().map(|home| home.join(".cargo")));
@@ -104,6 +112,7 @@ fn default_path() -> PathBuf {
     registry.unwrap_or_else(own_sources)
 }
 
+/// Returns the folder of this project.
 fn own_sources() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }

@@ -1,4 +1,5 @@
-//! Bytes as a command line, a file of settings and the settings of a run before; what they come to, by the example's own code.
+//! Fuzzes the example's settings: reads bytes as a command line, a settings file and the settings of a resumed run, and
+//! merges them with the example's own code.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -12,21 +13,21 @@ use serde_json::Value;
 
 use config::{Resolved, Settings};
 
-#[allow(dead_code)] // what ends the process, and reads files
+#[allow(dead_code)] // the functions that end the process or read files are not called here
 #[path = "../../examples/gpt/config.rs"]
 mod config;
 
-/// Longer inputs find nothing that shorter ones do not.
+/// The longest input in bytes: longer ones reach no other code.
 const LIMIT: usize = 4_096;
 
-/// What stands between the parts of an input.
+/// The byte between the parts of an input.
 const BORDER: u8 = b'|';
 
-/// One of every kind that the example has, and some of its names.
+/// Flags that stand in for the example's: one of every type that it has, under some of its names.
 #[derive(Debug, Parser)]
 struct Flags {
     #[command(flatten)]
-    of_run: OfRun,
+    run: RunFlags,
     #[arg(long)]
     config: Option<PathBuf>,
     #[arg(long)]
@@ -39,9 +40,9 @@ struct Flags {
     print_config: bool,
 }
 
-/// Those that are settings.
+/// The flags that are also settings, in files, in `--set` and in checkpoints.
 #[derive(Args, Debug)]
-struct OfRun {
+struct RunFlags {
     #[arg(long)]
     data: Option<PathBuf>,
     #[arg(long, default_value_t = 2)]
@@ -74,7 +75,7 @@ struct OfRun {
     log: Option<PathBuf>,
 }
 
-/// What a run that goes on does not take from the one before.
+/// The settings that a resumed run does not take from its checkpoint.
 const NOT_INHERITED: [&str; 3] = ["verify", "log", "device"];
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -88,7 +89,10 @@ fn schedule(name: &str) -> Result<&'static str, String> {
     ["gpipe", "1f1b"].into_iter().find(|known| *known == name).ok_or(format!("there is no schedule `{name}`"))
 }
 
-/// Three parts: the command line, a flag a line; the file; and the settings of the run before, as JSON.
+/// Merges the three parts of an input, and asserts that the result is right or that the error says something.
+///
+/// The parts are the command line with one flag per line, the settings file, and the settings of the resumed run as
+/// JSON.
 pub fn configuration(bytes: &[u8]) {
     if bytes.len() > LIMIT {
         return;
@@ -105,14 +109,14 @@ pub fn configuration(bytes: &[u8]) {
     arguments.extend(flags.split(|&byte| byte == b'\n').filter(|flag| !flag.is_empty()).map(argument));
     let text = file.and_then(|file| String::from_utf8(file).ok());
     if let Some(table) = text.as_deref().and_then(|text| text.parse::<toml::Table>().ok()) {
-        table.iter().for_each(|(name, value)| named(name, value));
+        table.iter().for_each(|(name, value)| assert_file_setting(name, value));
     }
-    resumed.iter().for_each(alone);
+    resumed.iter().for_each(assert_inherited);
 
     match merge(&arguments, resumed.as_ref(), text.as_deref()) {
         Ok(resolved) => {
-            again(&resolved);
-            in_order(&resolved, &arguments, resumed.as_ref(), text.as_deref());
+            assert_round_trips(&resolved);
+            assert_precedence(&resolved, &arguments, resumed.as_ref(), text.as_deref());
         }
         Err(error) => assert!(!format!("{error:#}").is_empty()),
     }
@@ -132,31 +136,33 @@ fn merge(arguments: &[OsString], resumed: Option<&Settings>, file: Option<&str>)
     config::merge(arguments, resumed, |_| Ok(file.context("it cannot be read")?.to_owned()))
 }
 
-fn of_file(file: &str) -> Result<Resolved<Flags>> {
+/// Merges a settings file alone, without other flags.
+fn merge_file(file: &str) -> Result<Resolved<Flags>> {
     merge(&["gpt".into(), "--config=file".into()], None, Some(file))
 }
 
-/// What every setting is where nobody says anything.
+/// Returns the default of every setting.
 fn default() -> &'static Settings {
     static DEFAULT: OnceLock<Settings> = OnceLock::new();
     DEFAULT.get_or_init(|| merge(&["gpt".into()], None, None).expect("nothing is wrong").settings)
 }
 
-/// The names of all settings, from clap alone.
+/// Returns the names of all settings, read from clap's definition rather than through the code under test.
 fn names() -> &'static BTreeSet<String> {
     static NAMES: OnceLock<BTreeSet<String>> = OnceLock::new();
-    let command = || OfRun::augment_args(clap::Command::new("gpt"));
+    let command = || RunFlags::augment_args(clap::Command::new("gpt"));
     NAMES.get_or_init(|| command().get_arguments().map(|flag| flag.get_id().to_string()).collect())
 }
 
-/// A setting of a file, by itself: a known one is not called unknown, and an unknown one is named.
-fn named(name: &str, value: &toml::Value) {
+/// Asserts that one setting of a file, by itself, changes only the setting of its name, and that the error for an
+/// unknown name contains that name.
+fn assert_file_setting(name: &str, value: &toml::Value) {
     let text = toml::to_string(&BTreeMap::from([(name, value)])).expect("it was read");
     let unknown = format!("there is no setting `{name}`");
-    match of_file(&text) {
+    match merge_file(&text) {
         Ok(resolved) => {
             assert!(names().contains(name), "`{name}` is taken for a setting");
-            changes_only(&resolved, &BTreeSet::from([name]));
+            assert_changes_only(&resolved, &BTreeSet::from([name]));
         }
         Err(error) => {
             let said = format!("{error:#}");
@@ -170,18 +176,19 @@ fn named(name: &str, value: &toml::Value) {
     }
 }
 
-/// The settings of a run before, by themselves: they change those of their names, and no other flag.
-fn alone(before: &Settings) {
+/// Asserts that the settings of a resumed run, by themselves, change only the settings of their names, and no other
+/// flag.
+fn assert_inherited(before: &Settings) {
     let Ok(resolved) = merge(&["gpt".into()], Some(before), None) else { return };
-    // A command line may be empty of its program, too.
+    // A command line may lack even the program's name.
     let nameless = merge(&[], Some(before), None).expect("it was taken");
     assert_eq!(nameless.settings, resolved.settings);
     let inherited = before.0.keys().map(String::as_str).filter(|name| !NOT_INHERITED.contains(name));
     let inherited: BTreeSet<_> = inherited.filter(|name| names().contains(*name)).collect();
     assert!(inherited.iter().all(|name| before.0[*name].is_string() || before.0[*name].is_number()));
-    changes_only(&resolved, &inherited);
+    assert_changes_only(&resolved, &inherited);
     for (name, now) in &resolved.settings.0 {
-        // A text stays as it is, where a text is asked for.
+        // The text of a setting that takes text is inherited unchanged.
         if let (Value::String(now), Some(Value::String(before))) = (now, before.0.get(name)) {
             assert!(now == before || NOT_INHERITED.contains(&name.as_str()), "{name}: {before:?} is now {now:?}");
         }
@@ -190,39 +197,47 @@ fn alone(before: &Settings) {
     assert_eq!((config, set.len(), resume, stop_after, print_config), (None, 0, None, None, false));
 }
 
-fn changes_only(resolved: &Resolved<Flags>, names: &BTreeSet<&str>) {
+/// Asserts that every setting outside `names` has its default.
+fn assert_changes_only(resolved: &Resolved<Flags>, names: &BTreeSet<&str>) {
     let default = &default().0;
     let now = &resolved.settings.0;
     for name in default.keys().chain(now.keys()).filter(|name| !names.contains(name.as_str())) {
-        assert_eq!(now.get(name), default.get(name), "{name}, of which nobody speaks");
+        assert_eq!(now.get(name), default.get(name), "{name}, which no source sets");
     }
 }
 
-/// What is printed comes to the same, and so does a run that goes on.
-fn again(resolved: &Resolved<Flags>) {
+/// Asserts that printed settings, read as a file, give the same settings and flags, and that a resumed run inherits
+/// them.
+fn assert_round_trips(resolved: &Resolved<Flags>) {
     let text = resolved.settings.to_toml().expect("settings are numbers and texts");
-    let printed = of_file(&text).expect("it was taken before");
+    let printed = merge_file(&text).expect("it was taken before");
     assert_eq!(printed.settings, resolved.settings);
-    assert_eq!(format!("{:?}", printed.flags.of_run), format!("{:?}", resolved.flags.of_run));
+    assert_eq!(format!("{:?}", printed.flags.run), format!("{:?}", resolved.flags.run));
     let json = serde_json::to_value(&resolved.settings.0).expect("settings are numbers and texts");
     assert!(json.as_object().is_some_and(|all| all.values().all(|value| value.is_number() || value.is_string())));
-    let goes_on = merge(&["gpt".into()], Some(&resolved.settings), None).expect("it was taken before");
+    let inheriting = merge(&["gpt".into()], Some(&resolved.settings), None).expect("it was taken before");
     for (name, value) in &resolved.settings.0 {
         let inherited = !NOT_INHERITED.contains(&name.as_str());
         let expected = if inherited { Some(value) } else { default().0.get(name) };
-        assert_eq!(goes_on.settings.0.get(name), expected, "{name}");
+        assert_eq!(inheriting.settings.0.get(name), expected, "{name}");
     }
 }
 
-/// Every setting is what the last one that speaks of it says.
-fn in_order(resolved: &Resolved<Flags>, arguments: &[OsString], resumed: Option<&Settings>, file: Option<&str>) {
+/// Asserts that each setting comes from the strongest source that sets it: flags and `--set`, then the file, then the
+/// resumed run.
+fn assert_precedence(
+    resolved: &Resolved<Flags>,
+    arguments: &[OsString],
+    resumed: Option<&Settings>,
+    file: Option<&str>,
+) {
     let given = Flags::command().args_override_self(true).get_matches_from(arguments);
     let file = file.filter(|_| resolved.flags.config.is_some()).unwrap_or_default();
     let table: toml::Table = file.parse().expect("it was read before");
     let assigned: BTreeSet<_> =
         resolved.flags.set.iter().filter_map(|set| Some(set.split_once('=')?.0.trim())).collect();
     let by_flags = merge(arguments, None, Some("")).expect("more was taken");
-    let by_file = of_file(file).expect("more was taken");
+    let by_file = merge_file(file).expect("more was taken");
     let by_resumed = merge(&["gpt".into()], resumed, None).expect("more was taken");
     for name in names() {
         let flag = given.value_source(name) == Some(ValueSource::CommandLine) || assigned.contains(name.as_str());

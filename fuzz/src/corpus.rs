@@ -1,15 +1,17 @@
-//! Bytes as a folder of small files and options; the corpus of it, its windows, and a file that changes under them.
+//! Fuzzes the corpus: reads bytes as a folder of small files with options, opens it, samples windows, and then changes
+//! a file.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use stageline_data::{Corpus, CorpusError, CorpusOptions, Sampler, Text};
 
-/// Longer inputs, and more files, find nothing that shorter ones and fewer do not.
+/// The longest input in bytes: longer ones reach no other code.
 const LIMIT: usize = 1_024;
+/// The most files of an input.
 const FILES: usize = 8;
 
-/// What stands between the contents of two files.
+/// The byte between the contents of two files.
 const BORDER: u8 = b'|';
 
 const MAX_BYTES: [u64; 6] = [32 << 20, 0, 1, 7, 100, u64::MAX];
@@ -17,8 +19,10 @@ const MAX_FILES: [usize; 6] = [16_384, 0, 1, 2, 3, usize::MAX];
 const FRACTIONS: [f64; 8] = [0.1, 0.0, 0.5, 0.999_999, 1.0, -0.1, f64::NAN, f64::MIN_POSITIVE];
 const WINDOWS: [usize; 6] = [4, 0, 1, 2, 65, usize::MAX];
 
-/// Six digits choose, in this order: the seed, the cap on bytes, the cap on files, the share held out, the window and
-/// the change. The rest is what the files hold.
+/// Opens the corpus that an input describes, and asserts that its texts, windows and errors are right.
+///
+/// The first six bytes choose, in this order: the seed, the cap on bytes, the cap on files, the share that is held out,
+/// the window and the change. The rest are the contents of the files.
 pub fn corpus(bytes: &[u8]) {
     let Some((&[seed, max_bytes, max_files, fraction, window, change], contents)) = bytes.split_first_chunk() else {
         return;
@@ -43,9 +47,9 @@ pub fn corpus(bytes: &[u8]) {
     let Some(corpus) = opened(root.path(), &contents, &options) else { return };
     let texts = [corpus.train(), corpus.validation()];
     let wholes = texts.map(|text| whole(text).expect("nothing has changed"));
-    complete(&texts, &wholes, &contents, &options);
+    assert_complete(&texts, &wholes, &contents, &options);
     for (text, whole) in texts.into_iter().zip(&wholes) {
-        sampled(text, whole, *digit(&WINDOWS, window), u64::from(seed));
+        assert_windows(text, whole, *digit(&WINDOWS, window), u64::from(seed));
     }
     let again = Corpus::open(root.path(), &options).expect("it was opened before");
     assert_eq!(again.fingerprint(), corpus.fingerprint());
@@ -60,11 +64,12 @@ pub fn corpus(bytes: &[u8]) {
     }
 }
 
-/// The digits of the header choose from a list; other bytes go round it.
+/// Returns the element of `list` that a digit chooses. Other bytes wrap around.
 fn digit<T>(list: &[T], byte: u8) -> &T {
     &list[usize::from(byte.wrapping_sub(b'0')) % list.len()]
 }
 
+/// Returns the path of file `i`: with and without an extension, and in nested folders.
 fn path(root: &Path, i: usize) -> PathBuf {
     root.join(match i % 4 {
         0 => format!("{i}"),
@@ -74,7 +79,7 @@ fn path(root: &Path, i: usize) -> PathBuf {
     })
 }
 
-/// The corpus, where the options are in their ranges and there is a byte to read.
+/// Opens the corpus and asserts that it opens exactly if the options are in range and there is a byte to read.
 fn opened(root: &Path, contents: &[&[u8]], options: &CorpusOptions) -> Option<Corpus> {
     let in_range = options.max_bytes > 0 && options.max_files > 0 && (0.0..1.0).contains(&options.validation_fraction);
     let empty = contents.iter().all(|contents| contents.is_empty());
@@ -89,13 +94,14 @@ fn opened(root: &Path, contents: &[&[u8]], options: &CorpusOptions) -> Option<Co
     }
 }
 
+/// Reads a whole text.
 fn whole(text: &Text) -> Result<Vec<u8>, CorpusError> {
     let mut bytes = vec![0; text.len() as usize];
     text.read(0, &mut bytes)?;
     Ok(bytes)
 }
 
-/// The whole text, or nothing if a file of it changed.
+/// Reads a whole text, or returns `None` if one of its files has changed.
 fn whole_or_changed(text: &Text) -> Option<Vec<u8>> {
     match whole(text) {
         Ok(bytes) => Some(bytes),
@@ -104,8 +110,8 @@ fn whole_or_changed(text: &Text) -> Option<Vec<u8>> {
     }
 }
 
-/// What both sides hold is what the files hold, up to the caps.
-fn complete(texts: &[&Text; 2], wholes: &[Vec<u8>; 2], contents: &[&[u8]], options: &CorpusOptions) {
+/// Asserts that the training and the validation text together hold the bytes of the files, up to the caps.
+fn assert_complete(texts: &[&Text; 2], wholes: &[Vec<u8>; 2], contents: &[&[u8]], options: &CorpusOptions) {
     let [train, validation] = texts;
     assert!(!train.is_empty());
     assert!(train.files() <= options.max_files && validation.files() <= options.max_files);
@@ -129,8 +135,8 @@ fn complete(texts: &[&Text; 2], wholes: &[Vec<u8>; 2], contents: &[&[u8]], optio
     assert!((0.0..=8.0).contains(&entropy));
 }
 
-/// Windows lie in the text and hold what it holds there.
-fn sampled(text: &Text, whole: &[u8], window: usize, step: u64) {
+/// Asserts that sampled windows lie inside the text and have its bytes.
+fn assert_windows(text: &Text, whole: &[u8], window: usize, step: u64) {
     let sampler = match Sampler::new(text.len(), window, step) {
         Ok(sampler) => sampler,
         Err(CorpusError::OutOfRange { name: "window", .. }) => return assert_eq!(window, 0),
@@ -147,7 +153,7 @@ fn sampled(text: &Text, whole: &[u8], window: usize, step: u64) {
     }
 }
 
-/// Changes a file; whether that is a change of what was taken.
+/// Changes a file in the chosen way, and returns whether bytes of the corpus changed.
 fn changed(path: &Path, change: u8) -> bool {
     let length = fs::metadata(path).expect("it is there").len();
     let file = File::options().write(true).open(path).expect("it is there");

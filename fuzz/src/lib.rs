@@ -1,13 +1,14 @@
-//! What the fuzz targets do to the bytes they are given, one a file.
+//! The bodies of the fuzz targets, one per file: each reads bytes as some input and asserts what must hold for every
+//! input.
 //!
-//! Under libFuzzer, from the root of the project, with `cargo install cargo-fuzz`:
+//! libFuzzer runs them from the root of the project, after `cargo install cargo-fuzz`:
 //!
 //! ```text
 //! cargo +nightly fuzz run plan_csv fuzz/corpus/plan_csv fuzz/seeds/plan_csv
 //! ```
 //!
-//! The tests of what is under test include these files too, and run every seed and some thousand mutations of them
-//! on the stable compiler. So an input that was found and mended becomes a seed.
+//! The tests of the crates under test include these files too, and run every seed and some thousand mutations of the
+//! seeds on the stable compiler. An input that failed therefore becomes a seed once it is fixed.
 
 pub mod configuration;
 pub mod corpus;

@@ -1,5 +1,5 @@
-//! Bytes as a file of a checkpoint: its manifest as it is or under a seal, its tensors, its index; and what it is
-//! opened and read as.
+//! Fuzzes the reading of checkpoints: bytes replace one file of a sound checkpoint (its manifest with or without a
+//! valid seal, its tensors or its index), which is then opened and read.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,31 +13,37 @@ use stageline_checkpoint::{
 };
 use tempfile::TempDir;
 
-/// Longer inputs find nothing that shorter ones do not.
+/// The longest input in bytes: longer ones reach no other code.
 const LIMIT: usize = 4_096;
 
 const MANIFEST: &str = "manifest.json";
 const INDEX: &str = "model.safetensors.index.json";
-/// The file of tensors that is replaced. Parameters would have to agree with the index, too.
+/// The file of tensors that is replaced. It has optimizer state, because a file of parameters would have to agree with
+/// the index.
 const TENSORS: &str = "optimizer/head.safetensors";
 const OLDER: &str = "000001-step-1";
 const LATEST: &str = "000002-step-7";
 
-/// What stands between a manifest and tensors, and between their header and their data.
+/// The byte between a manifest and its tensors, and between the header and the data of tensors.
 const BORDER: u8 = b'|';
-/// What stands in a manifest for what the tensors are.
+/// The placeholder in a manifest for the size of the tensors' file.
 const BYTES: &str = "?bytes";
+/// The placeholder in a manifest for the hash of the tensors' file.
 const SHA256: &str = "?sha256";
 
-/// The seal of a manifest, before and after its digits.
+/// The text of a manifest's seal before its digits.
 const BEFORE: &str = ",\n  \"sha256\": \"";
+/// The text of a manifest's seal after its digits.
 const AFTER: &str = "\"\n}\n";
 
-/// The files of a checkpoint by their names.
+/// The contents of a checkpoint's files by their names.
 type Files = BTreeMap<String, Vec<u8>>;
 
-/// A digit chooses what the rest is: a manifest as it is, one to be sealed with tensors after it or without, tensors,
-/// or an index; of the last two, the manifest says the truth. The other files are sound.
+/// Opens and reads the checkpoint that an input describes, and asserts that it is right or that the error is true.
+///
+/// The first byte chooses the meaning of the rest: 0 for a manifest as it is, 1 for a manifest that gets a valid seal,
+/// with or without tensors after it, 2 for tensors, or 3 for an index. For the last two the manifest has the right size
+/// and hash. All other files are sound.
 pub fn manifest(bytes: &[u8]) {
     let Some((&part, contents)) = bytes.split_first().filter(|_| bytes.len() <= LIMIT) else { return };
     let mut files = sound().clone();
@@ -57,25 +63,25 @@ pub fn manifest(bytes: &[u8]) {
     }
     let saved = match Saved::open(root.path()) {
         Ok(saved) => saved,
-        Err(error) => return refused(&error, root.path(), &files),
+        Err(error) => return assert_error(&error, root.path(), &files),
     };
     assert_eq!(saved.path(), latest);
-    opened(saved.manifest(), &files);
+    assert_manifest(saved.manifest(), &files);
     match saved.read() {
         Ok(checkpoint) => {
-            read(&checkpoint, saved.manifest(), &files);
-            again(&checkpoint, &root.path().join("again"));
+            assert_read(&checkpoint, saved.manifest(), &files);
+            assert_round_trips(&checkpoint, &root.path().join("again"));
         }
-        Err(error) => refused(&error, root.path(), &files),
+        Err(error) => assert_error(&error, root.path(), &files),
     }
 }
 
-/// A folder in memory, where there is one.
+/// Makes a temporary folder, in memory if the system has `/dev/shm`.
 fn folder() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("temporary folders can be made")
 }
 
-/// A checkpoint of tensors of every kind, as it is written.
+/// Returns the files of a sound checkpoint whose tensors have many types and shapes.
 fn sound() -> &'static Files {
     static FILES: OnceLock<Files> = OnceLock::new();
     FILES.get_or_init(|| {
@@ -120,20 +126,21 @@ fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A manifest of an object, whose last brace gives way to the seal.
+/// Returns a JSON object with a valid seal in place of its last brace.
 fn sealed(object: &[u8]) -> Vec<u8> {
     let object = object.trim_ascii_end();
     let body = object.strip_suffix(b"}").unwrap_or(object).trim_ascii_end();
     [body, BEFORE.as_bytes(), sha256(body).as_bytes(), AFTER.as_bytes()].concat()
 }
 
-/// Whether a manifest ends with its seal.
+/// Whether a manifest ends with a valid seal.
 fn is_sealed(manifest: &[u8]) -> bool {
     let body = manifest.len().checked_sub(BEFORE.len() + 64 + AFTER.len()).map(|length| &manifest[..length]);
     body.is_some_and(|body| [body, BEFORE.as_bytes(), sha256(body).as_bytes(), AFTER.as_bytes()].concat() == manifest)
 }
 
-/// A file of a header and data, with a length that is right; without a border between the two, it is as it is.
+/// Returns a file of tensors with the right header length, where a border divides header and data. Contents without a
+/// border are returned unchanged.
 fn tensors(contents: &[u8]) -> Vec<u8> {
     match contents.iter().position(|&byte| byte == BORDER) {
         Some(length) => [&(length as u64).to_le_bytes(), &contents[..length], &contents[length + 1..]].concat(),
@@ -141,7 +148,7 @@ fn tensors(contents: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Puts a manifest into the files, sealed, and the tensors that may come after it.
+/// Puts a sealed manifest into the files, and the tensors that may follow it in `contents`.
 fn seal(files: &mut Files, contents: &[u8]) {
     let mut parts = contents.splitn(2, |&byte| byte == BORDER);
     let object = parts.next().unwrap_or_default();
@@ -156,19 +163,19 @@ fn seal(files: &mut Files, contents: &[u8]) {
     files.insert(MANIFEST.to_owned(), sealed(&object));
 }
 
-/// Replaces a file, and what the manifest says of it.
+/// Replaces a file, and its size and hash in the manifest.
 fn replace(files: &mut Files, name: &str, contents: &[u8]) {
-    let said = |of: &[u8]| format!("\"bytes\": {},\n      \"sha256\": \"{}\"", of.len(), sha256(of));
+    let entry = |file: &[u8]| format!("\"bytes\": {},\n      \"sha256\": \"{}\"", file.len(), sha256(file));
     let manifest = str::from_utf8(&files[MANIFEST]).expect("it is JSON");
     let (object, _) = manifest.rsplit_once(BEFORE).expect("it is sealed");
-    assert!(object.contains(&said(&files[name])), "{object}");
-    let object = object.replace(&said(&files[name]), &said(contents)) + "\n}";
+    assert!(object.contains(&entry(&files[name])), "{object}");
+    let object = object.replace(&entry(&files[name]), &entry(contents)) + "\n}";
     files.insert(MANIFEST.to_owned(), sealed(object.as_bytes()));
     files.insert(name.to_owned(), contents.to_vec());
 }
 
-/// What an error says is true: it is of a file of the latest checkpoint, and names the older one.
-fn refused(error: &CheckpointError, root: &Path, files: &Files) {
+/// Asserts that an error is true: it is about a file of the latest checkpoint, and damage names the older checkpoint.
+fn assert_error(error: &CheckpointError, root: &Path, files: &Files) {
     let latest = root.join(LATEST);
     match error {
         CheckpointError::Damaged { path, damage, older } => {
@@ -187,8 +194,8 @@ fn refused(error: &CheckpointError, root: &Path, files: &Files) {
     }
 }
 
-/// A manifest that is taken is sealed, and lists files that are there and have room for their tensors.
-fn opened(manifest: &Manifest, files: &Files) {
+/// Asserts that an accepted manifest is sealed, and that the files it lists exist and have room for their tensors.
+fn assert_manifest(manifest: &Manifest, files: &Files) {
     assert!(is_sealed(&files[MANIFEST]));
     assert_eq!(manifest.version, 1);
     assert!(manifest.progress.steps <= 1 << 53 && manifest.progress.optimizer_steps <= manifest.progress.steps);
@@ -207,8 +214,8 @@ fn opened(manifest: &Manifest, files: &Files) {
     }
 }
 
-/// What is read is all that the manifest lists, and all that the files hold.
-fn read(checkpoint: &Checkpoint, manifest: &Manifest, files: &Files) {
+/// Asserts that a checkpoint has every tensor that the manifest lists, and every byte of the files.
+fn assert_read(checkpoint: &Checkpoint, manifest: &Manifest, files: &Files) {
     assert!(manifest.files.iter().all(|file| sha256(&files[&file.name]) == file.sha256));
     assert_eq!((checkpoint.progress, &checkpoint.run), (manifest.progress, &manifest.run));
     for (tensors, entries) in
@@ -231,12 +238,12 @@ fn read(checkpoint: &Checkpoint, manifest: &Manifest, files: &Files) {
     }
 }
 
-/// What is read is written, and read again.
-fn again(checkpoint: &Checkpoint, root: &Path) {
+/// Asserts that a checkpoint which was read can be written, and reads back equal.
+fn assert_round_trips(checkpoint: &Checkpoint, root: &Path) {
     let mut store = Store::open(root, NonZero::<usize>::MIN).expect("folders can be made");
     let path: PathBuf = match store.save(checkpoint) {
         Ok(path) => path,
-        // A float that does not read back takes one more level of nesting than it came in.
+        // Some floats are written with one more level of nesting than they were read with, which can pass JSON's limit.
         Err(CheckpointError::Manifest { reason, .. }) if reason.contains("recursion limit") => return,
         Err(other) => panic!("{other}"),
     };

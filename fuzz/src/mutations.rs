@@ -1,16 +1,16 @@
-//! The seeds of a target and mutations of them, for where there is no fuzzer.
+//! Runs a fuzz target on its seeds and on mutations of them, for tests without a fuzzer.
 
 use std::fs;
 use std::panic::catch_unwind;
 use std::path::Path;
 
-/// Mutations grow no longer than this.
+/// The length in bytes to which mutated inputs are cut.
 const LIMIT: usize = 4_096;
 
-/// What ends a piece in the forms of the seeds.
+/// The bytes at which an input is divided into pieces: separators in the formats of the seeds.
 const BORDERS: &[u8] = b", |\n";
 
-/// The files of a folder, in the order of their names.
+/// Returns the contents of a folder's files, in the order of their names.
 pub fn seeds(folder: &str) -> Vec<Vec<u8>> {
     let entries = fs::read_dir(Path::new(folder)).expect("the seeds can be listed");
     let mut paths: Vec<_> = entries.map(|entry| entry.expect("the seeds can be listed").path()).collect();
@@ -18,10 +18,11 @@ pub fn seeds(folder: &str) -> Vec<Vec<u8>> {
     paths.iter().map(|path| fs::read(path).expect("seeds can be read")).collect()
 }
 
-/// Runs every seed, and then `tries` mutations, the same ones every time, into which words are put.
+/// Runs `target` on every seed, and then on `tries` mutations of the seeds, which may insert one of `words`. The
+/// mutations are the same in every run.
 pub fn run(seeds: &[Vec<u8>], words: &[&str], tries: usize, target: fn(&[u8])) {
     for seed in seeds {
-        on(seed, target);
+        run_one(seed, target);
     }
     let mut dice = Dice(1);
     for _ in 0..tries {
@@ -30,15 +31,16 @@ pub fn run(seeds: &[Vec<u8>], words: &[&str], tries: usize, target: fn(&[u8])) {
             mutate(&mut input, seeds, words, &mut dice);
         }
         input.truncate(LIMIT);
-        on(&input, target);
+        run_one(&input, target);
     }
 }
 
-/// A panic alone would not say which input it was.
-fn on(input: &[u8], target: fn(&[u8])) {
+/// Runs the target on one input, and names the input if the target panics.
+fn run_one(input: &[u8], target: fn(&[u8])) {
     assert!(catch_unwind(|| target(input)).is_ok(), "on the input b\"{}\"", input.escape_ascii());
 }
 
+/// Changes an input in one of seven ways, at a random place.
 fn mutate(input: &mut Vec<u8>, seeds: &[Vec<u8>], words: &[&str], dice: &mut Dice) {
     let at = dice.below(input.len() + 1);
     let end = input.len().min(at + dice.below(8));
@@ -58,12 +60,12 @@ fn mutate(input: &mut Vec<u8>, seeds: &[Vec<u8>], words: &[&str], dice: &mut Dic
                 *byte ^= 1 << dice.below(8);
             }
         }
-        // The most often: it is all that leaves much of a plan a plan.
+        // Most often, because only an exchange keeps most of a plan valid.
         _ => exchange(input, dice),
     }
 }
 
-/// Two pieces change places.
+/// Exchanges two pieces of an input.
 fn exchange(input: &mut Vec<u8>, dice: &mut Dice) {
     let mut pieces: Vec<&[u8]> = input.split_inclusive(|byte| BORDERS.contains(byte)).collect();
     if !pieces.is_empty() {
@@ -73,10 +75,11 @@ fn exchange(input: &mut Vec<u8>, dice: &mut Dice) {
     }
 }
 
-/// SplitMix64, which needs no crate.
+/// A random generator (SplitMix64) that needs no crate.
 struct Dice(u64);
 
 impl Dice {
+    /// Returns a number below `bound`.
     fn below(&mut self, bound: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;

@@ -1,11 +1,11 @@
-//! Text as a plan in PyTorch's form, and the check of what it is read as.
+//! Fuzzes plans in PyTorch's CSV form, and the check that accepts or refuses them.
 
 use stageline_schedule::{Checked, Plan, check};
 
-/// Longer inputs find nothing that shorter ones do not.
+/// The longest input in bytes: longer ones reach no other code.
 const LIMIT: usize = 4_096;
 
-/// Reads the text, and checks the plan at the least and the most room, and at some in between.
+/// Parses the text, and checks the plan at several channel capacities: the least, the most, and some in between.
 pub fn plan_csv(bytes: &[u8]) {
     if bytes.len() > LIMIT {
         return;
@@ -25,25 +25,25 @@ pub fn plan_csv(bytes: &[u8]) {
         match check(plan.clone(), capacity) {
             Ok(checked) => {
                 completed = true;
-                holds(&checked);
+                assert_checked(&checked);
             }
             Err(error) => {
                 assert!(!error.to_string().is_empty());
-                // Of the capacities above, all but the number of micro-batches ascend.
+                // The capacities ascend, except that the number of micro-batches may be less than 2.
                 assert!(!completed || capacity == plan.micro_batches(), "more room deadlocks at {capacity}: {error}");
             }
         }
     }
 }
 
-/// What holds for every plan that was checked.
-fn holds(checked: &Checked) {
+/// Asserts what must hold for every accepted plan: its least capacity, its lowered form and its transfers.
+fn assert_checked(checked: &Checked) {
     let (plan, least) = (checked.plan(), checked.least_capacity());
     assert!(least <= checked.capacity());
     assert!(check(plan.clone(), least).is_ok());
     assert!(least == 0 || check(plan.clone(), least - 1).is_err());
     assert_eq!(Plan::from_csv(&checked.to_lowered_csv()).as_ref(), Ok(plan));
-    // Every stage but the last sends its output, and every one but the first a gradient, for every micro-batch.
+    // For every micro-batch, each stage but the last sends its output, and each but the first sends a gradient.
     assert_eq!(checked.transfers().len(), 2 * (plan.stages() - 1) * plan.micro_batches());
     let actions: usize = plan.rows().iter().map(Vec::len).sum();
     assert!(2 * plan.stages() * plan.micro_batches() <= actions);

@@ -1,8 +1,8 @@
-//! Text as actions and instructions, and as plans of them.
+//! Fuzzes the text form of actions and instructions, and plans that are made of them.
 
 use stageline_schedule::{Action, Instruction, Plan};
 
-/// Reads every word as an action and as an instruction, and every line of actions as a worker.
+/// Parses every word as an action and as an instruction, and builds a plan with a worker for each line.
 pub fn plan_text(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let rows: Vec<Vec<Action>> = text.lines().map(|line| line.split(' ').filter_map(word).collect()).collect();
@@ -11,7 +11,8 @@ pub fn plan_text(bytes: &[u8]) {
     let live = plan.peak_live();
     assert_eq!(live.len(), plan.workers());
     assert!(live.iter().zip(plan.rows()).all(|(live, row)| *live <= row.len()));
-    // Empty rows at the end are no workers in a file, and earlier letters become today's: once.
+    // The first round trip may drop empty rows at the end and rename the letters of earlier versions; the second
+    // changes nothing.
     let read = Plan::from_csv(&plan.to_csv()).expect("what is written is read");
     assert_eq!(Plan::from_csv(&read.to_csv()).as_ref(), Ok(&read));
     for micro_batches in [0, 1, plan.micro_batches()] {
@@ -19,7 +20,7 @@ pub fn plan_text(bytes: &[u8]) {
     }
 }
 
-/// What is read is what was written, and what is not read is named.
+/// Parses one word. Asserts that a parsed instruction is written the same way, and that an error names the word.
 fn word(word: &str) -> Option<Action> {
     match word.parse::<Instruction>() {
         Ok(instruction) => {

@@ -1,5 +1,5 @@
-//! Bytes as changes to a sound checkpoint, which a pipeline is then restored from: it is refused in a short and printable message, or
-//! the pipeline makes a step.
+//! Fuzzes the restoring of a pipeline from a checkpoint: bytes change a sound checkpoint, and `restore` must refuse it
+//! in a short, printable message, or the pipeline must make a step or return an error.
 
 use std::sync::OnceLock;
 
@@ -13,16 +13,17 @@ use stageline::{Batch, LossStage, Pipeline, PipelineBuilder, Stage, StageConfig,
 
 const WIDTH: usize = 4;
 
-/// The longest message of a refusal, in bytes.
+/// The length in bytes below which every message of a refusal must be.
 const LONGEST: usize = 4_096;
 
-/// Names that no model has, and that no terminal should get.
+/// Names that no model has; some have characters that must not reach a terminal.
 const NAMES: [&str; 8] = ["\u{1b}[2J", "a\nb", "\u{202e}txt", "\u{9b}31m", "", "/", "a/b/c", "stateless"];
 
 const NUMBERS: [u64; 8] = [0, 1, 2, 3, 1 << 31, 1 << 53, u64::MAX - 1, u64::MAX];
 
 const DTYPES: [Dtype; 5] = [Dtype::F64, Dtype::I64, Dtype::BOOL, Dtype::F8_E4M3, Dtype::U64];
 
+/// The first stage: a linear layer and its tanh, `[rows, WIDTH]` to the same shape.
 #[derive(Module, Debug)]
 struct Layer {
     linear: Linear,
@@ -37,7 +38,7 @@ impl Stage for Layer {
     }
 }
 
-/// The sum of squares of its outputs.
+/// The last stage: a linear layer whose loss is the sum of its squared outputs.
 #[derive(Module, Debug)]
 struct Last {
     linear: Linear,
@@ -70,7 +71,7 @@ fn batch() -> Batch<Tensor<2>, Tensor<1>> {
     Batch::new(Tensor::ones([4, WIDTH], &device), Tensor::ones([4], &device))
 }
 
-/// A checkpoint after two steps.
+/// Returns a sound checkpoint, taken after two steps.
 fn sound() -> &'static Checkpoint {
     static CHECKPOINT: OnceLock<Checkpoint> = OnceLock::new();
     CHECKPOINT.get_or_init(|| {
@@ -80,7 +81,8 @@ fn sound() -> &'static Checkpoint {
     })
 }
 
-/// Changes a checkpoint by the next few bytes; `None` when there are no more.
+/// Makes one change to the checkpoint, which the next few bytes choose. Returns `None` if no change was made, because
+/// the bytes or the tensors ran out.
 fn change(checkpoint: &mut Checkpoint, bytes: &mut impl Iterator<Item = u8>) -> Option<()> {
     let mut next = |bound: usize| bytes.next().map(|byte| usize::from(byte) % bound.max(1));
     let tensors = if next(3)? == 0 { &mut checkpoint.parameters } else { &mut checkpoint.optimizer };
@@ -108,14 +110,14 @@ fn change(checkpoint: &mut Checkpoint, bytes: &mut impl Iterator<Item = u8>) -> 
     Some(())
 }
 
-/// Restores a pipeline from a checkpoint with these changes; whether it was taken.
+/// Restores a pipeline from a checkpoint with the changes that the bytes describe, and returns whether it was accepted.
 pub fn restore(bytes: &[u8]) -> bool {
     let mut checkpoint = sound().clone();
     let mut bytes = bytes.iter().copied();
     while change(&mut checkpoint, &mut bytes).is_some() {}
     match builder().restore(checkpoint).build() {
         Ok(mut pipeline) => {
-            // A step, or an error that says why it is none.
+            // The step may succeed or return an error, but it must not panic.
             drop(pipeline.step(batch()));
             true
         }

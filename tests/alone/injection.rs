@@ -466,7 +466,7 @@ fn spans_of_actions_have_their_micro_batch_and_their_wait() {
 }
 
 #[test]
-fn a_panic_anywhere_in_a_step_undoes_all_of_it() {
+fn a_panic_anywhere_in_a_step_rolls_it_back_on_all_stages() {
     let counts = Arc::new(Mutex::new((0, 0)));
     let seen = Arc::clone(&counts);
     each_point(move |case, point| {
@@ -513,7 +513,7 @@ fn without_rollback_a_panic_in_the_flush_ends_the_training_and_names_the_last_ch
 }
 
 #[test]
-fn a_panic_anywhere_where_steps_overlap_leaves_whole_steps() {
+fn a_panic_anywhere_in_overlapping_steps_leaves_whole_steps() {
     let counts = Arc::new(Mutex::new((0, 0)));
     let seen = Arc::clone(&counts);
     each_point(move |case, point| {

@@ -98,7 +98,7 @@ fn points() -> Vec<String> {
 }
 
 #[test]
-fn trainings_that_are_killed_at_every_point_of_a_write_go_on_to_the_same_bits() {
+fn a_training_killed_at_every_point_of_a_write_resumes_to_the_same_bits() {
     let dir = tempfile::tempdir().unwrap();
     let points = points();
     let (mut kills, mut last) = (0, 0);

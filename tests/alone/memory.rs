@@ -77,7 +77,7 @@ const ONE_STAGE: Configuration = Configuration {
 };
 
 #[test]
-fn every_worker_holds_what_was_estimated_to_a_tenth() {
+fn every_worker_holds_the_estimated_memory_within_a_tenth() {
     if ran_in_a_process_of_its_own() {
         return;
     }
@@ -138,7 +138,7 @@ fn without_rollback_the_flush_holds_less() {
 
 /// Where steps overlap, a worker that is ahead holds the step before it as well, until all agree on that.
 #[test]
-fn overlapping_steps_hold_what_was_estimated() {
+fn overlapping_steps_hold_the_estimated_memory() {
     if ran_in_a_process_of_its_own() {
         return;
     }
@@ -165,7 +165,7 @@ fn overlapping_steps_hold_what_was_estimated() {
 /// up: here three stages have one matrix, and it is most of what they hold. As many are on their way as the plan lets stages be
 /// ahead of each other, or fewer.
 #[test]
-fn stages_with_the_same_parameters_hold_what_was_estimated() {
+fn stages_with_tied_parameters_hold_the_estimated_memory() {
     const WIDTH: usize = 256;
     const ROWS: usize = 16;
     if ran_in_a_process_of_its_own() {
@@ -221,7 +221,7 @@ fn full_recomputation_holds_less_than_half() {
 
 /// In 1F1B, whatever M is.
 #[test]
-fn the_peak_does_not_grow_with_m() {
+fn the_peak_under_1f1b_does_not_grow_with_m() {
     if ran_in_a_process_of_its_own() {
         return;
     }
@@ -238,7 +238,7 @@ fn the_peak_does_not_grow_with_m() {
 
 /// The least recomputation that fits, and no more.
 #[test]
-fn recomputation_is_found_to_fit() {
+fn recompute_to_fit_chooses_the_least_recomputation_that_fits() {
     if ran_in_a_process_of_its_own() {
         return;
     }

@@ -37,7 +37,7 @@ fn resident_pages() -> usize {
 }
 
 #[test]
-fn ten_thousand_steps_hold_no_more_than_a_thousand_and_come_to_the_bits_of_a_plain_loop() {
+fn ten_thousand_steps_hold_no_more_than_a_thousand_and_give_the_bits_of_a_plain_loop() {
     if ran_in_a_process_of_its_own() {
         return;
     }

@@ -32,7 +32,7 @@ impl Stage for Late {
 }
 
 #[test]
-fn a_pipeline_that_stands_still_for_a_while_is_warned_of_once_a_step() {
+fn a_temporary_stall_is_warned_of_once_a_step() {
     if ran_in_a_process_of_its_own() {
         return;
     }

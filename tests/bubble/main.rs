@@ -101,7 +101,7 @@ fn check(flags: &str, samples_per_micro_batch: f64) {
 }
 
 #[test]
-fn paced_stages_fill_every_file() {
+fn paced_stages_write_csv_json_and_html() {
     check(
         "--kind paced --stages 2 --micro-batches 1,4 --schedules 1f1b,gpipe --rounds 1 --forward-ms 1 --backward-ms 2",
         1.0,
@@ -109,7 +109,7 @@ fn paced_stages_fill_every_file() {
 }
 
 #[test]
-fn a_gpt_on_the_cpu_fills_every_file() {
+fn a_gpt_on_the_cpu_writes_csv_json_and_html() {
     let size = "--layers 2 --width 16 --context 8 --micro-batch-size 3";
     check(&format!("--kind cpu --stages 2 --micro-batches 1,4 --schedules 1f1b,gpipe --rounds 1 {size}"), 3.0 * 8.0);
 }

@@ -155,7 +155,7 @@ fn undisturbed(shape: Shape, steps: u64) -> Vec<Checkpoint> {
 }
 
 #[test]
-fn steps_evaluations_and_skips_come_to_the_same_bits_in_any_order() {
+fn steps_evaluations_and_skips_give_the_same_bits_in_any_thread_order() {
     let mut explored = 0;
     for shape in shapes() {
         let expected = Arc::new(undisturbed(shape, 2));
@@ -193,7 +193,7 @@ fn steps() -> impl Iterator<Item = Batch<Tensor<2>, Target>> {
 const CLIP: Clip = Clip::GlobalNorm(2.0);
 
 #[test]
-fn steps_that_overlap_come_to_the_same_bits_in_any_order() {
+fn overlapping_steps_give_the_same_bits_in_any_thread_order() {
     let mut explored = 0;
     for shape in shapes() {
         let together = Arc::new(std::sync::Mutex::new(None));
@@ -228,7 +228,7 @@ fn steps_that_overlap_come_to_the_same_bits_in_any_order() {
 }
 
 #[test]
-fn a_failure_where_steps_overlap_leaves_whole_steps_in_any_order() {
+fn a_failure_in_overlapping_steps_leaves_whole_steps_in_any_thread_order() {
     let mut explored = 0;
     for shape in shapes() {
         let states = Arc::new(undisturbed(shape, 3));
@@ -252,7 +252,7 @@ fn a_failure_where_steps_overlap_leaves_whole_steps_in_any_order() {
 }
 
 #[test]
-fn a_failure_ends_every_thread_and_undoes_the_step_in_any_order() {
+fn a_failure_ends_every_thread_and_rolls_back_the_step_in_any_thread_order() {
     let mut explored = 0;
     for shape in shapes() {
         let before = Arc::new(undisturbed(shape, 1));
@@ -275,7 +275,7 @@ fn a_failure_ends_every_thread_and_undoes_the_step_in_any_order() {
 }
 
 #[test]
-fn a_pipeline_that_is_dropped_ends_its_threads_in_any_order() {
+fn a_dropped_pipeline_ends_its_threads_in_any_thread_order() {
     let mut explored = 0;
     for shape in shapes() {
         explored += explore(move || drop(builder(shape, None).build().unwrap()));

@@ -14,7 +14,7 @@ use crate::mlp::{Cut, Error, Layer, Mlp, config, device};
 
 /// One step of plain gradient descent on a linear model has a closed form: W - rate/weight * X^T (XW + b - Y).
 #[test]
-fn a_step_of_gradient_descent_is_the_closed_form() {
+fn a_step_of_gradient_descent_matches_the_closed_form() {
     const RATE: f64 = 0.1;
     let (rows, width) = (7, 3);
     let init = || LinearConfig::new(width, width).init(&device().autodiff()).into();
@@ -56,7 +56,7 @@ fn a_step_of_gradient_descent_is_the_closed_form() {
 
 /// The gradient over uneven, masked micro-batches is that of one big batch, to f32 rounding.
 #[test]
-fn micro_batches_add_up_to_the_big_batch() {
+fn gradients_of_micro_batches_add_up_to_that_of_the_whole_batch() {
     for (seed, rows) in [(21, 29), (22, 16), (23, 11)] {
         let model = Mlp::new(3, 16, seed);
         let batch = Mlp::batch(rows, 16, true, seed);
@@ -86,7 +86,7 @@ fn values(model: &Mlp) -> Vec<f64> {
 }
 
 #[test]
-fn learning_rates_count_optimizer_steps() {
+fn learning_rate_schedules_advance_once_per_optimizer_step() {
     let model = Mlp::new(1, 4, 31);
     let schedule = LinearLrSchedulerConfig::new(0.4, 0.1, 3).init().unwrap();
     let stage = StageConfig::new(device(), SgdConfig::new().init(), schedule);
@@ -103,7 +103,7 @@ fn learning_rates_count_optimizer_steps() {
 }
 
 #[test]
-fn a_report_adds_up() {
+fn a_step_report_is_consistent() {
     let mut pipeline = Mlp::new(3, 8, 41).split(4, &config()).micro_batches(2).build().unwrap();
     let (input, target) = Mlp::batch(8, 8, false, 1);
     let report = pipeline.step(Batch::new(input, target)).unwrap();
@@ -137,7 +137,7 @@ impl Write for Said {
 }
 
 #[test]
-fn a_batch_that_the_schedule_is_not_for_is_warned_of_once() {
+fn a_batch_size_other_than_tuned_for_is_warned_of_once() {
     let steps = |rows| {
         warnings(|| {
             let builder = Mlp::new(1, 4, 1).split(2, &config()).micro_batches(2).tuned_for(6);
@@ -156,7 +156,7 @@ fn a_batch_that_the_schedule_is_not_for_is_warned_of_once() {
 
 /// A batch cut by hand may have micro-batches of any size.
 #[test]
-fn batches_cut_by_hand_weigh_what_they_weigh() {
+fn uneven_micro_batches_cut_by_hand_train_like_the_whole_batch() {
     let model = Mlp::new(2, 8, 51);
     let (input, (wanted, mask)) = Mlp::batch(9, 8, true, 3);
     let mut sizes = [0..1, 1..7, 7..9].into_iter();

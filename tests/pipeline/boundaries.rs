@@ -138,7 +138,7 @@ fn every_kind_of_leaf_gives_the_bits_of_the_uncut_model() {
 
 /// A frozen stage passes gradients through and keeps its parameters; before a frozen first stage no gradient is owed.
 #[test]
-fn frozen_stages_stay_and_the_others_learn() {
+fn frozen_stages_keep_their_bits_and_the_others_train() {
     for frozen in 0..3 {
         let (encoder, middle, classifier) = model();
         let freeze = |stage: usize| stage == frozen;

@@ -11,7 +11,7 @@ use crate::programs::example;
 /// The FLOPs of training on a token are 3 times those of a forward: 2 for each weight of a matrix, and 4 x context x width for the
 /// attention of a block (Chowdhery et al., 2022, arXiv:2204.02311, appendix B).
 #[test]
-fn the_utilisation_is_the_share_of_the_peak_that_the_tokens_take() {
+fn model_flop_utilisation_matches_the_formula() {
     const PEAK_TFLOPS: f64 = 0.5;
     let (layers, width, context) = (2.0, 16.0, 16.0);
     let forward = layers * (24.0 * width * width + 4.0 * context * width) + 2.0 * width * 256.0;
@@ -49,7 +49,7 @@ fn hash(lines: &[Value]) -> &str {
 }
 
 #[test]
-fn the_log_has_a_line_a_step_and_a_final_one() {
+fn the_log_has_one_line_per_step_and_a_final_line() {
     let lines = logged("log", "--stages 2 --health-every 2");
     // What is run, a validation, three steps, a validation, what came of it.
     assert_eq!(lines.len(), 7);
@@ -99,7 +99,7 @@ fn the_hash_depends_on_the_seed_and_not_on_the_cut() {
 
 /// Clipped, with checkpoints that go from replicas to groups and back.
 #[test]
-fn the_hash_of_replicas_is_that_of_as_many_groups() {
+fn replicas_give_the_hash_of_as_many_gradient_groups() {
     let groups = logged("groups", "--stages 1 --micro-batches 4 --gradient-groups 2");
     assert_ne!(hash(&groups), hash(&logged("sum", "--stages 1 --micro-batches 4")));
     for flags in ["--stages 1", "--stages 3 --schedule zb-h1", "--stages 4 --schedule interleaved --flush ahead"] {
@@ -163,7 +163,7 @@ fn read_by_tensorboard(board: &Path, lines: &[Value]) {
 }
 
 #[test]
-fn a_run_is_traced_and_shown() {
+fn a_run_writes_a_trace_a_report_page_and_tensorboard_events() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let [page, trace, board] = ["run.html", "run.json", "board"].map(path);
@@ -192,7 +192,7 @@ fn a_run_is_traced_and_shown() {
 }
 
 #[test]
-fn a_configuration_can_be_verified() {
+fn a_sound_configuration_passes_verification() {
     for flags in ["--stages 3 --verify 2", "--stages 2 --precision bf16 --verify"] {
         let output = gpt(flags);
         let text = String::from_utf8_lossy(&output.stdout);
@@ -201,16 +201,16 @@ fn a_configuration_can_be_verified() {
 }
 
 #[test]
-fn a_single_file_is_text_enough() {
+fn a_single_file_is_a_valid_training_text() {
     let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("examples/gpt/model.rs");
     let output = gpt(&format!("--data {}", file.display()));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(text.contains("single bytes have") && text.contains("--- continued by the model:"), "{text}");
+    assert!(text.contains("the entropy of single bytes is") && text.contains("--- continued by the model:"), "{text}");
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_the_way_out() {
+fn impossible_flags_are_refused_with_a_fix() {
     for (flags, message) in [
         ("--stages 0", "--stages 0: give 1 to 65536"),
         ("--stages 9", "4 layers cannot be cut into 9 stages; ask for 1 to 4 stages"),

@@ -50,7 +50,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_check_accepts_completes_and_what_it_refuses_starts_nothing(
+    fn accepted_plans_complete_and_refused_plans_start_nothing(
         workers in 1..5_usize, chunks in 1..4_usize, micro_batches in 1..9_usize, capacity in 0..4_usize,
         pick in 0..SCHEDULES.len() + 2,
     ) {
@@ -69,7 +69,7 @@ proptest! {
 
     /// Plans that no generator writes: neighbouring actions swapped, an action left out or done twice.
     #[test]
-    fn so_does_any_other_plan(
+    fn mutated_plans_complete_if_accepted_and_start_nothing_if_refused(
         workers in 1..5_usize, chunks in 1..3_usize, rounds in 1..4_usize, capacity in 0..4_usize, pick in 0..7_usize,
         swaps in prop::collection::vec((any::<Index>(), any::<Index>()), 0..8), damage in 0..10_usize,
     ) {

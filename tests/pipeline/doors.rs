@@ -22,20 +22,20 @@ fn build_error(
 type BuildResult = Result<stageline::Pipeline<Tensor<2>, Target>, BuildError>;
 
 #[test]
-fn no_micro_batches() {
+fn zero_micro_batches_are_refused() {
     let (error, message) = build_error(|builder| builder.micro_batches(0).build());
     assert!(matches!(error, BuildError::Schedule { cause: ScheduleError::NoMicroBatches, .. }));
     assert!(message.contains("0 micro-batches: cut the batch into at least 1"), "{message}");
 }
 
 #[test]
-fn no_cores() {
+fn zero_cores_are_refused() {
     let (_, message) = build_error(|builder| builder.cores_per_stage(0).build());
     assert!(message.contains("at least 1 core"), "{message}");
 }
 
 #[test]
-fn a_plan_for_another_pipeline() {
+fn a_plan_for_another_pipeline_is_refused() {
     let plan = OneFOneB.plan(4, 8).unwrap();
     let (_, message) = build_error(|builder| builder.micro_batches(8).schedule(plan).build());
     assert!(message.contains("for 4 stages and 8 micro-batches"), "{message}");
@@ -56,14 +56,14 @@ impl Schedule for Deaf {
 }
 
 #[test]
-fn a_schedule_that_writes_another_shape() {
+fn a_schedule_that_writes_another_shape_is_refused() {
     let (error, message) = build_error(|builder| builder.schedule(Deaf).build());
     let cause = ScheduleError::Shape { written: (3, 5), asked: (2, 1) };
     assert!(matches!(error, BuildError::Schedule { schedule: "deaf", cause: found } if found == cause), "{message}");
 }
 
 #[test]
-fn a_plan_that_is_not_complete() {
+fn an_incomplete_plan_is_refused() {
     let plan = Plan::from_csv("0F0\n1F0,1B0\n").unwrap();
     let (error, message) = build_error(|builder| builder.schedule(plan).build());
     assert!(matches!(error, BuildError::Check(_)));
@@ -71,7 +71,7 @@ fn a_plan_that_is_not_complete() {
 }
 
 #[test]
-fn a_plan_that_deadlocks_at_its_capacity() {
+fn a_plan_that_deadlocks_at_its_capacity_is_refused() {
     let (_, message) = build_error(|builder| builder.micro_batches(4).channel_capacity(0).build());
     // 1F1B's first stage sends an activation while its second one sends a gradient.
     assert!(message.contains("raise the channel capacity to 1"), "{message}");
@@ -98,7 +98,7 @@ impl LossStage for Choosy {
 }
 
 #[test]
-fn a_weight_that_panics() {
+fn a_weight_that_panics_is_an_error_and_the_next_step_succeeds() {
     let chain = stageline::Pipeline::builder().loss(Choosy { error: model().error }, config());
     let mut pipeline = chain.micro_batches(2).build().unwrap();
     let (input, target) = Mlp::batch(3, 4, false, 1);
@@ -119,7 +119,7 @@ fn step(micro_batches: usize, batch: Batch<Tensor<2>, Target>) -> BatchError {
 }
 
 #[test]
-fn a_batch_smaller_than_its_micro_batches() {
+fn a_batch_with_fewer_rows_than_micro_batches_is_refused() {
     let (input, target) = Mlp::batch(3, 4, false, 1);
     let error = step(4, Batch::new(input, target));
     assert_eq!(error, BatchError::TooSmall { rows: 3, micro_batches: 4, replicas: 1 });
@@ -127,7 +127,7 @@ fn a_batch_smaller_than_its_micro_batches() {
 }
 
 #[test]
-fn a_batch_without_rows() {
+fn a_batch_without_rows_is_refused() {
     let (input, (wanted, mask)) = Mlp::batch(3, 4, false, 1);
     let none = |tensor: Tensor<2>| tensor.slice_dim(0, 0..0);
     let batch = Batch::new(none(input), (none(wanted), none(mask)));
@@ -137,20 +137,20 @@ fn a_batch_without_rows() {
 }
 
 #[test]
-fn tensors_with_other_numbers_of_rows() {
+fn tensors_with_different_numbers_of_rows_are_refused() {
     let (input, _) = Mlp::batch(4, 4, false, 1);
     let (_, target) = Mlp::batch(5, 4, false, 1);
     assert_eq!(step(2, Batch::new(input, target)), BatchError::Uneven { rows: 4, tensor: 1, found: 5 });
 }
 
 #[test]
-fn another_number_of_micro_batches_cut_by_hand() {
+fn a_batch_cut_by_hand_into_another_number_of_micro_batches_is_refused() {
     let error = step(2, Batch::from_micro_batches(vec![Mlp::batch(4, 4, false, 1)]));
     assert_eq!(error, BatchError::Count { given: 1, micro_batches: 2, replicas: 1 });
 }
 
 #[test]
-fn weights_that_cannot_divide() {
+fn negative_and_nan_weights_are_refused() {
     let masked = |value: f64| {
         let (input, (wanted, mask)) = Mlp::batch(4, 4, false, 1);
         Batch::new(input, (wanted, mask.full_like(value)))
@@ -160,7 +160,7 @@ fn weights_that_cannot_divide() {
 }
 
 #[test]
-fn modules_are_taken_as_what_they_are_and_once() {
+fn a_module_is_taken_once_and_by_its_type() {
     let mut modules = model().split(2, &config()).build().unwrap().into_modules();
     assert_eq!(modules.take::<Error>(2).unwrap_err(), ModuleError::NoSuchStage { stage: 2, stages: 2 });
     let message = modules.take::<Error>(0).unwrap_err().to_string();

@@ -21,7 +21,7 @@ fn an_evaluation_has_the_loss_of_a_step_and_changes_nothing() {
 }
 
 #[test]
-fn steps_and_evaluations_alternate_without_a_trace() {
+fn evaluations_between_steps_change_no_bit() {
     let model = Mlp::new(3, 8, 62);
     let train = |evaluate: bool| {
         let mut pipeline = model.clone().split(2, &config()).micro_batches(4).build().unwrap();

@@ -191,7 +191,7 @@ fn every_fault() {
 }
 
 #[test]
-fn of_two_faults_one_comes_out() {
+fn two_concurrent_faults_give_one_error() {
     within_a_minute(two_faults);
 }
 
@@ -205,7 +205,7 @@ fn two_faults() {
 }
 
 #[test]
-fn a_fault_in_a_later_step_names_it_and_keeps_what_was_trained() {
+fn a_fault_in_a_later_step_names_that_step() {
     let at = 2 * MICRO_BATCHES + 1;
     let mut pipeline = pipeline([(Fault::None, 0), (Fault::PanicInForward, at), (Fault::None, 0)], &OneFOneB);
     for step in 0..2 {

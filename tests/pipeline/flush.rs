@@ -114,7 +114,7 @@ const FAULTS: [(f32, f32, Culprit, &str); 4] = [
 ];
 
 #[test]
-fn what_is_not_finite_is_attributed_and_skipped() {
+fn a_non_finite_value_is_attributed_and_its_step_is_skipped() {
     for (input, wanted, culprit, _) in FAULTS {
         let mut pipeline = pipeline(OneFOneB, OnNonFinite::Skip).build().unwrap();
         let first = pipeline.step(good()).unwrap();
@@ -135,7 +135,7 @@ fn what_is_not_finite_is_attributed_and_skipped() {
 }
 
 #[test]
-fn what_is_not_finite_stops_the_pipeline_with_its_name() {
+fn a_non_finite_value_stops_the_pipeline_and_the_error_names_its_origin() {
     for (input, wanted, culprit, place) in FAULTS {
         for schedule in [&OneFOneB as &(dyn Schedule + Sync), &GPipe] {
             let mut pipeline = pipeline(schedule, OnNonFinite::Stop).build().unwrap();
@@ -167,7 +167,7 @@ fn a_batch_without_weight_is_skipped() {
 }
 
 #[test]
-fn clipping_that_cannot_be_is_refused() {
+fn invalid_clip_bounds_and_clipping_optimizers_are_refused() {
     let build = |clip| Mlp::new(1, WIDTH, 1).split(2, &config()).micro_batches(2).clip(clip).build();
     for bound in [0.0, -1.0, f64::NAN, f64::INFINITY] {
         for clip in [Clip::GlobalNorm(bound), Clip::Value(bound)] {

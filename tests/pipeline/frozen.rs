@@ -44,12 +44,12 @@ fn waits(call: &str) -> bool {
 }
 
 #[test]
-fn a_run_with_a_thread_that_never_returns_ends_with_its_own_exit_status() {
+fn a_run_with_a_thread_that_never_returns_ends_with_exit_status_3() {
     ends("--every 1");
 }
 
 #[test]
-fn so_does_one_whose_steps_overlap() {
+fn a_run_of_overlapping_steps_with_a_thread_that_never_returns_ends_with_exit_status_3() {
     ends("--every 100 --flush ahead");
 }
 
@@ -76,5 +76,5 @@ fn ends(flags: &str) {
         assert!(said.contains(part), "no {part:?} in {said}");
     }
     let kept = place.said("--resume latest --checkpoint @kept --stop-after 1");
-    assert!(kept.contains("; to go on from it: --resume "), "{kept}");
+    assert!(kept.contains("; to resume from it: --resume "), "{kept}");
 }

@@ -113,7 +113,7 @@ fn the_fingerprint_does_not_depend_on_the_cut() {
 }
 
 #[test]
-fn what_is_computed_again_is_the_same_bits() {
+fn recomputation_gives_the_same_bits() {
     let training = Training::new(5, 11, 8);
     let plain = training.plainly();
     for recompute in [Recompute::Selective, Recompute::Blocks(1), Recompute::Full] {
@@ -164,7 +164,7 @@ fn a_wider_and_longer_model_has_the_bits_of_a_plain_loop() {
 }
 
 #[test]
-fn the_fingerprint_shows_every_seed() {
+fn another_seed_gives_another_fingerprint() {
     let [one, two] = [1, 2].map(|seed| Training::new(seed, 2, 1).cut(1, Box::new(OneFOneB)));
     assert_ne!(one, two);
 }

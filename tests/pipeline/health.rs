@@ -16,7 +16,7 @@ fn batch(seed: u64) -> Batch<burn::tensor::Tensor<2>, Target> {
 
 /// With plain gradient descent the update is the rate times the gradient, and all norms together are the global norm.
 #[test]
-fn norms_are_those_of_gradient_descent() {
+fn norms_match_the_closed_form_of_gradient_descent() {
     let stage = StageConfig::new(device(), SgdConfig::new().init(), RATE);
     let mut pipeline = Mlp::new(2, WIDTH, 1).split(3, &stage).micro_batches(3).health_every(2).build().unwrap();
     let reports: Vec<StepReport> = (0..3).map(|step| pipeline.step(batch(step)).unwrap()).collect();
@@ -45,7 +45,7 @@ fn norms_are_those_of_gradient_descent() {
 
 /// Gradients are told as they were before clipping; updates as they are after.
 #[test]
-fn clipping_shows_in_the_update_only() {
+fn clipping_changes_update_norms_and_not_gradient_norms() {
     let stage = StageConfig::new(device(), SgdConfig::new().init(), RATE);
     let health = |clip: Option<Clip>| {
         let builder = Mlp::new(0, WIDTH, 1).split(1, &stage).micro_batches(2).health_every(1);
@@ -65,7 +65,7 @@ fn clipping_shows_in_the_update_only() {
 
 /// Looking changes nothing.
 #[test]
-fn examined_training_has_the_same_bits() {
+fn health_reports_change_no_bit() {
     let train = |every: usize| {
         let builder = Mlp::new(3, WIDTH, 6).split(2, &config()).micro_batches(3).health_every(every);
         let mut pipeline = builder.build().unwrap();
@@ -78,7 +78,7 @@ fn examined_training_has_the_same_bits() {
 /// Settings by group of parameters are burn's own. The first step of Adam moves every element by the rate, but for what decay
 /// takes: weights here, biases not.
 #[test]
-fn groups_of_parameters_have_settings_of_their_own() {
+fn parameter_groups_keep_their_own_optimizer_settings() {
     const DECAY: f64 = 0.25;
     let adam = |decay: f64| AdamWConfig::new().with_epsilon(1e-12).with_weight_decay(decay as f32);
     let optimizer = adam(DECAY).init().with_group(ParamGroup::from_predicate("bias"), adam(0.0).build(), None);
@@ -103,7 +103,7 @@ fn groups_of_parameters_have_settings_of_their_own() {
 
 /// The first step of Adam leaves (1 - beta2) g^2, the second beta2 of that and as much of its own; plain descent keeps none.
 #[test]
-fn second_moments_are_those_of_the_optimizer() {
+fn second_moments_match_the_closed_form() {
     const BETA_2: f32 = 0.75;
     let health = |optimizer: ModuleOptimizer, group: bool| {
         let rms = RmsPropConfig::new().with_alpha(BETA_2).build();

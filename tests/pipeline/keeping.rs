@@ -13,11 +13,11 @@ use crate::programs::example;
 use crate::runs::{Place, hash, reseal, steps_in, wait_for_lines};
 
 #[test]
-fn a_run_that_is_stopped_goes_on_to_the_same_bits_on_any_cut() {
+fn a_stopped_run_resumes_to_the_same_bits_on_any_cut() {
     let place = Place::new();
     let whole = place.said("--steps 6 --stages 4 --log @whole.jsonl");
     let first = place.said("--steps 6 --stages 4 --stop-after 3 --checkpoint @kept --log @parts.jsonl");
-    assert!(first.contains("checkpoint after 3 steps; to go on from it: --resume "), "{first}");
+    assert!(first.contains("checkpoint after 3 steps; to resume from it: --resume "), "{first}");
     assert!(!first.contains("sha256"), "it went on: {first}");
     let from = place.checkpoint("kept", 3);
     for (index, cut) in [
@@ -39,7 +39,7 @@ fn a_run_that_is_stopped_goes_on_to_the_same_bits_on_any_cut() {
     let again = place.refused("--steps 3 --checkpoint @short");
     assert_eq!(
         again,
-        "Error: --checkpoint: @short has checkpoints of a run; go on from them with --resume @short, or give another folder\n"
+        "Error: --checkpoint: @short has checkpoints of a run; resume it with --resume @short, or give another folder\n"
     );
     assert_eq!(hash(&place.said("--resume @short --steps 6 --stages 3")), hash(&whole));
     // Once it is over there is nothing to do, and nothing is written twice.
@@ -64,7 +64,7 @@ fn a_run_that_is_stopped_goes_on_to_the_same_bits_on_any_cut() {
 
 /// Also behind the end of its schedule, and in a run that is made longer.
 #[test]
-fn the_learning_rate_does_not_rise_again() {
+fn the_learning_rate_never_rises_after_warm_up() {
     let place = Place::new();
     place.said("--steps 14 --schedule-steps 10 --log @log.jsonl --checkpoint @kept");
     place.said("--steps 30 --resume latest --checkpoint @kept --log @log.jsonl");
@@ -77,7 +77,7 @@ fn the_learning_rate_does_not_rise_again() {
 }
 
 #[test]
-fn dropping_off_at_any_time_leaves_something_to_go_on_from() {
+fn a_run_that_is_killed_at_any_time_resumes_to_the_same_bits() {
     const STEPS: usize = 60;
     const KILLS: usize = 20;
     let place = Place::new();
@@ -147,7 +147,7 @@ fn the_first_signal_ends_the_run_with_a_checkpoint_and_the_second_at_once() {
         let mut rest = String::new();
         said.read_to_string(&mut rest).unwrap();
         assert_eq!(child.wait().unwrap().code(), Some(0), "{rest}");
-        assert!(rest.contains("; to go on from it: --resume ") && !rest.contains("sha256"), "{rest}");
+        assert!(rest.contains("; to resume from it: --resume ") && !rest.contains("sha256"), "{rest}");
     }
     let place = Place::new();
     let (mut child, _said) = in_a_long_step(&place);
@@ -163,7 +163,7 @@ fn the_first_signal_ends_the_run_with_a_checkpoint_and_the_second_at_once() {
 }
 
 #[test]
-fn settings_come_from_a_file_from_set_and_from_flags_in_this_order() {
+fn flags_override_set_and_set_overrides_the_settings_file() {
     let place = Place::new();
     fs::write(place.path("gpt.toml"), "width = 32\nlayers = 3\nlearning_rate = 1e-3\ndevice = [\"cpu\", \"cpu\"]\n")
         .unwrap();
@@ -185,7 +185,7 @@ fn settings_come_from_a_file_from_set_and_from_flags_in_this_order() {
 }
 
 #[test]
-fn what_cannot_go_on_says_why_and_the_way_out() {
+fn a_resume_that_cannot_work_is_refused_with_its_cause_and_a_fix() {
     let place = Place::new();
     place.said("--steps 2 --checkpoint @kept");
     let from = place.checkpoint("kept", 2);
@@ -207,7 +207,7 @@ fn what_cannot_go_on_says_why_and_the_way_out() {
     let text = resume("--data @new");
     assert!(
         text.starts_with("Error: --resume: text was \"")
-            && text.contains("give --data the text of then, or start anew")
+            && text.contains("give --data the former text, or start a new run")
     );
 
     assert_eq!(place.refused("--resume latest"), "Error: --resume latest: give --checkpoint the folder to look in\n");
@@ -236,7 +236,7 @@ fn what_cannot_go_on_says_why_and_the_way_out() {
 
 /// Its devices, and the file whose first line they would get as the secret, are those of the command line.
 #[test]
-fn a_manipulated_checkpoint_chooses_no_device_and_no_secret_and_its_text_is_named() {
+fn a_manipulated_checkpoint_chooses_no_device_and_no_token_file() {
     let place = Place::new();
     let whole = place.said("--steps 3");
     let first = place.said("--steps 3 --stop-after 2 --checkpoint @kept");
@@ -276,7 +276,7 @@ fn a_manipulated_checkpoint_chooses_no_device_and_no_secret_and_its_text_is_name
 }
 
 #[test]
-fn a_damaged_folder_is_not_said_to_have_checkpoints_to_resume() {
+fn a_folder_with_a_damaged_checkpoint_is_not_offered_for_resume() {
     let place = Place::new();
     place.said("--steps 2 --checkpoint @kept");
     let newest = Saved::open(&place.path("kept")).unwrap().path().to_owned();

@@ -153,7 +153,7 @@ fn trained(pipeline: Pipeline<Tensor<2>, Target>) -> [Vec<u32>; 3] {
 }
 
 #[test]
-fn a_device_that_is_lost_at_any_request_is_named_and_training_goes_on_elsewhere() {
+fn a_device_lost_at_any_request_is_named_and_training_resumes_elsewhere() {
     within_a_minute(every_request);
 }
 

@@ -61,7 +61,7 @@ fn both_moments_of_adam_are_as_large_as_the_parameters() {
 
 /// Adafactor remembers a row and a column of a matrix, where Adam remembers two matrices (Shazeer and Stern, 2018, arXiv:1804.04235).
 #[test]
-fn adafactor_remembers_little_on_every_stage() {
+fn adafactor_keeps_a_row_and_a_column_per_matrix_on_every_stage() {
     let adafactor = AdafactorConfig::new().with_relative_step(false).with_scale_parameter(false).init();
     let (report, kept) = trained(adafactor, &OneFOneB, 3, 4);
     let sizes = kept.optimizer.values().map(|state| state.shape.iter().product::<usize>());
@@ -76,7 +76,7 @@ fn adafactor_remembers_little_on_every_stage() {
 }
 
 #[test]
-fn a_live_micro_batch_holds_what_its_backward_needs() {
+fn a_live_micro_batch_holds_the_tensors_of_its_backward() {
     let report = report(SgdConfig::new().init(), &OneFOneB, 3, 4);
     let activations = report.recording.activations().unwrap();
     // What goes into tanh, and what comes out and is sent; the inputs of later stages are counted where they were sent.
@@ -86,13 +86,13 @@ fn a_live_micro_batch_holds_what_its_backward_needs() {
 }
 
 #[test]
-fn what_is_sent_is_counted() {
+fn bytes_sent_to_the_next_stage_are_counted() {
     let report = report(SgdConfig::new().init(), &OneFOneB, 3, 4);
     assert_eq!(report.recording.outputs(), [Some(TENSOR), Some(TENSOR), None]);
 }
 
 #[test]
-fn the_peak_of_gpipe_grows_by_an_activation_a_micro_batch_and_that_of_1f1b_does_not() {
+fn the_peak_grows_with_m_under_gpipe_and_not_under_1f1b() {
     let peaks = |schedule: &'static (dyn Schedule + Sync), micro_batches| {
         let report = report(SgdConfig::new().init(), schedule, 2, micro_batches);
         (memory(&report)[0].peak as f64, report.recording.activations().unwrap()[0])

@@ -100,7 +100,7 @@ fn distance(a: &[f64], b: &[f64]) -> f64 {
 }
 
 #[test]
-fn statistics_are_those_of_the_whole_batch() {
+fn running_statistics_cover_the_whole_batch() {
     for (steps, micro_batches) in [(1, 8), (3, 8), (2, 1), (2, 3)] {
         let (stage, _) = trained(accumulated(), micro_batches, OneFOneB, steps);
         let ours = distance(&statistics(&stage.norm.into_inner()), &one_pass(steps));
@@ -137,7 +137,7 @@ fn a_layer_that_is_used_twice_counts_both_uses() {
 
 /// Copies of a layer in two stages each have the statistics of what they see.
 #[test]
-fn copies_keep_statistics_of_their_own() {
+fn copies_of_a_layer_keep_their_own_statistics() {
     let norm = accumulated().norm;
     let stage = || Accumulated { norm: norm.clone() };
     let chain = Pipeline::builder().stage(stage(), config()).stage(stage(), config());
@@ -153,14 +153,14 @@ fn copies_keep_statistics_of_their_own() {
 }
 
 #[test]
-fn schedules_give_the_same_bits() {
+fn a_batch_norm_gives_the_same_bits_in_every_schedule() {
     let (_, reference) = trained(accumulated(), 4, OneFOneB, 3);
     assert_eq!(trained(accumulated(), 4, GPipe, 3).1, reference);
     assert_eq!(trained(accumulated(), 4, EagerOneFOneB, 3).1, reference);
 }
 
 #[test]
-fn a_skipped_step_leaves_no_statistics() {
+fn a_skipped_step_does_not_change_running_statistics() {
     let chain = Pipeline::builder().stage(accumulated(), config()).loss(Mlp::new(0, WIDTH, 3).error, config());
     let mut pipeline = chain.micro_batches(4).on_non_finite(OnNonFinite::Skip).build().unwrap();
     let (input, (wanted, mask)) = batch(5);
@@ -174,7 +174,7 @@ fn a_skipped_step_leaves_no_statistics() {
 
 /// An evaluation normalises by the running statistics: for one row, by nothing else.
 #[test]
-fn an_evaluation_uses_them() {
+fn an_evaluation_normalises_by_the_running_statistics() {
     let chain = Pipeline::builder().stage(accumulated(), config()).loss(Mlp::new(0, WIDTH, 3).error, config());
     let mut pipeline = chain.micro_batches(4).build().unwrap();
     let (input, target) = batch(0);

@@ -45,7 +45,7 @@ fn every_cut_and_schedule_gives_the_bits_of_the_plain_loop() {
 }
 
 #[test]
-fn channel_capacity_and_repetition_change_nothing() {
+fn channel_capacity_and_repetition_change_no_bit() {
     let model = Mlp::new(3, 8, 2);
     let batches = batches(8, 8, true, 5);
     let plain = model.clone().train_plainly(8, &batches).bits();
@@ -65,7 +65,7 @@ fn channel_capacity_and_repetition_change_nothing() {
 
 /// Schedules with several chunks a worker, on half and a third as many workers as stages.
 #[test]
-fn chunks_give_the_bits_of_the_plain_loop() {
+fn several_chunks_a_worker_give_the_bits_of_the_plain_loop() {
     let model = Mlp::new(5, 8, 8);
     for (chunks, micro_batches) in [(2, 3), (2, 6), (3, 4)] {
         let interleaved: &'static Interleaved = Box::leak(Box::new(Interleaved { chunks }));
@@ -82,7 +82,7 @@ fn chunks_give_the_bits_of_the_plain_loop() {
 
 /// Two chunks a worker, down and up again, with backwards in two halves.
 #[test]
-fn stages_in_a_v_give_the_bits_of_the_plain_loop() {
+fn v_schedules_give_the_bits_of_the_plain_loop() {
     let model = Mlp::new(5, 8, 8);
     for micro_batches in [6, 8] {
         let batches = batches(9, 8, true, 3);
@@ -188,7 +188,7 @@ fn by_hand(csv: &str) -> &'static Plan {
 
 /// Two workers with two chunks each, by a plan written by hand: one interpreter runs any plan.
 #[test]
-fn a_plan_by_hand_with_two_chunks_a_worker_gives_the_same_bits() {
+fn a_hand_written_plan_with_two_chunks_a_worker_gives_the_same_bits() {
     let csv = "0F0,0F1,2F0,2F1,2B0,0B0,2B1,0B1\n1F0,1F1,3F0,3B0,3F1,1B0,3B1,1B1\n";
     let plan = by_hand(csv);
     let model = Mlp::new(3, 8, 3);
@@ -226,7 +226,7 @@ impl Stage for Both {
 }
 
 #[test]
-fn weights_used_twice_give_the_same_bits_in_halves() {
+fn weights_used_twice_give_the_same_bits_with_split_backwards() {
     let train = |schedule: &'static (dyn Schedule + Sync)| {
         let Mlp { mut layers, error } = Mlp::new(2, 8, 5);
         let both = |layer: Layer| Both { linear: layer.linear };

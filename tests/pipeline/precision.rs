@@ -171,7 +171,7 @@ fn one() -> One {
 
 /// 512 gradients of 1/512: added in bf16 they stop at a half, because a half and a 512th are a half again.
 #[test]
-fn sums_in_bf16_stall_and_ours_do_not() {
+fn gradients_in_bf16_are_summed_in_f32() {
     const M: usize = 512;
     let ones = Tensor::<2>::ones([M, 1], &device());
     let share = Tensor::<1>::from_floats([1.0 / M as f32], &device()).cast(FloatDType::BF16);
@@ -188,7 +188,7 @@ fn sums_in_bf16_stall_and_ours_do_not() {
 
 /// Steps that are too small for bf16 still move the master weights.
 #[test]
-fn small_steps_are_kept_in_the_master_weights() {
+fn updates_too_small_for_bf16_move_the_master_weights() {
     let stage = StageConfig::new(device(), SgdConfig::new().init(), 1e-4);
     let one = One { value: Param::from_tensor(Tensor::ones([1], &device().autodiff())) };
     let mut pipeline = Pipeline::builder().loss(one, stage).precision(Precision::Bf16).build().unwrap();
@@ -200,7 +200,7 @@ fn small_steps_are_kept_in_the_master_weights() {
 
 /// Gradients that are too small for f16 are zeros, but for a scale; and it is on by itself.
 #[test]
-fn f16_needs_its_scale() {
+fn gradients_in_f16_underflow_without_the_default_loss_scale() {
     let zeros = |scale: Option<LossScale>| {
         let (input, (_, mask)) = Mlp::batch(ROWS, WIDTH, false, 3);
         let builder =
@@ -269,7 +269,7 @@ fn an_overflow_is_skipped_by_all_stages_and_lowers_the_scale() {
 
 /// What no scale can help is left to the policy.
 #[test]
-fn what_is_not_for_the_scale_is_left_to_the_policy() {
+fn a_non_finite_forward_is_left_to_the_policy() {
     let dynamic = DynamicLossScale { initial: 4.0, ..DynamicLossScale::default() };
     let build = |policy| {
         let builder = model().split(2, &config()).micro_batches(MICRO_BATCHES).on_non_finite(policy);
@@ -284,7 +284,7 @@ fn what_is_not_for_the_scale_is_left_to_the_policy() {
 
 /// An overflow of one micro-batch does not excuse the input of another.
 #[test]
-fn a_bad_input_behind_an_overflow_is_left_to_the_policy() {
+fn a_nan_input_beside_an_overflow_is_left_to_the_policy() {
     let scale = LossScale::Dynamic(DynamicLossScale { initial: 2.0_f64.powi(40), ..DynamicLossScale::default() });
     let builder = model().split(2, &config()).micro_batches(MICRO_BATCHES).precision(Precision::F16);
     let mut pipeline = builder.loss_scale(scale).build().unwrap();
@@ -394,7 +394,7 @@ fn an_evaluation_computes_in_the_same_precision() {
 }
 
 #[test]
-fn scales_that_cannot_be_are_refused() {
+fn an_invalid_loss_scale_is_refused() {
     let refused = model().split(2, &config()).loss_scale(LossScale::Fixed(0.0)).build().err().unwrap();
     assert!(matches!(refused, BuildError::LossScale { .. }) && refused.to_string().contains("Fixed(0.0)"), "{refused}");
 }

@@ -60,7 +60,7 @@ fn train(recompute: Recompute, schedule: &'static (dyn Schedule + Sync), precisi
 }
 
 #[test]
-fn dropout_running_statistics_halves_and_precision_are_the_same_bits() {
+fn recomputation_changes_no_bit_with_dropout_statistics_split_backwards_and_bf16() {
     const INTERLEAVED: &Interleaved = &Interleaved { chunks: 2 };
     for precision in [Precision::Full, Precision::Bf16] {
         let kept = train(Recompute::Nothing, &OneFOneB, precision);
@@ -96,7 +96,7 @@ impl Stage for Sabotaged {
 
 /// In a backward; and what is left of it trains on to the same bits.
 #[test]
-fn a_panic_where_it_is_computed_again_undoes_the_step() {
+fn a_panic_in_a_recomputation_rolls_back_the_step() {
     let batch = |step| {
         let (input, target) = Mlp::batch(6, WIDTH, true, step);
         Batch::new(input, target)

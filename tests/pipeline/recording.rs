@@ -93,7 +93,7 @@ fn accounts_add_up_to_the_step() {
 }
 
 #[test]
-fn every_so_many_steps_are_synchronised_and_say_so() {
+fn synchronise_every_sets_the_clock_of_each_step() {
     let clocks = |every| {
         let builder = Mlp::new(1, WIDTH, 1).split(2, &config()).micro_batches(4).synchronise_every(every);
         let mut pipeline = builder.build().unwrap();
@@ -106,7 +106,7 @@ fn every_so_many_steps_are_synchronised_and_say_so() {
 }
 
 #[test]
-fn a_step_of_nothing_has_no_events() {
+fn a_step_without_weight_has_no_events() {
     let (input, (wanted, mask)) = Mlp::batch(4, WIDTH, false, 1);
     let mut pipeline = Mlp::new(1, WIDTH, 3).split(2, &config()).micro_batches(2).build().unwrap();
     let report = pipeline.step(Batch::new(input, (wanted, mask * 0.0))).unwrap();
@@ -252,7 +252,7 @@ fn blamed(report: &StepReport) -> &'static str {
 }
 
 #[test]
-fn what_is_slow_is_blamed_by_name() {
+fn idle_time_is_attributed_to_the_slow_part() {
     for (slow, cause) in
         [(Slow::Stage, "imbalance"), (Slow::Send, "transfer"), (Slow::Receive, "transfer"), (Slow::Flush, "flush")]
     {
@@ -263,7 +263,7 @@ fn what_is_slow_is_blamed_by_name() {
 
 /// The costs that a step tells are those that were put in.
 #[test]
-fn measured_costs_are_those_of_the_stages() {
+fn measured_costs_match_the_planted_delays() {
     let report = report(Slow::Stage);
     let costs = report.recording.costs();
     for micro_batch in 0..8 {

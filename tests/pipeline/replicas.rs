@@ -189,7 +189,7 @@ fn tied(stages: usize, recompute: Recompute) -> PipelineBuilder<Tensor<2>, Targe
 
 /// Tied parameters, dropout, clipping, recomputation and a loss scale that changes at every step, in every precision.
 #[test]
-fn all_of_it_together_gives_the_same_bits_on_replicas() {
+fn combined_features_give_the_same_bits_on_replicas() {
     let train = |precision, stages, schedule: Scheduled, recompute, how| {
         let scale = DynamicLossScale { growth_interval: 1, ..DynamicLossScale::default() };
         let builder = tied(stages, recompute).precision(precision).loss_scale(LossScale::Dynamic(scale));
@@ -217,7 +217,7 @@ fn all_of_it_together_gives_the_same_bits_on_replicas() {
 
 /// What stages hand on in an order that replicas share, as if they were on the same GPUs.
 #[test]
-fn replicas_take_turns_where_they_share_devices() {
+fn replicas_that_share_devices_take_turns_and_give_the_same_bits() {
     let _alone = crate::transfers::ORDERED.lock();
     let model = Mlp::new(5, WIDTH, 3);
     let plain = model.clone().train_plainly_in_groups((3, 6), &batches(), None).0.bits();
@@ -235,7 +235,7 @@ fn replicas_take_turns_where_they_share_devices() {
 
 /// From two replicas to one and back, with what optimizers remember.
 #[test]
-fn a_checkpoint_goes_on_on_any_number_of_replicas() {
+fn a_checkpoint_resumes_on_any_number_of_replicas() {
     let build = |how, from| {
         let model = Mlp::new(3, WIDTH, 7);
         let names = stageline::Names::new().part("", &model);
@@ -263,7 +263,7 @@ fn a_checkpoint_goes_on_on_any_number_of_replicas() {
 
 /// Evaluations, gradients without a step, estimates and steps in a row.
 #[test]
-fn whatever_is_asked_of_replicas_is_what_one_says() {
+fn evaluations_gradients_estimates_and_steps_match_one_replica() {
     let (model, stages) = (Mlp::new(3, WIDTH, 4), 2);
     let build = |how| divided(model.clone().split(stages, &config()).clip(CLIP), (2, 2), stages, how);
     let [mut alone, mut replicated] = [As::Groups, As::Replicas].map(|how| build(how).build().unwrap());
@@ -355,7 +355,7 @@ fn a_failure_in_a_replica_is_named_and_no_stage_of_any_has_stepped() {
 
 /// Stage 0 of both replicas may have the new values by then.
 #[test]
-fn a_panic_in_an_optimizer_undoes_the_step_of_all_replicas() {
+fn a_panic_in_an_optimizer_rolls_back_all_replicas() {
     within_a_minute(|| {
         let mut pipeline = wary(false, PanickingOptimizer).build().unwrap();
         let before = pipeline.checkpoint().unwrap();
@@ -367,7 +367,7 @@ fn a_panic_in_an_optimizer_undoes_the_step_of_all_replicas() {
 }
 
 #[test]
-fn what_is_not_finite_in_a_replica_is_attributed_and_no_replica_steps() {
+fn a_non_finite_value_in_one_replica_is_attributed_and_no_replica_steps() {
     let mut pipeline = wary(false, AdamWConfig::new().init()).on_non_finite(OnNonFinite::Skip).build().unwrap();
     let mut undisturbed = wary(false, AdamWConfig::new().init()).build().unwrap();
     let mut step = |value| {
@@ -387,7 +387,7 @@ fn what_is_not_finite_in_a_replica_is_attributed_and_no_replica_steps() {
 }
 
 #[test]
-fn what_replicas_cannot_be_is_refused() {
+fn invalid_replicas_are_refused() {
     let builder = || Mlp::new(3, WIDTH, 1).split(2, &config()).micro_batches(4);
     let refused = |builder: PipelineBuilder<Tensor<2>, Target>| {
         let Err(error) = builder.build() else { panic!("it was built") };

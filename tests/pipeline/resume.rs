@@ -66,7 +66,7 @@ fn resumed(
 }
 
 #[test]
-fn a_resumed_training_is_the_same_bits_on_any_cut_and_schedule() {
+fn resume_on_another_cut_and_schedule_gives_the_same_bits() {
     let mut pipeline = builder(1, 4, 4).build().unwrap();
     train(&mut pipeline, 0..STEPS);
     let middle = pipeline.checkpoint().unwrap();
@@ -120,7 +120,7 @@ fn a_checkpoint_has_every_tensor_under_its_name_in_the_whole_model() {
 }
 
 #[test]
-fn every_optimizer_goes_on_as_if_nothing_had_been() {
+fn resume_keeps_the_state_of_every_optimizer() {
     for config in [
         config(),
         StageConfig::new(device(), SgdConfig::new().init(), 0.1),
@@ -147,7 +147,7 @@ fn every_optimizer_goes_on_as_if_nothing_had_been() {
 }
 
 #[test]
-fn dropout_and_running_statistics_go_on_where_they_were() {
+fn resume_keeps_dropout_and_running_statistics() {
     let build = |seed| {
         let Mlp { mut layers, error } = Mlp::new(2, WIDTH, seed);
         let (second, first) = (Noisy::new(layers.pop().unwrap(), 1), Noisy::new(layers.pop().unwrap(), 0));
@@ -171,7 +171,7 @@ fn dropout_and_running_statistics_go_on_where_they_were() {
 }
 
 #[test]
-fn a_moving_loss_scale_goes_on_where_it_was() {
+fn resume_keeps_a_dynamic_loss_scale() {
     let scale =
         LossScale::Dynamic(DynamicLossScale { initial: 8.0, growth_interval: 2, ..DynamicLossScale::default() });
     let build = |seed| builder(seed, 2, 2).precision(Precision::F16).loss_scale(scale);
@@ -187,7 +187,7 @@ fn a_moving_loss_scale_goes_on_where_it_was() {
 }
 
 #[test]
-fn skipped_steps_count_as_steps_and_not_as_steps_of_the_optimizer() {
+fn skipped_steps_count_as_steps_and_not_as_optimizer_steps() {
     let mut pipeline = builder(1, 2, 2).build().unwrap();
     train(&mut pipeline, 0..2);
     let (input, (wanted, mask)) = Mlp::batch(12, WIDTH, true, 1);
@@ -210,7 +210,7 @@ fn refused(from: Checkpoint, builder: PipelineBuilder<Tensor<2>, Target>) -> Vec
 }
 
 #[test]
-fn a_checkpoint_of_another_model_is_refused_with_what_differs() {
+fn a_checkpoint_of_another_model_is_refused_with_the_differences() {
     let mut pipeline = builder(1, 2, 2).build().unwrap();
     train(&mut pipeline, 0..1);
     let checkpoint = pipeline.checkpoint().unwrap();
@@ -247,7 +247,7 @@ fn a_checkpoint_of_another_model_is_refused_with_what_differs() {
 }
 
 #[test]
-fn a_state_of_another_optimizer_is_refused() {
+fn the_state_of_another_optimizer_is_refused() {
     let mut pipeline = builder(1, 2, 2).build().unwrap();
     train(&mut pipeline, 0..1);
     let checkpoint = pipeline.checkpoint().unwrap();
@@ -261,7 +261,7 @@ fn a_state_of_another_optimizer_is_refused() {
 }
 
 #[test]
-fn states_that_no_optimizer_of_the_stage_would_have_are_refused() {
+fn optimizer_states_of_another_name_type_or_shape_are_refused() {
     let build = |optimizer: ModuleOptimizer| {
         let model = Mlp::new(LAYERS, WIDTH, 1);
         let names_of_it = names(&model);
@@ -305,7 +305,7 @@ fn states_that_no_optimizer_of_the_stage_would_have_are_refused() {
 
 /// AdamW counts the steps of each parameter, and its second moments are means of squares.
 #[test]
-fn states_to_which_no_optimizer_can_come_are_refused() {
+fn optimizer_states_with_impossible_values_are_refused() {
     let mut pipeline = builder(1, 2, 2).build().unwrap();
     train(&mut pipeline, 0..3);
     let sound = pipeline.checkpoint().unwrap();
@@ -352,7 +352,7 @@ impl Stage for Spare {
 }
 
 #[test]
-fn a_checkpoint_says_which_parameters_have_no_state_and_no_other_state_may_be_missing() {
+fn an_optimizer_state_that_is_missing_without_a_record_is_refused() {
     let build = |optimizer: ModuleOptimizer| {
         let Mlp { mut layers, error } = Mlp::new(2, WIDTH, 1);
         let spare = Spare { used: layers.pop().unwrap(), spare: layers.pop().unwrap() };
@@ -387,7 +387,7 @@ fn a_checkpoint_says_which_parameters_have_no_state_and_no_other_state_may_be_mi
 
 /// Schedulers of learning rates are stepped as often as the checkpoint says: for years, if it says anything.
 #[test]
-fn numbers_of_steps_that_cannot_be_are_refused_at_once() {
+fn impossible_step_counts_are_refused_at_once() {
     let sound = builder(1, 2, 2).build().unwrap().checkpoint().unwrap();
     for (steps, optimizer_steps) in [(1 << 53, 1 << 53), (u64::MAX, 0), (u64::MAX, u64::MAX), (3, 4)] {
         let mut checkpoint = sound.clone();
@@ -399,7 +399,7 @@ fn numbers_of_steps_that_cannot_be_are_refused_at_once() {
 
 /// A manipulated checkpoint makes `restore` neither panic nor hang, nor print what it should not.
 #[test]
-fn hostile_checkpoints_are_refused_or_train_on() {
+fn hostile_checkpoints_neither_panic_nor_hang() {
     let mut state = 1_u64;
     let mut byte = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -415,7 +415,7 @@ fn hostile_checkpoints_are_refused_or_train_on() {
 }
 
 #[test]
-fn names_that_do_not_tell_parameters_apart_are_refused() {
+fn ambiguous_and_missing_parameter_names_are_refused() {
     let Mlp { mut layers, error } = Mlp::new(2, WIDTH, 1);
     let names = Names::new().part("layer", &layers[0]).part("layer", &layers[1]);
     let (second, first) = (layers.pop().unwrap(), layers.pop().unwrap());

@@ -67,7 +67,7 @@ fn both(case: &str, build: impl Fn() -> PipelineBuilder<Tensor<2>, Target>) -> V
 }
 
 #[test]
-fn steps_that_overlap_come_to_the_same_bits_in_every_schedule() {
+fn overlapping_steps_give_the_same_bits_in_every_schedule() {
     let plain: [Scheduled; 5] = [&OneFOneB, &GPipe, &EagerOneFOneB, &ZbH1, &ZbH2];
     let chunked: [Scheduled; 3] = [&Interleaved { chunks: 2 }, &ZbV, &DualPipeV];
     let plain = plain.into_iter().flat_map(|schedule| [(schedule, 1), (schedule, 2), (schedule, 4)]);
@@ -99,7 +99,7 @@ fn steps_that_overlap_come_to_the_same_bits_in_every_schedule() {
 }
 
 #[test]
-fn so_do_they_with_running_statistics_dropout_ties_and_a_loss_scale_that_moves() {
+fn overlapping_steps_give_the_same_bits_with_statistics_dropout_ties_and_a_dynamic_loss_scale() {
     within_a_minute(|| {
         both("running statistics and dropout", || {
             let Mlp { mut layers, error } = Mlp::new(2, WIDTH, 22);
@@ -203,7 +203,7 @@ fn plain(step: u64) -> Batch<Tensor<2>, Target> {
 }
 
 #[test]
-fn a_stage_begins_the_next_step_before_another_has_ended_this_one() {
+fn a_stage_begins_the_next_step_before_another_has_finished_this_one() {
     within_a_minute(|| {
         let forwards = Arc::<AtomicUsize>::default();
         // The last stage's first optimizer step waits for the first stage's first forward of the second step: for ever, if steps
@@ -216,7 +216,7 @@ fn a_stage_begins_the_next_step_before_another_has_ended_this_one() {
 }
 
 #[test]
-fn what_is_put_right_costs_one_step_and_no_more() {
+fn a_misprediction_repeats_one_step_and_no_more() {
     within_a_minute(|| {
         let forwards = Arc::<AtomicUsize>::default();
         let mut pipeline = counted(&forwards, None, 0).clip(Clip::GlobalNorm(1e-6)).build().unwrap();
@@ -228,7 +228,7 @@ fn what_is_put_right_costs_one_step_and_no_more() {
 }
 
 #[test]
-fn who_asks_for_no_more_has_as_many_steps_as_were_reported() {
+fn a_dropped_iterator_leaves_exactly_the_reported_steps() {
     within_a_minute(|| {
         // Behind a step that was as it was taken to be, and behind ones that were not.
         for clip in [1e9, 1.0, 1e-6] {
@@ -258,7 +258,7 @@ fn who_asks_for_no_more_has_as_many_steps_as_were_reported() {
 }
 
 #[test]
-fn batches_that_panic_and_steps_that_are_forgotten_leave_whole_steps() {
+fn a_panicking_batch_and_a_forgotten_iterator_leave_whole_steps() {
     within_a_minute(|| {
         let states: Vec<_> = {
             let mut pipeline = counted(&Arc::default(), None, 0).build().unwrap();
@@ -296,7 +296,7 @@ fn batches_that_panic_and_steps_that_are_forgotten_leave_whole_steps() {
 /// The owner of a tied parameter has a NaN and waits for the verdict, and the holder has made its step and waits for the owner's value:
 /// whoever forgets the steps can still end the pipeline.
 #[test]
-fn forgotten_steps_of_tied_stages_do_not_keep_the_pipeline_from_ending() {
+fn a_forgotten_iterator_with_tied_stages_does_not_block_the_end_of_the_pipeline() {
     let batches = || {
         (0..6).map(|step| {
             let (input, target) = Mlp::batch(10, 6, false, 70 + step);
@@ -338,7 +338,7 @@ impl Stage for Lonely {
 }
 
 #[test]
-fn where_only_the_owner_or_only_the_holder_of_a_tied_parameter_is_not_finite_it_is_put_right_too() {
+fn a_non_finite_value_in_only_the_owner_or_holder_of_a_tied_parameter_discards_the_step() {
     let batch = |step: u64| {
         let (input, target) = Mlp::batch(6, WIDTH, false, step);
         Batch::new(if step == 2 { input * 1e20 + 1e20 } else { input }, target)
@@ -372,7 +372,7 @@ fn where_only_the_owner_or_only_the_holder_of_a_tied_parameter_is_not_finite_it_
 }
 
 #[test]
-fn a_batch_that_cannot_be_cut_is_told_in_its_turn_and_the_others_are_trained_on() {
+fn a_batch_that_cannot_be_cut_is_an_error_in_its_turn_and_the_others_train() {
     within_a_minute(|| {
         let forwards = Arc::<AtomicUsize>::default();
         let mut pipeline = counted(&forwards, None, 0).build().unwrap();
@@ -389,7 +389,7 @@ fn a_batch_that_cannot_be_cut_is_told_in_its_turn_and_the_others_are_trained_on(
 }
 
 #[test]
-fn a_failure_anywhere_leaves_what_the_last_whole_step_has_made() {
+fn a_failure_anywhere_leaves_the_state_of_the_last_whole_step() {
     within_a_minute(|| {
         let states: Vec<_> = {
             let mut pipeline = counted(&Arc::default(), None, 0).build().unwrap();
@@ -426,7 +426,7 @@ fn a_failure_anywhere_leaves_what_the_last_whole_step_has_made() {
 }
 
 #[test]
-fn what_is_not_finite_is_an_error_where_the_policy_is_to_stop() {
+fn a_non_finite_value_is_an_error_under_the_stop_policy() {
     within_a_minute(|| {
         let over = AtomicBool::new(false);
         let mut pipeline = Mlp::new(2, WIDTH, 26).split(3, &config()).micro_batches(3).build().unwrap();

@@ -127,7 +127,7 @@ fn every_term_is_divided_by_its_own_weight() {
 }
 
 #[test]
-fn the_cut_changes_no_bit() {
+fn the_cut_changes_no_bit_of_a_loss_with_two_terms() {
     let (reference, _) = trained(1, OneFOneB);
     for stages in [2, 4] {
         assert!(trained(stages, OneFOneB).0 == reference && trained(stages, GPipe).0 == reference, "P={stages}");

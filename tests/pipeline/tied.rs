@@ -132,7 +132,7 @@ fn tied_parameters_train_as_in_one_graph() {
 /// Tied parameters, dropout, clipping and a loss scale that changes at every step, in every precision, for every cut, schedule
 /// and capacity.
 #[test]
-fn all_of_it_together_gives_the_same_bits() {
+fn tied_parameters_give_the_same_bits_with_other_features_combined() {
     let train = |precision, stages: usize, schedule: &'static (dyn Schedule + Sync), capacity: usize| {
         let Parts { ends, middle } = parts();
         let dropped = |linear: &Linear, layer| {
@@ -281,7 +281,7 @@ fn every_copy_is_the_same_after_every_step() {
 
 /// Frozen, a parameter is nobody's: copies stay what they are.
 #[test]
-fn frozen_copies_are_left_alone() {
+fn frozen_copies_keep_their_bits() {
     let frozen = || Layer { linear: parts().ends }.no_grad();
     let before = bits(&frozen());
     let chain = Pipeline::builder().stage(frozen(), config()).stage(frozen(), config());

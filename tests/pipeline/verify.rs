@@ -49,7 +49,7 @@ fn verified(build: impl Fn() -> MlpBuilder) -> Verification {
 }
 
 #[test]
-fn sound_trainings_pass() {
+fn sound_trainings_pass_verification() {
     let interleaved = || Mlp::new(3, WIDTH, 8).split(4, &config()).schedule(Interleaved { chunks: 2 });
     let builders: [(&str, Make); 6] = [
         ("1F1B", Box::new(build)),
@@ -70,7 +70,7 @@ fn sound_trainings_pass() {
 }
 
 #[test]
-fn dropout_is_no_fault() {
+fn a_model_with_dropout_passes_verification() {
     let build = || {
         let Mlp { layers, error } = model();
         let dropped = layers.into_iter().zip(0..);
@@ -186,7 +186,7 @@ fn with_middle(middle: impl Stage<Input = Tensor<2>, Output = Tensor<2>>) -> Mlp
 }
 
 #[test]
-fn faults_of_a_model_are_called_by_name() {
+fn faults_of_a_model_are_diagnosed_by_name() {
     fn faulty<const FAULT: usize>() -> MlpBuilder {
         with_loss(Faulty::<FAULT> { error: model().error })
     }
@@ -389,7 +389,7 @@ fn like_the_loop() -> MlpBuilder {
 }
 
 #[test]
-fn slips_of_a_training_loop_are_called_by_name() {
+fn mistakes_of_a_training_loop_are_diagnosed_by_name() {
     let by_micro_batch = || Cause::ClippedApart(ClipScope::MicroBatch);
     let last = MICRO_BATCHES - 1;
     let table = [
@@ -428,7 +428,7 @@ fn slips_of_a_training_loop_are_called_by_name() {
 }
 
 #[test]
-fn a_model_without_seeds_is_told() {
+fn a_model_without_a_fixed_seed_is_diagnosed() {
     let seed = std::sync::atomic::AtomicU64::new(0);
     let build = || {
         let seed = seed.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -438,7 +438,7 @@ fn a_model_without_seeds_is_told() {
 }
 
 #[test]
-fn rounding_is_told_from_faults() {
+fn rounding_is_distinguished_from_faults() {
     let strict = Verify::new().steps(2).bars(Bars::of(Precision::Full));
     let build = || build().precision(Precision::Bf16);
     let verification = strict.pipeline(build, batch, &held_out()).unwrap();
@@ -447,7 +447,7 @@ fn rounding_is_told_from_faults() {
 
 /// Where the full batch does not fit, the reference may be cut too, and still finds what it can.
 #[test]
-fn the_reference_may_be_cut() {
+fn the_reference_may_use_several_micro_batches() {
     let verify = Verify::new().steps(2).reference_micro_batches(2);
     assert!(verify.pipeline(build, batch, &held_out()).unwrap().passes());
     let without_validation = verify.pipeline(build, batch, &[]).unwrap();
@@ -458,7 +458,7 @@ fn the_reference_may_be_cut() {
 }
 
 #[test]
-fn what_fails_is_an_error() {
+fn a_step_that_fails_is_an_error_of_the_verification() {
     let small = |_| {
         Batch::new(Tensor::ones([2, WIDTH], &device()), {
             let ones = |width| Tensor::<2>::ones([2, width], &device());
@@ -477,7 +477,7 @@ fn what_fails_is_an_error() {
 
 /// The gradients that are shown are those of a step, and showing them changes nothing.
 #[test]
-fn gradients_are_shown_and_nothing_is_changed() {
+fn gradients_are_those_of_a_step_and_reading_them_changes_nothing() {
     let stage = StageConfig::new(device(), SgdConfig::new().init(), 1.0);
     let mut pipeline =
         model().split(2, &stage).micro_batches(MICRO_BATCHES).clip(Clip::GlobalNorm(MAX_NORM)).build().unwrap();
@@ -503,7 +503,7 @@ fn gradients_are_shown_and_nothing_is_changed() {
 
 /// Unscaled, and the scale is afterwards what it was.
 #[test]
-fn gradients_in_f16_are_shown_unscaled() {
+fn gradients_in_f16_are_reported_without_the_loss_scale() {
     let shown = |precision| {
         let builder = model().split(2, &config()).micro_batches(MICRO_BATCHES).precision(precision);
         let initial = if precision == Precision::F16 { 2.0_f64.powi(24) } else { 1.0 };

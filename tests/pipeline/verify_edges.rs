@@ -47,7 +47,7 @@ fn weak(norm: bool, drops: bool) -> MlpBuilder {
 }
 
 #[test]
-fn faults_of_small_gradients_are_called_by_name() {
+fn faults_of_small_gradients_are_diagnosed_by_name() {
     let cause = |norm, drops| Verify::new().steps(4).pipeline(|| weak(norm, drops), batch, &held_out()).unwrap().cause;
     assert_eq!(cause(false, false), None);
     assert_eq!(cause(false, true), Some(Cause::MissingMicroBatch { stage: 1, micro_batch: MICRO_BATCHES - 1 }));
@@ -95,7 +95,7 @@ fn at_rate(rate: f64) -> MlpBuilder {
 }
 
 #[test]
-fn without_validation_the_training_losses_count() {
+fn without_a_validation_set_the_training_losses_are_compared() {
     let trial = |rate| Own { pipeline: at_rate(rate).build().unwrap(), nan: false };
     let verify = Verify::new().steps(10);
     assert!(verify.trial(trial(0.5), || at_rate(0.5), batch, &[]).unwrap().passes());
@@ -104,7 +104,7 @@ fn without_validation_the_training_losses_count() {
 }
 
 #[test]
-fn a_gradient_that_is_no_number_is_apart() {
+fn a_gradient_with_nan_fails_verification() {
     let trial = Own { pipeline: at_rate(0.5).build().unwrap(), nan: true };
     let verification = Verify::new().steps(2).trial(trial, || at_rate(0.5), batch, &held_out()).unwrap();
     assert!(!verification.passes() && verification.worst().unwrap().relative.is_nan(), "{verification}");
@@ -152,7 +152,7 @@ fn of_two<const FAULT: usize>() -> PipelineBuilder<Tensor<2>, TwoMasks> {
 }
 
 #[test]
-fn each_term_of_a_loss_is_looked_at() {
+fn each_term_of_a_loss_is_verified() {
     let verify = Verify::new().steps(3);
     assert_eq!(verify.pipeline(of_two::<0>, two_masks, &[two_masks(9)]).unwrap().cause, None);
     let mean = verify.pipeline(of_two::<1>, two_masks, &[two_masks(9)]).unwrap();
@@ -186,7 +186,7 @@ impl Stage for Noisy {
 }
 
 #[test]
-fn a_model_that_draws_is_told_from_one_without_seeds() {
+fn random_draws_are_distinguished_from_a_missing_seed() {
     let build = || {
         let Mlp { layers, error } = model();
         let noisy: Vec<_> = layers.into_iter().map(|layer| Noisy { layer }).collect();
@@ -217,7 +217,7 @@ impl LossStage for Regularised {
 }
 
 #[test]
-fn what_is_added_once_a_micro_batch_is_told() {
+fn a_regulariser_that_is_added_once_a_micro_batch_is_diagnosed() {
     let build = || {
         let Mlp { layers, error } = model();
         let chain = Pipeline::builder().stage(layers, config());
@@ -230,7 +230,7 @@ fn what_is_added_once_a_micro_batch_is_told() {
 
 /// Hand-cut batches are not put together; with as many pieces in the reference the rest is proved.
 #[test]
-fn batches_cut_by_hand_need_a_reference_that_is_cut() {
+fn batches_cut_by_hand_need_a_reference_with_micro_batches() {
     let by_hand = |step| Batch::from_micro_batches(batch(step).into_micro_batches(MICRO_BATCHES).unwrap());
     let build = || model().split(2, &config()).micro_batches(MICRO_BATCHES);
     let error = Verify::new().steps(2).pipeline(build, by_hand, &[]).unwrap_err();

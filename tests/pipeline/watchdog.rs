@@ -109,7 +109,7 @@ fn pipeline(
 }
 
 #[test]
-fn a_stage_that_sleeps_for_ever_is_named_and_left_behind() {
+fn a_stage_that_hangs_is_named_and_left_behind() {
     within_a_minute(|| {
         let watchdog = Watchdog { floor: Duration::from_secs(3), factor: 0.0, grace: Duration::from_millis(500) };
         let sleep = Arc::<Sleep>::default();
@@ -142,7 +142,7 @@ fn a_stage_that_sleeps_for_ever_is_named_and_left_behind() {
 
 /// The other replica waits for its sums.
 #[test]
-fn a_stage_that_sleeps_for_ever_is_named_with_its_replica() {
+fn a_stage_that_hangs_is_named_with_its_replica() {
     within_a_minute(|| {
         let watchdog = Watchdog { floor: Duration::from_secs(3), factor: 0.0, grace: Duration::from_millis(500) };
         let sleep = Arc::<Sleep>::default();
@@ -163,7 +163,7 @@ fn a_stage_that_sleeps_for_ever_is_named_with_its_replica() {
 }
 
 #[test]
-fn a_failure_is_told_although_another_stage_sleeps_for_ever() {
+fn a_failure_is_reported_although_another_stage_hangs() {
     within_a_minute(|| {
         let sleep = Arc::<Sleep>::default();
         let Mlp { layers, error } = Mlp::new(0, WIDTH, 1);
@@ -182,7 +182,7 @@ fn a_failure_is_told_although_another_stage_sleeps_for_ever() {
 }
 
 #[test]
-fn a_watchdog_that_cannot_watch_is_refused() {
+fn an_invalid_watchdog_is_refused() {
     for watchdog in [
         Watchdog { floor: Duration::ZERO, ..Watchdog::default() },
         Watchdog { factor: f64::NAN, ..Watchdog::default() },

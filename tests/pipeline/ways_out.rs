@@ -15,7 +15,7 @@ fn last(said: &str) -> &str {
 }
 
 #[test]
-fn what_cannot_be_asked_for_is_mended_by_what_the_message_says() {
+fn every_refused_flag_works_as_its_message_suggests() {
     let place = Place::new();
     for (name, text) in [
         ("slip.toml", "micro_batchs = 8\n"),
@@ -63,13 +63,13 @@ fn what_cannot_be_asked_for_is_mended_by_what_the_message_says() {
         ),
         (
             "--replicas 2 --gradient-groups 4",
-            "Error: --gradient-groups 4: 2 replicas sum in as many groups; give --gradient-groups 2, which comes to other bits",
+            "Error: --gradient-groups 4: 2 replicas sum gradients in 2 groups; give --gradient-groups 2, which gives other bits",
             "--replicas 2",
         ),
         ("--every 0", "Error: --every 0: give 1 or more", "--every 1"),
         (
             "--stop-after 1",
-            "Error: --stop-after: give --checkpoint a folder for what is trained until then",
+            "Error: --stop-after: give --checkpoint a folder, or the trained steps are lost",
             "--stop-after 1 --checkpoint @new",
         ),
         ("--learning-rate 0", "Error: --learning-rate 0: give a number above 0 and at most 1", "--learning-rate 1e-3"),
@@ -79,12 +79,12 @@ fn what_cannot_be_asked_for_is_mended_by_what_the_message_says() {
         ("--clip nan", "Error: --clip NaN: give 0 or more", "--clip 0"),
         (
             "--log @no/log",
-            "cannot write @no/log; give a path in a folder that is there and may be written",
+            "cannot write @no/log; give a path in an existing folder that is writable",
             "--log @log",
         ),
         (
             "--trace @no/trace",
-            "cannot write @no/trace; give a path in a folder that is there and may be written",
+            "cannot write @no/trace; give a path in an existing folder that is writable",
             "--trace @trace",
         ),
         ("--verify 1 --resume @text", "--resume", "--verify 1"),
@@ -115,7 +115,7 @@ fn what_cannot_be_asked_for_is_mended_by_what_the_message_says() {
 }
 
 #[test]
-fn channels_that_are_too_small_say_which_size_is_enough() {
+fn a_channel_capacity_that_is_too_small_names_one_that_works() {
     let place = Place::new();
     let flags = "--steps 1 --layers 4 --stages 4 --schedule interleaved --micro-batches 4";
     let said = place.refused(&format!("{flags} --channel-capacity 0"));
@@ -128,7 +128,7 @@ fn channels_that_are_too_small_say_which_size_is_enough() {
 }
 
 #[test]
-fn what_does_not_fit_the_memory_fits_as_the_message_says() {
+fn the_flags_that_a_memory_error_suggests_make_the_run_fit() {
     let place = Place::new();
     let flags = "--steps 1 --layers 4 --width 32 --context 64 --stages 2 --micro-batches 8 --micro-batch-size 4";
     let (mut taken, mut refused) = (0, 0);
@@ -157,7 +157,7 @@ fn what_does_not_fit_the_memory_fits_as_the_message_says() {
     let said = place.refused("--steps 1 --width 4096 --memory 1");
     assert_eq!(
         last(&said),
-        "Error: 404930560 parameters need at least 9718.3 MB, with what the optimizer remembers, and there are 1000.0 MB: lower \
+        "Error: 404930560 parameters and their optimizer states need at least 9718.3 MB, and there are 1000.0 MB: lower \
          --width or --layers, or try --optimizer adafactor"
     );
     let said = place.refused("--steps 1 --micro-batch-size 60000 --micro-batches 1 --context 64 --memory 0.05");
@@ -210,7 +210,7 @@ impl Caches {
 /// in which products are packed are as large as an L2 cache, and exist once for each kernel thread.
 #[cfg(target_os = "linux")]
 #[test]
-fn ways_out_need_what_runs_with_their_flags_are_estimated_to_need() {
+fn suggested_flags_need_the_memory_that_their_message_says() {
     let place = Place::new();
     let mut machines = vec![None];
     let large = Caches::with_l2(2 << 20);
@@ -254,7 +254,7 @@ fn ways_out_need_what_runs_with_their_flags_are_estimated_to_need() {
 
 /// What a run that goes on cannot change is not proposed to it.
 #[test]
-fn ways_out_are_those_of_the_run() {
+fn suggested_flags_are_ones_that_the_run_can_change() {
     let place = Place::new();
     let flags = "--steps 2 --layers 4 --width 32 --context 64";
     place.said(&format!("{flags} --stop-after 1 --checkpoint @kept"));
@@ -296,7 +296,7 @@ mod files {
     }
 
     #[test]
-    fn a_folder_that_may_not_be_written_or_read_works_when_it_may() {
+    fn missing_permissions_are_named_and_the_run_works_once_they_are_granted() {
         let place = Place::new();
         let folder = place.path("locked");
         fs::create_dir(&folder).unwrap();
@@ -325,7 +325,7 @@ mod files {
 
     /// A disk that is full, as the system has it: files may not grow beyond some blocks of 512 bytes, or of 1024.
     #[test]
-    fn a_full_disk_ends_the_run_and_with_room_it_goes_on_to_the_same_bits() {
+    fn a_run_that_a_full_disk_ended_resumes_to_the_same_bits() {
         let place = Place::new();
         let flags = "--steps 6 --every 1 --width 32";
         let whole = place.said(flags);
@@ -349,7 +349,7 @@ mod files {
 
     /// The text, while a run has it open.
     #[test]
-    fn a_text_that_shrinks_is_an_error_and_put_back_the_run_goes_on_to_the_same_bits() {
+    fn a_run_that_a_shrinking_text_ended_resumes_once_the_text_is_restored() {
         let place = Place::new();
         let flags = "--steps 12 --schedule-steps 400 --every 1 --micro-batches 8 --micro-batch-size 4 --context 64";
         let whole = place.said(flags);
@@ -378,7 +378,7 @@ mod files {
 
 /// Under a right seal.
 #[test]
-fn a_checkpoint_with_a_nan_is_refused_and_the_older_one_that_is_named_goes_on() {
+fn a_checkpoint_with_a_nan_is_refused_and_the_older_one_it_names_resumes() {
     let place = Place::new();
     let whole = place.said("--steps 4");
     place.said("--steps 4 --every 1 --stop-after 2 --checkpoint @kept");

@@ -101,7 +101,7 @@ fn stages_on_three_other_hosts_train_to_the_bits_of_a_local_run() {
 }
 
 #[test]
-fn so_do_split_backwards_and_recomputation_and_half_precision_there() {
+fn split_backwards_recomputation_and_bf16_on_other_hosts_match_a_local_run() {
     let place = place();
     let (way, token) = WAYS[3];
     let servers = servers([way; 3], &place);
@@ -119,7 +119,7 @@ fn so_do_split_backwards_and_recomputation_and_half_precision_there() {
 
 /// Transfers between the same two servers then wait for each other, if they have one connection.
 #[test]
-fn so_do_several_stages_and_replicas_on_a_host() {
+fn several_stages_and_replicas_on_a_host_match_a_local_run() {
     let place = place();
     for flags in [
         "--schedule interleaved --stages 8 --layers 8 --steps 2",
@@ -136,7 +136,7 @@ fn so_do_several_stages_and_replicas_on_a_host() {
 
 /// By default some steps are synchronised: without these a log says what it takes to ask, and predictions of it say so.
 #[test]
-fn networks_and_what_hosts_take_are_in_the_log() {
+fn the_log_has_link_speeds_and_the_clock_of_each_step() {
     let place = place();
     let (way, token) = WAYS[3];
     let servers = servers([way; 3], &place);
@@ -161,7 +161,7 @@ fn networks_and_what_hosts_take_are_in_the_log() {
 }
 
 #[test]
-fn a_server_makes_the_token_that_is_not_there_and_no_other() {
+fn a_server_creates_a_missing_token_and_keeps_an_existing_one() {
     let place = Place::new();
     let served_with_it = || {
         let server = Server::start("--port 0 --key @key --relays disabled --token-file @new", &place);
@@ -183,7 +183,7 @@ fn a_server_makes_the_token_that_is_not_there_and_no_other() {
 }
 
 #[test]
-fn of_every_device_that_cannot_be_used_it_is_said_why() {
+fn every_unusable_device_is_refused_with_the_reason() {
     let place = place();
     let [web, iroh] = [WAYS[1], WAYS[3]].map(|(way, _)| Server::start(&format!("--port 0 --key @key {way}"), &place));
     let refused = |flags: &str| place.refused(&format!("--steps 1 {flags}"));
@@ -207,14 +207,14 @@ fn of_every_device_that_cannot_be_used_it_is_said_why() {
     assert!(said.contains(&format!("`iroh:{other}@{address}/0` cannot be reached")), "{said}");
     for flag in ["--memory 8", "--recompute auto"] {
         let said = refused(&format!("{TOKEN} --device {}/0 {flag}", web.host));
-        assert!(said.contains("what these devices hold is not known"), "{flag}: {said}");
+        assert!(said.contains("memory in use is not known on these devices"), "{flag}: {said}");
     }
     let said = refused("--token-file @nothing --device cpu");
     assert!(said.contains("--token-file @nothing"), "{said}");
 }
 
 #[test]
-fn a_server_says_what_it_cannot_serve_and_ends_when_it_is_asked_to() {
+fn a_server_names_what_it_cannot_serve_and_ends_on_sigterm() {
     let place = place();
     fs::write(place.path("bad-key"), "no key").unwrap();
     fs::write(place.path("empty"), "\n").unwrap();
@@ -278,7 +278,7 @@ fn servers_of_other_versions_are_refused_by_name() {
 
 /// As a supervisor would, at once and with the same key: what it held is lost.
 #[test]
-fn a_server_that_is_killed_and_started_again_is_lost() {
+fn a_server_that_was_restarted_is_a_lost_host() {
     let place = place();
     let (way, token) = WAYS[3];
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -345,13 +345,13 @@ fn goes_on_elsewhere_after(signal: &str, (way, token): (&str, &str)) {
 }
 
 #[test]
-fn a_host_that_is_killed_is_named_and_its_stage_goes_on_elsewhere() {
+fn a_killed_host_is_named_and_its_stage_resumes_elsewhere() {
     goes_on_elsewhere_after("-KILL", WAYS[0]);
     goes_on_elsewhere_after("-KILL", WAYS[3]);
 }
 
 #[test]
-fn so_is_one_that_is_frozen() {
+fn a_frozen_host_is_named_and_its_stage_resumes_elsewhere() {
     goes_on_elsewhere_after("-STOP", WAYS[1]);
     goes_on_elsewhere_after("-STOP", WAYS[2]);
 }

@@ -64,7 +64,7 @@ fn child_with_little_memory() {
 }
 
 #[test]
-fn any_settings_are_flags_or_an_error_and_take_little_memory() {
+fn any_settings_resolve_or_are_an_error_with_little_memory() {
     let script = r#"ulimit -v 524288 && exec "$0" --exact child_with_little_memory --ignored --nocapture"#;
     let child = Command::new("sh").args(["-c", script]).arg(env::current_exe().unwrap()).output().unwrap();
     let output = String::from_utf8_lossy(&child.stdout) + String::from_utf8_lossy(&child.stderr);

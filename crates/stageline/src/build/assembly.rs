@@ -10,7 +10,6 @@ use crate::model::replica::Replica;
 use crate::model::seed::materialize;
 use crate::nn::params::fork::fork;
 use crate::nn::params::shared::unify;
-use crate::runner::Runner;
 use crate::runner::Stages;
 use crate::runner::stage::StageSlot;
 use crate::state::layout::Restored;

@@ -1,18 +1,18 @@
-//! The version of the NVIDIA driver, checked before burn calls functions that older drivers do not have.
+//! The version of the NVIDIA driver, which is checked before burn calls functions that older drivers lack.
 
 use std::ffi::c_int;
 use std::fmt;
 use std::mem::ManuallyDrop;
 
-/// The version of CUDA that a driver supports.
+/// A version of CUDA as NVIDIA encodes it: 1000 times the major version plus 10 times the minor version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CudaVersion(c_int);
 
-/// The oldest version with every function that is called: `cuEventElapsedTime_v2` came with CUDA 12.8.
+/// The oldest version that has every function burn calls; the newest of them, `cuEventElapsedTime_v2`, came with CUDA 12.8.
 pub(crate) const OLDEST: CudaVersion = CudaVersion(12_080);
 
 impl CudaVersion {
-    /// The version that this host's driver supports; `None` without a driver.
+    /// Returns the newest version that this host's driver supports, or `None` without a driver.
     pub(crate) fn of_driver() -> Option<Self> {
         ["libcuda.so.1", "libcuda.so"].into_iter().find_map(Self::of_library)
     }
@@ -22,7 +22,7 @@ impl CudaVersion {
         // SAFETY: a library of that name is NVIDIA's driver, whose initialisers have no requirements and whose
         // `cuDriverGetVersion` has this type and may be called first (CUDA driver API, version management).
         let status = unsafe {
-            // It stays loaded, because burn loads it next.
+            // The library stays loaded, because burn loads it next.
             let library = ManuallyDrop::new(libloading::Library::new(name).ok()?);
             let get = library.get::<unsafe extern "C" fn(*mut c_int) -> c_int>(b"cuDriverGetVersion\0").ok()?;
             get(&raw mut version)
@@ -41,9 +41,8 @@ impl fmt::Display for CudaVersion {
 mod tests {
     use super::*;
 
-    /// As NVIDIA writes them: 1000 times the major version and 10 times the minor one.
     #[test]
-    fn versions_are_written_and_compared_as_nvidias() {
+    fn versions_are_decoded_and_ordered() {
         assert_eq!((CudaVersion(12_040).to_string(), OLDEST.to_string()), ("12.4".to_owned(), "12.8".to_owned()));
         assert!(CudaVersion(12_040) < OLDEST && CudaVersion(13_000) > OLDEST);
     }

@@ -1,15 +1,16 @@
-//! In which order burn makes kernels of operations.
+//! burn's setting for the order in which it fuses operations into kernels on GPUs.
 
 use burn::BurnConfig;
 use burn_std::config::fusion::BeamSearchConfig;
 use serde_json::json;
 
-/// As they come, unless the program or a `burn.toml` says otherwise.
+/// Makes burn fuse operations in the order in which they are issued, unless the program or a `burn.toml` has another setting.
 ///
-/// burn 0.22 looks at five chains of operations at a time. A backward has more, and what is then cut off runs as one kernel for every
-/// operation. The operations in `nn` are in an order that needs no search; of others that is not measured.
+/// By default, burn 0.22 searches among five chains of operations (`max_blocks`). A backward pass has more chains, and the
+/// operations of the surplus chains run as one kernel each. The operations in `nn` are issued in an order that needs no
+/// search. The effect on other operations was not measured.
 #[cfg(feature = "cuda")]
-pub(crate) fn as_it_comes() {
+pub(crate) fn fuse_in_issue_order() {
     use std::sync::Once;
 
     use burn_std::config::RuntimeConfig;
@@ -17,24 +18,26 @@ pub(crate) fn as_it_comes() {
     static FIRST: Once = Once::new();
     FIRST.call_once(|| {
         let is_set = BurnConfig::try_set(chosen(&BurnConfig::from_current_dir().override_from_env()));
-        if !is_set && is_burns_own(&BurnConfig::get()) {
+        if !is_set && is_default(&BurnConfig::get()) {
             tracing::warn!(
-                "burn was used before the first GPU was opened, and fuses operations by a search that makes more kernels: open GPUs \
-                 first, or have a `burn.toml` with `max_blocks = 1` in `[fusion.beam_search]`"
+                "burn was used before the first GPU was opened, so it fuses operations by a search that makes more kernels: open \
+                 GPUs first, or set `max_blocks = 1` in `[fusion.beam_search]` of a `burn.toml`"
             );
         }
     });
 }
 
+/// Returns the settings with `max_blocks = 1`, unless they have another value than burn's default.
 fn chosen(given: &BurnConfig) -> BurnConfig {
     let mut settings = serde_json::to_value(given).expect("burn's settings are numbers, names and flags");
-    if is_burns_own(given) {
+    if is_default(given) {
         settings["fusion"]["beam_search"]["max_blocks"] = json!(1);
     }
-    serde_json::from_value(settings).expect("burn reads what it has written")
+    serde_json::from_value(settings).expect("burn reads settings that it has written")
 }
 
-fn is_burns_own(given: &BurnConfig) -> bool {
+/// Whether `max_blocks` has burn's default value.
+fn is_default(given: &BurnConfig) -> bool {
     given.fusion().beam_search.max_blocks == BeamSearchConfig::default().max_blocks
 }
 
@@ -43,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_number_than_burns_own_stays() {
+    fn a_number_of_blocks_that_is_not_the_default_is_kept() {
         let settings = |text: &str| chosen(&serde_json::from_str(text).unwrap()).fusion().clone();
         assert_eq!(settings("{}").beam_search.max_blocks, 1);
         let given = settings(r#"{"fusion": {"growth_patience": 7, "beam_search": {"max_blocks": 9}}}"#);

@@ -1,8 +1,8 @@
-//! Where devices are: on this host's cores, on its GPUs, or on other hosts.
+//! The location of devices: the CPU of this host, its GPUs, or another host.
 
 use burn::tensor::Device;
 
-/// Whether a device computes on the host's cores.
+/// Whether a device is the CPU of this host.
 #[cfg(feature = "flex")]
 pub(crate) fn is_host(device: &Device) -> bool {
     device.clone().inner() == Device::flex()
@@ -13,7 +13,7 @@ pub(crate) fn is_host(_: &Device) -> bool {
     false
 }
 
-/// Whether a device is one of another host.
+/// Whether a device belongs to another host.
 #[cfg(feature = "remote")]
 pub(crate) fn is_remote(device: &Device) -> bool {
     matches!(device.clone().inner().as_dispatch(), burn::backend::DispatchDevice::Remote(_))
@@ -28,22 +28,23 @@ fn is_gpu(device: &Device) -> bool {
     !is_host(device) && !is_remote(device)
 }
 
-/// Whether what one of them has is what the other has: the memory of the host is that of all CPUs.
+/// Whether two devices use the same memory, as one device with itself does, and any two CPU devices of this host.
 pub(crate) fn share_memory(one: &Device, other: &Device) -> bool {
     one == other || (is_host(one) && is_host(other))
 }
 
-/// Whether a move from one device to the other is one between GPUs of this host, which burn leaves to NCCL.
+/// Whether the devices are two different GPUs of this host, between which burn moves tensors by NCCL.
 pub(crate) fn between_gpus(from: &Device, to: &Device) -> bool {
     is_gpu(from) && is_gpu(to) && from.clone().inner() != to.clone().inner()
 }
 
-/// Whether both are one GPU of this host, on which every thread has a stream of its own.
+/// Whether both devices are the same GPU of this host, where each thread issues kernels on its own stream.
 pub(crate) fn one_gpu(from: &Device, to: &Device) -> bool {
     is_gpu(from) && from.clone().inner() == to.clone().inner()
 }
 
-/// The communication stream of each stage's device: one for every GPU of this host, if there are several.
+/// Returns the number of the communication stream of each stage's device: one stream for every GPU of this host, and `None`
+/// for every other device.
 pub(crate) fn communication_streams(devices: &[Device]) -> Vec<Option<usize>> {
     let mut gpus: Vec<Device> = Vec::new();
     let mut stream = |device: &Device| {

@@ -1,7 +1,14 @@
-//! Devices: their names, where they are, and those of other hosts.
+//! Devices: opening them by name, locating them, and preparing the transfers between them.
 //!
-//! Takes names such as `cuda:0` or `iroh:<id>/0` and returns burn's devices, or an error for every device that cannot be used. Also
-//! answers where a device is, and how tensors travel between two of them. Knows neither stages nor plans.
+//! Takes names such as `cuda:0` or `iroh:<id>/0`; returns burn's devices, or an error for every device that cannot be used.
+//! Also tells where a device is, and how a tensor travels between two devices. Must not know stages or plans.
+//!
+//! - `name`: names on a command line, and the devices that they open.
+//! - `location`: tests whether a device is this host's CPU, a GPU of this host, or a device of another host.
+//! - `cuda_driver`: the check of the NVIDIA driver's version.
+//! - `cuda_fusion`: burn's setting for the fusion of operations on GPUs.
+//! - `nccl`: loading NCCL, which moves tensors between the GPUs of this host.
+//! - `remote`: devices of other hosts.
 
 #[cfg(any(feature = "cuda", test))]
 #[cfg_attr(not(feature = "cuda"), allow(dead_code))] // only tests use it

@@ -1,4 +1,4 @@
-//! Devices by name.
+//! Names of devices on a command line, and the burn devices that they open.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,46 +9,51 @@ use burn::tensor::Device;
 use crate::device::cuda_driver::{CudaVersion, OLDEST};
 use crate::device::remote::{HostName, RemoteError, RemoteName, Token};
 
-/// A device as written on a command line: `cpu`, `cuda:0`, or that of another host, `iroh:<id>/0` or `ws://gpu-2:3000/0`.
+/// The name of a device as on a command line: `cpu`, `cuda:0`, or a device of another host such as `iroh:<id>/0` or
+/// `ws://gpu-2:3000/0`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum DeviceName {
-    /// The processor.
+    /// The CPU of this host.
     Cpu,
-    /// An NVIDIA GPU, by its index. The first that is opened sets [`BurnConfig`](burn::BurnConfig), if nothing has set or used it
-    /// before, so that burn fuses operations in the order in which they come; a `burn.toml` with a `fusion.beam_search.max_blocks` that
-    /// is not burn's own 5 is followed.
+    /// An NVIDIA GPU of this host, by its index.
+    ///
+    /// Opening the first GPU sets [`BurnConfig`](burn::BurnConfig), unless it was set or used before, so that burn fuses
+    /// operations in the order in which they are issued. A `burn.toml` whose `fusion.beam_search.max_blocks` differs from
+    /// burn's default of 5 is kept.
     Cuda(usize),
-    /// A device that another host serves.
+    /// A device of another host, on which `stageline serve` or [`Server`](crate::remote) runs.
     Remote(RemoteName),
 }
 
 impl DeviceName {
-    /// Reads a list such as `cuda:0,cuda:1`.
+    /// Parses a list of names separated by commas, such as `cuda:0,cuda:1`.
     ///
     /// # Errors
-    /// [`DeviceError`] where the list is empty or an entry is no device.
+    /// Returns [`DeviceError`] if the list is empty, or if an entry is not the name of a device.
     pub fn parse_list(list: &str) -> Result<Vec<Self>, DeviceError> {
         let names = list.split(',').map(str::trim).filter(|name| !name.is_empty());
         let devices = names.map(str::parse).collect::<Result<Vec<_>, _>>()?;
         if devices.is_empty() { Err(DeviceError::None) } else { Ok(devices) }
     }
 
-    /// The devices, one for each name: those of other hosts are connected all at once, and waited for. Hosts that ask for a token
-    /// are shown this one.
+    /// Opens all devices, in the order of their names.
+    ///
+    /// Devices of other hosts are connected in parallel, and this function waits for all of them. `token` is the secret for
+    /// the hosts that require one.
     ///
     /// # Errors
-    /// [`DeviceErrors`] says of every device that cannot be used why not.
+    /// Returns [`DeviceErrors`] with one error for every device that cannot be used.
     pub fn open_all(names: &[Self], token: Option<&Token>) -> Result<Vec<Device>, DeviceErrors> {
         let is_plain = |name: &&Self| matches!(name, Self::Remote(RemoteName { host: HostName::WebSocket { .. }, .. }));
         if let Some(name) = names.iter().find(is_plain) {
             tracing::warn!(
-                "`{name}` is reached without encryption: who can read the network sees the token and all tensors"
+                "the connection to `{name}` is not encrypted: anyone who can read the network sees the token and all tensors"
             );
         }
         #[cfg(feature = "cuda")]
         if names.iter().any(|name| matches!(name, Self::Cuda(_))) {
-            // Before a connection uses burn's settings.
-            crate::device::cuda_fusion::as_it_comes();
+            // burn's settings can be changed only before their first use, and a connection uses them.
+            crate::device::cuda_fusion::fuse_in_issue_order();
         }
         let begun: Vec<_> = names.iter().map(|name| name.begin(token)).collect();
         let mut opened = Vec::with_capacity(names.len());
@@ -56,7 +61,7 @@ impl DeviceName {
         for opening in begun {
             match opening() {
                 Ok(device) => opened.push(device),
-                // A device that several stages are on is named once.
+                // Several stages may be on one device, whose error is reported once.
                 Err(error) if errors.contains(&error) => {}
                 Err(error) => errors.push(error),
             }
@@ -64,7 +69,7 @@ impl DeviceName {
         if errors.is_empty() { Ok(opened) } else { Err(DeviceErrors(errors)) }
     }
 
-    /// Begins to open it; the function waits for that.
+    /// Starts to open a device, and returns a function that waits for the result.
     fn begin(&self, token: Option<&Token>) -> Box<dyn FnOnce() -> Result<Device, DeviceError>> {
         #[cfg(feature = "remote")]
         if let Self::Remote(name) = self {
@@ -76,10 +81,11 @@ impl DeviceName {
         Box::new(|| name.open())
     }
 
-    /// The device, if this build and this machine have it, or another host that asks for no token.
+    /// Opens one device: of this machine, or of another host that requires no token.
     ///
     /// # Errors
-    /// [`DeviceError`] where they do not.
+    /// Returns [`DeviceError`] if this build or this machine lacks the device, if it does not compute, or if the other host
+    /// cannot be reached or requires a token.
     pub fn open(self) -> Result<Device, DeviceError> {
         match self {
             #[cfg(feature = "remote")]
@@ -97,10 +103,10 @@ impl DeviceName {
                     return Err(DeviceError::OldDriver { device: self, found, needed });
                 }
                 crate::device::nccl::load();
-                // Asked first: the first operation on a device without a driver panics on another thread.
+                // Devices are counted first, because the first operation on a missing device panics on another thread.
                 let found = Device::enumerate(burn::tensor::DeviceType::Cuda).into_vec().len();
                 if index < found {
-                    crate::device::cuda_fusion::as_it_comes();
+                    crate::device::cuda_fusion::fuse_in_issue_order();
                     computes(self, Device::cuda(index))
                 } else {
                     Err(DeviceError::NotFound { device: self, found })
@@ -112,24 +118,26 @@ impl DeviceName {
     }
 }
 
-/// The device, if first kernels run on it, one of them with a function that is not the device's own: what is missing shows here, and
-/// not on a thread of a library.
+/// Returns the device if it runs a few kernels, or else the reason why it does not compute.
+///
+/// One of the kernels calls `erf`, which is compiled with libdevice. So a missing file of the toolkit shows here as an error,
+/// and not later as a panic on a library's thread.
 #[cfg(any(feature = "cuda", test))]
 fn computes(device: DeviceName, opened: Device) -> Result<Device, DeviceError> {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    let two = || (burn::tensor::Tensor::<1>::zeros([1], &opened).erf() + 2.0).into_scalar::<f32>();
-    let cause = match catch_unwind(AssertUnwindSafe(two)) {
+    let compute_two = || (burn::tensor::Tensor::<1>::zeros([1], &opened).erf() + 2.0).into_scalar::<f32>();
+    let cause = match catch_unwind(AssertUnwindSafe(compute_two)) {
         Ok(2.0) => return Ok(opened),
-        Ok(wrong) => format!("erf(0) + 2 is {wrong} on it"),
-        Err(panic) => root_of(&crate::threads::failure::Failure::of_panic(panic).to_string()),
+        Ok(wrong) => format!("it computes erf(0) + 2 = {wrong}"),
+        Err(panic) => root_cause(&crate::threads::failure::Failure::of_panic(panic).to_string()),
     };
     Err(DeviceError::Unusable { device, cause })
 }
 
-/// The last cause of an error of burn's, which has all of them below each other, and then where it was seen.
+/// Returns the last cause in a message of burn's, which lists all causes one below the other, followed by a backtrace.
 #[cfg(any(feature = "cuda", test))]
-fn root_of(error: &str) -> String {
+fn root_cause(error: &str) -> String {
     let last = error.rsplit("Caused by:").next().unwrap_or(error);
     let ends = ["Backtrace:", "No backtrace", "Asked at:"].map(|end| last.find(end).unwrap_or(last.len()));
     let cause = &last[..ends.into_iter().min().unwrap_or(last.len())];
@@ -160,12 +168,12 @@ impl fmt::Display for DeviceName {
     }
 }
 
-/// Why devices cannot be used, of each.
+/// The errors of all devices that cannot be used, one for each device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceErrors(Vec<DeviceError>);
 
 impl DeviceErrors {
-    /// One for every device that cannot be used.
+    /// Returns one error for every device that cannot be used.
     pub fn each(&self) -> &[DeviceError] {
         &self.0
     }
@@ -180,67 +188,67 @@ impl fmt::Display for DeviceErrors {
 
 impl std::error::Error for DeviceErrors {}
 
-/// Why there is no such device.
+/// An error in the name of a device, or in opening the device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// The list is empty.
+    /// The list of devices is empty.
     #[error("no devices: name at least one, such as `cpu` or `cuda:0,cuda:1`")]
     None,
-    /// Not a name of a device.
+    /// The text is not the name of a device.
     #[error(
         "`{text}` is no device; write `cpu`, or `cuda:` and an index, as in `cuda:0`, or what `stageline serve` prints on another \
          host, as in `iroh:<id>/0` or `ws://gpu-2:3000/0`"
     )]
     Unknown {
-        /// What was written.
+        /// The text that was given.
         text: String,
     },
-    /// This program was built without the device's backend.
+    /// This program was built without the backend of the device.
     #[error("this program was built without `{device}`; build it with `--features {feature}`")]
     NotBuilt {
-        /// The device.
+        /// The name of the device.
         device: DeviceName,
-        /// The feature that brings it.
+        /// The feature to build with.
         feature: &'static str,
     },
-    /// It is on another host, and cannot be reached or used.
+    /// A device of another host cannot be reached or used.
     #[error(transparent)]
     Remote(#[from] RemoteError),
-    /// It is there, but a first kernel does not run on it.
+    /// The GPU exists, but a first kernel fails on it.
     #[error(
-        "`{device}` was found, but does not compute: {cause}; kernels are compiled with libdevice, a file of the CUDA toolkit, which is \
-         looked for in CUDA_PATH, /usr/local/cuda, /opt/cuda, /usr/lib/cuda and /usr, and `nvidia-smi` shows whether there is \
-         free memory"
+        "`{device}` was found, but does not compute: {cause}; kernels are compiled with libdevice, a file of the CUDA toolkit that is \
+         searched for in CUDA_PATH, /usr/local/cuda, /opt/cuda, /usr/lib/cuda and /usr; `nvidia-smi` shows whether device memory is \
+         free"
     )]
     Unusable {
-        /// The device.
+        /// The name of the device.
         device: DeviceName,
-        /// What went wrong.
+        /// The innermost error, or the wrong result.
         cause: String,
     },
-    /// The driver lacks functions that burn calls.
+    /// The NVIDIA driver is too old: it lacks functions that burn calls.
     #[error(
-        "the driver of `{device}` supports CUDA {found}, and this program needs {needed} or later: install a driver of version 570 or \
+        "the driver of `{device}` supports CUDA {found}, and this program needs {needed} or later: install driver version 570 or \
          later"
     )]
     OldDriver {
-        /// The device.
+        /// The name of the device.
         device: DeviceName,
-        /// The version of CUDA that the driver supports.
+        /// The newest version of CUDA that the driver supports.
         found: String,
-        /// The oldest version that will do.
+        /// The oldest version of CUDA that this program works with.
         needed: String,
     },
-    /// The machine does not have it.
+    /// This machine has no GPU of that index.
     #[error(
-        "`{device}` was not found: libcuda, where it can be loaded, shows {found} such devices; \
-         look at `nvidia-smi`, install the driver, or name a device below that number"
+        "`{device}` was not found: libcuda, if it can be loaded, reports {found} such devices; \
+         check `nvidia-smi`, install the driver, or name a device below that number"
     )]
     NotFound {
-        /// The device.
+        /// The name of the device.
         device: DeviceName,
-        /// How many there are.
+        /// The number of GPUs that were found.
         found: usize,
     },
 }
@@ -250,13 +258,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_are_read() {
+    fn lists_of_names_are_parsed() {
         assert_eq!(DeviceName::parse_list("cpu"), Ok(vec![DeviceName::Cpu]));
         assert_eq!(DeviceName::parse_list("cuda:0, cuda:11"), Ok(vec![DeviceName::Cuda(0), DeviceName::Cuda(11)]));
     }
 
     #[test]
-    fn what_is_no_device_is_named() {
+    fn a_text_that_is_not_a_device_is_reported() {
         assert_eq!(DeviceName::parse_list(" ,"), Err(DeviceError::None));
         for text in ["gpu", "cuda", "cuda:", "cuda:-1", "cuda:x", "ws://gpu/0", "iroh:00/0"] {
             assert_eq!(DeviceName::parse_list(text), Err(DeviceError::Unknown { text: text.to_owned() }));
@@ -265,15 +273,15 @@ mod tests {
 
     #[test]
     #[cfg(feature = "flex")]
-    fn a_device_that_computes_is_opened() {
+    fn a_device_that_runs_kernels_is_accepted() {
         assert_eq!(computes(DeviceName::Cpu, Device::flex()), Ok(Device::flex()));
     }
 
     #[test]
-    fn the_root_of_an_error_is_its_last_cause() {
+    fn the_root_cause_is_the_last_one_without_the_backtrace() {
         let burns = "A launch error happened\nCaused by:\n  compiling 'erf' for sm_90: libdevice.10.bc was\n  not found\nBacktrace:\nNone";
-        assert_eq!(root_of(burns), "compiling 'erf' for sm_90: libdevice.10.bc was not found");
-        assert_eq!(root_of("no causes"), "no causes");
+        assert_eq!(root_cause(burns), "compiling 'erf' for sm_90: libdevice.10.bc was not found");
+        assert_eq!(root_cause("no causes"), "no causes");
     }
 
     #[test]

@@ -1,29 +1,31 @@
-//! How tensors travel between the GPUs of this host: by NCCL where it can be loaded, else through the host's memory.
+//! Loading of NCCL, by which burn moves tensors between the GPUs of this host; without it they go through the host's memory.
 //!
-//! cudarc, through which burn loads NCCL, does not look for `libnccl.so.2`, the name that NVIDIA's packages install (cudarc 0.19).
-//! [`load`] makes that file known by a name that cudarc does look for.
+//! burn loads NCCL through cudarc. cudarc 0.19 does not look for `libnccl.so.2`, the name that NVIDIA's packages install.
+//! [`load`] makes that file loadable under a name that cudarc does look for.
 
 use std::path::Path;
 use std::sync::OnceLock;
 use std::{env, fs, io, process};
 
-/// The names by which cudarc looks for NCCL, that can be a file of NCCL's.
+/// The file names of NCCL that cudarc looks for.
 const KNOWN: [&str; 7] =
     ["libnccl.so", "libnccl.so.13", "libnccl.so.12", "libnccl.so.11", "libnccl.so.10", "libnccl.so.9", "libnccl.so.1"];
 
-/// The name of NCCL 2 in NVIDIA's packages for Debian, Red Hat, conda and pip.
+/// The file name of NCCL 2 in NVIDIA's packages for Debian, Red Hat, conda and pip.
 const PACKAGED: &str = "libnccl.so.2";
 
-/// The way of a tensor from one GPU of this host to another.
+/// The path of a tensor from one GPU of this host to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BetweenGpus {
-    /// From GPU to GPU, by NCCL, loaded from the library of that name.
+    /// The tensor goes directly from GPU to GPU by NCCL, which was found under this file name.
     Nccl(&'static str),
-    /// Through the host's memory.
+    /// The tensor goes through the host's memory, because NCCL was not found.
     Host,
 }
 
-/// Makes NCCL loadable by burn, if it is installed. Must be called before burn opens the first GPU, which decides it for good.
+/// Makes NCCL loadable by burn if it is installed, and returns how tensors travel between GPUs.
+///
+/// It must be called before burn opens the first GPU, because burn looks for NCCL only then. The result is computed once.
 pub(crate) fn load() -> BetweenGpus {
     static FOUND: OnceLock<BetweenGpus> = OnceLock::new();
     *FOUND.get_or_init(|| {
@@ -35,7 +37,7 @@ pub(crate) fn load() -> BetweenGpus {
     })
 }
 
-/// Writes to the log how tensors travel between GPUs.
+/// Logs how tensors travel between the GPUs of this host.
 #[cfg(feature = "cuda")]
 pub(crate) fn log() {
     match load() {
@@ -47,15 +49,16 @@ pub(crate) fn log() {
     }
 }
 
+/// Whether the dynamic linker can load a library of this name.
 fn loads(name: &str) -> bool {
     // SAFETY: the initialisers of NCCL, which is what these names stand for, have no requirements.
     unsafe { libloading::Library::new(name) }.is_ok()
 }
 
-/// Loads `library` so that whoever loads `name` from now on finds its functions.
+/// Loads `library` so that code which loads `name` from now on gets the functions of `library`.
 ///
-/// The dynamic linker does not search for a library whose name (`DT_SONAME`) is already loaded. So this loads an empty library of that
-/// name which needs `library`; the functions of a library's needs are found through it.
+/// The dynamic linker does not search for a library whose name (`DT_SONAME`) is already loaded. So this function loads an
+/// empty library called `name` that depends on `library`; the linker finds the functions of a dependency through it.
 fn load_under_name(library: &str, name: &str) -> io::Result<()> {
     let alias = alias(library, name).ok_or(io::ErrorKind::Unsupported)?;
     let path = env::temp_dir().join(format!("stageline-{}-{name}", process::id()));
@@ -64,21 +67,22 @@ fn load_under_name(library: &str, name: &str) -> io::Result<()> {
         unsafe { libloading::Library::new(&path) }.map_err(io::Error::other)
     });
     let _ = fs::remove_file(&path);
-    // The name stays known as long as the library is loaded.
+    // The linker knows the name only while the empty library is loaded, so it is never unloaded.
     loaded.map(std::mem::forget)
 }
 
-/// Fails if the file exists, so that nobody else can have prepared it.
+/// Writes a file that must not exist yet, so that nobody else can have prepared the file that is loaded.
 fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
     use io::Write;
 
     fs::File::create_new(path)?.write_all(bytes)
 }
 
-/// An empty shared library in ELF that is called `name` and needs `library`; `None` for systems without glibc's dynamic linker.
+/// Returns the bytes of an empty shared library in ELF format that is called `name` and depends on `library`.
 ///
-/// It has what the System V ABI (chapter 5, dynamic linking) asks for: one writable segment with everything, the dynamic section, and
-/// a symbol table with a hash table, both without symbols.
+/// It has the parts that the System V ABI (chapter 5, dynamic linking) requires: one writable segment with everything, the
+/// dynamic section, and a symbol table with a hash table, both without symbols. The result is `None` except for Linux with
+/// glibc on x86-64 and little-endian AArch64.
 fn alias(library: &str, name: &str) -> Option<Vec<u8>> {
     const HEADER: usize = 64;
     const SEGMENT: usize = 56;
@@ -116,14 +120,15 @@ fn alias(library: &str, name: &str) -> Option<Vec<u8>> {
     };
     let half = |file: &mut Vec<u8>, values: &[u32]| values.iter().for_each(|value| file.extend(value.to_le_bytes()));
     let quarter = |file: &mut Vec<u8>, values: &[u16]| values.iter().for_each(|value| file.extend(value.to_le_bytes()));
-    // 64 bits, little-endian, version 1; a shared library.
+    // The file header: 64 bits, little-endian, ELF version 1. Type 3 is a shared library.
     file.extend(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0");
     quarter(&mut file, &[3, machine]);
     half(&mut file, &[1]);
     word(&mut file, &[0, HEADER, 0]);
     half(&mut file, &[0]);
     quarter(&mut file, &[HEADER as u16, SEGMENT as u16, SEGMENTS as u16, 64, 0, 0]);
-    // Everything is loaded, to be read and written; then where the dynamic section is; and the stack is not to be executed.
+    // Three program headers: a segment that loads the whole file readable and writable, the place of the dynamic section, and
+    // a stack that is not executable.
     let (load, dynamic_part, stack, read_write) = (1, 2, 0x6474_e551, 6);
     let dynamic_size = 16 * entries;
     for (kind, at, bytes, align) in
@@ -132,7 +137,7 @@ fn alias(library: &str, name: &str) -> Option<Vec<u8>> {
         half(&mut file, &[kind, read_write]);
         word(&mut file, &[at, at, at, bytes, bytes, align]);
     }
-    // One bucket and one symbol, which is the undefined one.
+    // The hash table: one bucket and one symbol, which is the undefined symbol that every table begins with.
     half(&mut file, &[1, 1, 0, 0]);
     file.extend([0; SYMBOL]);
     dynamic_section.iter().for_each(|entry| word(&mut file, entry));
@@ -145,9 +150,9 @@ fn alias(library: &str, name: &str) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// The C library's mathematics stand for NCCL.
+    /// The C library's mathematical functions stand in for NCCL.
     #[test]
-    fn a_library_is_found_by_another_name() {
+    fn a_library_can_be_loaded_under_another_name() {
         const NAME: &str = "libstageline-other-name.so";
         assert!(!loads(NAME));
         load_under_name("libm.so.6", NAME).unwrap();
@@ -163,14 +168,14 @@ mod tests {
     }
 
     #[test]
-    fn a_library_that_is_not_there_has_no_other_name() {
+    fn a_missing_library_cannot_be_loaded_under_another_name() {
         assert!(load_under_name("libstageline-missing.so.7", "libstageline-missing.so").is_err());
         assert!(!loads("libstageline-missing.so"));
     }
 
-    /// No machine with this test has NCCL's runtime under a name that cudarc knows but not under its own.
+    /// NCCL counts as installed under cudarc's names and under the name in NVIDIA's packages.
     #[test]
-    fn without_nccl_tensors_go_through_the_host() {
+    fn tensors_go_through_the_host_only_without_nccl() {
         let installed = KNOWN.into_iter().chain([PACKAGED]).any(loads);
         assert_eq!(load() != BetweenGpus::Host, installed);
     }

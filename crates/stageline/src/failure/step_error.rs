@@ -15,7 +15,8 @@ pub enum StepError {
     /// The batch cannot be cut into micro-batches. The pipeline is unharmed and accepts another batch.
     #[error(transparent)]
     Batch(#[from] BatchError),
-    /// A stage panicked or returned an error. All workers have stopped and their threads are joined; no stage has stepped.
+    /// A stage panicked or returned an error. All workers have stopped and their threads are joined. No stage has
+    /// stepped.
     #[error(transparent)]
     Stage(Box<StageFailure>),
     /// A stage's gradient sum is not that of the whole batch. All workers have stopped; no stage has stepped.

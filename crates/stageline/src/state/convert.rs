@@ -54,7 +54,7 @@ fn burn_dtype_of(dtype: Dtype) -> Option<DType> {
     })
 }
 
-/// Converts burn's data to a checkpoint's tensor, without a copy where burn's bytes can be shared.
+/// Converts burn's data to a checkpoint's tensor, which shares burn's bytes.
 pub(crate) fn tensor_of(data: TensorData) -> Tensor {
     let data = match data.dtype() {
         DType::QFloat(_) => data.convert::<f32>(),

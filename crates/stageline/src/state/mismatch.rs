@@ -87,7 +87,7 @@ impl fmt::Display for Mismatch {
 
 impl std::error::Error for Mismatch {}
 
-/// Prints the message, because a derived form would print the checkpoint's names unescaped.
+/// Prints the message, so that the debug form shows no more of an untrusted file than the message does.
 impl fmt::Debug for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

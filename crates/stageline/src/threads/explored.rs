@@ -1,5 +1,7 @@
-//! Threads that [shuttle](https://github.com/awslabs/shuttle) switches between, and channels of its locks: so a test decides who
-//! is next whenever a channel is used, and a wait that nobody ends is found.
+//! Threads and channels for tests that explore interleavings with [shuttle](https://github.com/awslabs/shuttle).
+//!
+//! shuttle runs one thread at a time and chooses the next one whenever a lock is used. The channels here are built from its
+//! locks, so a test explores every order of sends and receives, and finds a deadlock.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -15,14 +17,16 @@ pub(crate) use shuttle::thread::{yield_now, yield_now as pause};
 
 use super::Over;
 
-/// There is nothing to be gained by looking again.
+/// A wait does not poll before it blocks, because no time passes under shuttle.
 pub(crate) const PATIENCE: Duration = Duration::ZERO;
 
 shuttle::lazy_static! {
-    /// All channels are looked at and changed under one lock, and whoever waits for any of them is told of each change.
+    /// One lock guards the state of all channels, and one condition variable wakes every waiting thread after each change.
+    /// So a wait can watch a channel and the stop signal at once.
     static ref WORLD: World = World { lock: Lock::new(()), changed: Condvar::new() };
 }
 
+/// The lock and the condition variable that all channels share.
 struct World {
     lock: Lock<()>,
     changed: Condvar,
@@ -30,20 +34,21 @@ struct World {
 
 impl World {
     fn enter(&self) -> MutexGuard<'_, ()> {
-        self.lock.lock().expect("nothing panics while it holds the world")
+        self.lock.lock().expect("no thread panics while it holds the lock of all channels")
     }
 
     fn wait<'a>(&self, guard: MutexGuard<'a, ()>) -> MutexGuard<'a, ()> {
-        self.changed.wait(guard).expect("nothing panics while it holds the world")
+        self.changed.wait(guard).expect("no thread panics while it holds the lock of all channels")
     }
 }
 
+/// The state of a channel, which its senders and receivers share.
 struct Shared<T> {
     queue: VecDeque<T>,
     capacity: usize,
     senders: usize,
     receivers: usize,
-    /// Receivers that wait: without a capacity, only they can be sent to.
+    /// The number of receivers that wait now. A channel of capacity 0 accepts a message only for one of them.
     waiting: usize,
 }
 
@@ -68,7 +73,7 @@ pub(crate) enum TryRecvError {
     Disconnected,
 }
 
-/// A channel that holds so many messages; 0 is a rendezvous.
+/// Creates a channel with room for `capacity` messages; with capacity 0 a send waits for a receiver.
 pub(crate) fn bounded<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     let shared = Shared { queue: VecDeque::new(), capacity, senders: 1, receivers: 1, waiting: 0 };
     let shared = Arc::new(Mutex::new(shared));
@@ -85,6 +90,7 @@ impl<T> Sender<T> {
         self.wait_with(message, || false)
     }
 
+    /// Waits for room and sends, unless `ended` becomes true first.
     fn wait_with(&self, mut message: T, ended: impl Fn() -> bool) -> Result<(), Over> {
         let mut world = WORLD.enter();
         loop {
@@ -98,6 +104,7 @@ impl<T> Sender<T> {
         }
     }
 
+    /// Adds a message if there is room. The caller holds the lock of all channels.
     fn put(&self, message: T) -> Result<(), TrySendError<T>> {
         let mut shared = self.0.lock();
         if shared.receivers == 0 {
@@ -122,6 +129,7 @@ impl<T> Receiver<T> {
         self.wait_for(|| false)
     }
 
+    /// Takes the oldest message, if there is one. The caller holds the lock of all channels.
     fn take(&self) -> Result<T, TryRecvError> {
         let mut shared = self.0.lock();
         match shared.queue.pop_front() {
@@ -134,10 +142,12 @@ impl<T> Receiver<T> {
         }
     }
 
+    /// Whether all senders were dropped.
     fn is_cut(&self) -> bool {
         self.0.lock().senders == 0
     }
 
+    /// Waits for a message, unless `ended` becomes true first.
     fn wait_for(&self, ended: impl Fn() -> bool) -> Result<T, Over> {
         let mut world = WORLD.enter();
         self.0.lock().waiting += 1;
@@ -156,7 +166,7 @@ impl<T> Receiver<T> {
     }
 }
 
-/// Receives, unless the signal's other end is dropped. There is no time here in which nothing comes.
+/// Waits for a message, unless the other end of `signal` is dropped. The time limit is ignored: no time passes here.
 pub(crate) fn receive_or<T>(
     channel: &Receiver<T>,
     signal: &Receiver<Infallible>,
@@ -165,7 +175,7 @@ pub(crate) fn receive_or<T>(
     channel.wait_for(|| signal.is_cut())
 }
 
-/// Sends, unless the signal's other end is dropped.
+/// Waits for room and sends, unless the other end of `signal` is dropped first.
 pub(crate) fn send_or<T>(channel: &Sender<T>, message: T, signal: &Receiver<Infallible>) -> Result<(), Over> {
     channel.wait_with(message, || signal.is_cut())
 }
@@ -189,7 +199,9 @@ impl<T> Drop for Receiver<T> {
     }
 }
 
-/// What a failed exploration leaves is dropped outside of it.
+/// Removes an end of a channel under the lock of all channels, and wakes every waiting thread.
+///
+/// While a failed exploration unwinds, shuttle no longer schedules its threads, so ends are removed without the lock.
 fn leave(change: impl FnOnce()) {
     if std::thread::panicking() {
         return change();
@@ -199,7 +211,7 @@ fn leave(change: impl FnOnce()) {
     WORLD.changed.notify_all();
 }
 
-/// A thread of the exploration.
+/// A thread that shuttle schedules.
 pub(crate) struct JoinHandle<T>(shuttle::thread::JoinHandle<T>);
 
 impl<T> JoinHandle<T> {
@@ -208,7 +220,7 @@ impl<T> JoinHandle<T> {
     }
 }
 
-/// Starts one.
+/// Starts a thread that shuttle schedules.
 pub(crate) fn spawn<T: Send + 'static>(
     name: &str,
     run: impl FnOnce() -> T + Send + 'static,
@@ -216,12 +228,12 @@ pub(crate) fn spawn<T: Send + 'static>(
     shuttle::thread::Builder::new().name(name.to_owned()).spawn(run).map(JoinHandle)
 }
 
-/// Kernels run where they are called.
+/// Creates no pool: under shuttle, kernels run on the thread that calls them.
 pub(crate) fn kernels(_: &str, _: usize, _: impl Fn() + Send + Sync + 'static) -> Result<(), String> {
     Ok(())
 }
 
-/// There is no time here.
+/// Returns true, because no time passes under shuttle; the caller then joins the thread.
 pub(crate) fn ends_within<T>(_: &JoinHandle<T>, _: Duration) -> bool {
     true
 }

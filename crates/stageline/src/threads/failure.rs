@@ -1,25 +1,25 @@
-//! How work on a thread failed: by a panic, or by an error.
+//! The failure of work on a thread: a panic or an error.
 
-/// Any error of a stage's own.
+/// The error type of a user's stage, which may be any error.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// How a stage failed.
+/// The failure of a stage: a panic or an error.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// It panicked, with this message.
+    /// The stage panicked with this message.
     #[error("it panicked: {0}")]
     Panic(String),
-    /// It returned this error.
+    /// The stage returned this error.
     #[error(transparent)]
     Error(BoxError),
 }
 
 impl Failure {
-    /// The failure of a caught panic.
+    /// Returns the failure for the payload of a caught panic.
     pub(crate) fn of_panic(payload: Box<dyn std::any::Any + Send>) -> Self {
         let text = payload.downcast_ref::<&str>().map(ToString::to_string);
         let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
-        // Dropping it runs the user's code, which could panic again.
+        // Dropping the payload would run the user's code, which could panic again.
         std::mem::forget(payload);
         Self::Panic(text.unwrap_or_else(|| "a panic without a message".to_owned()))
     }

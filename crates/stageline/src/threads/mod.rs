@@ -1,5 +1,12 @@
-//! Threads and the bounded channels between them: the system's and crossbeam's, or, with the feature `shuttle`, ones whose order
-//! a test decides.
+//! Threads, the bounded channels between them, and the waits of a pipeline.
+//!
+//! Every other folder takes threads and channels from here, so that a test can replace them: with the feature `shuttle` the
+//! test decides which thread runs next. Must not know pipelines, stages or errors of training.
+//!
+//! - `real`: the system's threads and crossbeam's channels.
+//! - `explored`: threads and channels under the test framework shuttle, with the same interface as `real`.
+//! - `cores`: the number of cores that a worker's kernels use.
+//! - `failure`: a panic or an error of a thread.
 
 pub(crate) mod cores;
 #[cfg(feature = "shuttle")]
@@ -13,12 +20,12 @@ pub(crate) use explored::*;
 #[cfg(not(feature = "shuttle"))]
 pub(crate) use real::*;
 
-/// Why a wait was over before its end.
+/// The reason why a wait on a channel ended without success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Over {
-    /// The other end of the channel is gone, or the signal was given.
+    /// The other end of the channel was dropped, or the stop signal was raised.
     Ended,
-    /// Nothing came in time.
-    #[cfg_attr(feature = "shuttle", expect(dead_code, reason = "no time passes there"))]
+    /// The time limit of the wait passed.
+    #[cfg_attr(feature = "shuttle", expect(dead_code, reason = "no time passes under shuttle"))]
     InVain,
 }

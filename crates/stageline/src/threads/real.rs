@@ -1,4 +1,4 @@
-//! The threads of the system, and crossbeam's channels.
+//! Threads of the operating system, crossbeam's channels, and rayon's pools for kernels.
 
 use std::convert::Infallible;
 use std::io;
@@ -13,15 +13,15 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::Over;
 
-/// How long a wait looks again for a message before it sleeps: to wake a thread takes up to that long.
+/// The time for which a wait polls for a message before its thread sleeps; waking a thread takes up to this long.
 pub(crate) const PATIENCE: Duration = Duration::from_micros(50);
 
-/// Waits until it is worth to look whether there is room in a channel, which there nearly always is.
+/// Sleeps between two looks for room in a channel. It is rarely called, because a channel nearly always has room.
 pub(crate) fn pause() {
     std::thread::sleep(PATIENCE);
 }
 
-/// Starts a thread.
+/// Starts a thread of the operating system with a name.
 pub(crate) fn spawn<T: Send + 'static>(
     name: &str,
     run: impl FnOnce() -> T + Send + 'static,
@@ -29,7 +29,9 @@ pub(crate) fn spawn<T: Send + 'static>(
     Builder::new().name(name.to_owned()).spawn(run)
 }
 
-/// So many threads for kernels, with this one as the first.
+/// Makes the calling thread the first of a pool of `cores` threads, on which its kernels run.
+///
+/// Each of the other threads calls `started` first. The error is rayon's message if a thread cannot be started.
 pub(crate) fn kernels(
     name: &str,
     cores: usize,
@@ -40,7 +42,7 @@ pub(crate) fn kernels(
     pool.thread_name(move |core| format!("{name}-core-{core}")).build().map_err(|error| error.to_string())
 }
 
-/// Waits until it has ended, but not longer than that; whether it has.
+/// Waits until a thread has ended, but at most for `patience`. Returns whether it has ended.
 pub(crate) fn ends_within<T>(thread: &JoinHandle<T>, patience: Duration) -> bool {
     let start = std::time::Instant::now();
     while start.elapsed() < patience && !thread.is_finished() {
@@ -49,7 +51,7 @@ pub(crate) fn ends_within<T>(thread: &JoinHandle<T>, patience: Duration) -> bool
     thread.is_finished()
 }
 
-/// Receives, unless the signal's other end is dropped, or nothing comes for so long.
+/// Waits for a message, until the other end of `signal` is dropped, or until the time `within` has passed.
 pub(crate) fn receive_or<T>(
     channel: &Receiver<T>,
     signal: &Receiver<Infallible>,
@@ -68,7 +70,7 @@ pub(crate) fn receive_or<T>(
     }
 }
 
-/// Sends, unless the signal's other end is dropped.
+/// Waits for room and sends, unless the other end of `signal` is dropped first.
 pub(crate) fn send_or<T>(channel: &Sender<T>, message: T, signal: &Receiver<Infallible>) -> Result<(), Over> {
     select! {
         send(channel, message) -> sent => sent.map_err(|_| Over::Ended),

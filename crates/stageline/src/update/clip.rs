@@ -1,28 +1,28 @@
-//! Gradients made smaller before the optimizer sees them.
+//! Gradient clipping: by the global norm of all stages, or by value.
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 
-/// How gradients are clipped, once a step, after they are added up over all micro-batches.
+/// The clipping of gradients, applied once a step to the sums over all micro-batches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Clip {
-    /// All gradients of all stages together, to this global norm (Pascanu et al., 2013,
-    /// [arXiv:1211.5063](https://arxiv.org/abs/1211.5063)): each is multiplied by `max / (norm + 1e-6)` where that is
-    /// below 1, as PyTorch's `clip_grad_norm_` does.
+    /// Limits the global norm of all gradients of all stages to this maximum (Pascanu et al., 2013,
+    /// [arXiv:1211.5063](https://arxiv.org/abs/1211.5063)). Every gradient is multiplied by `max / (norm + 1e-6)` if
+    /// that factor is below 1, as PyTorch's `clip_grad_norm_` does.
     GlobalNorm(f64),
-    /// Every element by itself, to between minus this value and this value.
+    /// Clamps every element to the range from minus this value to this value.
     Value(f64),
 }
 
 impl Clip {
-    /// The greatest norm or value.
+    /// Returns the largest norm or value that is allowed.
     pub(crate) fn bound(self) -> f64 {
         let (Self::GlobalNorm(bound) | Self::Value(bound)) = self;
         bound
     }
 
-    /// What becomes of gradients of this global norm.
+    /// Returns the scaling of gradients that have this global norm.
     pub(crate) fn scaling(self, norm: f64) -> Scaling {
         match self {
             Self::GlobalNorm(max) if norm + EPSILON > max => Scaling::By(max / (norm + EPSILON)),
@@ -32,16 +32,17 @@ impl Clip {
     }
 }
 
-/// PyTorch's guard against a norm of 0.
+/// The constant that PyTorch adds to the norm, against a division by 0.
 const EPSILON: f64 = 1e-6;
 
-/// What is done to all gradients of a step.
+/// The scaling that is applied to all gradients of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Scaling {
+    /// Gradients stay as they are.
     Keep,
-    /// Multiplied by this.
+    /// Every element is multiplied by this factor.
     By(f64),
-    /// Clamped to between minus this and this.
+    /// Every element is clamped to the range from minus this value to this value.
     Within(f64),
 }
 
@@ -64,7 +65,7 @@ struct Apply {
 
 impl ModuleVisitor for Apply {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        // A parameter that a module uses twice is there once.
+        // The gradient of a parameter that a module uses twice exists once, so the second visit finds nothing.
         let Some(gradient) = self.gradients.remove::<D>(param.id) else { return };
         let scaled = match self.scaling {
             Scaling::Keep => gradient,
@@ -80,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_too_large_is_scaled() {
+    fn only_gradients_above_the_maximum_norm_are_scaled() {
         assert_eq!(Clip::GlobalNorm(1.0).scaling(0.5), Scaling::Keep);
         assert_eq!(Clip::GlobalNorm(1.0).scaling(0.0), Scaling::Keep);
         assert_eq!(Clip::GlobalNorm(1.0).scaling(4.0 - EPSILON), Scaling::By(0.25));

@@ -1,4 +1,4 @@
-//! NaN and infinity: where in a step they came from.
+//! NaN and infinity: what a step with non-finite results does, and where in the step they came from.
 
 use std::fmt;
 
@@ -7,39 +7,41 @@ use burn::tensor::{Bool, Int, Tensor};
 use crate::model::payload::{Payload, PayloadMapper};
 use crate::model::replica::Replica;
 
-/// What is done with a step whose gradients or loss are not finite. Whatever it is, no optimizer has moved.
+/// What a pipeline does with a step whose loss or gradients are not finite. No optimizer steps in either case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnNonFinite {
     /// The step ends with [`StepError::NonFinite`](crate::StepError::NonFinite), and the pipeline with it.
     #[default]
     Stop,
-    /// The step is skipped: parameters, optimizer states and learning rates stay as they are. Its report says so.
+    /// The step is skipped and its report says so; parameters, optimizer states and learning rates stay as they are.
     Skip,
 }
 
-/// The first in a step whose results were not finite although what it got from other stages was. Inputs and forwards come
-/// before backwards, which a loss scale may be to blame for. (A parameter or a target that is not finite shows as the forward
-/// that uses it.)
+/// The origin of a non-finite step: the first computation whose results were not finite although all tensors from other
+/// stages were.
+///
+/// Inputs and forwards are searched before backwards, because only a backward can overflow through the loss scale. A
+/// non-finite parameter or target appears as the forward that uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Culprit {
-    /// The replica,
+    /// The replica of the computation.
     pub replica: Replica,
-    /// its stage,
+    /// The stage of the computation.
     pub stage: usize,
-    /// and its micro-batch: the first of replica r is r x M in the batch.
+    /// The micro-batch, counted from 0 within the replica: micro-batch 0 of replica r is number r x M of the batch.
     pub micro_batch: usize,
-    /// What it was.
+    /// The kind of computation, or the input.
     pub origin: Origin,
 }
 
-/// What can be the first not to be finite.
+/// The kinds of results that can be the first non-finite ones of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
     /// The input that came with the batch.
     Input,
-    /// What the forward made: the stage's output, or the loss.
+    /// The result of a forward: the stage's output, or the loss.
     Forward,
-    /// What the backward made: gradients of parameters, or of the stage's input.
+    /// The result of a backward: gradients of parameters, or of the stage's input.
     Backward,
 }
 
@@ -55,16 +57,16 @@ impl fmt::Display for Culprit {
     }
 }
 
-/// Of all stages' culprits the first: micro-batch by micro-batch of the batch, forwards up the stages and, if none is, backwards
-/// down.
+/// Returns the first culprit of a step. Inputs and forwards come before all backwards; within each, culprits are
+/// ordered by micro-batch of the batch, then by stage, ascending for forwards and descending for backwards.
 pub(crate) fn first(culprits: impl Iterator<Item = Culprit>) -> Option<Culprit> {
     culprits.min_by_key(|culprit| {
-        let way = if culprit.origin == Origin::Backward { usize::MAX - culprit.stage } else { culprit.stage };
-        (culprit.origin == Origin::Backward, culprit.replica.index, culprit.micro_batch, culprit.origin, way)
+        let position = if culprit.origin == Origin::Backward { usize::MAX - culprit.stage } else { culprit.stage };
+        (culprit.origin == Origin::Backward, culprit.replica.index, culprit.micro_batch, culprit.origin, position)
     })
 }
 
-/// The worst that is in some tensors. An infinity can be meant, as in a mask that is added to scores; a NaN cannot.
+/// The worst value in some tensors. An infinity can be intended, as in a mask that is added to scores; a NaN cannot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Soundness {
     Finite,
@@ -72,14 +74,14 @@ pub(crate) enum Soundness {
     NaN,
 }
 
-/// The worst that is in the float tensors of a payload.
+/// Returns the worst value in the float tensors of a payload.
 pub(crate) fn soundness<P: Payload>(payload: &P) -> Soundness {
     let mut check = Check(Soundness::Finite);
     payload.clone().map(&mut check);
     check.0
 }
 
-/// Whether a tensor is finite. It waits for the device.
+/// Whether all elements of a tensor are finite. Waits for the device.
 pub(crate) fn tensor_is_finite<const D: usize>(tensor: Tensor<D>) -> bool {
     tensor.inner().is_finite().all().into_scalar::<bool>()
 }
@@ -109,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_culprit_is_the_first_in_the_way_of_the_batch() {
+    fn the_first_culprit_is_the_earliest_computation_of_the_batch() {
         let culprit = |stage, micro_batch, origin| Culprit { replica: Replica::default(), stage, micro_batch, origin };
         let of = |culprits: &[Culprit]| first(culprits.iter().copied());
         let (forward, backward) = (Origin::Forward, Origin::Backward);

@@ -1,6 +1,7 @@
-//! The end of a step: every stage shows what it has summed, and only if all agree does any of them step its optimizer.
+//! The flush at the end of a step: every stage reports its gradient sum, and the optimizers step only if all sums are
+//! right.
 //!
-//! In this order: add up, unscale, find what is not finite, global norm, clip, step.
+//! The order is: sum, unscale, find non-finite results, global norm, clip, step.
 
 use std::collections::HashMap;
 
@@ -21,77 +22,77 @@ use crate::update::moments::second_moments;
 use crate::update::precision::{Precision, Rounding};
 use crate::update::take_ownership::settle;
 
-/// What the flush does to gradients.
+/// The settings of the flush: clipping, non-finite results and health reports.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FlushConfig {
     pub(crate) clip: Option<Clip>,
     pub(crate) on_non_finite: OnNonFinite,
-    /// Every how many steps the health of parameters is examined; 0 is never.
+    /// The number of steps from one examination of the parameters' health to the next; 0 means never.
     pub(crate) health_every: usize,
 }
 
 impl FlushConfig {
-    /// What a step comes to where nothing is wrong.
+    /// Returns the assumed verdict on a step: all gradients are finite, and their norm needs no clipping.
     pub(crate) fn assumed(self, step: usize) -> Verdict {
         let scaling = self.clip.map_or(Scaling::Keep, |clip| clip.scaling(0.0));
         Verdict::Step { scaling, examine: self.examines(step) }
     }
 
-    /// Whether a step examines parameters.
+    /// Whether a step examines the health of parameters.
     pub(crate) fn examines(self, step: usize) -> bool {
         self.health_every > 0 && step.is_multiple_of(self.health_every)
     }
 }
 
-/// When stages make their step.
+/// When the stages make their optimizer step: after the verdict, or speculatively before it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Flush {
-    /// When it is known what all of them have summed.
+    /// The stages wait for the verdict, which depends on the sums of all of them.
     Together,
-    /// When they have their own sums, if these are finite, as if this were the verdict; that comes later, and where it is another
-    /// one the step is undone and made as it says (the post-validation of Qi et al., 2023).
+    /// Each stage steps as soon as its own sums are complete and finite, with this assumed verdict. If the true verdict
+    /// differs, the step is rolled back and made again as the verdict says (the post-validation of Qi et al., 2023).
     Ahead(Verdict),
 }
 
-/// What every stage does at the end of a step, decided once for all of them.
+/// The verdict on a step: what every stage does at its end, decided once for all stages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Verdict {
-    /// Step.
+    /// Every stage steps its optimizer.
     Step {
-        /// With gradients so scaled.
+        /// The scaling of the gradients before the step.
         scaling: Scaling,
-        /// And look at each parameter.
+        /// Whether to examine the health of each parameter.
         examine: bool,
     },
-    /// Leave everything as it is, and show the gradients, so scaled.
+    /// Every stage returns its gradients, as summed and as scaled, and changes nothing.
     Show { scaling: Scaling },
-    /// Step, and undo it; of other stages' parameters nothing is seen.
+    /// Every stage steps its optimizer and rolls the step back; no values of tied parameters are exchanged.
     Rehearse { examine: bool },
-    /// Leave everything as it is.
+    /// Every stage discards its gradients and changes nothing.
     Skip,
 }
 
 impl Verdict {
-    /// Whether it makes a step that stays.
+    /// Whether the verdict leads to a step that is kept.
     pub(crate) fn counts(self) -> bool {
         matches!(self, Self::Step { .. })
     }
 }
 
-/// What a stage has to show at the end of a pass.
+/// The report of one stage at the end of a pass.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Outcome {
     pub(crate) replica: Replica,
     pub(crate) stage: usize,
-    /// The squared norm of every parameter's gradient, in layer order; from the replica that has the sums.
+    /// The squared norm of every parameter's gradient, in layer order; empty except on the replica that has the sums.
     pub(crate) squared_norms: Vec<f64>,
-    /// How often the sums of all replicas were added up there.
+    /// The number of reductions over the replicas that this stage made.
     pub(crate) reductions: usize,
-    /// What an inspection found.
+    /// The non-finite results that an inspection found.
     pub(crate) culprits: Vec<Culprit>,
-    /// What is in its gradient sum.
+    /// The micro-batches and weight in the stage's gradient sum.
     pub(crate) ledger: Ledger,
-    /// The losses of its micro-batches, term by term, from the last stage.
+    /// The loss of every micro-batch, term by term; empty except on the last stage.
     pub(crate) losses: Vec<Vec<f64>>,
 }
 
@@ -102,21 +103,21 @@ impl Outcome {
     }
 }
 
-/// What all stages have summed.
+/// The sums over all stages of a step.
 pub(crate) struct Sums {
-    /// The terms of the loss, each added up over the micro-batches.
+    /// Each term of the loss, summed over the micro-batches.
     pub(crate) losses: Vec<f64>,
-    /// The norm of all gradients together.
+    /// The global norm: the norm of all gradients of all stages together.
     pub(crate) gradient_norm: f64,
-    /// How often the sums of a stage were added up over the replicas.
+    /// The total number of reductions over the replicas.
     pub(crate) reductions: usize,
 }
 
 impl Sums {
-    /// Adds up what the stages show, in layer order.
+    /// Checks the ledgers and adds up the reports of the stages, in layer order.
     ///
     /// # Errors
-    /// [`LedgerError`] where a stage has not summed all that its replica has of the step.
+    /// Returns [`LedgerError`] if a stage has not summed its replica's whole part of the step.
     pub(crate) fn of(outcomes: &[Outcome], expected: &[Ledger]) -> Result<Self, LedgerError> {
         agree(outcomes.iter().map(|outcome| (outcome.replica, outcome.stage, outcome.ledger.clone())), expected)?;
         let squares = outcomes.iter().flat_map(|outcome| &outcome.squared_norms);
@@ -125,57 +126,58 @@ impl Sums {
         Ok(Self { losses: losses(outcomes), gradient_norm, reductions })
     }
 
-    /// What all stages do.
+    /// Returns the verdict on the step for all stages: to step with the scaling of the settings, or to skip.
     pub(crate) fn verdict(&self, config: FlushConfig, step: usize) -> Verdict {
         let step = |scaling| Verdict::Step { scaling, examine: config.examines(step) };
         self.scaling(config).map_or(Verdict::Skip, step)
     }
 
-    /// What is done to the gradients; `None` where the loss or one of them is not finite.
+    /// Returns the scaling of the gradients; `None` if the loss or a gradient is not finite.
     pub(crate) fn scaling(&self, config: FlushConfig) -> Option<Scaling> {
         let finite = self.losses.iter().all(|loss| loss.is_finite()) && self.gradient_norm.is_finite();
         finite.then(|| config.clip.map_or(Scaling::Keep, |clip| clip.scaling(self.gradient_norm)))
     }
 }
 
-/// The sum of every term of the loss, micro-batch by micro-batch of the batch.
+/// Returns each term of the loss, summed over the micro-batches in the order of the batch.
 pub(crate) fn losses(outcomes: &[Outcome]) -> Vec<f64> {
     let each = outcomes.iter().flat_map(|outcome| outcome.losses.iter().cloned());
     each.reduce(|sums, loss| sums.into_iter().zip(loss).map(|(sum, loss)| sum + loss).collect()).unwrap_or_default()
 }
 
-/// What a stage was before a step.
+/// The state of a stage before an optimizer step, to which a rollback returns.
 struct Before<M> {
     module: M,
     optimizer: ModuleOptimizer,
     learning_rate: ModuleLrScheduler,
 }
 
-/// A module with what updates it.
+/// A stage's module with its optimizer and learning rate, and the state to which its last step can be rolled back.
 pub(crate) struct Trained<M> {
-    /// `None` only while the optimizer holds it.
+    /// The parameters; `None` only while the optimizer steps them.
     module: Option<M>,
-    /// What the stage computes with, where that is not the module itself.
+    /// The copy in a lower precision with which the stage computes; `None` in full precision.
     copy: Option<M>,
     precision: Precision,
     rounding: Option<Rounding>,
     optimizer: ModuleOptimizer,
     learning_rate: ModuleLrScheduler,
-    /// Until it is known that all stages have stepped.
+    /// The state before the last step, kept until all stages are known to have stepped.
     before: Option<Before<M>>,
-    /// Whether steps of the training can be undone.
+    /// Whether training steps can be rolled back.
     rollback: Rollback,
-    /// Whether the module has made a step that cannot be undone, when it is not yet known that all stages have.
+    /// Whether the module has made a step that cannot be rolled back, while other stages may not have made it.
     is_ahead: bool,
-    /// Whether the module has made a step that other stages have not.
+    /// Whether the module has made a step that other stages have not made, and that cannot be rolled back.
     is_torn: bool,
 }
 
-/// Whether every stage keeps what was before a step until all stages have made theirs.
+/// Whether every stage keeps its state from before a step until all stages have stepped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rollback {
+    /// The state is kept, so that an error during the flush rolls back the step on every stage.
     Kept,
-    /// An error in the middle of the flush ends the training.
+    /// The state is not kept, so that an error during the flush ends the training.
     Off,
 }
 
@@ -203,10 +205,11 @@ impl<M: Module> Trained<M> {
     }
 
     pub(crate) fn module(&self) -> &M {
-        self.module.as_ref().expect("a worker that panics is not asked again")
+        self.module.as_ref().expect("a worker that has panicked gets no more commands")
     }
 
-    /// Its optimizer as it is after a step of these parameters, of which nothing is kept.
+    /// Returns a copy of the optimizer after one step of the parameters `own` with zero gradients; the module does not
+    /// change.
     fn stepped_once(&self, own: impl Iterator<Item = ParamId>) -> ModuleOptimizer {
         let (mut optimizer, mut learning_rate) = (self.optimizer.clone(), self.learning_rate.clone());
         let gradients = zeros(self.module(), &own.collect());
@@ -214,7 +217,7 @@ impl<M: Module> Trained<M> {
         optimizer
     }
 
-    /// The module, or its copy in a lower precision.
+    /// Returns the module with which the stage computes: its copy in a lower precision, or the module itself.
     pub(crate) fn computing(&self) -> &M {
         self.copy.as_ref().unwrap_or_else(|| self.module())
     }
@@ -223,8 +226,8 @@ impl<M: Module> Trained<M> {
         self.precision
     }
 
-    /// One optimizer step, at the base learning rate that it returns. It counts once all stages have made theirs.
-    /// A rehearsal can be undone whatever the setting is.
+    /// Makes one optimizer step and returns its base learning rate. The step is final only after
+    /// [`commit`](Self::commit); a rehearsal can be rolled back even if rollback is off.
     pub(crate) fn step(&mut self, gradients: GradientsParams, is_rehearsal: bool) -> f64 {
         if is_rehearsal || self.rollback == Rollback::Kept {
             let (module, optimizer) = (self.module().clone(), self.optimizer.clone());
@@ -240,13 +243,13 @@ impl<M: Module> Trained<M> {
         base
     }
 
-    /// All stages have stepped.
+    /// Makes the last step final, because all stages have stepped.
     pub(crate) fn commit(&mut self) {
         self.before = None;
         self.is_ahead = false;
     }
 
-    /// Undoes the last step, as far as it was made.
+    /// Rolls back the last step if it is not committed; without the kept state, marks the module as torn instead.
     pub(crate) fn roll_back(&mut self) {
         if let Some(before) = self.before.take() {
             (self.optimizer, self.learning_rate) = (before.optimizer, before.learning_rate);
@@ -255,12 +258,12 @@ impl<M: Module> Trained<M> {
         self.is_torn |= std::mem::take(&mut self.is_ahead);
     }
 
-    /// Whether it has made a step that other stages have not, and that cannot be undone.
+    /// Whether the module has made a step that other stages have not made, and that cannot be rolled back.
     pub(crate) fn is_torn(&self) -> bool {
         self.is_torn
     }
 
-    /// Makes the parameters, and what its optimizer remembers of them, this thread's own.
+    /// Copies the parameters and the optimizer state to memory that the calling thread allocates.
     pub(crate) fn settle(&mut self) {
         let module = self.take();
         self.put(settle(module));
@@ -271,15 +274,15 @@ impl<M: Module> Trained<M> {
         }
     }
 
-    /// What it keeps from step to step.
+    /// Returns the state for a checkpoint: all tensors of the module, and the optimizer state.
     pub(crate) fn state(&self, stage: usize) -> StageState {
         StageState { stage, tensors: visit::read(self.module()), optimizer: optimizer_state::read(&self.optimizer) }
     }
 
-    /// Goes on from there.
+    /// Restores the tensors, optimizer state and learning rate of a checkpoint.
     ///
     /// # Errors
-    /// What of it the optimizer cannot use.
+    /// Returns the parts of the optimizer state that the optimizer cannot use, if any.
     pub(crate) fn restore(&mut self, restored: &mut Restored) -> Result<(), Vec<Unfit>> {
         self.restore_tensors(restored);
         let Restored { optimizer, stateless, own, optimizer_steps: steps, .. } = restored;
@@ -290,7 +293,8 @@ impl<M: Module> Trained<M> {
         if !unfit.is_empty() {
             return Err(unfit);
         }
-        // burn's schedulers can only be stepped: the number of steps is bounded before.
+        // burn's schedulers can only be stepped, not set. The number of steps was validated before, so this loop is
+        // bounded.
         for _ in 0..*steps {
             self.learning_rate.step();
         }
@@ -298,13 +302,13 @@ impl<M: Module> Trained<M> {
         Ok(())
     }
 
-    /// The same, for parameters that another stage steps.
+    /// Restores the tensors only, for a module whose optimizer is in another replica.
     pub(crate) fn restore_tensors(&mut self, restored: &Restored) {
         let module = self.take();
         self.put(unify(visit::write(module, &restored.tensors)));
     }
 
-    /// Changes the module by something that gives it back in any case.
+    /// Replaces the module by the result of `change`, which returns the module even if it fails.
     pub(crate) fn change<E>(&mut self, change: impl FnOnce(M) -> Result<M, (M, E)>) -> Result<(), E> {
         let (module, result) = match change(self.take()) {
             Ok(module) => (module, Ok(())),
@@ -319,9 +323,9 @@ impl<M: Module> Trained<M> {
     }
 
     fn take(&mut self) -> M {
-        // Its memory is free while the module changes.
+        // The copy is dropped first, so that its memory is free while the module changes.
         self.copy = None;
-        self.module.take().expect("a worker that panics is not asked again")
+        self.module.take().expect("a worker that has panicked gets no more commands")
     }
 
     fn put(&mut self, module: M) {
@@ -329,12 +333,12 @@ impl<M: Module> Trained<M> {
         self.module = Some(module);
     }
 
-    /// Whether the module is here.
+    /// Whether the module is complete: not lost in a panic, and without a step that others have not made.
     pub(crate) fn is_whole(&self) -> bool {
         self.module.is_some() && !self.is_torn
     }
 
-    /// The module, unless something panicked with it.
+    /// Returns the module; `None` if a panic lost it.
     pub(crate) fn into_module(self) -> Option<M> {
         self.module
     }
@@ -356,9 +360,9 @@ mod tests {
         }
     }
 
-    /// Without the ledger, all other stages would step with gradients of a micro-batch less.
+    /// Without the ledger, all other stages would step with the gradients of one micro-batch too few.
     #[test]
-    fn no_verdict_is_made_of_sums_that_are_not_the_whole_step() {
+    fn sums_that_are_not_the_whole_step_give_an_error_and_no_verdict() {
         let expected = [Ledger { backwards: 4, weight: 10.0.into() }];
         let whole = Sums::of(&[outcome(0, 4, 10.0), outcome(1, 4, 10.0)], &expected).unwrap();
         assert_eq!(whole.gradient_norm, 50.0_f64.sqrt());

@@ -1,4 +1,5 @@
-//! The running sum of a stage's gradients over the micro-batches of a step.
+//! The running sum of a stage's gradients over the micro-batches of a step, in an order that does not depend on the
+//! schedule.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -12,44 +13,47 @@ use crate::update::clip::Scaling;
 use crate::update::ledger::Ledger;
 use crate::update::norm::SquaredNorms;
 
-/// Adds the gradients of every micro-batch in ascending order, in whichever order they come, group by group.
+/// Sums the gradients of the micro-batches in ascending order, whatever the order in which they arrive, group by group.
 ///
-/// The order of the additions is part of the result: it makes the sum the same bits under every schedule, and for as many groups
-/// the same as that of as many replicas.
+/// The order of the additions is part of the result: it gives the same bits under every schedule. A sum in R groups has
+/// the same bits as the sum of R replicas.
 pub(crate) struct GradientSum {
-    /// Of the groups that are complete,
+    /// The sum of the complete groups.
     total: GradientsParams,
-    /// and of the one that is not.
+    /// The sum of the current group.
     group: Sum,
-    /// How many micro-batches a group has.
+    /// The number of micro-batches in a group.
     per_group: usize,
+    /// The gradients of micro-batches that arrived before their turn.
     early: BTreeMap<usize, Half>,
     ledger: Ledger,
 }
 
-/// The gradients of one micro-batch, of which some may not be computed yet, and the loss weight that came with it.
+/// The gradients of one micro-batch with its loss weight. Weight gradients may be deferred.
 pub(crate) struct Half {
     pub(crate) gradients: GradientsParams,
+    /// The weight gradients that are not computed yet.
     pub(crate) deferred: Vec<Deferred>,
     pub(crate) weight: Weight,
 }
 
 impl Half {
-    /// Computes what is left to compute.
+    /// Computes the deferred weight gradients and adds them to the others.
     pub(crate) fn complete(&mut self) {
         let mut sum = Sum::new(std::mem::take(&mut self.gradients), None);
         self.deferred.drain(..).for_each(|deferred| deferred.add_to(&mut sum));
         self.gradients = sum.gradients;
     }
 
-    /// The parameters whose gradients are computed.
+    /// Returns the parameters whose gradients are already computed.
     pub(crate) fn computed<M: Module>(&self, module: &M) -> HashSet<ParamId> {
         let mut known = Known { gradients: &self.gradients, ids: HashSet::new() };
         module.visit(&mut known);
         known.ids
     }
 
-    /// Whether a parameter has several gradients, which are added to each other before they are added to other micro-batches'.
+    /// Whether a parameter has several gradients. They must be added to each other before they are added to those of
+    /// other micro-batches.
     fn is_several<M: Module>(&self, module: &M) -> bool {
         let mut seen = self.computed(module);
         self.deferred.iter().flat_map(|deferred| &deferred.ids).any(|id| !seen.insert(*id))
@@ -57,13 +61,14 @@ impl Half {
 }
 
 impl GradientSum {
-    /// Of gradients in this type, or as they come, in groups of so many micro-batches.
+    /// Creates an empty sum in the type `dtype`, or in the type of the gradients, in groups of `per_group`
+    /// micro-batches.
     pub(crate) fn new(dtype: Option<FloatDType>, per_group: usize) -> Self {
         let group = Sum::new(GradientsParams::new(), dtype);
         Self { total: GradientsParams::new(), group, per_group, early: BTreeMap::new(), ledger: Ledger::default() }
     }
 
-    /// Takes the gradients of one micro-batch, and computes those that are left to compute.
+    /// Adds the gradients of one micro-batch and computes its deferred ones; keeps those that arrive before their turn.
     pub(crate) fn add<M: Module>(&mut self, module: &M, micro_batch: usize, mut half: Half) {
         if !half.deferred.is_empty() && (micro_batch != self.ledger.backwards || half.is_several(module)) {
             half.complete();
@@ -71,7 +76,7 @@ impl GradientSum {
         self.early.insert(micro_batch, half);
         while let Some(Half { gradients, deferred, weight }) = self.early.remove(&self.ledger.backwards) {
             self.group.add_all(module, gradients);
-            // One layer at a time is all that is there besides the sum.
+            // Each deferred gradient is added at once, so only one layer's gradients exist besides the sum.
             deferred.into_iter().for_each(|deferred| deferred.add_to(&mut self.group));
             self.ledger.weight.add(&weight);
             self.ledger.backwards += 1;
@@ -81,24 +86,25 @@ impl GradientSum {
         }
     }
 
+    /// Adds the current group's sum to the total, and begins a new group.
     fn end_group<M: Module>(&mut self, module: &M) {
         let (total, group) = (std::mem::take(&mut self.total), std::mem::take(&mut self.group.gradients));
         self.total = if total.is_empty() { group } else { joined(module, total, group) };
     }
 
-    /// Ends the step's sum, and puts in its place what becomes of it.
+    /// Completes the step's sum and replaces it by the result of `reduce`, the reduction over the replicas.
     pub(crate) fn end<M: Module, E>(
         &mut self,
         module: &M,
         reduce: impl FnOnce(GradientsParams) -> Result<GradientsParams, E>,
     ) -> Result<(), E> {
-        // A rehearsal may have fewer micro-batches than a group.
+        // A rehearsal may have fewer micro-batches than a group, so the last group may be incomplete.
         self.end_group(module);
         self.total = reduce(std::mem::take(&mut self.total))?;
         Ok(())
     }
 
-    /// How many micro-batches are in the sum, and their weight.
+    /// Returns the number of micro-batches in the sum, and their total weight.
     pub(crate) fn ledger(&self) -> Ledger {
         self.ledger.clone()
     }
@@ -111,25 +117,25 @@ impl GradientSum {
         }
     }
 
-    /// The squared norm of every parameter's sum, in the order of the module's parameters.
+    /// Returns the squared norm of every parameter's sum, in the order of the module's parameters.
     pub(crate) fn squared_norms<M: Module>(&self, module: &M) -> SquaredNorms {
         SquaredNorms::of(module, &self.total)
     }
 
-    /// The sum once more, in the same memory.
+    /// Returns another handle to the sum, which shares its memory.
     pub(crate) fn copy<M: Module>(&self, module: &M) -> GradientsParams {
         let mut copy = Again { gradients: &self.total, again: GradientsParams::new() };
         module.visit(&mut copy);
         copy.again
     }
 
-    /// Becomes this sum.
+    /// Replaces the sum by `gradients`, for a step that is made again after a rollback.
     pub(crate) fn put_back(&mut self, gradients: GradientsParams) {
         self.take();
         self.total = gradients;
     }
 
-    /// The sum, leaving an empty one.
+    /// Takes the sum and leaves an empty one.
     pub(crate) fn take(&mut self) -> GradientsParams {
         let empty = Self::new(self.group.dtype, self.per_group);
         std::mem::replace(self, empty).total
@@ -149,7 +155,7 @@ impl ModuleVisitor for Again<'_> {
     }
 }
 
-/// Gradients, and others that are added to them: those that went beside a graph, or the next group's.
+/// Adds further gradients to a set: those that were computed outside the graph, or those of the next group.
 pub(crate) fn joined<M: Module>(module: &M, gradients: GradientsParams, beside: GradientsParams) -> GradientsParams {
     if beside.is_empty() {
         return gradients;
@@ -159,7 +165,7 @@ pub(crate) fn joined<M: Module>(module: &M, gradients: GradientsParams, beside: 
     sum.gradients
 }
 
-/// The parameters that have a gradient.
+/// Collects the parameters that have a gradient.
 struct Known<'a> {
     gradients: &'a GradientsParams,
     ids: HashSet<ParamId>,
@@ -179,7 +185,7 @@ mod tests {
     use burn::module::Param;
     use burn::tensor::{Device, Tensor};
 
-    /// The sum of these values, which come in this order, in groups of so many.
+    /// Sums one value for each micro-batch, which arrive in the order `order`, in groups of `per_group`.
     fn total<const N: usize>(values: [f32; N], order: [usize; N], per_group: usize) -> f32 {
         let device = Device::flex().autodiff();
         let parameter = Param::from_tensor(Tensor::<1>::zeros([1], &device));
@@ -195,7 +201,7 @@ mod tests {
         sum.take().remove::<1>(parameter.id).unwrap().into_scalar()
     }
 
-    /// (a + b) + c and (c + b) + a differ in f32 for these, so the order of additions shows.
+    /// For these values (a + b) + c and (c + a) + b differ in f32, so the result shows the order of the additions.
     #[test]
     fn the_sum_does_not_depend_on_the_order_of_arrival() {
         let values = [1.0e8_f32, 1.0, -1.0e8];
@@ -207,13 +213,13 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_added_up_one_by_one() {
+    fn each_group_is_summed_before_it_is_added_to_the_total() {
         let values = [1.0_f32, 1.0e8, -1.0e8, 1.0];
         let in_pairs = (values[0] + values[1]) + (values[2] + values[3]);
         assert_ne!(in_pairs, ((values[0] + values[1]) + values[2]) + values[3]);
         for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
             assert_eq!(total(values, order, 2).to_bits(), in_pairs.to_bits(), "{order:?}");
         }
-        assert_eq!(total(values, [0, 1, 2, 3], 1), total(values, [0, 1, 2, 3], 4), "of one each, or all in one");
+        assert_eq!(total(values, [0, 1, 2, 3], 1), total(values, [0, 1, 2, 3], 4), "groups of one, or one group");
     }
 }

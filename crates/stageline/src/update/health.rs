@@ -1,4 +1,4 @@
-//! How the gradients of each parameter are doing.
+//! The health of each parameter: gradient norm, update size, share of zeros and histogram of one step.
 
 use std::collections::HashMap;
 
@@ -7,47 +7,49 @@ use burn::optim::GradientsParams;
 
 use crate::nn::params::named::{self, Named};
 
-/// What one step did to one parameter. Norms are Euclidean, over all its elements.
+/// The effect of one step on one parameter. Norms are Euclidean, over all elements of the parameter.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ParameterHealth {
-    /// The stage that trains it.
+    /// The stage that trains the parameter.
     pub stage: usize,
-    /// Where it is in the stage's module, such as `0.linear.weight`.
+    /// The path of the parameter in the stage's module, such as `0.linear.weight`.
     pub path: String,
-    /// The norm of its gradient, added up over the micro-batches and not yet clipped.
+    /// The norm of the gradient, summed over the micro-batches and not yet clipped.
     pub gradient_norm: f64,
     /// The norm of the parameter after the step.
     pub parameter_norm: f64,
-    /// The norm of what the step added to it.
+    /// The norm of the difference between the parameter after and before the step.
     pub update_norm: f64,
-    /// The second moment of its gradient, as its optimizer keeps it, averaged over the elements: of Adam, AdamW, Lamb, Adan and
-    /// RMSProp. Where it grows while the loss does not fall, gradients are noise.
+    /// The optimizer's second moment of the gradient, averaged over the elements; `None` unless the optimizer is Adam,
+    /// AdamW, Lamb, Adan or RMSProp. If it grows while the loss does not fall, the gradients are mostly noise.
     pub second_moment: Option<f64>,
     /// The share of gradient elements that are exactly 0.
     pub zeros: f64,
-    /// The sizes of the gradient's elements.
+    /// The histogram of the gradient's elements by magnitude.
     pub histogram: Histogram,
 }
 
 impl ParameterHealth {
-    /// The norm of the update as a share of the norm of the parameter; about 1e-3 is usual.
+    /// Returns the norm of the update divided by the norm of the parameter, or 0 if the latter is 0; about 1e-3 is
+    /// usual.
     pub fn update_ratio(&self) -> f64 {
         if self.parameter_norm > 0.0 { self.update_norm / self.parameter_norm } else { 0.0 }
     }
 }
 
-/// Numbers counted by size, in powers of two.
+/// A histogram of numbers by magnitude, with one bin for each power of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Histogram {
     counts: [u64; Self::BINS],
 }
 
 impl Histogram {
-    /// How many bins there are.
+    /// The number of bins.
     pub const BINS: usize = 40;
 
-    /// The lower end of the second bin, as a power of two; the first has all that is smaller, the last all that is larger.
+    /// The exponent of the second bin's lower end, a power of two. The first bin counts all smaller numbers, the last
+    /// bin all larger ones.
     const LOWEST: i32 = -32;
 
     fn of(values: impl Iterator<Item = f64>) -> Self {
@@ -59,26 +61,26 @@ impl Histogram {
         Self { counts }
     }
 
-    /// The bins: the size from which on each counts, and how many numbers are in it. Zeros are in none.
+    /// Returns the bins in ascending order, each as its lower end and its count. Zeros are in no bin.
     pub fn bins(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
         let from = |bin: usize| if bin == 0 { 0.0 } else { 2.0_f64.powi(Self::LOWEST + bin as i32 - 1) };
         self.counts.iter().enumerate().map(move |(bin, count)| (from(bin), *count))
     }
 }
 
-/// A stage's parameters before its step.
+/// The gradients and values of a stage's parameters before its optimizer step, to compare with those after it.
 pub(crate) struct Examination {
     gradients: Vec<Named>,
     values: HashMap<ParamId, Vec<f32>>,
 }
 
 impl Examination {
-    /// Notes the parameters that have gradients.
+    /// Reads the parameters and their gradients before the optimizer step.
     pub(crate) fn before<M: Module>(module: &M, gradients: &GradientsParams) -> Self {
         Self { gradients: named::gradients(module, gradients), values: named::values(module) }
     }
 
-    /// Compares with the parameters and their second moments after the step.
+    /// Compares with the parameters after the step, and returns the health of every parameter that has a gradient.
     pub(crate) fn after<M: Module>(
         self,
         stage: usize,
@@ -86,7 +88,7 @@ impl Examination {
         second_moments: &HashMap<ParamId, f64>,
     ) -> Vec<ParameterHealth> {
         let after = named::values(module);
-        let of = |Named { id, path, gradient, .. }: Named| {
+        let health = |Named { id, path, gradient, .. }: Named| {
             let gradient = gradient?;
             let elements = || gradient.iter().copied().map(f64::from);
             let (before, after) = (&self.values[&id], &after[&id]);
@@ -103,7 +105,7 @@ impl Examination {
                 histogram: Histogram::of(elements()),
             })
         };
-        self.gradients.into_iter().filter_map(of).collect()
+        self.gradients.into_iter().filter_map(health).collect()
     }
 }
 
@@ -116,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_counted_in_powers_of_two() {
+    fn the_histogram_counts_magnitudes_in_powers_of_two() {
         let histogram = Histogram::of([0.0, 1.0, -1.5, 2.0, 1e-30, 1e30].into_iter());
         let counted: Vec<_> = histogram.bins().filter(|(_, count)| *count > 0).collect();
         assert_eq!(counted, [(0.0, 1), (1.0, 2), (2.0, 1), (2.0_f64.powi(6), 1)]);

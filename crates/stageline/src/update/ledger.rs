@@ -1,18 +1,18 @@
-//! What every stage must have summed before any of them steps.
+//! The ledger of a step: the check that every stage has summed the whole batch before any stage steps its optimizer.
 
 use crate::model::loss_weight::Weight;
 use crate::model::replica::Replica;
 
-/// What a stage has summed: it must be every micro-batch, and exactly the weight of the batch.
+/// The contents of a stage's gradient sum: it must contain every micro-batch, and exactly the weight of the batch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ledger {
-    /// Micro-batches whose gradients are in the sum.
+    /// The number of micro-batches whose gradients are in the sum.
     pub backwards: usize,
     /// The sum of their loss weights.
     pub weight: Weight,
 }
 
-/// A stage's sum is not the whole batch.
+/// The error of a step in which a stage's gradient sum is not that of the whole batch.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error(
     "{} summed {} micro-batches of weight {}, but the step has {} of weight {}: {}; \
@@ -20,18 +20,19 @@ pub struct Ledger {
     replica.stage(*stage), found.backwards, found.weight, expected.backwards, expected.weight, self.missing()
 )]
 pub struct LedgerError {
-    /// The replica,
+    /// The replica of the stage.
     pub replica: Replica,
-    /// and its stage.
+    /// The stage whose sum is wrong.
     pub stage: usize,
-    /// What it summed.
+    /// The micro-batches and weight that the stage summed.
     pub found: Ledger,
-    /// What the step has.
+    /// The micro-batches and weight of the replica's part of the step.
     pub expected: Ledger,
 }
 
 impl LedgerError {
-    /// Sums are made in ascending order, so the first that is missing follows the last that is there.
+    /// Describes the mismatch. Micro-batches are summed in ascending order, so the first missing one follows the last
+    /// one in the sum.
     fn missing(&self) -> String {
         match self.found.backwards {
             all if all == self.expected.backwards => "their weights differ".to_owned(),
@@ -41,7 +42,8 @@ impl LedgerError {
     }
 }
 
-/// Whether every stage, by its replica and index, has summed all that its replica has of the step.
+/// Checks that every stage, given by replica and index, has summed its replica's whole part of the step; `expected` has
+/// one ledger for each replica.
 pub(crate) fn agree(
     ledgers: impl IntoIterator<Item = (Replica, usize, Ledger)>,
     expected: &[Ledger],

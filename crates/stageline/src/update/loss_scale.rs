@@ -1,33 +1,35 @@
-//! The factor that keeps small gradients within the range of f16.
+//! Loss scaling: the factor that keeps small gradients within the range of f16.
 
 use stageline_checkpoint::LossScale as State;
 
 use crate::update::precision::Precision;
 
-/// What the loss is multiplied by before its backward, after it was divided by the weight of the step; gradients are divided
-/// by it once they are added up (Micikevicius et al., 2018, [arXiv:1710.03740](https://arxiv.org/abs/1710.03740)). Powers of
-/// two change no bit of a gradient that neither overflows nor underflows.
+/// The factor by which the loss is multiplied before its backward, after the division by the weight of the step
+/// (Micikevicius et al., 2018, [arXiv:1710.03740](https://arxiv.org/abs/1710.03740)).
+///
+/// The summed gradients are divided by the same factor. A power of two changes no bit of a gradient that neither
+/// overflows nor underflows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum LossScale {
-    /// Always the same.
+    /// A scale that never changes.
     Fixed(f64),
-    /// As large as gradients allow.
+    /// A scale that is as large as the gradients allow.
     Dynamic(DynamicLossScale),
 }
 
-/// A scale that falls when gradients overflow, and rises after many steps in which they did not; the defaults are those of
-/// PyTorch's `GradScaler`.
+/// The settings of a scale that falls when gradients overflow, and rises after many steps without an overflow. The
+/// defaults are those of PyTorch's `GradScaler`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DynamicLossScale {
-    /// The first scale; 65536.
+    /// The initial scale; 65536 by default.
     pub initial: f64,
-    /// What a scale is multiplied by when it rises; 2.
+    /// The factor by which the scale rises; 2 by default.
     pub growth: f64,
-    /// What it is multiplied by when it falls; 0.5.
+    /// The factor by which the scale falls; 0.5 by default.
     pub back_off: f64,
-    /// After how many steps without an overflow it rises; 2000.
+    /// The number of steps without an overflow after which the scale rises; 2000 by default.
     pub growth_interval: usize,
-    /// Below this it does not fall: a step that overflows here is not finite for another reason; 1.
+    /// The lowest scale; 1 by default. A step that overflows at this scale is not finite for another reason.
     pub lowest: f64,
 }
 
@@ -38,7 +40,7 @@ impl Default for DynamicLossScale {
 }
 
 impl LossScale {
-    /// What a precision needs.
+    /// Returns the default loss scale of a precision: dynamic for f16, and 1 for all others.
     pub(crate) fn of(precision: Precision) -> Self {
         match precision {
             Precision::Full | Precision::Bf16 => Self::Fixed(1.0),
@@ -46,7 +48,7 @@ impl LossScale {
         }
     }
 
-    /// Whether all its numbers can be.
+    /// Whether all settings are valid.
     pub(crate) fn is_sound(self) -> bool {
         let positive = |value: f64| value.is_finite() && value > 0.0;
         match self {
@@ -59,12 +61,12 @@ impl LossScale {
     }
 }
 
-/// The scale from step to step.
+/// The current scale, which follows the overflows of the steps.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scaler {
     config: LossScale,
     scale: f64,
-    /// Steps without an overflow since it last changed.
+    /// The number of steps without an overflow since the scale last changed.
     calm: usize,
 }
 
@@ -74,7 +76,7 @@ impl Scaler {
         Self { config, scale, calm: 0 }
     }
 
-    /// Where it was, if it moves.
+    /// Returns the scaler with the scale of a checkpoint, if the scale is dynamic.
     pub(crate) fn resumed(config: LossScale, state: Option<State>) -> Self {
         let fresh = Self::new(config);
         match (config, state) {
@@ -85,7 +87,7 @@ impl Scaler {
         }
     }
 
-    /// Where it is, if it moves.
+    /// Returns the scale for a checkpoint; `None` if it is fixed.
     pub(crate) fn state(&self) -> Option<State> {
         let LossScale::Dynamic(_) = self.config else { return None };
         Some(State { scale: self.scale, good_steps: self.calm as u64 })
@@ -95,7 +97,7 @@ impl Scaler {
         self.scale
     }
 
-    /// A step has stepped.
+    /// Counts a step without an overflow; the scale rises after enough of them.
     pub(crate) fn stepped(&mut self) {
         let LossScale::Dynamic(DynamicLossScale { growth, growth_interval, .. }) = self.config else { return };
         self.calm = self.calm.saturating_add(1);
@@ -104,7 +106,7 @@ impl Scaler {
         }
     }
 
-    /// Gradients overflowed; whether a lower scale can help, which it then is.
+    /// Lowers the scale after an overflow. Returns whether it could fall, and thus whether a lower scale can help.
     pub(crate) fn back_off(&mut self) -> bool {
         let LossScale::Dynamic(DynamicLossScale { back_off, lowest, .. }) = self.config else { return false };
         let can = self.scale > lowest;
@@ -120,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_falls_at_once_and_rises_slowly() {
+    fn a_dynamic_scale_falls_at_once_and_rises_slowly() {
         let config = DynamicLossScale { initial: 8.0, growth_interval: 3, lowest: 2.0, ..DynamicLossScale::default() };
         let mut scaler = Scaler::new(LossScale::Dynamic(config));
         let mut scales = Vec::new();
@@ -133,13 +135,13 @@ mod tests {
             scales.push(scaler.scale());
         }
         assert_eq!(scales, [4.0, 4.0, 4.0, 8.0, 8.0, 8.0, 4.0, 4.0, 4.0, 8.0, 4.0, 2.0]);
-        assert!(!scaler.back_off(), "it cannot fall further");
+        assert!(!scaler.back_off(), "the scale cannot fall below the lowest one");
         let mut fixed = Scaler::new(LossScale::Fixed(3.0));
         assert!(!fixed.back_off() && fixed.scale() == 3.0);
     }
 
     #[test]
-    fn scales_that_cannot_be_are_refused() {
+    fn invalid_scales_are_rejected() {
         let dynamic = DynamicLossScale::default();
         assert!(LossScale::Dynamic(dynamic).is_sound() && LossScale::Fixed(0.5).is_sound());
         for refused in [

@@ -1,7 +1,17 @@
 //! The update: from the gradients of M micro-batches to one optimizer step.
 //!
-//! Sums gradients in ascending micro-batch order, checks the ledger, scales, clips, and steps each stage's optimizer, or skips the step
-//! on all stages. Also holds the learning rate, the precision and the health of parameters. Starts no thread.
+//! Sums gradients in ascending micro-batch order, checks the ledger, scales, clips, and steps each stage's optimizer,
+//! or skips the step on all stages. The learning rate schedule, mixed precision and the health of parameters are here
+//! too. Starts no thread.
+//!
+//! - `gradient_sum`: the running sum of gradients over the micro-batches.
+//! - `ledger`: the check that every stage has summed the whole batch.
+//! - `flush`: the common verdict on a step, and the optimizer step that can be rolled back.
+//! - `norm`, `clip`, `loss_scale`, `finite`: the global norm, clipping, loss scaling, and non-finite results.
+//! - `precision`: mixed precision with f32 master weights.
+//! - `health`, `moments`, `parameter_gradient`: reports on single parameters.
+//! - `warmup_cosine`: a learning rate schedule.
+//! - `take_ownership`: parameters moved to memory of the thread that uses them.
 
 pub(crate) mod clip;
 pub(crate) mod finite;

@@ -1,4 +1,4 @@
-//! The second moments that optimizers keep of gradients.
+//! Reads the second moments of gradients (running means of their squares) from an optimizer's state.
 
 use std::collections::HashMap;
 
@@ -7,10 +7,11 @@ use burn::optim::ModuleOptimizer;
 
 use crate::state::optimizer_state::{Field, Value, read};
 
-/// What burn calls the running mean of squared gradients in Adam and AdamW, Lamb, Adan, and RMSProp.
+/// The names of the second moment in burn's optimizer states: of Adam and AdamW, Lamb, Adan, and RMSProp.
 const NAMES: [&str; 4] = ["momentum.moment_2", "moment_2", "momentum.exp_avg_sq", "square_avg.square_avg"];
 
-/// Of each parameter the mean over its elements, where its optimizer keeps one.
+/// Returns the second moment of each parameter, averaged over its elements; parameters whose optimizer keeps none are
+/// left out.
 pub(crate) fn second_moments(optimizer: &ModuleOptimizer) -> HashMap<ParamId, f64> {
     read(optimizer).into_iter().filter_map(second_moment).collect()
 }

@@ -1,4 +1,4 @@
-//! The norm of the gradients.
+//! The squared norm of every parameter's gradient, from which the global norm is computed.
 
 use std::collections::HashSet;
 
@@ -8,9 +8,10 @@ use burn::tensor::{FloatDType, Tensor};
 
 use crate::nn::params::read_many::read;
 
-/// The sum of squares of every parameter's gradient, on the device, in the order of the module's parameters.
+/// The sum of squares of every parameter's gradient, in f64 on the device, in the order of the module's parameters.
 ///
-/// Parameter by parameter, so that their sum in layer order does not depend on where the model is cut.
+/// The sums stay separate for each parameter, so that the global norm, added up in layer order, does not depend on the
+/// split points.
 #[derive(Default)]
 pub(crate) struct SquaredNorms(Vec<Option<Tensor<1>>>);
 
@@ -21,7 +22,8 @@ impl SquaredNorms {
         Self(squares.sums)
     }
 
-    /// They, 0 where there is no gradient; and the numbers of other tensors.
+    /// Reads the squared norms, with 0 for a parameter without a gradient, and in the same transfer the numbers of
+    /// `others`.
     pub(crate) fn read_with(&self, others: &[Tensor<1>]) -> (Vec<f64>, Vec<Vec<f64>>) {
         let mut numbers = read(self.0.iter().flatten().chain(others));
         let squares =
@@ -36,9 +38,9 @@ impl SquaredNorms {
 
 struct Squares<'a> {
     gradients: &'a GradientsParams,
-    /// A parameter that a module uses twice counts once.
+    /// The parameters visited so far, so that one that a module uses twice counts once.
     seen: HashSet<ParamId>,
-    /// On the device, of each parameter that has a gradient.
+    /// The sum of squares of each parameter, on the device; `None` if the parameter has no gradient.
     sums: Vec<Option<Tensor<1>>>,
 }
 
@@ -50,7 +52,7 @@ impl ModuleVisitor for Squares<'_> {
     }
 }
 
-/// In f64, `[1]`.
+/// Returns the sum of squares of all elements, in f64, with shape `[1]`.
 fn sum_of_squares<const D: usize>(gradient: Tensor<D>) -> Tensor<1> {
     #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
     if let Some(sum) = crate::nn::kernels::sum_of_squares(&gradient) {

@@ -1,4 +1,4 @@
-//! Gradients, shown instead of being used.
+//! Gradients of single parameters, returned to the caller instead of being applied.
 
 use burn::module::{Module, ParamId};
 use burn::optim::GradientsParams;
@@ -10,25 +10,26 @@ use crate::update::clip::Scaling;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ParameterGradient {
-    /// The stage that trains it.
+    /// The stage that trains the parameter.
     pub stage: usize,
-    /// Where it is in the stage's module, such as `0.linear.weight`.
+    /// The path of the parameter in the stage's module, such as `0.linear.weight`.
     pub path: String,
-    /// Added up over the micro-batches, its elements in the order of memory.
+    /// The gradient summed over the micro-batches, with its elements in row-major order.
     pub summed: Vec<f32>,
-    /// The same as the optimizer would get it: clipped.
+    /// The gradient as the optimizer would receive it: clipped, in the same order.
     pub applied: Vec<f32>,
 }
 
 impl ParameterGradient {
-    /// For a loop of one's own; a pipeline gives them by [`Pipeline::gradients`](crate::Pipeline::gradients).
+    /// Creates the gradient of one parameter, for a custom training loop; a pipeline returns its own from
+    /// [`Pipeline::gradients`](crate::Pipeline::gradients).
     pub fn new(stage: usize, path: impl Into<String>, summed: Vec<f32>, applied: Vec<f32>) -> Self {
         Self { stage, path: path.into(), summed, applied }
     }
 }
 
-/// Returns the gradients of the parameters that a stage trains, in the module's order, with zeros where the loss does not depend on one.
-/// Parameters for which `is_held` is true are trained by another stage and left out.
+/// Returns the gradients of the parameters that a stage trains, in the module's order, with zeros if the loss does not
+/// depend on a parameter. Parameters for which `is_held` is true are trained by another stage and left out.
 pub(crate) fn show<M: Module>(
     stage: usize,
     module: &M,

@@ -1,4 +1,4 @@
-//! The precision in which stages compute; parameters, gradient sums and optimizers keep theirs.
+//! Mixed precision: stages compute in a lower precision, while parameters, gradient sums and optimizers stay in f32.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -13,31 +13,33 @@ use crate::nn::params::any_tensor::AnyTensor;
 use crate::nn::params::fork::is_quantized;
 use crate::nn::params::shared::{unify, with_value};
 
-/// In what forwards and backwards compute (Micikevicius et al., 2018, *Mixed Precision Training*,
+/// The precision in which forwards and backwards compute (Micikevicius et al., 2018, *Mixed Precision Training*,
 /// [arXiv:1710.03740](https://arxiv.org/abs/1710.03740)).
 ///
-/// With less than the full one, every stage computes with a copy of its module whose parameters are rounded, on float inputs
-/// of the batch that are rounded too; activations and their gradients cross boundaries as they are. Gradients are added up
-/// over the micro-batches in f32, and the optimizer steps the parameters that were given (the master weights), from which the
-/// copy is then made anew. Targets stay as they come, and the loss has to be made in f32: cast what it is made from with
-/// `.cast(FloatDType::F32)`, which does nothing in a run in f32.
+/// In a lower precision, every stage computes with a copy of its module whose parameters are rounded, and the float
+/// inputs of a batch are rounded too. Activations and their gradients are transferred in the precision in which they
+/// were computed. Gradients are summed over the micro-batches in f32. The optimizer steps the original parameters (the
+/// master weights), and the copy is then made from them again.
 ///
-/// Batch norms keep their parameters in full, and all running states are kept; of burn's own batch norm, which cannot take
-/// rounded inputs, `build` says so.
+/// Targets are not rounded, and the loss must be computed in f32: cast its inputs with `.cast(FloatDType::F32)`, which
+/// does nothing in a run in f32.
+///
+/// Batch norms keep their parameters in full precision, and all running states stay as they are. `build` rejects burn's
+/// own batch norm, which cannot compute on rounded inputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
-    /// That of the parameters, most often f32.
+    /// The precision of the parameters, most often f32.
     #[default]
     Full,
-    /// bfloat16: the range of f32 with 8 bits of precision.
+    /// The format bfloat16: the range of f32 with 8 bits of precision.
     Bf16,
-    /// IEEE half: 11 bits of precision, and a range (6e-8 to 65504) that makes loss scaling necessary; it is then on, unless
-    /// set otherwise.
+    /// The format IEEE half: 11 bits of precision, and a range (6e-8 to 65504) that needs loss scaling, which is on
+    /// unless set otherwise.
     F16,
 }
 
 impl Precision {
-    /// What parameters and inputs are rounded to, if anything.
+    /// Returns the type to which parameters and inputs are rounded; `None` in full precision.
     fn rounded(self) -> Option<FloatDType> {
         match self {
             Self::Full => None,
@@ -46,17 +48,17 @@ impl Precision {
         }
     }
 
-    /// What a number takes in a copy of a module, in bytes; 0 where there is none.
+    /// Returns the size in bytes of one number in a stage's rounded copy; 0 if there is no copy.
     pub(crate) fn bytes(self) -> usize {
         self.rounded().map_or(0, |dtype| DType::from(dtype).size())
     }
 
-    /// How copies of a module are made, if it is not to compute itself.
+    /// Returns how to make rounded copies of a module; `None` in full precision, in which the module itself computes.
     pub(crate) fn rounding<M: Module>(self, module: &M) -> Option<Rounding> {
         Some(Rounding { dtype: self.rounded()?, kept: kept(module) })
     }
 
-    /// Rounds an input that comes with a batch.
+    /// Rounds the float tensors of a batch's input.
     pub(crate) fn round_input<P: Payload>(self, payload: P) -> P {
         match self.rounded() {
             Some(dtype) => payload.map(&mut RoundInput(dtype)),
@@ -64,16 +66,17 @@ impl Precision {
         }
     }
 
-    /// In what gradients are added up over the micro-batches, if not as they come.
+    /// Returns the type in which gradients are summed over the micro-batches; `None` for the type of the gradients.
     pub(crate) fn of_sums(self) -> Option<FloatDType> {
         self.rounded().map(|_| FloatDType::F32)
     }
 }
 
-/// How a stage's copy of its module is made.
+/// The rule by which a stage's rounded copy of its module is made.
 pub(crate) struct Rounding {
     dtype: FloatDType,
-    /// What stays as it is: all of a batch norm, and running states, whose tensors a module shares with its copies.
+    /// The parameters that are not rounded: all of a batch norm, and running states, whose tensors a module shares with
+    /// its copies.
     kept: HashSet<ParamId>,
 }
 
@@ -99,10 +102,12 @@ impl ModuleMapper for Round<'_> {
     }
 }
 
+/// Finds the parameters that are not rounded: those of batch norms, and running states.
 fn kept<M: Module>(module: &M) -> HashSet<ParamId> {
     let mut batch_norms = BatchNorms { depth: Vec::new(), found: HashSet::new() };
     module.visit(&mut batch_norms);
-    // Only by writing to a copy does it show what is shared; what was there is then written back.
+    // A running state can only be recognised by its sharing: a write to a copy changes the original too. The old values
+    // are written back afterwards.
     let mut mark = Mark { values: HashMap::new(), back: false };
     let copy = module.clone().map(&mut mark);
     let mut shared = Marked(HashSet::new());
@@ -114,7 +119,7 @@ fn kept<M: Module>(module: &M) -> HashSet<ParamId> {
 }
 
 struct BatchNorms {
-    /// Whether each struct around a parameter is a batch norm.
+    /// Whether each module around the current position is a batch norm, the outermost first.
     depth: Vec<bool>,
     found: HashSet<ParamId>,
 }
@@ -135,7 +140,7 @@ impl ModuleVisitor for BatchNorms {
     }
 }
 
-/// Makes everything that is not trained f64, and back what it was.
+/// Casts every tensor that is not trained to f64, and in the second pass restores the original values.
 struct Mark {
     values: HashMap<ParamId, AnyTensor>,
     back: bool,
@@ -158,7 +163,7 @@ impl ModuleMapper for Mark {
     }
 }
 
-/// A type that no parameter has.
+/// The type that marks a tensor: no parameter is in f64.
 const MARK: FloatDType = FloatDType::F64;
 
 struct Marked(HashSet<ParamId>);
@@ -204,9 +209,9 @@ impl FromStr for Precision {
     }
 }
 
-/// Not a precision.
+/// The error of a text that is not the name of a precision.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no precision; write `full`, `bf16` or `f16`")]
+#[error("`{0}` is not a precision; write `full`, `bf16` or `f16`")]
 pub struct PrecisionError(String);
 
 #[cfg(test)]
@@ -217,11 +222,11 @@ mod tests {
     use burn::tensor::{DType, Device};
 
     #[test]
-    fn names_are_read() {
+    fn every_precision_parses_from_its_name() {
         for precision in [Precision::Full, Precision::Bf16, Precision::F16] {
             assert_eq!(precision.to_string().parse(), Ok(precision));
         }
-        assert!("f8".parse::<Precision>().unwrap_err().to_string().starts_with("`f8` is no precision"));
+        assert!("f8".parse::<Precision>().unwrap_err().to_string().starts_with("`f8` is not a precision"));
     }
 
     #[test]
@@ -236,7 +241,7 @@ mod tests {
         assert_eq!((norm.gamma.val().dtype(), norm.running_mean.value().dtype()), (DType::F32, DType::F32));
     }
 
-    /// A state of a user's own, and a parameter that is frozen.
+    /// A user's module with a running state and a frozen parameter.
     #[derive(Module, Debug)]
     struct Stateful {
         state: RunningState<Tensor<1>>,

@@ -1,4 +1,4 @@
-//! Trained parameters are written anew by the thread that will use them: near its cores, and counted as its own.
+//! Copies trained parameters to memory that the calling thread allocates: near its cores, and counted as its own.
 
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::Tensor;
@@ -6,7 +6,7 @@ use burn::tensor::Tensor;
 use crate::device::location::is_host;
 use crate::nn::params::shared::{is_trained, unify, with_value};
 
-/// The same module with parameters of this thread, where they are in the host's memory.
+/// Returns the module with its trained parameters copied by this thread, if they are in the host's memory.
 pub(crate) fn settle<M: Module>(module: M) -> M {
     unify(module.map(&mut Settle))
 }
@@ -19,7 +19,7 @@ impl ModuleMapper for Settle {
         if !is_trained(&param) || !is_host(&value.device()) {
             return param;
         }
-        // A product of a shared tensor is another one, bit for bit the same.
+        // The product of a shared tensor by 1 is a new tensor with the same bits.
         let own = value.clone().inner().mul_scalar(1.0);
         with_value(param, own.autodiff().require_grad())
     }

@@ -1,16 +1,17 @@
-//! A learning rate schedule that ends.
+//! [`WarmupCosine`]: a learning rate schedule with a linear warm-up, a cosine decay, and a constant end.
 
 use std::f64::consts::PI;
 
 use burn::lr_scheduler::{LrScheduler, LrSchedulerRecord};
 
-/// The key under which a record keeps the number of steps taken.
+/// The key of the number of steps taken in a scheduler's record.
 const TAKEN: &str = "taken";
 
-/// A linear warm-up to a peak, then half a cosine down to a lowest rate, which all later steps keep.
+/// A learning rate schedule: a linear warm-up to a peak, then half a cosine down to a lowest rate, which all later
+/// steps keep.
 ///
-/// It counts optimizer steps: a step that is skipped because a gradient is not finite does not count, and M does not matter.
-/// burn's own cosine has no end: behind its last step, the rate rises again.
+/// The schedule counts optimizer steps: a step that is skipped because a gradient is not finite does not count, and M
+/// does not matter. burn's own cosine has no end: after its last step the rate rises again.
 ///
 /// With `w` steps of warm-up and `n` steps in all, step `k` (from 0) has the rate
 ///
@@ -42,10 +43,11 @@ pub struct WarmupCosine {
 }
 
 impl WarmupCosine {
-    /// A schedule of `steps` optimizer steps, of which the first `warm_up` rise to `peak`, and the others fall to 0.
+    /// Returns a schedule of `steps` optimizer steps: the first `warm_up` rise to `peak`, and the others fall to 0.
     ///
     /// # Errors
-    /// [`WarmupCosineError`] if `peak` is not above 0 and finite, or if there are more steps of warm-up than steps.
+    /// Returns [`WarmupCosineError`] if `peak` is not above 0 and finite, or if there are more steps of warm-up than
+    /// steps.
     pub fn new(peak: f64, warm_up: usize, steps: usize) -> Result<Self, WarmupCosineError> {
         if !(peak > 0.0 && peak.is_finite()) {
             return Err(WarmupCosineError::Peak { peak });
@@ -56,10 +58,10 @@ impl WarmupCosine {
         Ok(Self { peak, lowest: 0.0, warm_up: warm_up as u64, steps: steps as u64, taken: 0 })
     }
 
-    /// Lets the schedule fall to `lowest` instead of 0.
+    /// Sets the lowest rate, to which the schedule falls, to `lowest` instead of 0.
     ///
     /// # Errors
-    /// [`WarmupCosineError`] if `lowest` is not between 0 and the peak.
+    /// Returns [`WarmupCosineError`] if `lowest` is not between 0 and the peak.
     pub fn down_to(self, lowest: f64) -> Result<Self, WarmupCosineError> {
         if !(0.0..=self.peak).contains(&lowest) {
             return Err(WarmupCosineError::Lowest { lowest, peak: self.peak });
@@ -67,7 +69,7 @@ impl WarmupCosine {
         Ok(Self { lowest, ..self })
     }
 
-    /// The learning rate of an optimizer step, counted from 0.
+    /// Returns the learning rate of an optimizer step, counted from 0.
     pub fn at(&self, step: u64) -> f64 {
         let Self { peak, lowest, warm_up, steps, .. } = *self;
         if step < warm_up {
@@ -102,11 +104,11 @@ impl LrScheduler for WarmupCosine {
     }
 }
 
-/// The settings of a [`WarmupCosine`] contradict each other.
+/// Why the settings of a [`WarmupCosine`] are invalid.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WarmupCosineError {
-    /// The peak is no learning rate.
+    /// The peak is not a finite number above 0.
     #[error("the peak learning rate is {peak}; give a finite number above 0")]
     Peak {
         /// The rate that was given.
@@ -125,7 +127,7 @@ pub enum WarmupCosineError {
     WarmUp {
         /// The steps of warm-up.
         warm_up: usize,
-        /// All steps of the schedule.
+        /// The number of steps of the whole schedule.
         steps: usize,
     },
 }
@@ -137,7 +139,7 @@ mod tests {
 
     use super::*;
 
-    /// Values that anyone can check by hand: the cosine of 0, of a third, of half and of two thirds of pi.
+    /// The expected rates can be checked by hand: they use the cosine of 0, pi/3, pi/2 and 2 pi/3.
     #[test]
     fn rates_are_those_of_the_closed_form() {
         let schedule = WarmupCosine::new(1.0, 3, 15).unwrap().down_to(0.25).unwrap();
@@ -148,7 +150,7 @@ mod tests {
     }
 
     proptest! {
-        /// However long it is, it rises to the peak, falls to the lowest rate, and stays there.
+        /// A schedule of any length rises to the peak, falls to the lowest rate, and stays there.
         #[test]
         fn a_schedule_rises_once_and_falls_once(
             warm_up in 0_usize..50,

@@ -68,11 +68,11 @@ thread_local! {
     /// The parts that the forward on this thread leaves to recomputation.
     static POLICY: Cell<Recompute> = const { Cell::new(Recompute::Nothing) };
     /// Whether the forward on this thread is a recomputation.
-    static AGAIN: Cell<bool> = const { Cell::new(false) };
+    static RECOMPUTING: Cell<bool> = const { Cell::new(false) };
     /// Counts the marked parts of the forward on this thread.
     static PARTS: Cell<Parts> = const { Cell::new(Parts { recomputed: 0, untracked: 0, unsupported: 0 }) };
     /// The parameter gradients of recomputed parts in the backward on this thread.
-    static BESIDE: RefCell<Option<Sum>> = const { RefCell::new(None) };
+    static PART_GRADIENTS: RefCell<Option<Sum>> = const { RefCell::new(None) };
 }
 
 /// Counts of the parts that a forward marked for recomputation, by whether they will be recomputed.
@@ -99,8 +99,8 @@ impl Parts {
         match self {
             Self { recomputed: 1.., .. } => None,
             Self { unsupported: 1.., .. } => Some(
-                "this build has no operations for the backend of its device, or burn's gradient checkpointing is on; place the \
-                 stage on a CPU or a CUDA device, and turn burn's gradient checkpointing off",
+                "this build has no operations for the backend of its device, or burn's gradient checkpointing is on; \
+                 place the stage on a CPU or a CUDA device, and turn burn's gradient checkpointing off",
             ),
             Self { untracked: 1.., .. } => Some(
                 "the inputs of all its marked parts are outside the graph; mark parts behind a layer with parameters, and \
@@ -142,17 +142,17 @@ impl Recompute {
 /// Whether the forward on this thread is a recomputation. A layer must then count nothing a second time, and must draw
 /// the same random numbers as in the first forward.
 pub fn is_computed_again() -> bool {
-    AGAIN.get()
+    RECOMPUTING.get()
 }
 
 /// Runs a forward as a recomputation.
 fn again<R>(forward: impl FnOnce() -> R) -> R {
-    during(&AGAIN, true, forward)
+    during(&RECOMPUTING, true, forward)
 }
 
 /// Runs a backward, and returns its result and the parameter gradients of recomputed parts, which are not in its graph.
 pub(crate) fn gather<R>(backward: impl FnOnce() -> R) -> (R, GradientsParams) {
-    let (result, beside) = collecting(&BESIDE, Sum::new(GradientsParams::new(), None), backward);
+    let (result, beside) = collecting(&PART_GRADIENTS, Sum::new(GradientsParams::new(), None), backward);
     (result, beside.gradients)
 }
 
@@ -221,7 +221,7 @@ fn part<M: Module + 'static, const D: usize, const E: usize>(
         return forward(module, input);
     }
     let mut forward = Some(forward);
-    let output = of_their_backend!(again_later, module, &input, &mut forward);
+    let output = of_their_backend!(recompute_later, module, &input, &mut forward);
     note(if output.is_some() { |parts| parts.recomputed += 1 } else { |parts| parts.unsupported += 1 });
     output.unwrap_or_else(|| {
         let forward = forward.take().expect("only a backend that returns an output takes the forward");
@@ -251,10 +251,10 @@ fn leaves<M: Module>(module: &M, tracked: bool) -> M {
 
 /// A closure that recomputes a part: it takes the gradient of the part's output and returns that of its input, if there
 /// is one.
-type RunAgain<B> = Box<dyn FnOnce(FloatTensor<B>) -> Option<FloatTensor<B>> + Send>;
+type RecomputePart<B> = Box<dyn FnOnce(FloatTensor<B>) -> Option<FloatTensor<B>> + Send>;
 
 /// The state of a recomputed part in the stage's graph: a closure that the part's backward takes out and calls once.
-struct State<B: Backend>(Arc<Mutex<Option<RunAgain<B>>>>);
+struct State<B: Backend>(Arc<Mutex<Option<RecomputePart<B>>>>);
 
 impl<B: Backend> Clone for State<B> {
     fn clone(&self) -> Self {
@@ -287,7 +287,7 @@ impl<B: Backend> Backward<B, 1> for Recomputed {
 /// Runs a part's forward without a graph, and records an operation that recomputes the part in the backward.
 ///
 /// Returns `None`, and leaves `forward` in place, if the input is of another backend or burn's own checkpointing is on.
-fn again_later<B: Engine, M: Module + 'static, const D: usize, const E: usize>(
+fn recompute_later<B: Engine, M: Module + 'static, const D: usize, const E: usize>(
     _: PhantomData<B>,
     module: &M,
     input: &Tensor<D>,
@@ -311,12 +311,12 @@ fn again_later<B: Engine, M: Module + 'static, const D: usize, const E: usize>(
         let mut gradients = seed_gradient::root(output, B::of_plain::<E>(gradient))?.backward();
         let to_input = leaf.grad_remove(&mut gradients);
         let gradients = GradientsParams::from_grads(gradients, &module);
-        BESIDE.with_borrow_mut(|beside| {
+        PART_GRADIENTS.with_borrow_mut(|beside| {
             let beside = beside.as_mut().expect("a part is recomputed only in a backward that gathers its gradients");
             beside.add_all(&module, gradients);
         });
         B::plain(to_input?)
     };
-    let state = State(Arc::new(Mutex::new(Some(Box::new(to_input) as RunAgain<B>))));
+    let state = State(Arc::new(Mutex::new(Some(Box::new(to_input) as RecomputePart<B>))));
     Some(recorded::<B, _, 1, E>(Recomputed, [node], state, output))
 }

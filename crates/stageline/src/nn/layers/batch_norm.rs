@@ -1,4 +1,4 @@
-//! Batch normalisation whose running statistics do not know of micro-batches.
+//! Batch normalisation whose running statistics do not depend on the number of micro-batches.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -12,34 +12,39 @@ use crate::nn::autograd::recompute::is_computed_again;
 use crate::nn::forward::after_step::after_step;
 use crate::nn::forward::samples::Samples;
 
-/// What burn calls the struct of a batch norm.
+/// The container name that burn's module visitor reports for its `BatchNorm`.
 pub(crate) const BATCH_NORM: &str = "Struct:BatchNorm";
 
-/// burn's [`BatchNorm`], with running statistics that are updated once a step, from all its micro-batches together:
-/// they are those of one pass over the whole batch. burn's own are updated at every micro-batch, so that they follow M.
+/// A [`BatchNorm`] of burn's whose running statistics are updated once a step, from all micro-batches of the step
+/// together.
 ///
-/// What still differs from one pass over the whole batch: each micro-batch is *normalised* by its own mean and variance
-/// (Ioffe and Szegedy, 2015, [arXiv:1502.03167](https://arxiv.org/abs/1502.03167)), because it must be, before the
-/// others have come. So a second one of these, behind the first, sees other inputs than it would in one pass, and its
-/// statistics agree only approximately.
+/// The running statistics are those of one pass over the whole batch. burn's own layer updates them at every
+/// micro-batch, so that they depend on M.
 ///
-/// As burn's, it keeps the biased variance. In an evaluation, and outside the steps of a pipeline, it is burn's.
+/// One difference from a pass over the whole batch remains: each micro-batch is *normalised* by its own mean and
+/// variance (Ioffe and Szegedy, 2015, [arXiv:1502.03167](https://arxiv.org/abs/1502.03167)), because the later
+/// micro-batches have not arrived yet. A second batch norm behind the first therefore sees other inputs than in one
+/// pass, and its statistics agree only approximately.
+///
+/// Like burn's layer, it keeps the biased variance. In an evaluation and outside training steps it behaves as burn's
+/// layer.
 #[derive(Module, Debug)]
 pub struct AccumulatedBatchNorm {
     norm: BatchNorm,
 }
 
 thread_local! {
-    /// Of each layer on this thread, by its scale's id, so that the copies that a stage computes with have the same;
-    /// and by the step, because the next one may have begun.
+    /// The moments of the micro-batches so far, for every batch norm on this thread. The key is the id of the layer's
+    /// scale, which all copies of the layer share, and the step, because the next step may have begun.
     static PENDING: RefCell<HashMap<(ParamId, usize), Pending>> = RefCell::default();
 }
 
-/// What the micro-batches of a step have had so far, by their first sample and by how often the layer has seen them, so
-/// that they are merged in one order.
+/// The moments of a step's micro-batches in one layer, ordered by first sample and then by how often the layer has seen
+/// that micro-batch, so that they are always merged in the same order.
 type Pending = BTreeMap<(usize, usize), Moments>;
 
-/// What is to be done when the step has stepped. Dropped instead, where it is skipped, it leaves nothing for the next.
+/// The update of a layer's running statistics after a step. If the step is skipped, dropping it discards the step's
+/// moments.
 struct Update {
     norm: BatchNorm,
     step: usize,
@@ -53,18 +58,18 @@ impl Update {
 
 impl Drop for Update {
     fn drop(&mut self) {
-        // A thread that ends has nothing left to forget.
+        // The thread-local map may already be gone if the thread is ending.
         let _ = PENDING.try_with(|pending| pending.borrow_mut().remove(&self.key()));
     }
 }
 
-/// Of every channel.
+/// The mean and variance of every channel of one micro-batch, each `[channels]`.
 #[derive(Debug)]
 struct Moments {
-    /// How many values.
+    /// The number of values in every channel.
     count: usize,
     mean: Tensor<1>,
-    /// Biased.
+    /// The biased variance, divided by `count`.
     variance: Tensor<1>,
 }
 
@@ -75,21 +80,22 @@ impl From<BatchNorm> for AccumulatedBatchNorm {
 }
 
 impl AccumulatedBatchNorm {
-    /// burn's layer, with what it has learned.
+    /// Returns burn's layer with the parameters and running statistics of this one.
     pub fn into_inner(self) -> BatchNorm {
         self.norm
     }
 
-    /// Applies it to `[rows, channels, ...]`. It computes in the precision of its parameters, whatever that of the
-    /// input is.
+    /// Normalises an input `[rows, channels, ...]` and returns a tensor of the same shape and type. The layer computes
+    /// in the precision of its parameters, whatever the precision of the input.
     ///
     /// # Panics
-    /// If the second dimension is not the number of channels.
+    /// Panics if the second dimension is not the number of channels.
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         let (given, own) = (FloatDType::from(input.dtype()), FloatDType::from(self.norm.gamma.val().dtype()));
         self.forward_full(input.cast(own)).cast(given)
     }
 
+    /// Normalises an input of the parameters' type, and records its moments in the forward of a training step.
     fn forward_full<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         let training = input.device().is_autodiff() && self.norm.training.is_enabled();
         let Some(samples) = Samples::current().filter(|_| training) else { return self.norm.forward(input) };
@@ -103,7 +109,7 @@ impl AccumulatedBatchNorm {
         result.output
     }
 
-    /// Notes a micro-batch; whether it is the first of its step.
+    /// Records the moments of a micro-batch, and returns whether they are the first of the step.
     fn add(&self, samples: Samples, moments: Moments) -> bool {
         PENDING.with_borrow_mut(|pending| {
             let pending = pending.entry((self.norm.gamma.id, samples.step)).or_default();
@@ -127,15 +133,16 @@ impl Update {
             let moved = moved.map(|(old, new)| (old * (1.0 - norm.momentum) + new * norm.momentum) as f32);
             let moved = TensorData::new(moved.collect::<Vec<_>>(), [channels]);
             state.update(Tensor::from_data(moved, &old.device()));
-            state.value_sync(); // or other threads would read what was there before
+            state.value_sync(); // Without this, other threads would read the previous value.
         };
         towards(&norm.running_mean, mean);
         towards(&norm.running_var, variance);
     }
 }
 
-/// The mean and the biased variance of all values together (Chan et al., 1979, *Updating formulae and a pairwise
-/// algorithm for computing sample variances*); `None` of no values.
+/// Returns the mean and the biased variance of every channel over all micro-batches together, in f64, or `None` if
+/// there are no values (Chan et al., 1979, *Updating formulae and a pairwise algorithm for computing sample
+/// variances*).
 fn merged(moments: impl Iterator<Item = Moments>, channels: usize) -> Option<(Vec<f64>, Vec<f64>)> {
     let (mut count, mut means, mut squares) = (0.0, vec![0.0; channels], vec![0.0; channels]);
     for Moments { count: more, mean, variance } in moments.filter(|moments| moments.count > 0) {
@@ -156,24 +163,27 @@ fn values(tensor: Tensor<1>) -> Vec<f64> {
     tensor.into_data().iter::<f64>().collect()
 }
 
-/// A batch normalisation in a module.
+/// A batch norm that was found in a module.
 pub(crate) struct Found {
+    /// The path of burn's batch norm in the module, such as `0.norm`.
     pub(crate) path: String,
-    /// Whether it is one of burn's that is not in one of ours.
+    /// Whether it is burn's own, not wrapped in an [`AccumulatedBatchNorm`].
     pub(crate) plain: bool,
 }
 
-/// All batch normalisations of a module.
+/// Returns all batch norms of a module, burn's own and wrapped ones, in the module's order.
 pub(crate) fn batch_norms<M: Module>(module: &M) -> Vec<Found> {
     let mut search = Search::default();
     module.visit(&mut search);
     search.found
 }
 
-/// The names of fields and structs around a parameter.
+/// A visitor that looks for batch norms by the names of the structs that it enters.
 #[derive(Default)]
 struct Search {
+    /// The names of the fields around the current position.
     path: Vec<String>,
+    /// The names of the structs around the current position.
     containers: Vec<String>,
     found: Vec<Found>,
 }
@@ -181,7 +191,7 @@ struct Search {
 impl ModuleVisitor for Search {
     fn enter_module(&mut self, name: &str, container: &str) {
         let ours = self.containers.last().is_some_and(|outer| outer == "Struct:AccumulatedBatchNorm");
-        // Its fields are entered one by one.
+        // burn enters every field of a batch norm separately, so the same path may come several times.
         let path = self.path.join(".");
         if container == BATCH_NORM && self.found.last().is_none_or(|last| last.path != path) {
             self.found.push(Found { path, plain: !ours });
@@ -205,7 +215,7 @@ mod tests {
     use burn::tensor::Device;
 
     #[test]
-    fn plain_ones_are_found_and_ours_are_not() {
+    fn batch_norms_are_found_and_burns_own_are_plain() {
         let plain = || BatchNormConfig::new(3).init(&Device::flex());
         let ours = || AccumulatedBatchNorm::from(plain());
         fn found<M: Module>(module: &M) -> Vec<(String, bool)> {
@@ -218,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_of_parts_are_those_of_the_whole() {
+    fn merged_moments_of_parts_equal_those_of_the_whole() {
         let whole = [3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0];
         let moments = |values: &[f64]| {
             let count = values.len() as f64;

@@ -1,4 +1,4 @@
-//! What positions take from those before them.
+//! Causal self-attention over the queries, keys and values of all heads.
 
 use burn::tensor::activation::softmax;
 use burn::tensor::{Bool, Tensor};
@@ -6,20 +6,22 @@ use burn::tensor::{Bool, Tensor};
 #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
 use crate::nn::kernels::of_their_kernels;
 
-/// Causal self-attention (Vaswani et al., 2017, [arXiv:1706.03762](https://arxiv.org/abs/1706.03762)) with so many
-/// heads: `[batch, length, 3 x width]`, the queries, keys and values of all heads one behind the other, to `[batch,
-/// length, width]`.
+/// Computes causal self-attention with `heads` heads: each position attends to itself and the positions before it
+/// (Vaswani et al., 2017, [arXiv:1706.03762](https://arxiv.org/abs/1706.03762)).
 ///
-/// In f32 on the host it is one operation that leaves what comes later out, where burn's have to move heads about and
-/// to compute all of it. It keeps its input and the weights of attention for its backward.
+/// The input is `[batch, length, 3 x width]`: the queries of all heads, then their keys, then their values. The output
+/// is `[batch, length, width]`.
+///
+/// In f32 on the host it is one operation that skips the scores of later positions; burn's operations rearrange the
+/// heads and compute all scores. The backward needs the input and the attention weights, which are kept.
 ///
 /// # Panics
-/// If the last dimension is not 3 times a multiple of `heads`.
+/// Panics if the last dimension is not 3 times a positive multiple of `heads`.
 pub fn causal_attention(query_key_value: Tensor<3>, heads: usize) -> Tensor<3> {
     let [batch, length, columns] = query_key_value.dims();
     assert!(
         heads > 0 && columns.is_multiple_of(3 * heads) && columns > 0,
-        "{columns} columns are not the queries, keys and values of {heads} heads"
+        "{columns} columns do not divide into the queries, keys and values of {heads} heads"
     );
     if batch * length == 0 {
         return query_key_value.slice_dim(2, 0..columns / 3);
@@ -38,21 +40,22 @@ pub fn causal_attention(query_key_value: Tensor<3>, heads: usize) -> Tensor<3> {
     weights.matmul(value).swap_dims(1, 2).reshape([batch, length, heads * size])
 }
 
+/// Returns the factor of attention scores for heads of this size: 1 / sqrt(size).
 pub(crate) fn scale(size: usize) -> f64 {
     1.0 / (size as f64).sqrt()
 }
 
-/// So many queries at a time: none of them has scores with keys after the last.
+/// The number of queries in a block. A kernel computes no scores of a block with keys after the block's last query.
 #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
 pub(crate) const QUERIES: usize = 64;
 
-/// Where blocks of queries begin and end.
+/// Returns the first query and the end (exclusive) of every block of queries in a sequence.
 #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
 pub(crate) fn blocks(length: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..length).step_by(QUERIES).map(move |start| (start, (start + QUERIES).min(length)))
 }
 
-/// How many weights the kernel keeps of a head.
+/// Returns the number of attention weights that the CPU kernel keeps for one head of one sample.
 #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
 pub(crate) fn weights_of_a_head(length: usize) -> usize {
     blocks(length).map(|(start, end)| (end - start) * end).sum()
@@ -69,9 +72,11 @@ mod one {
 
     use crate::nn::kernels::{Kernels, operation};
 
+    /// Causal attention as one operation of burn's graph.
     #[derive(Debug)]
     struct CausalAttention;
 
+    /// The values of a forward that the backward of attention needs.
     #[derive(Clone, Debug)]
     struct State<B: Kernels> {
         attended: B::Attended,
@@ -91,6 +96,7 @@ mod one {
         }
     }
 
+    /// Computes attention by the backend's kernel; returns `None` if there is no kernel for the tensor or its device.
     pub(crate) fn causal_attention<B: Kernels>(
         _: PhantomData<B>,
         input: &Tensor<3>,
@@ -116,7 +122,7 @@ mod tests {
         tensor.cast(FloatDType::F64).into_data().iter::<f64>().collect()
     }
 
-    /// Output and gradient of an input, as `attention` gives them.
+    /// Returns the output of `attention` and the gradient of its input.
     fn both(attention: impl Fn(Tensor<3>) -> Tensor<3>, input: &Tensor<3>, upstream: &Tensor<3>) -> [Vec<f64>; 2] {
         let leaf = input.clone().autodiff().require_grad();
         let output = attention(leaf.clone());
@@ -125,9 +131,9 @@ mod tests {
     }
 
     #[test]
-    fn output_and_gradient_are_those_of_f64() {
+    fn output_and_gradient_match_those_in_f64() {
         let device = Device::flex();
-        // Less than a block of queries, just one, and more.
+        // The lengths are less than a block of queries, one block, and more than one block.
         for length in [1, 37, 64, 131] {
             let random = |columns: usize, bound: f64| {
                 Tensor::<3>::random([2, length, columns * HEADS * SIZE], Distribution::Uniform(-bound, bound), &device)
@@ -137,9 +143,9 @@ mod tests {
             assert_eq!(
                 numbers(causal_attention(input.clone(), HEADS)),
                 output,
-                "the same kernels, with a graph or without"
+                "a graph must not change the result"
             );
-            // In f64 it is burn's own operations.
+            // No kernel takes f64, so the exact values come from burn's own operations.
             let exactly = |tensor: &Tensor<3>| tensor.clone().cast(FloatDType::F64);
             let exact = both(|input| causal_attention(input, HEADS), &exactly(&input), &exactly(&upstream));
             let apart = |found: &[f64], exact: &[f64]| {
@@ -148,32 +154,33 @@ mod tests {
             };
             let off = [apart(&output, &exact[0]), apart(&gradient, &exact[1])];
             println!("{length}: outputs are off by {:.1e}, gradients by {:.1e}", off[0], off[1]);
-            // Scores are within 14, so they are off by 5e-6 at most, and weights by twice that of themselves.
+            // The scores are at most 14, so their error is at most 5e-6 and the relative error of the weights twice
+            // that.
             assert!(off[0] < 2e-5 && off[1] < 1e-4, "{length}: {off:?}");
         }
     }
 
     #[test]
-    fn later_values_count_for_nothing_and_what_is_not_finite_is_seen() {
+    fn later_positions_are_masked_and_nan_propagates() {
         let device = Device::flex();
-        let of = |last: f32| {
+        let attend = |last: f32| {
             let values = [1.0, 2.0, 3.0, last, last, last];
             let input = Tensor::<1>::from_floats(values, &device).reshape([1, 2, 3]);
             numbers(causal_attention(input, 1))
         };
-        assert_eq!((of(0.5)[0], of(500.0)[0]), (3.0, 3.0));
-        assert!(of(f32::NAN)[1].is_nan());
+        assert_eq!((attend(0.5)[0], attend(500.0)[0]), (3.0, 3.0));
+        assert!(attend(f32::NAN)[1].is_nan());
     }
 
     #[test]
-    fn nothing_attends_to_nothing() {
+    fn an_empty_batch_gives_an_empty_output() {
         let nothing = Tensor::<3>::zeros([0, 4, 6], &Device::flex());
         assert_eq!(causal_attention(nothing, 2).dims(), [0, 4, 2]);
     }
 
     #[test]
-    #[should_panic = "8 columns are not the queries, keys and values of 2 heads"]
-    fn columns_that_are_no_heads_are_refused() {
+    #[should_panic = "8 columns do not divide into the queries, keys and values of 2 heads"]
+    fn columns_that_do_not_divide_into_heads_are_rejected() {
         causal_attention(Tensor::zeros([1, 2, 8], &Device::flex()), 2);
     }
 }

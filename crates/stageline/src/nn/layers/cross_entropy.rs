@@ -1,4 +1,4 @@
-//! How unlikely a model finds what comes.
+//! The cross-entropy loss, summed over targets.
 
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{Int, Tensor};
@@ -6,13 +6,13 @@ use burn::tensor::{Int, Tensor};
 #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
 use crate::nn::kernels::of_their_kernels;
 
-/// The cross-entropy of logits `[rows, classes]` with the class that each row has, `[rows]`, in nats, summed over the
-/// rows: `[1]`.
+/// Returns the cross-entropy of logits `[rows, classes]` with the target class of each row, `[rows]`: the sum over all
+/// rows in nats, `[1]`.
 ///
-/// As the negative of burn's `log_softmax`, gathered and summed; in f32 on the host it is one operation.
+/// The result is the negative sum of burn's `log_softmax` at the targets. In f32 on the host it is one operation.
 ///
 /// # Panics
-/// If there are not as many targets as rows, or one of them is no class.
+/// Panics if the numbers of targets and rows differ, or, on the CPU, if a target is not a class.
 pub fn cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
     let ([rows, _], [given]) = (logits.dims(), targets.dims());
     assert_eq!(rows, given, "there are {rows} rows of logits, and {given} targets");
@@ -36,13 +36,16 @@ mod one {
 
     use crate::nn::kernels::{Kernels, operation};
 
+    /// Cross-entropy as one operation of burn's graph.
     #[derive(Debug)]
     struct CrossEntropy;
 
+    /// The values of a forward that the backward of cross-entropy needs.
     #[derive(Clone, Debug)]
     struct State<B: Backend> {
         logits: FloatTensor<B>,
         targets: IntTensor<B>,
+        /// The second output of [`Kernels::cross_entropy`].
         kept: FloatTensor<B>,
     }
 
@@ -59,6 +62,7 @@ mod one {
         }
     }
 
+    /// Computes the loss by the backend's kernel; returns `None` if there is no kernel for the logits or their device.
     pub(crate) fn cross_entropy<B: Kernels>(
         _: PhantomData<B>,
         logits: &Tensor<2>,
@@ -79,7 +83,7 @@ mod tests {
     use burn::tensor::{Device, Distribution, FloatDType, TensorData};
 
     #[test]
-    fn loss_and_gradient_are_those_of_f64() {
+    fn loss_and_gradient_match_those_in_f64() {
         const ROWS: usize = 150;
         const CLASSES: usize = 37;
         let device = Device::flex();
@@ -94,11 +98,11 @@ mod tests {
                 leaf.grad(&gradients).unwrap().cast(FloatDType::F64).into_data().iter::<f64>().collect::<Vec<_>>();
             (loss.into_scalar::<f64>(), gradient)
         };
-        // In f64 it is burn's own operations.
+        // No kernel takes f64, so the exact values come from burn's own operations.
         let ((loss, gradient), (exact, exact_gradient)) =
             (both(logits.clone()), both(logits.clone().cast(FloatDType::F64)));
         let without_graph = cross_entropy(logits, targets.clone()).into_scalar::<f64>();
-        assert_eq!(loss.to_bits(), without_graph.to_bits(), "the same kernel, with a graph or without");
+        assert_eq!(loss.to_bits(), without_graph.to_bits(), "a graph must not change the loss");
         let apart =
             gradient.iter().zip(&exact_gradient).map(|(found, exact)| (found - exact).abs()).fold(0.0, f64::max);
         println!("the loss is off by {:.1e} of it, gradients by {apart:.1e}", (loss / exact - 1.0).abs());
@@ -106,18 +110,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_is_seen() {
+    fn non_finite_logits_give_a_non_finite_loss() {
         let device = Device::flex();
-        let of = |logit: f32| {
+        let loss = |logit: f32| {
             let logits = Tensor::<2>::from_floats([[0.0, logit]], &device);
             cross_entropy(logits, Tensor::from_ints([0], &device)).into_scalar::<f32>()
         };
-        assert!(of(f32::NAN).is_nan() && !of(f32::INFINITY).is_finite());
+        assert!(loss(f32::NAN).is_nan() && !loss(f32::INFINITY).is_finite());
     }
 
     #[test]
-    #[should_panic = "target 2 is none of the 2 classes"]
-    fn a_target_that_is_no_class_is_refused() {
+    #[should_panic = "target 2 is not one of the 2 classes"]
+    fn a_target_outside_the_classes_is_rejected() {
         let device = Device::flex();
         cross_entropy(Tensor::ones([1, 2], &device), Tensor::from_ints([2], &device));
     }

@@ -1,4 +1,4 @@
-//! A table of vectors.
+//! An embedding layer: a table of vectors that are looked up by index.
 
 use std::marker::PhantomData;
 
@@ -15,11 +15,12 @@ use crate::nn::autograd::engine::{of_their_backend, recorded};
 use crate::nn::autograd::split_backward::{Sum, may_put_off, put_off_any};
 use crate::nn::kernels::products::Products;
 
-/// A row of a table for every index, as [burn's](burn::nn::Embedding); its backward is all weight gradient.
+/// An embedding like [burn's](burn::nn::Embedding): returns a row of a table for every index. All of its backward is
+/// weight gradient and can be deferred.
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct Embedding {
-    /// `[indices, width]`.
+    /// The table of vectors, with shape `[indices, width]`.
     pub weight: Param<Tensor<2>>,
 }
 
@@ -41,21 +42,22 @@ impl ModuleDisplay for Embedding {
 }
 
 impl Embedding {
-    /// `[batch, length]` to `[batch, length, width]`.
+    /// Looks up indices `[batch, length]` and returns their vectors, `[batch, length, width]`.
     pub fn forward(&self, indices: Tensor<2, Int>) -> Tensor<3> {
         of_their_backend!(split, &indices, &self.weight).unwrap_or_else(|| embedding(self.weight.val(), indices))
     }
 }
 
+/// The embedding as one operation of burn's graph, with a backward that can be deferred.
 #[derive(Debug)]
 struct SplitEmbedding;
 
-/// What the backward needs.
+/// The values of a forward that the backward of an embedding needs.
 #[derive(Clone, Debug)]
 struct State<B: Backend> {
     weight: FloatTensor<B>,
     indices: IntTensor<B>,
-    /// The table, if its gradient may be put off.
+    /// The id of the table; `None` if its gradient must not be deferred.
     id: Option<ParamId>,
 }
 
@@ -76,7 +78,8 @@ impl<B: Products> Backward<B, 1> for SplitEmbedding {
     }
 }
 
-/// `None` where these are no tensors of the backend, or of a graph with burn's own checkpointing.
+/// Looks up indices with a backward that can be deferred. Returns `None` if the tensors are of another backend or
+/// outside a graph, or if burn's own checkpointing is on.
 fn split<B: Products>(_: PhantomData<B>, indices: &Tensor<2, Int>, weight: &Param<Tensor<2>>) -> Option<Tensor<3>> {
     let values = weight.val();
     let id = may_put_off(weight, &values);

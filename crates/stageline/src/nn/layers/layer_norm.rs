@@ -1,4 +1,4 @@
-//! Normalisation of each row.
+//! Layer normalisation with burn's parameters and a backward that splits.
 
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::nn::LayerNormConfig;
@@ -8,14 +8,15 @@ use burn::tensor::{DType, Device, FloatDType, Tensor};
 #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
 use crate::nn::kernels::of_their_kernels;
 
-/// Layer normalisation (Ba et al., 2016, [arXiv:1607.06450](https://arxiv.org/abs/1607.06450)), with burn's parameters;
-/// in f32 on the host it is one operation, where burn 0.22 has a dozen with a graph, whose backward is split.
+/// Layer normalisation with burn's parameters (Ba et al., 2016, [arXiv:1607.06450](https://arxiv.org/abs/1607.06450)).
+///
+/// In f32 on the host it is one operation whose backward splits; burn 0.22 records a dozen operations in a graph.
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct LayerNorm {
-    /// The scale, `[width]`.
+    /// The scale, with shape `[width]`.
     pub gamma: Param<Tensor<1>>,
-    /// The shift, `[width]`.
+    /// The shift, with shape `[width]`; `None` for a layer without shift.
     pub beta: Option<Param<Tensor<1>>>,
     epsilon: f64,
 }
@@ -32,16 +33,16 @@ impl ModuleDisplay for LayerNorm {
 }
 
 impl LayerNorm {
-    /// As burn would make it.
+    /// Returns a layer with the parameters that burn initialises from `config`.
     pub fn init(config: &LayerNormConfig, device: &Device) -> Self {
         let norm = config.init(device);
         Self { gamma: norm.gamma, beta: norm.beta, epsilon: config.epsilon }
     }
 
-    /// `[..., width]` to the same.
+    /// Normalises an input `[..., width]` over its last dimension, and returns a tensor of the same shape and type.
     ///
     /// # Panics
-    /// If the last dimension is not the width.
+    /// Panics if the last dimension of the input is not the width of the layer.
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         let (width, [expected]) = (input.dims()[D - 1], self.gamma.shape().dims());
         assert_eq!(width, expected, "the input has {width} features, and the layer takes {expected}");
@@ -53,7 +54,7 @@ impl LayerNorm {
             }
         }
         let beta = self.beta.as_ref().map(Param::val);
-        // A sum of squares has no room in less.
+        // A sum of squares needs f32, because f16 has too small a range and bf16 too few bits.
         if matches!(input.dtype(), DType::F16 | DType::BF16) {
             let (given, wide) = (FloatDType::from(input.dtype()), FloatDType::F32);
             let (gamma, beta) = (self.gamma.val().cast(wide), beta.map(|beta| beta.cast(wide)));
@@ -79,16 +80,17 @@ mod one {
     use crate::nn::autograd::split_backward::{Sum, may_put_off, put_off_any};
     use crate::nn::kernels::Kernels;
 
+    /// Layer normalisation as one operation of burn's graph.
     #[derive(Debug)]
     struct Normalised;
 
-    /// What the backward needs.
+    /// The values of a forward that the backward of layer normalisation needs.
     #[derive(Clone, Debug)]
     struct State<B: Kernels> {
         input: FloatTensor<B>,
         gamma: FloatTensor<B>,
         moments: B::Moments,
-        /// The scale and the shift, as far as their gradients may be put off.
+        /// The ids of the scale and the shift; `None` for a gradient that must not be deferred.
         put_off: [Option<ParamId>; 2],
     }
 
@@ -123,14 +125,16 @@ mod one {
                     }
                 }
             }
-            // The input's last: of sums over rows and over columns, in this order fusion makes fewer kernels.
+            // The gradient of the input comes last, because burn's fusion makes fewer kernels if the sums over columns
+            // follow the sums over rows.
             if let Some(node) = of_input {
                 gradients.register::<B>(node.id, B::normalised_to_input(&input, &gamma, &moments, &gradient));
             }
         }
     }
 
-    /// `None` where it is not on a device that has kernels for it.
+    /// Normalises by the backend's kernel; returns `None` if there is no kernel for the type of the tensors or their
+    /// device.
     pub(crate) fn layer_norm<B: Kernels, const D: usize>(
         _: PhantomData<B>,
         input: &Tensor<D>,
@@ -196,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn values_and_gradients_are_those_of_f64() {
+    fn values_and_gradients_match_those_in_f64() {
         let device = Device::flex();
         for bias in [false, true] {
             let mut norm = LayerNorm::init(&LayerNormConfig::new(WIDTH).with_bias(bias), &device.clone().autodiff());
@@ -210,7 +214,7 @@ mod tests {
             let output = norm.forward(leaf.clone());
             let gradients = (output.clone() * upstream.clone().autodiff()).sum().backward();
             let valid = norm.valid().forward(input.clone());
-            assert_eq!(numbers(output.clone().inner()), numbers(valid), "the same kernel, with a graph or without");
+            assert_eq!(numbers(output.clone().inner()), numbers(valid), "a graph must not change the result");
 
             let (x, up, gamma) = (numbers(input), numbers(upstream), numbers(gamma));
             let mut exact = (Vec::new(), Vec::new(), vec![0.0; WIDTH], vec![0.0; WIDTH]);

@@ -1,4 +1,4 @@
-//! A linear layer.
+//! A linear layer with burn's parameters and a backward that splits.
 
 use std::marker::PhantomData;
 
@@ -15,7 +15,9 @@ use crate::nn::autograd::engine::{of_their_backend, recorded};
 use crate::nn::autograd::split_backward::{Sum, may_put_off, put_off_any};
 use crate::nn::kernels::products::Products;
 
-/// `input x weight + bias`, as [burn's](burn::nn::Linear); its backward is split.
+/// A linear layer like [burn's](burn::nn::Linear), which returns `input x weight + bias`. Its backward can be split.
+///
+/// Inputs of more than two dimensions are taken as rows, so that they need one product instead of one for every batch.
 ///
 /// ```
 /// use burn::nn::LinearConfig;
@@ -29,9 +31,9 @@ use crate::nn::kernels::products::Products;
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct Linear {
-    /// `[inputs, outputs]`.
+    /// The weight, with shape `[inputs, outputs]`.
     pub weight: Param<Tensor<2>>,
-    /// `[outputs]`.
+    /// The bias, with shape `[outputs]`; `None` for a layer without bias.
     pub bias: Option<Param<Tensor<1>>>,
 }
 
@@ -53,10 +55,10 @@ impl ModuleDisplay for Linear {
 }
 
 impl Linear {
-    /// `[..., inputs]` to `[..., outputs]`.
+    /// Takes an input `[..., inputs]` and returns `[..., outputs]`.
     ///
     /// # Panics
-    /// If the last dimension of the input is not that of the weights.
+    /// Panics if the last dimension of the input is not the number of inputs of the weight.
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         let (inputs, [expected, _]) = (input.dims()[D - 1], self.weight.shape().dims());
         assert_eq!(inputs, expected, "the input has {inputs} features, and the layer takes {expected}");
@@ -65,21 +67,22 @@ impl Linear {
     }
 }
 
+/// The linear layer as one operation of burn's graph, with a backward that splits.
 #[derive(Debug)]
 struct SplitLinear;
 
-/// What the backward needs.
+/// The values of a forward that the backward of a linear layer needs.
 #[derive(Clone, Debug)]
 struct State<B: Backend> {
     input: FloatTensor<B>,
     weight: FloatTensor<B>,
-    /// The weight and the bias, as far as their gradients may be put off.
+    /// The ids of the weight and the bias; `None` for a gradient that must not be deferred.
     put_off: [Option<ParamId>; 2],
-    /// Of the input.
+    /// The shape of the input before it was reshaped to rows.
     shape: Shape,
 }
 
-/// As a matrix of rows: one product is faster than one for every batch.
+/// Reshapes `[..., columns]` to a matrix `[rows, columns]`, because one product is faster than one for every batch.
 fn rows<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
     let shape = tensor.shape();
     let last = shape.num_dims() - 1;
@@ -111,7 +114,8 @@ impl<B: Products, const N: usize> Backward<B, N> for SplitLinear {
         if let Some(node) = of_bias.filter(|_| !waits[1]) {
             gradients.register::<B>(node.id, B::to_bias(gradient.clone()));
         }
-        // The input's last: where operations are fused, the backward of what was before comes right behind it.
+        // The gradient of the input comes last, so that burn's fusion can join it with the backward of the previous
+        // layer.
         if let Some(node) = of_input {
             let to_input = B::to_input(weight, gradient);
             gradients.register::<B>(node.id, B::float_reshape(to_input, shape));
@@ -119,7 +123,8 @@ impl<B: Products, const N: usize> Backward<B, N> for SplitLinear {
     }
 }
 
-/// `None` where these are no tensors of the backend, or of a graph with burn's own checkpointing.
+/// Applies the layer with a backward that splits. Returns `None` if the tensors are of another backend or outside a
+/// graph, or if burn's own checkpointing is on.
 fn split<B: Products, const D: usize>(
     _: PhantomData<B>,
     input: &Tensor<D>,

@@ -1,4 +1,8 @@
-//! Layers and functions whose backward splits, with the parameters of burn's layers.
+//! The layers and functions that models are built from: burn's parameters, with backwards that split or run in one
+//! operation.
+//!
+//! Inputs and outputs are burn tensors. A layer asks `kernels` for its operation and computes with burn's own
+//! operations if the backend has no kernel. Layers must not know stages or plans.
 
 pub(crate) mod batch_norm;
 pub(crate) mod causal_attention;
