@@ -5,9 +5,6 @@
 //! cargo bench --bench bubble -- --kind paced --stages 4,8 --schedules 1f1b,gpipe --html bubble.html
 //! ```
 
-#[path = "../examples/gpt/cut.rs"]
-#[allow(dead_code)] // the bench does not join stages to a model
-mod cut;
 #[path = "bubble/flags.rs"]
 mod flags;
 #[path = "support/gpt.rs"]
@@ -15,9 +12,6 @@ mod flags;
 mod gpt;
 #[path = "bubble/measure.rs"]
 mod measure;
-#[path = "../examples/gpt/model.rs"]
-#[allow(dead_code)] // the bench generates no text
-mod model;
 #[path = "support/paced.rs"]
 mod paced;
 #[path = "bubble/point.rs"]
@@ -28,6 +22,7 @@ mod report;
 #[allow(dead_code)] // the bench uses only the median
 mod side_by_side;
 
+use example_gpt::{cut, model};
 use anyhow::Result;
 use clap::Parser;
 use stageline::CountingAllocator;

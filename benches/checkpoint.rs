@@ -5,17 +5,12 @@
 //! cargo bench --bench checkpoint
 //! ```
 
-#[path = "../examples/gpt/cut.rs"]
-#[allow(dead_code)] // the bench does not join stages to a model
-mod cut;
 #[path = "support/gpt.rs"]
 mod gpt;
-#[path = "../examples/gpt/model.rs"]
-#[allow(dead_code)] // the bench generates no text
-mod model;
 #[path = "support/side_by_side.rs"]
 mod side_by_side;
 
+use example_gpt::{cut, model};
 use std::cell::RefCell;
 use std::hint::black_box;
 use std::num::NonZero;

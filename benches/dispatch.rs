@@ -5,19 +5,14 @@
 //! cargo bench --bench dispatch
 //! ```
 
-#[path = "../examples/gpt/cut.rs"]
-#[allow(dead_code)] // the bench does not join stages to a model
-mod cut;
 #[path = "support/empty.rs"]
 mod empty;
 #[path = "support/gpt.rs"]
 mod gpt;
-#[path = "../examples/gpt/model.rs"]
-#[allow(dead_code)] // the bench generates no text
-mod model;
 #[path = "support/side_by_side.rs"]
 mod side_by_side;
 
+use example_gpt::{cut, model};
 use burn::module::{Initializer, Module, Param};
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, Tensor};

@@ -5,18 +5,13 @@
 //! cargo bench --bench remote
 //! ```
 
-#[path = "../examples/gpt/cut.rs"]
-#[allow(dead_code)] // the bench does not join stages to a model
-mod cut;
 #[path = "support/gpt.rs"]
 #[allow(dead_code)] // the bench has no plain loop
 mod gpt;
-#[path = "../examples/gpt/model.rs"]
-#[allow(dead_code)] // the bench generates no text
-mod model;
 #[path = "remote/servers.rs"]
 mod servers;
 
+use example_gpt::{cut, model};
 use std::process::Command;
 use std::time::{Duration, Instant};
 

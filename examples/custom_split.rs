@@ -1,7 +1,7 @@
-//! A model of one's own, cut by hand into three stages of different kinds, each on its own thread.
+//! Cuts a model by hand into three stages of different types, and trains each on its own thread.
 //!
-//! The model learns to add two digits modulo ten. The input is integers, which carry no gradients; a skip connection
-//! goes from the first stage, across the second, to the last, as the second half of a tuple.
+//! The model learns to add two digits modulo ten. The input is a tensor of integers, which have no gradients. A skip
+//! connection goes from the first stage across the second to the last, as the second half of a tuple.
 //!
 //! ```text
 //! cargo run --release --example custom_split
@@ -15,13 +15,15 @@ use burn::tensor::activation::{log_softmax, relu};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use stageline::{Batch, LossStage, Pipeline, Stage, StageConfig, Weight, seeded};
 
+/// The number of digits, and of possible sums modulo ten.
 const DIGITS: usize = 10;
+/// The number of values in the embedding of a digit.
 const WIDTH: usize = 32;
 
-/// What crosses both boundaries: the activation, and the embedding that skips the middle stage.
+/// The tensors that cross both boundaries: the activation, and the embedding that skips the middle stage.
 type Hidden = (Tensor<2>, Tensor<2>);
 
-/// Stage 0: two digits `[batch, 2]` become an activation and a skip connection, `[batch, 2 x width]` each.
+/// Stage 0, which maps two digits `[batch, 2]` to an activation and a skip connection, `[batch, 2 x width]` each.
 #[derive(Module, Debug)]
 struct Encoder {
     digits: Embedding,
@@ -38,7 +40,7 @@ impl Stage for Encoder {
     }
 }
 
-/// Stage 1: works on the activation and hands the skip connection on.
+/// Stage 1, which transforms the activation and passes the skip connection on.
 #[derive(Module, Debug)]
 struct Middle {
     layer: Linear,
@@ -53,7 +55,7 @@ impl Stage for Middle {
     }
 }
 
-/// Stage 2: joins both, and compares the logits with the sums `[batch]`.
+/// Stage 2, which adds both tensors and compares the logits with the sums `[batch]`.
 #[derive(Module, Debug)]
 struct Classifier {
     logits: Linear,
@@ -69,7 +71,7 @@ impl LossStage for Classifier {
     type Input = Hidden;
     type Target = Tensor<1, Int>;
 
-    /// A sum over the batch, never a mean: the pipeline divides once, by the weight of the whole step.
+    /// Returns a sum over the batch, never a mean: the pipeline divides it once, by the weight of the whole step.
     fn loss(&self, input: Hidden, target: Tensor<1, Int>) -> Tensor<1> {
         -log_softmax(self.logits(input), 1).gather(1, target.unsqueeze_dim(1)).sum()
     }
@@ -86,7 +88,7 @@ fn main() -> Result<()> {
     let digits = seeded(&device, 0, || EmbeddingConfig::new(DIGITS, WIDTH).init(&training));
     let config = || StageConfig::new(device.clone(), AdamWConfig::new().init(), 3e-3);
 
-    // A boundary whose types do not match would not compile here.
+    // If the types at a boundary did not match, this would not compile.
     let mut pipeline = Pipeline::builder()
         .stage(Encoder { digits, mix: linear(1, 2 * WIDTH) }, config())
         .stage(Middle { layer: linear(2, 2 * WIDTH) }, config())
@@ -109,7 +111,7 @@ fn main() -> Result<()> {
     }
     println!("after training: loss {:.4}", pipeline.eval(Batch::new(inputs.clone(), sums.clone()))?.loss);
 
-    // The modules come back as what they were, and are used as any others.
+    // The trained modules come back with their own types, and can be used like any others.
     let mut modules = pipeline.into_modules();
     let encoder = modules.take::<Encoder>(0)?.valid();
     let middle = modules.take::<Middle>(1)?.valid();
@@ -120,7 +122,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Every pair of digits, and their sums modulo ten.
+/// Returns every pair of digits, `[100, 2]`, and their sums modulo ten, `[100]`.
 fn all_sums(device: &Device) -> (Tensor<2, Int>, Tensor<1, Int>) {
     let digits = 0..DIGITS as i32;
     let pairs = || digits.clone().flat_map(|a| (0..DIGITS as i32).map(move |b| (a, b)));

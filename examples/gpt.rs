@@ -4,33 +4,6 @@
 //! cargo run --release --example gpt -- --stages 2 --micro-batches 8
 //! ```
 
-#[path = "gpt/config.rs"]
-mod config;
-#[path = "gpt/cut.rs"]
-mod cut;
-#[path = "gpt/fingerprint.rs"]
-mod fingerprint;
-#[path = "gpt/flags.rs"]
-mod flags;
-#[path = "gpt/job.rs"]
-mod job;
-#[path = "gpt/keep.rs"]
-mod keep;
-#[path = "gpt/log.rs"]
-mod log;
-#[path = "gpt/memory.rs"]
-mod memory;
-#[path = "gpt/model.rs"]
-mod model;
-#[path = "gpt/progress.rs"]
-mod progress;
-#[path = "gpt/record.rs"]
-mod record;
-#[path = "gpt/sample.rs"]
-mod sample;
-#[path = "gpt/text.rs"]
-mod text;
-
 use std::collections::BTreeMap;
 use std::f64::consts::LN_2;
 use std::num::NonZero;
@@ -53,14 +26,15 @@ use tracing::Level;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 
-use crate::cut::Bytes;
-use crate::flags::{FlushName, OptimizerName};
-use crate::job::{Job, Training};
-use crate::keep::{Identity, Keeper};
-use crate::log::{FinalLine, Log, setting};
-use crate::model::Layers;
-use crate::progress::Progress;
-use crate::text::Source;
+use example_gpt::cut::{self, Bytes};
+use example_gpt::flags::{FlushName, OptimizerName};
+use example_gpt::job::{Job, Training};
+use example_gpt::keep::{self, Identity, Keeper};
+use example_gpt::log::{FinalLine, Log, setting};
+use example_gpt::model::Layers;
+use example_gpt::progress::Progress;
+use example_gpt::{fingerprint, memory, record, sample};
+use example_gpt::text::Source;
 
 /// The allocator that counts the memory of every stage on the CPU, for memory estimates and the log.
 #[global_allocator]
@@ -305,7 +279,7 @@ fn train(
 ) -> Result<usize> {
     let Job { training, running, .. } = job;
     progress.begin(start, training.steps)?;
-    let mut note = |report: StepReport| {
+    let mut log_step = |report: StepReport| {
         let utilisation = running.utilisation.map(|share| share * report.weight() / report.step_time.as_secs_f64());
         progress.step(&report, utilisation);
         log.step(&report, utilisation)
@@ -322,7 +296,7 @@ fn train(
             let read = |step| text.batch(step, training.batch_size).map_err(|error| read_error = Some(error)).ok();
             let steps_ahead = (first..until).take_while(|step| *step == first || !keeper.stops(*step));
             for report in pipeline.steps(steps_ahead.map_while(read)) {
-                note(report?)?;
+                log_step(report?)?;
                 done += 1;
             }
             read_error.map_or(Ok(()), Err)?;

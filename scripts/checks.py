@@ -1,30 +1,35 @@
-"""A table of checks: what was found, and whether it is within its bar."""
+"""A table of checks: each row has a finding, the bar that it has to meet, and the verdict."""
 
 import json
 from pathlib import Path
 
 
 class Table:
+    """The rows of a table, which are printed when they are added, and written to files at the end."""
+
     def __init__(self):
         self.rows, self.results = [], {}
 
     def row(self, what, found, bar="", passed=None):
-        """A line of the table; `passed` is None where there is no bar."""
+        """Adds a row and prints it; `passed` is None if there is no bar."""
         verdict = {True: "yes", False: "NO", None: ""}[passed]
         self.rows.append((what, found, bar, verdict))
         self.results[what] = {"found": found, "bar": bar, "passed": passed}
         print(f"{what}: {found} {f'(bar: {bar}) {verdict}' if bar else ''}", flush=True)
 
     def check(self, what, part):
+        """Runs one part of the checks; an error in it becomes a row that has failed."""
         try:
             part()
         except (RuntimeError, OSError) as error:
-            self.row(what, f"failed: {error}", "to run", False)
+            self.row(what, f"failed: {error}", "no error", False)
 
     def has_failed(self):
+        """Returns whether any row has missed its bar."""
         return any(result["passed"] is False for result in self.results.values())
 
     def write(self, folder, name, about):
+        """Writes the table as Markdown and as JSON; `about` describes the hardware."""
         table = ["| what | found | bar | held |", "| --- | --- | --- | --- |"]
         table += [f"| {' | '.join(row)} |" for row in self.rows]
         Path(folder, f"{name}.md").write_text(f"{about}\n\n" + "\n".join(table) + "\n")
@@ -32,4 +37,5 @@ class Table:
 
 
 def flags(settings):
+    """Returns settings such as `micro_batches=8` as words of a command line, such as `--micro-batches 8`."""
     return [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", str(value))]

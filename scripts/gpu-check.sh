@@ -4,7 +4,7 @@
 #     cargo build --release --features cuda --example gpt
 #     scripts/gpu-check.sh [--device cuda:0] [--program target/release/examples/gpt] [--out .] [--quick] [--only throughput]
 #
-# Needs Python 3; with torch in it, the same model is timed in PyTorch on the same GPU. `--device cpu --quick` tries the
-# script itself where there is no GPU.
+# Needs Python 3; if torch is installed, the same model is timed in PyTorch on the same GPU. `--device cpu --quick` tests
+# this script on a machine without a GPU.
 set -euo pipefail
 exec "${PYTHON:-python3}" "$(dirname "$0")/gpu_check.py" "$@"

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""The example on GPUs that are not there: what it asks of them, and what it says when they fail.
+"""Runs the example on emulated GPUs, and checks what it asks of them and which errors it gives when they fail.
 
     cargo build --release -p stageline-emulated-gpu
     cargo build --release --features cuda --example gpt
     scripts/gpu-dry-run.py [--devices 4] [--ptxas .../bin/ptxas] [--out .] [--quick]
 
-The emulated GPU (tools/emulated-gpu) takes the place of libcuda and libnccl: streams, events and transfers keep their order, so
-deadlocks show, and uses of memory in no order. Kernels are compiled as for an H200, for which CUDA_PATH has to name a CUDA
-toolkit, or the folder of pip's nvidia-cuda-nvcc that has nvvm/libdevice. With --ptxas they are assembled, too. In `values` they are
-run, on the CPU; elsewhere nothing is computed. Two of the errors are those of a machine without a CUDA driver and without a toolkit in
-its usual places.
+The emulated GPU (tools/emulated-gpu) takes the place of libcuda and libnccl. Streams, events and transfers keep their order,
+so that deadlocks show, and accesses to memory that nothing orders. Kernels are compiled as for an H200: CUDA_PATH must name
+a CUDA toolkit, or the folder of pip's nvidia-cuda-nvcc that has nvvm/libdevice. --ptxas assembles them as well. The part
+`values` runs the kernels on the CPU; the other parts compute nothing. Two of the checks of errors need a machine without a
+CUDA driver and without a toolkit in its usual places.
 """
 
 import argparse
@@ -22,26 +22,28 @@ from pathlib import Path
 
 from checks import Table, flags
 
-# How long a run may take, and how long devices may stand still before that is a deadlock, in seconds.
+# The time limit of a run, and the time in which no device makes progress that counts as a deadlock, in seconds.
 LIMIT, PATIENCE = 900, 120
-# The exit status of the emulated GPU where devices can go on no more.
+# The exit status of the emulated GPU after a deadlock.
 DEADLOCK = 86
-# That of the example where the watchdog gives up.
+# The exit status of the example after its watchdog has given up.
 STALLED = 3
-# How many kernels may be launched for a layer and a micro-batch, by precision: a little more than there are.
+# The most kernels that may be launched for a layer and a micro-batch, by precision: a little more than there are.
 LAUNCHES = dict(bf16=65, full=80)
-# How far losses and gradients' norms may be from the CPU's, relative, by precision.
+# The largest relative difference that losses and gradient norms may have from those on the CPU, by precision.
 VALUES = dict(full=1e-5, bf16=2e-3)
 SMALL = dict(layers=4, width=64, context=32, micro_batch_size=2, sample=0)
 
 
 class DryRun(Table):
+    """The parts of the dry run, each of which adds rows to the table."""
+
     def __init__(self, arguments):
         super().__init__()
         self.arguments = arguments
         self.temporary = tempfile.TemporaryDirectory()
         self.folder = Path(self.temporary.name)
-        # NCCL by the name that NVIDIA's packages install, for which cudarc does not look.
+        # NCCL has the name that NVIDIA's packages install, which cudarc does not look for by itself.
         for folder, libraries in ((self.folder, ("libcuda.so", "libnccl.so.2")), (self.folder / "without-nccl", ("libcuda.so",))):
             folder.mkdir(exist_ok=True)
             for library in libraries:
@@ -49,10 +51,14 @@ class DryRun(Table):
         self.kernels = self.folder / "kernels"
 
     def start(self, driver=None, cuda_path=None, nccl=True, **settings):
-        """What a run ends with, its steps, and what it asked of the devices. What it said is in `self.said`."""
+        """Runs the example; returns its error or None, the steps in its log, and the ledger of requests to the devices.
+
+        `self.said` has its output.
+        """
         ledger, log = self.folder / "ledger.json", self.folder / "run.jsonl"
         ledger.unlink(missing_ok=True)
-        # By the device's clock every kernel takes as long, which would mislead what compares them with the best there can be.
+        # On the emulated clock all kernels take equally long. The level `full` avoids a comparison of kernels with the
+        # best possible time, which that would mislead.
         environment = dict(os.environ, CUBECL_AUTOTUNE_LEVEL="full", RUST_BACKTRACE="0", XDG_CACHE_HOME=str(self.folder))
         if cuda_path:
             environment["CUDA_PATH"] = cuda_path
@@ -64,7 +70,7 @@ class DryRun(Table):
         try:
             done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=environment, timeout=LIMIT)
         except subprocess.TimeoutExpired:
-            return f"no end within {LIMIT} s", [], {}
+            return f"did not end within {LIMIT} s", [], {}
         self.said = done.stdout + done.stderr
         asked = json.loads(ledger.read_text()) if ledger.exists() else {}
         if done.returncode == 0:
@@ -75,46 +81,50 @@ class DryRun(Table):
         return f"exit status {done.returncode}: {done.stderr}", [], asked
 
     def fails(self, what, said, driver=None, status=1, **settings):
-        """A run that has to end with an error that says so."""
+        """Runs the example, which must end with one error that contains `said`."""
         error, _, _ = self.start(driver, **{"steps": 4, **settings})
         ends = [f"exit status {one}" for one in {1, status}]
         held = error is not None and error.split(":")[0] in ends and said in error
-        last = " ".join((error or "it trained").split())
+        last = " ".join((error or "it trained without an error").split())
         self.row(what, f"one error, {error.split(':')[0]}" if held else last[-300:], f"`{said}`, {' or '.join(sorted(ends))}", held)
 
     def errors(self):
+        """Checks the errors of a driver or device that is missing, unsuitable, or fails in training."""
         one = dict(device="cuda:0", stages=1)
         self.fails("no driver", "`cuda:0` was not found", **one)
         self.fails("a driver that does not start", "`cuda:0` was not found", dict(init=803), **one)
         self.fails("a driver that is too old", "supports CUDA 12.4, and this program needs 12.8", dict(version=12040), **one)
-        self.fails("a device that is not there", "`cuda:2` was not found", dict(devices=2), device="cuda:0,cuda:2")
+        self.fails("a missing device", "`cuda:2` was not found", dict(devices=2), device="cuda:0,cuda:2")
         self.fails("no libdevice", "libdevice", dict(devices=1), cuda_path="/nonexistent", **one)
         self.fails("a device without memory", "out of device memory", dict(devices=1, memory=1000), **one)
         two = dict(device="cuda:0", stages=2)
-        # The second of two: by then it is known which kernels are fastest.
+        # The second of two runs is counted, because the first one also launches kernels to find the fastest.
         asked = [self.start(dict(devices=1), steps=4, **two)[2] for _ in range(2)][1]
         if not asked:
-            raise RuntimeError("a run that nothing is wrong with fails")
+            raise RuntimeError("a run without any fault fails")
         peak, launches = asked["peaks"]["0"], sum(asked["launched"].values())
         self.fails("a device with too little memory", "out of device memory", dict(devices=1, memory=peak // 3), **two)
         self.fails("a device that fails in training", "stage", dict(devices=1, fault=launches - 500), **two)
         apart = dict(device="cuda:0,cuda:1", stages=2)
         asked = [self.start(dict(devices=2), steps=4, **apart)[2] for _ in range(2)][1]
-        # Where burn does not answer any more, it is the watchdog that ends it, later than the first kernels take to be compiled.
+        # If burn no longer responds, the watchdog ends the run. Its limit is longer than the compilation of the first
+        # kernels.
         fault = sum(asked["launched"].values()) - 500
         self.fails("one of two devices that fails in training", "stage", dict(devices=2, fault=fault), STALLED, watchdog=5, **apart)
 
     def trains(self, what, driver, **settings):
+        """Runs the example, which must train without an error, and returns the ledger of its requests."""
         error, steps, asked = self.start(driver, **{"steps": 3, **settings})
         found = error[-600:] if error else f"{len(steps)} steps, {sum(asked['launched'].values())} launches"
         transfers = sum(len(sends) for sends in asked.get("transfers", {}).values()) // 2
-        self.row(what, found + (f", {transfers} transfers" if transfers else ""), "to its end", error is None)
+        self.row(what, found + (f", {transfers} transfers" if transfers else ""), "completes", error is None)
         races = asked.get("first_races", [])
         if races:
-            self.row(f"{what}: uses of memory in no order", f"{asked['races']}, the first: {races[0]}", "none", False)
+            self.row(f"{what}: unordered memory accesses", f"{asked['races']}, the first: {races[0]}", "none", False)
         return asked
 
     def cuts(self):
+        """Checks that every cut, schedule and number of replicas trains."""
         for precision in ("full", "bf16"):
             for stages in (1, 2, 4):
                 self.trains(f"{precision}, P = {stages} on one GPU", dict(devices=1), device="cuda:0", stages=stages, precision=precision)
@@ -123,7 +133,7 @@ class DryRun(Table):
         workers = {"gpipe": 1, "1f1b": 1, "eager-1f1b": 1, "zb-h1": 1, "interleaved": 2, "zb-v": 2, "dualpipe-v": 2}
         for schedule, chunks in list(workers.items())[: 2 if self.arguments.quick else None]:
             for meeting in (0, 1):
-                how = ", hosts meeting" if meeting else ""
+                how = ", host threads waiting for their peers in NCCL" if meeting else ""
                 self.trains(
                     f"{schedule} on {count} GPUs{how}", dict(devices=count, meeting=meeting), device=devices, schedule=schedule,
                     stages=count * chunks, layers=2 * count,
@@ -131,16 +141,16 @@ class DryRun(Table):
         self.trains("2 replicas on 4 GPUs", dict(devices=4), device="cuda:0,cuda:1,cuda:2,cuda:3", stages=2, replicas=2)
 
     def ways(self):
-        """How tensors travel between GPUs, and that the log says so."""
+        """Checks how tensors travel between GPUs, and that the output says so."""
         for nccl, said in ((True, "from GPU to GPU by NCCL (libnccl.so.2)"), (False, "NCCL was not found")):
             what = "with NCCL" if nccl else "without NCCL"
             asked = self.trains(f"2 GPUs {what}", dict(devices=2), nccl=nccl, device="cuda:0,cuda:1", stages=2)
             by_nccl = sum(len(sends) for sends in asked.get("transfers", {}).values())
-            self.row(f"{what}: what is said", said if said in self.said else "nothing of it", said, said in self.said)
+            self.row(f"{what}: output", said if said in self.said else "not in the output", said, said in self.said)
             self.row(f"{what}: transfers by NCCL", by_nccl, "some" if nccl else "none", (by_nccl > 0) == nccl)
 
     def values(self):
-        """What kernels compute: the losses and gradients' norms of a few steps, against those of the CPU's own path."""
+        """Compares the losses and gradient norms of a few steps with those that the CPU computes by itself."""
         ways = {
             "P = 1": dict(device="cuda:0", stages=1),
             "P = 2 on one GPU": dict(device="cuda:0", stages=2),
@@ -148,7 +158,7 @@ class DryRun(Table):
         }
         for precision, bar in VALUES.items():
             same = dict(steps=3, micro_batches=4, precision=precision)
-            told = lambda steps: [step[figure] for step in steps for figure in ("loss", "gradient_norm")]
+            figures = lambda steps: [step[figure] for step in steps for figure in ("loss", "gradient_norm")]
             error, on_cpu, _ = self.start(device="cpu", stages=1, **same)
             if error:
                 raise RuntimeError(error)
@@ -156,23 +166,23 @@ class DryRun(Table):
                 driver = dict(devices=how["device"].count(",") + 1, computes=1, memory=4 << 30)
                 error, steps, _ = self.start(driver, watchdog=LIMIT, **how, **same)
                 if error:
-                    self.row(f"{precision}, {way}", error[-600:], "to its end", False)
+                    self.row(f"{precision}, {way}", error[-600:], "completes", False)
                     continue
-                off = max(abs(one - other) / abs(other) for one, other in zip(told(steps), told(on_cpu), strict=True))
+                off = max(abs(one - other) / abs(other) for one, other in zip(figures(steps), figures(on_cpu), strict=True))
                 self.row(f"losses and norms in {precision}, {way}, against the CPU's", f"{off:.1e}", f"{bar:g}", off <= bar)
 
     def waits(self):
-        """How often the host waits for the device in a step, between runs that have all their kernels."""
+        """Counts the waits of the host for the device in a step, as the difference between a short and a long run."""
         _, few, many = (self.trains(f"{steps} steps", dict(devices=1), device="cuda:0", stages=2, steps=steps) for steps in (2, 6, 16))
         if few and many:
             names = sorted(name for name in many["waits"] if name.startswith("stage"))
             found = {name: (many["waits"][name] - few["waits"].get(name, 0)) / 10 for name in names}
             told = ", ".join(f"{name} {count:g}" for name, count in found.items())
-            self.row("waits for the device in a step", told, "1 a stage", bool(found) and all(0 <= count <= 1 for count in found.values()))
+            self.row("waits for the device in a step", told, "at most 1 a stage", bool(found) and all(0 <= count <= 1 for count in found.values()))
             self.row("launches a step", f"{(sum(many['launched'].values()) - sum(few['launched'].values())) / 10:g}")
 
     def launches(self):
-        """What one layer more launches for one micro-batch more, so that nothing else is counted."""
+        """Counts the launches that one more layer adds for one more micro-batch, which leaves out everything else."""
         shape = dict(device="cuda:0", stages=1, width=1024, context=1024, micro_batch_size=8)
 
         def launched(steps, **more):
@@ -181,21 +191,24 @@ class DryRun(Table):
                 raise RuntimeError(error)
             return sum(asked["launched"].values())
 
-        def of_a_step(**more):
-            # Behind the first steps, in which kernels are chosen, and fusion sees operations for the first time.
+        def launches_a_step(**more):
+            # The first four steps are left out, because they choose kernels and show fusion each operation for the
+            # first time.
             counts = [launched(steps, **more) for steps in (4, 4, 8)]
             return (counts[2] - counts[1]) / 4
 
         for precision, bar in LAUNCHES.items():
-            of = lambda layers, micro_batches: of_a_step(layers=layers, micro_batches=micro_batches, precision=precision)
-            more = (of(3, 4) - of(2, 4) - of(3, 2) + of(2, 2)) / 2
+            count = lambda layers, micro_batches: launches_a_step(layers=layers, micro_batches=micro_batches, precision=precision)
+            more = (count(3, 4) - count(2, 4) - count(3, 2) + count(2, 2)) / 2
             self.row(f"launches a layer and micro-batch, in {precision}", f"{more:g}", f"{bar}", more <= bar)
 
     def memory(self):
+        """Checks that the peak of memory grows neither with M under 1F1B nor with the number of steps."""
+
         def peak(**more):
             asked = self.trains(f"memory at {more}", dict(devices=1), device="cuda:0", stages=2, **more)
             if not asked:
-                raise RuntimeError("it has no end")
+                raise RuntimeError("the run failed")
             return max(asked["peaks"].values())
 
         peak(micro_batches=8)
@@ -205,6 +218,7 @@ class DryRun(Table):
         self.row("memory after 30 steps against 3", f"{long / few - 1:.1%}", "2%", long <= 1.02 * few)
 
     def assembles(self):
+        """Checks that NVIDIA's assembler accepts every kernel that the runs have compiled."""
         if not self.arguments.ptxas:
             self.row("kernels that assemble", "no --ptxas was given")
             return
@@ -222,11 +236,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", default="target/release/examples/gpt")
     parser.add_argument("--driver", default="target/release/libstageline_emulated_gpu.so")
-    parser.add_argument("--devices", type=int, default=4, help="how many GPUs there are to seem")
-    parser.add_argument("--data", default="crates", help="a text, or a folder of them")
-    parser.add_argument("--ptxas", help="NVIDIA's assembler, as in pip's nvidia-cuda-nvcc")
+    parser.add_argument("--devices", type=int, default=4, help="number of emulated GPUs")
+    parser.add_argument("--data", default="crates", help="text to train on, or folder of texts")
+    parser.add_argument("--ptxas", help="path of NVIDIA's assembler, for example that in pip's nvidia-cuda-nvcc")
     parser.add_argument("--out", default=".")
-    parser.add_argument("--quick", action="store_true", help="fewer schedules")
+    parser.add_argument("--quick", action="store_true", help="try fewer schedules")
     parser.add_argument("--only", nargs="*", default=["errors", "ways", "cuts", "values", "waits", "launches", "memory", "assembles"])
     run = DryRun(parser.parse_args())
     for part in run.arguments.only:

@@ -1,4 +1,4 @@
-"""What `gpu-check.sh` runs: correctness, memory, overhead, bubble and throughput of the example on GPUs."""
+"""Checks correctness, memory, overhead, bubble and throughput of the example on GPUs; `gpu-check.sh` runs it."""
 
 import argparse
 import json
@@ -12,24 +12,27 @@ from pathlib import Path
 
 from checks import Table, flags
 
-# Losses of the same training agree to this, relative: among cuts of one device, and between devices and precisions.
+# The largest relative difference that losses of one training may have: among cuts on one device, and between devices or
+# precisions.
 CUTS_AGREE, DEVICES_AGREE = 1e-3, 1e-2
-# What two stages on one GPU may cost over one, and how far memory may move.
+# The largest cost of two stages on one GPU over one stage, and the largest change of peak memory, as shares.
 TWO_STAGES_COST, MEMORY_MOVES = 0.05, 0.02
 
 
 class Checks(Table):
+    """The parts of the check, each of which adds rows to the table."""
+
     def __init__(self, arguments):
         super().__init__()
         self.arguments = arguments
         self.devices = arguments.device.split(",")
         self.first = self.devices[0]
-        # Where a run finds that compiled kernels are to be kept, for those behind it.
+        # Runs start in this folder. Its cubecl.toml makes them keep compiled kernels for the later ones.
         self.folder = tempfile.TemporaryDirectory()
         (Path(self.folder.name) / "cubecl.toml").write_text("[compilation]\ncache = true\n")
 
     def run(self, **settings):
-        """The steps of a run of the example, by its log."""
+        """Runs the example and returns the steps in its log."""
         program, data, log = Path(self.arguments.program).resolve(), Path(self.arguments.data).resolve(), Path(self.folder.name) / "run.jsonl"
         command = [str(program), *flags(settings), "--log", str(log), "--data", str(data), "--sample", "0"]
         log.unlink(missing_ok=True)
@@ -39,6 +42,7 @@ class Checks(Table):
         return [line for line in map(json.loads, log.read_text().splitlines()) if "step" in line]
 
     def correctness(self):
+        """Compares losses among cuts, with the CPU, and between bf16 and f32."""
         small = dict(layers=4, width=128, context=128, steps=20 if self.arguments.quick else 200)
         losses = lambda **more: [step["loss"] for step in self.run(**small, **more)]
         apart = lambda one, other: max(abs(a - b) / abs(b) for a, b in zip(one, other, strict=True))
@@ -54,11 +58,12 @@ class Checks(Table):
         self.row("last ten losses in bf16 against the CPU's in f32", f"{off:.1e}", f"{DEVICES_AGREE:g}", off <= DEVICES_AGREE)
 
     def memory(self):
+        """Checks that peak memory grows neither with M under 1F1B nor with the number of steps."""
         small = dict(layers=4, width=256, context=256, device=self.first, stages=2, synchronise_every=1)
         peaks = lambda steps: [max(worker["peak"] for worker in step["memory"]) for step in steps if "memory" in step]
         few, many = (peaks(self.run(**small, micro_batches=m, steps=6)) for m in (8, 32))
         if not few or not many:
-            self.row("memory", "the device does not tell", "", None)
+            self.row("memory", "the device does not report it", "", None)
             return
         moves = lambda one, other: abs(other / one - 1)
         off = moves(few[-1], many[-1])
@@ -68,11 +73,13 @@ class Checks(Table):
         self.row(f"peak memory after {len(long)} steps", f"{off:.1%}", f"{MEMORY_MOVES:.0%}", off <= MEMORY_MOVES)
 
     def shape(self):
+        """Returns the model and the micro-batch size of the measurements."""
         if self.arguments.quick:
             return dict(layers=4, width=64, context=64, micro_batch_size=2)
         return dict(layers=24, width=1024, context=1024, micro_batch_size=16)
 
     def rate(self, stages, micro_batches=8, device=None, precision="bf16", **more):
+        """Returns the median tokens a second of a run, without its first three steps, and all its steps."""
         steps = self.run(
             **self.shape(), stages=stages, micro_batches=micro_batches, device=device or self.first, precision=precision,
             steps=12, peak_tflops=self.arguments.peak_tflops, **more,
@@ -80,7 +87,8 @@ class Checks(Table):
         return statistics.median(step["tokens_per_s"] for step in steps[3:]), steps
 
     def throughput(self):
-        # By turns, because a machine may be shared.
+        """Measures tokens a second at P = 1 and P = 2 on one GPU, and compares them with PyTorch."""
+        # P = 1 and P = 2 take turns, because other programs may disturb the machine.
         pairs = [[self.rate(stages) for stages in (1, 2)] for _ in range(3)]
         whole, cut = (statistics.median(pair[at][0] for pair in pairs) for at in (0, 1))
         self.row("tokens a second, P = 1", f"{whole:.0f}", "", None)
@@ -88,17 +96,18 @@ class Checks(Table):
         self.row(f"model FLOP utilisation of {self.arguments.peak_tflops:g} TFLOP/s", f"{utilisation:.1%}", "", None)
         cost = statistics.median(pair[0][0] / pair[1][0] - 1 for pair in pairs)
         self.row("P = 2 on one GPU, tokens a second", f"{cut:.0f}", "", None)
-        self.row("what P = 2 on one GPU costs over P = 1", f"{cost:.1%}", f"{TWO_STAGES_COST:.0%}", cost <= TWO_STAGES_COST)
+        self.row("cost of P = 2 on one GPU over P = 1", f"{cost:.1%}", f"{TWO_STAGES_COST:.0%}", cost <= TWO_STAGES_COST)
         peer = pytorch_rate(self.first, self.shape())
         if peer is None:
-            self.row("tokens a second of PyTorch eager", "no torch here", "", None)
+            self.row("tokens a second of PyTorch eager", "torch is not installed", "", None)
             return
         self.row("tokens a second of PyTorch eager", f"{peer:.0f}", "", None)
-        self.row("tokens a second against PyTorch's", f"{whole / peer:.2f}", "0.8", whole / peer >= 0.8)
+        self.row("tokens a second, as a share of PyTorch's", f"{whole / peer:.2f}", "0.8", whole / peer >= 0.8)
 
     def bubbles(self):
+        """Measures the bubble over several GPUs at three numbers of micro-batches."""
         if len(self.devices) < 2:
-            self.row("bubble over several GPUs", "there is one device", "", None)
+            self.row("bubble over several GPUs", "needs several devices", "", None)
             return
         workers = len(self.devices)
         for micro_batches in (workers, 4 * workers, 16 * workers):
@@ -108,6 +117,7 @@ class Checks(Table):
 
 
 def hardware():
+    """Describes the GPUs, the system and the date, for the head of the table."""
     query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
     try:
         gpus = subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip().replace("\n", "; ")
@@ -117,7 +127,7 @@ def hardware():
 
 
 def pytorch_rate(device, shape):
-    """Tokens a second of the same model, micro-batches and precision in PyTorch, eager; None without torch."""
+    """Returns the tokens a second of the same model and precision in eager PyTorch; None without torch."""
     try:
         import torch
         from torch import nn
@@ -173,12 +183,12 @@ def pytorch_rate(device, shape):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="cuda:0", help="one device, or a list of them")
+    parser.add_argument("--device", default="cuda:0", help="device to check, or a comma-separated list of devices")
     parser.add_argument("--program", default="target/release/examples/gpt")
-    parser.add_argument("--data", default="crates", help="a text, or a folder of them")
-    parser.add_argument("--peak-tflops", type=float, default=989.0, help="of one device in bf16; 989 is an H100's or H200's")
+    parser.add_argument("--data", default="crates", help="text to train on, or folder of texts")
+    parser.add_argument("--peak-tflops", type=float, default=989.0, help="peak TFLOP/s of one device in bf16; an H100 or H200 has 989")
     parser.add_argument("--out", default=".")
-    parser.add_argument("--quick", action="store_true", help="small shapes, to try the script")
+    parser.add_argument("--quick", action="store_true", help="use small models, to test the script")
     parts = ["correctness", "memory", "throughput", "bubbles"]
     parser.add_argument("--only", nargs="*", default=parts, choices=parts)
     checks = Checks(parser.parse_args())

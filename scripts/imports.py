@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the order of the folders: a folder imports only from those below it, and files do not import each other in a circle.
+"""Checks the order of folders: a folder imports only from folders below it, and no files import each other in a circle.
 
     python3 scripts/imports.py
 
@@ -64,7 +64,7 @@ def braces(path):
 def imports(source, modules, exported, path):
     """The modules of the same crate from which a file imports."""
     me, text = module(source, path), code(path)
-    # What a module page re-exports from its own files is no import of the page.
+    # The re-exports of a module page do not count as its imports.
     text = re.sub(r"pub(?:\([a-z]+\))? use [^;]*;", "", text)
     for found in re.finditer(r"(?<![\w$])\$?crate::", text):
         for name in expanded(text, found.end()):

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Plans of ours to PyTorch and plans of PyTorch to us: each must accept the other's.
+"""Checks that PyTorch accepts the plans that Stageline writes, and that Stageline accepts those of PyTorch.
 
     cargo build --release -p stageline-cli
     python scripts/pytorch-plans.py target/release/stageline
 
-Needs torch (tried with 2.15). It calls internals of torch.distributed.pipelining, which have no promise to stay.
+Needs torch (tried with 2.15). It calls internals of torch.distributed.pipelining, which may change in any version.
 """
 
 import csv
@@ -17,10 +17,11 @@ from pathlib import Path
 import torch
 from torch.distributed.pipelining import schedules
 
+# Our schedules, with the number of stages a worker (V).
 OURS = {
     "gpipe": 1, "1f1b": 1, "eager-1f1b": 1, "interleaved": 2, "looped-breadth-first": 2, "zb-h1": 1, "zb-h2": 1,
     "zb-v": 2, "dualpipe-v": 2, "v-half": 2, "v-min": 2,
-}  # with V
+}
 THEIRS = [
     schedules.ScheduleInterleaved1F1B, schedules.ScheduleLoopedBFS, schedules.ScheduleInterleavedZeroBubble,
     schedules.ScheduleZBVZeroBubble, schedules.ScheduleDualPipeV,
@@ -28,7 +29,7 @@ THEIRS = [
 
 
 class Stage:
-    """What a schedule asks of a stage before it runs."""
+    """The attributes of a stage that a schedule of PyTorch reads before it runs."""
 
     def __init__(self, index, stages, workers):
         self.stage_index, self.num_stages = index, stages
@@ -39,6 +40,7 @@ class Stage:
 
 
 def ours_to_pytorch(command, folder):
+    """Loads our plans, compute-only and lowered, into PyTorch, which raises an error if it rejects one."""
     accepted = 0
     for (name, chunks), workers, micro_batches in itertools.product(OURS.items(), (1, 2, 3, 4, 8), (1, 4, 9, 16)):
         for lowered in (False, True):
@@ -69,6 +71,7 @@ def ours_to_pytorch(command, folder):
 
 
 def pytorch_to_ours(command, folder):
+    """Checks and simulates the plans of PyTorch, compute-only and lowered; both forms must simulate alike."""
     accepted = 0
     for kind, (workers, rounds) in itertools.product(THEIRS, itertools.product((2, 3, 4, 8), (2, 3))):
         micro_batches, chunks = workers * rounds, 2
@@ -85,7 +88,7 @@ def pytorch_to_ours(command, folder):
             run = [command, "simulate", "--plan", path, "--transfer", "0.25", "--json"]
             simulated.add(subprocess.run(run, check=True, capture_output=True).stdout)
             accepted += 1
-        assert len(simulated) == 1, f"{kind.__name__}: the lowered plan is another one"
+        assert len(simulated) == 1, f"{kind.__name__}: the lowered plan simulates differently"
     print(f"we accept {accepted} plans of PyTorch's, and simulate them")
 
 

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""The speed of the example's GPT beside the same model in PyTorch, by turns on this machine.
+"""Compares the speed of the example's GPT with that of the same model in PyTorch; the two take turns on this machine.
 
     cargo build --release --example gpt
     python scripts/pytorch-speed.py [--rounds 5] [--steps 8]
 
-Needs torch. Both train in f32 with AdamW on blocks of pre-LN attention and GELU, the same number of tokens a step, one core (one
-thread) a stage: plain accumulation in PyTorch for one stage, and `torch.distributed.pipelining`'s Schedule1F1B in two processes
-over gloo for two. Prints seconds a step, optimizer included: the median of every run, and of the ratios of rounds.
+Needs torch. Both train in f32 with AdamW, on blocks of pre-LN attention and GELU, with the same number of tokens a step and
+one core (one thread) a stage. PyTorch runs plain accumulation for one stage, and for two stages Schedule1F1B of
+`torch.distributed.pipelining` in two processes over gloo. Prints seconds a step, optimizer included, as the median of every
+run, and the median ratio of all rounds.
 """
 
 import argparse
@@ -61,6 +62,7 @@ def head():
 
 
 def stage(index, stages):
+    """Returns the part of the model that one of so many stages computes."""
     blocks = [Block() for _ in range(LAYERS // stages)]
     first, last = [Embeddings()] if index == 0 else [], [head()] if index == stages - 1 else []
     return nn.Sequential(*first, *blocks, *last)
@@ -71,12 +73,13 @@ def loss(logits, targets):
 
 
 def batch():
+    """Draws the inputs and targets of a step, `[samples, context]` each."""
     text = torch.randint(0, BYTES, (MICRO_BATCHES * MICRO_BATCH_SIZE, CONTEXT + 1))
     return text[:, :-1].contiguous(), text[:, 1:].contiguous()
 
 
 def timed(steps, step):
-    """Seconds of each step, but for the first two."""
+    """Runs steps and returns the seconds of each, without the first two."""
     took = []
     for _ in range(steps):
         start = time.perf_counter()
@@ -86,6 +89,7 @@ def timed(steps, step):
 
 
 def alone(_, steps, port, results):
+    """Times plain gradient accumulation in one process."""
     torch.set_num_threads(1)
     model = stage(0, 1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
@@ -101,6 +105,7 @@ def alone(_, steps, port, results):
 
 
 def ranked(rank, steps, port, results):
+    """Times Schedule1F1B as one of two processes."""
     import torch.distributed as distributed
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
@@ -113,19 +118,19 @@ def ranked(rank, steps, port, results):
     inputs, targets = batch()
 
     def step():
-        # The first rank is the last to be done.
         schedule.step(inputs) if rank == 0 else schedule.step(target=targets, return_outputs=False)
         optimizer.step()
         optimizer.zero_grad()
 
     took = timed(steps, step)
+    # Rank 0 finishes a step last, so its times are those of the pipeline.
     if rank == 0:
         results.put(took)
     distributed.destroy_process_group()
 
 
 def theirs(program, processes, steps):
-    """In processes of its own, as ours."""
+    """Runs PyTorch in processes of its own, as our program does, and returns the seconds of its steps."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -135,6 +140,7 @@ def theirs(program, processes, steps):
 
 
 def ours(steps, flags, folder):
+    """Runs the example and returns the seconds of its steps, without the first two."""
     log = Path(folder) / "log"
     shape = f"--layers {LAYERS} --width {WIDTH} --context {CONTEXT} --cores-per-stage 1 --clip 0"
     shape += f" --micro-batch-size {MICRO_BATCH_SIZE} --micro-batches {MICRO_BATCHES} --steps {steps}"
@@ -146,11 +152,11 @@ def ours(steps, flags, folder):
 
 def main():
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("--rounds", type=int, default=5)
-    flags.add_argument("--steps", type=int, default=8)
+    flags.add_argument("--rounds", type=int, default=5, help="number of rounds, in each of which both train [5]")
+    flags.add_argument("--steps", type=int, default=8, help="number of steps of a training [8]")
     flags = flags.parse_args()
     if not GPT.is_file():
-        sys.exit(f"{GPT} is not there: cargo build --release --example gpt")
+        sys.exit(f"{GPT} does not exist; build it: cargo build --release --example gpt")
     rivals = {
         "P = 1": (lambda folder: ours(flags.steps, "--stages 1", folder), lambda: theirs(alone, 1, flags.steps)),
         "P = 2, 1F1B": (lambda folder: ours(flags.steps, "--stages 2", folder), lambda: theirs(ranked, 2, flags.steps)),
@@ -164,7 +170,7 @@ def main():
         (Path(folder) / "text").write_bytes(bytes(range(32, 127)) * 400)
         for turn in range(flags.rounds):
             for name, (ours_of, theirs_of) in rivals.items():
-                # Whoever is first is the other one next time.
+                # The two take turns in going first.
                 first = ours_of(folder) if turn % 2 == 0 else None
                 rival = statistics.median(theirs_of())
                 mine = statistics.median(first or ours_of(folder))

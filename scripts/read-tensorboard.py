@@ -4,7 +4,7 @@
     cargo run --release --example gpt -- --steps 30 --tensorboard /tmp/board --log /tmp/run.jsonl
     python scripts/read-tensorboard.py /tmp/board /tmp/run.jsonl
 
-Needs tensorboard. It ends with an error where a step's loss, gradient norm or bubble is another.
+Needs tensorboard. It ends with an error if the loss, gradient norm or bubble of a step differs.
 """
 
 import json

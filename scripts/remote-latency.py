@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""What a latency between hosts costs under 1F1B and eager 1F1B, beside the simulation.
+"""Measures what latency between hosts costs under 1F1B and eager 1F1B, and compares it with the simulation.
 
     cargo build --release --bins --examples
     python scripts/remote-latency.py --programs target/release [--rounds 3] [--delays 0,20]
 
-Needs what remote_hosts.py needs. Two stages are on servers on a host each, the controller is on a third one. Rounds take turns with
-the schedules, so that what disturbs the machine disturbs both. Step times are medians over the steps of a training, without the first
-ones; the ratio is 1F1B over eager 1F1B, of each round. The simulation has what a training in threads of this host took for each action,
-and the network that the trainings on servers measured. The last columns are shares of the total stage time of 1F1B's synchronised steps:
-how much of it was idle by transfers, and by what the simulation of these steps cannot explain.
+Needs what remote_hosts.py needs. Two stages are on servers, each on a host of its own, and the controller is on a third host.
+The schedules take turns in every round, so that a disturbance of the machine affects both. Step times are medians over the
+steps of a training, without the first ones. The ratio is 1F1B over eager 1F1B in the same round. The simulation uses the
+times of actions from a training in threads on this host, and the network that the trainings on servers measured. The last
+columns are shares of the total stage time of 1F1B's synchronised steps: the idle time that is due to transfers, and the idle
+time that the simulation of these steps cannot explain.
 """
 
 import argparse
@@ -29,7 +30,7 @@ STEPS, WARM_UP, LIMIT = 12, 3, 300
 
 
 def train(run, schedule, name, synchronise_every=0):
-    """The log of a training."""
+    """Runs a training on the servers and returns the path of its log."""
     log, device = run.folder / f"{name}.log", ",".join(f"{run.names[host]}/0" for host in HOSTS)
     training = run.gpt(CONTROLLER, name, f"{MODEL} --schedule {schedule} --steps {STEPS} --device {device} --log {log} "
                        f"--synchronise-every {synchronise_every}")
@@ -39,7 +40,7 @@ def train(run, schedule, name, synchronise_every=0):
 
 
 def measured(run, schedule, round_):
-    """The seconds of a step, and the network from the first server to the second."""
+    """Returns the median seconds of a step, and the measured network from the first server to the second."""
     log = train(run, schedule, f"{schedule}-{round_}")
     with open(log) as lines:
         link = json.loads(next(lines))["links"][0]
@@ -47,7 +48,7 @@ def measured(run, schedule, round_):
 
 
 def idle(run):
-    """The shares of the total stage time that are idle by transfers, and by what else."""
+    """Returns the shares of the total stage time that are idle due to transfers, and due to no known cause."""
     of_steps = steps(train(run, PLAIN, "synchronised", 1))[WARM_UP:]
 
     def share(cause):
@@ -58,7 +59,7 @@ def idle(run):
 
 
 def simulated(programs, log, link):
-    """1F1B over eager 1F1B."""
+    """Returns the simulated ratio of step times, 1F1B over eager 1F1B."""
     network = f"--latency {1e3 * link['latency']} --bandwidth {link['bandwidth'] / 1e9}"
 
     def step(schedule):
@@ -84,9 +85,9 @@ def row(programs, transport, delay, rounds, local):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--programs", type=Path, required=True, help="the folder with `stageline` and `examples/gpt`")
-    parser.add_argument("--rounds", type=int, default=3, help="how often each schedule trains [3]")
-    parser.add_argument("--delays", default="0,20", help="how late packets are, in ms [0,20]")
+    parser.add_argument("--programs", type=Path, required=True, help="folder with `stageline` and `examples/gpt`")
+    parser.add_argument("--rounds", type=int, default=3, help="number of rounds, in each of which both schedules train [3]")
+    parser.add_argument("--delays", default="0,20", help="delays of packets, in ms, as a comma-separated list [0,20]")
     parser.add_argument("--transport", choices=TRANSPORTS, default=TRANSPORTS[0])
     chosen = parser.parse_args()
     sys.stdout.reconfigure(line_buffering=True)

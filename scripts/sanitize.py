@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Runs tests under Miri, and those in which threads meet under ThreadSanitizer; a plain build does neither.
+"""Runs tests under Miri, and tests of several threads under ThreadSanitizer; neither is part of `cargo test`.
 
     rustup toolchain install nightly --component miri,rust-src
-    scripts/sanitize.py miri [SECONDS]    # the crates without burn, and the allocator alone
-    scripts/sanitize.py threads           # the writer of checkpoints, and the pipeline
+    scripts/sanitize.py miri [SECONDS]    # tests the crates that do not use burn, and the allocator by itself
+    scripts/sanitize.py threads           # tests the writer of checkpoints, and the pipeline
 
-Miri is some hundred times slower: a test that takes longer than so many seconds [60] is ended and counted, not a failure.
+Miri is some hundred times slower than a plain run. A test that takes longer than SECONDS [60] is ended and counted as too
+slow, which is not a failure.
 """
 
 import os
@@ -17,7 +18,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-# Tests that start programs, which Miri cannot, and seeds with their thousands of mutations.
+# Words in the names of tests that are not run under Miri: those that start programs, which Miri cannot, and those that
+# try thousands of mutations.
 BEYOND_MIRI = ["seeds", "child", "kills", "disk_full", "unreadable"]
 ALLOCATOR = f"""#![allow(dead_code)]
 #[path = "{ROOT}/crates/stageline/src/allocator.rs"]
@@ -35,12 +37,15 @@ edition = "2024"
 proptest = { version = "1", default-features = false, features = ["std"] }
 [workspace]
 """
-# Tests that start the example, which is not built beside them.
+# Flags that leave out tests of the example program, because it is not built with ThreadSanitizer.
 NO_EXAMPLE = ["--skip", "command::", "--skip", "keeping::"]
 
 
 def once(command, environment, done, limit):
-    """Runs the tests that are not done; gives the results of those that were, and the one that took too long."""
+    """Runs the tests that are not done, until one takes too long.
+
+    Returns the results by name, and the name of the slow test; None if all tests passed, and "" if one failed.
+    """
     skips = [word for name in done for word in ("--skip", name)]
     command = [*command, "--", "--test-threads=1", *(["--exact", *skips] if done else [])]
     results, rest = {}, b""
@@ -48,7 +53,7 @@ def once(command, environment, done, limit):
         waiting = selectors.DefaultSelector()
         waiting.register(child.stdout, selectors.EVENT_READ)
         while True:
-            # Before the first test it builds.
+            # There is no limit before the first test, because cargo still builds.
             running = re.search(rb"test (\S+)(?: - should panic)? \.\.\. $", rest)
             if not waiting.select(limit if running else None):
                 os.killpg(child.pid, 9)
@@ -62,6 +67,7 @@ def once(command, environment, done, limit):
 
 
 def miri(limit, what, flags=""):
+    """Runs the tests that `what` selects under Miri, and returns whether none failed."""
     environment = {**os.environ, "PROPTEST_CASES": "2", "MIRIFLAGS": f"-Zmiri-disable-isolation {flags}"}
     listed = ["cargo", "+nightly", "miri", "test", *what]
     names = subprocess.run([*listed, "--", "--list"], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
@@ -85,12 +91,13 @@ def miri(limit, what, flags=""):
 
 
 def all_under_miri(limit):
-    # It needs of its own crate only the form of a reading; without burn it is built in seconds.
+    """Runs all tests that Miri can run, and returns whether none failed."""
+    # The allocator needs only the type of a reading from its crate, so a crate of its own builds it without burn.
     folder = TARGET / "allocator"
     (folder / "src").mkdir(parents=True, exist_ok=True)
     (folder / "Cargo.toml").write_text(MANIFEST)
     (folder / "src/lib.rs").write_text(ALLOCATOR)
-    # Meters are leaked on purpose.
+    # The allocator leaks its meters on purpose.
     flags = "-Zmiri-ignore-leaks -Zmiri-strict-provenance"
     sound = miri(2 * limit, ["--manifest-path", str(folder / "Cargo.toml"), "--lib"], flags)
     for package in ["schedule", "report", "checkpoint", "data"]:
@@ -101,9 +108,10 @@ def all_under_miri(limit):
 
 
 def threads():
+    """Runs the tests of several threads under ThreadSanitizer, and returns whether all passed."""
     environment = {**os.environ, "RUSTFLAGS": "-Zsanitizer=thread"}
     command = ["cargo", "+nightly", "test", "-Zbuild-std", "--target", "x86_64-unknown-linux-gnu"]
-    # ThreadSanitizer wants more addresses than the tests of little memory leave it.
+    # ThreadSanitizer needs more address space than the tests with little memory allow.
     writer = ["-p", "stageline-checkpoint", "--lib", "--test", "checkpoint", "--", "--skip", "little_memory"]
     runs = [[*command, *writer], [*command, "--test", "pipeline", "--", *NO_EXAMPLE]]
     return all([subprocess.run(run, cwd=ROOT, env=environment).returncode == 0 for run in runs])

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The tables of docs/scaling.md: published trainings in the simulator.
+"""Prints the tables of docs/scaling.md, which put published trainings into the simulator.
 
     cargo build --release -p stageline-cli
     python scripts/scaling.py target/release/stageline
 
-What papers say is written down here, with where; everything else is computed from it.
+The figures of the papers are in this file, each with its source; everything else is computed from them.
 """
 
 import json
@@ -18,7 +18,7 @@ WEIGHT = 4  # bytes of a parameter, because the optimizer steps it in f32
 MOMENTS = 8  # bytes a parameter, because AdamW remembers two f32 moments of each
 # The next three are the states of AdamW in mixed precision, in bytes a parameter.
 COMPUTING = HALF + WEIGHT + SUM + MOMENTS  # 18, because the stage computes with a bf16 copy of each parameter
-ROLLBACK = COMPUTING + WEIGHT + MOMENTS  # 30, because old values stay beside new ones; an upper bound, as sums are freed
+ROLLBACK = COMPUTING + WEIGHT + MOMENTS  # at most 30, because old values stay beside new ones while sums are freed
 IN_PLACE = COMPUTING  # 18, because with `.rollback(false)` new values replace the old ones, parameter by parameter
 
 
@@ -31,46 +31,52 @@ class Training:
     width: int
     length: int  # tokens in a sequence, which is a micro-batch
     parameters: float
-    flops: float  # of a sequence, forward and backward, what is computed again included
-    shares: tuple  # of it: forward, backward (input gradient and weight gradient where it is split)
+    flops: float  # FLOPs of a sequence, forward and backward, recomputation included
+    shares: tuple  # shares of these FLOPs: forward, input gradient and weight gradient
     tensor: int  # GPUs in a stage
     stages: int
     micro_batches: int
-    achieved: float  # FLOP/s a GPU, as published
-    link: float  # bytes/s a GPU, to another host
+    achieved: float  # FLOP/s of a GPU, as published
+    link: float  # bytes/s from a GPU to another host
     replicas: int
     kept: int = 0  # bytes a token and unit of width that a block keeps for its backward
 
     def stage_ms(self):
+        """Returns the milliseconds that a stage takes for a micro-batch, forward and backward."""
         return 1e3 * self.flops / self.stages / (self.tensor * self.achieved)
 
     def boundary_bytes(self):
+        """Returns the bytes of the activation that crosses a boundary, which are also those of its gradient."""
         return self.length * self.width * HALF
 
     def activation_bytes(self):
-        """Of a live micro-batch, on each GPU of a stage."""
+        """Returns the bytes of a live micro-batch on each GPU of a stage."""
         return self.kept * self.length * self.width * self.layers / (self.stages * self.tensor)
 
     def reduction_seconds(self):
-        """A step's sums between replicas: in a ring of all, and at one that has all of them; and the new values back."""
+        """Returns the seconds a step to add gradients over the replicas and return the new values.
+
+        The first figure is for a ring of all replicas, the second for one replica that adds all the sums.
+        """
         sums = SUM * self.parameters / (self.stages * self.tensor) / self.link
         return 2 * sums * (self.replicas - 1) / self.replicas, 2 * sums * (self.replicas - 1)
 
     def costs(self):
+        """Returns the costs of a stage as flags of `stageline simulate`."""
         forward, input_gradient, weight_gradient = (self.stage_ms() * share for share in self.shares)
-        # Every GPU of a stage sends its part of what crosses.
+        # Every GPU of a stage sends its part of an activation.
         bandwidth = self.tensor * self.link / 1e9
         return (f"--forward {forward:.4f} --input-grad {input_gradient:.4f} --weight-grad {weight_gradient:.4f} "
                 f"--bytes {self.boundary_bytes()} --bandwidth {bandwidth:.4g}").split()
 
 
 def megatron(billions, layers, width, tensor, stages, gpus, batch, teraflops):
-    """A row of table 1 of arXiv:2104.04473, with its formula for the FLOPs (blocks are computed again)."""
+    """Returns a row of table 1 of arXiv:2104.04473, with FLOPs by its formula, full recomputation included."""
     length, vocabulary = 2048, 51200
     flops = 96 * length * layers * width**2 * (1 + length / (6 * width) + vocabulary / (16 * layers * width))
     replicas = gpus // (tensor * stages)
     micro_batches = batch // replicas
-    # A forward, and in the backward that forward again and twice as much.
+    # The forward is 1 part of 4; the backward is 3, because it repeats the forward.
     shares = (1 / 4, 2 / 4, 1 / 4)
     return Training(f"GPT {billions}B", layers, width, length, billions * 1e9, flops, shares, tensor, stages,
                     micro_batches, teraflops * 1e12, 25e9, replicas)
@@ -87,13 +93,13 @@ MEGATRON = [
 
 
 def dense(name, layers, width, length, parameters, tensor, stages, micro_batches, achieved, link, replicas, kept=0):
-    """6 FLOPs a parameter and token: a third for each of forward, input gradient and weight gradient."""
+    """Returns a training of 6 FLOPs a parameter and token, in equal parts for forward, input and weight gradient."""
     return Training(name, layers, width, length, parameters, 6 * parameters * length, (1 / 3, 1 / 3, 1 / 3), tensor,
                     stages, micro_batches, achieved, link, replicas, kept)
 
 
-# What is kept of a block in bf16, attention computed again: Korthikanti et al., 2022, arXiv:2205.05198; tensor and sequence
-# parallelism divide it.
+# The bytes a token and unit of width that a block keeps in bf16 with attention recomputed (Korthikanti et al., 2022,
+# arXiv:2205.05198). Tensor and sequence parallelism divide them among GPUs.
 BLOCK = 34
 
 # Table 4 of arXiv:2407.21783: sequences of 8192 tokens, TP 8, PP 16, on 8,192 and on 16,384 H100.
@@ -102,8 +108,9 @@ LLAMA = [
     dense("Llama 3 405B, DP 128", 126, 16384, 8192, 405e9, 8, 16, 16, 400e12, 50e9, 128, BLOCK),
 ]
 
-# Sections 3.1, 3.2 and 4.2 of arXiv:2412.19437: 2,048 H800, PP 16, batches of up to 15,360 sequences of 4096 tokens, 37e9 of
-# 671e9 parameters at work for a token. The speed of its GPUs is not published: 2.664e6 GPU hours for 14.8e12 tokens give it.
+# Sections 3.1, 3.2 and 4.2 of arXiv:2412.19437: 2,048 H800, PP 16, batches of up to 15,360 sequences of 4096 tokens,
+# 37e9 of 671e9 parameters active for a token. The FLOP/s of its GPUs are not published; they follow from 2.664e6 GPU
+# hours for 14.8e12 tokens.
 DEEPSEEK = dense("DeepSeek-V3", 61, 7168, 4096, 37e9, 1, 16, 120,
                  6 * 37e9 * 14.8e12 / (2.664e6 * 3600), 50e9, 128)
 
@@ -112,6 +119,7 @@ SCHEDULES = [("1f1b", 1), ("interleaved", 2), ("zb-h1", 1), ("zb-h2", 1), ("zb-v
 
 
 def simulate(program, training, schedule, chunks):
+    """Returns the simulation of one step, as `stageline simulate --json` prints it."""
     command = [program, "simulate", "--schedule", schedule, "--stages", str(training.stages), "--micro-batches",
                str(training.micro_batches), "--json", *training.costs()]
     if schedule == "interleaved":
@@ -120,6 +128,7 @@ def simulate(program, training, schedule, chunks):
 
 
 def table(program, training, chunks):
+    """Prints the table of one training: a row for each schedule, and for each V of `chunks` with interleaved stages."""
     print(f"\n### {training.name}: P = {training.stages}, M = {training.micro_batches}\n")
     print(f"A stage takes {training.stage_ms():.0f} ms for a micro-batch; {training.boundary_bytes() / 1e6:.0f} MB cross "
           f"each boundary each way, {1e3 * training.boundary_bytes() / training.stage_ms() / 1e9:.2f} GB/s.\n")
@@ -138,14 +147,14 @@ def table(program, training, chunks):
     for schedule, fewest in SCHEDULES:
         for V in chunks if schedule == "interleaved" else [fewest]:
             found = simulate(program, training, schedule, V)
-            # Schedules in chunks count what a part of a stage holds.
+            # Schedules with several chunks a worker count live micro-batches by chunk, which is a part of a stage here.
             parts = V if schedule == "interleaved" else 2 if schedule in ("zb-v", "dualpipe-v", "v-half", "v-min") else 1
             live = [live / parts for live in found["peak_live"]]
             name = f"{schedule}, V = {V}" if schedule == "interleaved" else schedule
             cells = [name, f"{found['bubble_total']:.4f}", f"{found['step_ms'] / 1e3:.2f}", f"{max(live):.4g}, {min(live):.4g}"]
             if live_gb:
                 activations = max(live) * live_gb
-                # No activations are live at the flush.
+                # At the flush no activations are live, so the peak is before it or in it.
                 peaks = [max(computing + activations, flush) for flush in (rollback, in_place)]
                 cells += [f"{gb:.0f}" for gb in (activations, *peaks)]
             print("| " + " | ".join(cells) + " |")
@@ -157,6 +166,7 @@ def states(training, bytes_a_parameter):
 
 
 def overview(program):
+    """Prints the table of the GPT trainings of Megatron-LM, a row for each model."""
     print("\n### GPT, Megatron-LM\n")
     print("| parameters | P | M | V | 1F1B | interleaved | ZB-H1 | ZB-V | GB/s each way | states a GPU while computing | "
           "at the flush with rollback, without | R | sums in a ring, by one | step, s |")

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Does in PyTorch, on one device, what the example `against_pytorch` did in a pipeline, and compares.
+"""Repeats in PyTorch, on one device, what the example `against_pytorch` trained as a pipeline, and compares the two.
 
     cargo run --release --example against_pytorch -- --folder /tmp/against
     python examples/against_pytorch/compare.py /tmp/against
 
-Needs torch, numpy and safetensors. It ends with an error where losses differ by more than 1e-5 at the first step, 1e-4
-over the first ten or 1e-3 after, or gradient norms by ten times as much (relative).
+Needs torch, numpy and safetensors. The exit status is 1 if the relative difference of losses is above 1e-5 at the first
+step, 1e-4 in the first ten or 1e-3 later, or if that of gradient norms is above ten times as much.
 """
 
 import json
@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 def linear(p, name, x):
     bias = p.get(f"{name}.bias")
-    x = x @ p[f"{name}.weight"]  # [in, out], as burn has it
+    x = x @ p[f"{name}.weight"]  # burn's weights are [in, out]
     return x if bias is None else x + bias
 
 
@@ -29,6 +29,7 @@ def norm(p, name, x):
 
 
 def logits(p, settings, tokens):
+    """Returns the logits `[batch, length, 256]` of the next byte, for tokens `[batch, length]`."""
     batch, length = tokens.shape
     x = p["embeddings.bytes.weight"][tokens] + p["embeddings.positions"][:length]
     heads, width = settings["heads"], x.shape[-1]
@@ -43,7 +44,7 @@ def logits(p, settings, tokens):
 
 
 def learning_rate(settings, step):
-    """The schedule of nanoGPT's get_lr."""
+    """Returns the learning rate of a step, by the schedule of nanoGPT's get_lr."""
     peak, warm_up, steps = settings["learning_rate"], settings["warm_up"], settings["steps"]
     if step < warm_up:
         return peak * (step + 1) / (warm_up + 1)
@@ -54,6 +55,7 @@ def learning_rate(settings, step):
 
 
 def train(folder):
+    """Trains on the batches in the folder, and yields the loss, gradient norm and learning rate of each step."""
     settings = json.loads((folder / "settings.json").read_text())
     p = {name: tensor.requires_grad_() for name, tensor in load_file(folder / "initial.safetensors").items()}
     batches = load_file(folder / "batches.safetensors")
@@ -94,7 +96,7 @@ def main():
             cells = [cell for key in ("loss", "gradient_norm") for cell in
                      (f"{our[key]:>9.5f}", f"{their[key]:>9.5f}", f"{relative[key]:>9.1e}")]
             print(f"{step:>4}", *cells, "WRONG" if wrong else "")
-    print("they differ" if failed else f"{len(ours)} steps agree", end="; ")
+    print("the trainings differ" if failed else f"{len(ours)} steps agree", end="; ")
     print(f"largest relative difference: loss {largest['loss']:.1e}, gradient norm {largest['gradient_norm']:.1e}")
     sys.exit(failed)
 

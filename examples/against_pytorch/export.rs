@@ -1,4 +1,4 @@
-//! Tensors as safetensors files.
+//! Writes parameters and batches as safetensors files, which PyTorch reads.
 
 use std::path::Path;
 
@@ -9,20 +9,24 @@ use safetensors::tensor::{Dtype, TensorView, serialize_to_file};
 
 use crate::task::Task;
 
-/// Every parameter under its path, such as `blocks.0.up.weight`.
+/// The parameters to write, each under its path, such as `blocks.0.up.weight`.
 #[derive(Default)]
 pub struct Parameters {
+    /// The names of the modules that are being visited, the outermost first.
     path: Vec<String>,
+    /// The path, shape and f32 values, as little-endian bytes, of each parameter.
     tensors: Vec<(String, Vec<usize>, Vec<u8>)>,
 }
 
 impl Parameters {
+    /// Adds all parameters of a module, with `name` as the first part of their paths.
     pub fn add<M: Module>(&mut self, name: &str, module: &M) {
         self.path.push(name.to_owned());
         module.visit(self);
         self.path.pop();
     }
 
+    /// Writes all parameters into one file.
     pub fn write(&self, path: &Path) -> Result<()> {
         let views = self
             .tensors
@@ -48,7 +52,7 @@ impl ModuleVisitor for Parameters {
     }
 }
 
-/// The batches of all steps.
+/// Writes the batches of all steps: `bytes` is `[steps, batch, context + 1]`, `mask` is `[steps, batch, context]`.
 pub fn tensors(task: &Task, path: &Path) -> Result<()> {
     let (rows, length) = (task.batch_size, task.context);
     let steps = task.bytes.len() / (rows * (length + 1));

@@ -1,4 +1,4 @@
-//! What is trained, and how.
+//! The flags of the example: the doc comment of each field is its help text.
 
 use std::path::PathBuf;
 
@@ -10,64 +10,69 @@ use crate::model::Shape;
 /// Trains a small GPT with masked targets and writes all that PyTorch needs to do the same.
 #[derive(Parser)]
 pub struct Flags {
-    /// Where everything is written
+    /// Folder for all files; it is created if it does not exist
     #[arg(long)]
     pub folder: PathBuf,
-    /// P: how many stages the model is cut into
+    /// Number of pipeline stages into which the model is cut
     #[arg(long, default_value_t = 2)]
     pub stages: usize,
-    /// M: how many micro-batches a batch is cut into
+    /// Number of micro-batches (M) into which a batch is cut
     #[arg(long, default_value_t = 4)]
     pub micro_batches: usize,
-    /// Samples in a batch; they need not be a multiple of M
+    /// Number of samples in a batch, which need not be a multiple of M
     #[arg(long, default_value_t = 10)]
     pub batch_size: usize,
-    /// The order of forwards and backwards
+    /// Schedule, which is the order of forwards and backwards, such as 1f1b, gpipe or zb-h1
     #[arg(long, default_value = "1f1b")]
     pub schedule: String,
-    /// Optimizer steps
+    /// Number of optimizer steps
     #[arg(long, default_value_t = 50)]
     pub steps: usize,
-    /// Transformer blocks
+    /// Number of transformer blocks
     #[arg(long, default_value_t = 2)]
     pub layers: usize,
-    /// The size of an activation
+    /// Width of the model: the number of values in the activation of one byte
     #[arg(long, default_value_t = 64)]
     pub width: usize,
-    /// The length of a sample, in bytes
+    /// Length of a sample, in bytes
     #[arg(long, default_value_t = 32)]
     pub context: usize,
-    /// The share of targets that count
+    /// Share of targets, from 0 to 1, that are unmasked and count in the loss
     #[arg(long, default_value_t = 0.7)]
     pub unmasked: f64,
-    /// The highest learning rate
+    /// Peak learning rate, which is reached at the end of the warm-up
     #[arg(long, default_value_t = 1e-3)]
     pub learning_rate: f64,
-    /// Steps of linear warm-up; a cosine down to a tenth of the highest rate follows
+    /// Number of steps of linear warm-up, before a cosine down to a tenth of the peak
     #[arg(long, default_value_t = 10)]
     pub warm_up: usize,
-    /// The global norm to which gradients are clipped
+    /// Global norm to which the gradients of a step are clipped
     #[arg(long, default_value_t = 1.0)]
     pub clip: f64,
+    /// Decay rate of the first moment in AdamW
     #[arg(long, default_value_t = 0.9)]
     pub beta_1: f32,
+    /// Decay rate of the second moment in AdamW
     #[arg(long, default_value_t = 0.95)]
     pub beta_2: f32,
+    /// Number that AdamW adds to the denominator of an update, so that it is never 0
     #[arg(long, default_value_t = 1e-8)]
     pub epsilon: f32,
+    /// Weight decay of AdamW, for all parameters
     #[arg(long, default_value_t = 0.1)]
     pub weight_decay: f32,
-    /// The seed of parameters and batches
+    /// Seed of the initial parameters and the batches
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
 }
 
 impl Flags {
+    /// Returns the shape of the model.
     pub fn shape(&self) -> Shape {
         Shape { layers: self.layers, width: self.width, context: self.context }
     }
 
-    /// What PyTorch has to know.
+    /// Returns the settings that PyTorch needs to repeat the training.
     pub fn settings(&self) -> Value {
         json!({
             "layers": self.layers,

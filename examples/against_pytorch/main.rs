@@ -1,20 +1,17 @@
-//! Trains a small GPT and writes all that PyTorch needs to do the same: parameters, batches with masks, settings, and
-//! what came out at every step. `compare.py`, beside this file, does it again and compares.
+//! Trains a small GPT and writes all that PyTorch needs to repeat it: parameters, batches with masks, settings, and the
+//! loss and gradient norm of every step. `compare.py`, beside this file, repeats the training and compares.
 //!
 //! ```text
 //! cargo run --release --example against_pytorch -- --folder /tmp/against
 //! python examples/against_pytorch/compare.py /tmp/against
 //! ```
 
-#[path = "../gpt/cut.rs"]
-#[allow(dead_code)] // nothing is joined again
-mod cut;
 mod export;
 mod flags;
-#[path = "../gpt/model.rs"]
-mod model;
 mod task;
 
+use example_gpt::cut;
+use example_gpt::model::{self, Layers};
 use std::fs::{self, File};
 use std::io::Write;
 
@@ -28,7 +25,6 @@ use stageline::{Batch, Clip, StageConfig, Update, WarmupCosine};
 
 use crate::export::{Parameters, tensors};
 use crate::flags::Flags;
-use crate::model::Layers;
 use crate::task::{MaskedHead, Task};
 
 fn main() -> Result<()> {
@@ -66,11 +62,11 @@ fn main() -> Result<()> {
         let line = json!({ "loss": report.loss, "gradient_norm": gradient_norm, "learning_rate": learning_rate });
         writeln!(log, "{line}")?;
     }
-    println!("{} steps are in {}", flags.steps, flags.folder.display());
+    println!("wrote {} steps to {}", flags.steps, flags.folder.display());
     Ok(())
 }
 
-/// A linear warm-up, then a cosine down to a tenth of the peak.
+/// Returns a schedule with a linear warm-up, and then a cosine down to a tenth of the peak.
 fn learning_rate(flags: &Flags) -> Result<WarmupCosine> {
     let peak = flags.learning_rate;
     Ok(WarmupCosine::new(peak, flags.warm_up, flags.steps)?.down_to(peak / 10.0)?)

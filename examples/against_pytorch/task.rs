@@ -1,4 +1,4 @@
-//! Something to learn, and a loss that leaves masked targets out.
+//! The task of the comparison: synthetic bytes to predict, and a loss that ignores masked targets.
 
 use burn::module::Module;
 use burn::tensor::activation::log_softmax;
@@ -11,7 +11,7 @@ use crate::cut::Bytes;
 use crate::flags::Flags;
 use crate::model::{Head, VOCABULARY};
 
-/// The head of the model, whose loss counts only targets with a mask of 1.
+/// The head of the model, with a loss that counts only targets whose mask is 1.
 #[derive(Module, Debug)]
 pub struct MaskedHead {
     pub head: Head,
@@ -22,6 +22,7 @@ impl LossStage for MaskedHead {
     /// The next bytes and their mask, both `[batch, context]`.
     type Target = (Bytes, Tensor<2>);
 
+    /// Returns the summed cross-entropy of the unmasked targets, in nats.
     fn loss(&self, input: Tensor<3>, (target, mask): Self::Target) -> Tensor<1> {
         let log_probabilities = log_softmax(self.head.logits(input), 1);
         let targets = target.flatten::<1>(0, 1).unsqueeze_dim(1);
@@ -29,22 +30,24 @@ impl LossStage for MaskedHead {
         -(each * mask.flatten::<1>(0, 1)).sum()
     }
 
+    /// Returns the number of unmasked targets.
     fn weight((_, mask): &Self::Target) -> Weight {
         mask.clone().sum().into_scalar::<f64>().into()
     }
 }
 
-/// Bytes that mostly follow from the one before, with masks.
+/// The batches of all steps: bytes that are mostly a function of the byte before, and masks of their targets.
 pub struct Task {
     pub batch_size: usize,
     pub context: usize,
-    /// `[steps, batch, context + 1]`
+    /// The bytes of all samples, `[steps, batch, context + 1]`.
     pub bytes: Vec<u8>,
-    /// `[steps, batch, context]`
+    /// The mask of all targets, `[steps, batch, context]`: 1 counts, 0 does not.
     pub mask: Vec<f32>,
 }
 
 impl Task {
+    /// Draws the bytes and masks of all steps from the seed.
     pub fn new(flags: &Flags) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(flags.seed);
         random.set_stream(u64::from_le_bytes(*b"the task"));
@@ -61,7 +64,7 @@ impl Task {
         Self { batch_size: flags.batch_size, context: flags.context, bytes, mask }
     }
 
-    /// Input, target and mask of a step, each `[batch, context]`.
+    /// Returns the input, target and mask of a step, each `[batch, context]`.
     pub fn batch(&self, step: usize, device: &Device) -> (Bytes, Bytes, Tensor<2>) {
         let (rows, length) = (self.batch_size, self.context);
         let bytes = self.bytes.chunks(length + 1).skip(step * rows).take(rows).flatten().map(|byte| i32::from(*byte));

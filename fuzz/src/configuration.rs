@@ -14,7 +14,7 @@ use serde_json::Value;
 use config::{Resolved, Settings};
 
 #[allow(dead_code)] // the functions that end the process or read files are not called here
-#[path = "../../examples/gpt/config.rs"]
+#[path = "../../examples/src/config.rs"]
 mod config;
 
 /// The longest input in bytes: longer ones reach no other code.

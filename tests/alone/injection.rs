@@ -1,7 +1,9 @@
-//! A panic before and after everything that a worker does in a step, in every schedule that runs: one error says where, no stage
-//! has stepped, and the training goes on from what is left to the same bits.
+//! Injects a panic before and after everything that a worker does in a step, in every published schedule: one error
+//! names the place, no stage has stepped, and a pipeline that is built from the remaining state continues to the same
+//! bits.
 //!
-//! Panics come from a `tracing` subscriber, which the library calls around each action, and of which a process has one.
+//! The panics come from a `tracing` subscriber, which the library calls around each action. A process has only one
+//! global subscriber, so these tests need a process of their own.
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +26,7 @@ use crate::ran_in_a_process_of_its_own;
 
 const WIDTH: usize = 3;
 
-/// Where a panic is wanted.
+/// The place of an injected panic.
 #[derive(Clone, Debug, PartialEq)]
 struct Point {
     replica: usize,
@@ -40,13 +42,13 @@ enum Moment {
     After,
 }
 
-/// In the second step.
+/// The place where the next panic is to be injected; taken by the span that panics.
 static WANTED: Mutex<Option<Point>> = Mutex::new(None);
 
-/// The span that is to end in a panic.
+/// The id of the span that is to panic when it is left, or 0.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
-/// The spans of actions that have been opened, while a test asks for them.
+/// The spans of actions that have been opened, if a test collects them.
 static NOTED: Mutex<Option<Vec<Noted>>> = Mutex::new(None);
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -57,15 +59,16 @@ struct Noted {
     waited_us: Option<u64>,
 }
 
-/// Of a pipeline that stands still.
+/// The number of warnings of a stalled pipeline.
 pub static WARNINGS: AtomicU64 = AtomicU64::new(0);
 
-/// The one subscriber of this process.
+/// Installs the subscriber of this process, once.
 pub fn listen() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| tracing::subscriber::set_global_default(Saboteur(AtomicU64::new(1))).unwrap());
 }
 
+/// The subscriber that injects panics and collects spans and events; it counts span ids.
 struct Saboteur(AtomicU64);
 
 impl Subscriber for Saboteur {
@@ -146,9 +149,10 @@ impl Visit for Noted {
     }
 }
 
-/// What stages have warned of.
+/// The messages of events from stages.
 static COMPLAINTS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
+/// The message of an event.
 #[derive(Default)]
 struct Message(String);
 
@@ -160,6 +164,7 @@ impl Visit for Message {
     }
 }
 
+/// The fields of a span that tell its place.
 #[derive(Default, PartialEq)]
 struct Seen {
     replica: u64,
@@ -186,13 +191,13 @@ impl Visit for Seen {
     }
 }
 
-/// A learning rate that is another one in every step.
+/// Returns a configuration whose learning rate differs in every step.
 fn falling() -> StageConfig {
     let learning_rate = CosineAnnealingLrSchedulerConfig::new(0.05, 10).init().unwrap();
     StageConfig::new(device(), AdamWConfig::new().init(), learning_rate)
 }
 
-/// Two stages with running statistics and dropout, and the loss.
+/// Returns a pipeline of two stages with running statistics and dropout, and the loss.
 fn noisy(seed: u64, micro_batches: usize) -> PipelineBuilder<Tensor<2>, Target> {
     let Mlp { mut layers, error } = Mlp::new(2, WIDTH, seed);
     let (second, first) = (Noisy::new(layers.pop().unwrap(), 1), Noisy::new(layers.pop().unwrap(), 0));
@@ -200,7 +205,7 @@ fn noisy(seed: u64, micro_batches: usize) -> PipelineBuilder<Tensor<2>, Target> 
     chain.loss((layers, error), falling()).micro_batches(micro_batches).cores_per_stage(1)
 }
 
-/// Whose last layer is the first one once more.
+/// Returns a pipeline whose last layer is tied to the first one.
 fn tied(seed: u64, stages: usize, micro_batches: usize, schedule: Scheduled) -> PipelineBuilder<Tensor<2>, Target> {
     let mut model = Mlp::new(stages, WIDTH, seed);
     let first = model.layers[0].clone();
@@ -216,13 +221,14 @@ fn batch(step: u64) -> Batch<Tensor<2>, Target> {
 
 type Scheduled = &'static (dyn Schedule + Sync);
 
-/// A training of three steps, without and with a panic in the second.
+/// A training of three steps, with its states without a panic and the places where one can be injected.
 struct Case {
     name: String,
+    /// Returns the pipeline with parameters of this seed.
     build: Box<dyn Fn(u64) -> PipelineBuilder<Tensor<2>, Target> + Send>,
-    /// After each step.
+    /// The state after each undisturbed step.
     undisturbed: Vec<Checkpoint>,
-    /// By replica and stage.
+    /// The replica, stage and activity of everything that workers do in a step.
     points: Vec<(usize, usize, Activity)>,
 }
 
@@ -232,16 +238,18 @@ impl Case {
         let (mut undisturbed, mut points) = (Vec::new(), Vec::new());
         for step in 0..3 {
             let report = pipeline.step(batch(step)).unwrap();
-            let of_replica = |replica: usize| {
+            let replica_points = |replica: usize| {
                 let rows = report.recording.of_replica(replica).events().concat();
                 rows.into_iter().map(move |event| (replica, event.stage, event.activity))
             };
-            points = (0..report.replicas).flat_map(of_replica).collect();
+            points = (0..report.replicas).flat_map(replica_points).collect();
             undisturbed.push(pipeline.checkpoint().unwrap());
         }
         Self { name, build: Box::new(build), undisturbed, points }
     }
 
+    /// Injects a panic in the second step. Asserts that one error names its place, that no stage has stepped, and that
+    /// the training continues to the same bits.
     fn survive(&self, point: Point) {
         let case = format!("{}, {point:?}", self.name);
         let mut pipeline = (self.build)(1).build().unwrap();
@@ -260,11 +268,11 @@ impl Case {
         assert!(matches!(&failure.failure, Failure::Panic(message) if message == "sabotage"), "{case}: {error}");
         assert!(matches!(pipeline.step(batch(1)), Err(StepError::Stopped { .. })), "{case}");
 
-        self.goes_on(pipeline, &case);
+        self.assert_continues(pipeline, &case);
     }
 
-    /// The same where steps overlap, so that it may come before it is known that all have made the step before; whether it has
-    /// that point.
+    /// Injects a panic in the second of three overlapping steps, where the first step may not be committed yet. Returns
+    /// false if overlapping steps do not have this point.
     fn survive_overlapping(&self, point: Point) -> bool {
         let case = format!("{}, {point:?}, overlapping", self.name);
         let mut pipeline = (self.build)(1).build().unwrap();
@@ -287,14 +295,15 @@ impl Case {
         let left = pipeline.checkpoint().unwrap();
         let made = left.progress.steps as usize;
         let expected = made.checked_sub(1).map_or(&before, |last| &self.undisturbed[last]);
-        assert!(left == *expected && made <= 2, "{case}: {made} steps, and some stage has made others");
+        assert!(left == *expected && made <= 2, "{case}: {made} steps, or the stages have made different steps");
         let mut again: Pipeline<_, _> = (self.build)(2).restore(left).build().unwrap();
         assert!(again.steps((made as u64..3).map(batch)).all(|report| report.is_ok()), "{case}");
         assert!(again.checkpoint().unwrap() == self.undisturbed[2], "{case}");
         true
     }
 
-    /// The same in a step that is undone anyway; whether it has that point.
+    /// Injects a panic in a rehearsal, the step that is rolled back to estimate memory. Returns false if a rehearsal
+    /// does not have this point.
     fn survive_rehearsing(&self, point: Point) -> bool {
         let case = format!("{}, {point:?}", self.name);
         let mut pipeline = (self.build)(1).build().unwrap();
@@ -311,23 +320,24 @@ impl Case {
             (point.replica, point.stage, point.activity),
             "{case}"
         );
-        self.goes_on(pipeline, &case);
+        self.assert_continues(pipeline, &case);
         true
     }
 
-    /// With what is left, to the bits of a training that was not disturbed.
-    fn goes_on(&self, mut pipeline: Pipeline<Tensor<2>, Target>, case: &str) {
+    /// Asserts that the failed pipeline still has the state after the first step, and that a new pipeline restored from
+    /// it makes the second step to the bits of an undisturbed training.
+    fn assert_continues(&self, mut pipeline: Pipeline<Tensor<2>, Target>, case: &str) {
         let left = pipeline.checkpoint().unwrap();
         assert!(left == self.undisturbed[0], "{case}: a stage has stepped");
         let mut again: Pipeline<_, _> = (self.build)(2).restore(left).build().unwrap();
-        // Without a trace in what comes after it.
+        // A rehearsal must leave no trace in the next step.
         again.estimate_memory(batch(7)).unwrap().unwrap();
         again.step(batch(1)).unwrap();
         assert!(again.checkpoint().unwrap() == self.undisturbed[1], "{case}");
     }
 }
 
-/// Schedules and shapes.
+/// Returns the trainings of all schedules, shapes and replicas.
 fn cases() -> impl Iterator<Item = Case> {
     let plain: [Scheduled; 4] = [&GPipe, &OneFOneB, &EagerOneFOneB, &ZbH1];
     let chunked: [Scheduled; 3] = [&Interleaved { chunks: 2 }, &LoopedBreadthFirst { chunks: 2 }, &ZbV];
@@ -352,7 +362,7 @@ fn cases() -> impl Iterator<Item = Case> {
     cases.chain(replicated).chain([Case::new("running statistics".to_owned(), |seed| noisy(seed, 2))])
 }
 
-/// With a panic at each point of them, of which only what other threads say is heard.
+/// Calls `with` for each case and each point of it. Panics of workers are expected, so they are not printed.
 fn each_point(mut with: impl FnMut(&Case, Point) + Send + 'static) {
     if ran_in_a_process_of_its_own() {
         return;
@@ -365,7 +375,7 @@ fn each_point(mut with: impl FnMut(&Case, Point) + Send + 'static) {
     }));
     listen();
     for case in cases() {
-        // A hang is named by its case.
+        // The limit of a minute is for each case, so that a hang fails the test soon.
         with = mlp::within_a_minute(move || {
             for &(replica, stage, activity) in &case.points {
                 for moment in [Moment::Before, Moment::After] {
@@ -377,7 +387,8 @@ fn each_point(mut with: impl FnMut(&Case, Point) + Send + 'static) {
     }
 }
 
-/// A layer that is marked for recomputation, or a linear layer of burn's, whose backward cannot be split.
+/// A stage whose first layer is marked for recomputation, and whose second is a linear layer of burn's own, whose
+/// backward cannot be split. With `detaches` its input is outside the graph.
 #[derive(burn::module::Module, Debug)]
 struct Odd {
     marked: mlp::Layer,
@@ -397,7 +408,7 @@ impl stageline::Stage for Odd {
     }
 }
 
-/// What is asked for and cannot be done is said once, with the place and what to do.
+/// Recomputation and split backwards that have no effect are reported once per stage, with the place.
 #[test]
 fn recomputation_and_split_backwards_that_do_nothing_are_reported() {
     use stageline::Recompute;
@@ -436,7 +447,7 @@ fn recomputation_and_split_backwards_that_do_nothing_are_reported() {
     assert!(found.len() == 3 && found[1].starts_with(&unmarked(1)), "{found:?}");
 }
 
-/// Subscribers find the micro-batch of every action, and how long it waited for others.
+/// The span of every action has the fields `micro_batch` and `waited_us`, the time that it waited for others.
 #[test]
 fn spans_of_actions_have_their_micro_batch_and_their_wait() {
     if ran_in_a_process_of_its_own() {
@@ -477,11 +488,12 @@ fn a_panic_anywhere_in_a_step_rolls_it_back_on_all_stages() {
     });
     let (injections, flush) = *counts.lock().unwrap();
     println!("{injections} panics, {flush} of them in the flush");
-    // As docs/reliability.md says: who adds a point or takes one away changes it there, too.
+    // docs/reliability.md quotes these numbers: change them there too.
     assert_eq!((injections, flush), (3218, 1112), "panics, and those of them outside the plan's actions");
 }
 
-/// Stage 0 has made its step, and keeps no copy of what was before: the others have not, and cannot be told to.
+/// Stage 0 panics after its optimizer step. Without copies of the state before it, that step cannot be rolled back, and
+/// the other stages have not stepped.
 #[test]
 fn without_rollback_a_panic_in_the_flush_ends_the_training_and_names_the_last_checkpoint() {
     if ran_in_a_process_of_its_own() {
@@ -492,7 +504,7 @@ fn without_rollback_a_panic_in_the_flush_ends_the_training_and_names_the_last_ch
     let mut pipeline = tied(1, 2, 2, &OneFOneB).rollback(false).build().unwrap();
     for step in 0..2 {
         undisturbed.step(batch(step)).unwrap();
-        // A rehearsal is undone all the same.
+        // A rehearsal is rolled back even without `rollback`.
         pipeline.estimate_memory(batch(step)).unwrap();
         pipeline.step(batch(step)).unwrap();
         let kept = pipeline.checkpoint().unwrap();
@@ -517,7 +529,7 @@ fn a_panic_anywhere_in_overlapping_steps_leaves_whole_steps() {
     let counts = Arc::new(Mutex::new((0, 0)));
     let seen = Arc::clone(&counts);
     each_point(move |case, point| {
-        // What comes after a point is before the next, but for what other workers see of it.
+        // For an action of the plan, after it is the same moment as before the next one.
         if point.moment == Moment::After && matches!(point.activity, Activity::Instruction(_)) {
             return;
         }
@@ -527,8 +539,8 @@ fn a_panic_anywhere_in_overlapping_steps_leaves_whole_steps() {
         seen.1 += usize::from(!survived);
     });
     let (injections, missed) = *counts.lock().unwrap();
-    println!("{injections} panics where steps overlap; {missed} points that such steps do not have");
-    assert!(injections > 900, "{injections} panics, and {missed} points that were not there");
+    println!("{injections} panics in overlapping steps; {missed} points that such steps do not have");
+    assert!(injections > 900, "{injections} panics, and {missed} points that such steps do not have");
 }
 
 #[test]
@@ -536,7 +548,7 @@ fn a_panic_anywhere_in_a_rehearsal_leaves_no_trace() {
     let count = Arc::new(Mutex::new(0));
     let seen = Arc::clone(&count);
     each_point(move |case, point| {
-        // What comes after a point is before the next.
+        // After a point is the same moment as before the next one.
         let survived = point.moment == Moment::Before
             && case.survive_rehearsing(Point { during: "a rehearsal after 1 steps", ..point });
         *seen.lock().unwrap() += usize::from(survived);

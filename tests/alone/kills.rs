@@ -1,5 +1,5 @@
-//! Trainings that are killed at every point of writing a checkpoint: each goes on from what is there, on another cut, and the last
-//! one comes to the bits of a training that nobody disturbed.
+//! Kills trainings at every point of writing a checkpoint: each resumes from the checkpoints on disk, on another cut,
+//! and the last one has the bits of an undisturbed training.
 
 #![cfg(unix)]
 
@@ -16,14 +16,13 @@ use stageline::{Batch, Pipeline, StageConfig};
 
 use crate::cut::{self, Bytes};
 use crate::model::{Layers, Shape};
-use crate::ran_in_a_process_of_its_own;
 
 const SHAPE: Shape = Shape { layers: 3, width: 8, context: 8 };
 const DIR: &str = "STAGELINE_TEST_KILLED";
 const POINT: &str = "STAGELINE_TEST_KILLED_AT";
 const STAGES: &str = "STAGELINE_TEST_KILLED_STAGES";
 const SIGKILL: i32 = 9;
-/// Rounds through all points.
+/// The number of kills at each point.
 const ROUNDS: usize = 5;
 
 fn batch(step: u64) -> Batch<Bytes, Bytes> {
@@ -34,7 +33,7 @@ fn batch(step: u64) -> Batch<Bytes, Bytes> {
     Batch::new(text(step), text(step + 1))
 }
 
-/// Goes on from there, or begins.
+/// Builds a pipeline that resumes from a checkpoint, or starts at step 0 without one.
 fn pipeline(stages: usize, from: Option<Checkpoint>) -> Pipeline<Bytes, Bytes> {
     let layers = Layers::init(SHAPE, 3, &Device::flex().autodiff());
     let (names, cuts) = (cut::names(&layers), cut::cut(SHAPE, stages).unwrap());
@@ -46,6 +45,7 @@ fn pipeline(stages: usize, from: Option<Checkpoint>) -> Pipeline<Bytes, Bytes> {
     }
 }
 
+/// Reads the latest checkpoint in a folder, if there is one.
 fn kept(dir: &Path) -> Option<Checkpoint> {
     match Saved::open(dir) {
         Ok(saved) => Some(saved.read().unwrap()),
@@ -58,7 +58,8 @@ fn store(dir: &Path) -> Store {
     Store::open(dir, NonZero::new(2).unwrap()).unwrap()
 }
 
-/// Not a test: what the test below starts. It writes a checkpoint after every step, and kills itself in the second one.
+/// The child process of the test below. It writes a checkpoint after every step, and kills itself while it writes the
+/// second one.
 #[test]
 #[ignore = "is started by another test"]
 fn child_training() {
@@ -73,7 +74,7 @@ fn child_training() {
         let mut at = |point: WritePoint| {
             if step > first && format!("{point:?}") == wanted {
                 Command::new("kill").args(["-9", &process::id().to_string()]).status().unwrap();
-                thread::park(); // the signal is on its way
+                thread::park(); // until the signal arrives
             }
         };
         store.save_observed(&pipeline.checkpoint().unwrap(), &mut at).unwrap();
@@ -81,11 +82,8 @@ fn child_training() {
     panic!("no one killed the training");
 }
 
-/// All points at which a save can be killed that removes an old checkpoint.
+/// Returns all points at which a save can be killed, including those of removing an old checkpoint.
 fn points() -> Vec<String> {
-    if ran_in_a_process_of_its_own() {
-        return;
-    }
     let dir = tempfile::tempdir().unwrap();
     let (mut store, mut pipeline, mut points) = (store(dir.path()), pipeline(1, None), Vec::new());
     for step in 0..3 {
@@ -115,9 +113,6 @@ fn a_training_killed_at_every_point_of_a_write_resumes_to_the_same_bits() {
             assert!((last + 1..=last + 2).contains(&steps), "{point}: {last} steps were kept, and then {steps}");
             (kills, last) = (kills + 1, steps);
         }
-    }
-    if ran_in_a_process_of_its_own() {
-        return;
     }
     let mut undisturbed = pipeline(1, None);
     (0..last).for_each(|step| drop(undisturbed.step(batch(step)).unwrap()));

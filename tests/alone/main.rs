@@ -1,15 +1,12 @@
-//! Tests that need a process to themselves: they listen to all of it, or count what it has.
+//! Tests that need a process of their own, because they subscribe to its events, count its memory and threads, or are
+//! killed.
 
-#[allow(dead_code)] // one model for all tests
+#[allow(dead_code)] // the model has functions for other tests too
 #[path = "../pipeline/mlp.rs"]
 mod mlp;
 
-#[allow(dead_code)]
-#[path = "../../examples/gpt/cut.rs"]
-mod cut;
-#[allow(dead_code)]
-#[path = "../../examples/gpt/model.rs"]
-mod model;
+
+use example_gpt::{cut, model};
 
 #[global_allocator]
 static ALLOCATOR: stageline::CountingAllocator = stageline::CountingAllocator::new();
@@ -23,11 +20,12 @@ mod standing;
 use std::process::Command;
 use std::{env, thread};
 
-/// Set in the process of a single test.
+/// The environment variable that is set in the process of a single test.
 const OF_ITS_OWN: &str = "STAGELINE_TEST_OF_ITS_OWN";
 
-/// Runs the calling test in a new process, so that tests which watch their whole process run beside each other. Returns false in that
-/// process, and where all tests run one after the other (`--test-threads=1`): the caller then runs the test itself.
+/// Runs the calling test in a new process, so that tests that watch their whole process can run beside each other.
+/// Returns false in that process, and if all tests run one after the other (`--test-threads=1`): the caller then runs
+/// the test itself.
 fn ran_in_a_process_of_its_own() -> bool {
     let thread = thread::current();
     // A test's thread has the test's name, and the main thread runs the tests of `--test-threads=1`.

@@ -1,4 +1,4 @@
-//! What steps hold is what was estimated before the first of them.
+//! Compares the memory that workers hold in steps with the estimate that was made before the first step.
 
 use burn::optim::{AdamWConfig, ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, Int, Tensor, TensorData};
@@ -12,6 +12,7 @@ use crate::ran_in_a_process_of_its_own;
 
 const CONTEXT: usize = 64;
 
+/// A GPT pipeline whose memory is estimated and measured.
 struct Configuration {
     layers: usize,
     stages: usize,
@@ -38,7 +39,7 @@ impl Configuration {
         builder.micro_batches(self.micro_batches).schedule(self.schedule).cores_per_stage(1).build().unwrap()
     }
 
-    /// In the third step.
+    /// Returns the measured memory of every worker in the third step, when all buffers exist.
     fn measure(&self, pipeline: &mut Pipeline<Bytes, Bytes>) -> Vec<WorkerMemory> {
         (0..2).for_each(|step| drop(pipeline.step(self.batch(step)).unwrap()));
         pipeline.step(self.batch(2)).unwrap().recording.memory().unwrap()
@@ -119,7 +120,8 @@ fn every_worker_holds_the_estimated_memory_within_a_tenth() {
     }
 }
 
-/// Copies of parameters and both moments of Adam are 12 bytes a parameter; without them, the backwards are the peak.
+/// Without rollback there are no copies of the parameters and of both moments of Adam, 12 bytes a parameter, so the
+/// peak is in the backwards.
 #[test]
 fn without_rollback_the_flush_holds_less() {
     if ran_in_a_process_of_its_own() {
@@ -136,7 +138,7 @@ fn without_rollback_the_flush_holds_less() {
     assert!(without + 3 * parameters / 2 < with, "{without} without rollback, {with} with it");
 }
 
-/// Where steps overlap, a worker that is ahead holds the step before it as well, until all agree on that.
+/// A worker that runs ahead of the others also holds the state before the previous step, until that step is committed.
 #[test]
 fn overlapping_steps_hold_the_estimated_memory() {
     if ran_in_a_process_of_its_own() {
@@ -161,9 +163,9 @@ fn overlapping_steps_hold_the_estimated_memory() {
     }
 }
 
-/// Copies of another stage's parameters are that stage's memory, and their gradients are on their way to it until it has used them
-/// up: here three stages have one matrix, and it is most of what they hold. As many are on their way as the plan lets stages be
-/// ahead of each other, or fewer.
+/// Holders of a tied parameter keep a copy of it, and their gradients are in flight until the owner has used them. Here
+/// three stages share one matrix, which is most of their memory. The number of gradients in flight depends on timing:
+/// at most as many as the plan lets stages be ahead of each other.
 #[test]
 fn stages_with_tied_parameters_hold_the_estimated_memory() {
     const WIDTH: usize = 256;
@@ -202,7 +204,7 @@ fn stages_with_tied_parameters_hold_the_estimated_memory() {
     }
 }
 
-/// Of eight blocks a stage only the inputs are kept.
+/// With full recomputation only the inputs of the eight blocks of a stage are kept.
 #[test]
 fn full_recomputation_holds_less_than_half() {
     if ran_in_a_process_of_its_own() {
@@ -213,13 +215,12 @@ fn full_recomputation_holds_less_than_half() {
         eight.measure(&mut eight.pipeline()).into_iter().map(|worker| worker.peak).collect::<Vec<_>>()
     };
     let (none, selective, full) = (peaks(Recompute::Nothing), peaks(Recompute::Selective), peaks(Recompute::Full));
-    println!("peaks: {none:?} with nothing computed again, {selective:?} with attention, {full:?} with all");
+    println!("peaks: {none:?} without recomputation, {selective:?} with selective, {full:?} with full recomputation");
     for ((none, selective), full) in none.into_iter().zip(selective).zip(full) {
         assert!(2 * full < none && full < selective && selective < none, "{full}, {selective}, {none}");
     }
 }
 
-/// In 1F1B, whatever M is.
 #[test]
 fn the_peak_under_1f1b_does_not_grow_with_m() {
     if ran_in_a_process_of_its_own() {
@@ -236,7 +237,6 @@ fn the_peak_under_1f1b_does_not_grow_with_m() {
     }
 }
 
-/// The least recomputation that fits, and no more.
 #[test]
 fn recompute_to_fit_chooses_the_least_recomputation_that_fits() {
     if ran_in_a_process_of_its_own() {
@@ -258,7 +258,7 @@ fn recompute_to_fit_chooses_the_least_recomputation_that_fits() {
         let found = pipeline.recompute_to_fit(&configuration.batch(0), |estimate| total(estimate) <= limit);
         let found = total(&found.unwrap().unwrap());
         println!("{found} within {limit}: {:?}", pipeline.recompute());
-        // It is what stages then hold, each with its own.
+        // The returned estimate is that of the chosen recomputation of each stage.
         let held = total(&pipeline.estimate_memory(configuration.batch(0)).unwrap().unwrap());
         assert!(near(found, held), "{found}, and then {held}");
         match pipeline.recompute() {

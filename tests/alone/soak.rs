@@ -1,4 +1,5 @@
-//! Ten thousand steps: nothing grows, and nothing drifts.
+//! Runs ten thousand steps: threads, open files and memory do not grow, and the parameters do not drift from a plain
+//! loop.
 
 use std::fs;
 use std::num::NonZero;
@@ -12,25 +13,25 @@ use crate::ran_in_a_process_of_its_own;
 
 const WIDTH: usize = 4;
 const STEPS: usize = 10_000;
-/// Different batches, over and over.
+/// The number of different batches, which repeat.
 const BATCHES: u64 = 16;
 
-/// What may grow.
+/// The resources of the process that must not grow.
 #[derive(Clone, Debug, PartialEq)]
 struct Holdings {
     threads: usize,
     files: usize,
-    /// Of each worker, in bytes, at the end of a step.
+    /// The bytes that each worker holds at the end of a step.
     held: Vec<u64>,
 }
 
-/// Of a process on Linux; elsewhere only what the library counts.
+/// Returns the resources of this process: threads and files are counted on Linux only.
 fn holdings(held: Vec<u64>) -> Holdings {
     let count = |folder: &str| fs::read_dir(folder).map_or(0, Iterator::count);
     Holdings { threads: count("/proc/self/task"), files: count("/proc/self/fd"), held }
 }
 
-/// Of the whole process.
+/// Returns the resident memory of the process in pages, or 0 where the system does not report it.
 fn resident_pages() -> usize {
     let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
     statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0)
@@ -58,7 +59,7 @@ fn ten_thousand_steps_hold_no_more_than_a_thousand_and_give_the_bits_of_a_plain_
         }
     }
     println!("pages of memory after each thousand: {resident:?}");
-    // A page a step would be 9000 of them.
+    // A leak of one page a step would be 9000 pages.
     assert!(resident.last().unwrap().saturating_sub(resident[0]) < 2000, "{resident:?}");
     println!("after 1000 steps {:?}, after {STEPS} {:?}", seen[0], seen.last().unwrap());
     for later in &seen[1..] {

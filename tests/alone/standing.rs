@@ -1,4 +1,4 @@
-//! A pipeline that stands still for a while is warned of once, and goes on.
+//! Tests the watchdog's warning: a pipeline that stalls for a while is warned of once, and then continues.
 
 use std::sync::atomic::Ordering;
 use std::thread::sleep;
@@ -12,10 +12,10 @@ use crate::injection::{WARNINGS, listen};
 use crate::mlp::{Layer, Mlp, config};
 use crate::ran_in_a_process_of_its_own;
 
-/// Far longer than the watchdog likes.
+/// The length of a stall, far beyond the watchdog's limit.
 const LONG: Duration = Duration::from_secs(3);
 
-/// Passes its input on; where that has a large number, late.
+/// A stage that passes its input on, but sleeps first if the input has a large number.
 #[derive(Module, Debug, Default)]
 struct Late {}
 

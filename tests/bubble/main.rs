@@ -1,8 +1,5 @@
-//! The files that the bubble bench writes, measured on small pipelines.
+//! Tests of the bubble bench: its CSV, JSON and HTML files agree with each other and with theory, on small pipelines.
 
-#[path = "../../examples/gpt/cut.rs"]
-#[allow(dead_code)] // the bench joins nothing
-mod cut;
 #[path = "../../benches/bubble/flags.rs"]
 mod flags;
 #[path = "../../benches/support/gpt.rs"]
@@ -10,20 +7,18 @@ mod flags;
 mod gpt;
 #[path = "../../benches/bubble/measure.rs"]
 mod measure;
-#[path = "../../examples/gpt/model.rs"]
-#[allow(dead_code)] // the bench samples no text
-mod model;
 #[path = "../../benches/support/paced.rs"]
 mod paced;
 #[path = "../../benches/bubble/point.rs"]
 mod point;
 #[path = "../../benches/bubble/report.rs"]
-#[allow(dead_code)] // the table on the terminal has its header here
+#[allow(dead_code)] // only the bench prints the header of the table
 mod report;
 #[path = "../../benches/support/side_by_side.rs"]
-#[allow(dead_code)] // the bench compares with theory
+#[allow(dead_code)] // the bench uses only the median
 mod side_by_side;
 
+use example_gpt::{cut, model};
 use std::fs;
 
 use clap::Parser;
@@ -31,13 +26,14 @@ use serde_json::Value;
 
 use crate::flags::Flags;
 
-/// Counts what stages hold.
+/// Counts allocated bytes, for the peak memory of each worker.
 #[global_allocator]
 static ALLOCATOR: stageline::CountingAllocator = stageline::CountingAllocator::new();
 
+/// The number of workers in every case.
 const P: usize = 2;
 
-/// Measures with these flags, and returns the CSV file's lines, the JSON file's points and the page.
+/// Measures with these flags, and returns the CSV file's lines, the JSON file's points and the HTML page.
 fn files(flags: &str) -> (Vec<Vec<String>>, Vec<Value>, String) {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
@@ -54,6 +50,8 @@ fn files(flags: &str) -> (Vec<Vec<String>>, Vec<Value>, String) {
     (lines, serde_json::from_str(&json).unwrap(), html)
 }
 
+/// Runs the bench under 1F1B and GPipe with M = 1 and 4, and asserts its figures against theory and its three files
+/// against each other.
 fn check(flags: &str, samples_per_micro_batch: f64) {
     let (lines, points, html) = files(flags);
     let cases: Vec<_> = ["1f1b", "gpipe"].into_iter().flat_map(|name| [1, 4].map(|m| (name, m))).collect();
@@ -61,11 +59,12 @@ fn check(flags: &str, samples_per_micro_batch: f64) {
     for ((point, line), (schedule, micro_batches)) in points.iter().zip(&lines[1..]).zip(cases) {
         let figure = |name: &str| point[name].as_f64().unwrap_or_else(|| panic!("{name} of {point}"));
         assert_eq!((&point["schedule"], figure("micro_batches")), (&schedule.into(), micro_batches as f64));
-        // Equal stages and free transfers idle for P - 1 of M + P - 1 slots (Huang et al., 2019, arXiv:1811.06965).
+        // With equal stages and free transfers, P - 1 of M + P - 1 slots are idle (Huang et al., 2019,
+        // arXiv:1811.06965).
         let (p, m) = (P as f64, micro_batches as f64);
         assert!((figure("bubble_ideal") - (p - 1.0) / (m + p - 1.0)).abs() < 1e-9, "{point}");
         assert!((figure("throughput") * figure("step_seconds") / (m * samples_per_micro_batch) - 1.0).abs() < 1e-9);
-        // GPipe keeps all micro-batches alive on the first stage, 1F1B as many as stages follow (Narayanan et al., 2021).
+        // GPipe keeps all M micro-batches live on the first stage, and 1F1B at most P (Narayanan et al., 2021).
         assert_eq!(figure("peak_live"), if schedule == "gpipe" { m } else { m.min(p) });
         assert!((0.0..1.0).contains(&figure("bubble")) && (0.0..1.0).contains(&figure("bubble_simulated")));
         let causes = point["idle_by_cause"].as_array().unwrap();
@@ -73,14 +72,14 @@ fn check(flags: &str, samples_per_micro_batch: f64) {
         assert_eq!(names, ["fill", "drain", "imbalance", "transfer", "flush", "asking", "other"]);
         assert!(figure("peak_bytes") > 0.0);
         assert_eq!(point["clock"], "host clock");
-        // The same in the CSV file, and on the page.
+        // The CSV file and the page have the same figures.
         for (column, text) in lines[0].iter().zip(line) {
             match point[column].as_str() {
                 Some(expected) => assert_eq!(text, expected, "{column}"),
                 None if point[column].is_null() => panic!("{column} is not in the JSON file"),
                 None => {
                     let (found, expected): (f64, _) = (text.parse().unwrap(), figure(column));
-                    // JSON's parser is off in the last bit.
+                    // The JSON parser may round the last bit differently.
                     assert!((found - expected).abs() <= 1e-12 * expected.abs(), "{column}: {found}, {expected}");
                 }
             }
@@ -88,7 +87,8 @@ fn check(flags: &str, samples_per_micro_batch: f64) {
         let cells = [format!("{:.4}", figure("bubble")), format!("{:.2}", 1e3 * figure("step_seconds"))];
         assert!(cells.iter().all(|cell| html.contains(&format!(">{cell}</td>"))), "{cells:?}");
     }
-    // One measured step: its causes and its bubble are of the same step.
+    // With one measured step, the idle time by cause and the bubble belong to the same step, so the causes add up to
+    // it.
     for point in &points {
         let causes: f64 =
             point["idle_by_cause"].as_array().unwrap().iter().map(|cause| cause[1].as_f64().unwrap()).sum();
@@ -126,7 +126,7 @@ fn flags_out_of_range_are_errors_that_name_the_flag() {
             .map_err(anyhow::Error::from)
             .and_then(|flags| flags.cases().map(drop))
         {
-            Ok(()) => panic!("{flags}: it is taken"),
+            Ok(()) => panic!("{flags}: accepted"),
             Err(error) => error.to_string(),
         };
         assert!(error.contains(expected), "{flags}: {error}");

@@ -1,14 +1,15 @@
-//! The threads of a pipeline, worker, link and flush as they are, in orders that a test decides: whoever is next, wherever a channel
-//! is used, a step comes to the same bits, and a failure to one error and no thread that waits for ever.
+//! Explores the orders in which a pipeline's threads can run: in every explored order a step gives the same bits, and a
+//! failure gives one error and leaves no thread waiting. The worker, the link and the flush are the real ones.
 //!
-//! By [shuttle](https://github.com/awslabs/shuttle): random orders, and the probabilistic concurrency testing of Burckhardt et al.
-//! (2010), which finds every bug of a small depth with a known probability. A deadlock is a panic, with the order that led to it.
+//! [shuttle](https://github.com/awslabs/shuttle) chooses the orders: at random, and by the probabilistic concurrency
+//! testing (PCT) of Burckhardt et al. (2010), which finds every bug of a small depth with a known probability. A
+//! deadlock is a panic that prints the order that led to it.
 //!
 //! ```text
 //! cargo test --features shuttle --test interleavings
 //! ```
 
-#[allow(dead_code)] // one model for all tests
+#[allow(dead_code)] // the model has functions for other tests too
 #[path = "../pipeline/mlp.rs"]
 mod mlp;
 
@@ -27,22 +28,28 @@ use crate::mlp::{Error, Layer, Mlp, Target, config, device};
 
 const WIDTH: usize = 2;
 const ROWS: usize = 6;
-/// How many changes of priority PCT makes.
+/// The number of changes of priority that PCT makes in an order.
 const DEPTH: usize = 3;
 
 type Scheduled = &'static (dyn Schedule + Sync);
 
-/// What is run: P stages, M micro-batches, how many of these a channel holds, and R replicas.
+/// The pipeline of one case.
 #[derive(Clone, Copy)]
 struct Shape {
     schedule: Scheduled,
+    /// P, the number of stages.
     stages: usize,
+    /// M, the number of micro-batches.
     micro_batches: usize,
+    /// The number of micro-batches that a channel holds.
     capacity: usize,
+    /// Whether transfers are issued in the plan's order, as between GPUs.
     ordered: bool,
+    /// R, the number of replicas.
     replicas: usize,
 }
 
+/// Returns the pipelines that every test explores.
 fn shapes() -> Vec<Shape> {
     let mut shapes = Vec::new();
     let mut add = |schedule: Scheduled, stages, micro_batches, capacity, ordered| {
@@ -59,7 +66,7 @@ fn shapes() -> Vec<Shape> {
         add(&ZbH1, 2, 3, 2, ordered);
         add(&ZbV, 4, 2, 2, ordered);
     }
-    // A rendezvous, which these plans can do with.
+    // These plans also run with channels of capacity 0, where every send waits for its receiver.
     add(&OneFOneB, 2, 1, 0, false);
     add(&GPipe, 2, 2, 0, false);
     for ordered in [false, true] {
@@ -69,7 +76,7 @@ fn shapes() -> Vec<Shape> {
     shapes
 }
 
-/// A layer that returns an error in its n-th forward.
+/// A layer that returns an error in its forward number `at`, if there is one.
 #[derive(Module, Debug)]
 struct Failing {
     layer: Layer,
@@ -99,7 +106,8 @@ impl Stage for Failing {
     }
 }
 
-/// Stages of a layer, the last of which has the first one's parameters too where there are several.
+/// Returns a pipeline of one layer a stage, where the last stage also has the first one's parameters if there are
+/// several stages. A `failure` is a stage and the number of the forward in which it fails.
 fn builder(shape: Shape, failure: Option<(usize, usize)>) -> PipelineBuilder<Tensor<2>, Target> {
     let Mlp { layers, error } = Mlp::new(shape.stages, WIDTH, 1);
     let tied = layers[0].clone();
@@ -121,30 +129,30 @@ fn batch(step: u64) -> Batch<Tensor<2>, Target> {
     Batch::new(input, target)
 }
 
-/// So many orders of each kind, of each case; more by `STAGELINE_INTERLEAVINGS`.
+/// Returns the number of orders of each kind for each case: 20, or the value of `STAGELINE_INTERLEAVINGS`.
 fn orders() -> usize {
     std::env::var("STAGELINE_INTERLEAVINGS").map_or(20, |number| number.parse().expect("a number"))
 }
 
-/// Kernels need more of a stack than shuttle's own threads have.
-fn roomy() -> Config {
+/// Returns a configuration with a larger stack than shuttle's default, because kernels need it.
+fn large_stacks() -> Config {
     let mut config = Config::new();
     config.stack_size = 1 << 20;
     config
 }
 
-/// Runs it in random orders, and in those of PCT; gives how many.
+/// Runs a closure in random orders and in orders chosen by PCT, and returns their number.
 fn explore(run: impl Fn() + Send + Sync + Clone + 'static) -> usize {
-    Runner::new(RandomScheduler::new(orders()), roomy()).run(run.clone());
-    Runner::new(PctScheduler::new(DEPTH, orders()), roomy()).run(run);
+    Runner::new(RandomScheduler::new(orders()), large_stacks()).run(run.clone());
+    Runner::new(PctScheduler::new(DEPTH, orders()), large_stacks()).run(run);
     2 * orders()
 }
 
-/// The state after each of so many steps, with no interference.
+/// Returns the state after each of these steps, run one after the other without a failure.
 fn undisturbed(shape: Shape, steps: u64) -> Vec<Checkpoint> {
     let states = Arc::new(std::sync::Mutex::new(Vec::new()));
     let found = Arc::clone(&states);
-    Runner::new(RandomScheduler::new(1), roomy()).run(move || {
+    Runner::new(RandomScheduler::new(1), large_stacks()).run(move || {
         let mut pipeline = builder(shape, None).build().unwrap();
         for step in 0..steps {
             pipeline.step(batch(step)).unwrap();
@@ -163,7 +171,7 @@ fn steps_evaluations_and_skips_give_the_same_bits_in_any_thread_order() {
             let mut pipeline = builder(shape, None).build().unwrap();
             pipeline.step(batch(0)).unwrap();
             pipeline.eval(batch(7)).unwrap();
-            // One that is not finite is run twice, and changes nothing.
+            // A step with a NaN is run again to find its origin, and changes nothing.
             let (input, target) = Mlp::batch(ROWS, WIDTH, true, 3);
             let skipped = pipeline.step(Batch::new(input * f32::NAN, target)).unwrap();
             assert!(matches!(skipped.update, Update::NonFinite { .. }));
@@ -177,7 +185,8 @@ fn steps_evaluations_and_skips_give_the_same_bits_in_any_thread_order() {
     assert!(explored >= 500);
 }
 
-/// One of which is not finite, and of which some are clipped, so that what has begun behind these is void.
+/// Returns four batches, of which one is clipped and one is not finite: both mispredict, so work that began ahead of
+/// their verdicts is discarded.
 fn steps() -> impl Iterator<Item = Batch<Tensor<2>, Target>> {
     (0..4).map(|step| {
         let (input, (wanted, mask)) = Mlp::batch(ROWS, WIDTH, true, step);
@@ -189,7 +198,7 @@ fn steps() -> impl Iterator<Item = Batch<Tensor<2>, Target>> {
     })
 }
 
-/// Above most norms, but not those of the second batch.
+/// A bound above the gradient norms of all batches but the second, the only one that is clipped.
 const CLIP: Clip = Clip::GlobalNorm(2.0);
 
 #[test]
@@ -198,7 +207,7 @@ fn overlapping_steps_give_the_same_bits_in_any_thread_order() {
     for shape in shapes() {
         let together = Arc::new(std::sync::Mutex::new(None));
         let found = Arc::clone(&together);
-        Runner::new(RandomScheduler::new(1), roomy()).run(move || {
+        Runner::new(RandomScheduler::new(1), large_stacks()).run(move || {
             let mut pipeline = builder(shape, None).clip(CLIP).build().unwrap();
             let clipped = |report: stageline::StepReport| match report.update {
                 Update::Stepped { clipped, .. } => Some(clipped),
@@ -215,7 +224,7 @@ fn overlapping_steps_give_the_same_bits_in_any_thread_order() {
             assert!(pipeline.steps(steps()).all(|report| report.is_ok()));
             assert!(pipeline.checkpoint().unwrap() == *expected, "other bits");
         });
-        // Who breaks off undoes what has begun.
+        // Dropping the iterator rolls back the step that has begun.
         explored += explore(move || {
             let mut pipeline = builder(shape, None).clip(CLIP).build().unwrap();
             pipeline.steps(steps()).next().unwrap().unwrap();
@@ -223,7 +232,7 @@ fn overlapping_steps_give_the_same_bits_in_any_thread_order() {
             assert!(pipeline.checkpoint().unwrap() == *again, "other bits");
         });
     }
-    println!("{explored} orders of steps that overlap");
+    println!("{explored} orders of overlapping steps");
     assert!(explored >= 1000);
 }
 
@@ -243,11 +252,11 @@ fn a_failure_in_overlapping_steps_leaves_whole_steps_in_any_thread_order() {
                 let left = pipeline.checkpoint().unwrap();
                 let made = left.progress.steps as usize;
                 assert!(made == step || made + 1 == step, "{made} steps");
-                assert!(made == 0 || left == states[made - 1], "some stage has made other steps");
+                assert!(made == 0 || left == states[made - 1], "the stages have made different steps");
             });
         }
     }
-    println!("{explored} orders of a failure where steps overlap");
+    println!("{explored} orders of a failure in overlapping steps");
     assert!(explored >= 500);
 }
 
@@ -264,7 +273,7 @@ fn a_failure_ends_every_thread_and_rolls_back_the_step_in_any_thread_order() {
                 let mut pipeline = builder(shape, failing).build().unwrap();
                 pipeline.step(batch(0)).unwrap();
                 let StepError::Stage(failure) = pipeline.step(batch(1)).unwrap_err() else { panic!("another error") };
-                // Which replica's forward is the n-th is a matter of order.
+                // With several replicas, the order decides whose forward reaches the failing number.
                 assert!(failure.stage == stage && (shape.replicas > 1 || failure.micro_batch() == Some(micro_batch)));
                 assert!(pipeline.checkpoint().unwrap() == before[0], "a stage has stepped");
             });

@@ -1,4 +1,4 @@
-//! What accumulation must be: the gradient of the whole batch, and one optimizer step a batch.
+//! Tests of gradient accumulation: a step has the gradient of the whole batch, and makes one optimizer step per batch.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use stageline::{Batch, Pipeline, StageConfig, seeded};
 
 use crate::mlp::{Cut, Error, Layer, Mlp, config, device};
 
-/// One step of plain gradient descent on a linear model has a closed form: W - rate/weight * X^T (XW + b - Y).
+/// The closed form of one step of plain gradient descent on a linear model is W - rate/weight * X^T (XW + b - Y).
 #[test]
 fn a_step_of_gradient_descent_matches_the_closed_form() {
     const RATE: f64 = 0.1;
@@ -54,7 +54,7 @@ fn a_step_of_gradient_descent_matches_the_closed_form() {
     }
 }
 
-/// The gradient over uneven, masked micro-batches is that of one big batch, to f32 rounding.
+/// The gradient over uneven, masked micro-batches is that of the whole batch, up to f32 rounding.
 #[test]
 fn gradients_of_micro_batches_add_up_to_that_of_the_whole_batch() {
     for (seed, rows) in [(21, 29), (22, 16), (23, 11)] {
@@ -80,7 +80,7 @@ fn gradients_of_micro_batches_add_up_to_that_of_the_whole_batch() {
     }
 }
 
-/// Every parameter's values, in layer order.
+/// Returns the values of every parameter, in layer order.
 fn values(model: &Mlp) -> Vec<f64> {
     model.bits().into_iter().map(|bits| f64::from(f32::from_bits(bits))).collect()
 }
@@ -113,7 +113,7 @@ fn a_step_report_is_consistent() {
     assert!(report.stages.iter().all(|stage| stage.busy <= report.step_time));
 }
 
-/// What a pipeline says while this runs on its thread.
+/// Returns the log of everything that runs on this thread in a closure.
 fn warnings(run: impl FnOnce()) -> String {
     let said = Arc::new(Mutex::new(Vec::new()));
     let writer = Arc::clone(&said);
@@ -123,6 +123,7 @@ fn warnings(run: impl FnOnce()) -> String {
     String::from_utf8(said.lock().clone()).unwrap()
 }
 
+/// A writer that keeps the log.
 struct Said(Arc<Mutex<Vec<u8>>>);
 
 impl Write for Said {
@@ -154,7 +155,7 @@ fn a_batch_size_other_than_tuned_for_is_warned_of_once() {
     assert!(said.contains("a step sees 12 samples, but its schedule was chosen for 6"), "{said}");
 }
 
-/// A batch cut by hand may have micro-batches of any size.
+/// The micro-batches of a batch that is cut by hand may have any sizes.
 #[test]
 fn uneven_micro_batches_cut_by_hand_train_like_the_whole_batch() {
     let model = Mlp::new(2, 8, 51);

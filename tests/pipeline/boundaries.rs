@@ -1,4 +1,5 @@
-//! What crosses a boundary: tensors of every rank and kind, in tuples, structs, `Vec`s and `Option`s.
+//! Tests of stage boundaries: payloads of tensors of any rank and kind, in tuples, structs, `Vec`s and `Option`s, and
+//! the devices and threads of stages.
 
 use std::sync::Arc;
 use std::thread;
@@ -12,7 +13,7 @@ use stageline::{Batch, LossStage, Pipeline, Stage, StageConfig, Weight, payload,
 
 use crate::mlp::{Layer, Mlp, bits, device};
 
-/// Float leaves of three ranks, one of them used by nobody, and leaves without gradients.
+/// A payload with float tensors of three ranks, of which one is never used, and with integer and bool tensors.
 #[derive(Clone, Debug)]
 struct Hidden {
     states: Tensor<2>,
@@ -136,7 +137,7 @@ fn every_kind_of_leaf_gives_the_bits_of_the_uncut_model() {
     assert!(bits(&cut) == bits(&plain), "other bits than the uncut model");
 }
 
-/// A frozen stage passes gradients through and keeps its parameters; before a frozen first stage no gradient is owed.
+/// A frozen stage passes gradients through and keeps its parameters. A frozen first stage needs no gradient at all.
 #[test]
 fn frozen_stages_keep_their_bits_and_the_others_train() {
     for frozen in 0..3 {
@@ -163,7 +164,7 @@ fn frozen_stages_keep_their_bits_and_the_others_train() {
     }
 }
 
-/// A module that was made for inference is made to train.
+/// A module that was initialised on a device without autodiff is moved to one with autodiff.
 #[test]
 fn modules_of_a_device_without_autodiff_train() {
     let linear = |seed| seeded(&device(), seed, || LinearConfig::new(4, 4).init(&device()).into());
@@ -176,7 +177,8 @@ fn modules_of_a_device_without_autodiff_train() {
     assert!(pipeline.step(Batch::new(input, target)).unwrap().loss < first);
 }
 
-/// burn's gradient checkpointing, switched on for a module, is switched off at the door, not a panic at a boundary.
+/// burn's gradient checkpointing does not work across stage boundaries, so `build` switches it off for a module that
+/// has it.
 #[test]
 fn modules_of_a_device_with_gradient_checkpointing_train() {
     let device = device().autodiff().gradient_checkpointing();
@@ -190,7 +192,7 @@ fn modules_of_a_device_with_gradient_checkpointing_train() {
     assert!(pipeline.step(Batch::new(input, target)).unwrap().loss < first);
 }
 
-/// A stage that notes where it runs.
+/// A stage that notes its thread's name and number of cores.
 #[derive(Module, Debug)]
 struct Witness {
     layer: Layer,

@@ -1,4 +1,4 @@
-//! The examples, run as a user runs them, on small settings.
+//! Runs the examples as a user runs them, on small settings, and checks their logs, reports and messages.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use crate::programs::example;
 
-/// The FLOPs of training on a token are 3 times those of a forward: 2 for each weight of a matrix, and 4 x context x width for the
-/// attention of a block (Chowdhery et al., 2022, arXiv:2204.02311, appendix B).
+/// The FLOPs of training on a token are 3 times those of a forward: 2 for each weight of a matrix, and 4 x context x
+/// width for the attention of a block (Chowdhery et al., 2022, arXiv:2204.02311, appendix B).
 #[test]
 fn model_flop_utilisation_matches_the_formula() {
     const PEAK_TFLOPS: f64 = 0.5;
@@ -21,19 +21,20 @@ fn model_flop_utilisation_matches_the_formula() {
     for step in steps {
         let found = step["model_flop_utilisation"].as_f64().unwrap();
         let expected = step["tokens_per_s"].as_f64().unwrap() * 3.0 * forward / (PEAK_TFLOPS * 1e12);
-        // What is no product, such as the sum of two embeddings, is little.
+        // Operations other than matrix products are few, so the figures are nearly equal.
         assert!((found / expected - 1.0).abs() < 0.01, "{found}, expected {expected}");
     }
 }
 
+/// Runs the GPT example on small settings, with these flags.
 fn gpt(flags: &str) -> Output {
     let small = "--layers 2 --width 16 --context 16 --steps 3 --micro-batch-size 2 --micro-batches 3";
     let mut command = example("gpt");
-    // The later of two counts.
+    // If a flag is given twice, the later one counts.
     command.args(small.split_whitespace()).args(flags.split_whitespace()).output().unwrap()
 }
 
-/// The lines of a log of a run on the example's own sources.
+/// Runs the example on its own sources and returns the lines of its log.
 fn logged(name: &str, flags: &str) -> Vec<Value> {
     let log = tempfile::tempdir().unwrap();
     let log = log.path().join(name);
@@ -51,7 +52,7 @@ fn hash(lines: &[Value]) -> &str {
 #[test]
 fn the_log_has_one_line_per_step_and_a_final_line() {
     let lines = logged("log", "--stages 2 --health-every 2");
-    // What is run, a validation, three steps, a validation, what came of it.
+    // The log has the run's settings, a validation, three steps, a validation, and the result.
     assert_eq!(lines.len(), 7);
     assert_eq!((&lines[0]["schedule"], &lines[0]["configuration"]["stages"]), (&json!("1f1b"), &json!(2)));
     assert_eq!((&lines[1]["after_steps"], &lines[5]["after_steps"]), (&json!(0), &json!(3)));
@@ -64,14 +65,14 @@ fn the_log_has_one_line_per_step_and_a_final_line() {
             assert!(line[field].as_f64().is_some_and(|value| value >= 0.0), "{field} of {line}");
         }
         assert_eq!(line["bubble_ideal"], 1.0 / 4.0);
-        // Every parameter of every layer, in the steps that examine them.
+        // Every second step reports the health of every parameter.
         let parameters = line["health"].as_array().map_or(0, Vec::len);
         assert_eq!(parameters, if step % 2 == 0 { 2 + 2 * 12 + 3 } else { 0 });
     }
     let last = lines.last().unwrap();
     assert_eq!(last["final"], true);
     assert!(last["validation_bits_per_byte"].as_f64().is_some_and(|bits| (0.0..9.0).contains(&bits)), "{last}");
-    // 256 x 16 and 16 x 16 embeddings, two blocks of 12 x 16² + 13 x 16, a norm and a head.
+    // The model has embeddings of 256 x 16 and 16 x 16, two blocks of 12 x 16² + 13 x 16, a norm and a head.
     assert_eq!(last["parameters"], 4096 + 256 + 2 * (3072 + 208) + 32 + 4096);
     assert_eq!(hash(&lines).len(), 64);
 }
@@ -97,7 +98,7 @@ fn the_hash_depends_on_the_seed_and_not_on_the_cut() {
     assert_ne!(hash(&logged("micro", "--stages 1 --micro-batches 2")), hash(&whole));
 }
 
-/// Clipped, with checkpoints that go from replicas to groups and back.
+/// Replicas and groups give the same hash, also when a run resumes on groups after replicas and the other way around.
 #[test]
 fn replicas_give_the_hash_of_as_many_gradient_groups() {
     let groups = logged("groups", "--stages 1 --micro-batches 4 --gradient-groups 2");
@@ -106,8 +107,8 @@ fn replicas_give_the_hash_of_as_many_gradient_groups() {
         let lines = logged("replicas", &format!("{flags} --replicas 2 --micro-batches 2"));
         assert_eq!(hash(&lines), hash(&groups), "{flags}");
         assert_eq!((&lines[0]["replicas"], &lines[0]["configuration"]["replicas"]), (&json!(2), &json!(2)));
-        for (line, of_groups) in lines[2..5].iter().zip(&groups[2..5]) {
-            assert_eq!([&line["loss"], &line["weight"]], [&of_groups["loss"], &of_groups["weight"]]);
+        for (line, expected) in lines[2..5].iter().zip(&groups[2..5]) {
+            assert_eq!([&line["loss"], &line["weight"]], [&expected["loss"], &expected["weight"]]);
             let workers = lines[0]["plan"].as_str().unwrap().lines().count();
             assert_eq!(line["workers"].as_array().unwrap().len(), workers, "those of the first replica");
         }
@@ -129,7 +130,8 @@ fn replicas_give_the_hash_of_as_many_gradient_groups() {
     assert!(found.is_some() && found == last_hash(&undisturbed), "{}", String::from_utf8_lossy(&resumed.stderr));
 }
 
-/// What a browser makes of a page; `None` where no browser is named by `STAGELINE_BROWSER`.
+/// Renders a page in the browser that `STAGELINE_BROWSER` names, asserts that its console is empty, and returns the
+/// resulting HTML. Returns `None` if the variable is unset.
 fn rendered(page: &Path) -> Option<String> {
     let browser = env::var_os("STAGELINE_BROWSER")?;
     let profile = tempfile::tempdir().unwrap();
@@ -151,7 +153,8 @@ fn rendered(page: &Path) -> Option<String> {
     Some(String::from_utf8(output.stdout).unwrap())
 }
 
-/// TensorBoard's own reader finds what is in the log; not asked where no Python that has it is named by `STAGELINE_TENSORBOARD`.
+/// Asserts that TensorBoard's own reader finds the values of the log, with the Python that `STAGELINE_TENSORBOARD`
+/// names. Does nothing if the variable is unset.
 fn read_by_tensorboard(board: &Path, lines: &[Value]) {
     let Some(python) = env::var_os("STAGELINE_TENSORBOARD") else { return };
     let log = board.with_extension("jsonl");
@@ -170,7 +173,7 @@ fn a_run_writes_a_trace_a_report_page_and_tensorboard_events() {
     let flags = format!("--report {} --trace {} --tensorboard {}", page.display(), trace.display(), board.display());
     let lines = logged("log", &format!("--stages 2 --health-every 1 {flags}"));
 
-    // The drawn step has every event, and they are in the trace.
+    // The timeline of the drawn step and the trace have the same events.
     let drawn = lines.iter().find(|line| line["timeline"].is_array()).unwrap();
     let events: usize = drawn["timeline"].as_array().unwrap().iter().map(|row| row.as_array().unwrap().len()).sum();
     let trace: Value = serde_json::from_str(&std::fs::read_to_string(trace).unwrap()).unwrap();
@@ -185,7 +188,8 @@ fn a_run_writes_a_trace_a_report_page_and_tensorboard_events() {
         assert!(html.contains(part), "{part}");
     }
     if let Some(dom) = rendered(&page) {
-        // Loss, throughput, rate, norm, bubble, causes, timeline, two of memory, and three of health.
+        // The charts are loss, throughput, learning rate, norm, bubble, causes, timeline, two of memory, and three of
+        // health.
         assert_eq!(dom.matches("class=\"chart\"").count(), 12, "{dom}");
         assert!(dom.contains("<title>0F2: ") && dom.contains("<td>0: 0.bytes.weight</td>"));
     }

@@ -1,4 +1,5 @@
-//! A plan that `check` accepts completes on real threads, and one that it refuses starts none.
+//! Property tests of `check`: a plan that it accepts completes on real threads, and one that it refuses starts no
+//! thread.
 
 use burn::optim::SgdConfig;
 use proptest::prelude::*;
@@ -26,7 +27,7 @@ fn pipeline(
     builder.channel_capacity(capacity).cores_per_stage(1).build()
 }
 
-/// Two steps and an evaluation.
+/// Asserts that two steps and an evaluation complete within a minute.
 fn completes(mut pipeline: Pipeline<(), ()>, micro_batches: usize) {
     within_a_minute(move || {
         for _ in 0..2 {
@@ -37,7 +38,7 @@ fn completes(mut pipeline: Pipeline<(), ()>, micro_batches: usize) {
     });
 }
 
-/// The schedules that run, any number of chunks where they have them.
+/// Picks one of the published schedules, or a schedule with this number of chunks.
 fn schedule(pick: usize, chunks: usize) -> Box<dyn Schedule> {
     match pick.checked_sub(SCHEDULES.len()) {
         Some(0) => Box::new(Interleaved { chunks }),
@@ -67,7 +68,8 @@ proptest! {
         }
     }
 
-    /// Plans that no generator writes: neighbouring actions swapped, an action left out or done twice.
+    /// The plans are ones that no generator writes: neighbouring actions are swapped, and an action may be left out or
+    /// repeated.
     #[test]
     fn mutated_plans_complete_if_accepted_and_start_nothing_if_refused(
         workers in 1..5_usize, chunks in 1..3_usize, rounds in 1..4_usize, capacity in 0..4_usize, pick in 0..7_usize,

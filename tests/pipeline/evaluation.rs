@@ -1,4 +1,4 @@
-//! Evaluation: forwards only, the same loss, nothing changed.
+//! Tests of evaluation: it has the loss of a step, runs forwards only, and changes nothing.
 
 use stageline::{Batch, StepError};
 

@@ -1,4 +1,5 @@
-//! A failure anywhere comes out of `step` as one error that names where, with all threads joined and nothing stepped.
+//! Tests of failures: a panic or error anywhere comes out of `step` as one error that names its place, all threads are
+//! joined, and no stage has stepped.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,6 +19,7 @@ use crate::mlp::{Error, Layer, Mlp, Target, bits, device, within_a_minute};
 const STAGES: usize = 3;
 const MICRO_BATCHES: usize = 4;
 
+/// The fault that a stage has.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     None,
@@ -26,7 +28,7 @@ enum Fault {
     PanicInBackward,
 }
 
-/// Wraps a stage and fails as told, at the forward or backward of one micro-batch.
+/// A stage that wraps another and fails in the forward or the backward of one micro-batch.
 #[derive(Module, Debug)]
 struct Faulty<S: Module> {
     inner: S,
@@ -43,17 +45,18 @@ impl<S: Module> Faulty<S> {
         Self { inner, fault, at, forwards: Arc::default() }
     }
 
-    /// Uses up the graph of the output, so that its backward panics.
+    /// Consumes the graph of the output, so that its backward panics.
     fn consume<const D: usize>(&self, output: &Tensor<D>) {
         output.clone().sum().backward();
     }
 
-    /// Which fault is due at this forward; forwards come in ascending order in these schedules.
+    /// Returns the fault that is due at this forward. The tested schedules run forwards in ascending order.
     fn due(&self) -> Fault {
         let micro_batch = self.forwards.fetch_add(1, Ordering::Relaxed);
         if micro_batch == self.at { self.fault } else { Fault::None }
     }
 
+    /// Panics or returns an error if the fault is due in the forward.
     fn fail(&self, due: Fault) -> Result<(), BoxError> {
         match due {
             Fault::PanicInForward => panic!("a fault for the test"),
@@ -105,7 +108,7 @@ impl LossStage for Faulty<Error> {
     }
 }
 
-/// Keeps the panics of workers out of the test's output.
+/// Keeps the panic messages of workers out of the test's output.
 pub fn quiet_workers() {
     static QUIET: Once = Once::new();
     QUIET.call_once(|| {
@@ -119,6 +122,7 @@ pub fn quiet_workers() {
     });
 }
 
+/// The fault of each stage, with the number of the forward at which it is due.
 type Faults = [(Fault, usize); STAGES];
 
 fn pipeline(faults: Faults, schedule: &'static (dyn Schedule + Sync)) -> Pipeline<Tensor<2>, Target> {
@@ -139,6 +143,7 @@ fn batch() -> Batch<Tensor<2>, Target> {
     Batch::new(input, target)
 }
 
+/// Ends a pipeline and returns the bits of each stage.
 fn module_bits(pipeline: Pipeline<Tensor<2>, Target>) -> Vec<Vec<u32>> {
     let mut modules = pipeline.into_modules();
     let mut all: Vec<_> = (0..STAGES - 1).map(|stage| bits(&modules.take::<Faulty<Layer>>(stage).unwrap())).collect();
@@ -226,7 +231,7 @@ fn a_fault_in_an_evaluation_is_named() {
     );
 }
 
-/// Gradient descent that panics.
+/// An optimizer that panics in its first step.
 #[derive(Clone)]
 pub struct PanickingOptimizer;
 
@@ -263,7 +268,7 @@ fn a_panic_in_an_optimizer_is_named_and_no_stage_has_stepped() {
     assert_eq!([bits(&modules.take::<Layer>(0).unwrap()), bits(&modules.take::<Error>(1).unwrap())], untouched);
 }
 
-/// Counts, when its thread ends.
+/// A thread-local value that adds one to a counter when its thread ends.
 struct Ending(Arc<AtomicUsize>);
 
 impl Drop for Ending {
@@ -276,7 +281,7 @@ thread_local! {
     static ENDING: RefCell<Option<Ending>> = const { RefCell::new(None) };
 }
 
-/// A layer that counts the threads it ran on which have ended.
+/// A layer that counts how many of the threads that it ran on have ended.
 #[derive(Module, Debug)]
 struct Tracked {
     layer: Faulty<Layer>,
@@ -313,7 +318,7 @@ fn threads_have_ended_when_a_failed_step_returns() {
                 let layer = Faulty::new(layer, if stage == 1 { fault } else { Fault::None }, 1);
                 chain = chain.stage(Tracked { layer, ended: Arc::clone(&ended) }, config.clone());
             }
-            // GPipe: every stage but the last has run when the backward of micro-batch 1 fails.
+            // Stages 0 and 1 have run when the fault in stage 1 is due, so at least their two threads must have ended.
             let builder = chain.loss(error, config).micro_batches(MICRO_BATCHES).schedule(GPipe);
             let mut pipeline = builder.build().unwrap();
             let failed = pipeline.step(batch()).is_err();
@@ -327,7 +332,7 @@ fn threads_have_ended_when_a_failed_step_returns() {
     });
 }
 
-/// A loss of a number a sample, where one number was asked for.
+/// A loss that returns one number per sample instead of their sum.
 #[derive(Module, Debug)]
 struct Unsummed {
     error: Error,

@@ -1,4 +1,4 @@
-//! The end of a step: what is not finite, what weighs nothing, and what is clipped.
+//! Tests of the flush: values that are not finite, batches without weight, and invalid clipping.
 
 use burn::grad_clipping::GradientClippingConfig;
 use burn::lr_scheduler::linear::LinearLrSchedulerConfig;
@@ -16,13 +16,13 @@ use crate::mlp::{Error, Mlp, Target, bits, config, device};
 const WIDTH: usize = 4;
 const MICRO_BATCHES: usize = 4;
 
-/// Scales its input, by 1 at first.
+/// A stage that scales its input, by 1 at first.
 #[derive(Module, Debug)]
 struct Scale {
     factor: Param<Tensor<1>>,
 }
 
-/// The square root, scaled: NaN below 0, and at 0 a gradient that is infinite.
+/// A stage that returns the scaled square root of its input: NaN below 0, and an infinite gradient at 0.
 #[derive(Module, Debug)]
 struct Root {
     factor: Param<Tensor<1>>,
@@ -53,7 +53,7 @@ fn parts() -> (Scale, Root, Error) {
     (scale, root, Mlp::new(0, WIDTH, 5).error)
 }
 
-/// Scale, root and error, a stage each, with a learning rate that tells how many steps there were.
+/// Returns a pipeline of three stages (scale, root and error) whose learning rate shows the number of optimizer steps.
 fn pipeline(schedule: impl Schedule + 'static, policy: OnNonFinite) -> PipelineBuilder<Tensor<2>, Target> {
     let (scale, root, error) = parts();
     let rate = LinearLrSchedulerConfig::new(0.01, 0.001, 9).init().unwrap();
@@ -62,7 +62,7 @@ fn pipeline(schedule: impl Schedule + 'static, policy: OnNonFinite) -> PipelineB
     chain.micro_batches(MICRO_BATCHES).schedule(schedule).on_non_finite(policy)
 }
 
-/// Every input and every wanted output 1, but for those of one micro-batch.
+/// Returns a batch whose inputs and wanted outputs are all 1, except in one micro-batch.
 fn batch(micro_batch: usize, input: f32, wanted: f32) -> Batch<Tensor<2>, Target> {
     let rows = |value: f32| {
         let values: Vec<_> = (0..MICRO_BATCHES).map(|at| if at == micro_batch { value } else { 1.0 }).collect();
@@ -76,15 +76,17 @@ fn good() -> Batch<Tensor<2>, Target> {
     batch(0, 2.0, 1.0)
 }
 
+/// Ends a pipeline and returns the bits of all its parameters.
 fn bits_of(pipeline: Pipeline<Tensor<2>, Target>) -> Vec<u32> {
     let mut modules = pipeline.into_modules();
     let (scale, root) = (modules.take::<Scale>(0).unwrap(), modules.take::<Root>(1).unwrap());
     [bits(&scale), bits(&root), bits(&modules.take::<Error>(2).unwrap())].concat()
 }
 
+/// The only replica.
 const ONLY: Replica = Replica { index: 0, of: 1 };
 
-/// An input and a wanted output of one micro-batch, what is blamed for it, and in which words.
+/// Faults: the input and the wanted output of one micro-batch, the culprit that must be named, and its text.
 const FAULTS: [(f32, f32, Culprit, &str); 4] = [
     (
         -1.0,
@@ -124,7 +126,7 @@ fn a_non_finite_value_is_attributed_and_its_step_is_skipped() {
         let next = pipeline.step(good()).unwrap();
         assert_eq!((skipped.step, next.step), (1, 2));
 
-        // As if the step had never been: parameters, Adam's moments and the learning rate.
+        // Parameters, Adam's moments and the learning rate are as if the skipped step had never been.
         let mut unharmed = self::pipeline(OneFOneB, OnNonFinite::Skip).build().unwrap();
         let steps = [unharmed.step(good()).unwrap(), unharmed.step(good()).unwrap()];
         let rates = |report: &StepReport| report.stages.iter().map(|stage| stage.learning_rate).collect::<Vec<_>>();

@@ -1,4 +1,4 @@
-//! A run one of whose threads never returns ends with its own exit status, and says what it was doing.
+//! Tests that a run with a thread that never returns ends with exit status 3, names the stage, and can be resumed.
 
 use std::fs;
 use std::io::Read;
@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 
 use crate::runs::{Place, wait_for_lines};
 
-/// The thread of a process with this name.
+/// Returns the thread with this name in a child process.
 fn thread_called(name: &str, child: &Child) -> Pid {
     let threads = fs::read_dir(format!("/proc/{}/task", child.id())).unwrap().map(|thread| thread.unwrap().path());
     let is_called = |path: &std::path::PathBuf| fs::read_to_string(path.join("comm")).unwrap().trim() == name;
@@ -19,8 +19,8 @@ fn thread_called(name: &str, child: &Child) -> Pid {
     Pid::from_raw(thread.file_name().unwrap().to_str().unwrap().parse().unwrap())
 }
 
-/// Stops one thread of a process for ever, as a call into a driver that does not return would: where it waits for another, so
-/// that it has no lock that others need.
+/// Stops one thread of a child process for ever, as a driver call that does not return would. It stops where the thread
+/// waits for another, so that it holds no lock that others need.
 fn freeze(thread: Pid, child: &Child) {
     ptrace::seize(thread, ptrace::Options::empty()).expect("a process may trace its children");
     loop {
@@ -34,7 +34,7 @@ fn freeze(thread: Pid, child: &Child) {
     }
 }
 
-/// Whether a system call, as the system shows it, is a wait for another thread.
+/// Whether a line of `/proc/<pid>/task/<tid>/syscall` is a wait for another thread (a futex wait).
 fn waits(call: &str) -> bool {
     const COMMAND: i64 = 0x7f; // the rest are flags
     let [name, _, operation, ..] = call.split_whitespace().collect::<Vec<_>>()[..] else { return false };
@@ -45,15 +45,16 @@ fn waits(call: &str) -> bool {
 
 #[test]
 fn a_run_with_a_thread_that_never_returns_ends_with_exit_status_3() {
-    ends("--every 1");
+    assert_ends_with_status_3("--every 1");
 }
 
 #[test]
 fn a_run_of_overlapping_steps_with_a_thread_that_never_returns_ends_with_exit_status_3() {
-    ends("--every 100 --flush ahead");
+    assert_ends_with_status_3("--every 100 --flush ahead");
 }
 
-fn ends(flags: &str) {
+/// Freezes a worker of a run and asserts its exit status and messages, and that the run can be resumed.
+fn assert_ends_with_status_3(flags: &str) {
     let place = Place::new();
     let flags = format!("--steps 1000000 --watchdog 1 --checkpoint @kept --log @log {flags}");
     let mut child = place.command(&flags).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
@@ -62,7 +63,7 @@ fn ends(flags: &str) {
     freeze(thread, &child);
     let mut said = String::new();
     child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    // Who traces a thread has to see it end.
+    // The tracer has to collect the end of a traced thread before the process can end.
     while !matches!(
         waitpid(thread, Some(WaitPidFlag::__WALL)),
         Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)) | Err(_)

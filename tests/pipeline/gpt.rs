@@ -1,4 +1,4 @@
-//! The example's model: the same fingerprint wherever it is cut, and that of a plain loop.
+//! Tests of the example's GPT: every cut, schedule and recomputation gives the fingerprint of a plain loop.
 
 use burn::module::Module;
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer};
@@ -14,7 +14,7 @@ use crate::model::{Block, Embeddings, Head, Layers, Shape};
 const SHAPE: Shape = Shape { layers: 3, width: 32, context: 16 };
 const STEPS: usize = 2;
 
-/// A training.
+/// A training of a GPT, as a pipeline or as a plain loop.
 #[derive(Clone, Copy)]
 struct Training {
     shape: Shape,
@@ -42,7 +42,7 @@ impl Training {
         (0..STEPS).map(move |step| Batch::new(self.text(step), self.text(step + 1)))
     }
 
-    /// Cut, with some of it computed again.
+    /// Builds a pipeline with this recomputation.
     fn pipeline(self, stages: usize, schedule: Box<dyn Schedule>, recompute: Recompute) -> Pipeline<Bytes, Bytes> {
         let cuts = cut::cut(self.shape, stages).unwrap();
         let config = StageConfig::new(Device::flex(), AdamWConfig::new().init(), 1e-3).recompute(recompute);
@@ -50,27 +50,28 @@ impl Training {
         builder.micro_batches(self.micro_batches).schedule(schedule).build().unwrap()
     }
 
-    /// One step after the other.
+    /// Trains without recomputation and returns the fingerprint.
     fn cut(self, stages: usize, schedule: Box<dyn Schedule>) -> String {
-        self.again(stages, schedule, Recompute::Nothing)
+        self.recomputed(stages, schedule, Recompute::Nothing)
     }
 
-    fn again(self, stages: usize, schedule: Box<dyn Schedule>, recompute: Recompute) -> String {
+    fn recomputed(self, stages: usize, schedule: Box<dyn Schedule>, recompute: Recompute) -> String {
         self.trained(self.pipeline(stages, schedule, recompute))
     }
 
+    /// Trains one step after the other and returns the fingerprint.
     fn trained(self, mut pipeline: Pipeline<Bytes, Bytes>) -> String {
         self.batches().for_each(|batch| drop(pipeline.step(batch).unwrap()));
         fingerprint(&cut::join(pipeline.into_modules()).unwrap()).0
     }
 
-    /// Steps that overlap.
-    fn ahead(self, mut pipeline: Pipeline<Bytes, Bytes>) -> String {
+    /// Trains with overlapping steps and returns the fingerprint.
+    fn overlapped(self, mut pipeline: Pipeline<Bytes, Bytes>) -> String {
         pipeline.steps(self.batches()).for_each(|report| drop(report.unwrap()));
         fingerprint(&cut::join(pipeline.into_modules()).unwrap()).0
     }
 
-    /// Accumulation without the library.
+    /// Trains with gradient accumulation without the library and returns the fingerprint.
     fn plainly(self) -> String {
         type Whole = (Embeddings, (Vec<Block>, Head));
         let Layers { embeddings, blocks, head } = self.layers();
@@ -121,17 +122,18 @@ fn recomputation_gives_the_same_bits() {
         for (schedule, stages) in schedules.into_iter().flat_map(|schedule| [1, 2, 4].map(|stages| (schedule, stages)))
         {
             let case = format!("{recompute:?} {} P={stages}", schedule.name());
-            assert_eq!(training.again(stages, Box::new(schedule), recompute), plain, "{case}");
+            assert_eq!(training.recomputed(stages, Box::new(schedule), recompute), plain, "{case}");
         }
         let chunks: [&(dyn Schedule + Sync); 2] = [&ZbV, &Interleaved { chunks: 2 }];
         for schedule in chunks {
-            assert_eq!(training.again(4, Box::new(schedule), recompute), plain, "{recompute:?} {}", schedule.name());
+            let case = format!("{recompute:?} {}", schedule.name());
+            assert_eq!(training.recomputed(4, Box::new(schedule), recompute), plain, "{case}");
         }
     }
 }
 
-/// Several heads, more positions than an attention takes at a time, stages that compute again what they have to, and steps that
-/// overlap.
+/// The model has several heads and more positions than an attention kernel takes at a time. It trains with chosen
+/// recomputation, and with overlapping steps.
 #[test]
 fn a_wider_and_longer_model_has_the_bits_of_a_plain_loop() {
     let shape = Shape { layers: 4, width: 192, context: 80 };
@@ -144,12 +146,12 @@ fn a_wider_and_longer_model_has_the_bits_of_a_plain_loop() {
         let pipeline = |recompute| training.pipeline(stages, Box::new(schedule), recompute);
         let case = schedule.name();
         assert_eq!(training.trained(pipeline(Recompute::Nothing)), plain, "{case}");
-        assert_eq!(training.trained(pipeline(Recompute::Full)), plain, "{case}, all computed again");
-        assert_eq!(training.ahead(pipeline(Recompute::Nothing)), plain, "{case}, steps that overlap");
+        assert_eq!(training.trained(pipeline(Recompute::Full)), plain, "{case}, full recomputation");
+        assert_eq!(training.overlapped(pipeline(Recompute::Nothing)), plain, "{case}, overlapping steps");
         assert_eq!(
-            training.ahead(pipeline(Recompute::Selective)),
+            training.overlapped(pipeline(Recompute::Selective)),
             plain,
-            "{case}, attention computed again, overlapping"
+            "{case}, selective recomputation, overlapping steps"
         );
         let mut pipeline = pipeline(Recompute::Nothing);
         let batch = training.batches().next().unwrap();

@@ -1,4 +1,4 @@
-//! The health of parameters, where a closed form says what it must be.
+//! Tests of the health reports of parameters (norms, zeros, histograms, second moments) against closed forms.
 
 use burn::module::ParamGroup;
 use burn::optim::{AdamWConfig, ModuleOptimizer, RmsPropConfig, SgdConfig};
@@ -43,7 +43,7 @@ fn norms_match_the_closed_form_of_gradient_descent() {
     assert!((reports[2].health[5].parameter_norm - norm).abs() < 1e-12);
 }
 
-/// Gradients are told as they were before clipping; updates as they are after.
+/// Gradient norms are reported as they were before clipping, and update norms as they are after it.
 #[test]
 fn clipping_changes_update_norms_and_not_gradient_norms() {
     let stage = StageConfig::new(device(), SgdConfig::new().init(), RATE);
@@ -63,7 +63,6 @@ fn clipping_changes_update_norms_and_not_gradient_norms() {
     assert!(total(&free) > total(&clipped));
 }
 
-/// Looking changes nothing.
 #[test]
 fn health_reports_change_no_bit() {
     let train = |every: usize| {
@@ -75,8 +74,8 @@ fn health_reports_change_no_bit() {
     assert_eq!(train(1), train(0));
 }
 
-/// Settings by group of parameters are burn's own. The first step of Adam moves every element by the rate, but for what decay
-/// takes: weights here, biases not.
+/// burn's parameter groups work in a pipeline. The first step of Adam moves every element by the learning rate, and
+/// weight decay also shrinks the weights here, but not the biases.
 #[test]
 fn parameter_groups_keep_their_own_optimizer_settings() {
     const DECAY: f64 = 0.25;
@@ -101,7 +100,8 @@ fn parameter_groups_keep_their_own_optimizer_settings() {
     }
 }
 
-/// The first step of Adam leaves (1 - beta2) g^2, the second beta2 of that and as much of its own; plain descent keeps none.
+/// Adam's second moment is (1 - beta2) g^2 after the first step, and beta2 times that plus (1 - beta2) g^2 after the
+/// second. Plain gradient descent has none.
 #[test]
 fn second_moments_match_the_closed_form() {
     const BETA_2: f32 = 0.75;

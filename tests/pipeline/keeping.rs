@@ -1,4 +1,5 @@
-//! The example's checkpoints: runs that are stopped, or killed, go on to the same bits; and what cannot go on says why.
+//! Tests of the example's checkpoints: stopped and killed runs resume to the same bits, and a resume that cannot work
+//! is refused with its cause.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -34,7 +35,7 @@ fn a_stopped_run_resumes_to_the_same_bits_on_any_cut() {
         let rest = place.said(&format!("--resume {from} --checkpoint @kept{index} {cut} {log}"));
         assert_eq!(hash(&rest), hash(&whole), "{cut}");
     }
-    // So does a short run that is made longer, and a folder that has a run in it is not written into by another.
+    // A short run that is made longer gives the same bits too. A new run does not write into a folder with checkpoints.
     place.said("--steps 3 --checkpoint @short");
     let again = place.refused("--steps 3 --checkpoint @short");
     assert_eq!(
@@ -42,19 +43,19 @@ fn a_stopped_run_resumes_to_the_same_bits_on_any_cut() {
         "Error: --checkpoint: @short has checkpoints of a run; resume it with --resume @short, or give another folder\n"
     );
     assert_eq!(hash(&place.said("--resume @short --steps 6 --stages 3")), hash(&whole));
-    // Once it is over there is nothing to do, and nothing is written twice.
+    // Resuming a finished run changes nothing and writes no checkpoint.
     let checkpoints = || fs::read_dir(place.path("short")).unwrap().count();
     let before = checkpoints();
     assert_eq!(hash(&place.said("--resume latest --checkpoint @short")), hash(&whole));
     assert_eq!(checkpoints(), before);
-    // The log went on as well.
+    // The log of the stopped run continues in the resumed run.
     let losses = |name: &str| -> Vec<(u64, Value)> {
         let text = fs::read_to_string(place.path(name)).unwrap();
         let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
         lines.filter_map(|line| Some((line["step"].as_u64()?, line["loss"].clone()))).collect()
     };
     assert_eq!(losses("parts.jsonl"), losses("whole.jsonl"));
-    // Another M with the same global batch goes on as well, to its own bits on every cut.
+    // A run also resumes with another M and the same global batch: to other bits, which are the same on every cut.
     let other = |index, stages| {
         let flags = "--micro-batches 2 --micro-batch-size 4";
         place.said(&format!("--resume {from} --checkpoint @other{index} {flags} --stages {stages}"))
@@ -62,7 +63,7 @@ fn a_stopped_run_resumes_to_the_same_bits_on_any_cut() {
     assert_eq!(hash(&other(0, 1)), hash(&other(1, 3)));
 }
 
-/// Also behind the end of its schedule, and in a run that is made longer.
+/// The rate stays at its minimum after the end of its schedule, and when a resumed run is made longer.
 #[test]
 fn the_learning_rate_never_rises_after_warm_up() {
     let place = Place::new();
@@ -90,7 +91,7 @@ fn a_run_that_is_killed_at_any_time_resumes_to_the_same_bits() {
             break place.said(&flags);
         }
         let mut child = place.command(&flags).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        // At some time in the next few steps; a little later each time.
+        // Kills the run within the next few steps, a little later each time.
         wait_for_lines(&place.path("log.jsonl"), last + 2, &mut child);
         wait_for_a_checkpoint(&place.path("kept"), &mut child);
         (0..kills * 20_000).for_each(|spin| {
@@ -118,11 +119,11 @@ fn wait_for_a_checkpoint(folder: &Path, child: &mut Child) {
 
 #[cfg(unix)]
 fn signal(child: &Child, name: &str) {
-    // It fails where the process has ended.
+    // The command fails if the process has already ended.
     Command::new("kill").args([name, &child.id().to_string()]).stderr(Stdio::null()).status().unwrap();
 }
 
-/// A run of long steps that is in one of them.
+/// Starts a run with long steps and waits until the first step has begun.
 #[cfg(unix)]
 fn in_a_long_step(place: &Place) -> (Child, BufReader<ChildStdout>) {
     let flags = "--steps 10 --micro-batches 64 --context 64 --width 64 --checkpoint @kept";
@@ -151,7 +152,7 @@ fn the_first_signal_ends_the_run_with_a_checkpoint_and_the_second_at_once() {
     }
     let place = Place::new();
     let (mut child, _said) = in_a_long_step(&place);
-    // Two signals that come at once may be one to the system.
+    // The system may merge two signals that arrive together, so they are sent until the process ends.
     let status = loop {
         signal(&child, "-INT");
         match child.try_wait().unwrap() {
@@ -178,7 +179,7 @@ fn flags_override_set_and_set_overrides_the_settings_file() {
     for line in ["width = 64", "layers = 5", "learning_rate = 1e-3", "device = \"cpu,cpu\"", "micro_batches = 8"] {
         assert!(printed.lines().any(|printed| printed.replace("0.001", "1e-3") == line), "no {line} in {printed}");
     }
-    // What it prints is a file that comes to the same.
+    // The printed settings are a file that gives the same settings.
     fs::write(place.path("again.toml"), &printed).unwrap();
     let again = example("gpt").arg("--print-config").arg("--config").arg(place.path("again.toml")).output().unwrap();
     assert_eq!(String::from_utf8(again.stdout).unwrap(), printed);
@@ -234,7 +235,8 @@ fn a_resume_that_cannot_work_is_refused_with_its_cause_and_a_fix() {
     assert!(cause(place.refused("--checkpoint @file")).contains("@file"));
 }
 
-/// Its devices, and the file whose first line they would get as the secret, are those of the command line.
+/// The devices, and the file whose first line remote devices get as the token, come from the command line only. The
+/// path of the text may come from the checkpoint, and is then printed.
 #[test]
 fn a_manipulated_checkpoint_chooses_no_device_and_no_token_file() {
     let place = Place::new();
@@ -247,7 +249,7 @@ fn a_manipulated_checkpoint_chooses_no_device_and_no_token_file() {
     set("device", "ws://127.0.0.1:9/0".into());
     set("token_file", place.path("text").display().to_string().into());
     assert_eq!(hash(&place.said(&resume)), hash(&whole));
-    // Without `--data`, the text is that of the checkpoint, and is named.
+    // Without `--data` the path of the text comes from the checkpoint and is printed.
     let mut command = example("gpt");
     let output = command.env("RUST_BACKTRACE", "0").args(resume.split_whitespace()).output().unwrap();
     let said = String::from_utf8(output.stdout).unwrap();

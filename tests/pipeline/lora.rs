@@ -1,5 +1,8 @@
-//! Fine-tuning with adapters (LoRA: Hu et al., 2021, arXiv:2106.09685): the adapters train to the bits of a plain loop, and the base
-//! keeps its bits.
+//! Tests of fine-tuning with adapters (LoRA: Hu et al., 2021, arXiv:2106.09685): the adapters train to the bits of a
+//! plain loop, and the base weights keep their bits.
+
+use std::num::NonZero;
+use std::ops::Range;
 
 use burn::module::{
     Lora, Module, ModuleMapper, ModuleVisitor, Param, QLora, Quantizer, Reparameterization, Reparameterizer,
@@ -8,6 +11,7 @@ use burn::nn::{EmbeddingConfig, LayerNormConfig, LinearConfig};
 use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
 use burn::tensor::quantization::{Calibration, QuantValue};
 use burn::tensor::{DType, FloatDType, Int, Tensor, TensorData};
+use stageline::checkpoint::{Saved, Store};
 use stageline::nn::{Embedding, LayerNorm, Linear, block, selective};
 use stageline::schedule::{OneFOneB, SCHEDULES, Schedule, ZbH1};
 use stageline::{Batch, LossStage, Modules, Pipeline, Precision, Recompute, Stage, StageConfig, Weight, seeded};
@@ -20,7 +24,7 @@ const LENGTH: usize = 3;
 const ROWS: usize = 18;
 const MICRO_BATCHES: usize = 4;
 
-/// Token ids `[rows, length]` to vectors `[rows x length, width]`.
+/// The first stage: an embedding, token ids `[rows, length]` to vectors `[rows x length, width]`.
 #[derive(Module, Debug)]
 struct Front {
     table: Embedding,
@@ -35,6 +39,7 @@ impl Stage for Front {
     }
 }
 
+/// A residual block of a layer norm and two linear layers, marked for recomputation.
 #[derive(Module, Debug)]
 struct Block {
     norm: LayerNorm,
@@ -54,7 +59,7 @@ impl Stage for Block {
     }
 }
 
-/// Half the squared difference to the targets `[rows x length, width]`.
+/// The last stage: a linear layer and half the squared difference to targets `[rows x length, width]`.
 #[derive(Module, Debug)]
 struct Head {
     linear: Linear,
@@ -74,6 +79,7 @@ impl LossStage for Head {
     }
 }
 
+/// The whole model, before it is cut and after it is joined.
 #[derive(Module, Debug)]
 struct Model {
     front: Front,
@@ -121,7 +127,7 @@ fn batch(step: usize) -> (Tensor<2, Int>, Tensor<2>) {
     (Tensor::from_data(ids, &device()), Tensor::from_data(values, &device()))
 }
 
-/// What is rounded for a lower precision: every parameter that is not quantized.
+/// Rounds every parameter that is not quantized to a lower precision.
 struct Rounded(FloatDType);
 
 impl ModuleMapper for Rounded {
@@ -135,7 +141,7 @@ impl ModuleMapper for Rounded {
     }
 }
 
-/// Adds gradients to sums, in f32.
+/// Adds the gradients of a module's parameters to sums, in f32.
 struct Accumulate<'a> {
     sums: &'a mut GradientsParams,
     gradients: GradientsParams,
@@ -150,7 +156,7 @@ impl ModuleVisitor for Accumulate<'_> {
     }
 }
 
-/// Gradient accumulation as anyone would write it in burn, in so many groups of micro-batches.
+/// Trains with gradient accumulation in burn without the library, summing within groups of micro-batches first.
 fn train_plainly(mut model: Model, precision: Precision, groups: usize) -> Model {
     let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
     let micro_batches = groups * MICRO_BATCHES;
@@ -177,6 +183,7 @@ fn train_plainly(mut model: Model, precision: Precision, groups: usize) -> Model
     model
 }
 
+/// Trains as a pipeline of four stages.
 fn train_cut(
     model: Model,
     schedule: &'static (dyn Schedule + Sync),
@@ -191,17 +198,21 @@ fn train_cut(
     let builder = chain.loss(head, config()).micro_batches(MICRO_BATCHES).schedule(schedule).precision(precision);
     let builder = (1..replicas).fold(builder, |builder, _| builder.replica(vec![device(); 4]));
     let mut pipeline = builder.cores_per_stage(1).build().unwrap();
-    for (input, target) in (0..3).map(batch) {
+    steps(&mut pipeline, 0..3, replicas);
+    Model::join(pipeline.into_modules())
+}
+
+fn steps(pipeline: &mut Pipeline<Tensor<2, Int>, Tensor<2>>, steps: Range<usize>, replicas: usize) {
+    for (input, target) in steps.map(batch) {
         let parts = pieces(ROWS, replicas * MICRO_BATCHES).into_iter().map(|rows| {
             let target = target.clone().slice_dim(0, rows.clone()).reshape([-1, WIDTH as i32]);
             (input.clone().slice_dim(0, rows), target)
         });
         pipeline.step(Batch::from_micro_batches(parts.collect())).unwrap();
     }
-    Model::join(pipeline.into_modules())
 }
 
-/// The paths and bits of all parameters, with whether each is trained.
+/// Returns the path of every parameter, whether it is trained, and its values.
 fn parameters(model: &Model) -> Vec<(String, bool, TensorData)> {
     #[derive(Default)]
     struct Read(Vec<String>, Vec<(String, bool, TensorData)>);
@@ -231,7 +242,8 @@ fn same_bits(found: &Model, expected: &Model, what: &str) {
     }
 }
 
-/// Trained with every schedule and recomputation, beside the plain loop. Gives what was trained.
+/// Asserts that every schedule and recomputation gives the bits of the plain loop, for each combination of a precision
+/// and a number of replicas. Returns the model that the plain loop trained in full precision.
 fn check(model: &Model, what: &str, combinations: &[(Precision, usize)]) -> Model {
     let everything = [Recompute::Nothing, Recompute::Selective, Recompute::Blocks(1), Recompute::Full];
     for &(precision, replicas) in combinations {
@@ -247,10 +259,12 @@ fn check(model: &Model, what: &str, combinations: &[(Precision, usize)]) -> Mode
     train_plainly(model.clone(), Precision::Full, 1)
 }
 
+/// The combinations of a precision and a number of replicas that the unquantized adapters are trained with.
 const ALL: [(Precision, usize); 4] =
     [(Precision::Full, 1), (Precision::Bf16, 1), (Precision::Full, 2), (Precision::Bf16, 2)];
 
-fn bases_are_kept_and_adapters_are_not(before: &Model, after: &Model) {
+/// Asserts that training changed every adapter and no base weight.
+fn assert_only_adapters_changed(before: &Model, after: &Model) {
     for (before, after) in parameters(before).into_iter().zip(parameters(after)) {
         let (path, trained, before) = before;
         assert_eq!(trained, path.contains(".lora."), "{path}");
@@ -262,12 +276,12 @@ fn bases_are_kept_and_adapters_are_not(before: &Model, after: &Model) {
 fn adapters_train_to_the_bits_of_a_plain_loop_under_every_schedule() {
     let model = Model::new(false).adapted(|model| model.apply_lora(Lora::new(2, 4.0)));
     let trained = check(&model, "LoRA", &ALL);
-    bases_are_kept_and_adapters_are_not(&model, &trained);
-    bases_are_kept_and_adapters_are_not(&model, &train_cut(model.clone(), &ZbH1, Recompute::Full, Precision::Bf16, 2));
+    assert_only_adapters_changed(&model, &trained);
+    assert_only_adapters_changed(&model, &train_cut(model.clone(), &ZbH1, Recompute::Full, Precision::Bf16, 2));
 }
 
-#[test]
-fn adapters_on_quantized_weights_train_to_the_bits_of_a_plain_loop() {
+/// A model with adapters, some of them on quantized weights.
+fn quantized_model() -> Model {
     let device = device().autodiff();
     let quantizer = || {
         let scheme = device.settings().quantization.scheme.with_value(QuantValue::Q8S);
@@ -288,11 +302,59 @@ fn adapters_on_quantized_weights_train_to_the_bits_of_a_plain_loop() {
         head: quantized(model.head),
     });
     assert!(matches!(model.head.linear.weight.base().dtype(), DType::QFloat(_)), "the base is quantized");
-    let trained = check(&model, "QLoRA", &[(Precision::Full, 1), (Precision::Bf16, 2)]);
-    bases_are_kept_and_adapters_are_not(&model, &trained);
+    model
 }
 
-/// Multiplies a parameter by a factor that is trained with it.
+/// The checkpoint goes through files. The resumed pipeline is built with other parameters, which the checkpoint must
+/// replace.
+#[test]
+fn adapters_and_quantized_bases_resume_from_a_checkpoint_to_the_same_bits() {
+    let other = |model: Model| model.map(&mut Negated);
+    for model in [Model::new(false).adapted(|model| model.apply_lora(Lora::new(2, 4.0))), quantized_model()] {
+        let whole = train_cut(model.clone(), &ZbH1, Recompute::Nothing, Precision::Full, 1);
+        let builder = |model: Model| {
+            let config = || StageConfig::new(device(), AdamWConfig::new().init(), LEARNING_RATE);
+            let Model { front, blocks, head } = model;
+            let [first, second] = <[Block; 2]>::try_from(blocks).unwrap();
+            let chain = Pipeline::builder().stage(front, config()).stage(first, config()).stage(second, config());
+            chain.loss(head, config()).micro_batches(MICRO_BATCHES).cores_per_stage(1)
+        };
+        let mut first = builder(model.clone()).build().unwrap();
+        steps(&mut first, 0..2, 1);
+        let folder = tempfile::tempdir().unwrap();
+        let mut store = Store::open(folder.path(), NonZero::MIN).unwrap();
+        store.save(&first.checkpoint().unwrap()).unwrap();
+        let checkpoint = Saved::open(folder.path()).unwrap().read().unwrap();
+        let mut second = builder(other(model.clone())).restore(checkpoint).build().unwrap();
+        steps(&mut second, 2..3, 1);
+        let resumed = Model::join(second.into_modules());
+        same_bits(&resumed, &whole, "resumed");
+        assert_only_adapters_changed(&model, &resumed);
+    }
+}
+
+/// Changes the sign of every parameter that is not quantized.
+struct Negated;
+
+impl ModuleMapper for Negated {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let (value, trained) = (param.val(), param.val().is_require_grad());
+        if matches!(value.dtype(), DType::QFloat(_)) {
+            return param;
+        }
+        let value = (-value.inner()).autodiff();
+        Param::initialized(param.id, if trained { value.require_grad() } else { value })
+    }
+}
+
+#[test]
+fn adapters_on_quantized_weights_train_to_the_bits_of_a_plain_loop() {
+    let model = quantized_model();
+    let trained = check(&model, "QLoRA", &[(Precision::Full, 1), (Precision::Bf16, 2)]);
+    assert_only_adapters_changed(&model, &trained);
+}
+
+/// A reparameterisation that multiplies a parameter by a trained factor.
 #[derive(Debug, Module)]
 struct Scaled {
     factor: Param<Tensor<1>>,
@@ -306,7 +368,7 @@ impl Reparameterization for Scaled {
     }
 }
 
-/// Of vectors or matrices: what has so many dimensions.
+/// Applies [`Scaled`] to every parameter with this many dimensions: vectors or matrices.
 struct Scale(usize);
 
 impl Reparameterizer for Scale {
@@ -322,7 +384,8 @@ impl Reparameterizer for Scale {
     }
 }
 
-/// Scales, shifts and biases that are composed, beside matrices that are not; and the other way around. Bases train, too.
+/// Reparameterises either all vectors (norm scales, norm shifts and biases) or all matrices. The base parameters train
+/// too.
 #[test]
 fn any_reparameterisation_trains_to_the_bits_of_a_plain_loop() {
     for dimensions in [1, 2] {
@@ -333,7 +396,7 @@ fn any_reparameterisation_trains_to_the_bits_of_a_plain_loop() {
     }
 }
 
-/// A weight that is frozen gets no gradient, and its bias does.
+/// A frozen parameter gets no gradient, while other parameters of its layer do.
 #[test]
 fn frozen_weights_keep_their_bits_and_the_rest_trains() {
     let mut model = Model::new(false);

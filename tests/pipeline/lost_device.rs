@@ -1,7 +1,8 @@
-//! A device that is lost in the middle of a step: nothing on it answers any more, and nothing that is kept on it can be read.
+//! Tests of a device that is lost in the middle of a step, so that every request to it fails and its memory cannot be
+//! read: the failure is named, and training resumes on another device.
 //!
-//! burn runs a GPU on a thread of its own, and whoever asks it for something panics once that thread is gone. So does what stands
-//! for a GPU here.
+//! burn runs a GPU on its own thread, and requests to it panic once that thread is gone. The stand-in for a GPU here
+//! does the same.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,14 +23,14 @@ const MICRO_BATCHES: usize = 3;
 /// The stage on the device that is lost.
 const STAGE: usize = 1;
 
-/// The thread that does what a device is asked for.
+/// A stand-in for a GPU: a thread that answers requests.
 struct Gpu {
     requests: Sender<Sender<()>>,
     thread: JoinHandle<()>,
 }
 
 impl Gpu {
-    /// Lost at the request after so many.
+    /// Starts a device that is lost after this many requests.
     fn new(lifetime: usize) -> Self {
         let (requests, asked) = channel::<Sender<()>>();
         let thread = thread::spawn(move || {
@@ -41,7 +42,7 @@ impl Gpu {
     }
 }
 
-/// What has been asked of a device so far, and where to ask.
+/// A handle to a device, which counts the requests.
 #[derive(Clone, Debug)]
 struct Handle {
     requests: Sender<Sender<()>>,
@@ -49,6 +50,7 @@ struct Handle {
 }
 
 impl Handle {
+    /// Makes a request and waits for the answer. Panics if the device is lost.
     fn ask(&self) {
         self.asked.fetch_add(1, Ordering::SeqCst);
         let (done, is_done) = channel();
@@ -57,7 +59,7 @@ impl Handle {
     }
 }
 
-/// A layer that computes on the device.
+/// A layer that makes a request to the device in every forward.
 #[derive(Module, Debug)]
 struct OnGpu {
     layer: Layer,
@@ -75,17 +77,18 @@ impl Stage for OnGpu {
     }
 }
 
-/// AdamW, whose moments are kept on the device.
+/// AdamW that makes a request to the device in every step, and keeps its moments there.
 #[derive(Clone)]
 struct AdamWOnGpu {
     inner: AdamW,
     gpu: Handle,
 }
 
+/// The moments of one parameter.
 #[derive(Clone)]
 struct Moments<const D: usize> {
     inner: AdamWState<D>,
-    /// Where they were computed; what was read is not there yet.
+    /// The device that has the moments; unset for moments read from a checkpoint.
     gpu: Option<Handle>,
 }
 
@@ -126,7 +129,8 @@ fn batch(step: usize) -> Batch<Tensor<2>, Target> {
     Batch::new(input, target)
 }
 
-/// Three stages, the second of them on a device that is asked in vain once it was asked so often.
+/// Returns a pipeline of three stages, the second of them on a device that is lost after `lifetime` requests, with the
+/// device's handle and its thread.
 fn pipeline(lifetime: usize, from: Option<&Checkpoint>) -> (Pipeline<Tensor<2>, Target>, Handle, JoinHandle<()>) {
     quiet_workers();
     let Gpu { requests, thread } = Gpu::new(lifetime);
@@ -145,7 +149,7 @@ fn pipeline(lifetime: usize, from: Option<&Checkpoint>) -> (Pipeline<Tensor<2>, 
     (builder.build().unwrap(), gpu, thread)
 }
 
-/// The bits of all stages.
+/// Ends a pipeline and returns the bits of all stages.
 fn trained(pipeline: Pipeline<Tensor<2>, Target>) -> [Vec<u32>; 3] {
     let mut modules = pipeline.into_modules();
     let second = bits(&modules.take::<OnGpu>(STAGE).unwrap());
@@ -158,23 +162,24 @@ fn a_device_lost_at_any_request_is_named_and_training_resumes_elsewhere() {
 }
 
 fn every_request() {
-    // Undisturbed: two steps, a copy of what there is, and another step.
+    // An undisturbed training makes a step, a checkpoint and another step.
     let (mut whole, gpu, _) = pipeline(usize::MAX, None);
     whole.step(batch(0)).unwrap();
-    let of_one_step = gpu.asked.load(Ordering::SeqCst);
+    let step_requests = gpu.asked.load(Ordering::SeqCst);
     let kept = whole.checkpoint().unwrap();
-    let of_a_copy = gpu.asked.load(Ordering::SeqCst) - of_one_step;
+    let copy_requests = gpu.asked.load(Ordering::SeqCst) - step_requests;
     whole.step(batch(1)).unwrap();
     let expected = trained(whole);
-    // A forward each, an optimizer step for weight and bias, and a copy of each one's moments.
-    assert_eq!((of_one_step, of_a_copy), (MICRO_BATCHES + 2, 2));
+    // A step makes a request for each forward and for the optimizer steps of weight and bias; a checkpoint makes one
+    // for the moments of each of the two.
+    assert_eq!((step_requests, copy_requests), (MICRO_BATCHES + 2, 2));
 
-    for lifetime in of_one_step..2 * of_one_step {
+    for lifetime in step_requests..2 * step_requests {
         let (mut pipeline, _, thread) = pipeline(lifetime, None);
         pipeline.step(batch(0)).unwrap();
         let error = pipeline.step(batch(1)).unwrap_err();
         let StepError::Stage(failure) = &error else { panic!("{lifetime}: {error}") };
-        let request = lifetime - of_one_step;
+        let request = lifetime - step_requests;
         let activity = if request < MICRO_BATCHES {
             format!("action 1F{request}, micro-batch {request},")
         } else {
@@ -184,21 +189,21 @@ fn every_request() {
         assert!(error.to_string().contains("of step 1: it panicked: the device "), "{error}");
         thread.join().unwrap();
 
-        // Its memory is gone: what it kept cannot be copied, and no panic comes of that.
+        // The state in the device's memory cannot be read any more, which is an error and not a panic.
         let unreadable = pipeline.checkpoint().unwrap_err();
         assert!(matches!(unreadable, StepError::Unreadable { stage: STAGE, .. }), "{unreadable}");
         let mut others = pipeline.into_modules();
         assert!(others.take::<Layer>(0).is_ok() && others.take::<Error>(2).is_ok());
     }
-    // While a copy is made.
-    for lifetime in of_one_step..of_one_step + of_a_copy {
+    // The device is lost while a checkpoint is made.
+    for lifetime in step_requests..step_requests + copy_requests {
         let (mut pipeline, _, thread) = pipeline(lifetime, None);
         pipeline.step(batch(0)).unwrap();
         let StepError::Stage(failure) = pipeline.checkpoint().unwrap_err() else { panic!("another error") };
         assert_eq!((failure.stage, failure.activity), (STAGE, Activity::Save));
         thread.join().unwrap();
     }
-    // On another device.
+    // Training resumes from the checkpoint on another device.
     let (mut elsewhere, ..) = pipeline(usize::MAX, Some(&kept));
     elsewhere.step(batch(1)).unwrap();
     assert_eq!(trained(elsewhere), expected);

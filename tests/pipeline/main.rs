@@ -1,20 +1,15 @@
-//! Whole-system tests of the library, one binary: what a step promises, on real threads.
+//! Whole-system tests of the library and its examples on real threads, in one binary. Each module tests one promise.
 
-#[path = "../../examples/gpt/cut.rs"]
-mod cut;
 #[path = "../../benches/support/empty.rs"]
 mod empty;
-#[path = "../../examples/gpt/fingerprint.rs"]
-mod fingerprint;
 #[path = "../../fuzz/src/restore.rs"]
 mod hostile;
-#[allow(dead_code)] // the tests sample no text
-#[path = "../../examples/gpt/model.rs"]
-mod model;
 #[path = "../support/programs.rs"]
 mod programs;
 #[path = "../support/runs.rs"]
 mod runs;
+
+use example_gpt::{cut, fingerprint, model};
 
 #[global_allocator]
 static ALLOCATOR: stageline::CountingAllocator = stageline::CountingAllocator::new();

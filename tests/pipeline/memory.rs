@@ -1,4 +1,4 @@
-//! What a step says of its memory, against what schedules and optimizers are known to hold.
+//! Compares a step's measured memory with what schedules and optimizers are known to hold.
 
 use burn::optim::{AdafactorConfig, AdamWConfig, ModuleOptimizer, SgdConfig};
 use stageline::checkpoint::Checkpoint;
@@ -9,11 +9,12 @@ use crate::mlp::{LEARNING_RATE, Mlp, device};
 
 const WIDTH: usize = 256;
 const ROWS: usize = 256;
-/// A tensor of a micro-batch, and a layer's parameters.
+/// The bytes of an activation of one micro-batch.
 const TENSOR: f64 = (4 * ROWS * WIDTH) as f64;
+/// The bytes of the parameters of one layer.
 const PARAMETERS: f64 = (4 * WIDTH * (WIDTH + 1)) as f64;
 
-/// The third step of one layer a stage.
+/// Returns the report of the third step of a pipeline with one layer a stage.
 fn report(
     optimizer: ModuleOptimizer,
     schedule: &'static (dyn Schedule + Sync),
@@ -23,7 +24,7 @@ fn report(
     trained(optimizer, schedule, stages, micro_batches).0
 }
 
-/// The same, and what is kept of it.
+/// Returns the report of the third step, and the checkpoint after it.
 fn trained(
     optimizer: ModuleOptimizer,
     schedule: &'static (dyn Schedule + Sync),
@@ -59,18 +60,19 @@ fn both_moments_of_adam_are_as_large_as_the_parameters() {
     }
 }
 
-/// Adafactor remembers a row and a column of a matrix, where Adam remembers two matrices (Shazeer and Stern, 2018, arXiv:1804.04235).
+/// Adafactor keeps a row and a column of state per matrix, where Adam keeps two matrices (Shazeer and Stern, 2018,
+/// arXiv:1804.04235).
 #[test]
 fn adafactor_keeps_a_row_and_a_column_per_matrix_on_every_stage() {
     let adafactor = AdafactorConfig::new().with_relative_step(false).with_scale_parameter(false).init();
     let (report, kept) = trained(adafactor, &OneFOneB, 3, 4);
     let sizes = kept.optimizer.values().map(|state| state.shape.iter().product::<usize>());
-    // On each stage a row, a column, and of the bias as much as it is.
+    // Each stage keeps a row and a column for its weight, and a vector for its bias.
     assert_eq!(sizes.filter(|size| *size > 1).collect::<Vec<_>>(), [WIDTH; 3 * 3]);
     let (with, without) = (memory(&report), memory(&trained(SgdConfig::new().init(), &OneFOneB, 3, 4).0));
     for (with, without) in with.iter().zip(without) {
         let remembered = with.resident as f64 - without.resident as f64;
-        // What kernels keep for each thread differs by as much.
+        // The tolerance covers the buffers that kernels keep for each thread.
         near(remembered, 3.0 * 4.0 * WIDTH as f64, 0.03 * PARAMETERS, "bytes of rows and columns");
     }
 }
@@ -79,7 +81,8 @@ fn adafactor_keeps_a_row_and_a_column_per_matrix_on_every_stage() {
 fn a_live_micro_batch_holds_the_tensors_of_its_backward() {
     let report = report(SgdConfig::new().init(), &OneFOneB, 3, 4);
     let activations = report.recording.activations().unwrap();
-    // What goes into tanh, and what comes out and is sent; the inputs of later stages are counted where they were sent.
+    // A live micro-batch holds the input of tanh and its output, which is also sent. Inputs are counted on the stage
+    // that sent them.
     for stage in [0, 1] {
         near(activations[stage], 2.0 * TENSOR, 0.1 * TENSOR, "bytes of a live micro-batch");
     }

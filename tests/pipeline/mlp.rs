@@ -1,4 +1,5 @@
-//! A small model for tests: tanh layers and a squared error that masks can leave out.
+//! A small model for tests, tanh layers with a masked squared error, and plain training loops to compare pipelines
+//! with.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
@@ -17,7 +18,7 @@ use stageline::{
 
 pub const LEARNING_RATE: f64 = 0.01;
 
-/// A linear layer and its tanh, `[rows, width]` to the same.
+/// A linear layer and its tanh, `[rows, width]` to the same shape.
 #[derive(Module, Debug)]
 pub struct Layer {
     pub linear: Linear,
@@ -29,7 +30,7 @@ pub struct Error {
     pub linear: Linear,
 }
 
-/// The wanted output `[rows, width]`, and a mask `[rows, 1]` of zeros and ones.
+/// The wanted output `[rows, width]`, and a mask `[rows, 1]` of zeros and ones: rows with a 0 do not count.
 pub type Target = (Tensor<2>, Tensor<2>);
 
 impl Stage for Layer {
@@ -41,7 +42,7 @@ impl Stage for Layer {
     }
 }
 
-/// A layer with dropout, and a batch norm that counts whole batches.
+/// A layer followed by a batch norm with statistics over whole batches, and dropout.
 #[derive(Module, Debug)]
 pub struct Noisy {
     layer: Layer,
@@ -50,7 +51,7 @@ pub struct Noisy {
 }
 
 impl Noisy {
-    /// The salt tells its dropout from others.
+    /// Makes a layer whose dropout draws differ from those of other salts.
     pub fn new(layer: Layer, salt: u64) -> Self {
         let [width, _] = layer.linear.weight.dims();
         let norm = BatchNormConfig::new(width).init(&device().autodiff()).into();
@@ -81,18 +82,20 @@ impl LossStage for Error {
     }
 }
 
-/// The model, whole.
+/// The whole model.
 #[derive(Module, Debug)]
 pub struct Mlp {
     pub layers: Vec<Layer>,
     pub error: Error,
 }
 
+/// Returns the CPU device that the tests use.
 pub fn device() -> Device {
     Device::flex()
 }
 
 impl Mlp {
+    /// Makes a model of this many layers and the error, with parameters that depend on the seed only.
     pub fn new(layers: usize, width: usize, seed: u64) -> Self {
         let device = device().autodiff();
         let linear = |layer: usize| {
@@ -105,30 +108,30 @@ impl Mlp {
         }
     }
 
-    /// The bits of every parameter, in layer order.
+    /// Returns the bits of every parameter, in layer order.
     pub fn bits(&self) -> Vec<u32> {
         bits(self)
     }
 
-    /// A batch that depends on the seed only: every row counts, or about two of three.
+    /// Returns a batch that depends on the seed only. All rows count, or about two of three if `masked`.
     pub fn batch(rows: usize, width: usize, masked: bool, seed: u64) -> (Tensor<2>, Target) {
         let draw = |salt: u64, columns: usize| {
             let values = (0..rows * columns).map(|index| noise(seed ^ salt, index as u64)).collect::<Vec<_>>();
             Tensor::<1>::from_floats(values.as_slice(), &device()).reshape([rows, columns])
         };
         let mask = if masked { draw(3, 1).greater_elem(-0.3).float() } else { Tensor::ones([rows, 1], &device()) };
-        // One row counts in any case.
+        // At least the first row counts.
         let mask = mask.slice_fill([0..1, 0..1], 1.0);
         (draw(1, width), (draw(2, width), mask))
     }
 
-    /// Gradient accumulation as anyone would write it in burn, on one thread, without the library.
+    /// Trains with gradient accumulation on one thread, written in burn without the library.
     pub fn train_plainly(self, micro_batches: usize, batches: &[(Tensor<2>, Target)]) -> Self {
         self.train_plainly_clipped(micro_batches, batches, None).0
     }
 
-    /// The same, with the gradients clipped as PyTorch's `clip_grad_norm_` and `clip_grad_value_` do; and every step's
-    /// global norm.
+    /// Trains without the library, with gradients clipped as PyTorch's `clip_grad_norm_` and `clip_grad_value_` do.
+    /// Also returns the global norm of every step.
     pub fn train_plainly_clipped(
         self,
         micro_batches: usize,
@@ -138,7 +141,8 @@ impl Mlp {
         self.train_plainly_in_groups((1, micro_batches), batches, clip)
     }
 
-    /// The same, with gradients summed in so many groups of micro-batches, before these sums are added up.
+    /// Trains without the library, with gradients first summed within groups of micro-batches, and then over the
+    /// groups. Also returns the global norm of every step.
     pub fn train_plainly_in_groups(
         mut self,
         (groups, micro_batches): (usize, usize),
@@ -167,10 +171,10 @@ impl Mlp {
                 (Vec::new(), self.layers.iter().map(|layer| &layer.linear).collect::<Vec<_>>());
             linears.push(&self.error.linear);
             for linear in linears {
-                let of = |sum: &mut GradientsParams| sum.remove::<2>(linear.weight.id).unwrap();
-                let weight = sums.iter_mut().map(of).reduce(Tensor::add).unwrap();
-                let of = |sum: &mut GradientsParams| sum.remove::<1>(linear.bias.as_ref().unwrap().id).unwrap();
-                let bias = sums.iter_mut().map(of).reduce(Tensor::add).unwrap();
+                let take = |sum: &mut GradientsParams| sum.remove::<2>(linear.weight.id).unwrap();
+                let weight = sums.iter_mut().map(take).reduce(Tensor::add).unwrap();
+                let take = |sum: &mut GradientsParams| sum.remove::<1>(linear.bias.as_ref().unwrap().id).unwrap();
+                let bias = sums.iter_mut().map(take).reduce(Tensor::add).unwrap();
                 each.push((linear.weight.id, weight.clone(), squares(&weight)));
                 let bias = bias.unsqueeze::<2>();
                 each.push((linear.bias.as_ref().unwrap().id, bias.clone(), squares(&bias)));
@@ -183,7 +187,7 @@ impl Mlp {
                     Some(Clip::Value(max)) => gradient.clamp(-max, max),
                     _ => gradient,
                 };
-                // Weights and biases take turns.
+                // The list alternates between weights and biases.
                 if index % 2 == 0 {
                     clipped.register(id, gradient);
                 } else {
@@ -195,7 +199,7 @@ impl Mlp {
         (self, norms)
     }
 
-    /// Cut into `stages` stages, the layers spread as evenly as they go.
+    /// Cuts the model into `stages` stages with the layers spread as evenly as possible.
     pub fn split(self, stages: usize, config: &StageConfig) -> PipelineBuilder<Tensor<2>, Target> {
         let cuts = pieces(self.layers.len() + 1, stages);
         let mut layers = self.layers.into_iter();
@@ -206,12 +210,20 @@ impl Mlp {
         chain.loss((layers.collect::<Vec<_>>(), self.error), config.clone())
     }
 
-    /// Trains cut into `stages` stages.
+    /// Trains as a pipeline.
+    ///
+    /// # Errors
+    ///
+    /// The pipeline cannot be built.
     pub fn train_cut(self, cut: &Cut, batches: &[(Tensor<2>, Target)]) -> Result<Self, BuildError> {
         Ok(self.train_cut_clipped(cut, batches)?.0)
     }
 
-    /// The same; and every step's update.
+    /// Trains as a pipeline, and also returns the update of every step.
+    ///
+    /// # Errors
+    ///
+    /// The pipeline cannot be built.
     pub fn train_cut_clipped(
         self,
         cut: &Cut,
@@ -231,7 +243,7 @@ impl Mlp {
         Ok((Self::join(pipeline.into_modules()), updates))
     }
 
-    /// The model that [`split`](Self::split) cut.
+    /// Joins the stages that [`split`](Self::split) made.
     pub fn join(mut modules: Modules) -> Self {
         let last = modules.stages() - 1;
         let mut layers = Vec::new();
@@ -244,7 +256,7 @@ impl Mlp {
     }
 }
 
-/// How a model is cut and run.
+/// The stages, schedule and settings of a pipeline of the model.
 pub struct Cut {
     pub stages: usize,
     pub micro_batches: usize,
@@ -254,15 +266,18 @@ pub struct Cut {
 }
 
 impl Cut {
+    /// Returns a 1F1B pipeline with the default channel capacity and without clipping.
     pub fn new(stages: usize, micro_batches: usize) -> Self {
         Self { stages, micro_batches, schedule: &OneFOneB, capacity: None, clip: None }
     }
 }
 
+/// Returns a configuration with AdamW on the CPU.
 pub fn config() -> StageConfig {
     StageConfig::new(device(), AdamWConfig::new().init(), LEARNING_RATE)
 }
 
+/// Returns the bits of every float parameter of a module, in the order in which it is visited.
 pub fn bits<M: Module>(module: &M) -> Vec<u32> {
     struct Bits(Vec<u32>);
     impl ModuleVisitor for Bits {
@@ -275,7 +290,7 @@ pub fn bits<M: Module>(module: &M) -> Vec<u32> {
     bits.0
 }
 
-/// `rows` in `count` pieces that differ by at most one, the longer ones first.
+/// Divides `rows` into `count` ranges whose lengths differ by at most one, the longer ones first.
 pub fn pieces(rows: usize, count: usize) -> Vec<std::ops::Range<usize>> {
     let mut start = 0;
     let piece = |index| {
@@ -286,7 +301,7 @@ pub fn pieces(rows: usize, count: usize) -> Vec<std::ops::Range<usize>> {
     (0..count).map(piece).collect()
 }
 
-/// A number in [-1, 1) from a hash (SplitMix64), so that tests that run at once do not share a generator.
+/// Returns a number in [-1, 1) from a hash (SplitMix64), so that concurrent tests do not share a random generator.
 fn noise(seed: u64, index: u64) -> f32 {
     let mut value = seed.wrapping_add(index.wrapping_mul(0x9E37_79B9_7F4A_7C15)).wrapping_add(0x9E37_79B9_7F4A_7C15);
     value = (value ^ (value >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -294,7 +309,8 @@ fn noise(seed: u64, index: u64) -> f32 {
     ((value ^ (value >> 31)) >> 40) as f32 / (1 << 23) as f32 - 1.0
 }
 
-/// Fails the test that would hang, instead of hanging with it. Not a speed: a minute is much for any of them.
+/// Runs a test in a thread and panics if it takes longer than a minute, so that a hang fails the test. The limit is not
+/// a speed test.
 pub fn within_a_minute<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = mpsc::channel();
     let thread = thread::spawn(move || sender.send(run()));

@@ -1,4 +1,4 @@
-//! Batch normalisation: statistics of the whole batch, whatever it is cut into.
+//! Tests of batch normalisation: running statistics are those of the whole batch, however it is cut.
 
 use burn::module::Module;
 use burn::nn::{BatchNorm, BatchNormConfig};
@@ -11,13 +11,13 @@ use crate::mlp::{Error, Mlp, Target, bits, config, device};
 const WIDTH: usize = 5;
 const ROWS: usize = 19;
 
-/// Once a step.
+/// A stage with the library's batch norm, which updates its statistics once a step.
 #[derive(Module, Debug)]
 struct Accumulated {
     norm: AccumulatedBatchNorm,
 }
 
-/// Once a micro-batch.
+/// A stage with burn's batch norm, which updates its statistics once a micro-batch.
 #[derive(Module, Debug)]
 struct Plain {
     norm: BatchNorm,
@@ -49,14 +49,14 @@ fn accumulated() -> Accumulated {
     Accumulated { norm: plain().norm.into() }
 }
 
-/// Columns of different means and deviations.
+/// Returns a batch whose columns have different means and deviations.
 fn batch(seed: u64) -> (Tensor<2>, Target) {
     let (input, target) = Mlp::batch(ROWS, WIDTH, false, seed);
     let columns = |values: [f32; WIDTH]| Tensor::<1>::from_floats(values, &device()).unsqueeze::<2>();
     (input * columns([1.0, 2.0, 0.5, 3.0, 1.0]) + columns([0.0, 1.0, -4.0, 2.0, 7.0]), target)
 }
 
-/// A stage in front of the error, after some steps.
+/// Trains a pipeline of a stage and the error, and returns the stage and the bits of both.
 fn trained<S>(stage: S, micro_batches: usize, schedule: impl Schedule + 'static, steps: u64) -> (S, Vec<u32>)
 where
     S: Stage<Input = Tensor<2>, Output = Tensor<2>>,
@@ -73,13 +73,14 @@ where
     (stage, bits)
 }
 
-/// The running mean and variance.
+/// Returns the running means and then the running variances.
 fn statistics(norm: &BatchNorm) -> Vec<f64> {
     let values = |tensor: Tensor<1>| tensor.into_data().iter::<f64>().collect::<Vec<_>>();
     [values(norm.running_mean.value()), values(norm.running_var.value())].concat()
 }
 
-/// Those after one pass over each whole batch, in f64: 0.9 of the old and 0.1 of the batch's mean and biased variance.
+/// Returns the expected statistics after some steps, in f64: each whole batch contributes 0.1 of its mean and biased
+/// variance to 0.9 of the old statistics.
 fn one_pass(steps: u64) -> Vec<f64> {
     let mut running = [vec![0.0; WIDTH], vec![1.0; WIDTH]].concat();
     for step in 0..steps {
@@ -106,15 +107,15 @@ fn running_statistics_cover_the_whole_batch() {
         let ours = distance(&statistics(&stage.norm.into_inner()), &one_pass(steps));
         assert!(ours < 1e-6, "M={micro_batches}, {steps} steps: {ours}");
     }
-    // burn's own follow the micro-batches: every one moves them, and sees only its own rows.
-    // (`valid` takes over what another thread has left.)
+    // burn's own batch norm updates its statistics in every micro-batch, from that micro-batch's rows only. `valid`
+    // synchronises statistics that another thread has updated.
     let (stage, _) = trained(plain(), 8, OneFOneB, 1);
     assert!(distance(&statistics(&stage.norm.valid()), &one_pass(1)) > 0.1);
     let (stage, _) = trained(plain(), 1, OneFOneB, 1);
     assert!(distance(&statistics(&stage.norm.valid()), &one_pass(1)) < 1e-6);
 }
 
-/// Twice in one forward.
+/// A stage that uses its batch norm twice in one forward.
 #[derive(Module, Debug)]
 struct Twice {
     norm: AccumulatedBatchNorm,
@@ -135,7 +136,7 @@ fn a_layer_that_is_used_twice_counts_both_uses() {
     assert!(distance(&statistics(&stage.norm.into_inner()), &one_pass(2)) < 1e-6);
 }
 
-/// Copies of a layer in two stages each have the statistics of what they see.
+/// Copies of a batch norm in two stages each have the statistics of their own inputs.
 #[test]
 fn copies_of_a_layer_keep_their_own_statistics() {
     let norm = accumulated().norm;
@@ -147,7 +148,7 @@ fn copies_of_a_layer_keep_their_own_statistics() {
     let mut modules = pipeline.into_modules();
     let [first, second] = [0, 1].map(|at| statistics(&modules.take::<Accumulated>(at).unwrap().norm.into_inner()));
     assert!(distance(&first, &one_pass(1)) < 1e-6);
-    // What comes out of the first has mean 0 and variance 1 in every micro-batch.
+    // The output of the first stage has mean 0 and variance 1 in every micro-batch.
     let normal = [vec![0.0; WIDTH], vec![1.0; WIDTH]].concat();
     assert!(distance(&second, &normal) < 0.02, "{second:?}");
 }
@@ -172,7 +173,7 @@ fn a_skipped_step_does_not_change_running_statistics() {
     assert!(distance(&statistics(&norm), &one_pass(1)) < 1e-6);
 }
 
-/// An evaluation normalises by the running statistics: for one row, by nothing else.
+/// An evaluation of a single row uses the running statistics, and does not change them.
 #[test]
 fn an_evaluation_normalises_by_the_running_statistics() {
     let chain = Pipeline::builder().stage(accumulated(), config()).loss(Mlp::new(0, WIDTH, 3).error, config());
@@ -183,6 +184,6 @@ fn an_evaluation_normalises_by_the_running_statistics() {
     let one = pipeline.eval(Batch::new(row(&input), (row(&target.0), row(&target.1)))).unwrap();
     let all = pipeline.eval(Batch::new(input.clone(), target.clone())).unwrap();
     let again = pipeline.eval(Batch::new(row(&input), (row(&target.0), row(&target.1)))).unwrap();
-    assert_eq!(one.loss.to_bits(), again.loss.to_bits(), "an evaluation has changed them");
+    assert_eq!(one.loss.to_bits(), again.loss.to_bits(), "an evaluation has changed the running statistics");
     assert!(one.loss.is_finite() && all.loss.is_finite());
 }

@@ -1,4 +1,5 @@
-//! The parameters after training are the same bits for every P, schedule and channel capacity, and for a plain loop.
+//! Tests of bitwise parity: trained parameters have the same bits for every P, schedule and channel capacity, and for a
+//! plain loop.
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -19,6 +20,7 @@ fn batches(rows: usize, width: usize, masked: bool, seed: u64) -> Vec<(Tensor<2>
     (0..3).map(|step| Mlp::batch(rows, width, masked, seed * 10 + step)).collect()
 }
 
+/// Trains as a pipeline and asserts the bits of the plain loop.
 fn same_bits(model: &Mlp, plain: &[u32], cut: &Cut, batches: &[(Tensor<2>, Target)], case: &str) {
     let trained = model.clone().train_cut(cut, batches).unwrap();
     assert!(trained.bits() == plain, "{case}: other bits than the plain loop");
@@ -28,7 +30,7 @@ fn same_bits(model: &Mlp, plain: &[u32], cut: &Cut, batches: &[(Tensor<2>, Targe
 fn every_cut_and_schedule_gives_the_bits_of_the_plain_loop() {
     let model = Mlp::new(5, 8, 1);
     for micro_batches in [1, 2, 3, 8] {
-        // 11 rows: uneven at 2, 3 and 8; a third of them masked in the second round.
+        // 11 rows do not divide evenly into 2, 3 or 8 micro-batches. A third of them is masked in the second round.
         for masked in [false, true] {
             let batches = batches(11, 8, masked, 7);
             let plain = model.clone().train_plainly(micro_batches, &batches).bits();
@@ -55,7 +57,7 @@ fn channel_capacity_and_repetition_change_no_bit() {
             same_bits(&model, &plain, &cut, &batches, &format!("capacity {capacity}"));
         }
     }
-    // GPipe needs no room in its channels at all: every hand-over is a rendezvous.
+    // GPipe also runs with channels of capacity 0, where every send waits for its receiver.
     let rendezvous = Cut { schedule: &GPipe, capacity: Some(0), ..Cut::new(4, 8) };
     same_bits(&model, &plain, &rendezvous, &batches, "capacity 0");
     for repetition in 0..8 {
@@ -63,7 +65,7 @@ fn channel_capacity_and_repetition_change_no_bit() {
     }
 }
 
-/// Schedules with several chunks a worker, on half and a third as many workers as stages.
+/// With V chunks a worker, 6 stages run on 3 or 2 workers.
 #[test]
 fn several_chunks_a_worker_give_the_bits_of_the_plain_loop() {
     let model = Mlp::new(5, 8, 8);
@@ -80,7 +82,7 @@ fn several_chunks_a_worker_give_the_bits_of_the_plain_loop() {
     }
 }
 
-/// Two chunks a worker, down and up again, with backwards in two halves.
+/// V schedules have two chunks a worker, the second in reverse order of workers, and split backwards.
 #[test]
 fn v_schedules_give_the_bits_of_the_plain_loop() {
     let model = Mlp::new(5, 8, 8);
@@ -94,7 +96,7 @@ fn v_schedules_give_the_bits_of_the_plain_loop() {
     }
 }
 
-/// The global norm and what is made of it do not depend on the cut either.
+/// The global norm and the clipped gradients do not depend on the cut either.
 #[test]
 fn clipping_gives_the_bits_of_the_plain_loop() {
     let model = Mlp::new(5, 8, 12);
@@ -118,7 +120,7 @@ fn clipping_gives_the_bits_of_the_plain_loop() {
     );
 }
 
-/// A layer, and a dropout behind it.
+/// A layer followed by dropout.
 #[derive(Module, Debug)]
 pub struct Dropped {
     pub layer: Layer,
@@ -134,7 +136,7 @@ impl Stage for Dropped {
     }
 }
 
-/// The bits after training, and the losses of the steps.
+/// Trains a model with dropout, and returns its bits and the loss of every step.
 fn train_with_dropout(
     stages: usize,
     micro_batches: usize,
@@ -165,7 +167,7 @@ fn train_with_dropout(
     (found, losses)
 }
 
-/// For the same M the same bits; for another M the same elements are dropped, so that only rounding differs.
+/// Another cut gives the same bits. Another M drops the same elements, so that the losses differ by rounding only.
 #[test]
 fn dropout_depends_on_the_sample_only() {
     let (reference, losses) = train_with_dropout(1, 3, &OneFOneB);
@@ -182,11 +184,12 @@ fn dropout_depends_on_the_sample_only() {
     }
 }
 
+/// Parses a hand-written plan.
 fn by_hand(csv: &str) -> &'static Plan {
     Box::leak(Box::new(Plan::from_csv(csv).unwrap()))
 }
 
-/// Two workers with two chunks each, by a plan written by hand: one interpreter runs any plan.
+/// The interpreter runs any plan, also a hand-written one with two chunks on each of two workers.
 #[test]
 fn a_hand_written_plan_with_two_chunks_a_worker_gives_the_same_bits() {
     let csv = "0F0,0F1,2F0,2F1,2B0,0B0,2B1,0B1\n1F0,1F1,3F0,3B0,3F1,1B0,3B1,1B1\n";
@@ -198,7 +201,7 @@ fn a_hand_written_plan_with_two_chunks_a_worker_gives_the_same_bits() {
     same_bits(&model, &plain, &cut, &batches, "by hand");
 }
 
-/// Backwards in descending order: the sum is still taken in ascending order.
+/// The plan runs backwards in descending order, but gradients are still summed in ascending order of micro-batches.
 #[test]
 fn backwards_out_of_order_give_the_same_bits() {
     let csv = "0F0,0F1,0F2,0B2,0B0,0B1\n1F0,1F1,1F2,1B2,1B0,1B1\n";
@@ -210,7 +213,8 @@ fn backwards_out_of_order_give_the_same_bits() {
     same_bits(&model, &plain, &cut, &batches, "descending");
 }
 
-/// A layer whose weights are used by the layer, which can put its gradient off, and by themselves, which cannot.
+/// A stage that uses the same weights in a linear layer, whose weight gradient can be deferred, and in a plain product,
+/// whose cannot.
 #[derive(Module, Debug)]
 struct Both {
     linear: Linear,
@@ -246,7 +250,7 @@ fn weights_used_twice_give_the_same_bits_with_split_backwards() {
     }
 }
 
-/// Weight gradients too, and those of one stage in another order than those of the other.
+/// The plan also runs weight gradients out of order, differently on each stage.
 #[test]
 fn weight_gradients_out_of_order_give_the_same_bits() {
     let csv = "0F0,0F1,0F2,0I0,0I1,0W1,0B2,0W0\n1F0,1F1,1F2,1B0,1I1,1I2,1W2,1W1\n";

@@ -1,4 +1,5 @@
-//! Computing in bf16 and f16: master weights and gradient sums in f32, and a loss scale.
+//! Tests of computing in bf16 and f16: the bits of a plain loop, master weights and gradient sums in f32, and the loss
+//! scale.
 
 use burn::module::{Module, Param};
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer, SgdConfig};
@@ -29,7 +30,7 @@ fn linears(model: &Mlp) -> Vec<&Linear> {
     model.layers.iter().map(|layer| &layer.linear).chain([&model.error.linear]).collect()
 }
 
-/// A layer's parameters, rounded.
+/// Returns a linear layer with its parameters rounded to a lower precision.
 fn rounded(linear: &Linear, dtype: FloatDType) -> Linear {
     fn leaf<const D: usize>(param: &Param<Tensor<D>>, dtype: FloatDType) -> Param<Tensor<D>> {
         Param::initialized(param.id, param.val().inner().cast(dtype).autodiff().require_grad())
@@ -37,7 +38,8 @@ fn rounded(linear: &Linear, dtype: FloatDType) -> Linear {
     Linear { weight: leaf(&linear.weight, dtype), bias: linear.bias.as_ref().map(|bias| leaf(bias, dtype)) }
 }
 
-/// Mixed precision as anyone would write it in burn, on one thread, without the library.
+/// Trains in mixed precision on one thread, written in burn without the library, and returns the bits of the master
+/// weights.
 fn train_plainly(mut model: Mlp, dtype: FloatDType, scale: f64) -> Vec<u32> {
     let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
     for (input, (wanted, mask)) in batches() {
@@ -97,7 +99,8 @@ fn lower_precisions_give_the_bits_of_the_plain_loop() {
     }
 }
 
-/// A power of two changes no bit in f32, clipped or not, because gradients are unscaled before their norm is taken.
+/// A loss scale that is a power of two changes no bit in f32, with or without clipping, because gradients are unscaled
+/// before their norm is taken.
 #[test]
 fn a_loss_scale_changes_no_bit_in_f32() {
     for clip in [None, Some(Clip::GlobalNorm(0.05)), Some(Clip::Value(0.01))] {
@@ -117,7 +120,7 @@ fn a_loss_scale_changes_no_bit_in_f32() {
     }
 }
 
-/// Two tanh layers learn what another such model does.
+/// Trains a small model to imitate another one. Returns the loss of the first step, and the mean loss of the last ten.
 fn loss_after(steps: u64, precision: Precision) -> (f64, f64) {
     let teacher = Mlp::new(1, WIDTH, 77);
     let batch = |seed: u64| {
@@ -146,7 +149,7 @@ fn every_precision_converges() {
     }
 }
 
-/// A parameter, of which every sample wants one more.
+/// A loss of one parameter whose gradient is -1 for every sample.
 #[derive(Module, Debug)]
 struct One {
     value: Param<Tensor<1>>,
@@ -169,7 +172,7 @@ fn one() -> One {
     One { value: Param::from_tensor(Tensor::zeros([1], &device().autodiff())) }
 }
 
-/// 512 gradients of 1/512: added in bf16 they stop at a half, because a half and a 512th are a half again.
+/// 512 gradients of 1/512 must add up to 1. Added in bf16 they stop at 1/2, because 1/2 + 1/512 rounds to 1/2.
 #[test]
 fn gradients_in_bf16_are_summed_in_f32() {
     const M: usize = 512;
@@ -186,7 +189,6 @@ fn gradients_in_bf16_are_summed_in_f32() {
     assert_eq!((moved.dtype(), moved.into_scalar::<f64>()), (DType::F32, 1.0));
 }
 
-/// Steps that are too small for bf16 still move the master weights.
 #[test]
 fn updates_too_small_for_bf16_move_the_master_weights() {
     let stage = StageConfig::new(device(), SgdConfig::new().init(), 1e-4);
@@ -198,7 +200,7 @@ fn updates_too_small_for_bf16_move_the_master_weights() {
     assert!((moved - 1.01).abs() < 1e-5, "{moved}");
 }
 
-/// Gradients that are too small for f16 are zeros, but for a scale; and it is on by itself.
+/// Gradients that are too small for f16 become zeros without a loss scale. The default for f16 is a dynamic scale.
 #[test]
 fn gradients_in_f16_underflow_without_the_default_loss_scale() {
     let zeros = |scale: Option<LossScale>| {
@@ -207,7 +209,7 @@ fn gradients_in_f16_underflow_without_the_default_loss_scale() {
             model().split(2, &config()).micro_batches(MICRO_BATCHES).precision(Precision::F16).health_every(1);
         let builder = if let Some(scale) = scale { builder.loss_scale(scale) } else { builder };
         let mut pipeline = builder.build().unwrap();
-        // The wanted output is the given one, but for a little.
+        // The wanted output is almost the model's output, so that gradients are small.
         let output = {
             let parts: Vec<_> = linears(&model()).into_iter().map(|linear| rounded(linear, FloatDType::F16)).collect();
             let (last, layers) = parts.split_last().unwrap();
@@ -224,7 +226,8 @@ fn gradients_in_f16_underflow_without_the_default_loss_scale() {
     assert!(without > 0.9 && with < 0.1, "zeros without a scale {without}, with {with}");
 }
 
-/// A scale that is too large: all stages skip, it falls until nothing overflows, and then rises again.
+/// With a scale that is too large all stages skip the step, and the scale falls until nothing overflows. Then it rises
+/// again.
 #[test]
 fn an_overflow_is_skipped_by_all_stages_and_lowers_the_scale() {
     let dynamic = DynamicLossScale { initial: 2.0_f64.powi(24), growth_interval: 2, ..DynamicLossScale::default() };
@@ -248,11 +251,11 @@ fn an_overflow_is_skipped_by_all_stages_and_lowers_the_scale() {
         assert!(matches!(culprit, Some(Culprit { origin: Origin::Backward, .. })), "{culprit:?}");
         assert!(report.stages.iter().all(|stage| stage.learning_rate.is_none()));
     }
-    // It rises after two steps, which may be too much; then it falls again.
+    // The scale rises after two good steps.
     let after: Vec<_> = reports[first..].iter().map(|report| report.loss_scale).collect();
     assert_eq!((after[1], after[2]), (after[0], 2.0 * after[0]));
 
-    // As if the skipped steps had never been.
+    // The first step that is made is the same as in a pipeline without the skipped steps.
     let builder = model().split(1, &config()).precision(Precision::F16).micro_batches(MICRO_BATCHES);
     let mut unharmed = builder.loss_scale(LossScale::Fixed(reports[first].loss_scale)).build().unwrap();
     let (input, target) = Mlp::batch(ROWS, WIDTH, false, 9);
@@ -267,7 +270,7 @@ fn an_overflow_is_skipped_by_all_stages_and_lowers_the_scale() {
     }
 }
 
-/// What no scale can help is left to the policy.
+/// A lower loss scale cannot help when a forward overflows, so the policy for values that are not finite decides.
 #[test]
 fn a_non_finite_forward_is_left_to_the_policy() {
     let dynamic = DynamicLossScale { initial: 4.0, ..DynamicLossScale::default() };
@@ -282,7 +285,7 @@ fn a_non_finite_forward_is_left_to_the_policy() {
     assert!(matches!(build(OnNonFinite::Stop).step(bad()), Err(StepError::NonFinite { .. })));
 }
 
-/// An overflow of one micro-batch does not excuse the input of another.
+/// An overflow in one micro-batch does not hide a NaN in the input of another.
 #[test]
 fn a_nan_input_beside_an_overflow_is_left_to_the_policy() {
     let scale = LossScale::Dynamic(DynamicLossScale { initial: 2.0_f64.powi(40), ..DynamicLossScale::default() });
@@ -298,7 +301,7 @@ fn a_nan_input_beside_an_overflow_is_left_to_the_policy() {
 
 #[test]
 fn a_loss_in_a_low_precision_is_refused() {
-    /// Sums in what it is given.
+    /// A loss that is summed in the precision of its input.
     #[derive(Module, Debug)]
     struct Careless {
         linear: Linear,
@@ -321,7 +324,7 @@ fn a_loss_in_a_low_precision_is_refused() {
     assert!(error.contains("the loss is summed in BF16") && error.contains(".cast(FloatDType::F32)"), "{error}");
 }
 
-/// A layer, and a batch norm of ours behind it.
+/// A layer followed by the library's batch norm.
 #[derive(Module, Debug)]
 struct Normed {
     layer: Layer,
@@ -361,7 +364,7 @@ fn batch_norms_stay_in_full_precision() {
     }
     assert!(normed[0].iter().any(|mean| *mean != 0.0));
 
-    /// burn's own.
+    /// A stage with burn's own batch norm, which is refused in a lower precision.
     #[derive(Module, Debug)]
     struct Plain {
         norm: burn::nn::BatchNorm,
@@ -379,7 +382,6 @@ fn batch_norms_stay_in_full_precision() {
     assert!(matches!(refused, BuildError::BatchNormPrecision { stage: 1, precision: Precision::F16 }), "{refused}");
 }
 
-/// Evaluations compute as training does.
 #[test]
 fn an_evaluation_computes_in_the_same_precision() {
     let (input, target) = batches().remove(0);
@@ -399,7 +401,7 @@ fn an_invalid_loss_scale_is_refused() {
     assert!(matches!(refused, BuildError::LossScale { .. }) && refused.to_string().contains("Fixed(0.0)"), "{refused}");
 }
 
-/// What is given back is what was given: the master weights.
+/// `into_modules` returns the master weights, which are the f32 parameters that the pipeline was given.
 #[test]
 fn modules_come_back_in_full_precision() {
     let pipeline = model().split(2, &config()).precision(Precision::F16).build().unwrap();

@@ -1,4 +1,5 @@
-//! What a stage computes again in its backwards changes no bit: with dropout, running statistics, halves and lower precision.
+//! Tests of recomputation: it changes no bit, also with dropout, running statistics, split backwards and a lower
+//! precision.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +14,7 @@ use crate::mlp::{Error, Layer, Mlp, Noisy, bits, config};
 
 const WIDTH: usize = 6;
 
-/// Two layers with dropout and running statistics, of which one is marked in the other's part.
+/// A stage that is marked for recomputation as a whole, with a marked part inside it, dropout and running statistics.
 #[derive(Module, Debug)]
 struct Marked {
     outer: Noisy,
@@ -27,20 +28,20 @@ impl Stage for Marked {
     fn forward(&self, input: Tensor<2>) -> Tensor<2> {
         block(self, input, |marked, input| {
             let hidden = marked.outer.forward(input);
-            // The same parameters twice, and a part within a part.
+            // Uses the outer layer twice, and marks the inner layer inside the marked stage.
             selective(&marked.inner, hidden.clone() + marked.outer.forward(hidden), Noisy::forward)
         })
     }
 }
 
-/// Parameters and running statistics after three steps.
+/// Trains three steps and returns the bits of each stage's parameters and running statistics.
 fn train(recompute: Recompute, schedule: &'static (dyn Schedule + Sync), precision: Precision) -> Vec<Vec<u32>> {
     let Mlp { mut layers, error } = Mlp::new(6, WIDTH, 3);
     let mut noisy = |salt| Noisy::new(layers.pop().unwrap(), salt);
     let mut marked = |salt| Marked { outer: noisy(salt), inner: noisy(salt + 1) };
     let (first, second) = (marked(0), marked(2));
     let config = || config().recompute(recompute);
-    // A layer without marks is in front, so that what comes into a part is part of a graph.
+    // The first stage begins with an unmarked layer, so that the input of the marked part has a gradient.
     let (front, back) = (layers.pop().unwrap(), layers.pop().unwrap());
     let chain = Pipeline::builder().stage((front, first), config()).stage(second, config());
     let chain = chain.stage(back, config()).loss((Vec::<Layer>::new(), error), config());
@@ -73,7 +74,7 @@ fn recomputation_changes_no_bit_with_dropout_statistics_split_backwards_and_bf16
     }
 }
 
-/// Fails where it is computed again, once it is armed.
+/// A layer that panics in a recomputation if it is armed, and disarms itself.
 #[derive(Module, Debug)]
 struct Sabotaged {
     layer: Layer,
@@ -94,7 +95,7 @@ impl Stage for Sabotaged {
     }
 }
 
-/// In a backward; and what is left of it trains on to the same bits.
+/// The panic is in a backward, and a pipeline that is restored from the remaining state continues to the same bits.
 #[test]
 fn a_panic_in_a_recomputation_rolls_back_the_step() {
     let batch = |step| {

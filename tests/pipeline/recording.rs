@@ -1,4 +1,4 @@
-//! What a step records, and what it blames for idle workers.
+//! Tests of a step's recording: its events, the accounts of idle time by cause, the clock, and the measured costs.
 
 use std::any::type_name;
 use std::thread::sleep;
@@ -22,7 +22,7 @@ fn batch(rows: usize) -> Batch<Tensor<2>, Target> {
     Batch::new(input, target)
 }
 
-/// The second step: threads and memory are warm.
+/// Returns the report of the second step, when threads and memory are warm.
 fn step(builder: PipelineBuilder<Tensor<2>, Target>) -> StepReport {
     let mut pipeline = builder.build().unwrap();
     pipeline.step(batch(8)).unwrap();
@@ -55,7 +55,7 @@ fn every_action_of_the_plan_is_recorded_once_and_in_order() {
                     Activity::Instruction(Instruction::Receive(transfer)) => Some(WaitCause::Stage(transfer.from)),
                     Activity::Verdict => Some(WaitCause::AllStages),
                     Activity::Start => Some(WaitCause::Caller),
-                    // There is room for all, and there are no tied parameters.
+                    // Nothing else waits: channels have room for all micro-batches, and no parameters are tied.
                     _ => None,
                 };
                 assert_eq!(event.waited_for(), cause.filter(|_| event.waited > Duration::ZERO), "{event:?}");
@@ -75,7 +75,7 @@ fn accounts_add_up_to_the_step() {
         for account in &accounts {
             assert!((account.busy + account.idle() - took).abs() < 1e-9 * took, "{account:?} of {took}");
             let Account { busy, fill, drain, imbalance, transfer, flush, asking, other } = *account;
-            assert_eq!(asking, 0.0, "a host is not asked");
+            assert_eq!(asking, 0.0, "no stage is on another host");
             for part in [busy, fill, drain, imbalance, transfer, flush, other] {
                 assert!(part >= -1e-9, "P={stages} M={micro_batches}: {account:?}");
             }
@@ -85,7 +85,7 @@ fn accounts_add_up_to_the_step() {
         assert!((0.0..=1.0).contains(&recording.simulated_bubble()));
         assert!(
             recording.simulated_bubble() <= recording.bubble() + 1e-9,
-            "a simulation has nothing that the step has not"
+            "a simulated step has no more idle time than the real one"
         );
         let stages: f64 = report.stages.iter().map(|stage| stage.busy.as_secs_f64()).sum();
         assert!((stages - busy).abs() < 1e-9);
@@ -115,7 +115,7 @@ fn a_step_without_weight_has_no_events() {
     assert_eq!(report.recording.accounts(), [Account { other: took, ..Account::default() }; 2]);
 }
 
-/// What is slow in a pipeline of three stages.
+/// The slow part of a pipeline of three stages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Slow {
     Stage,
@@ -124,14 +124,14 @@ enum Slow {
     Flush,
 }
 
-/// Far more than all computes of these small stages take.
+/// A delay that is far longer than all computation of these small stages.
 const LONG: Duration = Duration::from_millis(25);
 
-/// A tensor that may take long to be moved.
+/// A tensor that may take long to move.
 #[derive(Clone)]
 struct Moved {
     tensor: Tensor<2>,
-    /// After how many moves.
+    /// The number of moves before the slow one, if one is slow.
     slow_after: Option<usize>,
 }
 
@@ -148,21 +148,21 @@ impl Payload for Moved {
     }
 }
 
-/// The first stage.
+/// The first stage, whose output is slow in its move number `slow`, counted from 1; 0 for none.
 #[derive(Module, Debug)]
 struct Front {
     layer: Layer,
     slow: usize,
 }
 
-/// The second.
+/// The second stage, which may be slow itself.
 #[derive(Module, Debug)]
 struct Middle {
     layer: Layer,
     slow: bool,
 }
 
-/// The last.
+/// The last stage.
 #[derive(Module, Debug)]
 struct Back {
     error: Error,
@@ -202,7 +202,7 @@ impl LossStage for Back {
     }
 }
 
-/// Takes its time for every parameter.
+/// An optimizer that sleeps for every parameter and changes nothing.
 #[derive(Clone)]
 struct SlowOptimizer;
 
@@ -225,6 +225,7 @@ impl Optimizer for SlowOptimizer {
     }
 }
 
+/// Runs the pipeline of three stages with this slow part.
 fn report(slow: Slow) -> StepReport {
     let Mlp { mut layers, error } = Mlp::new(2, WIDTH, 4);
     let front = Front {
@@ -238,8 +239,8 @@ fn report(slow: Slow) -> StepReport {
     step(chain.loss(Back { error }, plain).micro_batches(8))
 }
 
-/// What the last worker lost most by.
-fn blamed(report: &StepReport) -> &'static str {
+/// Returns the cause of most of the last worker's idle time.
+fn main_cause(report: &StepReport) -> &'static str {
     let Account { fill, drain, imbalance, transfer, flush, other, .. } = report.recording.accounts()[2];
     let causes = [
         (fill + drain, "fill and drain"),
@@ -257,11 +258,11 @@ fn idle_time_is_attributed_to_the_slow_part() {
         [(Slow::Stage, "imbalance"), (Slow::Send, "transfer"), (Slow::Receive, "transfer"), (Slow::Flush, "flush")]
     {
         let report = report(slow);
-        assert_eq!(blamed(&report), cause, "{slow:?}: {:?}", report.recording.accounts());
+        assert_eq!(main_cause(&report), cause, "{slow:?}: {:?}", report.recording.accounts());
     }
 }
 
-/// The costs that a step tells are those that were put in.
+/// The costs that a step measures are at least the sleeps in its stages.
 #[test]
 fn measured_costs_match_the_planted_delays() {
     let report = report(Slow::Stage);

@@ -1,5 +1,5 @@
-//! Several replicas of a pipeline that share a batch: the bits of one that sums in as many groups, one reduction a stage, and one
-//! failure for all of them.
+//! Tests of data-parallel replicas that share a batch: they give the bits of one pipeline that sums in as many groups,
+//! reduce once per stage, and fail together.
 
 use std::fs;
 use std::num::NonZero;
@@ -29,7 +29,7 @@ const CLIP: Clip = Clip::GlobalNorm(0.05);
 
 type Scheduled = &'static (dyn Schedule + Sync);
 
-/// A third of the rows masked, so that every micro-batch weighs something else.
+/// Returns batches with a third of their rows masked, so that micro-batches have different weights.
 fn batches() -> Vec<(Tensor<2>, Target)> {
     (0..STEPS).map(|step| Mlp::batch(ROWS, WIDTH, true, 40 + step)).collect()
 }
@@ -39,14 +39,14 @@ fn batch(step: u64) -> Batch<Tensor<2>, Target> {
     Batch::new(input, target)
 }
 
-/// The same on R replicas of M micro-batches, or on one that sums R x M of them in R groups.
+/// The division of a batch: R replicas of M micro-batches, or one pipeline that sums R x M micro-batches in R groups.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum As {
     Replicas,
     Groups,
 }
 
-/// R x M micro-batches of a batch.
+/// Divides batches into R x M micro-batches, either way.
 fn divided<In: stageline::Payload, T: stageline::Payload>(
     builder: PipelineBuilder<In, T>,
     (replicas, micro_batches): (usize, usize),
@@ -62,6 +62,7 @@ fn divided<In: stageline::Payload, T: stageline::Payload>(
     }
 }
 
+/// Returns the gradient norm of a step, which must have been clipped.
 fn gradient_norm(report: &StepReport) -> f64 {
     match report.update {
         Update::Stepped { gradient_norm, clipped: true } => gradient_norm,
@@ -69,7 +70,7 @@ fn gradient_norm(report: &StepReport) -> f64 {
     }
 }
 
-/// Adam, a global norm that clips, and micro-batches of other weights, over several steps.
+/// The steps use Adam, clip the global norm, and have micro-batches of different weights.
 #[test]
 fn replicas_give_the_bits_of_a_plain_loop_in_groups() {
     let model = Mlp::new(5, WIDTH, 3);
@@ -78,7 +79,7 @@ fn replicas_give_the_bits_of_a_plain_loop_in_groups() {
         let all = replicas * micro_batches;
         let (plain, norms) = model.clone().train_plainly_in_groups((replicas, all), &batches, Some(CLIP));
         let in_one_sum = model.clone().train_plainly_clipped(all, &batches, Some(CLIP)).0;
-        assert_eq!(plain.bits() == in_one_sum.bits(), replicas == 1, "groups are other bits");
+        assert_eq!(plain.bits() == in_one_sum.bits(), replicas == 1, "sums in groups have other bits");
         let run = |stages: usize, schedule: Scheduled, how: As| {
             let case = format!("R={replicas} P={stages} {} {how:?}", schedule.name());
             let builder = model.clone().split(stages, &config()).schedule(schedule).clip(CLIP);
@@ -105,7 +106,7 @@ fn replicas_give_the_bits_of_a_plain_loop_in_groups() {
     }
 }
 
-/// What is known of a step's sums goes between replicas once, behind the last micro-batch.
+/// Gradient sums are exchanged between replicas once per stage, after the last micro-batch.
 #[test]
 fn every_stage_is_reduced_once_and_after_its_last_micro_batch() {
     let (replicas, stages, micro_batches) = (3, 4, 2);
@@ -129,7 +130,7 @@ fn every_stage_is_reduced_once_and_after_its_last_micro_batch() {
     assert_eq!(third.events(), &report.recording.events()[2 * workers..]);
 }
 
-/// Optimizers with a memory, and learning rates.
+/// Only the first replica has optimizers and learning rates, so checkpoints do not depend on R.
 #[test]
 fn momentum_lives_in_the_first_replica_only() {
     let optimizer = || SgdConfig::new().with_momentum(Some(MomentumConfig::new())).init();
@@ -146,10 +147,10 @@ fn momentum_lives_in_the_first_replica_only() {
     let (alone, replicated) = (train(As::Groups), train(As::Replicas));
     assert!(!alone.optimizer.is_empty() && alone == replicated);
     let (alone, replicated) = (written(alone), written(replicated));
-    assert!(alone.len() > 1 && alone == replicated, "checkpoints know nothing of R");
+    assert!(alone.len() > 1 && alone == replicated, "checkpoints do not depend on R");
 }
 
-/// The files of a checkpoint, by their path, with their bytes.
+/// Writes a checkpoint and returns the path and the bytes of each of its files.
 fn written(checkpoint: Checkpoint) -> Vec<(PathBuf, Vec<u8>)> {
     let place = tempfile::tempdir().unwrap();
     let store = Store::open(place.path(), NonZero::new(1).unwrap()).unwrap();
@@ -170,7 +171,7 @@ fn written(checkpoint: Checkpoint) -> Vec<(PathBuf, Vec<u8>)> {
     files
 }
 
-/// Ends with the layer that it begins with, has dropout, and computes some of it again.
+/// Returns a pipeline with dropout and recomputation whose last layer is tied to the first one.
 fn tied(stages: usize, recompute: Recompute) -> PipelineBuilder<Tensor<2>, Target> {
     let Mlp { layers, error } = Mlp::new(1, WIDTH, 21);
     let dropped = |layer: Layer, salt| vec![Dropped { layer, dropout: Dropout::new(0.3, 1, salt) }];
@@ -196,7 +197,7 @@ fn combined_features_give_the_same_bits_on_replicas() {
         let builder = divided(builder.schedule(schedule).clip(Clip::GlobalNorm(0.3)), (2, 2), stages, how);
         let mut pipeline = builder.build().unwrap();
         let updates: Vec<_> = (0..4).map(|step| pipeline.step(batch(step)).unwrap().update.stepped()).collect();
-        // Doubled four times, the scale is too much for f16 only.
+        // The scale doubles at every step, which overflows in f16 only.
         assert_eq!(updates.contains(&false), precision == Precision::F16, "{precision}: {updates:?}");
         let last = pipeline.into_modules().take::<(Vec<Dropped>, (Vec<Dropped>, Error))>(stages - 1);
         (updates, bits(&last.unwrap().1.1))
@@ -215,7 +216,7 @@ fn combined_features_give_the_same_bits_on_replicas() {
     }
 }
 
-/// What stages hand on in an order that replicas share, as if they were on the same GPUs.
+/// Transfers of all replicas are issued in one order, as if the replicas shared GPUs.
 #[test]
 fn replicas_that_share_devices_take_turns_and_give_the_same_bits() {
     let _alone = crate::transfers::ORDERED.lock();
@@ -233,7 +234,7 @@ fn replicas_that_share_devices_take_turns_and_give_the_same_bits() {
     }
 }
 
-/// From two replicas to one and back, with what optimizers remember.
+/// Training resumes from two replicas to one and back, with its optimizer state.
 #[test]
 fn a_checkpoint_resumes_on_any_number_of_replicas() {
     let build = |how, from| {
@@ -261,7 +262,6 @@ fn a_checkpoint_resumes_on_any_number_of_replicas() {
     }
 }
 
-/// Evaluations, gradients without a step, estimates and steps in a row.
 #[test]
 fn evaluations_gradients_estimates_and_steps_match_one_replica() {
     let (model, stages) = (Mlp::new(3, WIDTH, 4), 2);
@@ -276,8 +276,8 @@ fn evaluations_gradients_estimates_and_steps_match_one_replica() {
     }
     assert_eq!(replicated.gradients(batch(0)).unwrap(), alone.gradients(batch(0)).unwrap());
     let estimate = replicated.estimate_memory(batch(0)).unwrap().expect("the tests count what is allocated");
-    let of = |worker: WorkerEstimate| (worker.replica.index, worker.stages, worker.optimizer > 0);
-    let workers: Vec<_> = estimate.workers().into_iter().map(of).collect();
+    let summary = |worker: WorkerEstimate| (worker.replica.index, worker.stages, worker.optimizer > 0);
+    let workers: Vec<_> = estimate.workers().into_iter().map(summary).collect();
     assert_eq!(workers, [(0, vec![0], true), (0, vec![1], true), (1, vec![0], false), (1, vec![1], false)]);
     let refused = estimate.check(|_| Some(1), (&OneFOneB, 1), |_| false).unwrap_err().to_string();
     assert!(refused.contains("\n  stage 1 of replica 1: parameters "), "{refused}");
@@ -293,7 +293,7 @@ fn evaluations_gradients_estimates_and_steps_match_one_replica() {
     assert!(verification.passes(), "{verification}");
 }
 
-/// Fails at what is too large, by a panic or an error, whichever replica it is in.
+/// A layer that fails on an input above 100, by a panic or by an error, in any replica.
 #[derive(Module, Debug)]
 struct Wary {
     layer: Layer,
@@ -316,7 +316,7 @@ impl Stage for Wary {
     }
 }
 
-/// Two replicas of two stages and two micro-batches, of two rows each.
+/// Returns a pipeline of two replicas with two stages and two micro-batches each.
 fn wary(panics: bool, optimizer: impl Into<ModuleOptimizer>) -> PipelineBuilder<Tensor<2>, Target> {
     quiet_workers();
     let Mlp { mut layers, error } = Mlp::new(1, WIDTH, 81);
@@ -325,7 +325,7 @@ fn wary(panics: bool, optimizer: impl Into<ModuleOptimizer>) -> PipelineBuilder<
     divided(chain.loss(error, last), (2, 2), 2, As::Replicas)
 }
 
-/// Eight rows, of which the seventh, in the last micro-batch of replica 1, is another number.
+/// Returns a batch of eight rows whose seventh, in the last micro-batch of replica 1, has this value.
 fn with_a_row_of(value: f32) -> Batch<Tensor<2>, Target> {
     let (input, target) = Mlp::batch(8, WIDTH, false, 1);
     Batch::new(input.slice_fill([6..7, 0..WIDTH], value), target)
@@ -353,7 +353,7 @@ fn a_failure_in_a_replica_is_named_and_no_stage_of_any_has_stepped() {
     });
 }
 
-/// Stage 0 of both replicas may have the new values by then.
+/// Stage 1 panics when stage 0 of both replicas may already have its new parameters.
 #[test]
 fn a_panic_in_an_optimizer_rolls_back_all_replicas() {
     within_a_minute(|| {
@@ -410,6 +410,7 @@ fn invalid_replicas_are_refused() {
     assert!(matches!(&error, BuildError::BatchNormReplicas { stage: 0, path } if path == "0.norm.norm"), "{text}");
 }
 
+/// A layer followed by a batch norm, which replicas do not support.
 #[derive(Module, Debug)]
 struct Normed {
     layer: Layer,

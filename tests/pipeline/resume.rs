@@ -1,4 +1,5 @@
-//! N steps, a checkpoint, and N more elsewhere come to the bits of 2N steps.
+//! Tests of checkpoints and resuming: N steps, a checkpoint and N more steps on another cut have the bits of 2N steps,
+//! and checkpoints that do not fit are refused.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +22,7 @@ const WIDTH: usize = 4;
 const LAYERS: usize = 5;
 const STEPS: usize = 3;
 
-/// Optimizers and learning rates that remember things, and parameter groups that go by path.
+/// Returns a configuration with state to restore: AdamW with a parameter group by path, and a falling learning rate.
 fn remembering() -> StageConfig {
     let adam = |decay| AdamWConfig::new().with_weight_decay(decay);
     let group = ParamGroup::from_any_predicates(vec!["bias"]);
@@ -51,7 +52,7 @@ fn train(pipeline: &mut Pipeline<Tensor<2>, Target>, steps: std::ops::Range<usiz
     }
 }
 
-/// So many steps on this cut, from there.
+/// Restores a checkpoint on this cut, trains `STEPS` more steps, and returns the bits of the model.
 fn resumed(
     from: &Checkpoint,
     stages: usize,
@@ -85,7 +86,7 @@ fn resume_on_another_cut_and_schedule_gives_the_same_bits() {
     ] {
         assert_eq!(resumed(&middle, stages, 4, schedule), whole, "P={stages}, {}", schedule.name());
     }
-    // Another M adds up in another order, and that one is the same on every cut too.
+    // With another M gradients are added in another order, which is the same on every cut too.
     let with_two = resumed(&middle, 1, 2, &OneFOneB);
     for stages in [2, 3] {
         assert_eq!(resumed(&middle, stages, 2, &OneFOneB), with_two, "P={stages}, M=2");
@@ -103,7 +104,7 @@ fn a_checkpoint_has_every_tensor_under_its_name_in_the_whole_model() {
     let mut expected: BTreeSet<_> = (0..LAYERS).flat_map(of_layer).collect();
     expected.extend(["bias", "weight"].map(|name| format!("error.linear.{name}")));
     assert_eq!(checkpoint.parameters.keys().cloned().collect::<BTreeSet<_>>(), expected);
-    // AdamW remembers two moments of each, and counts.
+    // AdamW keeps two moments and a step count of each parameter.
     for name in &expected {
         let of_it =
             |(field, _): &(&String, _)| field.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with('/'));
@@ -162,7 +163,7 @@ fn resume_keeps_dropout_and_running_statistics() {
     train(&mut again, STEPS..2 * STEPS);
     let (whole, parts) = (pipeline.checkpoint().unwrap(), again.checkpoint().unwrap());
     assert_eq!(whole, parts);
-    // Names that were not given go by the stage.
+    // Without given names, a parameter is named by its stage.
     let moving = "stage0.norm.norm.running_mean";
     assert!(whole.parameters.contains_key(moving), "{:?}", whole.parameters.keys());
     assert_ne!(whole.parameters[moving], middle.parameters[moving]);
@@ -201,6 +202,7 @@ fn skipped_steps_count_as_steps_and_not_as_optimizer_steps() {
     assert_eq!(again.checkpoint().unwrap(), pipeline.checkpoint().unwrap());
 }
 
+/// Restores a checkpoint, which must be refused, and returns the differences.
 fn refused(from: Checkpoint, builder: PipelineBuilder<Tensor<2>, Target>) -> Vec<Difference> {
     match builder.restore(from).build() {
         Err(BuildError::Checkpoint(mismatch)) => mismatch.differences().to_vec(),
@@ -288,13 +290,13 @@ fn optimizer_states_of_another_name_type_or_shape_are_refused() {
         &|checkpoint| checkpoint.optimizer.get_mut(&rank).unwrap().bytes = 99u64.to_le_bytes().to_vec().into(),
         &|checkpoint| checkpoint.optimizer.get_mut(&rank).unwrap().bytes = 1u64.to_le_bytes().to_vec().into(),
         &|checkpoint| checkpoint.optimizer.get_mut(&rank).unwrap().dtype = Dtype::F64,
-        // Averages that are gone, though there were steps.
+        // No optimizer state at all, although there were optimizer steps.
         &|checkpoint| checkpoint.optimizer.clear(),
     ] {
         let differences = changed(change);
         assert!(!differences.is_empty());
     }
-    // Optimizers that remember less, or more, than the one before.
+    // Optimizers that keep less or more state than the one in the checkpoint.
     let plain = || SgdConfig::new().init();
     assert!(!refused(kept(plain()), build(AdamWConfig::new().init())).is_empty());
     assert!(!refused(adam.clone(), build(plain())).is_empty());
@@ -303,7 +305,8 @@ fn optimizer_states_of_another_name_type_or_shape_are_refused() {
     build(AdamWConfig::new().init()).restore(adam).build().unwrap();
 }
 
-/// AdamW counts the steps of each parameter, and its second moments are means of squares.
+/// AdamW's step counts lie between 1 and the number of optimizer steps, and its second moments are means of squares, so
+/// not negative.
 #[test]
 fn optimizer_states_with_impossible_values_are_refused() {
     let mut pipeline = builder(1, 2, 2).build().unwrap();
@@ -335,7 +338,7 @@ fn optimizer_states_with_impossible_values_are_refused() {
     }
 }
 
-/// A layer with another one that it does not use.
+/// A stage with a layer that it does not use, whose parameters get no optimizer state.
 #[derive(burn::module::Module, Debug)]
 struct Spare {
     used: Layer,
@@ -370,7 +373,7 @@ fn an_optimizer_state_that_is_missing_without_a_record_is_refused() {
     train(&mut again, 2..3);
     train(&mut pipeline, 2..3);
     assert!(again.checkpoint().unwrap() == pipeline.checkpoint().unwrap());
-    // A state that is gone, and a record of none that is gone.
+    // Removes a state, or the record that a parameter has none.
     for prefix in ["stage0.used.linear.bias/", "stage0.spare.linear.bias/", "stage1.1.linear.weight/"] {
         let mut less = checkpoint.clone();
         less.optimizer.retain(|name, _| !name.starts_with(prefix));
@@ -379,13 +382,14 @@ fn an_optimizer_state_that_is_missing_without_a_record_is_refused() {
         let is_of_it = |difference: &Difference| matches!(difference, Difference::OtherOptimizer { name } if name.starts_with(prefix));
         assert!(!differences.is_empty() && differences.iter().all(is_of_it), "{prefix}: {differences:?}");
     }
-    // Before the first step, nothing has a state.
+    // Before the first step no parameter has a state or a record.
     let fresh = build(adam()).build().unwrap().checkpoint().unwrap();
     assert!(fresh.optimizer.is_empty());
     build(adam()).restore(fresh).build().unwrap();
 }
 
-/// Schedulers of learning rates are stepped as often as the checkpoint says: for years, if it says anything.
+/// A restored learning rate schedule is advanced by the checkpoint's number of steps, which would take years for a huge
+/// number.
 #[test]
 fn impossible_step_counts_are_refused_at_once() {
     let sound = builder(1, 2, 2).build().unwrap().checkpoint().unwrap();
@@ -397,7 +401,7 @@ fn impossible_step_counts_are_refused_at_once() {
     }
 }
 
-/// A manipulated checkpoint makes `restore` neither panic nor hang, nor print what it should not.
+/// Restoring a manipulated checkpoint neither panics nor hangs, and its messages are short and printable.
 #[test]
 fn hostile_checkpoints_neither_panic_nor_hang() {
     let mut state = 1_u64;

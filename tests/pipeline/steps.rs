@@ -1,4 +1,5 @@
-//! Steps that overlap come to the same bits, and the same reports, as steps that do not.
+//! Tests of overlapping steps (`Pipeline::steps`): they give the bits and the reports of steps that run one after the
+//! other.
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
@@ -23,44 +24,44 @@ const STEPS: u64 = 8;
 
 type Scheduled = &'static (dyn Schedule + Sync);
 
-/// Some rows do not count; one batch has a NaN in it, and in one no row counts.
+/// Returns the batch of a step: batch 3 has a NaN, batch 5 has no row that counts, and batch 6 has large gradients.
 fn batch(step: u64) -> Batch<Tensor<2>, Target> {
     let (input, (wanted, mask)) = Mlp::batch(12, WIDTH, true, 100 + step);
     match step {
         3 => Batch::new(input * f32::NAN, (wanted, mask)),
         5 => Batch::new(input, (wanted, mask * 0.0)),
-        // Of which the gradients are large.
         6 => Batch::new(input, (wanted * 10.0, mask)),
         _ => Batch::new(input, (wanted, mask)),
     }
 }
 
+/// Returns a configuration whose learning rate falls with every step.
 fn falling() -> StageConfig {
     let learning_rate = CosineAnnealingLrSchedulerConfig::new(0.05, 20).init().unwrap();
     StageConfig::new(device(), AdamWConfig::new().init(), learning_rate)
 }
 
-/// What of a report does not depend on the time.
-fn told(report: &StepReport) -> impl PartialEq + std::fmt::Debug {
+/// Returns the parts of a report that do not depend on time.
+fn timeless(report: &StepReport) -> impl PartialEq + std::fmt::Debug {
     let learning_rates: Vec<_> = report.stages.iter().map(|stage| stage.learning_rate).collect();
     let health: Vec<_> = report.health.iter().map(|health| (health.stage, health.update_norm.to_bits())).collect();
     let update = format!("{:?}", report.update);
     (report.step, report.loss.to_bits(), report.loss_scale, learning_rates, health, update)
 }
 
-/// Trains both ways, and compares what was told and what there is then.
+/// Trains with and without overlap, asserts equal reports and states, and returns the updates.
 fn both(case: &str, build: impl Fn() -> PipelineBuilder<Tensor<2>, Target>) -> Vec<Update> {
     let (mut together, mut ahead) = (build().build().unwrap(), build().build().unwrap());
     let expected: Vec<_> = (0..STEPS).map(|step| together.step(batch(step)).unwrap()).collect();
     let found: Vec<_> = ahead.steps((0..STEPS).map(batch)).map(Result::unwrap).collect();
     assert_eq!(found.len(), expected.len(), "{case}");
     for (found, expected) in found.iter().zip(&expected) {
-        let (found, expected) = (format!("{:?}", told(found)), format!("{:?}", told(expected)));
+        let (found, expected) = (format!("{:?}", timeless(found)), format!("{:?}", timeless(expected)));
         assert_eq!(found, expected, "{case}");
     }
     let (found_state, expected_state) = (ahead.checkpoint().unwrap(), together.checkpoint().unwrap());
     assert!(found_state == expected_state, "{case}: other bits");
-    // And on from there.
+    // The next step is the same too.
     let (found_loss, expected_loss) = (ahead.step(batch(9)).unwrap().loss, together.step(batch(9)).unwrap().loss);
     assert_eq!(found_loss.to_bits(), expected_loss.to_bits(), "{case}");
     found.into_iter().map(|report| report.update).collect()
@@ -89,7 +90,7 @@ fn overlapping_steps_give_the_same_bits_in_every_schedule() {
                 let clipped = clipped.count();
                 match clip {
                     None => assert_eq!(clipped, 0),
-                    // Some are, and some are not.
+                    // Some steps are clipped and some are not.
                     Some(Clip::GlobalNorm(2.0)) => assert!((1..5).contains(&clipped), "{case}: {updates:?}"),
                     Some(_) => assert_eq!(clipped, 6, "{case}"),
                 }
@@ -128,7 +129,7 @@ fn overlapping_steps_give_the_same_bits_with_statistics_dropout_ties_and_a_dynam
     });
 }
 
-/// A layer that counts its forwards, and says when there were so many.
+/// A layer that counts its forwards, and may return an error in one of them.
 #[derive(Module, Debug)]
 struct Counted {
     layer: Layer,
@@ -152,7 +153,7 @@ impl Stage for Counted {
     }
 }
 
-/// AdamW that does not step until another stage has begun the step after.
+/// AdamW that waits until another stage has run a given number of forwards.
 #[derive(Clone)]
 struct Waiting {
     inner: AdamW,
@@ -183,7 +184,7 @@ impl Optimizer for Waiting {
 
 const MICRO_BATCHES: usize = 3;
 
-/// A stage that counts its forwards, and the loss, whose optimizer may wait for them.
+/// Returns a pipeline of two stages: the first counts its forwards, and the optimizer of the second may wait for them.
 fn counted(
     forwards: &Arc<AtomicUsize>,
     fails_at: Option<usize>,
@@ -206,12 +207,12 @@ fn plain(step: u64) -> Batch<Tensor<2>, Target> {
 fn a_stage_begins_the_next_step_before_another_has_finished_this_one() {
     within_a_minute(|| {
         let forwards = Arc::<AtomicUsize>::default();
-        // The last stage's first optimizer step waits for the first stage's first forward of the second step: for ever, if steps
-        // were made one after the other.
+        // The optimizer step of the last stage in step 0 waits for the first stage's first forward of step 1, so
+        // without overlap it would wait for ever.
         let mut pipeline = counted(&forwards, None, MICRO_BATCHES + 1).watchdog(None).build().unwrap();
         let reports: Vec<_> = pipeline.steps((0..3).map(plain)).map(Result::unwrap).collect();
         assert_eq!(reports.iter().map(|report| report.step).collect::<Vec<_>>(), [0, 1, 2]);
-        assert_eq!(forwards.load(Ordering::SeqCst), 3 * MICRO_BATCHES, "nothing was in vain");
+        assert_eq!(forwards.load(Ordering::SeqCst), 3 * MICRO_BATCHES, "no forward was repeated");
     });
 }
 
@@ -222,7 +223,8 @@ fn a_misprediction_repeats_one_step_and_no_more() {
         let mut pipeline = counted(&forwards, None, 0).clip(Clip::GlobalNorm(1e-6)).build().unwrap();
         let clipped = |report: StepReport| matches!(report.update, Update::Stepped { clipped: true, .. });
         assert!(pipeline.steps((0..5).map(plain)).all(|report| clipped(report.unwrap())));
-        // The one behind the first; the others wait, as none was as it was taken to be.
+        // Every step is clipped, which mispredicts its verdict. Only the step that ran ahead of the first verdict is
+        // repeated: after a misprediction no step runs ahead.
         assert_eq!(forwards.load(Ordering::SeqCst), 6 * MICRO_BATCHES);
     });
 }
@@ -230,7 +232,7 @@ fn a_misprediction_repeats_one_step_and_no_more() {
 #[test]
 fn a_dropped_iterator_leaves_exactly_the_reported_steps() {
     within_a_minute(|| {
-        // Behind a step that was as it was taken to be, and behind ones that were not.
+        // The bounds clip no step, some steps, or every step, so that the last verdict is predicted or mispredicted.
         for clip in [1e9, 1.0, 1e-6] {
             let build = || counted(&Arc::default(), None, 0).clip(Clip::GlobalNorm(clip)).build().unwrap();
             for steps in 1..5 {
@@ -245,7 +247,7 @@ fn a_dropped_iterator_leaves_exactly_the_reported_steps() {
                 let mut expected = build();
                 (0..steps).for_each(|step| drop(expected.step(plain(step as u64)).unwrap()));
                 assert!(pipeline.checkpoint().unwrap() == expected.checkpoint().unwrap(), "{clip}, {steps}");
-                // What was undone left nothing, and nothing to do is nothing.
+                // The discarded step left no trace, and no batches give no steps.
                 assert!(pipeline.steps(Vec::new()).next().is_none());
                 pipeline.eval(plain(7)).unwrap();
                 pipeline.gradients(plain(7)).unwrap();
@@ -277,7 +279,7 @@ fn a_panicking_batch_and_a_forgotten_iterator_leave_whole_steps() {
             let left = pipeline.checkpoint().unwrap();
             assert!(left.progress.steps == 0 || left == states[left.progress.steps as usize - 1], "{at}");
             assert!(left.progress.steps < at, "{at}");
-            // The second one is asked for before anything begins.
+            // The second batch is requested before any step begins, so its panic leaves the pipeline usable.
             let next = pipeline.step(plain(1));
             assert!(if at == 1 { next.is_ok() } else { matches!(next, Err(StepError::Stopped { .. })) }, "{at}");
         }
@@ -287,20 +289,20 @@ fn a_panicking_batch_and_a_forgotten_iterator_leave_whole_steps() {
         std::mem::forget(steps);
         assert!(pipeline.checkpoint().unwrap() == states[0]);
         assert!(matches!(pipeline.step(plain(1)), Err(StepError::Stopped { .. })));
-        // Once it has stopped, there is one error, and then nothing more.
+        // A stopped pipeline gives one error, and then the iterator ends.
         let mut stopped = pipeline.steps(std::iter::repeat_with(|| plain(1)));
         assert!(matches!(stopped.next(), Some(Err(StepError::Stopped { .. }))) && stopped.next().is_none());
     });
 }
 
-/// The owner of a tied parameter has a NaN and waits for the verdict, and the holder has made its step and waits for the owner's value:
-/// whoever forgets the steps can still end the pipeline.
+/// The owner of a tied parameter has a NaN and waits for the verdict, while the holder has stepped and waits for the
+/// owner's value. A caller that forgets the iterator at this moment can still end the pipeline.
 #[test]
 fn a_forgotten_iterator_with_tied_stages_does_not_block_the_end_of_the_pipeline() {
     let batches = || {
         (0..6).map(|step| {
             let (input, target) = Mlp::batch(10, 6, false, 70 + step);
-            // tanh of infinity is finite, and the gradient of the weight is infinity times 0.
+            // tanh of infinity is finite, but the gradient of the weight is infinity times 0, which is NaN.
             let input = if step == 1 { input.slice_fill([0..10, 0..1], f32::INFINITY) } else { input };
             Batch::new(input, target)
         })
@@ -320,14 +322,15 @@ fn a_forgotten_iterator_with_tied_stages_does_not_block_the_end_of_the_pipeline(
     }
 }
 
-/// A layer with a factor whose gradient is NaN where no input is within 1 of 0; that of the input is not.
+/// A layer with a factor whose gradient is NaN if no input is within 1 of 0, while the gradient of the input stays
+/// finite.
 #[derive(Module, Debug)]
-struct Lonely {
+struct LocalNan {
     layer: Layer,
     factor: Param<Tensor<1>>,
 }
 
-impl Stage for Lonely {
+impl Stage for LocalNan {
     type Input = Tensor<2>;
     type Output = Tensor<2>;
 
@@ -344,17 +347,17 @@ fn a_non_finite_value_in_only_the_owner_or_holder_of_a_tied_parameter_discards_t
         Batch::new(if step == 2 { input * 1e20 + 1e20 } else { input }, target)
     };
     within_a_minute(move || {
-        for lonely in [0, 1] {
+        for nan_stage in [0, 1] {
             let build = || {
                 let Mlp { mut layers, error } = Mlp::new(2, WIDTH, 27);
                 let (between, tied) = (layers.pop().unwrap(), layers.pop().unwrap());
                 let factor = Param::from_tensor(Tensor::ones([1], &device().autodiff()));
-                let lone = Lonely { layer: tied.clone(), factor };
-                let builder = if lonely == 0 {
-                    let chain = Pipeline::builder().stage(lone, falling()).stage(between, falling());
+                let nan = LocalNan { layer: tied.clone(), factor };
+                let builder = if nan_stage == 0 {
+                    let chain = Pipeline::builder().stage(nan, falling()).stage(between, falling());
                     chain.loss::<(Vec<Layer>, Error)>((vec![tied], error), falling())
                 } else {
-                    let chain = Pipeline::builder().stage(tied, falling()).stage(lone, falling());
+                    let chain = Pipeline::builder().stage(tied, falling()).stage(nan, falling());
                     chain.loss::<(Vec<Layer>, Error)>((vec![between], error), falling())
                 };
                 builder.micro_batches(3).on_non_finite(OnNonFinite::Skip).build().unwrap()
@@ -364,9 +367,10 @@ fn a_non_finite_value_in_only_the_owner_or_holder_of_a_tied_parameter_discards_t
             let found: Vec<_> = ahead.steps((0..5).map(batch)).map(|report| report.unwrap().update).collect();
             assert_eq!(format!("{found:?}"), format!("{updates:?}"));
             let Update::NonFinite { culprit: Some(culprit) } = updates[2] else { panic!("{updates:?}") };
-            assert_eq!(culprit.stage, lonely);
+            assert_eq!(culprit.stage, nan_stage);
             assert!(updates.iter().filter(|update| update.stepped()).count() == 4, "{updates:?}");
-            assert!(ahead.checkpoint().unwrap() == together.checkpoint().unwrap(), "lonely {lonely}: other bits");
+            let (found, expected) = (ahead.checkpoint().unwrap(), together.checkpoint().unwrap());
+            assert!(found == expected, "NaN in stage {nan_stage}: other bits");
         }
     });
 }
@@ -403,7 +407,7 @@ fn a_failure_anywhere_leaves_the_state_of_the_last_whole_step() {
             let mut pipeline = counted(&Arc::default(), Some(fails_at), 0).build().unwrap();
             let mut steps = pipeline.steps((0..4).map(plain));
             let reports: Vec<_> = steps.by_ref().collect();
-            assert!(steps.next().is_none(), "it has come to its end");
+            assert!(steps.next().is_none(), "the iterator has ended");
             drop(steps);
             let (last, whole) = reports.split_last().unwrap();
             let Err(StepError::Stage(failure)) = last else { panic!("{fails_at}: {last:?}") };
@@ -412,7 +416,7 @@ fn a_failure_anywhere_leaves_the_state_of_the_last_whole_step() {
             assert!(whole.iter().all(Result::is_ok));
             let left = pipeline.checkpoint().unwrap();
             let steps = left.progress.steps as usize;
-            // The step in which it failed is not made; the one before it is, or not.
+            // The failed step is not made, and the one before it may be made or not.
             assert!(
                 steps == whole.len() && [0, 1].contains(&(fails_at / MICRO_BATCHES - steps)),
                 "{fails_at}: {steps}"
@@ -436,7 +440,7 @@ fn a_non_finite_value_is_an_error_under_the_stop_policy() {
             panic!("{reports:?}")
         };
         assert_eq!((culprit.stage, culprit.micro_batch), (0, 0));
-        assert!(!over.into_inner(), "and no more batches are asked for");
+        assert!(!over.into_inner(), "no more batches are requested");
         assert_eq!(pipeline.checkpoint().unwrap().progress.steps, 3);
         assert!(matches!(pipeline.steps([batch(0)]).next(), Some(Err(StepError::Stopped { .. }))));
     });

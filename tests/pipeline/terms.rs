@@ -1,4 +1,4 @@
-//! A loss of several terms, each over targets of its own.
+//! Tests of a loss with several terms, each summed over its own targets and divided by its own weight.
 
 use burn::module::Module;
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer};
@@ -15,16 +15,16 @@ const MICRO_BATCHES: usize = 3;
 /// The factor of the second term.
 const FACTOR: f64 = 0.3;
 
-/// Half the squared error of some rows, and the size of the output for others.
+/// A loss of two terms: half the squared error of some rows, and the squared size of the output for others.
 #[derive(Module, Debug)]
 struct Both {
     linear: Linear,
 }
 
-/// The wanted output, and for each term a mask `[rows, 1]`.
+/// The wanted output `[rows, width]`, and for each term a mask `[rows, 1]`.
 type Target = (Tensor<2>, Tensor<2>, Tensor<2>);
 
-/// The two sums.
+/// Returns the sums of the two terms.
 fn sums(linear: &Linear, input: Tensor<2>, (wanted, error_mask, size_mask): Target) -> [Tensor<1>; 2] {
     let output = linear.forward(input);
     let squares = |rows: Tensor<2>| (rows.clone() * rows).sum();
@@ -68,6 +68,7 @@ fn pipeline(stages: usize, schedule: impl Schedule + 'static) -> Pipeline<Tensor
     chain.loss((rest, both), config()).micro_batches(MICRO_BATCHES).schedule(schedule).build().unwrap()
 }
 
+/// Trains as a pipeline, and returns the bits of the model and the reports.
 fn trained(stages: usize, schedule: impl Schedule + 'static) -> (Vec<u32>, Vec<StepReport>) {
     let mut pipeline = pipeline(stages, schedule);
     let step = |(input, target)| pipeline.step(Batch::new(input, target)).unwrap();
@@ -79,7 +80,8 @@ fn trained(stages: usize, schedule: impl Schedule + 'static) -> (Vec<u32>, Vec<S
     (found, reports)
 }
 
-/// Every term divided by its own weight, in a loop without the library.
+/// Trains without the library, with every term divided by its own weight. Returns the parameters and the terms of every
+/// step's loss.
 fn plainly() -> (Vec<f32>, Vec<[f64; 2]>) {
     #[derive(Module, Debug)]
     struct Whole {
@@ -135,7 +137,7 @@ fn the_cut_changes_no_bit_of_a_loss_with_two_terms() {
     }
 }
 
-/// Where one of them weighs nothing, the other is all there is.
+/// If one term has no weight, the other is the whole loss. If neither has any, the step is skipped.
 #[test]
 fn a_term_without_weight_counts_nothing() {
     let (input, (wanted, error_mask, _)) = batches().remove(0);
@@ -148,7 +150,7 @@ fn a_term_without_weight_counts_nothing() {
     assert_eq!(both.step(Batch::new(input, (wanted, none.clone(), none))).unwrap().update, Update::NoWeight);
 }
 
-/// A number of terms that depends on the targets.
+/// A loss whose number of terms depends on the targets.
 #[derive(Module, Debug)]
 struct Fickle {
     linear: Linear,

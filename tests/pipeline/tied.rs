@@ -1,4 +1,4 @@
-//! Parameters that several stages have: trained once, the same everywhere, and as in one graph.
+//! Tests of tied parameters, which several stages share: they train as in one graph, and all copies stay equal.
 
 use burn::module::{Module, Param};
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer};
@@ -17,7 +17,7 @@ const WIDTH: usize = 6;
 const ROWS: usize = 10;
 const MAX_NORM: f64 = 0.3;
 
-/// The layers of a model that begins and ends with the same linear layer.
+/// The layers of a model whose first and last linear layer are the same.
 struct Parts {
     ends: Linear,
     middle: Linear,
@@ -32,7 +32,7 @@ fn batches() -> Vec<(Tensor<2>, Target)> {
     (0..4).map(|step| Mlp::batch(ROWS, WIDTH, true, 70 + step)).collect()
 }
 
-/// ends, middle, and ends again with the loss.
+/// Cuts the model (ends, middle, and ends again with the loss) into 1 to 4 stages.
 pub fn cut(stages: usize, config: &StageConfig) -> PipelineBuilder<Tensor<2>, Target> {
     let Parts { ends, middle } = parts();
     let (first, middle, last) = (Layer { linear: ends.clone() }, Layer { linear: middle }, Error { linear: ends });
@@ -52,7 +52,8 @@ pub fn cut(stages: usize, config: &StageConfig) -> PipelineBuilder<Tensor<2>, Ta
     }
 }
 
-/// The bits of the first layer, of the middle one, and of the last.
+/// Trains as a pipeline. Returns the bits of the first, the middle and the last layer, and the gradient norm of every
+/// step.
 fn trained(stages: usize, micro_batches: usize, schedule: impl Schedule + 'static) -> ([Vec<u32>; 3], Vec<f64>) {
     let builder =
         cut(stages, &config()).micro_batches(micro_batches).schedule(schedule).clip(Clip::GlobalNorm(MAX_NORM));
@@ -70,7 +71,8 @@ fn trained(stages: usize, micro_batches: usize, schedule: impl Schedule + 'stati
     ([bits(&layers[0]), bits(&layers[1]), bits(&error)], norms)
 }
 
-/// One graph, in which the ends are one layer, used twice: without the library.
+/// Trains without the library, in one graph that uses the shared layer twice. Returns the bits of both layers, and the
+/// gradient norm of every step.
 fn plainly(micro_batches: usize) -> ([Vec<u32>; 2], Vec<f64>) {
     #[derive(Module, Debug)]
     struct Whole {
@@ -129,8 +131,8 @@ fn tied_parameters_train_as_in_one_graph() {
     }
 }
 
-/// Tied parameters, dropout, clipping and a loss scale that changes at every step, in every precision, for every cut, schedule
-/// and capacity.
+/// Combines tied parameters, dropout, clipping and a loss scale that changes at every step, in every precision, for
+/// every cut, schedule and channel capacity.
 #[test]
 fn tied_parameters_give_the_same_bits_with_other_features_combined() {
     let train = |precision, stages: usize, schedule: &'static (dyn Schedule + Sync), capacity: usize| {
@@ -154,7 +156,7 @@ fn tied_parameters_give_the_same_bits_with_other_features_combined() {
         let mut pipeline = builder.clip(Clip::GlobalNorm(MAX_NORM)).build().unwrap();
         let step = |(input, target)| pipeline.step(Batch::new(input, target)).unwrap();
         let stepped = batches().into_iter().map(step).filter(|report| report.update.stepped()).count();
-        // Doubled four times, the scale is too much for f16 only.
+        // The scale doubles at every step, which overflows in f16 only.
         assert_eq!(stepped < 4, precision == Precision::F16, "{precision}: {stepped} of 4");
         bits(&pipeline.into_modules().take::<(Vec<Dropped>, (Vec<Dropped>, Error))>(stages - 1).unwrap().1.1)
     };
@@ -169,7 +171,7 @@ fn tied_parameters_give_the_same_bits_with_other_features_combined() {
     }
 }
 
-/// The owner and a holder on one worker.
+/// The owner and a holder of a tied parameter are on one worker.
 #[test]
 fn tied_stages_may_share_a_worker() {
     let ([ends, ..], _) = plainly(4);
@@ -177,7 +179,7 @@ fn tied_stages_may_share_a_worker() {
     assert!(trained(4, 4, LoopedBreadthFirst { chunks: 2 }).0[2] == ends);
 }
 
-/// Three uses of one layer in one graph, without the library.
+/// Trains without the library, in one graph that uses one layer three times, and returns the layer's bits.
 fn three_uses_plainly(micro_batches: usize) -> Vec<u32> {
     let mut ends = parts().ends;
     let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
@@ -196,7 +198,8 @@ fn three_uses_plainly(micro_batches: usize) -> Vec<u32> {
     bits(&ends)
 }
 
-/// The layer in so many stages: the layers of each, and the error in the last.
+/// Trains as a pipeline in which all layers are one shared layer, and returns its bits. `uses` has the number of layers
+/// in each stage; the last stage also has the error.
 fn train_three_uses(uses: &[usize], micro_batches: usize) -> Vec<u32> {
     let ends = parts().ends;
     let layers = |count: usize| vec![Layer { linear: ends.clone() }; count];
@@ -228,7 +231,7 @@ fn a_layer_in_three_stages_trains_as_in_one_graph() {
     }
 }
 
-/// With two uses in one stage the order of the additions can differ, and with it the last bits; not more.
+/// With two uses in one stage, gradients may be added in another order, so that only the last bits differ.
 #[test]
 fn a_stage_may_use_its_copy_twice() {
     let floats = |bits: Vec<u32>| bits.into_iter().map(f32::from_bits).collect::<Vec<_>>();
@@ -259,7 +262,7 @@ fn copies_that_cannot_be_tied_are_refused() {
     assert!(matches!(refused, BuildError::TiedShapes { stages: (0, 1) }), "{refused}");
 }
 
-/// Three stages with the same layer, one of them behind a step that is skipped: all copies stay the same.
+/// Three stages share a layer, and the second step is skipped.
 #[test]
 fn every_copy_is_the_same_after_every_step() {
     let ends = parts().ends;
@@ -279,7 +282,7 @@ fn every_copy_is_the_same_after_every_step() {
     assert_ne!(last, bits(&ends));
 }
 
-/// Frozen, a parameter is nobody's: copies stay what they are.
+/// A frozen parameter has no owner, so its copies are not tied.
 #[test]
 fn frozen_copies_keep_their_bits() {
     let frozen = || Layer { linear: parts().ends }.no_grad();

@@ -1,4 +1,4 @@
-//! Transfers that are issued in the plan's order, as between GPUs, on the CPU.
+//! Tests of ordered transfers: on the CPU, transfers are issued in the order that the plan fixes, as between GPUs.
 
 use std::fmt::Debug;
 use std::sync::Mutex;
@@ -15,13 +15,13 @@ use crate::mlp::{Mlp, Target, config};
 
 const WIDTH: usize = 4;
 
-/// What was issued, as the library tells it, in order.
+/// The transfers that were issued, in order, as the library's events report them.
 static ISSUED: Mutex<Vec<Transfer>> = Mutex::new(Vec::new());
 
-/// Of those who issue transfers in order one at a time: what is issued does not say by which pipeline.
+/// Held by each test that uses ordered transfers, because the events do not name their pipeline.
 pub static ORDERED: Mutex<()> = Mutex::new(());
 
-/// Listens to that, and to nothing else.
+/// A subscriber to the events of issued transfers only.
 struct Listener;
 
 impl Subscriber for Listener {
@@ -40,6 +40,7 @@ impl Subscriber for Listener {
     fn exit(&self, _: &span::Id) {}
 }
 
+/// Records the transfer of an event.
 struct Issue;
 
 impl Visit for Issue {
@@ -56,17 +57,18 @@ fn batch(rows: usize) -> Batch<Tensor<2>, Target> {
     Batch::new(input, target)
 }
 
-/// What each stream sees of transfers, of which every worker has one.
-fn by_stream(transfers: &[Transfer], of_stage: &[Option<usize>], streams: usize) -> Vec<Vec<Transfer>> {
+/// Returns the transfers that each worker's communication stream sees, in order.
+fn by_stream(transfers: &[Transfer], stream_of: &[Option<usize>], streams: usize) -> Vec<Vec<Transfer>> {
     let touches = |transfer: &&Transfer, stream| {
-        [transfer.from, transfer.to()].map(|stage| of_stage[stage]).contains(&Some(stream))
+        [transfer.from, transfer.to()].map(|stage| stream_of[stage]).contains(&Some(stream))
     };
     (0..streams)
         .map(|stream| transfers.iter().filter(|transfer| touches(transfer, stream)).copied().collect())
         .collect()
 }
 
-/// Two steps and an evaluation of three rows; and of the plans of these what was to be issued.
+/// Runs two steps and an evaluation of three rows, and asserts that each stream saw its transfers in the plan's order.
+/// Returns the bits of the model and the expected transfers of each stream.
 fn run(schedule: impl Schedule + 'static, stages: usize, capacity: Option<usize>) -> (Vec<u32>, Vec<Vec<Transfer>>) {
     const MICRO_BATCHES: usize = 4;
     let mut builder = Mlp::new(stages - 1, WIDTH, 1).split(stages, &config()).micro_batches(MICRO_BATCHES);
@@ -76,20 +78,20 @@ fn run(schedule: impl Schedule + 'static, stages: usize, capacity: Option<usize>
     }
     let mut pipeline: Pipeline<_, _> = builder.build().unwrap();
     let plan = check(pipeline.plan().clone(), capacity.unwrap_or(MICRO_BATCHES)).unwrap();
-    let of_stage: Vec<_> = (0..stages).map(|stage| Some(plan.placement().worker(stage))).collect();
+    let stream_of: Vec<_> = (0..stages).map(|stage| Some(plan.placement().worker(stage))).collect();
     pipeline.step(batch(8)).unwrap();
     pipeline.step(batch(8)).unwrap();
     pipeline.eval(batch(3)).unwrap();
-    let streams = |plan: &Checked| plan.streams(&of_stage);
+    let streams = |plan: &Checked| plan.streams(&stream_of);
     let expected = streams(&plan).into_iter().zip(streams(&plan.forwards(3)));
     let expected =
         expected.map(|(training, evaluation)| [training.clone(), training, evaluation].concat()).collect::<Vec<_>>();
     let issued = std::mem::take(&mut *ISSUED.lock().unwrap());
-    assert_eq!(by_stream(&issued, &of_stage, plan.plan().workers()), expected);
+    assert_eq!(by_stream(&issued, &stream_of, plan.plan().workers()), expected);
     (Mlp::join(pipeline.into_modules()).bits(), expected)
 }
 
-/// The order that `crates/stageline-schedule/tests/schedule/streams.rs` proves free of deadlocks.
+/// `crates/stageline-schedule/tests/schedule/streams.rs` proves that this order is free of deadlocks.
 #[test]
 fn the_link_issues_transfers_in_the_plans_order() {
     let _alone = ORDERED.lock();

@@ -1,4 +1,4 @@
-//! Every fault that accumulation is known for, injected and called by its name.
+//! Tests of verification: every well-known fault of gradient accumulation is planted, and must be diagnosed by name.
 
 use burn::module::Module;
 use burn::nn::BatchNormConfig;
@@ -27,7 +27,7 @@ pub type MlpBuilder = PipelineBuilder<Tensor<2>, Target>;
 type Make = Box<dyn Fn() -> MlpBuilder>;
 
 pub fn batch(step: usize) -> MlpBatch {
-    // Masks make the micro-batches weigh 1 to 3 rows.
+    // The masks leave 1 to 3 counted rows in each micro-batch.
     let (input, target) = Mlp::batch(ROWS, WIDTH, true, 300 + step as u64);
     Batch::new(input, target)
 }
@@ -82,7 +82,7 @@ fn a_model_with_dropout_passes_verification() {
     assert!(verification.passes(), "{verification}");
 }
 
-/// What a model can do wrong.
+/// A fault of a model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     /// The loss is a mean, and every micro-batch weighs 1.
@@ -95,7 +95,7 @@ enum Fault {
     Coupled,
 }
 
-/// A loss with a fault that its type says.
+/// A loss with the fault at index `FAULT` of [`FAULTS`].
 #[derive(Module, Debug)]
 struct Faulty<const FAULT: usize> {
     error: Error,
@@ -133,7 +133,8 @@ fn with_loss(loss: impl LossStage<Input = Tensor<2>, Target = Target>) -> MlpBui
     chain.loss(loss, config()).micro_batches(MICRO_BATCHES)
 }
 
-/// A stage that hands back nothing for the last micro-batch, and keeps nothing of it.
+/// A stage that detaches its output for the last micro-batch, so that neither it nor the stages before it get
+/// gradients.
 #[derive(Module, Debug)]
 struct Drops {
     layer: Layer,
@@ -152,7 +153,7 @@ impl Stage for Drops {
     }
 }
 
-/// A layer with a batch norm, ours or burn's.
+/// A layer with a batch norm, the library's or burn's.
 #[derive(Module, Debug)]
 struct Normed<N: Module> {
     layer: Layer,
@@ -177,7 +178,7 @@ impl Stage for Normed<burn::nn::BatchNorm> {
     }
 }
 
-/// Three stages, of which the second is this one.
+/// Returns a pipeline of three stages with this one in the middle.
 fn with_middle(middle: impl Stage<Input = Tensor<2>, Output = Tensor<2>>) -> MlpBuilder {
     let Mlp { mut layers, error } = model();
     layers.truncate(1);
@@ -219,37 +220,37 @@ fn faults_of_a_model_are_diagnosed_by_name() {
     }
 }
 
-/// What a training loop can do wrong.
+/// A mistake of a training loop.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Slip {
     Nothing,
     MeanOfMeans,
     NoDivision,
     DividedByM,
-    /// Each micro-batch's part of the step.
+    /// Clips each micro-batch's share of the gradient.
     ClipEach,
-    /// What is summed so far, after every micro-batch, as with a call in the wrong place.
+    /// Clips the sum so far after every micro-batch, a call in the wrong place.
     ClipRunning,
-    /// Each micro-batch's mean, and then their mean.
+    /// Clips each micro-batch's mean, and averages the results.
     ClipMeans,
-    /// The mean so far, after every micro-batch.
+    /// Clips the mean so far after every micro-batch.
     ClipRunningMeans,
-    /// Each micro-batch's mean, added up.
+    /// Adds up the means of the micro-batches without dividing by their number.
     SumOfMeans,
     ClipEachLayer,
     ClipEachParameter,
     NoClip,
-    /// The last micro-batch, in the first and second layer.
+    /// Leaves out the gradients of the last micro-batch in the first and second layer.
     DropsLast,
-    /// The second one, in the last layer only.
+    /// Leaves out the gradients of the second micro-batch in the last layer.
     DropsSecond,
-    /// The learning rate falls with every micro-batch.
+    /// Advances the learning rate schedule with every micro-batch.
     HastySchedule,
-    /// One parameter's gradient is turned round.
+    /// Flips the sign of one parameter's gradient.
     Sign,
 }
 
-/// Gradient accumulation with a slip, without the library.
+/// A training loop with gradient accumulation and a mistake, without the library.
 struct Loop {
     model: Mlp,
     optimizer: ModuleOptimizer,
@@ -257,19 +258,21 @@ struct Loop {
     slip: Slip,
 }
 
-/// Of all parameters, weight and bias of each layer in turn.
+/// The gradients of all parameters: the weight and the bias of each layer in turn.
 type All = Vec<Vec<f32>>;
 
 fn linears(model: &Mlp) -> Vec<&Linear> {
     model.layers.iter().map(|layer| &layer.linear).chain([&model.error.linear]).collect()
 }
 
+/// Clips gradients to the global norm `MAX_NORM`.
 fn clip(gradients: &mut [Vec<f32>]) {
     let squares = gradients.iter().flatten().map(|value| f64::from(*value).powi(2)).sum::<f64>();
     let factor = (MAX_NORM / (squares.sqrt() + 1e-6)).min(1.0) as f32;
     gradients.iter_mut().flatten().for_each(|value| *value *= factor);
 }
 
+/// Adds `part` times `factor` to a sum.
 fn add(sum: &mut All, part: &All, factor: f64) {
     for (sum, part) in sum.iter_mut().flatten().zip(part.iter().flatten()) {
         *sum += (f64::from(*part) * factor) as f32;
@@ -281,7 +284,7 @@ impl Loop {
         Self { model: model(), optimizer: SgdConfig::new().init(), rate: 0.5, slip }
     }
 
-    /// The loss and its gradient, summed and not divided, and the weight.
+    /// Returns the loss of a micro-batch and its gradients, summed and not divided, and its weight.
     fn part(&self, input: Tensor<2>, (wanted, mask): Target) -> (f64, All, f64) {
         let weight = mask.clone().sum().into_scalar::<f64>();
         let hidden = self.model.layers.iter().fold(input.autodiff(), |hidden, layer| layer.forward(hidden));
@@ -297,7 +300,7 @@ impl Loop {
         (sum, all, weight)
     }
 
-    /// The loss, the summed gradients, and what is applied.
+    /// Returns the loss of a batch, the summed gradients, and the gradients that the optimizer gets.
     fn accumulate(&self, batch: MlpBatch) -> Result<(f64, All, All), BoxError> {
         let pieces = batch.into_micro_batches(MICRO_BATCHES)?;
         let parts: Vec<_> = pieces.into_iter().map(|(input, target)| self.part(input, target)).collect();
@@ -382,7 +385,7 @@ impl Trial<Tensor<2>, Target> for Loop {
     }
 }
 
-/// The same model, optimizer, and clipping, each layer a stage.
+/// Returns a pipeline with the loop's model, optimizer and clipping, and one layer a stage.
 fn like_the_loop() -> MlpBuilder {
     let stage = StageConfig::new(device(), SgdConfig::new().init(), 0.5);
     model().split(3, &stage).micro_batches(MICRO_BATCHES).clip(Clip::GlobalNorm(MAX_NORM))
@@ -403,7 +406,7 @@ fn mistakes_of_a_training_loop_are_diagnosed_by_name() {
         (Slip::NoClip, Cause::NotClipped),
         (Slip::DropsLast, Cause::MissingMicroBatch { stage: 1, micro_batch: last }),
         (Slip::DropsSecond, Cause::MissingMicroBatch { stage: 2, micro_batch: 1 }),
-        // The second update is the first with another rate, and the third loss the first that shows it.
+        // The second update is the first one with a wrong rate, and the third loss is the first that shows it.
         (Slip::HastySchedule, Cause::AfterTheGradients { step: Some(2) }),
         (Slip::Sign, Cause::Unknown { stage: 1, path: "0.linear.weight".to_owned() }),
     ];
@@ -445,7 +448,8 @@ fn rounding_is_distinguished_from_faults() {
     assert_eq!(verification.cause, Some(Cause::Rounding), "{verification}");
 }
 
-/// Where the full batch does not fit, the reference may be cut too, and still finds what it can.
+/// If a full batch does not fit, the reference may use several micro-batches. A sound training still passes, and so
+/// does one without a validation set.
 #[test]
 fn the_reference_may_use_several_micro_batches() {
     let verify = Verify::new().steps(2).reference_micro_batches(2);
@@ -475,7 +479,7 @@ fn a_step_that_fails_is_an_error_of_the_verification() {
     assert!(error.to_string().contains("the input of micro-batch 0"), "{error}");
 }
 
-/// The gradients that are shown are those of a step, and showing them changes nothing.
+/// `Pipeline::gradients` returns the gradients of the next step, and changes neither parameters nor the step count.
 #[test]
 fn gradients_are_those_of_a_step_and_reading_them_changes_nothing() {
     let stage = StageConfig::new(device(), SgdConfig::new().init(), 1.0);
@@ -501,7 +505,7 @@ fn gradients_are_those_of_a_step_and_reading_them_changes_nothing() {
     assert!(matches!(pipeline.gradients(masked), Err(StepError::Batch(_))));
 }
 
-/// Unscaled, and the scale is afterwards what it was.
+/// Reported gradients are divided by the loss scale, and the scale does not change.
 #[test]
 fn gradients_in_f16_are_reported_without_the_loss_scale() {
     let shown = |precision| {

@@ -1,4 +1,5 @@
-//! Where a verification could be mistaken: small gradients, large losses, several terms, random numbers.
+//! Tests of verification where it could be mistaken: small gradients, large losses, several loss terms and random
+//! numbers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,7 +17,8 @@ use stageline::{
 use crate::mlp::{Error, Layer, Mlp, Target, config, device, pieces};
 use crate::verify::{MICRO_BATCHES, MlpBatch, MlpBuilder, ROWS, WIDTH, batch, held_out, model};
 
-/// What is in a branch whose gradients are small.
+/// A stage with a residual branch whose gradients are small, optionally with a batch norm, or without gradients of the
+/// last micro-batch.
 #[derive(Module, Debug)]
 struct Weak {
     layer: Layer,
@@ -65,7 +67,7 @@ fn large_losses_are_compared_relatively() {
     assert!(verification.passes(), "{verification}");
 }
 
-/// A pipeline that is put to the proof as if it were a loop of one's own.
+/// A pipeline that is verified as if it were a user's own training loop, optionally with a NaN among its gradients.
 struct Own {
     pipeline: Pipeline<Tensor<2>, Target>,
     nan: bool,
@@ -110,7 +112,7 @@ fn a_gradient_with_nan_fails_verification() {
     assert!(!verification.passes() && verification.worst().unwrap().relative.is_nan(), "{verification}");
 }
 
-/// Two terms, the second of which can be a mean, or weigh nothing but one.
+/// A loss of two terms. With fault 1 the second term is a mean; with faults 1 and 2 its weight is always 1.
 #[derive(Module, Debug)]
 struct Two<const FAULT: usize> {
     linear: Linear,
@@ -138,14 +140,14 @@ impl<const FAULT: usize> LossStage for Two<FAULT> {
 
 fn two_masks(step: usize) -> Batch<Tensor<2>, TwoMasks> {
     let (input, (wanted, first)) = Mlp::batch(ROWS, WIDTH, true, 300 + step as u64);
-    // One row counts in every micro-batch.
+    // At least one row counts in every micro-batch.
     let second = pieces(ROWS, MICRO_BATCHES)
         .into_iter()
         .fold(first.clone(), |mask, rows| mask.slice_fill([rows.start..rows.start + 1, 0..1], 1.0));
     Batch::new(input, (wanted, first, second))
 }
 
-fn of_two<const FAULT: usize>() -> PipelineBuilder<Tensor<2>, TwoMasks> {
+fn two_terms<const FAULT: usize>() -> PipelineBuilder<Tensor<2>, TwoMasks> {
     let Mlp { layers, error } = model();
     let chain = Pipeline::builder().stage(layers, config());
     chain.loss(Two::<FAULT> { linear: error.linear }, config()).micro_batches(MICRO_BATCHES)
@@ -154,20 +156,21 @@ fn of_two<const FAULT: usize>() -> PipelineBuilder<Tensor<2>, TwoMasks> {
 #[test]
 fn each_term_of_a_loss_is_verified() {
     let verify = Verify::new().steps(3);
-    assert_eq!(verify.pipeline(of_two::<0>, two_masks, &[two_masks(9)]).unwrap().cause, None);
-    let mean = verify.pipeline(of_two::<1>, two_masks, &[two_masks(9)]).unwrap();
+    assert_eq!(verify.pipeline(two_terms::<0>, two_masks, &[two_masks(9)]).unwrap().cause, None);
+    let mean = verify.pipeline(two_terms::<1>, two_masks, &[two_masks(9)]).unwrap();
     assert_eq!(mean.cause, Some(Cause::MeanOfMeans(Whose::Loss)), "{mean}");
-    let weighs_one = verify.pipeline(of_two::<2>, two_masks, &[two_masks(9)]).unwrap();
+    let weighs_one = verify.pipeline(two_terms::<2>, two_masks, &[two_masks(9)]).unwrap();
     let factor = 1.0 / MICRO_BATCHES as f64;
     assert_eq!(weighs_one.cause, Some(Cause::MissedDivision { factor }), "{weighs_one}");
 
     let (input, (wanted, mask)) = Mlp::batch(ROWS, WIDTH, true, 7);
     let without_first = Batch::new(input, (wanted, mask.zeros_like(), mask));
-    let verification = verify.pipeline(of_two::<0>, two_masks, &[without_first]).unwrap();
+    let verification = verify.pipeline(two_terms::<0>, two_masks, &[without_first]).unwrap();
     assert!(verification.passes() && verification.validation.unwrap().reference > 0.0, "{verification}");
 }
 
-/// A mask from a generator that all share, as burn's own dropout has it. (A generator of the test's own: others seed burn's.)
+/// A layer with a random mask from a global generator, as burn's own dropout has it. The test has its own generator,
+/// because other tests seed burn's.
 #[derive(Module, Debug)]
 struct Noisy {
     layer: Layer,
@@ -196,7 +199,7 @@ fn random_draws_are_distinguished_from_a_missing_seed() {
     assert_eq!(verification.cause, Some(Cause::DrawsRandomNumbers), "{verification}");
 }
 
-/// A regulariser, once a micro-batch.
+/// A loss with a regulariser that is added once a micro-batch.
 #[derive(Module, Debug)]
 struct Regularised {
     error: Error,
@@ -228,7 +231,7 @@ fn a_regulariser_that_is_added_once_a_micro_batch_is_diagnosed() {
     assert!(verification.to_string().contains("once a micro-batch"), "{verification}");
 }
 
-/// Hand-cut batches are not put together; with as many pieces in the reference the rest is proved.
+/// Micro-batches that were cut by hand cannot be joined, so verification needs a reference with as many micro-batches.
 #[test]
 fn batches_cut_by_hand_need_a_reference_with_micro_batches() {
     let by_hand = |step| Batch::from_micro_batches(batch(step).into_micro_batches(MICRO_BATCHES).unwrap());

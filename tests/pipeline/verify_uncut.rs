@@ -1,4 +1,5 @@
-//! Verification against the uncut model, with mistakes that are planted where the cut model would agree with itself.
+//! Tests of verification against the uncut model, with planted mistakes that a comparison of the cut model with itself
+//! cannot find.
 
 use burn::module::Module;
 use burn::tensor::{FloatDType, Tensor};
@@ -11,26 +12,26 @@ use crate::mlp::{Error, Layer, Mlp, Target, config};
 
 const WIDTH: usize = 5;
 
-/// Where a mistake is planted.
+/// The planted mistake.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Mistake {
     None,
     /// The skip connection of the second layer is left out.
     Cut,
-    /// What is handed on is rounded on the way.
+    /// The tensor that is handed to the next stage is rounded and scaled.
     Payload,
-    /// What is recomputed is another function.
+    /// The recomputation computes another function than the forward.
     Recomputation,
 }
 
-/// `x + tanh(W tanh(V x))`.
+/// Returns the layers of `x + tanh(W tanh(V x))` and the error.
 fn model() -> (Layer, Layer, Error) {
     let Mlp { mut layers, error } = Mlp::new(2, WIDTH, 11);
     let second = layers.pop().unwrap();
     (layers.pop().unwrap(), second, error)
 }
 
-/// The whole model in one stage, as it would be written without a pipeline.
+/// The uncut model in one stage.
 #[derive(Module, Debug)]
 struct Whole {
     first: Layer,
@@ -51,7 +52,7 @@ impl LossStage for Whole {
     }
 }
 
-/// The first layer, which hands its input on beside its output.
+/// The first stage of the cut model, which hands on its input and its output.
 #[derive(Module, Debug)]
 struct Front {
     layer: Layer,
@@ -72,6 +73,7 @@ impl Stage for Front {
     }
 }
 
+/// The last stage of the cut model, with the second layer, the skip connection and the error.
 #[derive(Module, Debug)]
 struct Back {
     layer: Layer,
@@ -133,7 +135,7 @@ fn a_mistake_in_the_cut_the_payload_or_the_recomputation_is_found() {
     assert_eq!(found.cause, Some(Cause::Recomputation), "{found}");
 }
 
-/// Also without the uncut model: the reference keeps what the pipeline recomputes.
+/// The reference keeps the activations that the pipeline recomputes, so the mistake shows even without the uncut model.
 #[test]
 fn a_wrong_recomputation_is_found_without_the_uncut_model() {
     let verify = |mistake| Verify::new().steps(3).pipeline(|| cut(mistake), batch, &[]).unwrap();

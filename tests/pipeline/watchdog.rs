@@ -1,4 +1,5 @@
-//! A pipeline that stands still is given up, and says why.
+//! Tests of the watchdog: a stalled step ends with an error that names the stage at work and the stages that wait for
+//! it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,7 +17,7 @@ use crate::mlp::{Error, Layer, Mlp, Target, config, device, within_a_minute};
 
 const WIDTH: usize = 4;
 
-/// Passes its input on; on one batch, which it knows by a large number, it falls asleep.
+/// A stage that passes its input on, but hangs on an input with a large number until the test wakes it.
 #[derive(Module, Debug, Default)]
 struct Sleeper {
     #[module(skip)]
@@ -26,7 +27,7 @@ struct Sleeper {
 #[derive(Debug, Default)]
 struct Sleep {
     fell_asleep: AtomicBool,
-    /// Lets it go, so that a test leaves no thread behind.
+    /// Set by the test to let the stage return, so that no thread is left behind.
     awake: AtomicBool,
 }
 
@@ -49,7 +50,7 @@ impl Stage for Sleeper {
     }
 }
 
-/// Passes its input on.
+/// A stage that passes its input on.
 #[derive(Module, Debug, Default)]
 struct Passes {}
 
@@ -62,7 +63,7 @@ impl Stage for Passes {
     }
 }
 
-/// Passes its input on, but for the second of its forwards that sees a large number: it fails, when another stage is asleep.
+/// A stage that passes its input on, but fails in its second forward with a large number, once another stage hangs.
 #[derive(Module, Debug, Default)]
 struct FailsLater {
     #[module(skip)]
@@ -140,7 +141,7 @@ fn a_stage_that_hangs_is_named_and_left_behind() {
     });
 }
 
-/// The other replica waits for its sums.
+/// Replica 0 waits in the reduction for the gradient sums of the replica that hangs.
 #[test]
 fn a_stage_that_hangs_is_named_with_its_replica() {
     within_a_minute(|| {
@@ -148,15 +149,16 @@ fn a_stage_that_hangs_is_named_with_its_replica() {
         let sleep = Arc::<Sleep>::default();
         let mut pipeline = builder(watchdog, &sleep).micro_batches(2).replica(vec![device(); 4]).build().unwrap();
         let (input, target) = Mlp::batch(8, WIDTH, false, 1);
-        let of_the_second = Batch::new(input.slice_fill([4..8, 0..WIDTH], 1e6), target);
-        let StepError::Stalled(stall) = pipeline.step(of_the_second).unwrap_err() else { panic!("it did not stall") };
+        let large_in_replica_1 = Batch::new(input.slice_fill([4..8, 0..WIDTH], 1e6), target);
+        let error = pipeline.step(large_in_replica_1).unwrap_err();
+        let StepError::Stalled(stall) = error else { panic!("it did not stall") };
         let at_work: Vec<_> = stall.at_work().map(|worker| (worker.replica.index, worker.stage)).collect();
         assert_eq!(at_work, [(1, 1)]);
         assert!(stall.workers[..4].iter().all(|worker| worker.activity == Activity::Reduce), "{stall}");
         assert_eq!(stall.workers[0].waits_for(), Some(WaitCause::TiedStages));
         let text = StepError::Stalled(stall).to_string();
         assert!(text.contains("at work: stage 1 of replica 1\n  stage 0 of replica 0: the reduction"), "{text}");
-        // What is lost with the thread is no module that is given back.
+        // The hanging thread has replica 1's module; modules are returned from replica 0.
         assert!(pipeline.into_modules().take::<Sleeper>(1).is_ok());
         sleep.awake.store(true, Ordering::Release);
     });

@@ -1,4 +1,5 @@
-//! Every message of the example that names a way out, and the way out, taken.
+//! Tests of the fixes that the example's messages suggest: each message is provoked, and a run with the suggested fix
+//! must work.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,7 +10,7 @@ use stageline::checkpoint::Saved;
 
 use crate::runs::{Place, hash, reseal, sha256};
 
-/// What a run that must not succeed says last.
+/// Returns the last line of an error message.
 fn last(said: &str) -> &str {
     said.trim_end().lines().next_back().unwrap().trim()
 }
@@ -77,11 +78,7 @@ fn every_refused_flag_works_as_its_message_suggests() {
         ("--cores-per-stage 0", "Error: --cores-per-stage 0: give 1 to 1024", "--cores-per-stage 1"),
         ("--schedule-steps 0", "Error: --schedule-steps 0: give 1 or more", "--schedule-steps 1"),
         ("--clip nan", "Error: --clip NaN: give 0 or more", "--clip 0"),
-        (
-            "--log @no/log",
-            "cannot write @no/log; give a path in an existing folder that is writable",
-            "--log @log",
-        ),
+        ("--log @no/log", "cannot write @no/log; give a path in an existing folder that is writable", "--log @log"),
         (
             "--trace @no/trace",
             "cannot write @no/trace; give a path in an existing folder that is writable",
@@ -153,7 +150,8 @@ fn the_flags_that_a_memory_error_suggests_make_the_run_fit() {
         }
     }
     assert!(taken >= 4 && refused >= 2, "{taken} ways out were taken, and {refused} do not lead out");
-    // Before there are any, and before a micro-batch is tried for which there is no room.
+    // The parameters are counted before they exist, and memory is estimated before a micro-batch that does not fit is
+    // tried.
     let said = place.refused("--steps 1 --width 4096 --memory 1");
     assert_eq!(
         last(&said),
@@ -165,13 +163,13 @@ fn the_flags_that_a_memory_error_suggests_make_the_run_fit() {
     assert!(said.lines().any(fits), "{said}");
 }
 
-/// The caches of another processor, as programs read them: files that stand in for `/sys/devices/system/cpu`.
+/// The caches of another processor: a folder of files that stands in for `/sys/devices/system/cpu`.
 #[cfg(target_os = "linux")]
 struct Caches(tempfile::TempDir);
 
 #[cfg(target_os = "linux")]
 impl Caches {
-    /// One core with an L2 cache of so many bytes.
+    /// Describes one core with an L2 cache of this many bytes.
     fn with_l2(bytes: usize) -> Self {
         let folder = tempfile::tempdir().unwrap();
         for (index, (level, size)) in [(1, 32 << 10), (2, bytes), (3, 32 << 20)].into_iter().enumerate() {
@@ -191,7 +189,7 @@ impl Caches {
         Self(folder)
     }
 
-    /// The command, for which the machine has these caches.
+    /// Returns the command in a mount namespace in which the machine has these caches.
     fn around(&self, command: &Command) -> Command {
         let mut around = Command::new("unshare");
         around.args(["--map-root-user", "--mount", "sh", "-c"]);
@@ -200,21 +198,21 @@ impl Caches {
         around
     }
 
-    /// Whether the system lets a process see other files than its own.
-    fn can_be_shown(&self) -> bool {
+    /// Whether this user may mount files in a namespace.
+    fn can_be_mounted(&self) -> bool {
         self.around(&Command::new("true")).output().is_ok_and(|output| output.status.success())
     }
 }
 
-/// What a way out is said to need is what a run with its flags is estimated to need, whatever the processor's caches: the buffers
-/// in which products are packed are as large as an L2 cache, and exist once for each kernel thread.
+/// The memory that a message gives for suggested flags is close to the estimate of a run with those flags, whatever the
+/// processor's caches: each kernel thread has a buffer for packed matrices that is as large as an L2 cache.
 #[cfg(target_os = "linux")]
 #[test]
 fn suggested_flags_need_the_memory_that_their_message_says() {
     let place = Place::new();
     let mut machines = vec![None];
     let large = Caches::with_l2(2 << 20);
-    if large.can_be_shown() {
+    if large.can_be_mounted() {
         machines.push(Some(large));
     } else {
         println!("with this machine's caches only: this user may not mount files");
@@ -252,7 +250,8 @@ fn suggested_flags_need_the_memory_that_their_message_says() {
     assert!(compared >= 4 * machines.len(), "{compared} ways out of {} machines were compared", machines.len());
 }
 
-/// What a run that goes on cannot change is not proposed to it.
+/// Suggestions leave out flags that the run cannot use: settings that a resumed run must keep, values that it already
+/// has, and values out of range.
 #[test]
 fn suggested_flags_are_ones_that_the_run_can_change() {
     let place = Place::new();
@@ -273,7 +272,7 @@ mod files {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    /// The same command for somebody who is not root: who is, may read and write everything.
+    /// Returns the command as a user without root's permission to read and write every file.
     fn unprivileged(place: &Place, flags: &str) -> Command {
         let command = place.command(flags);
         let is_root = Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout == b"0\n");
@@ -289,6 +288,7 @@ mod files {
         other
     }
 
+    /// Asserts that a run ended with exit status 1, and returns its stderr.
     fn refusal(place: &Place, output: &Output) -> String {
         let said = place.shown(output);
         assert_eq!(output.status.code(), Some(1), "{said}");
@@ -323,7 +323,7 @@ mod files {
         assert!(unprivileged(&place, "--steps 1").output().unwrap().status.success());
     }
 
-    /// A disk that is full, as the system has it: files may not grow beyond some blocks of 512 bytes, or of 1024.
+    /// A limit on the size of files (16 blocks of 512 or 1024 bytes) stands in for a full disk.
     #[test]
     fn a_run_that_a_full_disk_ended_resumes_to_the_same_bits() {
         let place = Place::new();
@@ -347,7 +347,7 @@ mod files {
         assert_eq!(hash(&place.said(&resume)), hash(&whole));
     }
 
-    /// The text, while a run has it open.
+    /// The text is cut short while a run reads it.
     #[test]
     fn a_run_that_a_shrinking_text_ended_resumes_once_the_text_is_restored() {
         let place = Place::new();
@@ -376,7 +376,7 @@ mod files {
     }
 }
 
-/// Under a right seal.
+/// The checkpoint with the NaN has valid hashes and a valid seal.
 #[test]
 fn a_checkpoint_with_a_nan_is_refused_and_the_older_one_it_names_resumes() {
     let place = Place::new();

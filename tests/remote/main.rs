@@ -1,10 +1,11 @@
-//! Stages on devices of other hosts, each a server process on this one: the bits of a local run, what is refused, and what is lost.
+//! Tests of stages on other hosts, for which server processes on this host stand in: training gives the bits of a local
+//! run, unusable devices are refused with a reason, and lost hosts are named.
 
 #![cfg(unix)]
 
 #[path = "../support/programs.rs"]
 mod programs;
-#[allow(dead_code)] // this test changes no checkpoint
+#[allow(dead_code)] // these tests change no checkpoint
 #[path = "../support/runs.rs"]
 mod runs;
 
@@ -23,14 +24,15 @@ use serde_json::Value;
 use crate::programs::program;
 use crate::runs::{Place, hash, wait_for_lines};
 
-/// A server process; it ends with the test.
+/// A server process. Dropping this value kills it.
 struct Server {
     process: Child,
-    /// What its devices are called here, without an index.
+    /// The name of its devices without their index, as `--device` takes it.
     host: String,
 }
 
 impl Server {
+    /// Starts a server and waits until it has printed the names of its devices.
     fn start(flags: &str, place: &Place) -> Self {
         let mut command = command(flags, place);
         let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
@@ -48,20 +50,20 @@ impl Drop for Server {
     }
 }
 
-/// `stageline serve`, with `@` for the folder.
+/// Returns a command that runs `stageline serve` with these flags, in which `@` stands for the folder of the test.
 fn command(flags: &str, place: &Place) -> Command {
     let mut command = program("stageline");
     command.arg("serve").args(place.words(flags));
     command
 }
 
-/// Three servers, reached in these ways.
+/// Starts three servers, each with a key of its own and these flags for its transport.
 fn servers(ways: [&str; 3], place: &Place) -> Vec<Server> {
     let keys = 0..ways.len();
     ways.iter().zip(keys).map(|(way, key)| Server::start(&format!("--port 0 --key @key{key} {way}"), place)).collect()
 }
 
-/// Four stages, of which the first is here.
+/// Returns the flags for four stages: the first on the local CPU, and one on each server.
 fn devices(servers: &[Server]) -> String {
     let remote: Vec<_> = servers.iter().map(|server| format!("{}/0", server.host)).collect();
     format!("--stages 4 --device cpu,{}", remote.join(","))
@@ -69,7 +71,7 @@ fn devices(servers: &[Server]) -> String {
 
 const TOKEN: &str = "--token-file @token";
 
-/// The ways to reach a server, and what a training needs for it.
+/// The ways to reach a server: the flags of the server, and the flags of a training that uses it.
 const WAYS: [(&str, &str); 4] = [
     ("--transport websocket --allow-anyone", ""),
     ("--transport websocket --token-file @token", TOKEN),
@@ -77,6 +79,7 @@ const WAYS: [(&str, &str); 4] = [
     ("--transport iroh --relays disabled --token-file @token", TOKEN),
 ];
 
+/// Returns a folder with a text and two token files.
 fn place() -> Place {
     let place = Place::new();
     fs::write(place.path("token"), "a secret\nand what is no part of it\n").unwrap();
@@ -117,7 +120,8 @@ fn split_backwards_recomputation_and_bf16_on_other_hosts_match_a_local_run() {
     }
 }
 
-/// Transfers between the same two servers then wait for each other, if they have one connection.
+/// Several stages a host make several transfers between the same two servers, which share a connection and must not
+/// block each other.
 #[test]
 fn several_stages_and_replicas_on_a_host_match_a_local_run() {
     let place = place();
@@ -134,7 +138,8 @@ fn several_stages_and_replicas_on_a_host_match_a_local_run() {
     }
 }
 
-/// By default some steps are synchronised: without these a log says what it takes to ask, and predictions of it say so.
+/// The log has the speed of each link, and steps 0 and 20 are synchronised by default. Without synchronised steps,
+/// measured times are those of sending requests to hosts, and `stageline predict` warns of that.
 #[test]
 fn the_log_has_link_speeds_and_the_clock_of_each_step() {
     let place = place();
@@ -196,7 +201,7 @@ fn every_unusable_device_is_refused_with_the_reason() {
         let said = refused(&format!("{TOKEN} --device {host}/0,{host}/3"));
         assert!(said.contains(&format!("`{host}/3` is not served: there are 1 devices, from 0 to 0")), "{said}");
     }
-    // Of an id that is somebody else's, at an address where this server is.
+    // An id that belongs to another server cannot be reached at this server's address.
     let id_and_address = |server: &Server| {
         let (id, address) = server.host.strip_prefix("iroh:").unwrap().split_once('@').unwrap();
         (id.to_owned(), address.to_owned())
@@ -243,7 +248,8 @@ fn a_server_names_what_it_cannot_serve_and_ends_on_sigterm() {
     }
 }
 
-/// A server of burn's own, which says this of itself, or nothing.
+/// Starts a plain burn server that answers our greeting with these numbers, or does not know the greeting, and returns
+/// its name.
 fn other_server(greeting: Option<[f32; 5]>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let host = format!("ws://{}", listener.local_addr().unwrap());
@@ -255,7 +261,7 @@ fn other_server(greeting: Option<[f32; 5]>) -> String {
         });
     }
     thread::spawn(move || {
-        // Without the process' signals, and its subscriber of tracing.
+        // `serve_async` installs neither signal handlers nor a tracing subscriber in this process.
         let runtime = tokio::runtime::Runtime::new().unwrap();
         runtime.block_on(server.serve_async(WebSocketTransport::from_listener(listener))).unwrap();
     });
@@ -276,7 +282,8 @@ fn servers_of_other_versions_are_refused_by_name() {
     assert!(said.contains(&expected), "{said}");
 }
 
-/// As a supervisor would, at once and with the same key: what it held is lost.
+/// A server that a supervisor restarts at once, with the same key and port, has lost its tensors: the training must
+/// end.
 #[test]
 fn a_server_that_was_restarted_is_a_lost_host() {
     let place = place();
@@ -297,7 +304,7 @@ fn a_server_that_was_restarted_is_a_lost_host() {
     assert!(!output.status.success() && said.contains(&expected), "{way}: {said}");
 }
 
-/// One of another replica's, when the first has nothing on it.
+/// The lost host has a stage of replica 1 only, and none of replica 0.
 #[test]
 fn a_lost_host_of_another_replica_is_named_and_the_training_ends() {
     let place = place();
@@ -317,8 +324,9 @@ fn a_lost_host_of_another_replica_is_named_and_the_training_ends() {
     assert!(!output.status.success() && said.contains(&expected), "{way}: {said}");
 }
 
-/// What happens to a server in the middle of a step.
-fn goes_on_elsewhere_after(signal: &str, (way, token): (&str, &str)) {
+/// Sends a signal to a server while a training runs. Asserts that the error names the host, and that the training
+/// resumes with that stage on another server, to the bits of a local run.
+fn resumes_elsewhere_after(signal: &str, (way, token): (&str, &str)) {
     let place = place();
     let servers = servers([way; 3], &place);
     let run = format!("--checkpoint @kept --every 1 --watchdog 3 {token}");
@@ -333,7 +341,7 @@ fn goes_on_elsewhere_after(signal: &str, (way, token): (&str, &str)) {
     let host = &servers[1].host;
     assert!(said.contains(&format!("Error: the host of stage 2 (`{host}`) is lost: ")), "{signal}: {said}");
 
-    // Its stage on another one.
+    // The lost stage moves to another server.
     let other = Server::start(&format!("--port 0 --key @another-key {way}"), &place);
     let devices = devices(&servers).replace(host, &other.host);
     let kept = fs::read_dir(place.path("kept")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -346,12 +354,12 @@ fn goes_on_elsewhere_after(signal: &str, (way, token): (&str, &str)) {
 
 #[test]
 fn a_killed_host_is_named_and_its_stage_resumes_elsewhere() {
-    goes_on_elsewhere_after("-KILL", WAYS[0]);
-    goes_on_elsewhere_after("-KILL", WAYS[3]);
+    resumes_elsewhere_after("-KILL", WAYS[0]);
+    resumes_elsewhere_after("-KILL", WAYS[3]);
 }
 
 #[test]
 fn a_frozen_host_is_named_and_its_stage_resumes_elsewhere() {
-    goes_on_elsewhere_after("-STOP", WAYS[1]);
-    goes_on_elsewhere_after("-STOP", WAYS[2]);
+    resumes_elsewhere_after("-STOP", WAYS[1]);
+    resumes_elsewhere_after("-STOP", WAYS[2]);
 }

@@ -1,4 +1,5 @@
-//! The example's settings against whatever a fuzzer makes up: seeds of the fuzz target, and mutations of them. Without burn.
+//! Runs the fuzz target of the example's settings on its seeds and on mutations of them, in little memory and without
+//! burn.
 
 use std::env;
 use std::process::Command;
@@ -10,7 +11,8 @@ mod mutations;
 
 const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/seeds/configuration");
 
-/// Pieces of all three parts, and numbers at the ends of their range.
+/// Text that mutations insert: pieces of command lines, settings files and JSON, and numbers at the ends of their
+/// range.
 const WORDS: [&str; 40] = [
     "|",
     "\n",
@@ -54,7 +56,7 @@ const WORDS: [&str; 40] = [
     "é",
 ];
 
-/// Not a test: what the test below starts with little memory.
+/// The child process of the test below, which starts it with little memory.
 #[test]
 #[ignore = "is started by another test"]
 fn child_with_little_memory() {
@@ -68,6 +70,6 @@ fn any_settings_resolve_or_are_an_error_with_little_memory() {
     let script = r#"ulimit -v 524288 && exec "$0" --exact child_with_little_memory --ignored --nocapture"#;
     let child = Command::new("sh").args(["-c", script]).arg(env::current_exe().unwrap()).output().unwrap();
     let output = String::from_utf8_lossy(&child.stdout) + String::from_utf8_lossy(&child.stderr);
-    // Not so where the process is ended on the way.
+    // The text is missing if the process was ended before the end of the test.
     assert!(child.status.success() && output.contains("1 passed"), "{output}");
 }

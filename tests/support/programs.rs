@@ -1,14 +1,14 @@
-//! Programs that cargo has built beside a test.
+//! Finds the programs that cargo has built beside a test.
 
 use std::env;
 use std::process::Command;
 
-/// An example that a plain `cargo test` has built beside this test.
+/// Returns a command that runs an example, which a plain `cargo test` has built beside this test.
 pub fn example(name: &str) -> Command {
     program(&format!("examples/{name}"))
 }
 
-/// A program that a plain `cargo test` has built, by its path among them.
+/// Returns a command that runs a program which a plain `cargo test` has built, by its path in the build folder.
 pub fn program(path: &str) -> Command {
     let test = env::current_exe().unwrap();
     let folder = test.parent().and_then(|deps| deps.parent()).unwrap();

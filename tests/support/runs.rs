@@ -1,4 +1,4 @@
-//! Runs of the GPT example in a folder of their own.
+//! Runs the GPT example on small settings, in a temporary folder, and reads its output, checkpoints and logs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use tempfile::TempDir;
 
 use crate::programs::example;
 
-/// Small settings.
+/// Flags for a small model, which every run gets first.
 const SMALL: &str = "--layers 2 --width 16 --context 16 --micro-batch-size 2 --micro-batches 4 --stages 2";
 
-/// A folder with a text, and with what runs leave.
+/// A temporary folder with a text to train on, and with the files that runs write.
 pub struct Place(TempDir);
 
 impl Place {
@@ -28,7 +28,7 @@ impl Place {
         self.0.path().join(name)
     }
 
-    /// The flags in which `@` before a name stands for this folder.
+    /// Returns a command that runs the example with these flags, in which `@` before a name stands for this folder.
     pub fn command(&self, flags: &str) -> Command {
         let mut command = example("gpt");
         command.env("RUST_BACKTRACE", "0");
@@ -36,7 +36,7 @@ impl Place {
         command
     }
 
-    /// Each of them.
+    /// Splits flags into words, and replaces `@` at the start of a word by this folder.
     pub fn words(&self, flags: &str) -> Vec<String> {
         let word = |word: &str| match word.strip_prefix('@') {
             Some(name) => self.path(name).display().to_string(),
@@ -45,18 +45,19 @@ impl Place {
         flags.split_whitespace().map(word).collect()
     }
 
+    /// Runs the example to its end.
     pub fn run(&self, flags: &str) -> Output {
         self.command(flags).output().unwrap()
     }
 
-    /// What a run that must succeed says.
+    /// Runs the example, which must succeed, and returns its stdout.
     pub fn said(&self, flags: &str) -> String {
         let output = self.run(flags);
         assert!(output.status.success(), "{flags}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// What a run that must not says, with `@` for this folder.
+    /// Runs the example, which must fail without a panic, and returns its stderr with `@` for this folder.
     pub fn refused(&self, flags: &str) -> String {
         let output = self.run(flags);
         assert!(!output.status.success(), "{flags}");
@@ -64,13 +65,13 @@ impl Place {
         self.shown(&output)
     }
 
-    /// What was said on stderr, with `@` for this folder.
+    /// Returns the stderr of a run, with `@` for this folder.
     pub fn shown(&self, output: &Output) -> String {
         let here = format!("{}/", self.0.path().display());
         String::from_utf8_lossy(&output.stderr).replace(&here, "@")
     }
 
-    /// The checkpoint after so many steps.
+    /// Returns the path of the checkpoint after this many steps, with `@` for this folder.
     pub fn checkpoint(&self, folder: &str, steps: usize) -> String {
         let ending = format!("-step-{steps}");
         let mut all =
@@ -83,7 +84,7 @@ pub fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Changes the manifest of a checkpoint, and seals it again.
+/// Changes the manifest of a checkpoint and gives it a valid seal again.
 pub fn reseal(checkpoint: &Path, change: impl FnOnce(&mut Value)) {
     let manifest = checkpoint.join("manifest.json");
     let mut value: Value = serde_json::from_slice(&fs::read(&manifest).unwrap()).unwrap();
@@ -94,19 +95,19 @@ pub fn reseal(checkpoint: &Path, change: impl FnOnce(&mut Value)) {
     fs::write(&manifest, format!("{body},\n  \"sha256\": \"{}\"\n}}\n", sha256(body.as_bytes()))).unwrap();
 }
 
-/// Of all parameters, at the end.
+/// Returns the hash of all parameters that a run prints at its end.
 pub fn hash(said: &str) -> &str {
     said.lines().find_map(|line| Some(line.split_once("parameters, sha256 ")?.1)).unwrap()
 }
 
-/// The number of steps that a log has.
+/// Returns the number of steps in a log.
 pub fn steps_in(log: &Path) -> usize {
     let text = fs::read_to_string(log).unwrap_or_default();
     let step = |line: &str| serde_json::from_str::<Value>(line).ok()?["step"].as_u64();
     text.lines().filter_map(step).max().map_or(0, |step| step as usize + 1)
 }
 
-/// Waits until a log has that many steps.
+/// Waits until a log has this many steps, and panics if the run ends before that.
 pub fn wait_for_lines(log: &Path, steps: usize, child: &mut Child) {
     while steps_in(log) < steps {
         assert!(child.try_wait().unwrap().is_none(), "it ended by itself");

@@ -8,7 +8,8 @@ use std::mem::ManuallyDrop;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CudaVersion(c_int);
 
-/// The oldest version that has every function burn calls; the newest of them, `cuEventElapsedTime_v2`, came with CUDA 12.8.
+/// The oldest version that has every function burn calls; the newest of them, `cuEventElapsedTime_v2`, came with CUDA
+/// 12.8.
 pub(crate) const OLDEST: CudaVersion = CudaVersion(12_080);
 
 impl CudaVersion {

@@ -4,11 +4,12 @@ use burn::BurnConfig;
 use burn_std::config::fusion::BeamSearchConfig;
 use serde_json::json;
 
-/// Makes burn fuse operations in the order in which they are issued, unless the program or a `burn.toml` has another setting.
+/// Makes burn fuse operations in the order in which they are issued, unless the program or a `burn.toml` has another
+/// setting.
 ///
-/// By default, burn 0.22 searches among five chains of operations (`max_blocks`). A backward pass has more chains, and the
-/// operations of the surplus chains run as one kernel each. The operations in `nn` are issued in an order that needs no
-/// search. The effect on other operations was not measured.
+/// By default, burn 0.22 searches among five chains of operations (`max_blocks`). A backward pass has more chains, and
+/// the operations of the surplus chains run as one kernel each. The operations in `nn` are issued in an order that
+/// needs no search. The effect on other operations was not measured.
 #[cfg(feature = "cuda")]
 pub(crate) fn fuse_in_issue_order() {
     use std::sync::Once;

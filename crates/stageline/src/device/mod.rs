@@ -1,7 +1,7 @@
 //! Devices: opening them by name, locating them, and preparing the transfers between them.
 //!
-//! Takes names such as `cuda:0` or `iroh:<id>/0`; returns burn's devices, or an error for every device that cannot be used.
-//! Also tells where a device is, and how a tensor travels between two devices. Must not know stages or plans.
+//! Takes names such as `cuda:0` or `iroh:<id>/0`; returns burn's devices, or an error for every device that cannot be
+//! used. Also tells where a device is, and how a tensor travels between two devices. Must not know stages or plans.
 //!
 //! - `name`: names on a command line, and the devices that they open.
 //! - `location`: tests whether a device is this host's CPU, a GPU of this host, or a device of another host.
@@ -11,13 +11,13 @@
 //! - `remote`: devices of other hosts.
 
 #[cfg(any(feature = "cuda", test))]
-#[cfg_attr(not(feature = "cuda"), allow(dead_code))] // only tests use it
+#[cfg_attr(not(feature = "cuda"), allow(dead_code))] // without the feature, only its tests use this module
 mod cuda_driver;
 #[cfg(any(feature = "cuda", test))]
 mod cuda_fusion;
 pub(crate) mod location;
 pub(crate) mod name;
 #[cfg(any(feature = "cuda", test))]
-#[cfg_attr(not(feature = "cuda"), allow(dead_code))] // only tests use it
+#[cfg_attr(not(feature = "cuda"), allow(dead_code))] // without the feature, only its tests use this module
 pub(crate) mod nccl;
 pub mod remote;

@@ -17,9 +17,9 @@ pub enum DeviceName {
     Cpu,
     /// An NVIDIA GPU of this host, by its index.
     ///
-    /// Opening the first GPU sets [`BurnConfig`](burn::BurnConfig), unless it was set or used before, so that burn fuses
-    /// operations in the order in which they are issued. A `burn.toml` whose `fusion.beam_search.max_blocks` differs from
-    /// burn's default of 5 is kept.
+    /// Opening the first GPU sets [`BurnConfig`](burn::BurnConfig), unless it was set or used before, so that burn
+    /// fuses operations in the order in which they are issued. A `burn.toml` whose `fusion.beam_search.max_blocks`
+    /// differs from burn's default of 5 is kept.
     Cuda(usize),
     /// A device of another host, on which `stageline serve` or [`Server`](crate::remote) runs.
     Remote(RemoteName),
@@ -38,8 +38,8 @@ impl DeviceName {
 
     /// Opens all devices, in the order of their names.
     ///
-    /// Devices of other hosts are connected in parallel, and this function waits for all of them. `token` is the secret for
-    /// the hosts that require one.
+    /// Devices of other hosts are connected in parallel, and this function waits for all of them. `token` is the secret
+    /// for the hosts that require one.
     ///
     /// # Errors
     /// Returns [`DeviceErrors`] with one error for every device that cannot be used.
@@ -84,8 +84,8 @@ impl DeviceName {
     /// Opens one device: of this machine, or of another host that requires no token.
     ///
     /// # Errors
-    /// Returns [`DeviceError`] if this build or this machine lacks the device, if it does not compute, or if the other host
-    /// cannot be reached or requires a token.
+    /// Returns [`DeviceError`] if this build or this machine lacks the device, if it does not compute, or if the other
+    /// host cannot be reached or requires a token.
     pub fn open(self) -> Result<Device, DeviceError> {
         match self {
             #[cfg(feature = "remote")]
@@ -120,8 +120,8 @@ impl DeviceName {
 
 /// Returns the device if it runs a few kernels, or else the reason why it does not compute.
 ///
-/// One of the kernels calls `erf`, which is compiled with libdevice. So a missing file of the toolkit shows here as an error,
-/// and not later as a panic on a library's thread.
+/// One of the kernels calls `erf`, which is compiled with libdevice. So a missing file of the toolkit shows here as an
+/// error, and not later as a panic on a library's thread.
 #[cfg(any(feature = "cuda", test))]
 fn computes(device: DeviceName, opened: Device) -> Result<Device, DeviceError> {
     use std::panic::{AssertUnwindSafe, catch_unwind};

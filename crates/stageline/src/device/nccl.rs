@@ -1,13 +1,14 @@
-//! Loading of NCCL, by which burn moves tensors between the GPUs of this host; without it they go through the host's memory.
+//! Loading of NCCL, by which burn moves tensors between the GPUs of this host; without it they go through the host's
+//! memory.
 //!
-//! burn loads NCCL through cudarc. cudarc 0.19 does not look for `libnccl.so.2`, the name that NVIDIA's packages install.
-//! [`load`] makes that file loadable under a name that cudarc does look for.
+//! burn loads NCCL through cudarc. cudarc 0.19 does not look for `libnccl.so.2`, the name that NVIDIA's packages
+//! install. [`load`] makes that file loadable under a name that cudarc does look for.
 
 use std::path::Path;
 use std::sync::OnceLock;
 use std::{env, fs, io, process};
 
-/// The file names of NCCL that cudarc looks for.
+/// The names that cudarc looks for and that a file of NCCL can have.
 const KNOWN: [&str; 7] =
     ["libnccl.so", "libnccl.so.13", "libnccl.so.12", "libnccl.so.11", "libnccl.so.10", "libnccl.so.9", "libnccl.so.1"];
 
@@ -25,7 +26,8 @@ pub(crate) enum BetweenGpus {
 
 /// Makes NCCL loadable by burn if it is installed, and returns how tensors travel between GPUs.
 ///
-/// It must be called before burn opens the first GPU, because burn looks for NCCL only then. The result is computed once.
+/// It must be called before burn opens the first GPU, because burn looks for NCCL only then. The result is computed
+/// once.
 pub(crate) fn load() -> BetweenGpus {
     static FOUND: OnceLock<BetweenGpus> = OnceLock::new();
     *FOUND.get_or_init(|| {
@@ -57,8 +59,8 @@ fn loads(name: &str) -> bool {
 
 /// Loads `library` so that code which loads `name` from now on gets the functions of `library`.
 ///
-/// The dynamic linker does not search for a library whose name (`DT_SONAME`) is already loaded. So this function loads an
-/// empty library called `name` that depends on `library`; the linker finds the functions of a dependency through it.
+/// The dynamic linker does not search for a library whose name (`DT_SONAME`) is already loaded. So this function loads
+/// an empty library called `name` that depends on `library`; the linker finds the functions of a dependency through it.
 fn load_under_name(library: &str, name: &str) -> io::Result<()> {
     let alias = alias(library, name).ok_or(io::ErrorKind::Unsupported)?;
     let path = env::temp_dir().join(format!("stageline-{}-{name}", process::id()));
@@ -80,9 +82,9 @@ fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 /// Returns the bytes of an empty shared library in ELF format that is called `name` and depends on `library`.
 ///
-/// It has the parts that the System V ABI (chapter 5, dynamic linking) requires: one writable segment with everything, the
-/// dynamic section, and a symbol table with a hash table, both without symbols. The result is `None` except for Linux with
-/// glibc on x86-64 and little-endian AArch64.
+/// It has the parts that the System V ABI (chapter 5, dynamic linking) requires: one writable segment with everything,
+/// the dynamic section, and a symbol table with a hash table, both without symbols. The result is `None` except for
+/// Linux with glibc on x86-64 and little-endian AArch64.
 fn alias(library: &str, name: &str) -> Option<Vec<u8>> {
     const HEADER: usize = 64;
     const SEGMENT: usize = 56;
@@ -127,8 +129,8 @@ fn alias(library: &str, name: &str) -> Option<Vec<u8>> {
     word(&mut file, &[0, HEADER, 0]);
     half(&mut file, &[0]);
     quarter(&mut file, &[HEADER as u16, SEGMENT as u16, SEGMENTS as u16, 64, 0, 0]);
-    // Three program headers: a segment that loads the whole file readable and writable, the place of the dynamic section, and
-    // a stack that is not executable.
+    // Three program headers: a segment that loads the whole file readable and writable, the place of the dynamic
+    // section, and a stack that is not executable.
     let (load, dynamic_part, stack, read_write) = (1, 2, 0x6474_e551, 6);
     let dynamic_size = 16 * entries;
     for (kind, at, bytes, align) in

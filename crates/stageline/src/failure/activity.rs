@@ -15,13 +15,13 @@ use crate::threads::failure::Failure;
 pub struct StageFailure {
     /// The replica of the stage that failed.
     pub replica: Replica,
-    /// The stage, counted from 0 within its replica.
+    /// The stage that failed, counted from 0 within its replica.
     pub stage: usize,
     /// The stage's activity when it failed.
     pub activity: Activity,
     /// The step, evaluation or other pass to which the activity belongs.
     pub during: During,
-    /// The panic or error.
+    /// The panic or error that ended the stage.
     pub failure: Failure,
     /// The other hosts that run stages: a failure there may show only where its result is read.
     pub elsewhere: Vec<HostName>,
@@ -51,12 +51,12 @@ impl StageFailure {
 pub enum During {
     /// A step, counted from 0.
     Step(usize),
-    /// An evaluation.
+    /// An evaluation: forwards and losses of a batch without training on it.
     Evaluation {
         /// The number of steps before the evaluation.
         steps: usize,
     },
-    /// A checkpoint.
+    /// A checkpoint: a copy of the state of all stages.
     Checkpoint {
         /// The number of steps before the checkpoint.
         steps: usize,
@@ -79,7 +79,7 @@ impl fmt::Display for During {
     }
 }
 
-/// What a stage does at one time.
+/// An activity of a stage: the kinds of work and waits that make up a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Activity {
@@ -121,12 +121,12 @@ impl fmt::Display for Activity {
     }
 }
 
-/// What a worker waits for.
+/// The stages or the caller for which a worker waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitCause {
     /// The stage that sends the next message, or that has to make room in its channel.
     Stage(usize),
-    /// All stages, at the flush.
+    /// The slowest of all stages, at the flush.
     AllStages,
     /// The stages with copies of the same parameters, in the same replica or in others.
     TiedStages,

@@ -15,9 +15,9 @@ pub enum BuildError {
     /// The schedule has no plan for this number of stages and micro-batches.
     #[error("the `{schedule}` schedule has no plan: {cause}")]
     Schedule {
-        /// The schedule.
+        /// The name of the schedule.
         schedule: &'static str,
-        /// The reason.
+        /// The reason why the schedule has no plan.
         cause: ScheduleError,
     },
     /// The plan failed the check that it can run to its end.
@@ -60,7 +60,7 @@ pub enum BuildError {
     /// The bound for clipping gradients is not positive and finite.
     #[error("gradients cannot be clipped to {bound}; give a bound that is positive and finite")]
     Clip {
-        /// The bound that was given.
+        /// The bound for clipping that was given.
         bound: f64,
     },
     /// The settings of the loss scale are invalid.
@@ -69,7 +69,7 @@ pub enum BuildError {
          growth above 1, a back-off between 0 and 1, and an interval of at least 1 step"
     )]
     LossScale {
-        /// The settings that were given.
+        /// The settings of the loss scale that were given.
         scale: LossScale,
     },
     /// A stage has a batch norm of burn's, which cannot compute in a lower precision.
@@ -88,7 +88,7 @@ pub enum BuildError {
         "replica {replica} was given {devices} devices for {stages} stages; give it one a stage, by `.replica([...])`"
     )]
     ReplicaDevices {
-        /// The replica.
+        /// The replica with the wrong number of devices.
         replica: usize,
         /// The number of devices that the replica was given.
         devices: usize,
@@ -99,7 +99,7 @@ pub enum BuildError {
     #[error(
         "the gradients of {replicas} replicas with {micro_batches} micro-batches each cannot be summed in {groups} groups: one \
          replica sums in any number of groups that divides its micro-batches, and several in one group each; give \
-         `.gradient_groups(...)` such a number, or leave it out"
+         `.gradient_groups(...)` such a number, or leave it unset"
     )]
     GradientGroups {
         /// The number of groups that was given.
@@ -123,8 +123,8 @@ pub enum BuildError {
     },
     /// A stage's optimizer clips gradients itself, one parameter at a time.
     #[error(
-        "the optimizer of stage {stage} clips each parameter's gradients by themselves; take its clipping out, and clip all \
-         of them together with `.clip(Clip::GlobalNorm(...))`"
+        "the optimizer of stage {stage} clips each parameter's gradients separately; remove its clipping, and clip all \
+         gradients together with `.clip(Clip::GlobalNorm(...))`"
     )]
     ClippingOptimizer {
         /// The stage with that optimizer.
@@ -136,7 +136,7 @@ pub enum BuildError {
     /// The operating system did not start a worker's thread.
     #[error("the thread of worker {worker} could not be started: {cause}; lower the number of stages")]
     Spawn {
-        /// The worker, counted from 0.
+        /// The worker whose thread did not start, counted from 0.
         worker: usize,
         /// The operating system's error.
         cause: std::io::Error,
@@ -154,7 +154,7 @@ pub enum BuildError {
         "two parameters are called `{name}`, in stages {} and {}; give each part of the model a name of its own", stages.0, stages.1
     )]
     OneNameTwice {
-        /// The name.
+        /// The name that both parameters have.
         name: String,
         /// The stages of the two parameters.
         stages: (usize, usize),
@@ -164,20 +164,20 @@ pub enum BuildError {
     Checkpoint(Mismatch),
     /// The watchdog's limits are invalid.
     #[error(
-        "{watchdog:?} cannot watch: give a floor above 0 and a factor that is finite and not negative, or no watchdog"
+        "the limits {watchdog:?} are invalid: give a floor above 0 and a factor that is finite and not negative, or no watchdog"
     )]
     Watchdog {
-        /// The limits that were given.
+        /// The limits of the watchdog that were given.
         watchdog: Watchdog,
     },
     /// The operating system did not start the threads for a worker's kernels.
     #[error("the pool of {cores} cores of worker {worker} could not be started: {cause}; lower the cores a stage")]
     Pool {
-        /// The worker, counted from 0.
+        /// The worker whose kernel threads did not start, counted from 0.
         worker: usize,
         /// The number of cores that the worker was given.
         cores: usize,
-        /// The error of the thread pool.
+        /// The error with which the thread pool failed to start.
         cause: String,
     },
 }

@@ -24,13 +24,13 @@ pub enum StepError {
     Ledger(#[from] LedgerError),
     /// The loss or a gradient is NaN or infinite. All workers have stopped; no stage has stepped.
     #[error(
-        "the loss or a gradient of step {step} is not finite{}; no stage has stepped: look at the data of that micro-batch, \
-         lower the learning rate, clip the gradients with `.clip(...)`, or leave such steps out with \
+        "the loss or a gradient of step {step} is not finite{}; no stage has stepped: check the data of that micro-batch, \
+        lower the learning rate, clip the gradients with `.clip(...)`, or skip such steps with \
          `.on_non_finite(OnNonFinite::Skip)`",
-        culprit.map_or_else(|| ", though not when the step is run again".to_owned(), |culprit| format!(", first {culprit}"))
+        culprit.map_or_else(|| ", but was finite when the step was repeated".to_owned(), |culprit| format!(", first {culprit}"))
     )]
     NonFinite {
-        /// The step, counted from 0.
+        /// The step with the non-finite result, counted from 0.
         step: usize,
         /// The first stage and micro-batch with a non-finite result; `None` if a second run of the step was finite.
         culprit: Option<Culprit>,
@@ -38,7 +38,7 @@ pub enum StepError {
     /// The pipeline stalled: no worker began a new activity for longer than the [`Watchdog`] allows. All workers are
     /// told to stop; a thread that does not end within 5 s is left behind with its module. No stage has stepped.
     #[error(
-        "the pipeline is given up: {0}\nlook at what the stages at work do, or give it more time with `.watchdog(...)`"
+        "the pipeline is given up: {0}\ncheck what the stages at work do, or allow more time with `.watchdog(...)`"
     )]
     Stalled(Box<Stall>),
     /// A stage has made a step that other stages may not have made, and cannot undo it because
@@ -61,7 +61,7 @@ pub enum StepError {
     /// Hosts of stages are unreachable. All workers are told to stop; a thread that does not end within 5 s is left
     /// behind with its module. No stage on a reachable host has stepped.
     #[error(
-         "{}, in {during}; start `stageline serve` there again, or name devices of other hosts, and restart this program from the \
+        "{}, in {during}; start `stageline serve` there again, or name devices of other hosts, and restart this program from the \
          last checkpoint on disk; the first error: {cause}",
         hosts.iter().map(LostHost::to_string).collect::<Vec<_>>().join("; ")
     )]
@@ -76,7 +76,7 @@ pub enum StepError {
     /// The link between two hosts is broken, although both answer this program. All workers are told to stop; a thread
     /// that does not end within 5 s is left behind with its module. No stage has stepped.
     #[error(
-         "{}, in {during}; check the network between these hosts, which reach each other by the addresses in their names, and \
+        "{}, in {during}; check the network between these hosts, which reach each other by the addresses in their names, and \
          restart this program from the last checkpoint; the first error: {cause}",
         ways.iter().map(LostWay::to_string).collect::<Vec<_>>().join("; ")
     )]
@@ -90,8 +90,8 @@ pub enum StepError {
     },
     /// The pipeline has stopped, because an earlier step or evaluation failed.
     #[error(
-        "the pipeline stopped in {during}, with the error that it returned; take what it had before with `checkpoint`, \
-         build a new pipeline, and let it `restore` that"
+        "the pipeline stopped in {during}, with the error that it returned; take the state before that with `checkpoint`, \
+         build a new pipeline, and `restore` the state there"
     )]
     Stopped {
         /// The step, evaluation or other pass that failed.
@@ -114,7 +114,7 @@ pub enum StepError {
     Unreadable {
         /// The stage whose state was read.
         stage: usize,
-        /// The panic or error of reading it.
+        /// The panic or error that ended the read.
         failure: Failure,
     },
 }

@@ -24,7 +24,7 @@ struct Outcome {
     committed: usize,
     /// Whether any error was raised.
     raised: bool,
-    /// The first error, until the caller takes it.
+    /// The first error that was raised, until the caller takes it.
     first: Option<StepError>,
 }
 
@@ -84,7 +84,7 @@ impl Stop {
         self.outcome.lock().committed
     }
 
-    /// Fails if the pipeline stops.
+    /// Fails if an error was raised, so that the pipeline is stopping.
     pub(crate) fn check(&self) -> Result<(), Stopped> {
         if self.flag.load(Ordering::Acquire) { Err(Stopped) } else { Ok(()) }
     }

@@ -22,7 +22,7 @@ const RECENT: usize = 16;
 pub struct Watchdog {
     /// The shortest time without a new activity before a warning reports what every stage is doing.
     pub floor: Duration,
-    /// The warning waits at least this many times the longest action so far, if that is longer than `floor`.
+    /// The multiple of the longest action so far that has to pass before the warning, if it is longer than `floor`.
     pub factor: f64,
     /// The time from the warning until the step ends with [`StepError::Stalled`](crate::StepError::Stalled).
     pub grace: Duration,
@@ -114,7 +114,7 @@ pub struct Stalled {
     pub replica: Replica,
     /// The stage for which the worker does this.
     pub stage: usize,
-    /// The activity.
+    /// The activity, which may be work or a wait.
     pub activity: Activity,
     /// The time since the activity began.
     pub since: Duration,
@@ -181,7 +181,7 @@ impl Stall {
 impl fmt::Display for Stall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let suspects: Vec<_> = self.at_work().map(|worker| worker.replica.stage(worker.stage)).collect();
-        let suspects = if suspects.is_empty() { "none, all of them wait".to_owned() } else { suspects.join(", ") };
+        let suspects = if suspects.is_empty() { "none, all workers wait".to_owned() } else { suspects.join(", ") };
         write!(f, "nothing has begun for {:.1} s in {}; at work: {suspects}", self.still.as_secs_f64(), self.during)?;
         for worker in &self.workers {
             let stage = worker.replica.stage(worker.stage);

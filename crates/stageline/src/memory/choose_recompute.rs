@@ -1,19 +1,20 @@
-//! How little each stage has to compute again.
+//! Chooses the least recomputation (activation checkpointing) for each stage with which the pipeline fits its memory.
 
 use std::time::Duration;
 
 use crate::memory::estimate::MemoryEstimate;
 use crate::nn::autograd::recompute::Recompute;
 
-/// What all stages compute again, and what they then hold.
+/// One level of recomputation on all stages, with its measured memory and time.
 pub(crate) struct Level {
     pub(crate) recompute: Recompute,
     pub(crate) estimate: MemoryEstimate,
-    /// How long backwards then take.
+    /// The total time of all stages' backwards on one micro-batch at this level.
     pub(crate) backwards: Duration,
 }
 
-/// Levels that compute less again first: one block is as long as another, and how many of them the selective parts are is measured.
+/// Orders the levels by how much they recompute, the least first. All blocks are taken to need equal time; the measured
+/// times of backwards decide where the selective level stands among them.
 pub(crate) fn in_order(nothing: Level, selective: Option<Level>, blocks: Vec<Level>, full: Level) -> Vec<Level> {
     let beyond = |level: &Level| level.backwards.saturating_sub(nothing.backwards).as_secs_f64();
     let share = selective.as_ref().map_or(0.0, |selective| beyond(selective) / beyond(&full).max(f64::MIN_POSITIVE));
@@ -26,7 +27,8 @@ pub(crate) fn in_order(nothing: Level, selective: Option<Level>, blocks: Vec<Lev
     levels
 }
 
-/// What each stage computes again at the least, of levels of which the last one fits, those that compute less again first.
+/// Returns the least recomputation of each stage with which the estimate fits, and that estimate. `levels` are in
+/// ascending order of recomputation, and the last one must fit.
 pub(crate) fn least(levels: &[Level], fits: impl Fn(&MemoryEstimate) -> bool) -> (Vec<Recompute>, MemoryEstimate) {
     let last = levels.len() - 1;
     let estimate_of = |chosen: &[usize]| {
@@ -42,7 +44,8 @@ pub(crate) fn least(levels: &[Level], fits: impl Fn(&MemoryEstimate) -> bool) ->
             let bytes = estimate.devices().into_iter().map(|(_, bytes)| bytes).sum::<u64>();
             Some(((last - chosen[stage], bytes), fewer))
         };
-        // One level lower, or more: a selective one may hold less than the first blocks do.
+        // A stage may have to fall by more than one level: the selective level may need less memory than the first
+        // blocks.
         let lower = |stage: usize| (0..chosen[stage]).rev().find_map(|level| to(stage, level));
         let Some((_, fewer)) = (0..chosen.len()).filter_map(lower).min() else { break };
         chosen = fewer;
@@ -65,15 +68,15 @@ mod tests {
     }
 
     #[test]
-    fn selective_parts_stand_among_blocks_by_their_time() {
+    fn the_selective_level_is_placed_among_blocks_by_its_time() {
         let order = |selective: u64| {
-            let of = |recompute, backwards| level(recompute, of_activations(&[1.0], 1), backwards);
-            let blocks = (1..4).map(|blocks| of(Recompute::Blocks(blocks), 0)).collect();
-            let selective = Some(of(Recompute::Selective, selective));
-            let levels = in_order(of(Recompute::Nothing, 100), selective, blocks, of(Recompute::Full, 140));
+            let timed = |recompute, backwards| level(recompute, of_activations(&[1.0], 1), backwards);
+            let blocks = (1..4).map(|blocks| timed(Recompute::Blocks(blocks), 0)).collect();
+            let selective = Some(timed(Recompute::Selective, selective));
+            let levels = in_order(timed(Recompute::Nothing, 100), selective, blocks, timed(Recompute::Full, 140));
             levels.iter().position(|level| level.recompute == Recompute::Selective).unwrap()
         };
-        // A block is 10 ms.
+        // The recomputation of one block takes 10 ms.
         assert_eq!([100, 105, 115, 125, 135, 200, 90].map(order), [1, 1, 2, 3, 4, 4, 1]);
     }
 
@@ -89,14 +92,15 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Of all choices that fit, in none does the stage that computes the most again compute less again; and no stage could.
+        /// No choice that fits has a lower maximum level, and none has a lower level on one stage without a higher one
+        /// on another.
         #[test]
-        fn as_little_as_fits(
+        fn the_chosen_levels_fit_and_are_the_least(
             steps in prop::collection::vec(prop::array::uniform3(1_u32..50), 4),
             least_held in prop::array::uniform3(1_u32..100),
             share in 0.0..1.0,
         ) {
-            // Each level holds more than the next.
+            // Each level needs more memory than the next one.
             let mut held = vec![least_held.map(f64::from)];
             for step in &steps {
                 let next = held[held.len() - 1];

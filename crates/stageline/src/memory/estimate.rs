@@ -1,9 +1,14 @@
-//! What steps will hold, from what two micro-batches held.
+//! The memory estimate of a training: the figures of each stage, worker and pipeline, from a rehearsal of two
+//! micro-batches.
 //!
-//! A worker holds, beside what is always there, parameters and optimizer states; from its first backward on the sums of
-//! gradients; the activations of every live micro-batch, of which the plan says how many there are; what the action at hand
-//! needs for itself; what it has sent to other stages, and they have not used up; and from the optimizer step on parameters and
-//! optimizer states once more, as they were before it.
+//! A worker has in use, besides a constant part:
+//!
+//! - parameters and optimizer states;
+//! - from its first backward on, the sums of gradients;
+//! - the activations of every live micro-batch, whose number follows from the plan;
+//! - the working memory of the current action;
+//! - tensors in flight: sent to another stage and not yet used up there;
+//! - from the optimizer step on, the parameters and optimizer states before that step, for a rollback.
 
 use std::sync::Arc;
 
@@ -15,39 +20,41 @@ use crate::model::replica::Replica;
 use crate::threads::cores::KernelThreads;
 use crate::update::flush::Rollback;
 
-/// What one stage holds in a step, in bytes.
+/// The memory of one stage in a step, in bytes.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct StageEstimate {
-    /// Where it is.
+    /// The stage's device.
     pub device: Device,
-    /// Parameters, and their copy in a lower precision, if it computes in one.
+    /// The parameters, with their copy in a lower precision, if the stage computes in one.
     pub parameters: u64,
     /// The sums of gradients over the micro-batches.
     pub gradients: u64,
-    /// What the optimizer remembers.
+    /// The optimizer state.
     pub optimizer: u64,
-    /// What a live micro-batch holds.
+    /// The activations of one live micro-batch.
     pub activations: StageMemory,
-    /// What a forward needs besides, while it runs.
+    /// The additional memory of a forward while it runs.
     pub forward: u64,
-    /// What a backward, or the half of it that needs more, needs besides, a micro-batch's gradients included.
+    /// The additional memory of a backward while it runs, including one micro-batch's gradients; of a split backward,
+    /// that of the half that needs more.
     pub backward: u64,
-    /// What the flush needs besides, while it runs: what was before the optimizer step included.
+    /// The additional memory of the flush while it runs, including the state before the optimizer step.
     pub flush: u64,
-    /// What a micro-batch hands on to the next stage.
+    /// The activation that the stage sends to the next stage for one micro-batch.
     pub output: u64,
-    /// The gradients that a micro-batch hands back to the stage before.
+    /// The gradients that the stage sends to the previous stage for one micro-batch.
     pub input_gradients: u64,
-    /// Those of copies of other stages' parameters, and whose they are: a micro-batch hands them to their owners.
+    /// The gradients of tied parameters that other stages own, each with its owner: sent for every micro-batch.
     pub tied_gradients: Vec<(usize, u64)>,
-    /// The parts of the figures above that stay as they are when a micro-batch has other rows.
+    /// The parts of the figures above that do not depend on the rows of a micro-batch.
     pub(crate) whatever_rows: WhateverRows,
-    /// The bytes of its largest parameter that is trained.
+    /// The size of the largest trained parameter.
     pub(crate) largest: u64,
 }
 
-/// What a stage holds for a micro-batch whatever its rows are, in bytes: for example copies of weights that a product packs.
+/// The memory of a micro-batch on a stage that does not depend on its rows, in bytes: for example weights that a matrix
+/// product packs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct WhateverRows {
     pub(crate) activations: StageMemory,
@@ -56,12 +63,14 @@ pub(crate) struct WhateverRows {
 }
 
 impl WhateverRows {
-    /// Takes only a micro-batch's gradients of parameters as constant, which is certain without a second measurement.
+    /// Returns the constant parts that are known without a second measurement: only a micro-batch's gradients of
+    /// parameters.
     pub(crate) fn gradients(bytes: u64) -> Self {
         Self { activations: StageMemory::whole(0.0), forward: 0, backward: bytes }
     }
 
-    /// The constant parts of what a stage holds with all rows, where it is known for a share of them, too.
+    /// Returns the constant parts by linear extrapolation to 0 rows, from a measurement with all rows and one with
+    /// `share` of them, 0 < `share` < 1.
     pub(crate) fn between(one: &StageEstimate, all: &StageEstimate, share: f64) -> Self {
         let part = |few: f64, all: f64| (all - (all - few) / (1.0 - share)).clamp(0.0, few.min(all).max(0.0));
         Self {
@@ -76,129 +85,137 @@ impl WhateverRows {
 }
 
 impl StageEstimate {
-    /// The bytes that the first half of a split backward adds to a live micro-batch; 0 if backwards were measured whole.
+    /// Returns the bytes that the first half of a split backward adds to a live micro-batch; 0 if backwards were
+    /// measured whole.
     pub(crate) fn left_by_input_gradient(&self) -> u64 {
         (self.activations.input_gradient - self.activations.forward).max(0.0) as u64
     }
 
-    /// The bytes of a micro-batch's gradients of parameters in what a backward needs, and those of everything else in it.
+    /// Splits the additional memory of a backward into one micro-batch's gradients of parameters, and the rest, in
+    /// bytes.
     pub(crate) fn backward_parts(&self, backward: u64) -> [u64; 2] {
         let of_parameters = self.gradients + self.tied_gradients.iter().map(|(_, bytes)| bytes).sum::<u64>();
         let of_parameters = of_parameters.min(backward);
         [of_parameters, backward - of_parameters]
     }
 
-    /// The bytes that one parameter needs at most while it is stepped in place: itself and its optimizer state anew.
+    /// Returns the additional memory of a flush without rollback, in bytes: at least the largest parameter with its
+    /// optimizer state, which exist twice while it is stepped.
     pub(crate) fn flush_in_place(&self) -> u64 {
         let state = self.optimizer as f64 / self.gradients.max(1) as f64;
         let [_, rest] = self.flush_parts();
         rest.max((self.largest as f64 * (1.0 + state)) as u64)
     }
 
-    /// The bytes of new parameters and optimizer states in what the flush needs, and those of everything else in it.
+    /// Splits the additional memory of the flush into new parameters and optimizer states, and the rest, in bytes.
     pub(crate) fn flush_parts(&self) -> [u64; 2] {
         let new = (self.gradients + self.optimizer).min(self.flush);
         [new, self.flush - new]
     }
 }
 
-/// What is different on a stage whose optimizer is in another replica.
+/// The figures that differ on a stage whose optimizer is in another replica.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Leaf {
     pub(crate) device: Device,
-    /// In bytes: none where they are in the memory of that replica, but for a copy in a lower precision.
+    /// The bytes of parameters; if they share the memory of the other replica, only those of a copy in a lower
+    /// precision.
     pub(crate) parameters: u64,
 }
 
-/// What one worker holds in a step, in bytes.
+/// The memory of one worker in a step, in bytes.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct WorkerEstimate {
-    /// Its replica,
+    /// The worker's replica.
     pub replica: Replica,
-    /// and its stages there.
+    /// The worker's stages, counted within the replica.
     pub stages: Vec<usize>,
-    /// What it holds between steps besides parameters and optimizer states: on CPUs mostly the buffers in which each of its kernel
-    /// threads packs products, which are as large as the processor's L2 cache, whatever the model and the batch.
+    /// The memory between steps besides parameters and optimizer states. On CPUs it is mostly the buffers in which each
+    /// kernel thread packs matrix products; each is as large as the processor's L2 cache, whatever the model and the
+    /// batch.
     pub other: u64,
-    /// Those of its stages.
+    /// The parameters of the worker's stages.
     pub parameters: u64,
-    /// Those of its stages.
+    /// The optimizer states of the worker's stages.
     pub optimizer: u64,
-    /// Those of its stages; where these are summed in several groups, of a group and of those before it.
+    /// The gradient sums of the worker's stages; doubled when gradients are summed in several groups.
     pub gradients: u64,
-    /// The most that its live micro-batches hold at once.
+    /// The peak of the activations of all live micro-batches.
     pub activations: u64,
-    /// The most that is on its way between it and others at once: what the receiver has not used up. It is the sender's memory where
-    /// they share it (an activation is then one of the sender's), and the receiver's elsewhere.
+    /// The peak of tensors in flight, which their receiver has not used up. They count for the sender if both share a
+    /// memory (an activation then counts in `activations`), and for the receiver otherwise.
     pub transfers: u64,
-    /// What it keeps of the step before until all agree on that, where steps overlap: parameters and optimizer states as they were,
-    /// and the sums of gradients.
+    /// With overlapping steps, the state kept until the verdict on the previous step: the parameters and optimizer
+    /// states before it, and its gradient sums.
     pub kept: u64,
-    /// The most before the flush.
+    /// The peak of all the worker's memory before the flush.
     pub compute_peak: u64,
-    /// The most in the flush.
+    /// The peak of all the worker's memory during the flush.
     pub flush_peak: u64,
 }
 
 impl WorkerEstimate {
-    /// The most at any time in a step.
+    /// Returns the peak of the whole step, in bytes.
     pub fn peak(&self) -> u64 {
         self.compute_peak.max(self.flush_peak)
     }
 }
 
-/// When a step begins.
+/// Whether steps follow one another or overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Steps {
-    /// When all workers are done with the one before.
+    /// A step begins when all workers have finished the previous one.
     Apart,
-    /// When a worker is done with its own part of the one before.
+    /// A worker begins a step when it has finished its own part of the previous one.
     Overlapping,
 }
 
-/// What there is of parameters and optimizer states besides.
+/// The additional copies of parameters and optimizer states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Copies {
     None,
     ForACheckpoint,
 }
 
-/// What steps will hold: made by [`Pipeline::estimate_memory`](crate::Pipeline::estimate_memory).
+/// The memory that the steps of a pipeline will need, returned by
+/// [`Pipeline::estimate_memory`](crate::Pipeline::estimate_memory).
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryEstimate {
     pub(crate) plan: Arc<Plan>,
     pub(crate) steps: Steps,
     pub(crate) copies: Copies,
-    /// Of the first replica.
+    /// The stages of the first replica.
     pub(crate) stages: Vec<StageEstimate>,
     /// The stages of the other replicas.
     pub(crate) leaves: Vec<Vec<Leaf>>,
-    /// In how many groups gradients are summed.
+    /// The number of groups in which gradients are summed.
     pub(crate) groups: usize,
-    /// What each worker holds between steps besides parameters, optimizer states and the buffers of its threads.
+    /// The bytes that each worker has in use between steps besides parameters, optimizer states and the buffers of its
+    /// threads.
     pub(crate) other: Vec<u64>,
     pub(crate) threads: KernelThreads,
     pub(crate) rollback: Rollback,
-    /// With full recomputation, where that is known.
+    /// The estimate with full recomputation, if it was measured.
     pub(crate) recomputed: Option<Box<Self>>,
 }
 
 impl MemoryEstimate {
-    /// Each stage's, in the first replica.
+    /// Returns the figures of each stage of the first replica.
     pub fn stages(&self) -> &[StageEstimate] {
         &self.stages
     }
 
-    /// What each replica holds, as a pipeline of its own.
+    /// Returns the estimate of each replica as a pipeline of its own.
     pub(crate) fn by_replica(&self) -> impl Iterator<Item = Self> {
-        // In the flush the first one has the sums of others besides, which are the senders' where they share a memory.
+        // In the flush the first replica also has the received sums of the others; a sum in shared memory counts for
+        // its sender.
         let root = |(index, stage): (usize, &StageEstimate)| {
             let apart = |leaves: &&Vec<Leaf>| !share_memory(&leaves[index].device, &stage.device);
             let received = self.leaves.iter().filter(apart).count() as u64 * stage.gradients;
             StageEstimate { flush: stage.flush + received, ..stage.clone() }
         };
-        // In the others there is no optimizer, and new parameters come beside the old ones.
+        // The other replicas have no optimizer, and their new parameters exist beside the old ones.
         let leaf = |(stage, leaf): (&StageEstimate, &Leaf)| StageEstimate {
             device: leaf.device.clone(),
             parameters: leaf.parameters,
@@ -213,13 +230,13 @@ impl MemoryEstimate {
         [roots].into_iter().chain(leaves).map(alone)
     }
 
-    /// Whether a live micro-batch holds about as little on every stage.
+    /// Whether a live micro-batch needs no more memory than in `other` on every stage, up to 1%.
     pub(crate) fn keeps_no_more_than(&self, other: &Self) -> bool {
         let mut stages = self.stages.iter().zip(&other.stages);
         stages.all(|(stage, other)| stage.activations.forward <= 1.01 * other.activations.forward)
     }
 
-    /// Whether every stage has a device to itself, on which there is no room for others.
+    /// Whether every stage of every replica has a device of its own that is not the host.
     pub(crate) fn have_devices_to_themselves(&self) -> bool {
         let all: Vec<_> = self.by_replica().flat_map(|replica| replica.stages).collect();
         let alone = |(index, stage): (usize, &StageEstimate)| {
@@ -237,7 +254,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::threads::cores::Cores;
 
-    /// Of stages under 1F1B whose live micro-batches hold so much, and nothing else.
+    /// Returns an estimate under 1F1B in which stages have only activations, of the given bytes for each micro-batch.
     pub(crate) fn of_activations(activations: &[f64], micro_batches: usize) -> MemoryEstimate {
         let stage = |&bytes: &f64| StageEstimate {
             device: Device::flex(),
@@ -269,9 +286,10 @@ pub(crate) mod tests {
         }
     }
 
-    /// A second replica holds what the first does, but for what belongs to optimizers.
+    /// A second replica on the same host shares the parameters and has no optimizer state, but gradients and
+    /// activations of its own.
     #[test]
-    fn replicas_hold_parameters_and_gradients_once_more_and_optimizers_never() {
+    fn a_second_replica_adds_gradients_and_activations_but_no_optimizer_state() {
         let mut estimate = of_activations(&[100.0, 100.0], 8);
         for stage in &mut estimate.stages {
             (stage.parameters, stage.gradients, stage.optimizer, stage.flush) = (1000, 1000, 2000, 3000);
@@ -286,16 +304,17 @@ pub(crate) mod tests {
         let twice = MemoryEstimate { leaves: vec![vec![leaf(), leaf()]], groups: 2, ..estimate.clone() };
         assert_eq!(held(&twice), [alone.clone(), vec![(0, 0, 1000, 1200), (0, 0, 1000, 1100)]].concat());
         let [all, of_replicas] = [&estimate, &twice].map(|estimate| estimate.devices()[0].1);
-        assert_eq!(of_replicas, all + 1200 + 1100, "one host has all of them");
+        assert_eq!(of_replicas, all + 1200 + 1100, "all workers are on one host");
         assert_eq!(held(&twice.in_one_stage().unwrap()).len(), 2);
         assert_eq!(held(&twice.cut_in_two().under(OneFOneB.plan(4, 8).unwrap())).len(), 8);
-        // One replica that sums in two groups has two sums, until the flush.
+        // A single replica that sums in two groups has two sums until the flush.
         let groups = MemoryEstimate { groups: 2, ..estimate };
         assert_eq!(held(&groups), [(1000, 2000, 2000, 7000); 2]);
         assert_eq!(groups.workers()[0].compute_peak, twice.workers()[0].compute_peak + 1000);
     }
 
-    /// 1F1B has P live micro-batches on its first worker, so halves of stages hold as much of them as whole ones do.
+    /// 1F1B has P live micro-batches on its first worker, so with twice as many stages of half the size its activations
+    /// stay the same.
     #[test]
     fn twice_as_many_stages_halve_all_but_activations() {
         let mut whole = of_activations(&[100.0, 100.0], 8);
@@ -311,12 +330,13 @@ pub(crate) mod tests {
         assert_eq!(held(&whole), [(1000, 1000, 2000, 200), (1000, 1000, 2000, 100)]);
         let halves = [200, 150, 100, 50].map(|activations| (500, 500, 1000, activations));
         assert_eq!(held(&whole.cut_in_two().under(plan)), halves);
-        assert!(!whole.have_devices_to_themselves(), "all CPUs have one memory");
+        assert!(!whole.have_devices_to_themselves(), "all CPUs share one memory");
     }
 
-    /// In 1F1B a stage sends a gradient of a micro-batch when the stage before has yet to use that of one before it.
+    /// In 1F1B a stage sends the gradient of a micro-batch while the previous stage has not yet used that of the
+    /// micro-batch before.
     #[test]
-    fn what_is_on_its_way_is_its_senders_where_memory_is_shared() {
+    fn tensors_in_flight_count_for_the_sender_if_memory_is_shared() {
         let mut estimate = of_activations(&[0.0; 3], 8);
         for held in estimate.stages.iter_mut().skip(1) {
             (held.output, held.input_gradients) = (7, 10);
@@ -326,7 +346,7 @@ pub(crate) mod tests {
         };
         assert_eq!(transfers(&estimate), [0, 20, 20]);
         assert_eq!(transfers(&estimate.of_overlapping_steps()), [0, 20, 20]);
-        // Gradients of parameters do not get smaller with micro-batches.
+        // Gradients of parameters do not become smaller with smaller micro-batches.
         estimate.stages[2].tied_gradients = vec![(0, 1000)];
         let [whole, half] = [1.0, 0.5].map(|share| transfers(&estimate.with_rows_times(share)));
         assert_eq!([whole[1], half[1]], [20, 10]);

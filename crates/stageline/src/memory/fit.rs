@@ -1,4 +1,4 @@
-//! A configuration that needs more memory than there is, and what could be done about it.
+//! Checks an estimate against the memory of the devices, and lists the changes with which the training would fit.
 
 use std::fmt;
 
@@ -8,56 +8,57 @@ use stageline_schedule::{OneFOneB, Schedule};
 use crate::device::location::{is_host, share_memory};
 use crate::memory::estimate::{MemoryEstimate, WorkerEstimate};
 
-/// More memory is needed than a device has.
+/// The error of a training that needs more memory than a device has, with the changes that would help.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{}", self.explain(Lever::to_string, ", "))]
 #[non_exhaustive]
 pub struct DoesNotFit {
-    /// Which.
+    /// The device that has too little memory.
     pub device: Device,
-    /// What the workers on it hold at most, in bytes.
+    /// The sum of the peaks of the workers on the device, in bytes.
     pub needs: u64,
-    /// What it has, in bytes.
+    /// The memory of the device, in bytes.
     pub has: u64,
-    /// The workers on it.
+    /// The workers on the device.
     pub workers: Vec<WorkerEstimate>,
-    /// Each lever by itself that helps, the cheapest first, and then, if none of them is enough, several together.
+    /// The changes that help: each single one, the cheapest first, and then, if none is enough, a combination.
     pub ways_out: Vec<WayOut>,
 }
 
-/// What needs less memory.
+/// A change of one or more settings with which the training needs less memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WayOut {
-    /// What to change, all of it.
+    /// The settings to change, all together.
     pub levers: Vec<Lever>,
-    /// What is then needed, in bytes.
+    /// The bytes that the device then needs.
     pub needs: u64,
 }
 
-/// What can be changed so that less memory is needed.
+/// A setting that can be changed to need less memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Lever {
-    /// [`Recompute::Full`](crate::Recompute::Full): about a third more is computed.
+    /// Full recomputation, [`Recompute::Full`](crate::Recompute::Full), which computes about a third more.
     Recompute,
-    /// The same batch in smaller micro-batches.
+    /// Smaller micro-batches of the same batch.
     SmallerMicroBatches {
-        /// The rows of each.
+        /// The rows of each micro-batch.
         rows: usize,
-        /// M.
+        /// The number of micro-batches, M.
         micro_batches: usize,
     },
-    /// Each stage cut in two, where every stage has a device to itself that is not the host: on twice as many.
+    /// Every stage cut in two, on twice as many devices; only if every stage has a device of its own that is not the
+    /// host.
     MoreStages {
-        /// P.
+        /// The number of stages, P.
         stages: usize,
     },
-    /// All layers in one stage, where stages share a device: one micro-batch is live at a time.
+    /// A single stage with all layers, if the stages share a device; then only one micro-batch is live at a time.
     OneStage,
-    /// 1F1B, with the fewest live micro-batches that keep every stage at work.
+    /// The 1F1B schedule, which has the fewest live micro-batches that keep every stage at work.
     OneFOneB,
-    /// An optimizer that remembers nothing, or little, of each parameter.
+    /// An optimizer with little or no state for each parameter.
     LeanerOptimizer,
 }
 
@@ -71,19 +72,20 @@ impl fmt::Display for Lever {
             Self::OneFOneB => write!(f, "the 1f1b schedule"),
             Self::MoreStages { stages } => write!(f, "{stages} stages, each on a device of its own"),
             Self::OneStage => write!(f, "one stage"),
-            Self::LeanerOptimizer => write!(f, "an optimizer that remembers nothing, such as plain SGD"),
+            Self::LeanerOptimizer => write!(f, "an optimizer without state, such as plain SGD"),
         }
     }
 }
 
 impl MemoryEstimate {
-    /// Whether every device of which `has` knows what it has, in bytes, has what its workers hold.
+    /// Checks that every device has enough memory for its workers; `has` returns a device's memory in bytes, or `None`
+    /// if it is unknown.
     ///
-    /// `schedule` is the pipeline's, and `rows` are those of its micro-batches: what could be changed depends on them, and on what
-    /// the program `takes`.
+    /// `schedule` is the pipeline's schedule and `rows` the number of rows of its micro-batches, on which the possible
+    /// changes depend. Only changes that the program accepts, according to `takes`, are suggested.
     ///
     /// # Errors
-    /// [`DoesNotFit`], with the ways out.
+    /// Returns [`DoesNotFit`], with the ways out, if a device has too little memory.
     pub fn check(
         &self,
         has: impl Fn(&Device) -> Option<u64>,
@@ -96,7 +98,7 @@ impl MemoryEstimate {
         Err(Box::new(DoesNotFit { device, needs, has, workers, ways_out }))
     }
 
-    /// Whether [`check`](Self::check) finds nothing.
+    /// Whether every device has enough memory for its workers, as in [`check`](Self::check).
     pub fn fits(&self, has: impl Fn(&Device) -> Option<u64>) -> bool {
         self.too_small(has).is_none()
     }
@@ -106,7 +108,7 @@ impl MemoryEstimate {
         workers.map(|(_, worker)| worker).collect()
     }
 
-    /// A device that has less than is needed on it, what that is, and what it has.
+    /// Returns the first device with too little memory, with the bytes that it needs and has.
     fn too_small(&self, has: impl Fn(&Device) -> Option<u64>) -> Option<(Device, u64, u64)> {
         self.devices().into_iter().find_map(|(device, needs)| {
             let has = has(&device).filter(|has| needs > *has)?;
@@ -115,7 +117,7 @@ impl MemoryEstimate {
     }
 }
 
-/// Another number of stages.
+/// The change of the number of stages.
 #[derive(Clone, Copy, PartialEq)]
 enum Cut {
     Same,
@@ -123,11 +125,11 @@ enum Cut {
     One,
 }
 
-/// Something else than what was asked for.
+/// A combination of changed settings.
 #[derive(Clone, Copy)]
 struct Change {
     recompute: bool,
-    /// How many times smaller micro-batches are.
+    /// The factor by which micro-batches become smaller.
     times: usize,
     cut: Cut,
     one_f_one_b: bool,
@@ -135,17 +137,17 @@ struct Change {
 }
 
 impl Change {
-    /// All that could be made of micro-batches of so many rows, what costs least first; the first one changes nothing.
+    /// Returns all combinations for micro-batches of `rows` rows, the cheapest first; the first one changes nothing.
     fn all(rows: usize) -> Vec<Self> {
         let sizes: Vec<_> = (1..=rows.max(1)).filter(|times| rows.is_multiple_of(*times)).collect();
         let mut all = Vec::with_capacity(24 * sizes.len());
         for lean in [false, true] {
             for one_f_one_b in [false, true] {
                 for cut in [Cut::Same, Cut::Twice, Cut::One] {
-                    let of = |&times: &usize| {
+                    let with_and_without_recompute = |&times: &usize| {
                         [false, true].map(|recompute| Self { recompute, times, cut, one_f_one_b, lean })
                     };
-                    all.extend(sizes.iter().flat_map(of));
+                    all.extend(sizes.iter().flat_map(with_and_without_recompute));
                 }
             }
         }
@@ -165,7 +167,7 @@ impl Change {
         all.into_iter().chain([lean.then_some(Lever::LeanerOptimizer)]).flatten().collect()
     }
 
-    /// What is then held; `None` where it cannot be changed so.
+    /// Returns the estimate with these changes; `None` if the pipeline cannot be changed so.
     fn of(self, estimate: &MemoryEstimate, schedule: &dyn Schedule) -> Option<MemoryEstimate> {
         let estimate = if self.recompute { estimate.recomputed.as_deref()? } else { estimate };
         let changed = match self.cut {
@@ -183,7 +185,8 @@ impl Change {
         Some(changed.with_rows_times(1.0 / self.times as f64).under(plan))
     }
 
-    /// What is then held on a device; on none of those that it becomes is it more.
+    /// Returns the bytes that a device needs with these changes. If its stage is cut in two, it is the larger half's
+    /// need.
     fn needs(self, estimate: &MemoryEstimate, schedule: &dyn Schedule, device: &Device) -> Option<u64> {
         let changed = self.of(estimate, schedule)?;
         let workers = changed.workers_on(device);
@@ -193,13 +196,15 @@ impl Change {
 }
 
 impl WayOut {
-    /// Whether it is, for all that the figure is an estimate of something that was not run.
+    /// Whether the change is enough with a margin of 10%, because the figure is an estimate of a run that was not
+    /// measured.
     fn is_enough(&self, has: u64) -> bool {
         self.needs <= has - has / 10
     }
 
-    /// What would need less, of what has micro-batches of so many rows: each lever by itself, micro-batches only as small as
-    /// they have to be; then, if it takes more than one, the cheapest that fit, or those that need least.
+    /// Returns the changes that need less memory, given the rows of a micro-batch. Each lever alone comes first, with
+    /// micro-batches only as small as necessary. If none of them is enough, the cheapest combination that fits follows,
+    /// or else the one that needs least.
     pub(crate) fn all(
         estimate: &MemoryEstimate,
         (schedule, rows): (&dyn Schedule, usize),
@@ -228,7 +233,8 @@ impl WayOut {
 }
 
 impl DoesNotFit {
-    /// What it says, with each lever in the words of a program, and these between several of them.
+    /// Returns the error message, with each lever in a program's own words, such as its flags, and `between` as the
+    /// separator of several levers.
     pub fn explain(&self, lever: impl Fn(&Lever) -> String, between: &str) -> String {
         use fmt::Write;
         let (needs, has) = (Bytes(self.needs), Bytes(self.has));
@@ -242,7 +248,7 @@ impl DoesNotFit {
             let stages = replica.name(format!("stage {}", stages.join(", ")));
             let (parameters, optimizer) = (Bytes(*parameters), Bytes(*optimizer));
             let (gradients, activations, transfers) = (Bytes(*gradients), Bytes(*activations), Bytes(*transfers));
-            let kept = if *kept > 0 { format!(", the step before {}", Bytes(*kept)) } else { String::new() };
+            let kept = if *kept > 0 { format!(", the previous step {}", Bytes(*kept)) } else { String::new() };
             let (compute, flush) = (Bytes(worker.compute_peak), Bytes(worker.flush_peak));
             let _ = write!(
                 text,
@@ -268,7 +274,7 @@ impl DoesNotFit {
     }
 }
 
-/// Bytes, for people.
+/// A number of bytes that is displayed in kB, MB or GB.
 struct Bytes(u64);
 
 impl fmt::Display for Bytes {

@@ -1,7 +1,14 @@
 //! Memory: how many bytes each worker will need, and which settings would need less.
 //!
-//! Takes the parameters, the plan, and measurements of two rehearsed micro-batches. Returns an estimate for each worker before the first
-//! step, and predictions for other settings. Allocates nothing itself and changes no setting.
+//! Takes the parameters, the plan, and measurements of two rehearsed micro-batches. Returns an estimate for each worker
+//! before the first step, and predictions for other settings. Allocates nothing itself and changes no setting.
+//!
+//! - `rehearsal`: the measurements of two micro-batches and one optimizer step.
+//! - `estimate`: the figures of one stage, one worker and one pipeline.
+//! - `worker_peaks`: the peak of each worker, from the plan and the figures of its stages.
+//! - `what_if`: the estimate under other settings.
+//! - `fit`: the check against the devices' memory, and the changes that would help.
+//! - `choose_recompute`: the least recomputation with which a pipeline fits.
 
 pub(crate) mod choose_recompute;
 pub(crate) mod estimate;

@@ -1,15 +1,16 @@
-//! Two micro-batches through all stages and back, and an optimizer step that is undone: what each of it takes.
+//! The rehearsal: two micro-batches and one optimizer step that is rolled back, to measure the memory of each activity.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use burn::tensor::Device;
+use burn::tensor::{DType, Device, Shape};
 use stageline_schedule::{Action, Carried, Compute, Instruction, Plan, StageMemory};
 
 use crate::device::location::{is_host, share_memory};
 use crate::failure::activity::Activity;
 use crate::memory::estimate::{Copies, Leaf, MemoryEstimate, StageEstimate, Steps, WhateverRows};
+use crate::model::payload::bytes_of_kind;
 use crate::nn::params::visit::Description;
 use crate::recording::events::Event;
 use crate::recording::memory::sent;
@@ -17,20 +18,21 @@ use crate::threads::cores::KernelThreads;
 use crate::update::flush::Rollback;
 use crate::update::precision::Precision;
 
-/// What a stage is known to hold before anything is run.
+/// The sizes of a stage's parameters, which are known before anything runs, in bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Parameters {
+    /// The parameters, with their copy in a lower precision; without those that are in an owner's memory.
     pub(crate) bytes: u64,
-    /// Of those that it steps itself.
+    /// The gradients of the parameters that the stage steps itself.
     gradients: u64,
-    /// The largest parameter among those.
+    /// The gradient of the largest parameter that the stage steps itself.
     largest: u64,
-    /// Of copies of other stages' parameters, for a micro-batch, and whose they are.
+    /// The gradients of tied parameters that other stages own, each with its owner, for one micro-batch.
     of_copies: Vec<(usize, u64)>,
 }
 
 impl Parameters {
-    /// Of all stages of every replica, of what they have.
+    /// Returns the sizes for all stages of every replica, given the stages' parameters and their devices.
     pub(crate) fn by_replica(
         stages: &[Vec<Description>],
         devices: &[Vec<Device>],
@@ -41,26 +43,29 @@ impl Parameters {
         replicas.map(|(replica, devices)| Self::of(stages, (devices, root(replica)), precision)).collect()
     }
 
-    /// Of all stages on these devices. Copies of other stages' parameters, in the replica and on the devices of the one that steps
-    /// them, if it is another, are those stages' own memory where it is shared; what is in a lower precision is there besides.
+    /// Returns the sizes for all stages of one replica on its devices; `root` has the devices of the replica that
+    /// steps, if that is another one. A copy of another stage's or the root's parameter takes no memory if it shares
+    /// the owner's memory; its copy in a lower precision is always extra.
     fn of(
         stages: &[Vec<Description>],
         (devices, root): (&[Device], Option<&[Device]>),
         precision: Precision,
     ) -> Vec<Self> {
         let mut owners = HashMap::new();
-        let mut of_stage = |(stage, descriptions): (usize, &Vec<Description>)| {
+        let mut sizes = |(stage, descriptions): (usize, &Vec<Description>)| {
             let mut parameters = Self { bytes: 0, gradients: 0, largest: 0, of_copies: Vec::new() };
             for Description { id, shape, dtype, trained, .. } in descriptions {
                 let elements: usize = shape.iter().product();
-                let copied = if dtype.is_float() { precision.bytes() } else { 0 };
+                let is_quantized = matches!(dtype, DType::QFloat(_));
+                let copied = if dtype.is_float() && !is_quantized { precision.bytes() } else { 0 };
+                let own = bytes_of_kind(*dtype, &Shape::from(shape.clone()));
                 let owner = *owners.entry(*id).or_insert(stage);
                 let of_owner = if owner == stage { root.map(|root| &root[stage]) } else { Some(&devices[owner]) };
                 let is_there = *trained && of_owner.is_some_and(|owner| share_memory(owner, &devices[stage]));
-                parameters.bytes += (elements * (if is_there { 0 } else { dtype.size() } + copied)) as u64;
+                parameters.bytes += (if is_there { 0 } else { own } + elements * copied) as u64;
                 if owner != stage && *trained {
-                    let each = if copied > 0 { copied } else { dtype.size() };
-                    parameters.of_copies.push((owner, (elements * each) as u64));
+                    let bytes = if copied > 0 { elements * copied } else { own };
+                    parameters.of_copies.push((owner, bytes as u64));
                 } else if *trained {
                     let bytes = (elements * size_of::<f32>()) as u64;
                     parameters.gradients += bytes;
@@ -69,28 +74,28 @@ impl Parameters {
             }
             parameters
         };
-        stages.iter().enumerate().map(&mut of_stage).collect()
+        stages.iter().enumerate().map(&mut sizes).collect()
     }
 }
 
-/// What two micro-batches held.
+/// The events of a rehearsal, with all that is needed to turn them into an estimate.
 pub(crate) struct Rehearsal<'a> {
     pub(crate) plan: Plan,
     pub(crate) stages: &'a [(Device, Parameters)],
-    /// Those of the other replicas.
+    /// The stages of the other replicas.
     pub(crate) elsewhere: &'a [Vec<(Device, Parameters)>],
-    /// In how many groups gradients are summed.
+    /// The number of groups in which gradients are summed.
     pub(crate) groups: usize,
     pub(crate) threads: KernelThreads,
     pub(crate) rollback: Rollback,
-    /// Whether optimizers have stepped before.
+    /// Whether the optimizers have stepped before, so that their states exist already.
     pub(crate) stepped: bool,
-    /// Of each worker of the first replica.
+    /// The events of each worker of the first replica.
     pub(crate) rows: Vec<Vec<Event>>,
 }
 
 impl Rehearsal<'_> {
-    /// How long its stages computed in the backwards of the second one.
+    /// Returns the total time of all stages' backwards on the second micro-batch.
     pub(crate) fn backwards(&self) -> Duration {
         let is_backward = |event: &&Event| match event.activity {
             Activity::Instruction(Instruction::Compute(action)) => {
@@ -101,7 +106,7 @@ impl Rehearsal<'_> {
         self.rows.iter().flatten().filter(is_backward).map(Event::worked).sum()
     }
 
-    /// `None` where nothing counts what is held.
+    /// Returns the estimate of the pipeline's memory; `None` if memory in use is not measured.
     pub(crate) fn estimate(self) -> Option<MemoryEstimate> {
         let stages = (0..self.stages.len()).map(|stage| self.stage(stage)).collect::<Option<Vec<_>>>()?;
         let other = self.rows.iter().map(|row| self.other(row, &stages)).collect::<Option<Vec<_>>>()?;
@@ -114,16 +119,17 @@ impl Rehearsal<'_> {
         Some(MemoryEstimate { plan, stages, other, threads, rollback, leaves, groups, recomputed: None, steps, copies })
     }
 
-    /// What a worker holds when all is undone, besides what is known of its stages and of its threads.
+    /// Returns the bytes that a worker has in use after the rollback, beyond the known sizes of its stages and of its
+    /// threads' buffers.
     fn other(&self, row: &[Event], stages: &[StageEstimate]) -> Option<u64> {
         let undone = || row.iter().filter(|event| event.activity == Activity::Follow);
         let last = undone().next_back()?;
-        // A GPU's memory is that of all its stages.
+        // On a GPU the measured memory is that of all stages there, so it cannot be attributed to one worker.
         if !is_host(&stages[last.stage].device) {
             return Some(0);
         }
-        let of_stage = |stage: &StageEstimate| stage.parameters + if self.stepped { stage.optimizer } else { 0 };
-        let known: u64 = undone().map(|event| of_stage(&stages[event.stage])).sum();
+        let resident = |stage: &StageEstimate| stage.parameters + if self.stepped { stage.optimizer } else { 0 };
+        let known: u64 = undone().map(|event| resident(&stages[event.stage])).sum();
         let workers = self.rows.len() * (1 + self.elsewhere.len());
         Some(last.held?.end.saturating_sub(known + self.threads.buffers_of_one(workers)))
     }
@@ -139,7 +145,7 @@ impl Rehearsal<'_> {
         let input_gradients = self.sent(stage, Carried::Gradient);
         let tied_gradients = parameters.of_copies.clone();
         let on_their_way = (input_gradients + tied_gradients.iter().map(|(_, bytes)| bytes).sum::<u64>()) as i64;
-        // What the input gradient leaves, and has not sent, is what the weight gradient gives back.
+        // The bytes that the input gradient leaves and has not sent are freed by the weight gradient.
         let left = |over: &Over| over.kept - on_their_way;
         let input_gradient = backwards[1].as_ref().map_or(forward.kept, |over| forward.kept + left(over));
         let input = stage.checked_sub(1).filter(|&previous| !share_memory(&self.stages[previous].0, device));
@@ -148,14 +154,14 @@ impl Rehearsal<'_> {
             device: device.clone(),
             parameters: parameters.bytes,
             gradients: parameters.gradients,
-            // A step makes parameters and states anew, and undoing it frees both.
+            // A step allocates new parameters and optimizer states, and the rollback frees both.
             optimizer: u64::try_from(-undone.kept).unwrap_or(0).saturating_sub(parameters.gradients),
             activations: StageMemory {
                 forward: (forward.kept.max(0) as u64 + input) as f64,
                 input_gradient: input_gradient.max(0) as f64,
             },
             forward: forward.above_end,
-            // What an input gradient leaves is counted there.
+            // The bytes that an input gradient leaves are already counted in `activations`.
             backward: backwards
                 .iter()
                 .flatten()
@@ -172,12 +178,12 @@ impl Rehearsal<'_> {
         })
     }
 
-    /// What a stage hands on in one transfer, in bytes.
+    /// Returns the size in bytes of a stage's largest transfer of a kind.
     fn sent(&self, stage: usize, carried: Carried) -> u64 {
         sent(stage, carried, &self.rows).max().unwrap_or(0)
     }
 
-    /// What an activity did to what its worker held.
+    /// Returns how an activity changed the memory in use of its worker; `None` if that was not measured.
     fn of(&self, stage: usize, activity: Activity) -> Option<Over> {
         let row = self.rows.iter().find(|row| row.iter().any(|event| event.stage == stage))?;
         let at = row.iter().position(|event| event.stage == stage && event.activity == activity)?;
@@ -190,10 +196,12 @@ impl Rehearsal<'_> {
     }
 }
 
+/// The change of a worker's memory in use over one activity, in bytes.
 struct Over {
+    /// The bytes that the activity allocated and left in use, less those that it freed.
     kept: i64,
-    /// The most during it, above what was held before it,
+    /// The peak during the activity, above the memory in use before it.
     above_start: u64,
-    /// and above what is held after it.
+    /// The peak during the activity, above the memory in use after it.
     above_end: u64,
 }

@@ -1,4 +1,5 @@
-//! What the same stages would hold, run otherwise.
+//! Predicts the memory of the same stages under other settings: another plan, batch size, optimizer, or number of
+//! stages.
 
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use crate::device::location::share_memory;
 use crate::memory::estimate::{Copies, Leaf, MemoryEstimate, StageEstimate, Steps, WhateverRows};
 
 impl Leaf {
-    /// All of a replica in one stage, if they are on one device.
+    /// Joins all stages of a replica into one; `None` if they are on several devices.
     fn joined(leaves: &[Self]) -> Option<Self> {
         let device = leaves.first()?.device.clone();
         let parameters = leaves.iter().map(|leaf| leaf.parameters).sum();
@@ -17,7 +18,7 @@ impl Leaf {
 }
 
 impl WhateverRows {
-    /// Divides the parts that belong to layers between two halves of a stage.
+    /// Returns the constant parts of half a stage: activations are halved, while working memory stays the same.
     fn halved(self) -> Self {
         let StageMemory { forward, input_gradient } = self.activations;
         Self { activations: StageMemory { forward: forward / 2.0, input_gradient: input_gradient / 2.0 }, ..self }
@@ -25,37 +26,38 @@ impl WhateverRows {
 }
 
 impl MemoryEstimate {
-    /// The same, with what stages hold with full recomputation as a way out.
+    /// Adds an estimate with full recomputation, so that a check can suggest it as a way out.
     #[must_use]
     pub fn or_recomputed(self, recomputed: Self) -> Self {
         Self { recomputed: Some(Box::new(recomputed)), ..self }
     }
 
-    /// What the same stages hold under another plan, on as many workers.
+    /// Returns the estimate under another plan, which must have the same number of stages and workers.
     #[must_use]
     pub fn under(&self, plan: Plan) -> Self {
         let recomputed = self.recomputed.as_ref().map(|recomputed| Box::new(recomputed.under(plan.clone())));
         Self { plan: Arc::new(plan), recomputed, ..self.clone() }
     }
 
-    /// What they hold in the steps of [`Pipeline::steps`](crate::Pipeline::steps).
+    /// Returns the estimate for overlapping steps, as [`Pipeline::steps`](crate::Pipeline::steps) runs them.
     #[must_use]
     pub fn of_overlapping_steps(&self) -> Self {
         let recomputed = self.recomputed.as_ref().map(|recomputed| Box::new(recomputed.of_overlapping_steps()));
         Self { steps: Steps::Overlapping, recomputed, ..self.clone() }
     }
 
-    /// What they hold while a checkpoint is written besides: copies of optimizer states, and parameters as they were.
+    /// Returns the estimate while a checkpoint is being written, with a second copy of parameters and optimizer states.
     #[must_use]
     pub fn with_checkpoints(&self) -> Self {
         let recomputed = self.recomputed.as_ref().map(|recomputed| Box::new(recomputed.with_checkpoints()));
         Self { copies: Copies::ForACheckpoint, recomputed, ..self.clone() }
     }
 
-    /// What they hold with micro-batches of so many times the rows.
+    /// Returns the estimate for micro-batches with `share` times the rows.
     ///
-    /// What does not depend on the rows is known from a second rehearsal with other rows ([`beside`](Self::beside)); without one, all but
-    /// gradients of parameters is taken to be proportional.
+    /// The parts that do not depend on the rows are known only after a second rehearsal with other rows
+    /// ([`beside`](Self::beside)). Without one, everything except gradients of parameters is assumed to be proportional
+    /// to the rows.
     #[must_use]
     pub fn with_rows_times(&self, share: f64) -> Self {
         let float = |all: f64, fixed: f64| fixed + (all - fixed) * share;
@@ -78,8 +80,9 @@ impl MemoryEstimate {
         Self { stages: self.stages.iter().map(scaled).collect(), recomputed, ..self.clone() }
     }
 
-    /// The same, which tells what grows with the rows of a micro-batch from what does not, by `fewer`: what the stages hold with `share`
-    /// times the rows, above 0 and below 1. [`with_rows_times`](Self::with_rows_times) and the ways out then count on it.
+    /// Separates the parts that grow with the rows of a micro-batch from the constant ones. `fewer` is an estimate that
+    /// was measured with `share` times the rows, 0 < `share` < 1. [`with_rows_times`](Self::with_rows_times) and the
+    /// ways out then use the result.
     #[must_use]
     pub fn beside(self, fewer: &Self, share: f64) -> Self {
         let known = |(all, fewer): (&StageEstimate, &StageEstimate)| StageEstimate {
@@ -89,7 +92,7 @@ impl MemoryEstimate {
         Self { stages: self.stages.iter().zip(&fewer.stages).map(known).collect(), ..self }
     }
 
-    /// Takes the larger one of each figure: stages hold at most that with micro-batches of either of two shapes.
+    /// Returns the larger one of each figure: an upper bound if micro-batches may have either of two shapes.
     #[must_use]
     pub(crate) fn or_larger(&self, other: &Self) -> Self {
         let larger = |(one, other): (&StageEstimate, &StageEstimate)| StageEstimate {
@@ -110,7 +113,7 @@ impl MemoryEstimate {
         Self { stages, other, ..self.clone() }
     }
 
-    /// What they hold with optimizers that remember nothing.
+    /// Returns the estimate with optimizers that have no state.
     #[must_use]
     pub fn without_optimizer_states(&self) -> Self {
         let without = |stage: &StageEstimate| StageEstimate {
@@ -122,7 +125,8 @@ impl MemoryEstimate {
         Self { stages: self.stages.iter().map(without).collect(), recomputed, ..self.clone() }
     }
 
-    /// Every stage in two equal parts. The plan is still that of the whole ones.
+    /// Returns the estimate with every stage cut in two equal parts. The plan stays that of the uncut stages, so the
+    /// caller must replace it.
     pub(crate) fn cut_in_two(&self) -> Self {
         let halves = |stage: &StageEstimate| {
             let half = StageEstimate {
@@ -139,7 +143,8 @@ impl MemoryEstimate {
                 tied_gradients: Vec::new(),
                 ..*stage
             };
-            // What one hands to the other is like what they hand to others.
+            // The two halves are assumed to exchange tensors as large as the largest that the stage exchanges with its
+            // neighbours.
             let within = stage.output.max(stage.input_gradients);
             let tied_gradients = stage.tied_gradients.iter().map(|&(owner, bytes)| (2 * owner, bytes)).collect();
             let second = StageEstimate { input_gradients: within, tied_gradients, ..half.clone() };
@@ -153,7 +158,8 @@ impl MemoryEstimate {
         Self { stages, other, leaves, recomputed: None, ..self.clone() }
     }
 
-    /// All layers in one stage, if they are on one device.
+    /// Returns the estimate with all layers in one stage; `None` if the stages are on several devices, or there is only
+    /// one.
     pub(crate) fn in_one_stage(&self) -> Option<Self> {
         let plan = Arc::new(OneFOneB.plan(1, self.plan.micro_batches()).ok()?);
         let mut stages = self.stages.iter().cloned();
@@ -170,7 +176,8 @@ impl MemoryEstimate {
             joined.optimizer += stage.optimizer;
             joined.largest = joined.largest.max(stage.largest);
             joined.forward = joined.forward.max(stage.forward);
-            // A micro-batch has the gradients of all parameters, and goes through one layer at a time; as an optimizer does.
+            // A micro-batch has the gradients of all parameters at once, but needs working memory for one layer at a
+            // time; so does an optimizer.
             let beside =
                 |[of_parameters, rest]: [u64; 2], [more, other]: [u64; 2]| [of_parameters + more, rest.max(other)];
             parts = beside(parts, stage.backward_parts(stage.backward));

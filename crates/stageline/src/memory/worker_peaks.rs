@@ -1,7 +1,8 @@
-//! The most that workers hold, from what their stages hold, and what they do in which order.
+//! The peak memory of each worker, from the figures of its stages and the order of its actions.
 //!
-//! What is live on a worker follows from the order of its actions alone. What is on its way between two does not, nor how far one
-//! is ahead of the others: that is taken from a simulation in which every stage computes equally long.
+//! The order of a worker's actions alone determines which micro-batches are live on it. The tensors in flight between
+//! workers, and how far one worker is ahead of the others, depend on time: they are taken from a simulation in which
+//! every stage takes equally long.
 
 use std::collections::HashMap;
 
@@ -13,20 +14,21 @@ use crate::memory::estimate::{Copies, MemoryEstimate, StageEstimate, Steps, Work
 use crate::model::replica::Replica;
 use crate::update::flush::Rollback;
 
-/// What they take in the simulation.
+/// The time that a forward takes in the simulation.
 const FORWARD: f64 = 1.0;
+/// The time that a backward takes in the simulation.
 const BACKWARD: f64 = 2.0;
 
-/// How many micro-batches a stage are simulated: more of them are as far apart.
+/// The number of simulated micro-batches for each stage; further ones would repeat the same pattern.
 const SIMULATED: usize = 4;
 
 impl MemoryEstimate {
-    /// Each worker's, those of one replica after those of another.
+    /// Returns the estimate of each worker, replica after replica.
     pub fn workers(&self) -> Vec<WorkerEstimate> {
         self.placed_workers().into_iter().map(|(_, worker)| worker).collect()
     }
 
-    /// The same, with their devices.
+    /// Returns the estimate of each worker with its device, replica after replica.
     pub(crate) fn placed_workers(&self) -> Vec<(Device, WorkerEstimate)> {
         let replicas = 1 + self.leaves.len();
         let buffers = self.threads.buffers_of_one(replicas * self.plan.workers());
@@ -34,7 +36,8 @@ impl MemoryEstimate {
         each.flat_map(|(estimate, replica)| estimate.workers_of(replica, buffers)).collect()
     }
 
-    /// Those of one replica, which this is by itself; a worker on the host has so many bytes of buffers for products.
+    /// Returns the workers of this estimate, which must be of a single replica. A worker on the host also has `buffers`
+    /// bytes of buffers for matrix products.
     fn workers_of(&self, replica: Replica, buffers: u64) -> Vec<(Device, WorkerEstimate)> {
         let rows = self.plan.rows().iter().zip(&self.other).zip(Pace::of_workers(self));
         let worker = |((row, &other), pace): ((&Vec<Action>, &u64), Pace)| {
@@ -45,7 +48,7 @@ impl MemoryEstimate {
         rows.filter_map(worker).collect()
     }
 
-    /// The most that the workers on a device hold together, for each device; CPUs are one.
+    /// Returns for each device the sum of its workers' peaks, in bytes; all CPUs count as one device.
     pub fn devices(&self) -> Vec<(Device, u64)> {
         let mut devices: Vec<(Device, u64)> = Vec::new();
         for (device, worker) in self.placed_workers() {
@@ -58,19 +61,19 @@ impl MemoryEstimate {
     }
 }
 
-/// How a worker's time goes with that of others.
+/// The timing of a worker relative to others, from the simulation.
 #[derive(Clone, Copy, Default)]
 struct Pace {
-    /// The most that is on its way and in its memory while it computes, in bytes.
+    /// The largest number of bytes in flight that are in the worker's memory while it computes.
     transfers: u64,
-    /// How much of its list it has begun when all agree on the step before.
+    /// The number of actions of the next step that the worker has begun when the verdict on a step arrives.
     ahead: usize,
 }
 
 impl Pace {
     fn of_workers(estimate: &MemoryEstimate) -> Vec<Self> {
         let micro_batches = estimate.plan.micro_batches().min(SIMULATED * estimate.plan.stages());
-        // A plan that cannot run has no pace.
+        // For a plan that cannot run there is nothing to simulate.
         let Ok(plan) = check(estimate.plan.first(micro_batches), micro_batches) else {
             return vec![Self::default(); estimate.plan.workers()];
         };
@@ -86,7 +89,7 @@ impl Pace {
         let pace = |(row, on_their_way): (&Vec<Span>, Held)| {
             Self {
                 transfers: row.iter().map(|span| on_their_way.during(span)).max().unwrap_or(0),
-                // It hears of that when it is done with the action at hand.
+                // A worker learns the verdict only after its current action.
                 ahead: row.iter().filter(|span| !is_of_first(span) && span.start <= first_step).count(),
             }
         };
@@ -94,16 +97,17 @@ impl Pace {
     }
 }
 
-/// What is held, and when.
+/// The number of bytes in use over time, as two running totals.
 struct Held {
-    /// What has come to be held at these times, in all.
+    /// The total number of bytes allocated up to each time.
     begun: Vec<(f64, u64)>,
-    /// What is no longer.
+    /// The total number of bytes freed up to each time.
     over: Vec<(f64, u64)>,
 }
 
 impl Held {
-    /// Of bytes from a time on, until a micro-batch later than who receives them needs them.
+    /// Adds up intervals `(from, to, bytes)`. Bytes count until one forward and one backward after `to`, when the
+    /// receiver uses them, because the receiver may be one micro-batch late.
     fn new(times: Vec<(f64, f64, u64)>) -> Self {
         let summed = |time: fn(&(f64, f64, u64)) -> f64| {
             let mut changes: Vec<_> = times.iter().map(|held| (time(held), held.2)).collect();
@@ -118,7 +122,7 @@ impl Held {
         Self { begun: summed(|held| held.0), over: summed(|held| held.1 + FORWARD + BACKWARD) }
     }
 
-    /// Of what is held at any time of a compute.
+    /// Returns the bytes that are in use at any time during a compute.
     fn during(&self, span: &Span) -> u64 {
         let until = |changes: &[(f64, u64)], so_many: usize| so_many.checked_sub(1).map_or(0, |last| changes[last].1);
         let begun = self.begun.partition_point(|(from, _)| *from < span.end);
@@ -127,7 +131,7 @@ impl Held {
     }
 }
 
-/// When micro-batches go forward through stages, and when gradients come back to them, and on which workers.
+/// The simulated forwards and backwards of every stage and micro-batch, each with its worker and time.
 struct Transfers {
     forwards: HashMap<(usize, usize), (usize, Span)>,
     backwards: HashMap<(usize, usize), (usize, Span)>,
@@ -135,19 +139,20 @@ struct Transfers {
 
 impl Transfers {
     fn of(timeline: &Timeline) -> Self {
-        let of = |which: fn(Compute) -> bool| {
+        let select = |which: fn(Compute) -> bool| {
             let rows = timeline.rows().iter().enumerate();
             let spans = rows.flat_map(|(worker, row)| row.iter().map(move |span| (worker, *span)));
             let of_kind = spans.filter(|(_, span)| which(span.action.compute));
             of_kind.map(|(worker, span)| ((span.action.stage, span.action.micro_batch), (worker, span))).collect()
         };
         Self {
-            forwards: of(|compute| compute == Compute::Forward),
-            backwards: of(|compute| matches!(compute, Compute::Backward | Compute::InputGradient)),
+            forwards: select(|compute| compute == Compute::Forward),
+            backwards: select(|compute| matches!(compute, Compute::Backward | Compute::InputGradient)),
         }
     }
 
-    /// What is in each worker's memory because it is on its way: an activation is one of its sender's until that has its gradient.
+    /// Returns the bytes in flight in each worker's memory. An activation between devices counts for the receiver;
+    /// within one memory it is one of the sender's activations until the sender has its gradient.
     fn held(&self, stages: &[StageEstimate], workers: usize) -> Vec<Held> {
         let mut held = vec![Vec::new(); workers];
         let shared = |one: usize, other: usize| share_memory(&stages[one].device, &stages[other].device);
@@ -170,7 +175,7 @@ impl Transfers {
     }
 }
 
-/// What one worker does.
+/// The actions of one worker with the figures of its stages.
 struct Row<'a> {
     estimate: &'a MemoryEstimate,
     row: &'a [Action],
@@ -189,7 +194,8 @@ impl Row<'_> {
         let copies = if self.estimate.copies == Copies::ForACheckpoint { parameters + optimizer } else { 0 };
         let other = other + copies;
         let resident = other + parameters + optimizer;
-        // The parameters as they were, and the sums.
+        // The optimizer states before the step, the parameters before the step (as large as the gradients), and the
+        // sums.
         let kept = if self.pace.ahead > 0 { optimizer + 2 * gradients } else { 0 };
         let [activations, compute_peak] = self.compute(resident, kept);
         WorkerEstimate {
@@ -207,7 +213,8 @@ impl Row<'_> {
         }
     }
 
-    /// The most that activations are, and all together, before the flush; some is kept of the step before at first.
+    /// Returns the peak of activations and the peak of all memory before the flush, in bytes. The worker keeps `kept`
+    /// bytes of the previous step during its first actions.
     fn compute(&self, resident: u64, kept: u64) -> [u64; 2] {
         let (mut activations, mut sums, mut summed) = (0.0, 0, vec![0_u64; self.estimate.stages.len()]);
         let per_group = self.estimate.plan.micro_batches() / self.estimate.groups;
@@ -219,14 +226,15 @@ impl Row<'_> {
             most_activations = most_activations.max(activations);
             let work = match compute {
                 Compute::Forward => estimate.forward,
-                // Of a backward that was measured in halves, a whole one needs at once what the first half leaves to the second.
+                // If the backward was measured in two halves, a whole backward also needs what the first half leaves to
+                // the second.
                 Compute::Backward => estimate.backward + estimate.left_by_input_gradient(),
                 Compute::InputGradient | Compute::WeightGradient => estimate.backward,
             };
             let kept = if index < self.pace.ahead { kept } else { 0 };
             peak = peak.max(resident + activations as u64 + sums + work + kept + self.pace.transfers);
             activations += end;
-            // The sum of a group, and that of those before it.
+            // From the second group on there are two sums: of the current group, and of the groups before it.
             let needed = if *micro_batch < per_group { 1 } else { 2 };
             if *compute != Compute::Forward && summed[*stage] < needed {
                 sums += (needed - std::mem::replace(&mut summed[*stage], needed)) * estimate.gradients;
@@ -235,10 +243,11 @@ impl Row<'_> {
         [most_activations as u64, peak]
     }
 
+    /// Returns the peak of all memory in the flush, in bytes, if `held` bytes are in use before it.
     fn flush(&self, stages: &[usize], mut held: u64) -> u64 {
         let mut peak = held;
         for stage in stages.iter().map(|&stage| &self.estimate.stages[stage]) {
-            // Where steps overlap, sums are kept.
+            // With overlapping steps the gradient sums are kept for a rollback.
             let sums = if self.estimate.steps == Steps::Overlapping { stage.gradients } else { 0 };
             if self.estimate.rollback == Rollback::Off {
                 peak = peak.max(held + stage.flush_in_place());

@@ -43,8 +43,8 @@ impl<I: Payload, T: Payload> Batch<I, T> {
     /// It serves training loops that run without a pipeline.
     ///
     /// # Errors
-    /// Returns [`BatchError`] if the batch has fewer rows than `micro_batches`, if its tensors differ in their numbers of
-    /// rows, or if it was cut by hand into another number of pieces.
+    /// Returns [`BatchError`] if the batch has fewer rows than `micro_batches`, if its tensors differ in their numbers
+    /// of rows, or if it was cut by hand into another number of pieces.
     pub fn into_micro_batches(self, micro_batches: usize) -> Result<Vec<(I, T)>, BatchError> {
         match self.0 {
             Content::Whole(input, target) => {
@@ -67,8 +67,8 @@ impl<I: Payload, T: Payload> Batch<I, T> {
         MicroBatches::weigh(self.into_micro_batches(micro_batches)?, weight)
     }
 
-    /// Splits the batch for evaluation, which also runs fewer than `micro_batches` pieces: a smaller whole batch gives one
-    /// piece per row, and a batch that was cut by hand keeps its pieces.
+    /// Splits the batch for evaluation, which also runs fewer than `micro_batches` pieces: a smaller whole batch gives
+    /// one piece per row, and a batch that was cut by hand keeps its pieces.
     pub(crate) fn cut_up_to(
         self,
         micro_batches: usize,
@@ -122,8 +122,8 @@ impl Weights {
         self.starts[self.each.len()] - self.starts[0]
     }
 
-    /// Splits the weights into parts of `micro_batches` consecutive micro-batches, one part for each replica; the last part
-    /// may have fewer. Samples keep their numbers, and every part has its own total.
+    /// Splits the weights into parts of `micro_batches` consecutive micro-batches, one part for each replica; the last
+    /// part may have fewer. Samples keep their numbers, and every part has its own total.
     pub(crate) fn divided(&self, micro_batches: usize) -> Vec<Self> {
         let part = |(index, each): (usize, &[Weight])| {
             let first = index * micro_batches;
@@ -171,8 +171,8 @@ impl<I: Payload, T: Payload> MicroBatches<I, T> {
 
     /// Returns the micro-batches that are not contained in another one, each repeated `times` times as its own batch.
     ///
-    /// A micro-batch contains another one if it is at least as large in every dimension of every tensor. Whatever the model
-    /// computes, one of the returned micro-batches needs the most memory.
+    /// A micro-batch contains another one if it is at least as large in every dimension of every tensor. Whatever the
+    /// model computes, one of the returned micro-batches needs the most memory.
     pub(crate) fn largest(self, times: usize) -> Vec<Self> {
         let mut largest: Vec<(usize, Shapes)> = Vec::new();
         for (index, (input, target)) in self.inputs.iter().zip(&self.targets).enumerate() {

@@ -64,8 +64,8 @@ impl EffectiveBatch {
         rate * self.samples() as f64 / reference as f64
     }
 
-    /// Scales a learning rate that was tuned for `reference` samples with the square root of the samples of a step: `rate`
-    /// x sqrt(samples / `reference`).
+    /// Scales a learning rate that was tuned for `reference` samples with the square root of the samples of a step:
+    /// `rate` x sqrt(samples / `reference`).
     ///
     /// This is the rule for Adam (Malladi et al., 2022, [arXiv:2205.10287](https://arxiv.org/abs/2205.10287)).
     pub fn square_root_rate(self, rate: f64, reference: usize) -> f64 {

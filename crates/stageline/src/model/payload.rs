@@ -1,7 +1,8 @@
 //! Payloads: the values made of tensors that may cross a boundary between two stages.
 
 use burn::tensor::kind::Basic;
-use burn::tensor::{Bool, Int, Tensor};
+use burn::tensor::quantization::quantized_data_len;
+use burn::tensor::{Bool, DType, Int, Shape, Tensor};
 
 /// A value made of tensors that may cross a boundary between stages, or enter the pipeline as part of a batch.
 ///
@@ -30,7 +31,15 @@ pub trait PayloadMapper {
 
 /// Returns the bytes of a tensor's elements.
 pub(crate) fn bytes_of<const D: usize, K: Basic>(tensor: &Tensor<D, K>) -> u64 {
-    (tensor.shape().num_elements() * tensor.dtype().size()) as u64
+    bytes_of_kind(tensor.dtype(), &tensor.shape()) as u64
+}
+
+/// Returns the bytes of a tensor of this type and shape. A quantized tensor has its scales beside its values.
+pub(crate) fn bytes_of_kind(dtype: DType, shape: &Shape) -> usize {
+    match dtype {
+        DType::QFloat(scheme) => quantized_data_len(&scheme, shape),
+        dtype => shape.num_elements() * dtype.size(),
+    }
 }
 
 impl<const D: usize> Payload for Tensor<D> {

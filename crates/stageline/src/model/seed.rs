@@ -1,20 +1,21 @@
 //! Seeded initialisation: parameters depend on their layer's seed only, not on the partition of the model.
 //!
-//! burn draws lazy parameters at their first use, which may be on any thread. So initialisation materialises them at once.
+//! burn draws lazy parameters at their first use, which may be on any thread. So initialisation materialises them at
+//! once.
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Bool, Device, Int, Tensor};
 use parking_lot::ReentrantMutex;
 
-/// Allows one seeded initialisation at a time, because burn's CPU backends share one random number generator in a process.
-/// It is reentrant, so that a seeded model may contain seeded layers.
+/// Allows one seeded initialisation at a time, because burn's CPU backends share one random number generator in a
+/// process. It is reentrant, so that a seeded model may contain seeded layers.
 static DRAWING: ReentrantMutex<()> = ReentrantMutex::new(());
 
 /// Creates a module whose parameters depend on `seed` only: seeds the device, calls `init`, and materialises every
 /// parameter before other code can draw random numbers.
 ///
-/// Give every *layer* its own seed, so that its parameters do not depend on the layers that are created before it.
-/// Two things disturb the result: another thread that draws random numbers outside this function at the same time, and a
+/// Give every *layer* its own seed, so that its parameters do not depend on the layers that are created before it. Two
+/// things disturb the result: another thread that draws random numbers outside this function at the same time, and a
 /// nested call within `init`, which seeds the device again for everything that `init` draws after it.
 ///
 /// ```

@@ -9,8 +9,8 @@ use crate::threads::failure::BoxError;
 
 /// A part of the model that runs on one device: any burn module with a forward pass.
 ///
-/// Stages compose: a pair of stages is a stage, and so is a `Vec` of stages of one type. So a model is written as layers
-/// and can be split between any two of them.
+/// Stages compose: a pair of stages is a stage, and so is a `Vec` of stages of one type. So a model is written as
+/// layers and can be split between any two of them.
 ///
 /// The compiler checks the boundaries. Here the types match:
 ///
@@ -99,9 +99,10 @@ pub trait Stage: Module + 'static {
 
 /// The last stage of the model, which computes the loss from its input and the targets.
 ///
-/// A loss is the *sum* over the unmasked targets, never their mean: the pipeline divides once, by the weight of the whole
-/// step, so that uneven and masked micro-batches are exact. A loss may have several terms, each over its own targets. Each
-/// term has a sum and a weight; the pipeline divides each sum by the term's total weight, and adds the terms.
+/// A loss is the *sum* over the unmasked targets, never their mean: the pipeline divides once, by the weight of the
+/// whole step, so that uneven and masked micro-batches are exact. A loss may have several terms, each over its own
+/// targets. Each term has a sum and a weight; the pipeline divides each sum by the term's total weight, and adds the
+/// terms.
 pub trait LossStage: Module + 'static {
     /// The value that the stage receives from the previous stage, or from the batch if it is the first one.
     type Input: Payload;

@@ -1,4 +1,5 @@
-//! What the threads of a worker hold of the host's memory, in bytes.
+//! Counts the host memory of each worker: a global allocator that attributes every allocation to the worker whose
+//! thread made it.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -7,10 +8,11 @@ use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
 
 use crate::recording::events::Held;
 
-/// A global allocator that counts what every worker's threads allocate until somebody frees it, wherever that is.
+/// A global allocator that counts the memory of each worker: every allocation by one of its threads, until any thread
+/// frees it.
 ///
-/// With it a step's [`Recording`](crate::Recording) has the memory of stages whose devices are CPUs. Every allocation is longer
-/// by its alignment, and by 16 bytes at least.
+/// With this allocator a step's [`Recording`](crate::Recording) contains the memory of stages on CPUs. Every allocation
+/// grows by its alignment, and by at least 16 bytes.
 ///
 /// ```
 /// use stageline::CountingAllocator;
@@ -22,7 +24,7 @@ use crate::recording::events::Held;
 pub struct CountingAllocator<A = System>(A);
 
 impl CountingAllocator {
-    /// Counts what the system's allocator gives.
+    /// Creates an allocator that counts the allocations of the system's allocator.
     pub const fn new() -> Self {
         Self(System)
     }
@@ -35,19 +37,22 @@ impl Default for CountingAllocator {
 }
 
 impl<A> CountingAllocator<A> {
-    /// Counts what another allocator gives.
+    /// Creates an allocator that counts the allocations of another allocator.
     pub const fn on(allocator: A) -> Self {
         Self(allocator)
     }
 }
 
-/// A worker's count. It is never freed, because what the worker allocated may outlive it.
+/// The count of one worker's memory. It is never freed, because the worker's allocations may outlive the worker.
 #[derive(Default)]
-#[repr(align(128))] // no cache line with another worker's
+#[repr(align(128))] // so that no two workers' counts share a cache line
 pub(crate) struct Meter {
+    /// The bytes in use.
     held: AtomicUsize,
+    /// The largest number of bytes in use since the last reading.
     peak: AtomicUsize,
-    /// What its own threads have allocated and not freed: what others free of it is still there.
+    /// The bytes that the worker's own threads allocated less those that they freed since the last reading; frees by
+    /// other threads do not count.
     kept: AtomicIsize,
 }
 
@@ -56,7 +61,8 @@ thread_local! {
 }
 
 impl Meter {
-    /// A meter, on which this thread's allocations are counted from now on; none where nothing counts them.
+    /// Creates a meter and counts this thread's allocations on it from now on; `None` if the program's allocator does
+    /// not count.
     pub(crate) fn start() -> Option<&'static Self> {
         let meter: &'static Self = Box::leak(Box::default());
         meter.count_this_thread();
@@ -68,7 +74,7 @@ impl Meter {
         counts.then_some(meter)
     }
 
-    /// Counts what this thread allocates from now on.
+    /// Counts this thread's allocations on this meter from now on.
     pub(crate) fn count_this_thread(&'static self) {
         METER.set(Some(self));
     }
@@ -81,7 +87,8 @@ impl Meter {
         self.peak.swap(self.held(), Ordering::Relaxed)
     }
 
-    /// What is held, and since this was last asked the most of it, and what the worker itself has added.
+    /// Returns the bytes in use, their peak since the last reading, and the worker's own allocations less its own frees
+    /// since then.
     pub(crate) fn read(&self) -> Held {
         let kept = self.kept.swap(0, Ordering::Relaxed) as i64;
         Held { end: self.held() as u64, peak: self.take_peak() as u64, kept }
@@ -98,7 +105,7 @@ impl Meter {
         self.held.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Counts a change for the worker itself, if this is one of its threads.
+    /// Counts a change as the worker's own, if the current thread belongs to it.
     fn keep(&'static self, bytes: isize) {
         if METER.get().is_some_and(|own| std::ptr::eq(own, self)) {
             self.kept.fetch_add(bytes, Ordering::Relaxed);
@@ -106,22 +113,23 @@ impl Meter {
     }
 }
 
-/// Whose an allocation is; it lies right before it.
+/// The worker that owns an allocation; stored directly before the allocation's data.
 type Owner = Option<&'static Meter>;
 
-/// The layout with room for the owner before it, and how much room that is; none where it is too large.
+/// Returns the layout with room for the owner before the data, and the size of that room; `None` if the layout is too
+/// large.
 fn with_owner(layout: Layout) -> Option<(Layout, usize)> {
     let layout = layout.align_to(align_of::<Owner>()).ok()?;
-    // Malloc's alignment of large blocks stays.
+    // A room of 16 bytes keeps the alignment that malloc gives to large blocks.
     let room = layout.align().max(16);
     let size = layout.size().checked_add(room)?;
     Some((Layout::from_size_align(size, layout.align()).ok()?, room))
 }
 
-/// Signs a block for this thread's worker.
+/// Writes the current thread's worker as the owner of a new block, counts the block, and returns its data.
 ///
 /// # Safety
-/// `block` is null, or begins with `room` bytes, aligned for an owner, before `size` others.
+/// `block` must be null, or begin with `room` bytes, aligned for an owner, followed by `size` bytes of data.
 unsafe fn sign(block: *mut u8, room: usize, size: usize) -> *mut u8 {
     if block.is_null() {
         return block;
@@ -139,31 +147,34 @@ unsafe fn sign(block: *mut u8, room: usize, size: usize) -> *mut u8 {
     }
 }
 
+/// Returns the owner of an allocation.
+///
 /// # Safety
-/// `data` came from [`sign`].
+/// `data` must have been returned by [`sign`].
 unsafe fn owner(data: *mut u8) -> Owner {
-    // SAFETY: that wrote it there.
+    // SAFETY: `sign` wrote the owner directly before the data.
     unsafe { data.cast::<Owner>().sub(1).read() }
 }
 
-// SAFETY: blocks are the inner allocator's, longer by a room that keeps their alignment; what is handed out lies behind the
-// room, and what comes back is handed on with it, in the layout in which it was asked for.
+// SAFETY: blocks come from the inner allocator and are longer by a room that keeps their alignment. Callers get the
+// data behind the room, and a freed block goes back to the inner allocator with its room, in the layout of its
+// allocation.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for CountingAllocator<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let Some((whole, room)) = with_owner(layout) else { return null_mut() };
-        // SAFETY: the layout has a size, that of the room at least.
+        // SAFETY: the layout's size is not 0, because it includes the room.
         unsafe { sign(self.0.alloc(whole), room, layout.size()) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         let Some((whole, room)) = with_owner(layout) else { return null_mut() };
-        // SAFETY: as for `alloc`.
+        // SAFETY: the layout's size is not 0, as in `alloc`.
         unsafe { sign(self.0.alloc_zeroed(whole), room, layout.size()) }
     }
 
     unsafe fn dealloc(&self, data: *mut u8, layout: Layout) {
         let Some((whole, room)) = with_owner(layout) else { return };
-        // SAFETY: the caller has it from here, in this layout.
+        // SAFETY: the caller got the data from this allocator, in this layout.
         unsafe {
             if let Some(meter) = owner(data) {
                 meter.shrink(layout.size());
@@ -177,7 +188,8 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for CountingAllocator<A> {
         let Some((whole, room)) = with_owner(layout) else { return null_mut() };
         let longer = size.checked_add(room).and_then(|longer| Layout::from_size_align(longer, whole.align()).ok());
         let Some(longer) = longer.map(|layout| layout.size()) else { return null_mut() };
-        // SAFETY: the caller has it from here, in this layout; the owner moves along with the rest of the block.
+        // SAFETY: the caller got the data from this allocator, in this layout; the owner moves with the rest of the
+        // block.
         unsafe {
             let owner = owner(data);
             let block = self.0.realloc(data.sub(room), whole, longer);
@@ -185,7 +197,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for CountingAllocator<A> {
                 return block;
             }
             if let Some(meter) = owner {
-                // A copy on the way is not counted.
+                // A temporary second copy inside the inner allocator is not counted.
                 meter.shrink(layout.size());
                 meter.grow(size);
                 meter.keep(size as isize - layout.size() as isize);
@@ -205,7 +217,7 @@ mod tests {
     const ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
     proptest! {
-        /// Whatever is done to a block: it keeps its alignment and its bytes, and exactly its size is counted.
+        /// A block keeps its alignment and its bytes through any reallocations, and exactly its size is counted.
         #[test]
         fn blocks_keep_their_bytes_and_their_owner(
             sizes in prop::collection::vec(1_usize..5000, 1..6),
@@ -217,7 +229,7 @@ mod tests {
             let align = 1 << power;
             let mut layout = Layout::from_size_align(sizes[0], align).unwrap();
             let first = sizes[0];
-            // SAFETY: sizes are above 0, and every block is used in its layout only, and freed once.
+            // SAFETY: sizes are above 0, and every block is used only in its layout and freed once.
             unsafe {
                 let mut data = if zeroed { ALLOCATOR.alloc_zeroed(layout) } else { ALLOCATOR.alloc(layout) };
                 prop_assert_eq!(meter.held(), first);
@@ -245,11 +257,11 @@ mod tests {
     }
 
     #[test]
-    fn what_another_thread_frees_is_no_longer_held_but_was_not_given_up() {
+    fn a_free_on_another_thread_lowers_the_memory_in_use_but_not_the_owners_balance() {
         let meter: &'static Meter = Box::leak(Box::default());
         meter.count_this_thread();
         let layout = Layout::from_size_align(1000, 8).unwrap();
-        // SAFETY: both blocks are used in their layout, and freed once.
+        // SAFETY: both blocks are used only in their layout, and freed once.
         let there = unsafe { [ALLOCATOR.alloc(layout), ALLOCATOR.alloc(layout)] }.map(AtomicPtr::new);
         assert_eq!(meter.read(), Held { end: 2000, peak: 2000, kept: 2000 });
         std::thread::scope(|scope| {
@@ -263,16 +275,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_is_refused() {
+    fn allocations_that_are_too_large_return_null() {
         let layout = Layout::from_size_align(isize::MAX as usize - 7, 8).unwrap();
-        // SAFETY: nothing is given, and the small block is used in its layout and freed once.
+        // SAFETY: the large requests return null, and the small blocks are used only in their layouts and freed once.
         unsafe {
             assert!(ALLOCATOR.alloc(layout).is_null());
             let small = Layout::from_size_align(8, 8).unwrap();
             let data = ALLOCATOR.alloc(small);
             assert!(ALLOCATOR.realloc(data, small, isize::MAX as usize - 7).is_null());
             ALLOCATOR.dealloc(data, small);
-            // Too large only when it is rounded up to its alignment.
+            // This size is too large only after it is rounded up to its alignment.
             let aligned = Layout::from_size_align(64, 64).unwrap();
             let data = ALLOCATOR.alloc(aligned);
             assert!(ALLOCATOR.realloc(data, aligned, isize::MAX as usize - 74).is_null());
@@ -281,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_counts_there_is_no_meter() {
-        assert!(Meter::start().is_none(), "the unit tests have the system's allocator");
+    fn without_a_counting_allocator_there_is_no_meter() {
+        assert!(Meter::start().is_none(), "the unit tests use the system's allocator");
     }
 }

@@ -1,4 +1,4 @@
-//! Whose time is taken, and what is held.
+//! Reads the clock and the memory in use at the end of every activity of a worker.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -10,15 +10,15 @@ use crate::recording::Clock;
 use crate::recording::allocator::Meter;
 use crate::recording::events::{Held, Reading};
 
-/// What is read at the end of everything that a worker does.
+/// The instruments that a worker reads at the end of every activity.
 pub(crate) struct Gauges {
-    /// Of the step.
+    /// The clock of the current step.
     clock: Clock,
-    /// How long it takes to ask each device whether it is done, if it is: most of all one of another host.
+    /// The time that it takes to ask each idle device whether it has finished; longest for a device of another host.
     asking: Vec<(Device, Duration)>,
-    /// What was held on a GPU when it was last read.
+    /// The memory in use on the GPU at the last reading.
     before: Cell<u64>,
-    /// Of the worker's threads, where an allocator counts.
+    /// The count of the host memory of the worker's threads; `None` if no allocator counts it.
     pub(crate) meter: Option<&'static Meter>,
 }
 
@@ -27,7 +27,7 @@ impl Gauges {
         Self { clock: Clock::Host, asking: Vec::new(), before: Cell::new(0), meter: None }
     }
 
-    /// Waits for the device, if that is how time is taken, and reads what is held there, if that is known.
+    /// Waits for the device if the clock is synchronised, and reads the memory in use there if it is measured.
     pub(crate) fn read(&self, device: &Device) -> Reading {
         if is_host(device) {
             return Reading { held: self.meter.map(Meter::read), asked: Duration::ZERO };
@@ -46,7 +46,7 @@ impl Gauges {
         Some(Held { end: held, peak: held, kept })
     }
 
-    /// Begins a pass of stages on these devices: what was before it is not its peak.
+    /// Begins a pass of stages on `devices`: resets the peak, and measures how long a question to each device takes.
     pub(crate) fn begin<'a>(&mut self, clock: Clock, devices: impl Iterator<Item = &'a Device>) {
         self.clock = clock;
         self.meter.map(Meter::read);
@@ -63,8 +63,8 @@ impl Gauges {
 }
 
 fn wait_for(device: &Device) {
-    // A device that fails here fails again at the next thing that it is asked for, where there is an error to return.
+    // A device that fails here fails again at its next operation, where an error can be returned.
     if let Err(error) = device.sync() {
-        tracing::warn!(?device, %error, "the device could not be waited for");
+        tracing::warn!(?device, %error, "the wait for the device failed");
     }
 }

@@ -1,17 +1,18 @@
-//! What workers hold in a step, in bytes.
+//! The measured memory of workers, activations and transfers, from the events of a step.
 
 use stageline_schedule::{Carried, Compute, Instruction};
 
 use crate::failure::activity::Activity;
 use crate::recording::events::Event;
 
-/// What a worker held in a step, in bytes, as its threads allocated it: what it sent counts until its receiver frees it.
+/// The memory in use by a worker in a step, in bytes. Memory counts for the worker whose threads allocated it, so a
+/// sent tensor counts for its sender until the receiver frees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerMemory {
-    /// When the step begins: parameters and optimizer states; where steps overlap, also what is kept of the step before until all
-    /// agree on it.
+    /// The memory in use at the beginning of the step: parameters and optimizer states; with overlapping steps also the
+    /// state kept until the verdict on the previous step.
     pub resident: u64,
-    /// The most at any time in it.
+    /// The largest memory in use at any time of the step.
     pub peak: u64,
 }
 
@@ -23,7 +24,7 @@ impl WorkerMemory {
     }
 }
 
-/// What a stage handed on in each of its transfers of a kind, in bytes.
+/// Returns the size in bytes of each of a stage's transfers of one kind.
 pub(crate) fn sent(stage: usize, carried: Carried, rows: &[Vec<Event>]) -> impl Iterator<Item = u64> {
     rows.iter().flatten().filter_map(move |event| match event.activity {
         Activity::Instruction(Instruction::Send(transfer)) => {
@@ -33,13 +34,15 @@ pub(crate) fn sent(stage: usize, carried: Carried, rows: &[Vec<Event>]) -> impl 
     })
 }
 
-/// What a stage handed to the next for a micro-batch, in bytes: the mean over the micro-batches; `None` where it is the last.
+/// Returns the bytes that a stage sent to the next for one micro-batch, as the mean over the micro-batches; `None` for
+/// the last stage.
 pub(crate) fn output(stage: usize, rows: &[Vec<Event>]) -> Option<f64> {
     let sent: Vec<_> = sent(stage, Carried::Activation, rows).collect();
     (!sent.is_empty()).then(|| sent.iter().sum::<u64>() as f64 / sent.len() as f64)
 }
 
-/// What a forward of a stage left for its backward, in bytes: the mean over the micro-batches. It is what a live micro-batch holds.
+/// Returns the bytes that a stage's forward left for its backward, as the mean over the micro-batches: the memory of
+/// one live micro-batch.
 pub(crate) fn activation(stage: usize, rows: &[Vec<Event>]) -> Option<f64> {
     let forward = |event: &&Event| match event.activity {
         Activity::Instruction(Instruction::Compute(action)) => {

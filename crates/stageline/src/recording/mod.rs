@@ -1,4 +1,12 @@
-//! A step as it was, and why its workers idled.
+//! Recordings: what each worker did in a step, and the causes of its idle time.
+//!
+//! Takes the events that workers record. Returns a step's bubble, its costs, and each worker's idle time by cause,
+//! which a simulation of the same costs attributes. Changes nothing in the training.
+//!
+//! - `events`: the activities of a worker, with their times.
+//! - `gauges`: the clock and memory readings at the end of every activity.
+//! - `memory`: the measured memory of workers, activations and transfers.
+//! - `allocator`: the global allocator that counts the host memory of each worker.
 
 pub(crate) mod allocator;
 pub(crate) mod events;
@@ -18,18 +26,18 @@ use crate::failure::activity::Activity;
 use crate::recording::events::{Event, busy};
 use crate::recording::memory::{WorkerMemory, activation, output};
 
-/// Whose time events are taken in.
+/// The clock by which the times of events are measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Clock {
-    /// The host's. On an asynchronous device it shows when work was enqueued, not when it was done.
+    /// The host's clock. On an asynchronous device it shows when work was enqueued, not when it was finished.
     #[default]
     Host,
-    /// The host's, with a wait for the device at the end of every action. It measures what actions take on any device, and slows
-    /// steps down where the device would have gone on meanwhile.
+    /// The host's clock, with a wait for the device at the end of every action. It measures the time of actions on any
+    /// device, and slows down steps in which the device would otherwise have continued without the host.
     Synchronised,
 }
 
-/// Names the clock, beside a time or a bubble.
+/// Displays the name of the clock, for use beside a time or a bubble.
 impl fmt::Display for Clock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -39,7 +47,7 @@ impl fmt::Display for Clock {
     }
 }
 
-/// What the workers of a pipeline did in one step, and when.
+/// The recording of one step: what each worker of a pipeline did, and when.
 #[derive(Clone, Debug)]
 pub struct Recording {
     plan: Arc<Checked>,
@@ -48,32 +56,34 @@ pub struct Recording {
     clock: Clock,
 }
 
-/// Where one worker's part of a step went, in seconds: what it computed, and why it idled. It adds up to the step.
+/// The time of one worker in a step, in seconds, divided into work and the causes of idle time. All parts add up to the
+/// time of the step.
 ///
-/// The causes are found by simulation, with what every action and transfer of the step took: each is what would be gained on
-/// that worker if it were gone. What a simulation of the same costs cannot explain is `other`.
+/// The causes are found by simulations with the measured time of every action and transfer: each cause is the time that
+/// the worker would gain without it. Idle time that the simulations do not explain is `other`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Account {
-    /// Forwards, backwards, norms and optimizer steps.
+    /// The time of forwards, backwards, norms and optimizer steps.
     pub busy: f64,
-    /// The pipeline was not yet full.
+    /// The idle time while the pipeline fills.
     pub fill: f64,
-    /// The pipeline ran empty.
+    /// The idle time while the pipeline drains.
     pub drain: f64,
-    /// Another worker has more to compute.
+    /// The idle time because another worker has more to compute.
     pub imbalance: f64,
-    /// Transfers took their time.
+    /// The idle time because of transfers.
     pub transfer: f64,
-    /// Another worker's part of the flush is longer.
+    /// The idle time because another worker's part of the flush takes longer.
     pub flush: f64,
-    /// Devices were asked whether they are done ([`Clock::Synchronised`]).
+    /// The time of questions to devices whether they have finished ([`Clock::Synchronised`]).
     pub asking: f64,
-    /// The cut of the batch, threads that wake late, channels, the exchange between replicas, and what else is neither computed nor waited for.
+    /// The unexplained idle time: cutting the batch, threads that wake late, channels, and the exchange between
+    /// replicas.
     pub other: f64,
 }
 
 impl Account {
-    /// All causes of idleness together.
+    /// Returns the total idle time, over all causes.
     pub fn idle(&self) -> f64 {
         self.fill + self.drain + self.imbalance + self.transfer + self.flush + self.asking + self.other
     }
@@ -84,7 +94,7 @@ impl Recording {
         Self { plan, took, rows, clock }
     }
 
-    /// Whose time it is in.
+    /// The clock by which the step was measured.
     pub fn clock(&self) -> Clock {
         self.clock
     }
@@ -94,39 +104,40 @@ impl Recording {
         &self.plan
     }
 
-    /// How long the step took, from the cut of the batch to the last worker's end.
+    /// The time of the step, from cutting the batch until the last worker finished.
     pub fn took(&self) -> Duration {
         self.took
     }
 
-    /// What the workers of one replica did.
+    /// Returns the recording of the workers of one replica.
     ///
     /// # Panics
-    /// If there is no such replica.
+    /// Panics if there is no such replica.
     #[must_use]
     pub fn of_replica(&self, replica: usize) -> Self {
-        let rows = self.by_replica().nth(replica).expect("a replica of the pipeline").to_vec();
+        let rows = self.by_replica().nth(replica).expect("the pipeline has no such replica").to_vec();
         Self { plan: Arc::clone(&self.plan), took: self.took, rows, clock: self.clock }
     }
 
-    /// The rows of each replica.
+    /// Returns the workers' events of each replica.
     fn by_replica(&self) -> impl Iterator<Item = &[Vec<Event>]> {
         self.rows.chunks(self.plan.plan().workers())
     }
 
-    /// Each worker's events, in order, those of one replica after those of another; none where nothing was computed.
+    /// Returns each worker's events in order of time, replica after replica; empty if nothing was computed.
     pub fn events(&self) -> &[Vec<Event>] {
         &self.rows
     }
 
-    /// The bubble: the share of the *total* stage time (workers x step) in which nothing is computed.
+    /// Returns the bubble: the share of the *total* stage time (workers x step) in which nothing is computed.
     pub fn bubble(&self) -> f64 {
         let total = self.took.as_secs_f64() * self.rows.len() as f64;
         let busy = busy(self.rows.iter().flatten());
         if total > 0.0 { (1.0 - busy.as_secs_f64() / total).max(0.0) } else { 0.0 }
     }
 
-    /// The bubble of the same plan with what every compute and transfer took, simulated: without what a runtime adds.
+    /// Returns the simulated bubble of the same plan with the measured time of every compute and transfer, and without
+    /// the overhead of the runtime.
     pub fn simulated_bubble(&self) -> f64 {
         let step = self.by_replica().map(|rows| self.simulated(rows, Counted::Transfers).step()).fold(0.0, f64::max);
         let busy = self.by_replica().map(|rows| self.simulated(rows, Counted::Computes).busy().iter().sum::<f64>());
@@ -134,9 +145,12 @@ impl Recording {
         if total > 0.0 { (1.0 - busy / total).max(0.0) } else { 0.0 }
     }
 
-    /// What everything took, in seconds: every micro-batch on every stage, each stage's part of the flush, and as latency
-    /// how long its sends kept it and their receivers. Of a whole backward each half is taken to be the half. It is what the first replica took; of
-    /// another, [`of_replica`](Self::of_replica) has it.
+    /// Returns the measured costs of the first replica, in seconds: every micro-batch on every stage, and each stage's
+    /// part of the flush.
+    ///
+    /// A send's latency is the time that it occupied the sender and the receiver. If backwards ran whole, each of their
+    /// halves is assumed to take half the time. For another replica, call this on the result of
+    /// [`of_replica`](Self::of_replica).
     pub fn costs(&self) -> Costs {
         let rows = self.by_replica().next().unwrap_or_default();
         let Tally { mut costs, received, finish, optimizer } = self.tally(rows, Event::worked);
@@ -147,7 +161,7 @@ impl Recording {
         Costs::by_micro_batch(costs).with_optimizer(flush)
     }
 
-    /// Each worker's account, those of one replica after those of another. What replicas exchange is in `other`.
+    /// Returns each worker's account, replica after replica. The exchange between replicas counts as `other`.
     pub fn accounts(&self) -> Vec<Account> {
         self.by_replica().flat_map(|rows| self.accounts_of(rows)).collect()
     }
@@ -157,7 +171,7 @@ impl Recording {
         let [computes, transfers, asking] =
             [Counted::Computes, Counted::Transfers, Counted::Asking].map(|counted| self.simulated(rows, counted));
         let idle = transfers.idle_besides(&computes);
-        let asking = (asking.step() - transfers.step()).max(0.0); // but for rounding, it is never less
+        let asking = (asking.step() - transfers.step()).max(0.0); // only rounding can make it negative
         let account = |(row, idle): (&Vec<Event>, Idle)| {
             let busy = busy(row).as_secs_f64();
             let Idle { fill, drain, imbalance, transfer, flush } = idle;
@@ -167,21 +181,25 @@ impl Recording {
         rows.iter().zip(idle).map(account).collect()
     }
 
-    /// What each worker held; none where nothing counts that (see [`Held`](crate::Held)).
+    /// Returns the memory of each worker, replica after replica; `None` if it was not measured (see
+    /// [`Held`](crate::Held)).
     pub fn memory(&self) -> Option<Vec<WorkerMemory>> {
         self.rows.iter().map(|row| WorkerMemory::of(row)).collect()
     }
 
-    /// What each stage keeps of one micro-batch from its forward until its backward, in bytes, on average.
+    /// Returns the mean size in bytes of what each stage keeps of one micro-batch from its forward until its backward;
+    /// `None` if it was not measured.
     pub fn activations(&self) -> Option<Vec<f64>> {
         (0..self.plan.plan().stages()).map(|stage| activation(stage, &self.rows)).collect()
     }
 
-    /// What each stage hands to the next of one micro-batch, in bytes, on average; none of the last.
+    /// Returns the mean bytes that each stage sends to the next for one micro-batch; `None` for the last stage.
     pub fn outputs(&self) -> Vec<Option<f64>> {
         (0..self.plan.plan().stages()).map(|stage| output(stage, &self.rows)).collect()
     }
 
+    /// Adds up the times of one replica's events by stage and micro-batch; `took` returns the time of an event that
+    /// counts.
     fn tally(&self, rows: &[Vec<Event>], took: fn(&Event) -> Duration) -> Tally {
         let (stages, micro_batches) = (self.plan.plan().stages(), self.plan.plan().micro_batches());
         let costs = vec![vec![StageCost::new(0.0, 0.0, 0.0); micro_batches]; stages];
@@ -197,7 +215,7 @@ impl Recording {
             match event.activity {
                 Activity::Instruction(Instruction::Compute(action)) => tally.compute(action, took),
                 Activity::Instruction(Instruction::Send(transfer)) => {
-                    // The receiver may have it before the sender is done with sending.
+                    // The receiver may have the tensor before the send returns; then the transfer ends at the receiver.
                     let there = receives.get(&transfer).map(|receive| receive.end - arriving(receive));
                     let there = there.map(|there| there.saturating_sub(event.start).as_secs_f64());
                     let send = send_of(&mut tally.costs[stage][transfer.micro_batch], transfer.carried);
@@ -214,9 +232,10 @@ impl Recording {
         tally
     }
 
-    /// The step with nothing but what everything took. What keeps a worker besides its computes is counted to the compute
-    /// before it: sends, and behind the last one the norms, which need not wait for other workers. Receives, over a network most of
-    /// all, are counted to the compute that they are for.
+    /// Simulates the step with the measured times, without the overhead of the runtime.
+    ///
+    /// A send counts as part of the compute before it, and a receive as part of the compute that needs it. The norms at
+    /// the end count as part of a worker's last compute, because they do not wait for other workers.
     fn simulated(&self, rows: &[Vec<Event>], counted: Counted) -> Timeline {
         let mut tally = match counted {
             Counted::Computes | Counted::Transfers => self.tally(rows, Event::worked),
@@ -251,27 +270,32 @@ impl Recording {
     }
 }
 
-/// What takes time in a simulation, each with what is before it.
+/// The activities that take time in a simulation; each variant includes those before it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Counted {
+    /// Only computes take time.
     Computes,
-    /// Sends and receives keep their workers.
+    /// Sends and receives occupy their workers too.
     Transfers,
-    /// So do questions to devices.
+    /// Questions to devices whether they have finished take time too.
     Asking,
 }
 
-/// How long a receive kept its worker. Asked or not, it would have to wait until the tensors are there.
+/// Returns the time that a receive occupied its worker. The question to the device counts, because the receive has to
+/// wait for the tensors in any case.
 fn arriving(receive: &Event) -> Duration {
     receive.worked() + receive.asked
 }
 
-/// What everything took in one step, in seconds.
+/// The measured times of one step, in seconds.
 struct Tally {
+    /// The costs of each stage, by micro-batch.
     costs: Vec<Vec<StageCost>>,
-    /// How long transfers kept their receivers.
+    /// The time that each transfer occupied its receiver.
     received: Vec<(Transfer, f64)>,
+    /// The time of each stage's norms and losses at the end of the step.
     finish: Vec<f64>,
+    /// The time of each stage's optimizer step.
     optimizer: Vec<f64>,
 }
 

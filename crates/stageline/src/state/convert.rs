@@ -1,9 +1,11 @@
 //! Conversion of burn's tensors to a checkpoint's tensors and back, bit for bit.
 
-use burn::tensor::{BoolStore, Bytes, DType, TensorData};
+use burn::tensor::quantization::quantized_data_len;
+use burn::tensor::{BoolStore, Bytes, DType, Shape, TensorData};
 use burn_pack::Scalar;
 use stageline_checkpoint::{Dtype, Tensor};
 
+use crate::state::mismatch::Kind;
 use crate::state::optimizer_state::Value;
 
 /// The bytes of a burn tensor, which a checkpoint shares instead of copying them.
@@ -15,11 +17,24 @@ impl AsRef<[u8]> for Shared {
     }
 }
 
-/// Returns a checkpoint's type for a type of burn's. Quantized parameters, which are not trained, are stored as f32.
-pub(crate) fn dtype_of(dtype: DType) -> Dtype {
+/// Returns the type and shape under which a checkpoint stores a tensor of burn's. A quantized tensor is stored as its
+/// bytes, values and scales, in burn's order, so that its base keeps its bits.
+pub(crate) fn kind_of(dtype: DType, shape: &[usize]) -> Kind {
+    match dtype {
+        DType::QFloat(scheme) => {
+            let bytes = quantized_data_len(&scheme, &Shape::from(shape.to_vec()));
+            Kind { dtype: Dtype::U8, shape: vec![bytes] }
+        }
+        _ => Kind { dtype: dtype_of(dtype), shape: shape.to_vec() },
+    }
+}
+
+/// Returns a checkpoint's type for a type of burn's.
+fn dtype_of(dtype: DType) -> Dtype {
     match dtype {
         DType::F64 => Dtype::F64,
-        DType::F32 | DType::Flex32 | DType::QFloat(_) => Dtype::F32,
+        DType::F32 | DType::Flex32 => Dtype::F32,
+        DType::QFloat(_) => Dtype::U8,
         DType::F16 => Dtype::F16,
         DType::BF16 => Dtype::BF16,
         DType::I64 => Dtype::I64,
@@ -57,15 +72,25 @@ fn burn_dtype_of(dtype: Dtype) -> Option<DType> {
 /// Converts burn's data to a checkpoint's tensor, which shares burn's bytes.
 pub(crate) fn tensor_of(data: TensorData) -> Tensor {
     let data = match data.dtype() {
-        DType::QFloat(_) => data.convert::<f32>(),
         DType::Bool(_) => data.convert::<bool>(),
         _ => data,
     };
     let (bytes, shape, dtype) = data.into_parts();
-    Tensor::new(dtype_of(dtype), shape.as_slice().to_vec(), bytes::Bytes::from_owner(Shared(bytes)))
+    let Kind { dtype, shape } = kind_of(dtype, shape.as_slice());
+    Tensor::new(dtype, shape, bytes::Bytes::from_owner(Shared(bytes)))
 }
 
-/// Converts a checkpoint's tensor to burn's data. Returns `None` if burn lacks the type, or if bytes and shape disagree.
+/// Converts a checkpoint's tensor to the data of a parameter that has this type and shape in the model. Returns `None`
+/// if burn lacks the type, or if the bytes are not those of the type and shape.
+pub(crate) fn data_of_parameter(tensor: &Tensor, dtype: DType, shape: &[usize]) -> Option<TensorData> {
+    let DType::QFloat(scheme) = dtype else { return data_of(tensor) };
+    let shape = Shape::from(shape.to_vec());
+    let fits = tensor.bytes.len() == quantized_data_len(&scheme, &shape);
+    fits.then(|| TensorData::from_bytes_vec(tensor.bytes.to_vec(), shape, dtype))
+}
+
+/// Converts a checkpoint's tensor to burn's data. Returns `None` if burn lacks the type, or if bytes and shape
+/// disagree.
 pub(crate) fn data_of(tensor: &Tensor) -> Option<TensorData> {
     let dtype = burn_dtype_of(tensor.dtype)?;
     if let DType::Bool(_) = dtype {

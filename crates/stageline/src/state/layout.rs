@@ -1,4 +1,5 @@
-//! The layout of a checkpoint: the names of all stages' tensors, and the conversion of stage states to a checkpoint and back.
+//! The layout of a checkpoint: the names of all stages' tensors, and the conversion of stage states to a checkpoint and
+//! back.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -8,7 +9,7 @@ use burn_pack::Scalar;
 use stageline_checkpoint::{Checkpoint, Progress, Tensor};
 
 use crate::nn::params::visit::Description;
-use crate::state::convert::{data_of, dtype_of, tensor_of};
+use crate::state::convert::{data_of_parameter, kind_of, tensor_of};
 use crate::state::mismatch::{Difference, Kind, Mismatch};
 use crate::state::names::{NameError, Names};
 use crate::state::optimizer_state::{Field, Reason, Unfit, Value};
@@ -32,8 +33,8 @@ pub(crate) struct Restored {
     pub(crate) optimizer: Vec<Field>,
     /// The parameters that the checkpoint marks as having no optimizer state.
     pub(crate) stateless: HashSet<ParamId>,
-    /// The tensors that this stage owns, each with its path in the stage's module. Copies of tied parameters, which another
-    /// stage owns and steps, are not among them.
+    /// The tensors that this stage owns, each with its path in the stage's module. Copies of tied parameters, which
+    /// another stage owns and steps, are not among them.
     pub(crate) own: Vec<(ParamId, String)>,
     /// The number of optimizer steps that the training has made.
     pub(crate) optimizer_steps: u64,
@@ -56,7 +57,8 @@ pub(crate) struct Layout {
 impl Layout {
     /// Creates the layout from the tensors of each stage, in the order of the stages.
     ///
-    /// Without `given` names, a tensor is named by its stage and its path in the stage's module, as in `stage0.linear.weight`.
+    /// Without `given` names, a tensor is named by its stage and its path in the stage's module, as in
+    /// `stage0.linear.weight`.
     ///
     /// # Errors
     /// Returns [`NameError`] if a tensor is missing from `given`, or if two tensors have the same name.
@@ -134,14 +136,17 @@ impl Layout {
             }
         }
         Mismatch::unless_empty(differences)?;
-        // If no parameter has a state, the checkpoint's optimizers keep none. Without the marks, an optimizer that does keep
-        // a state rejects such a checkpoint.
+        // If no parameter has a state, the checkpoint's optimizers keep none. Without the marks, an optimizer that does
+        // keep a state rejects such a checkpoint.
         if stages.iter().all(|stage| stage.optimizer.is_empty()) {
             stages.iter_mut().for_each(|stage| stage.stateless.clear());
         }
         for (stage, paths) in stages.iter_mut().zip(&self.paths) {
-            let tensor =
-                |(id, _): &(ParamId, String)| Some((*id, data_of(checkpoint.parameters.get(&self.names[id])?)?));
+            let tensor = |(id, _): &(ParamId, String)| {
+                let name = &self.names[id];
+                let Description { dtype, shape, .. } = &self.entries[name].description;
+                Some((*id, data_of_parameter(checkpoint.parameters.get(name)?, *dtype, shape)?))
+            };
             stage.tensors = paths.iter().filter_map(tensor).collect();
         }
         Ok(stages)
@@ -150,7 +155,7 @@ impl Layout {
     /// Returns the differences between the model's tensors and the checkpoint's parameters.
     fn differences(&self, checkpoint: &Checkpoint) -> Vec<Difference> {
         let of_own_tensors = self.entries.iter().filter_map(|(name, entry)| {
-            let model = Kind { dtype: dtype_of(entry.description.dtype), shape: entry.description.shape.clone() };
+            let model = kind_of(entry.description.dtype, &entry.description.shape);
             let name = name.clone();
             match checkpoint.parameters.get(&name) {
                 None => Some(Difference::NotInCheckpoint { name }),

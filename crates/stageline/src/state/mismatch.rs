@@ -7,7 +7,7 @@ use stageline_checkpoint::{Dtype, Printable};
 /// The most differences that a message lists.
 const LISTED: usize = 10;
 
-/// All differences between a checkpoint and the model that should resume from it.
+/// The differences between a checkpoint and the model that should resume from it.
 ///
 /// Its messages escape and shorten the names of the checkpoint, which may come from an untrusted file.
 #[derive(Clone, PartialEq)]

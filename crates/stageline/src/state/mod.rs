@@ -1,7 +1,8 @@
 //! Checkpoint contents: parameters and optimizer states under names that do not depend on the partition.
 //!
-//! Takes the tensors of all stages, or a [`Checkpoint`](stageline_checkpoint::Checkpoint); returns the other of the two, or
-//! every name, shape and type that does not fit. Must not read or write files, which `stageline-checkpoint` does.
+//! Takes the tensors of all stages, or a [`Checkpoint`](stageline_checkpoint::Checkpoint); returns the other of the
+//! two, or every name, shape and type that does not fit. Must not read or write files, which `stageline-checkpoint`
+//! does.
 //!
 //! - `names`: the names of a model's tensors.
 //! - `layout`: the tensors of all stages by name, and the conversion to a checkpoint and back.

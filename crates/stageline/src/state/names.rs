@@ -30,8 +30,8 @@ impl Names {
 
     /// Names every tensor in a part of the model by `name`, a dot, and the tensor's path in `module`.
     ///
-    /// A tensor that already has a name keeps it, so a tied parameter is named by its first place. An empty `name` adds no
-    /// prefix.
+    /// A tensor that already has a name keeps it, so a tied parameter is named by its first place. An empty `name` adds
+    /// no prefix.
     pub fn part<M: Module>(mut self, name: &str, module: &M) -> Self {
         for tensor in describe(module) {
             let path = [name, &tensor.path].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(".");

@@ -1,7 +1,7 @@
 //! Optimizer states as fields: reading, validating and restoring the state that an optimizer keeps for each parameter.
 //!
-//! burn gives access to a state only in its saved form: tensors and numbers named `{parameter id}.{field}`, and under the
-//! id alone the path by which parameter groups find the parameter.
+//! burn gives access to a state only in its saved form: tensors and numbers named `{parameter id}.{field}`, and under
+//! the id alone the path by which parameter groups find the parameter.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -74,7 +74,7 @@ pub(crate) struct Unfit {
     pub(crate) reason: Reason,
 }
 
-/// Why a field is rejected.
+/// The reason why a field is rejected.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Reason {
     /// The optimizer keeps no such field, or keeps such a field and it is missing.
@@ -95,7 +95,8 @@ pub(crate) struct Given<'a> {
 /// Returns the fields of a checkpoint that an optimizer cannot have after `given.steps` steps, and the fields that are
 /// missing.
 ///
-/// `after_a_step` is the stage's optimizer after one step of all its parameters: its fields show which ones belong there.
+/// `after_a_step` is the stage's optimizer after one step of all its parameters: its fields show which ones belong
+/// there.
 pub(crate) fn unfit(after_a_step: &ModuleOptimizer, given: &Given) -> Vec<Unfit> {
     let after_a_step = read(after_a_step);
     let by_name = |fields: &[Field]| -> BTreeMap<_, _> {
@@ -121,12 +122,12 @@ pub(crate) fn unfit(after_a_step: &ModuleOptimizer, given: &Given) -> Vec<Unfit>
     missing.chain(wrong).collect()
 }
 
-/// The fields in which burn's optimizers count the steps of a parameter, in this order: that of Adam, AdamW and Adan; that
-/// of Lamb and Adafactor; that of AdaGrad.
+/// The fields in which burn's optimizers count the steps of a parameter, in this order: that of Adam, AdamW and Adan;
+/// that of Lamb and Adafactor; that of AdaGrad.
 const COUNTS: [&str; 3] = ["momentum.time", "time", "lr_decay.time"];
 
-/// The fields in which burn's optimizers keep sums or means of squares, in this order: those of Adam and AdamW; AMSGrad;
-/// Lamb; Adan; RMSProp; AdaGrad; Adafactor, which has the last two.
+/// The fields in which burn's optimizers keep sums or means of squares, in this order: those of Adam and AdamW;
+/// AMSGrad; Lamb; Adan; RMSProp; AdaGrad; Adafactor, which has the last two.
 const SQUARES: [&str; 8] = [
     "momentum.moment_2",
     "momentum.max_moment_2",
@@ -176,8 +177,8 @@ fn integer(scalar: Scalar) -> Option<i128> {
     }
 }
 
-/// Returns the optimizer with a state of these fields. `paths` are the parameters' paths in the stage's module, by which
-/// parameter groups find them.
+/// Returns the optimizer with a state of these fields. `paths` are the parameters' paths in the stage's module, by
+/// which parameter groups find them.
 ///
 /// # Errors
 /// Returns the fields that burn did not restore.

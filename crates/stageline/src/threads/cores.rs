@@ -5,7 +5,7 @@
 pub(crate) enum Cores {
     /// Every worker has this number of cores.
     Each(usize),
-    /// All workers share this number of cores, which is the machine's.
+    /// The workers share this number of cores, which is the machine's.
     Shared(usize),
 }
 

@@ -1,7 +1,7 @@
 //! Threads and channels for tests that explore interleavings with [shuttle](https://github.com/awslabs/shuttle).
 //!
-//! shuttle runs one thread at a time and chooses the next one whenever a lock is used. The channels here are built from its
-//! locks, so a test explores every order of sends and receives, and finds a deadlock.
+//! shuttle runs one thread at a time and chooses the next one whenever a lock is used. The channels here are built from
+//! its locks, so a test explores many orders of sends and receives, and finds a wait that never ends.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -21,8 +21,8 @@ use super::Over;
 pub(crate) const PATIENCE: Duration = Duration::ZERO;
 
 shuttle::lazy_static! {
-    /// One lock guards the state of all channels, and one condition variable wakes every waiting thread after each change.
-    /// So a wait can watch a channel and the stop signal at once.
+    /// One lock guards the state of all channels, and one condition variable wakes every waiting thread after each
+    /// change. So a wait can watch a channel and the stop signal at once.
     static ref WORLD: World = World { lock: Lock::new(()), changed: Condvar::new() };
 }
 

@@ -1,7 +1,7 @@
 //! Threads, the bounded channels between them, and the waits of a pipeline.
 //!
-//! Every other folder takes threads and channels from here, so that a test can replace them: with the feature `shuttle` the
-//! test decides which thread runs next. Must not know pipelines, stages or errors of training.
+//! Every other folder takes threads and channels from here, so that a test can replace them: with the feature `shuttle`
+//! the test decides which thread runs next. Must not know pipelines, stages or errors of training.
 //!
 //! - `real`: the system's threads and crossbeam's channels.
 //! - `explored`: threads and channels under the test framework shuttle, with the same interface as `real`.

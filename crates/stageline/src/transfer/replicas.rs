@@ -49,8 +49,8 @@ impl Collective {
         }
     }
 
-    /// Adds up a step's gradient sums in replica order. Returns the whole sum on the root; on a leaf, sends its sum to
-    /// the root and returns what the root does not step.
+    /// Adds up a step's gradient sums in replica order: a leaf sends its sum to the root, and the root returns the
+    /// total.
     pub(crate) fn reduce<M: Module>(
         &self,
         module: &M,

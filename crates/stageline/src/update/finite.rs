@@ -7,7 +7,7 @@ use burn::tensor::{Bool, Int, Tensor};
 use crate::model::payload::{Payload, PayloadMapper};
 use crate::model::replica::Replica;
 
-/// What a pipeline does with a step whose loss or gradients are not finite. No optimizer steps in either case.
+/// The reaction to a step whose loss or gradients are not finite. No optimizer steps in either case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnNonFinite {
     /// The step ends with [`StepError::NonFinite`](crate::StepError::NonFinite), and the pipeline with it.

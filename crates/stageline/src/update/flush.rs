@@ -44,7 +44,7 @@ impl FlushConfig {
     }
 }
 
-/// When the stages make their optimizer step: after the verdict, or speculatively before it.
+/// The time of the optimizer step: after the verdict, or speculatively before it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Flush {
     /// The stages wait for the verdict, which depends on the sums of all of them.

@@ -8,7 +8,7 @@ use crate::model::replica::Replica;
 pub struct Ledger {
     /// The number of micro-batches whose gradients are in the sum.
     pub backwards: usize,
-    /// The sum of their loss weights.
+    /// The sum of the loss weights of these micro-batches.
     pub weight: Weight,
 }
 

@@ -119,7 +119,7 @@ fn kept<M: Module>(module: &M) -> HashSet<ParamId> {
 }
 
 struct BatchNorms {
-    /// Whether each module around the current position is a batch norm, the outermost first.
+    /// The modules around the current position, the outermost first: true for a batch norm.
     depth: Vec<bool>,
     found: HashSet<ParamId>,
 }

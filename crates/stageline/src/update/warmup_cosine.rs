@@ -111,13 +111,13 @@ pub enum WarmupCosineError {
     /// The peak is not a finite number above 0.
     #[error("the peak learning rate is {peak}; give a finite number above 0")]
     Peak {
-        /// The rate that was given.
+        /// The peak learning rate that was given.
         peak: f64,
     },
     /// The lowest rate is not between 0 and the peak.
     #[error("the lowest learning rate is {lowest}; give a number from 0 to the peak, {peak}")]
     Lowest {
-        /// The rate that was given.
+        /// The lowest learning rate that was given.
         lowest: f64,
         /// The peak of the schedule.
         peak: f64,

@@ -1,84 +1,86 @@
-//! Why two trainings of a model are not the same.
+//! [`Cause`]: the known reasons why two trainings of a model differ.
 
 use std::fmt;
 
-/// A fault that accumulation is known for, as found by what it would do to the gradients of the first step.
+/// The likely cause of a difference: a known fault of gradient accumulation, recognised by the gradients that it would
+/// give at the first step.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Cause {
-    /// The mean over a step is made of the means of its micro-batches, as if they all weighed the same.
+    /// The mean over a step is computed from the means of its micro-batches, as if they all had the same weight.
     MeanOfMeans(Whose),
-    /// All gradients are too large or too small by one factor.
+    /// Every gradient is too large or too small by the same factor.
     MissedDivision {
-        /// The gradient, as a multiple of what it should be.
+        /// The found gradient divided by the expected one.
         factor: f64,
     },
-    /// The gradients of a stage are without one micro-batch.
+    /// The gradients of a stage leave out one micro-batch.
     MissingMicroBatch {
-        /// The stage. The ones before it miss what it does not hand back.
+        /// The last stage with wrong gradients. Earlier stages may miss the micro-batch too, because they receive no
+        /// gradients of it.
         stage: usize,
-        /// The micro-batch.
+        /// The micro-batch that is left out.
         micro_batch: usize,
     },
-    /// Gradients are clipped part by part, and not all of a step together.
+    /// The gradients are clipped in parts instead of all gradients of a step together.
     ClippedApart(ClipScope),
-    /// Gradients are not clipped, though they should be.
+    /// The gradients are not clipped, although clipping is configured.
     NotClipped,
     /// A batch norm normalises each micro-batch by its own statistics.
     BatchNorm {
-        /// The stage.
+        /// The stage with the batch norm.
         stage: usize,
-        /// Where it is in the stage's module.
+        /// The path of the batch norm in the stage's module.
         path: String,
     },
-    /// The loss of a sample depends on which others are in its micro-batch, though there is no batch norm.
+    /// The loss of a sample depends on the other samples of its micro-batch, although there is no batch norm.
     CoupledSamples,
-    /// The model gives other gradients each time that it computes the same.
+    /// The model gives different gradients each time that it computes the same batch.
     DrawsRandomNumbers,
-    /// The parameters are not the same each time that the model is built.
+    /// The model has different parameters each time that it is built.
     NotSeeded,
-    /// The stages, one after the other, are not the uncut model.
+    /// The stages in sequence compute something else than the uncut model.
     Cut {
         /// The first stage with a parameter whose gradient differs.
         stage: usize,
-        /// Where that parameter is in the stage's module.
+        /// The path of that parameter in the stage's module.
         path: String,
     },
-    /// A part that is recomputed in the backward gives other values, or other gradients, than the part that is kept.
+    /// A part that is recomputed in the backward gives different values or gradients than without recomputation.
     Recomputation,
-    /// It is the rounding of the precision that stages compute in.
+    /// The difference is only rounding, from the precision in which stages compute.
     Rounding,
-    /// The gradients of the first step are the same; what is made of them, or a later step, is not.
+    /// The gradients of the first step agree; the optimizer step or a later step differs.
     AfterTheGradients {
-        /// The first step whose loss is another; `None` where only the validation loss is.
+        /// The first step whose losses differ; `None` if only the validation losses differ.
         step: Option<usize>,
     },
-    /// None of these.
+    /// No known fault explains the difference.
     Unknown {
-        /// The stage of the parameter whose gradients are the furthest apart.
+        /// The stage of the parameter with the largest difference.
         stage: usize,
-        /// Where it is in the stage's module.
+        /// The path of that parameter in the stage's module.
         path: String,
     },
 }
 
-/// Where means are made.
+/// The place of the wrong mean: in the loss or in the training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
-    /// The loss is a mean already.
+    /// The loss function returns a mean instead of a sum.
     Loss,
-    /// The training takes means of micro-batches.
+    /// The training averages the means of the micro-batches.
     Training,
 }
 
-/// What is clipped by itself.
+/// The set of gradients that is clipped alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClipScope {
-    /// Each micro-batch.
+    /// The gradients of each micro-batch.
     MicroBatch,
-    /// Each stage.
+    /// The gradients of each stage.
     Stage,
-    /// Each parameter.
+    /// The gradient of each parameter.
     Parameter,
 }
 
@@ -88,7 +90,7 @@ impl fmt::Display for Cause {
             Self::MeanOfMeans(whose) => write!(f, "mean of means: {whose}"),
             Self::MissedDivision { factor } => write!(
                 f,
-                "a missed division: all gradients are {factor:.6} times what they should be; divide the sum of a step once, \
+                "a missed division: all gradients are {factor:.6} times the right ones; divide the sum of a step once, \
                  by the weight of all its targets, which `LossStage::weight` must count"
             ),
             Self::MissingMicroBatch { stage, micro_batch } => write!(
@@ -120,26 +122,26 @@ impl fmt::Display for Cause {
             }
             Self::Cut { stage, path } => write!(
                 f,
-                "the cut: the stages one after the other are another model than the uncut one, first at `{path}` of stage {stage}; \
-                 look at what each stage hands on, and at what it leaves out or does twice"
+                "the cut: the stages in sequence compute something else than the uncut model, first at `{path}` of stage {stage}; \
+                 check what each stage sends on, and what it leaves out or does twice"
             ),
             Self::Recomputation => write!(
                 f,
                 "recomputation: a part marked by `block` or `selective` depends on more than its module and its input; look for \
                  captured tensors, counters and random numbers in its forward"
             ),
-            Self::Rounding => write!(f, "the precision: in f32 it is the same"),
+            Self::Rounding => write!(f, "rounding: in full precision the gradients agree"),
             Self::AfterTheGradients { step } => {
                 let place = step.map_or("after the last step".to_owned(), |step| format!("at step {step}"));
                 write!(
                     f,
-                    "the gradients of the first step agree, and the losses part {place}; look at the optimizer, at a learning \
-                     rate that counts micro-batches, and at what changes from step to step"
+                    "the gradients of the first step agree, but the losses differ {place}; check the optimizer, a learning \
+                     rate that counts micro-batches, and anything that changes from step to step"
                 )
             }
             Self::Unknown { stage, path } => write!(
                 f,
-                "no known fault gives these gradients; begin with `{path}` of stage {stage}, where they are the furthest apart"
+                "no known fault gives these gradients; begin with `{path}` of stage {stage}, where the difference is the largest"
             ),
         }
     }

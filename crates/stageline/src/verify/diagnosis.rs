@@ -1,4 +1,5 @@
-//! The likely cause of a difference: each known fault predicts gradients, and the one that predicts those that were found is it.
+//! Finds the likely cause of a difference: every known fault predicts gradients, which are compared with those that
+//! were found.
 
 use super::difference::{Difference, relative, wide, worst};
 use super::{Cause, ClipScope, VerifyError, Whose};
@@ -11,45 +12,45 @@ use crate::update::clip::{Clip, Scaling};
 use crate::update::parameter_gradient::ParameterGradient;
 use crate::update::precision::Precision;
 
-/// What is known of a difference.
+/// The inputs of a diagnosis: the model, the batch, and both sets of gradients.
 pub(super) struct Diagnosis<'a, B: ?Sized, In, Target> {
     pub(super) build: &'a B,
-    /// Whether the reference is the uncut model, and not the stages of `build`.
+    /// Whether the reference is the uncut model instead of the stages of `build`.
     pub(super) is_uncut: bool,
-    /// Of the first step.
+    /// The batch of the first step.
     pub(super) batch: Batch<In, Target>,
     pub(super) configured: &'a [ParameterGradient],
     pub(super) reference: &'a [ParameterGradient],
-    /// Between these two.
+    /// The differences between `configured` and `reference`.
     pub(super) differences: &'a [Difference],
     pub(super) reference_micro_batches: usize,
     pub(super) bar: f64,
 }
 
-/// All gradients, one parameter after the other.
+/// The gradients of all parameters, joined in the model's order.
 type Flat = Vec<f64>;
 
-/// What the pieces of a batch give, each computed by itself.
+/// The losses and gradients of the pieces of a batch, each computed alone.
 struct Parts {
-    /// The sum of every term of the loss, and its weight, of each piece.
+    /// The sum of every term of the loss and the loss weight, for each piece.
     losses: Vec<(Vec<f64>, Weight)>,
-    /// The sum of their gradients, divided by the weight of all.
+    /// The sum of all pieces' gradients, divided by the weight of the whole batch.
     sum: Flat,
-    /// The parameters, by their index, to which a piece gives nothing.
+    /// The indices of the parameters whose gradient is all zero, for each piece.
     silent: Vec<Vec<usize>>,
 }
 
-/// What known faults make of the gradients of the pieces.
+/// The gradients that known faults would give.
 struct Predictions {
-    /// The mean of their means.
+    /// The mean over the micro-batches of their mean gradients.
     mean: Flat,
-    /// Their sum, each clipped by itself.
+    /// The sum of the micro-batches' gradients, each clipped alone.
     clipped_each: Flat,
-    /// Their sum, clipped after each addition.
+    /// The sum of the micro-batches' gradients, clipped after each addition.
     clipped_running: Flat,
-    /// The mean of their means, each clipped by itself.
+    /// The mean of the mean gradients, each clipped alone.
     clipped_means: Flat,
-    /// The mean of their means, clipped after each addition.
+    /// The mean of the mean gradients, clipped after each addition.
     clipped_running_means: Flat,
 }
 
@@ -59,7 +60,7 @@ where
     In: Payload,
     Target: Payload,
 {
-    /// `None` where the gradients are the same.
+    /// Returns the likely cause of the difference; `None` if the gradients are the same.
     pub(super) fn cause(&self) -> Result<Option<Cause>, VerifyError> {
         let configuration = (self.build)();
         let (clip, micro_batches) = (configuration.configured_clip(), configuration.configured_micro_batches());
@@ -103,7 +104,7 @@ where
         Ok(Some(self.unknown()))
     }
 
-    /// What the batch gives, cut into so many pieces.
+    /// Cuts the batch into `count` pieces, and computes the losses and gradients of each piece alone.
     fn parts(&self, probes: &mut Pipeline<In, Target>, count: usize) -> Result<Parts, VerifyError> {
         let batch = self.cut(probes, count)?;
         let mut parts = Parts { losses: Vec::new(), sum: self.zeros(), silent: Vec::new() };
@@ -118,6 +119,7 @@ where
         Ok(parts)
     }
 
+    /// Computes the gradients that known faults would give with `count` micro-batches.
     fn predictions(
         &self,
         probes: &mut Pipeline<In, Target>,
@@ -159,7 +161,8 @@ where
         vec![0.0; self.reference.iter().map(|gradient| gradient.summed.len()).sum()]
     }
 
-    /// Whether each term of the loss of the whole is the sum of those of its pieces, and so is its weight.
+    /// Checks that each term's loss and weight over the whole batch are the sums of those over its pieces; returns the
+    /// fault if not.
     fn of_loss(&self, whole: &Parts, parts: &Parts) -> Option<Cause> {
         let terms = whole.losses.first().map_or(0, |(losses, _)| losses.len());
         let of_term = |parts: &Parts, term: usize| -> Vec<(f64, f64)> {
@@ -168,15 +171,17 @@ where
         (0..terms).find_map(|term| self.of_term(&of_term(whole, term), &of_term(parts, term)))
     }
 
-    /// The same for one term, by its losses and weights.
+    /// Checks one term of the loss in the same way, given its `(loss, weight)` pairs of the whole batch and of the
+    /// pieces.
     fn of_term(&self, whole: &[(f64, f64)], parts: &[(f64, f64)]) -> Option<Cause> {
         let total = |pairs: &[(f64, f64)]| pairs.iter().fold((0.0, 0.0), |sum, pair| (sum.0 + pair.0, sum.1 + pair.1));
         let ((loss, weight), (sum, weights)) = (total(whole), total(parts));
         let apart = |value: f64| (value / loss - 1.0).abs();
-        // A mean of means: by what the pieces weigh, or all the same where these do not say.
+        // A mean of means weighs the pieces by their weights, or all equally if the weights do not tell.
         let by_weight = parts.iter().map(|(loss, weight)| loss * weight).sum::<f64>() / weights;
         let as_mean = apart(by_weight).min(apart(sum / parts.len() as f64));
-        // The sum of means is as many times the whole as there are pieces, and masks make the mean differ from it by less.
+        // With n pieces the sum of means is about n times the loss of the whole batch, while masks change the mean by
+        // less than half.
         let nearer_to_mean = as_mean < 0.5 && apart(sum) > 0.5;
         if apart(sum) > self.bar && (as_mean <= self.bar || nearer_to_mean) {
             return Some(Cause::MeanOfMeans(Whose::Loss));
@@ -185,7 +190,8 @@ where
         (uneven && apart(sum) <= self.bar).then(|| Cause::MissedDivision { factor: weight / weights })
     }
 
-    /// The sum is right: whether what the optimizer gets is.
+    /// Searches for a fault of clipping, given that the summed gradients are right; `None` if the clipped gradients are
+    /// right too.
     fn of_clip(&self, clip: Option<Clip>) -> Option<Cause> {
         let applied: Flat = self.configured.iter().flat_map(|gradient| wide(&gradient.applied)).collect();
         let summed = flat(self.configured);
@@ -208,7 +214,7 @@ where
         Some(self.closest(&applied, candidates).unwrap_or_else(|| self.unknown()))
     }
 
-    /// The sum is not right: whether a fault in making it is known.
+    /// Searches for a known fault of the summation, given that the summed gradients are wrong.
     fn of_sum(&self, found: &Flat, sum: &Flat, predictions: Predictions) -> Option<Cause> {
         let Predictions { mean, clipped_each, clipped_running, clipped_means, clipped_running_means } = predictions;
         let scaled = |values: &Flat| {
@@ -216,7 +222,7 @@ where
             (Cause::MissedDivision { factor }, values.iter().map(|value| value * factor).collect::<Flat>())
         };
         let by_micro_batch = |values| (Cause::ClippedApart(ClipScope::MicroBatch), values);
-        // Before the scaled mean, which is as close with a factor of 1.
+        // These come before the scaled mean, which is equally close to a plain mean, with a factor of 1.
         let unscaled = [
             (Cause::MeanOfMeans(Whose::Training), mean.clone()),
             by_micro_batch(clipped_each),
@@ -227,7 +233,7 @@ where
         self.closest(found, unscaled).or_else(|| self.closest(found, [scaled(sum), scaled(&mean)]))
     }
 
-    /// A micro-batch that gives nothing to all parameters that are wrong: the model itself drops it.
+    /// Returns a micro-batch whose gradients are zero for all wrong parameters, so that the model itself drops it.
     fn silent(&self, whole: &Parts, parts: &Parts) -> Option<Cause> {
         let wrong = self.wrong(&parts.sum, &whole.sum);
         let stage = self.last_stage(&wrong)?;
@@ -237,7 +243,8 @@ where
         Some(Cause::MissingMicroBatch { stage, micro_batch })
     }
 
-    /// A micro-batch without which the sums are those of all parameters that are wrong: the training drops it.
+    /// Returns a micro-batch without which the expected sums equal the found ones for all wrong parameters, so that the
+    /// training drops it.
     fn missing(
         &self,
         probes: &mut Pipeline<In, Target>,
@@ -260,7 +267,7 @@ where
         Ok(None)
     }
 
-    /// Whether something is recomputed, and without that all is the same.
+    /// Whether the pipeline recomputes, and without recomputation the gradients are right.
     fn is_recomputation(&self) -> Result<bool, VerifyError> {
         let configuration = (self.build)();
         if !configuration.recomputes() {
@@ -270,7 +277,7 @@ where
         Ok(self.close(&flat(&kept), &flat(self.reference)))
     }
 
-    /// Whether a lower precision is configured, and in the full one all is the same.
+    /// Whether a lower precision is configured, and in full precision the gradients are right.
     fn is_rounding(&self, found: &Flat) -> Result<bool, VerifyError> {
         let configuration = (self.build)();
         if configuration.configured_precision() == Precision::Full {
@@ -280,7 +287,7 @@ where
         Ok(self.close(&flat(&full), &flat(self.reference)) && !self.close(found, &flat(&full)))
     }
 
-    /// The cause whose gradients are the closest, if any are close.
+    /// Returns the cause whose predicted gradients are the closest; `None` if none are within the bar.
     fn closest<const N: usize>(&self, found: &Flat, candidates: [(Cause, Flat); N]) -> Option<Cause> {
         let largest = |predicted: &Flat| self.distances(found, predicted).into_iter().fold(0.0, f64::max);
         let measured = candidates.into_iter().map(|(cause, predicted)| (largest(&predicted), cause));
@@ -288,17 +295,18 @@ where
         close.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, cause)| cause)
     }
 
+    /// Whether the gradients of all parameters are within the bar of the expected ones.
     fn close(&self, found: &Flat, expected: &Flat) -> bool {
         self.wrong(found, expected).is_empty()
     }
 
-    /// The parameters, by their index, whose gradients are apart.
+    /// Returns the indices of the parameters whose gradients differ by more than the bar.
     fn wrong(&self, found: &Flat, expected: &Flat) -> Vec<usize> {
         let apart = |(_, distance): &(usize, f64)| distance.is_nan() || *distance > self.bar;
         self.distances(found, expected).into_iter().enumerate().filter(apart).map(|(at, _)| at).collect()
     }
 
-    /// How far apart they are, parameter by parameter.
+    /// Returns the relative difference of each parameter's gradients.
     fn distances(&self, found: &Flat, expected: &Flat) -> Vec<f64> {
         let norm = dot(expected, expected).sqrt();
         let mut start = 0;
@@ -334,7 +342,7 @@ fn dot(a: &Flat, b: &Flat) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// What becomes of gradients that are clipped by themselves.
+/// Clips one set of gradients alone: by its own norm, or by value.
 fn clipped(mut gradients: Flat, clip: Option<Clip>) -> Flat {
     let norm = dot(&gradients, &gradients).sqrt();
     match clip.map_or(Scaling::Keep, |clip| clip.scaling(norm)) {

@@ -1,19 +1,19 @@
-//! Two sets of gradients, compared.
+//! The comparison of two sets of gradients, parameter by parameter.
 
 use std::fmt;
 
 use super::VerifyError;
 use crate::update::parameter_gradient::ParameterGradient;
 
-/// How far apart two gradients of a parameter are.
+/// The difference between two gradients of one parameter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
     /// The stage that trains the parameter.
     pub stage: usize,
-    /// Where it is in the stage's module.
+    /// The path of the parameter in the stage's module.
     pub path: String,
-    /// The norm of the difference, as a share of the norm of the reference's gradient; of a thousandth of the norm of all
-    /// gradients, where that is more, so that gradients which are zero but for rounding do not count.
+    /// The norm of the difference, relative to the norm of the reference's gradient. If a thousandth of the norm of all
+    /// gradients is larger, it is relative to that, so that rounding in a gradient of zero does not count.
     pub relative: f64,
 }
 
@@ -23,7 +23,8 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Of the gradients as they were summed, and as the optimizers got them: clipping hides what is too large.
+/// Compares two sets of gradients. Each difference is the larger one of those before and after clipping, because
+/// clipping hides gradients that are too large.
 pub(super) fn differences(
     configured: &[ParameterGradient],
     reference: &[ParameterGradient],
@@ -43,11 +44,12 @@ pub(super) fn differences(
     Ok(pairs.map(difference).collect())
 }
 
-/// The parameter whose gradients are the furthest apart.
+/// Returns the largest difference.
 pub(super) fn worst(differences: &[Difference]) -> Option<&Difference> {
     differences.iter().max_by(|a, b| a.relative.total_cmp(&b.relative))
 }
 
+/// Checks that both sets have gradients of the same sizes in the same order.
 fn same_parameters(configured: &[ParameterGradient], reference: &[ParameterGradient]) -> Result<(), VerifyError> {
     let describe = |gradient: Option<&ParameterGradient>| match gradient {
         Some(gradient) => format!("`{}` of {} elements", gradient.path, gradient.applied.len()),
@@ -64,7 +66,8 @@ fn same_parameters(configured: &[ParameterGradient], reference: &[ParameterGradi
     Ok(())
 }
 
-/// The norm of a difference, as a share of that of the second; or of a thousandth of the norm of all gradients.
+/// Returns the norm of a difference, relative to the norm of `reference` or to a thousandth of `norm_of_all`, whichever
+/// is larger.
 pub(super) fn relative(
     values: impl Iterator<Item = f64>,
     reference: impl Iterator<Item = f64>,
@@ -76,6 +79,7 @@ pub(super) fn relative(
     if difference == 0.0 { 0.0 } else { difference.sqrt() / norm.sqrt().max(1e-3 * norm_of_all) }
 }
 
+/// Returns the values as f64.
 pub(super) fn wide(values: &[f32]) -> impl Iterator<Item = f64> {
     values.iter().copied().map(f64::from)
 }
@@ -89,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_are_relative_and_rounding_of_nothing_does_not_count() {
+    fn differences_are_relative_and_rounding_of_a_zero_gradient_does_not_count() {
         let reference = [gradient("large", &[3.0, 4.0]), gradient("nothing", &[0.0, 1e-9])];
         let configured = [gradient("large", &[3.0, 4.5]), gradient("nothing", &[1e-9, 0.0])];
         let found = differences(&configured, &reference).unwrap();
@@ -98,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn other_parameters_are_refused() {
+    fn gradients_of_other_parameters_are_rejected() {
         let (one, two) = (gradient("a", &[1.0]), gradient("b", &[1.0, 2.0]));
         let error = differences(std::slice::from_ref(&one), &[one.clone(), two.clone()]).unwrap_err().to_string();
         assert!(error.contains("gradient 1 of the training that is verified is none"), "{error}");

@@ -1,8 +1,11 @@
-//! Proof on one's own model that a pipeline trains as one full batch on one device would.
+//! Verification: checks on a user's own model that a pipeline trains as one full batch on one device would.
 //!
-//! - `trial`: what is put to the proof: a pipeline, or a loop of one's own.
-//! - `difference`: two sets of gradients, compared parameter by parameter.
-//! - `diagnosis`: the likely cause of a difference, by what each known fault would give.
+//! Takes a configured pipeline or a custom training loop, and batches. Trains it and a reference from the same
+//! parameters, compares gradients and losses, and names the likely cause of a difference. Does not repair anything.
+//!
+//! - `trial`: the training to verify: a pipeline, or a custom loop.
+//! - `difference`: the comparison of two sets of gradients, parameter by parameter.
+//! - `diagnosis`: the search for the likely cause of a difference, by the gradients that each known fault would give.
 //! - `cause`: the known faults.
 
 mod cause;
@@ -27,8 +30,11 @@ use crate::update::parameter_gradient::ParameterGradient;
 use crate::update::precision::Precision;
 use diagnosis::Diagnosis;
 
-/// Trains a model twice from one seed, once as it is configured, and once on one device with the full batch as one
-/// micro-batch, in full precision and without recomputation; and says whether that comes to the same, and if not, why.
+/// Verifies that a pipeline or a custom loop trains as one full batch on one device would.
+///
+/// A model is trained twice from one seed: once as configured, and once as the reference, on one device with the full
+/// batch as one micro-batch, in full precision and without recomputation. The result says whether gradients and losses
+/// agree, and if not, why.
 ///
 /// ```no_run
 /// # use burn::tensor::Tensor;
@@ -52,17 +58,19 @@ pub struct Verify {
     bars: Option<Bars>,
 }
 
-/// What a difference must not be above.
+/// The largest differences with which a verification passes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bars {
-    /// Of each parameter's gradient at the first step, relative to its norm.
+    /// The bar for each parameter's gradient at the first step, relative to the gradient's norm.
     pub gradient: f64,
-    /// Of the validation losses; where there are none, of the last training losses. Of losses above 1 relative.
+    /// The bar for the validation losses, or for the last training losses if there is no validation. It is absolute for
+    /// losses up to 1, and relative above.
     pub loss: f64,
 }
 
 impl Bars {
-    /// In f32 1e-3 for both; in a lower precision 0.1, for gradients of few samples have few bits, and the usual 0.02.
+    /// Returns the usual bars for a precision: 1e-3 for both in full precision; in a lower precision 0.1 for gradients,
+    /// because those of few samples have few correct bits, and 0.02 for losses.
     pub fn of(precision: Precision) -> Self {
         match precision {
             Precision::Full => Self { gradient: 1e-3, loss: 1e-3 },
@@ -78,34 +86,34 @@ impl Default for Verify {
 }
 
 impl Verify {
-    /// 100 steps, against one full batch.
+    /// Creates a verification of 100 steps against one full batch.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How many steps both are trained; at least 1.
+    /// Sets the number of steps of both trainings; at least 1.
     pub fn steps(self, steps: usize) -> Self {
         Self { steps: steps.max(1), ..self }
     }
 
-    /// Into how many micro-batches the reference is cut, where the full batch does not fit on its device, or batches are cut
-    /// by hand. Then only what this leaves out is proved.
+    /// Sets the number of micro-batches into which the reference cuts a batch, for a full batch that does not fit on
+    /// its device, or for batches that are cut by hand. The cut into these micro-batches is then not verified itself.
     pub fn reference_micro_batches(self, micro_batches: usize) -> Self {
         Self { reference_micro_batches: micro_batches.max(1), ..self }
     }
 
-    /// What a difference must not be above; if not set, what is usual for the precision ([`Bars::of`]).
+    /// Sets the largest differences that pass; if unset, those that are usual for the precision ([`Bars::of`]).
     pub fn bars(self, bars: Bars) -> Self {
         Self { bars: Some(bars), ..self }
     }
 
-    /// Puts a pipeline to the proof.
+    /// Verifies a pipeline against its own stages on one device.
     ///
-    /// `build` makes it anew, with the same parameters every time ([`seeded`](crate::seeded)); `batch` gives the batch of a
-    /// step; `validation` are batches that are not trained on.
+    /// `build` builds the pipeline, each time with the same parameters ([`seeded`](crate::seeded)). `batch` returns the
+    /// batch of a step, and `validation` has batches that are not trained on.
     ///
     /// # Errors
-    /// Where one of the runs fails. That they differ is no error.
+    /// Returns [`VerifyError`] if one of the runs fails. A difference between the trainings is not an error.
     pub fn pipeline<In: Payload, Target: Payload>(
         self,
         build: impl Fn() -> PipelineBuilder<In, Target>,
@@ -115,12 +123,14 @@ impl Verify {
         self.trial(build().build()?, build, batch, validation)
     }
 
-    /// Puts a pipeline to the proof against the uncut model: `uncut` builds a pipeline of one stage, whose forward is that of the whole
-    /// model, from the same parameters in the same order. [`pipeline`](Self::pipeline) runs the stages of `build` on one device
-    /// instead, where a mistake in the cut, such as a skip connection that is left out, is made on both sides.
+    /// Verifies a pipeline against the uncut model. `uncut` builds a pipeline of one stage, whose forward is that of
+    /// the whole model, from the same parameters in the same order.
+    ///
+    /// [`pipeline`](Self::pipeline) runs the stages of `build` as the reference, so a mistake in the cut, such as a
+    /// missing skip connection, is in both trainings and not found.
     ///
     /// # Errors
-    /// As for [`pipeline`](Self::pipeline).
+    /// Returns [`VerifyError`] if one of the runs fails, as [`pipeline`](Self::pipeline) does.
     pub fn pipeline_and_uncut<In: Payload, Target: Payload>(
         self,
         build: impl Fn() -> PipelineBuilder<In, Target>,
@@ -128,14 +138,15 @@ impl Verify {
         batch: impl Fn(usize) -> Batch<In, Target>,
         validation: &[Batch<In, Target>],
     ) -> Result<Verification, VerifyError> {
-        self.prove(build().build()?, (&build, Some(&uncut)), batch, validation)
+        self.verify(build().build()?, (&build, Some(&uncut)), batch, validation)
     }
 
-    /// Puts a loop of one's own to the proof, against the same model built by `build`. Its gradients must be in the order of
-    /// that model's parameters.
+    /// Verifies a custom training loop against the same model, which `build` builds. The loop must return gradients in
+    /// the order of that model's parameters.
     ///
     /// # Errors
-    /// As for [`pipeline`](Self::pipeline).
+    /// Returns [`VerifyError`] if one of the runs fails, as [`pipeline`](Self::pipeline) does, or if the gradients are
+    /// not those of the model's parameters.
     pub fn trial<In: Payload, Target: Payload>(
         self,
         trial: impl Trial<In, Target>,
@@ -143,10 +154,10 @@ impl Verify {
         batch: impl Fn(usize) -> Batch<In, Target>,
         validation: &[Batch<In, Target>],
     ) -> Result<Verification, VerifyError> {
-        self.prove(trial, (&build, None), batch, validation)
+        self.verify(trial, (&build, None), batch, validation)
     }
 
-    fn prove<In: Payload, Target: Payload>(
+    fn verify<In: Payload, Target: Payload>(
         self,
         mut trial: impl Trial<In, Target>,
         (build, uncut): (&Build<'_, In, Target>, Option<&Build<'_, In, Target>>),
@@ -213,10 +224,10 @@ impl Verify {
     }
 }
 
-/// Builds a pipeline anew, with the same parameters every time.
+/// Builds a pipeline, with the same parameters on every call.
 type Build<'a, In, Target> = dyn Fn() -> PipelineBuilder<In, Target> + 'a;
 
-/// The loss of all batches together, term by term.
+/// Returns the loss over all batches: the sum over the terms of each term's weighted mean.
 fn together(batches: &[Vec<LossTerm>]) -> f64 {
     let terms = batches.iter().map(Vec::len).max().unwrap_or(0);
     let of_term = |term: usize| {
@@ -228,57 +239,59 @@ fn together(batches: &[Vec<LossTerm>]) -> f64 {
     (0..terms).map(of_term).sum()
 }
 
+/// The losses of one training.
 struct Trained {
+    /// The training loss of each step.
     losses: Vec<f64>,
-    /// `None` where there is nothing to evaluate.
+    /// The validation loss after the last step; `None` if there are no validation batches.
     validation: Option<f64>,
 }
 
-/// Two losses that should be one.
+/// A loss of both trainings, which should be equal.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Compared {
-    /// As configured.
+    /// The loss of the training as configured.
     pub configured: f64,
-    /// Of the full batch on one device.
+    /// The loss of the full batch on one device.
     pub reference: f64,
 }
 
 impl Compared {
-    /// How far they are from each other.
+    /// Returns the absolute difference of the two losses.
     pub fn difference(self) -> f64 {
         (self.configured - self.reference).abs()
     }
 
-    /// Whether that is no more than this; of losses above 1, as a share.
+    /// Whether the difference is at most `bar`: absolute for a loss up to 1, relative to the loss above.
     fn within(self, bar: f64) -> bool {
         self.difference() <= bar * self.reference.abs().max(1.0)
     }
 }
 
-/// What two trainings of a model come to.
+/// The result of a verification: the differences between two trainings of a model, and their cause.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Verification {
-    /// What was asked of it.
+    /// The largest differences that pass.
     pub bars: Bars,
-    /// How far apart the gradients of the first step are, as they were summed or as the optimizers got them, whichever is more,
-    /// parameter by parameter in layer order.
+    /// The difference of each parameter's gradient at the first step, in layer order: of the sums or of the clipped
+    /// gradients, whichever is larger.
     pub gradients: Vec<Difference>,
-    /// The losses of all steps.
+    /// The training losses of all steps.
     pub losses: Vec<Compared>,
-    /// The loss after them on what was not trained on, if there was something.
+    /// The losses on the validation batches after the last step; `None` if there were none.
     pub validation: Option<Compared>,
-    /// Why it does not pass, as far as can be told; `None` where it does.
+    /// The likely cause of the difference; `None` if the verification passes.
     pub cause: Option<Cause>,
 }
 
 impl Verification {
-    /// Whether both trainings come to the same.
+    /// Whether both trainings agree within the bars.
     pub fn passes(&self) -> bool {
         self.cause.is_none()
     }
 
-    /// The parameter whose gradients are the furthest apart.
+    /// Returns the largest difference of a parameter's gradients; `None` if there are no parameters.
     pub fn worst(&self) -> Option<&Difference> {
         difference::worst(&self.gradients)
     }
@@ -289,13 +302,13 @@ impl Verification {
         gradients && last.is_none_or(|losses| losses.within(self.bars.loss))
     }
 
-    /// The first step whose loss is apart.
+    /// Returns the first step whose losses differ by more than the bar.
     fn parting(&self) -> Option<usize> {
         self.losses.iter().position(|losses| !losses.within(self.bars.loss))
     }
 }
 
-/// How many parameters and steps a report shows.
+/// The number of parameters and steps that the displayed report shows.
 const SHOWN: usize = 5;
 
 impl fmt::Display for Verification {
@@ -304,7 +317,7 @@ impl fmt::Display for Verification {
         writeln!(f, "as configured, against the full batch on one device, from the same parameters:")?;
         writeln!(
             f,
-            "gradients of the first step, furthest apart first (at most {:.0e} of their norm):",
+            "gradients of the first step, largest difference first (at most {:.0e} of their norm):",
             bars.gradient
         )?;
         let mut worst: Vec<_> = gradients.iter().collect();
@@ -332,40 +345,40 @@ impl fmt::Display for Verification {
     }
 }
 
-/// Why a verification could not be made.
+/// Why a verification could not be completed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerifyError {
     /// A pipeline could not be built.
     #[error(transparent)]
     Build(#[from] BuildError),
-    /// The reference, or a step to find the cause, failed. Where it is the memory, cut the reference by
+    /// The reference failed, or a step in search of the cause. If memory was too small, cut the reference with
     /// [`Verify::reference_micro_batches`].
     #[error("the reference failed: {0}")]
     Reference(#[from] StepError),
-    /// Batches are cut by hand, and cannot be put together to a full one.
+    /// The batches are cut by hand, and cannot be joined to a full batch.
     #[error(
-        "batches are cut by hand into {given} micro-batches, which cannot be put together; give the reference as many, by \
-         `.reference_micro_batches({given})`, or whole batches"
+        "batches are cut by hand into {given} micro-batches, which cannot be joined; give the reference as many, by \
+         `.reference_micro_batches({given})`, or give uncut batches"
     )]
     CutByHand {
-        /// Into how many.
+        /// The number of micro-batches in a batch.
         given: usize,
     },
-    /// What was put to the proof failed.
+    /// The training that is verified failed.
     #[error("the training that is verified failed: {0}")]
     Trial(BoxError),
-    /// Its gradients are not those of the model.
+    /// The gradients of the training that is verified are not those of the model's parameters.
     #[error(
         "gradient {at} of the training that is verified is {found}, where the model has {expected}; give the gradients of all \
          trained parameters in the order of the model"
     )]
     Gradients {
-        /// The first one that is another.
+        /// The index of the first gradient that differs in size.
         at: usize,
-        /// What it is.
+        /// The description of the gradient that was returned.
         found: String,
-        /// What it should be.
+        /// The description of the gradient that was expected.
         expected: String,
     },
 }

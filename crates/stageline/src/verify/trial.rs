@@ -1,4 +1,4 @@
-//! What is put to the proof.
+//! [`Trial`]: the interface of a training that can be verified.
 
 use crate::model::batch::Batch;
 use crate::model::payload::Payload;
@@ -7,24 +7,25 @@ use crate::pipeline::report::LossTerm;
 use crate::threads::failure::BoxError;
 use crate::update::parameter_gradient::ParameterGradient;
 
-/// Something that trains a model: a pipeline, or a loop of one's own.
+/// A training that can be verified: a pipeline, or a custom loop.
 pub trait Trial<In, Target> {
-    /// The gradients that a step with this batch would have, in the order of the model's parameters; nothing changes.
+    /// Returns the gradients that a step with this batch would have, in the order of the model's parameters, and
+    /// changes nothing.
     ///
     /// # Errors
-    /// Whatever the training says.
+    /// Returns the error of the training, if it fails.
     fn gradients(&mut self, batch: Batch<In, Target>) -> Result<Vec<ParameterGradient>, BoxError>;
 
-    /// Trains on a batch, and gives its loss per unit of weight.
+    /// Trains on a batch, and returns its loss per unit of weight.
     ///
     /// # Errors
-    /// Whatever the training says.
+    /// Returns the error of the training, if it fails.
     fn step(&mut self, batch: Batch<In, Target>) -> Result<f64, BoxError>;
 
-    /// The terms of the loss of a batch, of which most losses have one, without training on it.
+    /// Returns the terms of the loss of a batch without training on it; most losses have one term.
     ///
     /// # Errors
-    /// Whatever the training says.
+    /// Returns the error of the training, if it fails.
     fn evaluate(&mut self, batch: Batch<In, Target>) -> Result<Vec<LossTerm>, BoxError>;
 }
 

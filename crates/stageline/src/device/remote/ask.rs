@@ -1,4 +1,6 @@
-//! Whether a host is still there.
+//! Liveness checks: asking a host whether its server still runs and is the same process.
+//!
+//! A check uses its own session, because the sessions of the training may be blocked or lost while the host is not.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -6,61 +8,67 @@ use std::time::Duration;
 
 use burn::tensor::Device;
 
-use super::connect::open_anew;
+use super::connect::open_new_session;
 use super::connected::{Connected, Process};
 use super::error::RemoteError;
 use super::greeting;
 use super::name::HostName;
 use super::pending::Pending;
 
-/// How long a host may take to answer that it is still there.
-pub(super) const STILL_THERE: Duration = Duration::from_secs(5);
+/// The time within which a host must answer a liveness check.
+pub(super) const LIVENESS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A host that was asked whether it is still there.
-pub(super) struct Asked {
+/// A liveness check of a host that is in progress.
+pub(super) struct LivenessCheck {
     host: HostName,
     answer: Pending<Result<(), String>>,
 }
 
-/// Asks the host of a device whether it is still there, in a session of its own: that of the device may be what is lost.
-pub(super) fn ask(connected: Arc<Connected>) -> Asked {
-    Asked { host: connected.name.host.clone(), answer: Pending::of(move || is_there(&connected)) }
+/// Starts a liveness check of a device's host.
+pub(super) fn check_liveness(connected: Arc<Connected>) -> LivenessCheck {
+    LivenessCheck { host: connected.name.host.clone(), answer: Pending::start(move || check_host(&connected)) }
 }
 
-impl Asked {
-    pub(super) fn answer(self) -> (HostName, Result<(), String>) {
-        let silent = |_| Err(format!("it does not answer for {} s", STILL_THERE.as_secs()));
-        (self.host, self.answer.within(STILL_THERE).unwrap_or_else(silent))
+impl LivenessCheck {
+    /// Waits for the answer, at most until [`LIVENESS_TIMEOUT`] after the start. The error says why the host counts as
+    /// lost.
+    pub(super) fn finish(self) -> (HostName, Result<(), String>) {
+        let silent = |_| Err(format!("it did not answer within {} s", LIVENESS_TIMEOUT.as_secs()));
+        (self.host, self.answer.within(LIVENESS_TIMEOUT).unwrap_or_else(silent))
     }
 }
 
-/// What says that it is not.
-fn is_there(connected: &Connected) -> Result<(), String> {
-    let known = connected.asking.lock().clone();
-    if let Some(process) = known.and_then(|session| served_by(&session)) {
-        return is_the_same(connected, process);
+/// Asks a host for its process, in the session of the last check or in a new one. The error says why the host counts as
+/// lost.
+fn check_host(connected: &Connected) -> Result<(), String> {
+    let last_session = connected.liveness.lock().clone();
+    if let Some(process) = last_session.and_then(|session| server_process(&session)) {
+        return check_process(connected, process);
     }
-    // There was none, or it is lost, which does not mean that the host is.
-    let session = match open_anew(connected, "is it there") {
+    // There was no earlier session, or it is lost, which does not mean that the host is.
+    let session = match open_new_session(connected, "is it there") {
         Ok(session) => session,
         Err(RemoteError::Unreachable { cause, .. } | RemoteError::Broken { cause, .. }) => return Err(cause),
-        // Who refuses is there.
+        // A host that rejects the session is alive.
         Err(_) => return Ok(()),
     };
-    match served_by(&session) {
+    match server_process(&session) {
         Some(process) => {
-            *connected.asking.lock() = Some(session);
-            is_the_same(connected, process)
+            *connected.liveness.lock() = Some(session);
+            check_process(connected, process)
         }
-        None => Err("it opens a session, and does not answer in it".to_owned()),
+        None => Err("it opened a session, but did not answer in it".to_owned()),
     }
 }
 
-fn served_by(session: &Device) -> Option<Process> {
+/// Asks for the process of the server at the other end of a session; `None` if the session is lost, where burn may
+/// panic.
+fn server_process(session: &Device) -> Option<Process> {
     catch_unwind(AssertUnwindSafe(|| greeting::process(session).ok())).ok()?
 }
 
-fn is_the_same(connected: &Connected, process: Process) -> Result<(), String> {
-    let again = || "its server was started again, and has lost what it held".to_owned();
-    if process == connected.process { Ok(()) } else { Err(again()) }
+/// Returns an error if the server is no longer the process that it was when the device was connected.
+fn check_process(connected: &Connected, process: Process) -> Result<(), String> {
+    let restarted = || "its server was restarted and has lost its tensors".to_owned();
+    if process == connected.process { Ok(()) } else { Err(restarted()) }
 }

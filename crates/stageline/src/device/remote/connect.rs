@@ -1,4 +1,8 @@
-//! Devices of other hosts are connected before anything is trained, all at once.
+//! Connections to devices of other hosts: each device gets a session that computes, and more sessions for transfers on
+//! demand.
+//!
+//! Every connection is opened on its own thread, so that all hosts are contacted in parallel and none can block this
+//! program.
 
 use std::net::ToSocketAddrs;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,31 +19,33 @@ use super::name::{HostName, Reach, RemoteName};
 use super::pending::Pending;
 use super::token::Token;
 
-/// How long a host may take to answer: what is unreachable says so after 20 to 30 s, if at all.
+/// The time within which a host must answer. It is longer than the 20 to 30 s after which the network reports an
+/// unreachable host, if it does.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// Begins to connect a device; its result comes when the device has answered.
+/// Starts to connect a device on its own thread; the result is available when the device's server has answered.
 pub(crate) fn begin(name: &RemoteName, token: Option<&Token>) -> Opening<Device> {
     let (connected, token) = (name.clone(), token.cloned());
-    Opening::of(name, move || connect(&connected, token))
+    Opening::start(name, move || connect(&connected, token))
 }
 
-/// Sessions that are being opened with a device.
+/// A connection to a device that a thread is opening.
 pub(crate) struct Opening<T> {
     name: RemoteName,
     pending: Pending<Result<T, RemoteError>>,
 }
 
 impl<T: Send + 'static> Opening<T> {
-    fn of(name: &RemoteName, open: impl FnOnce() -> Result<T, RemoteError> + Send + 'static) -> Self {
-        Self { name: name.clone(), pending: Pending::of(open) }
+    fn start(name: &RemoteName, open: impl FnOnce() -> Result<T, RemoteError> + Send + 'static) -> Self {
+        Self { name: name.clone(), pending: Pending::start(open) }
     }
 
+    /// Waits for the result, but at most until [`PATIENCE`] after the start.
     pub(crate) fn finish(self) -> Result<T, RemoteError> {
         let silent = |why| {
             Err(match why {
                 RecvTimeoutError::Timeout => {
-                    unreachable(&self.name, format!("it did not answer for {} s", PATIENCE.as_secs()))
+                    unreachable(&self.name, format!("it did not answer within {} s", PATIENCE.as_secs()))
                 }
                 RecvTimeoutError::Disconnected => broken(&self.name, "the thread that opens it panicked".to_owned()),
             })
@@ -48,69 +54,101 @@ impl<T: Send + 'static> Opening<T> {
     }
 }
 
+/// Opens a session with a device, checks that its server has this program's version, and registers the device.
 fn connect(name: &RemoteName, token: Option<Token>) -> Result<Device, RemoteError> {
     let device = open(name, token.as_ref(), "")?;
     let no_stageline = |cause| RemoteError::NoStageline { device: name.clone(), cause };
-    let greeting = greeting::of(&device).map_err(no_stageline)?;
+    let greeting = greeting::request(&device).map_err(no_stageline)?;
     if greeting.version != Greeting::OURS.version {
         let [theirs, ours] = [greeting, Greeting::OURS].map(|greeting| greeting.to_string());
         return Err(RemoteError::OtherVersion { device: name.clone(), theirs, ours });
     }
     let process = greeting::process(&device).map_err(no_stageline)?;
-    let remote = connected::remote(&device).expect("it was connected as one of another host");
-    let (has_kernels, asking, transfers) = (greeting.has_kernels, Default::default(), Default::default());
+    let remote = connected::remote(&device).expect("a device that was connected is one of another host");
+    let (has_kernels, liveness, transfers) = (greeting.has_kernels, Default::default(), Default::default());
     connected::remember(Connected {
         device: remote,
         name: name.clone(),
         token,
         has_kernels,
         process,
-        asking,
+        liveness,
         transfers,
     });
+    introduce(name, &device)?;
     Ok(device)
 }
 
-/// The sessions for transfers of a device in one way, which are opened now if they are not.
+/// Introduces a server and all servers that were connected before to each other, because they exchange tensors.
+fn introduce(name: &RemoteName, device: &Device) -> Result<(), RemoteError> {
+    let failed = |name: &RemoteName| {
+        let name = name.clone();
+        move |cause| broken(&name, cause)
+    };
+    let Some(id) = id_of(name) else { return Ok(()) };
+    let others: Vec<_> = connected::all().into_iter().filter(|other| other.name.host != name.host).collect();
+    let ids: Vec<_> = others.iter().filter_map(|other| id_of(&other.name)).collect();
+    greeting::introduce(device, &ids).map_err(failed(name))?;
+    for other in others.iter().filter(|other| id_of(&other.name).is_some()) {
+        // A host of an earlier training may be gone; if it is one of this training, its own connection reports that.
+        let asked = open_new_session(other, "introduction")
+            .and_then(|session| greeting::introduce(&session, &[id]).map_err(failed(&other.name)));
+        if let Err(error) = asked {
+            tracing::debug!(%error, "a host was not introduced to another one");
+        }
+    }
+    Ok(())
+}
+
+/// Returns the id of an iroh server, and `None` for a WebSocket server, which exchanges tensors with this host only.
+fn id_of(name: &RemoteName) -> Option<[u8; 32]> {
+    let HostName::Iroh { id, .. } = &name.host else { return None };
+    id.parse::<burn::remote::EndpointId>().ok().map(|id| *id.as_bytes())
+}
+
+/// Returns the sessions with a device that carry transfers of one kind, and opens them at the first call.
 pub(super) fn sessions(connected: &Connected, way: Lane) -> Result<&[Device], RemoteError> {
     let Connected { name, token, transfers, .. } = connected;
     let sessions = &transfers[way as usize];
     if sessions.get().is_none() {
         let (opened, token) = (name.clone(), token.clone());
         let open_one = move |lane| open(&opened, token.as_ref(), &format!("{way:?} {lane}"));
-        let opened = Opening::of(name, move || (0..way.lanes()).map(open_one).collect()).finish();
-        // Somebody else has opened the same meanwhile, perhaps.
+        let opened = Opening::start(name, move || (0..way.sessions()).map(open_one).collect()).finish();
+        // If another thread has opened the same sessions meanwhile, those are kept and these are dropped.
         let _ = sessions.set(opened?);
     }
-    Ok(sessions.get().expect("they were opened"))
+    Ok(sessions.get().expect("the sessions were opened above"))
 }
 
-/// Opens a session for a purpose: one session each.
+/// Opens a session with a device. burn keeps one session for each credential, and the purpose is part of the
+/// credential.
 fn open(name: &RemoteName, token: Option<&Token>, purpose: &str) -> Result<Device, RemoteError> {
     let host = host(name)?.with_credential(Token::for_purpose(token, purpose));
     let options = Device::remote_options(&host).device_index(name.index);
     options.init().map_err(|error| refusal(name, &error))
 }
 
-/// Opens a session that nobody else has, for a question: one that was asked before may never be answered.
-pub(super) fn open_anew(connected: &Connected, question: &str) -> Result<Device, RemoteError> {
+/// Opens a session that no other code uses, for one question. A session that was used before may be blocked by an
+/// earlier question.
+pub(super) fn open_new_session(connected: &Connected, question: &str) -> Result<Device, RemoteError> {
     static OPENED: AtomicUsize = AtomicUsize::new(0);
     let number = OPENED.fetch_add(1, Ordering::Relaxed);
     open(&connected.name, connected.token.as_ref(), &format!("{question} {number}"))
 }
 
+/// Converts the host in a device's name to burn's host; the error says which part of the name is wrong.
 fn host(name: &RemoteName) -> Result<RemoteHost, RemoteError> {
     let (id, by) = match &name.host {
         HostName::WebSocket { address } => return Ok(RemoteHost::websocket(&format!("ws://{address}"))),
         HostName::Iroh { id, by } => (id, by),
     };
     let no_key =
-        |_| unreachable(name, "the id is no public key; copy it from what `stageline serve` prints".to_owned());
+        |_| unreachable(name, "the id is not a public key; copy it from the output of `stageline serve`".to_owned());
     let host = IrohHost::new(id.parse::<burn::remote::EndpointId>().map_err(no_key)?);
     let host = match by {
         Reach::Public => host,
         Reach::Relay(url) => {
-            let url = url.parse().map_err(|error| unreachable(name, format!("`{url}` is no relay: {error}")))?;
+            let url = url.parse().map_err(|error| unreachable(name, format!("`{url}` is not a relay: {error}")))?;
             host.with_relays(IrohRelays::Private { url })
         }
         Reach::Address(address) => {
@@ -130,6 +168,7 @@ fn broken(name: &RemoteName, cause: String) -> RemoteError {
     RemoteError::Broken { device: name.clone(), cause }
 }
 
+/// Converts burn's error in opening a session to one that names the device and the way out.
 fn refusal(name: &RemoteName, error: &ConnectError) -> RemoteError {
     let device = name.clone();
     match error {
@@ -151,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn why_burn_refuses_is_said_with_the_way_out() {
+    fn errors_of_burn_become_messages_with_advice() {
         let name: RemoteName = "ws://gpu-2:4433/1".parse().unwrap();
         let said = |error| refusal(&name, &error).to_string();
         let other = said(ConnectError::IncompatibleProtocol { client_version: 2, server_version: 7 });
@@ -164,7 +203,7 @@ mod tests {
         assert!(handshake.contains("it hung up") && handshake.contains("the same version"), "{handshake}");
         let silent = said(ConnectError::Unreachable { reason: "nothing answered".to_owned() });
         assert!(
-            silent.contains("cannot be reached: nothing answered; look whether `stageline serve` runs there"),
+            silent.contains("cannot be reached: nothing answered; check that `stageline serve` runs there"),
             "{silent}"
         );
     }

@@ -1,4 +1,4 @@
-//! The devices of other hosts that this program has connected.
+//! The registry of devices of other hosts that this program has connected, with their sessions.
 
 use std::sync::{Arc, OnceLock};
 
@@ -10,39 +10,44 @@ use parking_lot::{Mutex, RwLock};
 use super::name::RemoteName;
 use super::token::Token;
 
-/// A server's process, by random numbers: one that is started again has lost all that it held.
+/// Random numbers that identify a server's process. They show whether a server was restarted and so lost its tensors.
 pub(super) type Process = [f32; 4];
 
-/// One of them.
+/// A connected device of another host.
 pub(super) struct Connected {
     pub(super) device: DeviceOf<Remote>,
     pub(super) name: RemoteName,
     pub(super) token: Option<Token>,
     pub(super) has_kernels: bool,
-    /// What serves it.
+    /// The server's process at the time of the connection.
     pub(super) process: Process,
-    /// The session by which it is asked whether it is there, once it was.
-    pub(super) asking: Mutex<Option<Device>>,
-    /// The same device by other sessions, once they are needed.
+    /// The session for liveness checks, after the first check.
+    pub(super) liveness: Mutex<Option<Device>>,
+    /// Sessions with the same device for transfers, opened when transfers of a [`Lane`] first need them.
     pub(super) transfers: [OnceLock<Vec<Device>>; 3],
 }
 
-/// What sessions are for in which nothing but transfers has a place: a server does what is asked of it in one session one after the
-/// other, and one that waits for a tensor does nothing else.
+/// The kind of transfers that a session carries.
+///
+/// A server processes the requests of one session one after the other, and a session that waits for a tensor does
+/// nothing else. So transfers have sessions of their own, in which nothing is computed.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Lane {
-    /// To the device, down the stages.
+    /// Activations that the device receives from the previous stage.
     Activations,
-    /// To it, up the stages.
+    /// Gradients that the device receives from the next stage.
     Gradients,
-    /// From it.
+    /// Tensors that the device sends to this host, which may pass them on to another one.
     Outgoing,
 }
 
 impl Lane {
-    /// How many sessions take turns. One asks another server for a tensor only when the one before is there; while that is on its way the
-    /// other one asks. Eager 1F1B runs two micro-batches further ahead than 1F1B for each boundary.
-    pub(super) fn lanes(self) -> usize {
+    /// Returns the number of sessions that take turns with micro-batches.
+    ///
+    /// A session asks another server for a tensor only when the previous tensor has arrived. With two sessions, one
+    /// asks while the other's tensor is in flight, so that a schedule can hide latency: eager 1F1B runs two
+    /// micro-batches further ahead than 1F1B for each boundary.
+    pub(super) fn sessions(self) -> usize {
         match self {
             Self::Activations | Self::Gradients => 2,
             Self::Outgoing => 1,
@@ -50,19 +55,27 @@ impl Lane {
     }
 }
 
+/// The registry of all connected devices.
 static CONNECTED: RwLock<Vec<Arc<Connected>>> = RwLock::new(Vec::new());
 
+/// Registers a device, and replaces an earlier connection to it.
 pub(super) fn remember(connected: Connected) {
     let mut all = CONNECTED.write();
     all.retain(|other| other.device != connected.device);
     all.push(Arc::new(connected));
 }
 
+/// Returns all connected devices.
+pub(super) fn all() -> Vec<Arc<Connected>> {
+    CONNECTED.read().clone()
+}
+
+/// Whether the server of a device has this crate's kernels.
 pub(super) fn has_kernels(device: &DeviceOf<Remote>) -> bool {
     CONNECTED.read().iter().any(|connected| connected.device == *device && connected.has_kernels)
 }
 
-/// burn's device of another host, if it is one.
+/// Returns burn's remote device, or `None` if the device belongs to this host.
 pub(super) fn remote(device: &Device) -> Option<DeviceOf<Remote>> {
     match device.clone().inner().as_dispatch() {
         DispatchDevice::Remote(remote) => Some(remote.clone()),
@@ -70,13 +83,14 @@ pub(super) fn remote(device: &Device) -> Option<DeviceOf<Remote>> {
     }
 }
 
-/// What is known of a device, or of a session for its transfers, if it is one of another host, and was connected by its name.
+/// Finds the connection of a device, which may also be given by one of its transfer sessions. Returns `None` for
+/// devices of this host, and for remote devices that were not opened by their names.
 pub(super) fn find(device: &Device) -> Option<Arc<Connected>> {
-    let asked = device.clone().inner();
+    let session_device = device.clone().inner();
     let device = remote(device)?;
     let is_it = |connected: &&Arc<Connected>| {
         let sessions = connected.transfers.iter().filter_map(OnceLock::get).flatten();
-        connected.device == device || sessions.into_iter().any(|session| *session == asked)
+        connected.device == device || sessions.into_iter().any(|session| *session == session_device)
     };
     CONNECTED.read().iter().find(is_it).cloned()
 }

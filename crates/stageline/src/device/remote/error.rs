@@ -1,64 +1,65 @@
-//! Why a device of another host cannot be used.
+//! The errors of connecting a device of another host.
 
 use super::name::RemoteName;
 
-/// Why a device of another host cannot be used.
+/// An error in connecting a device of another host.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RemoteError {
-    /// Nobody answered there.
+    /// The host did not answer, or its address is wrong.
     #[error(
-        "`{device}` cannot be reached: {cause}; look whether `stageline serve` runs there, prints this id, and whether its port is \
+        "`{device}` cannot be reached: {cause}; check that `stageline serve` runs there and prints this id, and that its port is \
          open"
     )]
     Unreachable {
-        /// The device.
+        /// The name of the device.
         device: RemoteName,
-        /// What happened.
+        /// The error of the connection.
         cause: String,
     },
-    /// Somebody answered there, and no session came of it; or this program cannot open one.
+    /// The host answered, but no session could be opened; or this program failed in opening one.
     #[error(
-        "no session with `{device}` comes about: {cause}; look whether the same version is installed on both hosts"
+        "no session with `{device}` could be opened: {cause}; check that the same version is installed on both hosts"
     )]
     Broken {
-        /// The device.
+        /// The name of the device.
         device: RemoteName,
-        /// What happened.
+        /// The error of the connection.
         cause: String,
     },
-    /// The host asks for a token, and this is another one.
+    /// The host requires a token, and the given one is wrong or missing.
     #[error("`{device}` refuses this program; give the token that `stageline serve` was given there (`--token-file`)")]
     WrongToken {
-        /// The device.
+        /// The name of the device.
         device: RemoteName,
     },
-    /// The host has fewer devices.
+    /// The host serves fewer devices than the index requires.
     #[error("`{device}` is not served: there are {served} devices, from 0 to {}; name one of them", served.saturating_sub(1))]
     NotServed {
-        /// The device.
+        /// The name of the device.
         device: RemoteName,
-        /// How many there are.
+        /// The number of devices that the host serves.
         served: usize,
     },
     /// The host runs another version, which may compute other bits.
     #[error("`{device}` is served by {theirs}, and this program is {ours}; install the same version on both hosts")]
     OtherVersion {
-        /// The device.
+        /// The name of the device.
         device: RemoteName,
-        /// What the host speaks.
+        /// The version of the host's server.
         theirs: String,
-        /// What this program speaks.
+        /// The version of this program.
         ours: String,
     },
-    /// A server of burn's that does not know this crate.
+    /// The server is one of burn's that does not know Stageline's operations.
     #[error(
-        "`{device}` is served by something else than `stageline serve`, or by a version that says nothing of itself: {cause}"
+        "`{device}` is served by something else than `stageline serve`, or by one that does not report its version: {cause}; \
+         run `stageline serve` of the same version there"
     )]
     NoStageline {
-        /// The device.
+        /// The name of the device.
         device: RemoteName,
-        /// What came instead of an answer.
+        /// The error or the text that came instead of a greeting.
         cause: String,
     },
 }

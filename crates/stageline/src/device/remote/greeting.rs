@@ -1,28 +1,32 @@
-//! What a server says of itself.
+//! The greeting of a server: its version, whether it has this crate's kernels, and the number of its process.
 
 use std::fmt;
 
 use burn::backend::Remote;
 use burn::tensor::{DType, Device, Shape, Tensor};
+use burn_ir::ScalarIr;
 
 use super::connected::{self, Process};
 use super::operations::{ask, name};
 
-/// Its version, with that of what is asked of it, and whether its devices have kernels.
+/// The version of a server, and whether its devices have this crate's kernels.
+///
+/// `version` holds the major, minor and patch number of the program, and [`OPERATIONS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Greeting {
     pub(super) version: [u16; 4],
     pub(super) has_kernels: bool,
 }
 
-/// How many numbers it is, in any version.
+/// The number of values in a greeting, which is the same in every version.
 pub(super) const NUMBERS: usize = 5;
 
-/// Of operations and kernels: another one where they take something else, or give other bits.
-const OPERATIONS: u16 = 2;
+/// The version of the operations and kernels that a server offers. It changes whenever one of them takes other inputs
+/// or returns other bits.
+const OPERATIONS: u16 = 3;
 
 impl Greeting {
-    /// Of this program.
+    /// The greeting of this program.
     pub(super) const OURS: Self = Self {
         version: [
             number(env!("CARGO_PKG_VERSION_MAJOR")),
@@ -33,14 +37,15 @@ impl Greeting {
         has_kernels: cfg!(feature = "flex"),
     };
 
-    /// As they are sent.
+    /// Returns the greeting as the numbers that a server sends.
     #[cfg(feature = "serve")]
     pub(super) fn numbers(self) -> [f32; NUMBERS] {
         let [major, minor, patch, operations] = self.version.map(f32::from);
         [major, minor, patch, operations, f32::from(u8::from(self.has_kernels))]
     }
 
-    fn of_numbers(numbers: [f32; NUMBERS]) -> Self {
+    /// Reads the greeting from the numbers that a server sent.
+    fn from_numbers(numbers: [f32; NUMBERS]) -> Self {
         let [version @ .., has_kernels] = numbers;
         Self { version: version.map(|number| number as u16), has_kernels: has_kernels != 0.0 }
     }
@@ -53,34 +58,48 @@ impl fmt::Display for Greeting {
     }
 }
 
+/// Parses a part of this program's version at compile time.
 const fn number(digits: &str) -> u16 {
     match u16::from_str_radix(digits, 10) {
         Ok(number) => number,
-        Err(_) => panic!("a version is numbers"),
+        Err(_) => panic!("every part of a version is a number"),
     }
 }
 
-/// Of this process.
+/// Returns random numbers that identify this process of a server.
 #[cfg(feature = "serve")]
 pub(super) fn this_process() -> Process {
     let random = burn::remote::IrohIdentity::random().to_bytes();
     std::array::from_fn(|part| f32::from(u16::from_le_bytes([random[2 * part], random[2 * part + 1]])))
 }
 
-/// Asks a device of another host.
-pub(super) fn of(device: &Device) -> Result<Greeting, String> {
-    numbers::<NUMBERS>(device, name::HELLO).map(Greeting::of_numbers)
+/// Asks the server of a device for its greeting. The error is the text of burn's error or of the answer.
+pub(super) fn request(device: &Device) -> Result<Greeting, String> {
+    numbers::<NUMBERS>(device, name::HELLO).map(Greeting::from_numbers)
 }
 
-/// By which process it is served.
+/// Asks the server of a device for the numbers that identify its process.
 pub(super) fn process(device: &Device) -> Result<Process, String> {
     numbers(device, name::PROCESS)
 }
 
+/// Names the other servers of a training to a server by their ids, so that it accepts their tensors.
+pub(super) fn introduce(device: &Device, ids: &[[u8; 32]]) -> Result<(), String> {
+    let words = ids.iter().flat_map(|id| id.as_chunks::<8>().0).map(|word| u64::from_le_bytes(*word));
+    let [known] = answer::<1>(device, name::PEERS, words.map(ScalarIr::UInt).collect())?;
+    if known as usize == ids.len() { Ok(()) } else { Err(format!("it took {known} of {} ids of servers", ids.len())) }
+}
+
+/// Asks a server a question whose answer is N numbers.
 fn numbers<const N: usize>(device: &Device, question: &'static str) -> Result<[f32; N], String> {
-    let remote = connected::remote(device).ok_or_else(|| "it is no device of another host".to_owned())?;
-    let [answer] = ask(&remote, question, Vec::new(), Vec::new(), [(Shape::new([N]), DType::F32)]);
+    answer(device, question, Vec::new())
+}
+
+/// Asks a server a question with scalars whose answer is N numbers.
+fn answer<const N: usize>(device: &Device, question: &'static str, scalars: Vec<ScalarIr>) -> Result<[f32; N], String> {
+    let remote = connected::remote(device).ok_or_else(|| "it is not a device of another host".to_owned())?;
+    let [answer] = ask(&remote, question, Vec::new(), scalars, [(Shape::new([N]), DType::F32)]);
     let answer = Tensor::<1>::from_primitive::<Remote>(answer).try_into_data().map_err(|error| error.to_string())?;
     let numbers: Vec<f32> = answer.iter().collect();
-    numbers.try_into().map_err(|numbers| format!("it says {numbers:?}"))
+    numbers.try_into().map_err(|numbers| format!("it answered {numbers:?}"))
 }

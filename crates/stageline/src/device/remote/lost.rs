@@ -1,4 +1,4 @@
-//! Hosts that no longer answer.
+//! Detection of lost hosts: liveness checks of the hosts on which stages are.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,15 +8,15 @@ use burn::tensor::Device;
 use super::name::HostName;
 use crate::model::replica::Replica;
 
-/// A host that no longer answers.
+/// A lost host: a host with devices of stages that no longer answers, or whose server was restarted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LostHost {
-    /// The host.
+    /// The address of the host.
     pub host: HostName,
-    /// The stages that are on its devices, each with its replica.
+    /// The stages on the host's devices, each with its replica.
     pub stages: Vec<(Replica, usize)>,
-    /// What came instead of an answer.
+    /// The error of the liveness check.
     pub cause: String,
 }
 
@@ -28,11 +28,12 @@ impl fmt::Display for LostHost {
     }
 }
 
-/// The hosts of stages on these devices that do not answer any more, asked anew and all at once.
+/// Checks the hosts of all stages in parallel, each in a new session if needed, and returns those that are lost.
 #[cfg(feature = "remote")]
 pub(crate) fn lost_hosts<'a>(stages: impl Iterator<Item = (Replica, usize, &'a Device)>) -> Vec<LostHost> {
     use std::sync::Arc;
 
+    use super::ask::{LivenessCheck, check_liveness};
     use super::connected;
 
     type Stages = Vec<(Replica, usize)>;
@@ -44,15 +45,15 @@ pub(crate) fn lost_hosts<'a>(stages: impl Iterator<Item = (Replica, usize, &'a D
             None => hosts.push((connected, vec![(replica, stage)])),
         }
     }
-    let asked: Vec<_> = hosts.into_iter().map(|(connected, stages)| (super::ask::ask(connected), stages)).collect();
-    let silent = |(asked, stages): (super::ask::Asked, _)| {
-        let (host, answer) = asked.answer();
+    let checks: Vec<_> = hosts.into_iter().map(|(connected, stages)| (check_liveness(connected), stages)).collect();
+    let lost = |(check, stages): (LivenessCheck, _)| {
+        let (host, answer) = check.finish();
         Some(LostHost { host, stages, cause: answer.err()? })
     };
-    asked.into_iter().filter_map(silent).collect()
+    checks.into_iter().filter_map(lost).collect()
 }
 
-/// The other hosts of these devices, each once.
+/// Returns the other hosts to which these devices belong, each host once.
 #[cfg(feature = "remote")]
 pub(crate) fn hosts_of<'a>(devices: impl Iterator<Item = &'a Device>) -> Vec<HostName> {
     let mut hosts = Vec::new();
@@ -69,7 +70,8 @@ pub(crate) fn hosts_of<'a>(_: impl Iterator<Item = &'a Device>) -> Vec<HostName>
     Vec::new()
 }
 
-/// The stages on devices of other hosts of whose sessions nothing can be had any more: they wait for a tensor that does not come.
+/// Returns the stages on other hosts whose sessions do not answer within `patience`. Such a session waits for a tensor
+/// that never arrives, so the stage's parameters can no longer be read.
 #[cfg(feature = "remote")]
 pub(crate) fn stuck<'a>(stages: impl Iterator<Item = (usize, &'a Device)>, patience: Duration) -> Vec<usize> {
     use std::sync::mpsc::RecvTimeoutError;
@@ -78,8 +80,8 @@ pub(crate) fn stuck<'a>(stages: impl Iterator<Item = (usize, &'a Device)>, patie
 
     let asked = |(stage, device): (usize, &Device)| {
         let device = super::connected::remote(device).map(|_| device.clone())?;
-        // What is otherwise wrong with it shows when something is read.
-        Some((stage, Pending::of(move || device.sync().is_ok())))
+        // Only a missing answer counts here; an error of the device shows when its parameters are read.
+        Some((stage, Pending::start(move || device.sync().is_ok())))
     };
     let asked: Vec<_> = stages.filter_map(asked).collect();
     let is_stuck = |answer: Pending<bool>| answer.within(patience) == Err(RecvTimeoutError::Timeout);

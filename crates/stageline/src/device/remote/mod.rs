@@ -1,11 +1,16 @@
-//! Devices of other hosts.
+//! Devices of other hosts: serving them, connecting to them, transferring tensors between them, and detecting lost
+//! hosts.
 //!
-//! A server on each host serves its devices ([`Server`], or `stageline serve`); the stages' threads here drive them, by burn's remote
-//! backend. Tensors go from server to server, and the graphs of stages stay here. A stage has the same bits there as here:
-//! what this crate computes in one piece is one operation on a server, too.
+//! A server on each host serves its devices ([`Server`], or `stageline serve`). The stages' threads in this program
+//! drive them through burn's remote backend. Tensors go from server to server, and the autodiff graphs of stages stay
+//! here. A stage computes the same bits on another host as here, because a server runs this crate's own kernels as
+//! single operations.
 //!
-//! - [`RemoteName`]: what a device is called. [`DeviceName::open_all`](crate::DeviceName::open_all) connects devices.
-//! - [`Token`]: what a server asks for.
+//! - [`RemoteName`]: the name of a device. [`DeviceName::open_all`](crate::DeviceName::open_all) connects devices.
+//! - [`Token`]: the secret that a server requires.
+//! - [`RemoteError`]: an error in connecting a device.
+//! - [`LostHost`], [`LostWay`]: a host that no longer answers, and a broken link between two hosts that do.
+//! - [`link_speeds`]: the measured speed of the network between devices.
 
 mod error;
 mod link_speed;

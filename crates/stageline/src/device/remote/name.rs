@@ -1,42 +1,44 @@
-//! Devices of other hosts by name.
+//! Names of devices of other hosts, and the addresses of these hosts.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A device of another host: `iroh:<id>/0`, `iroh:<id>@10.0.0.2:4433/0`, or `ws://10.0.0.2:3000/0`.
+/// The name of a device of another host: `iroh:<id>/0`, `iroh:<id>@10.0.0.2:4433/0`,
+/// `iroh:<id>@https://relay.example/0`, or `ws://10.0.0.2:3000/0`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RemoteName {
-    /// Who serves it.
+    /// The host that serves the device.
     pub host: HostName,
-    /// Which of its devices.
+    /// The index of the device among those that the host serves.
     pub index: usize,
 }
 
-/// Who serves devices.
+/// The address of a host that serves devices.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum HostName {
-    /// By its key, authenticated and encrypted ([Iroh](https://www.iroh.computer), QUIC).
+    /// A host that is identified by its public key; the connection is authenticated and encrypted
+    /// ([Iroh](https://www.iroh.computer), QUIC).
     Iroh {
-        /// The public key, in hexadecimal.
+        /// The public key, as 64 hexadecimal digits.
         id: String,
-        /// How it is found.
+        /// The way in which the host is found on the network.
         by: Reach,
     },
-    /// By its address. Neither authenticated nor encrypted.
+    /// A host that is identified by its address; the connection is neither authenticated nor encrypted.
     WebSocket {
-        /// `host:port`.
+        /// The address as `host:port`.
         address: String,
     },
 }
 
-/// How a host is found whose key is known.
+/// The way in which a host is found whose public key is known.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Reach {
-    /// By n0's public lookup and relays.
+    /// The host is found by the public lookup and relays of n0, Iroh's maker.
     Public,
-    /// By a relay of one's own, at this URL.
+    /// The host is found by a private relay at this URL.
     Relay(String),
-    /// At this `host:port` and nowhere else: no relay is asked.
+    /// The host is at this `host:port`; no relay or lookup is used.
     Address(String),
 }
 
@@ -96,7 +98,7 @@ mod tests {
     const ID: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
     #[test]
-    fn names_are_read_and_written() {
+    fn names_survive_printing_and_parsing() {
         let id = ID.to_owned();
         let iroh = |by| HostName::Iroh { id: id.clone(), by };
         for (text, host, index) in [
@@ -113,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lacks_something_is_none() {
+    fn incomplete_names_are_rejected() {
         let short = &ID[1..];
         for text in [
             "ws://gpu:3000".to_owned(),

@@ -18,6 +18,7 @@ use crate::nn::layers::causal_attention::weights_of_a_head;
 pub(super) mod name {
     pub(crate) const HELLO: &str = "stageline/hello";
     pub(crate) const PROCESS: &str = "stageline/process";
+    pub(crate) const PEERS: &str = "stageline/peers";
     pub(crate) const GELU: &str = "stageline/gelu";
     pub(crate) const GELU_TO_INPUT: &str = "stageline/gelu_to_input";
     pub(crate) const LAYER_NORM: &str = "stageline/layer_norm";
@@ -33,6 +34,9 @@ pub(super) mod name {
     pub(crate) const TO_WEIGHT: &str = "stageline/to_weight";
     pub(crate) const TO_BIAS: &str = "stageline/to_bias";
 }
+
+/// The number of words in which a server's id, of 32 bytes, is sent.
+pub(super) const ID_WORDS: usize = 4;
 
 type Float = FloatTensor<Remote>;
 

@@ -1,24 +1,27 @@
-//! Answers of hosts, which may never come.
+//! Work with a time limit, for questions to hosts that may never answer.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What a thread of its own will come to; it is left behind where that takes too long.
+/// The result of work on its own thread. If the work takes too long, the thread is left running and its result is
+/// dropped.
 pub(super) struct Pending<T> {
     began: Instant,
     result: mpsc::Receiver<T>,
 }
 
 impl<T: Send + 'static> Pending<T> {
-    pub(super) fn of(work: impl FnOnce() -> T + Send + 'static) -> Self {
+    /// Starts the work on a new thread.
+    pub(super) fn start(work: impl FnOnce() -> T + Send + 'static) -> Self {
         let (done, result) = mpsc::channel();
-        // Nobody waits for it any more, if it takes too long.
+        // Sending fails if the receiver has given up, which is no error.
         thread::spawn(move || done.send(work()));
         Self { began: Instant::now(), result }
     }
 
-    /// Waits until so long after it began; it is disconnected if it panicked.
+    /// Waits for the result until `limit` after the start. The error is `Timeout` if it took longer, and `Disconnected`
+    /// if the work panicked.
     pub(super) fn within(self, limit: Duration) -> Result<T, RecvTimeoutError> {
         self.result.recv_timeout(limit.saturating_sub(self.began.elapsed()))
     }

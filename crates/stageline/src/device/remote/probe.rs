@@ -1,4 +1,4 @@
-//! What the network between two devices is like, measured.
+//! Measurement of the network between neighbouring devices: latency and bandwidth of the route that activations take.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -11,35 +11,36 @@ use super::pending::Pending;
 use super::route::{Route, moved};
 use crate::threads::failure::Failure;
 
-/// Of so many the fastest counts: what is slower was held up.
+/// The number of transfers of each size, of which the fastest counts, because others were delayed by other work.
 const ROUNDS: usize = 5;
 
-/// For one network.
+/// The time limit for the measurement of one link.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A slow network is not asked as often.
+/// The time after which no further transfer of the same size starts, so that a slow network is measured less often.
 const LONG_ENOUGH: Duration = Duration::from_secs(1);
 
-/// Numbers of the large tensor: 4 MB.
+/// The number of f32 elements in the large tensor, which has 4 MB.
 const LARGE: usize = 1 << 20;
 
-/// How fast activations get from each device to the next, by the way that those of a training take; `None` where both are of one host,
-/// or a device was not connected by its name.
+/// Measures how fast activations get from each device to the next one, on the route that a training uses.
 ///
-/// It sends 4 MB up to five times over each network between hosts, one network after the other.
+/// The result has one entry for each pair of neighbours. It is `None` if both are on one host; a remote device that was
+/// not opened by its name counts as one of this host. The measurement sends 4 MB up to five times over each link
+/// between hosts, one link after the other.
 ///
 /// # Errors
-/// [`Failure`] where a host does not answer.
+/// Returns [`Failure`] if a session cannot be opened, or if a tensor does not arrive within 60 s.
 pub fn link_speeds(devices: &[Device]) -> Result<Vec<Option<LinkSpeed>>, Failure> {
     let host = |device: &Device| connected::find(device).map(|found| found.name.host.clone());
-    let between = |pair: &[Device]| (host(&pair[0]) != host(&pair[1])).then(|| in_time(&pair[0], &pair[1])).transpose();
+    let between = |pair: &[Device]| (host(&pair[0]) != host(&pair[1])).then(|| measure(&pair[0], &pair[1])).transpose();
     devices.windows(2).map(between).collect()
 }
 
-/// On a thread of its own, which is left behind where a tensor never arrives.
-fn in_time(from: &Device, to: &Device) -> Result<LinkSpeed, Failure> {
+/// Measures one link on its own thread, which is left behind if a tensor never arrives.
+fn measure(from: &Device, to: &Device) -> Result<LinkSpeed, Failure> {
     let devices = (from.clone(), to.clone());
-    let measured = Pending::of(move || {
+    let measured = Pending::start(move || {
         let measured = catch_unwind(AssertUnwindSafe(|| speed(&devices.0, &devices.1)));
         measured.unwrap_or_else(|panic| Err(Failure::of_panic(panic)))
     });
@@ -48,7 +49,7 @@ fn in_time(from: &Device, to: &Device) -> Result<LinkSpeed, Failure> {
     let cause = match measured.within(PATIENCE) {
         Ok(Ok(speed)) => return Ok(speed),
         Ok(Err(failure)) => failure.to_string(),
-        Err(_) => format!("nothing came for {} s", PATIENCE.as_secs()),
+        Err(_) => format!("nothing arrived within {} s", PATIENCE.as_secs()),
     };
     let (from, to) = (name(from), name(to));
     let text = format!(
@@ -57,6 +58,7 @@ fn in_time(from: &Device, to: &Device) -> Result<LinkSpeed, Failure> {
     Err(Failure::Error(text.into()))
 }
 
+/// Measures one link. The time of a reading without a transfer is taken off the latency.
 fn speed(from: &Device, to: &Device) -> Result<LinkSpeed, Failure> {
     let nothing = fastest(to, to, 1)?;
     let [small, large] = [fastest(from, to, 1)?, fastest(from, to, LARGE)?];
@@ -65,7 +67,10 @@ fn speed(from: &Device, to: &Device) -> Result<LinkSpeed, Failure> {
     Ok(LinkSpeed { latency, bandwidth: (LARGE * size_of::<f32>()) as f64 / rest.as_secs_f64() })
 }
 
-/// From a tensor that is there until something of it was read again.
+/// Returns the shortest time for moving a tensor of `numbers` elements to the other device and reading one element
+/// there.
+///
+/// The clock starts when the tensor is complete on `from`.
 fn fastest(from: &Device, to: &Device, numbers: usize) -> Result<Duration, Failure> {
     let error = |error: &dyn std::fmt::Display| Failure::Error(error.to_string().into());
     let [from, to] = [from, to].map(|device| device.clone().inner());

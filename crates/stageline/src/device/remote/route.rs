@@ -1,4 +1,4 @@
-//! The way of tensors between two stages.
+//! The route of tensors between two neighbouring stages: directly, through sessions of their own, or through this host.
 
 use std::thread;
 
@@ -7,28 +7,30 @@ use burn::tensor::{Device, Tensor};
 
 use super::error::RemoteError;
 
-/// Where the tensors of a boundary go, for the stage that receives them to take them from.
+/// The destinations of the tensors that cross one boundary: the sender moves a tensor there, and the receiver moves it
+/// on to its own device.
 #[derive(Clone)]
 pub(crate) struct Route {
     pub(crate) activations: Lanes,
     pub(crate) gradients: Lanes,
 }
 
-/// Devices, or sessions with them, that take turns with micro-batches.
+/// Devices, or sessions with one device, that take turns with micro-batches.
 #[derive(Clone)]
 pub(crate) struct Lanes(Vec<Device>);
 
 impl Lanes {
+    /// Returns the device for a micro-batch.
     pub(crate) fn of(&self, micro_batch: usize) -> &Device {
         &self.0[micro_batch % self.0.len()]
     }
 }
 
 impl Route {
-    /// From each device to the next, all at once.
+    /// Prepares the routes from each device to the next one in parallel, one route for each pair of neighbours.
     ///
     /// # Errors
-    /// [`RemoteError`] where a session cannot be opened.
+    /// Returns [`RemoteError`] if a session cannot be opened.
     pub(crate) fn all(devices: &[Device]) -> Result<Vec<Self>, RemoteError> {
         thread::scope(|scope| {
             let between = |pair: &'_ [Device]| {
@@ -36,15 +38,17 @@ impl Route {
                 scope.spawn(move || Self::between(&previous, &next))
             };
             let opening: Vec<_> = devices.windows(2).map(between).collect();
-            opening.into_iter().map(|route| route.join().expect("it returns its errors")).collect()
+            opening.into_iter().map(|route| route.join().expect("opening a session returns its errors")).collect()
         })
     }
 
-    /// Straight to the other device, or where a host is between, to sessions with it of their own: a tensor that is on its way then holds
-    /// up neither stage.
+    /// Prepares the route between two devices.
+    ///
+    /// On one host, tensors go directly to the other stage's device. If another host is involved, they go to separate
+    /// sessions, so that a tensor in flight delays neither stage's computation.
     ///
     /// # Errors
-    /// [`RemoteError`] where a session cannot be opened.
+    /// Returns [`RemoteError`] if a session cannot be opened.
     pub(crate) fn between(previous: &Device, next: &Device) -> Result<Self, RemoteError> {
         #[cfg(feature = "remote")]
         {
@@ -53,9 +57,9 @@ impl Route {
 
             let ways = match [previous, next].map(find) {
                 [None, None] => None,
-                // What is computed there stays there.
+                // Both stages are on one device, so nothing is transferred.
                 [Some(_), Some(_)] if previous == next => None,
-                [Some(up), Some(down)] if by_this_host(previous, next) => {
+                [Some(up), Some(down)] if goes_through_this_host(previous, next) => {
                     Some([(up, Lane::Outgoing), (down, Lane::Outgoing)])
                 }
                 [Some(up), Some(down)] => Some([(down, Lane::Activations), (up, Lane::Gradients)]),
@@ -73,21 +77,24 @@ impl Route {
     }
 }
 
-/// Whether tensors go from one device to the other by this host: burn's servers have one connection for all tensors between two of them
-/// over WebSocket, on which those of one session wait for those of another. Between one of WebSocket and one of Iroh they have none.
-/// And two GPUs of one server would exchange them by NCCL, in an order that nobody has decided.
-pub(super) fn by_this_host(from: &Device, to: &Device) -> bool {
+/// Whether tensors between two devices of other hosts must go through this host's memory.
+///
+/// - Over WebSocket, two of burn's servers share one connection for all tensors, on which those of one session wait for
+///   those of another.
+/// - Between a server of WebSocket and one of Iroh there is no connection.
+/// - Two GPUs of one server would exchange tensors by NCCL, in an order that no plan fixes, which can deadlock.
+pub(super) fn goes_through_this_host(from: &Device, to: &Device) -> bool {
     #[cfg(feature = "remote")]
     {
         use super::connected::find;
         use super::name::HostName;
 
-        let of_web_socket = |host: &HostName| matches!(host, HostName::WebSocket { .. });
+        let is_web_socket = |host: &HostName| matches!(host, HostName::WebSocket { .. });
         find(from).zip(find(to)).is_some_and(|(from, to)| {
             let hosts = [&from.name.host, &to.name.host];
             match hosts[0] == hosts[1] {
                 true => from.name.index != to.name.index && !(from.has_kernels && to.has_kernels),
-                false => hosts.into_iter().any(of_web_socket),
+                false => hosts.into_iter().any(is_web_socket),
             }
         })
     }
@@ -98,12 +105,12 @@ pub(super) fn by_this_host(from: &Device, to: &Device) -> bool {
     }
 }
 
-/// Moves a tensor.
+/// Moves a tensor to a device, through this host's memory if the two devices cannot exchange it directly.
 pub(crate) fn moved<const D: usize, K: Basic>(tensor: Tensor<D, K>, to: &Device) -> Tensor<D, K> {
-    if by_this_host(&tensor.device(), to) { by_the_host(tensor, to) } else { tensor.to_device(to) }
+    if goes_through_this_host(&tensor.device(), to) { by_the_host(tensor, to) } else { tensor.to_device(to) }
 }
 
-/// Moves a tensor by the memory of this host.
+/// Moves a tensor to a device through this host's memory.
 pub(crate) fn by_the_host<const D: usize, K: Basic>(tensor: Tensor<D, K>, to: &Device) -> Tensor<D, K> {
     let dtype = tensor.dtype();
     Tensor::from_data(tensor.into_data(), (to, dtype))

@@ -1,18 +1,18 @@
-//! What a server asks of those who use its devices.
+//! The token: the secret by which a server admits programs to its devices.
 
 use std::fmt;
 use std::io;
 use std::path::Path;
 
-/// A secret that both sides know. It is not shown.
+/// A secret that a server and the programs that use its devices share. Its debug form does not show it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
 impl Token {
-    /// The first line of a file.
+    /// Reads a token from the first line of a file.
     ///
     /// # Errors
-    /// Where the file cannot be read, or that line is empty.
+    /// Returns an error if the file cannot be read, or if its first line is empty.
     pub fn read(path: &Path) -> io::Result<Self> {
         let text = std::fs::read_to_string(path)?;
         let line = text.lines().next().unwrap_or_default().trim();
@@ -25,10 +25,11 @@ impl Token {
         Ok(Self(line.to_owned()))
     }
 
-    /// The first line of a file, or, where there is no such file, 256 random bits, which are written there for its owner to read.
+    /// Reads a token from the first line of a file. If there is no such file, creates one with 256 random bits in
+    /// hexadecimal, which on Unix only its owner can read.
     ///
     /// # Errors
-    /// Where the file cannot be read or written, or its first line is empty.
+    /// Returns an error if the file cannot be read or written, or if its first line is empty.
     #[cfg(feature = "serve")]
     pub fn read_or_create(path: &Path) -> io::Result<Self> {
         match Self::read(path) {
@@ -37,7 +38,7 @@ impl Token {
         }
     }
 
-    /// Whether users other than the owner of a file may read it; false where the system has no such permissions.
+    /// Whether users other than its owner may read a file; false on systems without Unix permissions.
     #[cfg(feature = "serve")]
     pub fn others_can_read(path: &Path) -> bool {
         #[cfg(unix)]
@@ -56,7 +57,7 @@ impl Token {
     fn create(path: &Path) -> io::Result<Self> {
         use std::io::Write;
 
-        // A secret key is nothing but random bytes.
+        // burn's identity is a secret key, which consists of 32 random bytes and nothing else.
         let random = burn::remote::IrohIdentity::random().to_bytes();
         let token = Self(random.iter().map(|byte| format!("{byte:02x}")).collect());
         let mut options = std::fs::OpenOptions::new();
@@ -67,7 +68,7 @@ impl Token {
         Ok(token)
     }
 
-    /// What is presented; what it is for comes in a second line.
+    /// Returns the credential for a session: the token, or nothing, and in a second line the session's purpose.
     #[cfg(feature = "remote")]
     pub(super) fn for_purpose(token: Option<&Self>, purpose: &str) -> String {
         let token = token.map_or("", |token| &token.0);
@@ -75,6 +76,7 @@ impl Token {
     }
 
     #[cfg(feature = "serve")]
+    /// Returns the secret itself.
     pub(super) fn secret(&self) -> &str {
         &self.0
     }
@@ -95,11 +97,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_that_others_can_read_is_noticed() {
+    fn a_token_file_that_others_can_read_is_detected() {
         let path = std::env::temp_dir().join(format!("stageline-token-{}", std::process::id()));
         let _ = fs::remove_file(&path);
         let token = Token::read_or_create(&path).unwrap();
-        assert!(!Token::others_can_read(&path), "it is made for its owner");
+        assert!(!Token::others_can_read(&path), "a new file is readable by its owner only");
         for (mode, others) in [(0o640, true), (0o604, true), (0o600, false)] {
             fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
             assert_eq!(Token::others_can_read(&path), others, "{mode:o}");

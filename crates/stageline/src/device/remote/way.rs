@@ -1,4 +1,4 @@
-//! Ways between hosts on which no tensor arrives.
+//! Detection of broken links between hosts that still answer this program.
 
 use std::fmt;
 
@@ -6,15 +6,15 @@ use burn::tensor::Device;
 
 use super::name::HostName;
 
-/// A way from one host to another on which no tensor arrives, though both answer this program.
+/// A broken link: no tensor arrives from one host at another, although both hosts answer this program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LostWay {
-    /// From where,
+    /// The host that sends.
     pub from: HostName,
-    /// and where to.
+    /// The host that receives.
     pub to: HostName,
-    /// What came instead.
+    /// The error of a test transfer.
     pub cause: String,
 }
 
@@ -25,19 +25,22 @@ impl fmt::Display for LostWay {
     }
 }
 
-/// Those between neighbours, each of a chain of devices, tried anew and all at once.
+/// Tests the links between the hosts of neighbouring devices, in both directions and in parallel, and returns the
+/// broken ones.
+///
+/// Each chain has the devices of one replica's stages, in order.
 #[cfg(feature = "remote")]
 pub(crate) fn lost_ways<'a>(chains: impl Iterator<Item = Vec<&'a Device>>) -> Vec<LostWay> {
     use std::sync::Arc;
 
-    use super::ask::STILL_THERE;
+    use super::ask::LIVENESS_TIMEOUT;
     use super::connected::{self, Connected};
     use super::pending::Pending;
-    use super::route::by_this_host;
+    use super::route::goes_through_this_host;
 
     let mut ways: Vec<[Arc<Connected>; 2]> = Vec::new();
     for devices in chains {
-        for pair in devices.windows(2).filter(|pair| !by_this_host(pair[0], pair[1])) {
+        for pair in devices.windows(2).filter(|pair| !goes_through_this_host(pair[0], pair[1])) {
             let (Some(up), Some(down)) = (connected::find(pair[0]), connected::find(pair[1])) else { continue };
             for way in [[&up, &down], [&down, &up]].map(|way| way.map(Arc::clone)) {
                 let hosts = |way: &[Arc<Connected>; 2]| [way[0].name.host.clone(), way[1].name.host.clone()];
@@ -49,25 +52,26 @@ pub(crate) fn lost_ways<'a>(chains: impl Iterator<Item = Vec<&'a Device>>) -> Ve
     }
     let tried = ways.into_iter().map(|[from, to]| {
         let hosts = [&from, &to].map(|end| end.name.host.clone());
-        (hosts, Pending::of(move || arrives(&from, &to)))
+        (hosts, Pending::start(move || try_transfer(&from, &to)))
     });
     let tried: Vec<_> = tried.collect();
     let is_lost = |([from, to], arrived): ([HostName; 2], Pending<Result<(), String>>)| {
-        let silent = |_| Err(format!("nothing came for {} s", STILL_THERE.as_secs()));
-        let arrived = arrived.within(STILL_THERE).unwrap_or_else(silent);
+        let silent = |_| Err(format!("nothing arrived within {} s", LIVENESS_TIMEOUT.as_secs()));
+        let arrived = arrived.within(LIVENESS_TIMEOUT).unwrap_or_else(silent);
         Some(LostWay { from, to, cause: arrived.err()? })
     };
     tried.into_iter().filter_map(is_lost).collect()
 }
 
-/// In sessions of its own: those of the devices may wait for what does not come.
+/// Sends one number from one device to the other and reads it back. It uses new sessions, because those of the training
+/// may be blocked by a tensor that never arrives.
 #[cfg(feature = "remote")]
-fn arrives(from: &super::connected::Connected, to: &super::connected::Connected) -> Result<(), String> {
+fn try_transfer(from: &super::connected::Connected, to: &super::connected::Connected) -> Result<(), String> {
     use burn::tensor::Tensor;
 
-    use super::connect::open_anew;
+    use super::connect::open_new_session;
 
-    let session = |end| open_anew(end, "does it arrive").map_err(|error| error.to_string());
+    let session = |end| open_new_session(end, "does it arrive").map_err(|error| error.to_string());
     let there = Tensor::<1>::ones([1], &session(from)?).to_device(&session(to)?);
     there.try_into_data().map(drop).map_err(|error| error.to_string())
 }

@@ -1,4 +1,4 @@
-//! The kernels on NVIDIA GPUs, as burn's operations, which it fuses there.
+//! The kernels of NVIDIA GPUs, composed of burn's operations, which burn fuses there.
 
 use burn::backend::ops::{FloatTensorOps, ModuleOps};
 use burn::backend::tensor::{Device, FloatTensor, IntTensor};
@@ -14,42 +14,46 @@ use crate::nn::kernels::products::{Products, added_up};
 
 type Float = FloatTensor<Cuda>;
 
-/// As a tensor of this shape.
+/// Returns a primitive as a tensor of this shape.
 fn shaped<const D: usize>(tensor: &Float, shape: [usize; D]) -> Tensor<D> {
     Cuda::of_plain(Cuda::float_reshape(tensor.clone(), Shape::new(shape)))
 }
 
+/// Returns a primitive as a vector of all its elements.
 fn flat(tensor: &Float) -> Tensor<1> {
     shaped(tensor, [tensor.shape().num_elements()])
 }
 
-/// `[..., width]` as rows.
+/// Returns a primitive `[..., width]` as a matrix `[rows, width]`.
 fn rows(tensor: &Float) -> Tensor<2> {
     let shape = tensor.shape();
     let width = shape[shape.num_dims() - 1];
     shaped(tensor, [shape[..shape.num_dims() - 1].iter().product(), width])
 }
 
+/// Returns the primitive of a tensor that was computed from this backend's tensors.
 fn primitive<const D: usize>(tensor: Tensor<D>) -> Float {
-    Cuda::plain(tensor).expect("what is made of a GPU's tensors is one")
+    Cuda::plain(tensor).expect("a result of this backend's tensors is of this backend")
 }
 
-/// Of the shape of another.
+/// Returns the primitive of a tensor, reshaped to the shape of another.
 fn like<const D: usize>(tensor: Tensor<D>, other: &Float) -> Float {
     Cuda::float_reshape(primitive(tensor), other.shape())
 }
 
+/// Returns a primitive as a tensor of rank `D`.
 fn of<const D: usize>(tensor: &Float) -> Tensor<D> {
     Cuda::of_plain(tensor.clone())
 }
 
+/// Returns the moments of rows as tensors.
 fn moments(Moments { mean, over_deviation }: &Moments<Float>) -> Moments<Tensor<2>> {
     Moments { mean: of(mean), over_deviation: of(over_deviation) }
 }
 
 impl Products for Cuda {
-    /// As burn's, but for the bias, which has its shape before: fusion ends a product's kernel where anything comes in
-    /// between.
+    /// Computes burn's product, but reshapes the bias before it, because fusion ends a product's kernel at any
+    /// operation between the product and the sum with the bias.
     fn product(input: Float, weight: Float, bias: Option<Float>) -> Float {
         let bias = bias.map(|bias| {
             let columns = bias.shape().num_elements();
@@ -69,8 +73,11 @@ impl Products for Cuda {
         }
     }
 
-    /// A product for a table of few rows, in half a precision: what it says of each index is exact there, and f32's
-    /// products may not be of f32.
+    /// Sums the gradients of a table of up to 4096 rows by one product, if they are in half precision, and else as burn
+    /// does.
+    ///
+    /// The product has a factor of zeros and ones, which is exact in half precision. In f32 a GPU may compute products
+    /// in a type of fewer bits.
     fn to_table(table: Float, gradient: Float, indices: IntTensor<Self>) -> Float {
         const FEW: usize = 4096;
         let count = table.shape()[0];
@@ -130,7 +137,7 @@ impl Kernels for Cuda {
         primitive(causal_attention::to_input(attended, heads, of(gradient)))
     }
 
-    /// Beside the sum, the logarithm of what each class comes to.
+    /// Returns the sum, and the log-likelihood of every class, `[rows, classes]`.
     fn cross_entropy(logits: &Float, targets: &IntTensor<Cuda>) -> [Float; 2] {
         let (sum, likelihoods) = cross_entropy::summed(of(logits), Tensor::from_primitive::<Cuda>(targets.clone()));
         [primitive(sum), primitive(likelihoods)]
@@ -146,7 +153,7 @@ impl Kernels for Cuda {
         primitive(cross_entropy::to_logits(&of(logits), of(likelihoods), targets, of(gradient)))
     }
 
-    /// In one order for the kernels that autotune has chosen.
+    /// Sums in an order that depends only on the kernels that burn's autotune chose.
     fn sum_of_squares(tensor: &Float) -> Float {
         primitive(sums::of_squares(flat(tensor)))
     }

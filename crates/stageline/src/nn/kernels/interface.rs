@@ -1,4 +1,4 @@
-//! What backends compute in one piece, where burn has several operations.
+//! The trait of a backend that computes layers' operations in one piece, and the choice of the backend for a tensor.
 
 use std::fmt::Debug;
 use std::marker::PhantomData;
@@ -11,30 +11,35 @@ use burn::tensor::{DType, Tensor};
 use crate::nn::autograd::engine::recorded;
 use crate::nn::kernels::products::Products;
 
-/// A backend that does.
+/// A backend that computes operations of layers in one piece, where burn has several operations. Tensors are outside
+/// autodiff.
 pub(crate) trait Kernels: Products {
-    /// What the backward of a normalisation takes of each row.
+    /// The mean and deviation of each row, which the backward of a normalisation needs.
     type Moments: Clone + Debug + Send + 'static;
-    /// What the backward of attention takes.
+    /// The values of a forward that the backward of attention needs.
     type Attended: Clone + Debug + Send + 'static;
 
-    /// Whether it does on this device.
+    /// Whether this device has the kernels.
     fn are_there(device: &Device<Self>) -> bool;
 
-    /// Whether they take numbers of this type.
+    /// Whether the kernels take tensors of this type.
     fn take(dtype: DType) -> bool {
         dtype == DType::F32
     }
 
-    /// Whether they take this tensor.
+    /// Whether the kernels take this tensor, by its type and because it is not empty.
     fn takes<const D: usize>(tensor: &Tensor<D>) -> bool {
         Self::take(tensor.dtype()) && !is_empty(tensor)
     }
 
+    /// Returns GELU of every element.
     fn gelu_of(input: &FloatTensor<Self>) -> FloatTensor<Self>;
 
+    /// Returns the gradient of GELU's input, given the input and the gradient of the output.
     fn gelu_to_input(input: &FloatTensor<Self>, gradient: &FloatTensor<Self>) -> FloatTensor<Self>;
 
+    /// Normalises the rows of an input `[..., width]`, with a scale `gamma` and a shift `beta` of `[width]`, and
+    /// returns the output and the moments of the rows.
     fn normalised(
         input: &FloatTensor<Self>,
         gamma: &FloatTensor<Self>,
@@ -42,6 +47,7 @@ pub(crate) trait Kernels: Products {
         epsilon: f32,
     ) -> (FloatTensor<Self>, Self::Moments);
 
+    /// Returns the gradient of a normalisation's input, given the moments of its rows and the gradient of its output.
     fn normalised_to_input(
         input: &FloatTensor<Self>,
         gamma: &FloatTensor<Self>,
@@ -49,24 +55,29 @@ pub(crate) trait Kernels: Products {
         gradient: &FloatTensor<Self>,
     ) -> FloatTensor<Self>;
 
-    /// The gradients of scale and shift.
+    /// Returns the gradients of a normalisation's scale and shift, each `[width]`.
     fn normalised_to_parameters(
         input: &FloatTensor<Self>,
         moments: &Self::Moments,
         gradient: &FloatTensor<Self>,
     ) -> [FloatTensor<Self>; 2];
 
+    /// Computes causal attention of an input `[batch, length, 3 x width]`, and returns the output
+    /// `[batch, length, width]` and the values that its backward needs.
     fn causal_attention(input: &FloatTensor<Self>, heads: usize) -> (FloatTensor<Self>, Self::Attended);
 
+    /// Returns the gradient of causal attention's input, given the gradient of its output.
     fn causal_attention_to_input(
         attended: &Self::Attended,
         heads: usize,
         gradient: &FloatTensor<Self>,
     ) -> FloatTensor<Self>;
 
-    /// The sum, and what its backward takes.
+    /// Computes the cross-entropy of logits `[rows, classes]` with targets `[rows]`, and returns the sum, `[1]`, and a
+    /// tensor that the backward needs.
     fn cross_entropy(logits: &FloatTensor<Self>, targets: &IntTensor<Self>) -> [FloatTensor<Self>; 2];
 
+    /// Returns the gradient of the logits, given the tensor that the forward kept and the gradient of the sum.
     fn cross_entropy_to_logits(
         logits: &FloatTensor<Self>,
         targets: &IntTensor<Self>,
@@ -74,16 +85,18 @@ pub(crate) trait Kernels: Products {
         gradient: &FloatTensor<Self>,
     ) -> FloatTensor<Self>;
 
-    /// In f64 and in one order, whatever the number of cores: `[1]`.
+    /// Returns the sum of the squares of all elements, `[1]`, added in f64 in an order that does not depend on the
+    /// number of cores.
     fn sum_of_squares(tensor: &FloatTensor<Self>) -> FloatTensor<Self>;
 }
 
-/// What burn's kernels for GPUs refuse.
+/// Whether a tensor has no elements, which burn's kernels for GPUs reject.
 fn is_empty<const D: usize>(tensor: &Tensor<D>) -> bool {
     tensor.shape().num_elements() == 0
 }
 
-/// What a function makes for the backend whose tensors it is given, of those that have kernels.
+/// Calls a generic function with every backend of this build that has kernels, in turn, until one returns `Some`; each
+/// backend recognises its own tensors.
 macro_rules! of_their_kernels {
     ($function:path, $($argument:expr),+ $(,)?) => {{
         let found = None;
@@ -99,9 +112,10 @@ macro_rules! of_their_kernels {
 
 pub(crate) use of_their_kernels;
 
-/// An operation of one input: `forward` gives its output, and what its backward needs.
+/// Runs an operation of one input, and records it if the input is on an autodiff device. `forward` returns the output
+/// and the state that the backward needs.
 ///
-/// `None` where the input is no tensor of a backend and a device that have kernels for it.
+/// Returns `None` if the input is of another backend, or if its type or device has no kernels.
 pub(crate) fn operation<B: Kernels, O: Backward<B, 1>, const D: usize, const E: usize>(
     backward: O,
     input: &Tensor<D>,
@@ -122,14 +136,15 @@ pub(crate) fn operation<B: Kernels, O: Backward<B, 1>, const D: usize, const E: 
     Some(recorded::<B, O, 1, E>(backward, [node], state, output))
 }
 
-/// The sum of the squares of a tensor of no graph, in f64: `[1]`. `None` where no kernel is.
+/// Returns the sum of the squares of a tensor outside autodiff, in f64, `[1]`. Returns `None` if the tensor is empty or
+/// its device has no kernels.
 pub(crate) fn sum_of_squares<const D: usize>(tensor: &Tensor<D>) -> Option<Tensor<1>> {
-    fn of<B: Kernels, const D: usize>(_: PhantomData<B>, tensor: &Tensor<D>) -> Option<Tensor<1>> {
+    fn on_backend<B: Kernels, const D: usize>(_: PhantomData<B>, tensor: &Tensor<D>) -> Option<Tensor<1>> {
         let tensor = B::plain(tensor.clone()).filter(|tensor| B::are_there(&tensor.device()))?;
         Some(B::of_plain(B::sum_of_squares(&tensor)))
     }
     if is_empty(tensor) {
         return None;
     }
-    of_their_kernels!(of, tensor)
+    of_their_kernels!(on_backend, tensor)
 }

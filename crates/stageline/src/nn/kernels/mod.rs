@@ -1,11 +1,13 @@
 //! Kernels: operations of layers that a backend computes in one piece, with their gradients.
 //!
-//! - `interface`: what a backend with such kernels implements, and the choice of the backend for a tensor.
-//! - `products`: the products of a linear layer, on every backend.
-//! - `cpu`: kernels for the cores of this host.
-//! - `fused`: the same operations composed so that burn fuses them for GPUs; `gpu` uses them on NVIDIA devices.
+//! Inputs are primitive tensors of one backend, outside autodiff; outputs are new tensors. A kernel keeps none of
+//! its inputs and outputs between calls, and must not know stages or plans.
 //!
-//! Takes tensors of burn's backends without their graphs. Allocates outputs and keeps nothing.
+//! - `interface`: the trait of a backend with kernels, and the choice of the backend for a tensor.
+//! - `products`: the products of a linear layer and the gradient of an embedding, on every backend.
+//! - `cpu`: kernels for the cores of this host.
+//! - `fused`: the same operations, composed of burn's in an order that burn fuses for GPUs.
+//! - `gpu`: the operations of `fused` as the kernels of NVIDIA devices.
 
 #[cfg(feature = "flex")]
 pub(crate) mod cpu;
@@ -22,6 +24,6 @@ pub(crate) use cpu::products::allocate_packing_buffer;
 #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
 pub(crate) use interface::*;
 
-/// Does nothing: without CPU kernels no product packs its operands.
+/// Does nothing, because a build without CPU kernels has no products that pack their operands.
 #[cfg(not(feature = "flex"))]
 pub(crate) fn allocate_packing_buffer() {}

@@ -1,4 +1,5 @@
-//! The products of a linear layer, and the sums of a table: burn's own, where there are none that are faster.
+//! The products of a linear layer and the gradient of an embedding's table: burn's own, unless a backend has faster
+//! ones.
 
 use burn::backend::TensorMetadata;
 use burn::backend::tensor::{FloatTensor, IntTensor};
@@ -6,9 +7,9 @@ use burn::tensor::{DType, FloatDType};
 
 use crate::nn::autograd::engine::Engine;
 
-/// Of matrices of rows.
+/// A backend's products for linear layers, whose inputs are matrices of rows, and its sums for embeddings.
 pub(crate) trait Products: Engine {
-    /// `[rows, inputs]` to `[rows, outputs]`.
+    /// Returns `input x weight + bias`, from `[rows, inputs]` to `[rows, outputs]`.
     fn product(
         input: FloatTensor<Self>,
         weight: FloatTensor<Self>,
@@ -17,28 +18,32 @@ pub(crate) trait Products: Engine {
         Self::linear(input, weight, bias)
     }
 
-    /// The gradient of the input.
+    /// Returns the gradient of a linear layer's input, `[rows, inputs]`, given that of its output, `[rows, outputs]`.
     fn to_input(weight: FloatTensor<Self>, gradient: FloatTensor<Self>) -> FloatTensor<Self> {
         Self::linear_x_backward(weight, gradient)
     }
 
-    /// The gradient of the weight.
+    /// Returns the gradient of a linear layer's weight, `[inputs, outputs]`, given that of its output,
+    /// `[rows, outputs]`.
     fn to_weight(input: FloatTensor<Self>, gradient: FloatTensor<Self>) -> FloatTensor<Self> {
         Self::linear_weight_backward(input, gradient)
     }
 
-    /// The gradient of the bias.
+    /// Returns the gradient of a linear layer's bias, `[outputs]`: the sum of the output's gradient over the rows.
     fn to_bias(gradient: FloatTensor<Self>) -> FloatTensor<Self> {
         Self::linear_bias_backward(gradient)
     }
 
-    /// The gradient of a table, `[rows, width]`, of which rows were taken: `[batch, length, width]`.
+    /// Returns the gradient of an embedding's table, `[rows, width]`, given that of the looked-up vectors,
+    /// `[batch, length, width]`.
     fn to_table(table: FloatTensor<Self>, gradient: FloatTensor<Self>, indices: IntTensor<Self>) -> FloatTensor<Self> {
         added_up::<Self>(table, gradient, indices)
     }
 }
 
-/// Of half a precision in f32: what is added to a row a few hundred times would count for nothing from then on.
+/// Sums the gradients of looked-up vectors by table row, as burn does; gradients in bf16 and f16 are added in f32.
+///
+/// In bf16 a row that is looked up a few hundred times would stop growing, because a further addend is rounded away.
 pub(crate) fn added_up<B: Engine>(
     table: FloatTensor<B>,
     gradient: FloatTensor<B>,

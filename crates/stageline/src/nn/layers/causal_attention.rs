@@ -140,11 +140,7 @@ mod tests {
             };
             let (input, upstream) = (random(3, 2.5), random(1, 2.0));
             let [output, gradient] = both(|input| causal_attention(input, HEADS), &input, &upstream);
-            assert_eq!(
-                numbers(causal_attention(input.clone(), HEADS)),
-                output,
-                "a graph must not change the result"
-            );
+            assert_eq!(numbers(causal_attention(input.clone(), HEADS)), output, "a graph must not change the result");
             // No kernel takes f64, so the exact values come from burn's own operations.
             let exactly = |tensor: &Tensor<3>| tensor.clone().cast(FloatDType::F64);
             let exact = both(|input| causal_attention(input, HEADS), &exactly(&input), &exactly(&upstream));

@@ -109,7 +109,8 @@ mod tests {
         key[8..25].copy_from_slice(b"stageline sampler");
         let sampler = first(ChaCha8Rng::from_seed(key));
         let layer = u64::from_le_bytes(*b"stagelin");
-        let mut all = vec![bare, sampler, draw(0, 0, 0), draw(1, 0, 0), draw(0, 1, 0), draw(0, 0, 1), draw(layer, 0, 0)];
+        let mut all =
+            vec![bare, sampler, draw(0, 0, 0), draw(1, 0, 0), draw(0, 1, 0), draw(0, 0, 1), draw(layer, 0, 0)];
         all.sort_unstable();
         assert!(all.windows(2).all(|pair| pair[0] != pair[1]), "{all:?}");
     }

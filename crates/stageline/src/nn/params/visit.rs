@@ -97,7 +97,10 @@ impl ModuleMapper for Write<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let Some(data) = self.0.get(&param.id) else { return param };
         let value = param.val();
-        let restored = Tensor::<D>::from_data(data.clone(), (&value.device(), value.dtype()));
+        let restored = match value.dtype() {
+            DType::QFloat(_) => Tensor::<D>::from_data(data.clone(), &value.device()),
+            dtype => Tensor::<D>::from_data(data.clone(), (&value.device(), dtype)),
+        };
         let trained = is_trained(&param);
         with_value(param, if trained { restored.require_grad() } else { restored })
     }

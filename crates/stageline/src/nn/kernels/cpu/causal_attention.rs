@@ -1,4 +1,4 @@
-//! Causal attention on the CPU, block by block of queries.
+//! Causal attention on the CPU, computed in blocks of queries that skip later keys.
 
 use burn::backend::Flex;
 use burn::backend::TensorMetadata;
@@ -11,16 +11,16 @@ use super::numbers::numbers;
 use super::wide::{exp_from_below, sum, wide};
 use crate::nn::layers::causal_attention::{QUERIES, blocks, scale, weights_of_a_head};
 
-/// The sizes of an input, and where its parts are.
+/// The sizes of an input `[batch, length, 3 x heads x size]`, and the positions of its parts.
 #[derive(Clone, Copy)]
 struct Sizes {
     length: usize,
     heads: usize,
-    /// Of a query.
+    /// The number of elements in a query of one head.
     size: usize,
 }
 
-/// Queries, keys and values of one head, each `[length, size]`.
+/// The queries, keys and values of one head, each `[length, size]`.
 struct Head<T> {
     query: T,
     key: T,
@@ -33,28 +33,30 @@ impl Sizes {
         Self { length: shape[1], heads, size: shape[2] / (3 * heads) }
     }
 
+    /// Returns the number of elements in the queries of all heads at one position.
     fn width(self) -> usize {
         self.heads * self.size
     }
 
-    /// Of one sample's input, or its gradient.
+    /// Returns the number of elements of one sample's input, which is also that of its gradient.
     fn sample(self) -> usize {
         self.length * 3 * self.width()
     }
 
-    /// One head of a sample.
+    /// Returns the queries, keys and values of one head of a sample.
     fn head(self, sample: &[f32], head: usize) -> Head<Matrix<'_>> {
         let part = |part: usize| self.columns(&sample[part * self.width()..], 3 * self.width(), head);
         Head { query: part(0), key: part(1), value: part(2) }
     }
 
-    /// The columns of one head of `[length, width]` in rows of `stride` numbers.
+    /// Returns the columns of one head, `[length, size]`, in `[length, width]` whose rows are `stride` numbers apart.
     fn columns(self, values: &[f32], stride: usize, head: usize) -> Matrix<'_> {
         Matrix::new(&values[head * self.size..], [self.length, self.size], stride)
     }
 }
 
-/// Of a contiguous input: the output, and the weights.
+/// Computes causal attention of a contiguous input, and returns the output and the attention weights of every head of
+/// every sample. The weights of a head are kept block by block of queries, each block `[queries, keys]`.
 pub(crate) fn attended(input: &FloatTensor<Flex>, heads: usize) -> (FloatTensor<Flex>, Vec<Vec<f32>>) {
     let sizes = Sizes::of(input, heads);
     let (values, shape) = (numbers(input), input.shape());
@@ -74,7 +76,7 @@ pub(crate) fn attended(input: &FloatTensor<Flex>, heads: usize) -> (FloatTensor<
     (FloatTensor::<Flex>::from_data(output), weights)
 }
 
-/// Gives the weights.
+/// Computes the attention of one head into `output`, and returns its weights, block by block of queries.
 fn attend(sizes: Sizes, Head { query, key, value }: &Head<Matrix>, mut output: MatrixMut) -> Vec<f32> {
     let mut weights = Vec::with_capacity(weights_of_a_head(sizes.length));
     for (start, end) in blocks(sizes.length) {
@@ -87,6 +89,8 @@ fn attend(sizes: Sizes, Head { query, key, value }: &Head<Matrix>, mut output: M
     weights
 }
 
+/// Returns the gradient of attention's input, given the weights that [`attended`] returned and the gradient of the
+/// output (`upstream`). All tensors must be contiguous.
 pub(crate) fn to_input(
     input: &FloatTensor<Flex>,
     heads: usize,
@@ -114,7 +118,8 @@ pub(crate) fn to_input(
     FloatTensor::<Flex>::from_data(TensorData::new(output, input.shape()))
 }
 
-/// Adds to the gradients of one head.
+/// Computes the gradients of one head's queries, and adds those of its keys and values to `gradients`, which begin as
+/// zeros.
 fn to_head(
     sizes: Sizes,
     Head { query, key, value }: &Head<Matrix>,
@@ -138,6 +143,8 @@ fn to_head(
 }
 
 wide! {
+    // Turns scores of queries with `keys` keys into attention weights: a softmax over the keys up to the query, and 0
+    // behind it. `first` is the position of the first query.
     fn to_weights(scores: &mut [f32], first: usize, keys: usize, scale: f32) {
         for (query, row) in scores.chunks_exact_mut(keys).enumerate() {
             let (past, future) = row.split_at_mut(first + query + 1);
@@ -151,6 +158,8 @@ wide! {
 }
 
 wide! {
+    // Turns the gradients of attention weights into those of the scores before scaling; keys behind the query get 0.
+    // `first` is the position of the first query.
     fn to_unscaled_scores(gradients: &mut [f32], weights: &[f32], first: usize, keys: usize, scale: f32) {
         for (query, (gradients, weights)) in gradients.chunks_exact_mut(keys).zip(weights.chunks_exact(keys)).enumerate() {
             let (past, future) = gradients.split_at_mut(first + query + 1);

@@ -1,4 +1,4 @@
-//! Cross-entropy on the CPU.
+//! The cross-entropy loss and its gradient on the CPU.
 
 use burn::backend::Flex;
 use burn::backend::TensorMetadata;
@@ -9,10 +9,11 @@ use rayon::prelude::*;
 use super::numbers::{numbers, of_pairs, pairs};
 use super::wide::{exp_from_below, sum, wide};
 
-/// What one core takes at a time.
+/// The number of rows that one core takes at a time.
 const ROWS: usize = 64;
 
-/// Of contiguous logits.
+/// Returns the cross-entropy of contiguous logits `[rows, classes]` summed over rows, `[1]`, and two numbers of each
+/// row for the backward, `[rows, 2]`: the largest logit, and one over the sum of exponentials relative to it.
 pub(crate) fn summed(logits: &FloatTensor<Flex>, targets: &IntTensor<Flex>) -> [FloatTensor<Flex>; 2] {
     let classes = logits.shape()[1];
     let targets = classes_of(targets, classes);
@@ -24,6 +25,8 @@ pub(crate) fn summed(logits: &FloatTensor<Flex>, targets: &IntTensor<Flex>) -> [
     [FloatTensor::<Flex>::from_data(TensorData::new(vec![total as f32], [1])), of_pairs(scales)]
 }
 
+/// Returns the gradient of contiguous logits, given the rows' numbers from [`summed`] (`scales`) and the gradient of
+/// the sum.
 pub(crate) fn gradient_of_logits(
     logits: &FloatTensor<Flex>,
     targets: &IntTensor<Flex>,
@@ -39,16 +42,18 @@ pub(crate) fn gradient_of_logits(
     FloatTensor::<Flex>::from_data(TensorData::new(output, shape))
 }
 
+/// Returns the targets as class indices; panics if a target is not one of the classes.
 fn classes_of(targets: &IntTensor<Flex>, classes: usize) -> Vec<usize> {
     let targets = Tensor::<1, Int>::from_primitive::<Flex>(targets.clone()).into_data();
     let class = |target: i64| {
         let class = usize::try_from(target).ok().filter(|class| *class < classes);
-        class.unwrap_or_else(|| panic!("target {target} is none of the {classes} classes"))
+        class.unwrap_or_else(|| panic!("target {target} is not one of the {classes} classes"))
     };
     targets.iter::<i64>().map(class).collect()
 }
 
 wide! {
+    // Computes the loss of each row in f64, and the two numbers of each row that the backward needs.
     fn of_rows(rows: &[f32], targets: &[usize], classes: usize, results: (&mut [[f32; 2]], &mut [f64])) {
         let (scales, losses) = results;
         for ((row, &target), (scale, loss)) in rows.chunks_exact(classes).zip(targets).zip(scales.iter_mut().zip(losses)) {
@@ -61,8 +66,9 @@ wide! {
 }
 
 wide! {
-    fn to_logits(rows: &mut [f32], of: (&[[f32; 2]], &[usize]), classes: usize, upstream: f32) {
-        let (scales, targets) = of;
+    // Replaces each row of logits by its gradient: upstream x (softmax - one-hot target).
+    fn to_logits(rows: &mut [f32], kept: (&[[f32; 2]], &[usize]), classes: usize, upstream: f32) {
+        let (scales, targets) = kept;
         for (row, (&[most, share], &target)) in rows.chunks_exact_mut(classes).zip(scales.iter().zip(targets)) {
             row.iter_mut().for_each(|logit| *logit = upstream * share * exp_from_below(*logit - most));
             row[target] -= upstream;

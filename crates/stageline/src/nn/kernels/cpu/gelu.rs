@@ -1,4 +1,4 @@
-//! GELU on the CPU.
+//! GELU and its derivative on the CPU, with vector instructions.
 
 use std::f32::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
 
@@ -11,13 +11,13 @@ use rayon::prelude::*;
 use super::numbers::numbers;
 use super::wide::{exp, wide};
 
-/// What is computed at a time.
+/// The number of elements that are computed in one call of a vectorised function.
 const CHUNK: usize = 256;
 
-/// So many chunks are not worth another core.
+/// The least number of chunks for a core, because fewer do not repay the cost of using another core.
 const FOR_ONE_CORE: usize = 64;
 
-/// The value at each number.
+/// Returns GELU of every element of a contiguous tensor.
 pub(crate) fn values(input: &FloatTensor<Flex>) -> FloatTensor<Flex> {
     let (chunks, rest) = numbers(input).as_chunks::<CHUNK>();
     let output: Vec<_> = chunks.par_iter().with_min_len(FOR_ONE_CORE).map(of_chunk).collect();
@@ -27,7 +27,8 @@ pub(crate) fn values(input: &FloatTensor<Flex>) -> FloatTensor<Flex> {
     FloatTensor::<Flex>::from_data(TensorData::new(output, input.shape()))
 }
 
-/// The derivative at each number times a gradient.
+/// Returns the gradient of GELU's input: its derivative at every element times the gradient of the output. Both tensors
+/// must be contiguous.
 pub(crate) fn to_input(input: &FloatTensor<Flex>, gradient: &FloatTensor<Flex>) -> FloatTensor<Flex> {
     let (chunks, rest) = numbers(input).as_chunks::<CHUNK>();
     let (gradients, rest_of_gradients) = numbers(gradient).as_chunks::<CHUNK>();
@@ -50,7 +51,8 @@ wide! {
 wide! {
     fn to_chunk(numbers: &[f32; CHUNK], gradients: &[f32; CHUNK]) -> [f32; CHUNK] {
         let mut gradients = *gradients;
-        // By index: an iterator's fold would be compiled by itself, and not for these instructions.
+        // The loop is by index, because an iterator's fold would be compiled separately and without these vector
+        // instructions.
         for at in 0..CHUNK {
             gradients[at] *= derivative(numbers[at]);
         }
@@ -58,13 +60,14 @@ wide! {
     }
 }
 
-/// 1 / sqrt(2 pi).
+/// The density of the standard normal distribution at 0: 1 / sqrt(2 pi).
 const DENSITY_AT_0: f32 = 0.398_942_3;
 
-/// Beyond this `erf` is 1 in f32.
+/// The number from which on `erf` rounds to 1 in f32.
 const FLAT: f32 = 3.832_507;
 
-/// A rational function of x^2, times x: XLA's `ErfImpl32`, within a few units in the last place.
+/// Returns the error function, within a few units in the last place: x times a rational function of x^2 (XLA's
+/// `ErfImpl32`).
 #[inline(always)]
 fn erf(x: f32) -> f32 {
     let x = x.clamp(-FLAT, FLAT);
@@ -80,16 +83,19 @@ fn erf(x: f32) -> f32 {
     (x * above / below).clamp(-1.0, 1.0)
 }
 
+/// Returns the cumulative distribution function of the standard normal distribution.
 #[inline(always)]
 fn phi(x: f32) -> f32 {
     0.5 + 0.5 * erf(x * FRAC_1_SQRT_2)
 }
 
+/// Returns GELU of one number.
 #[inline(always)]
 fn value(x: f32) -> f32 {
     x * phi(x)
 }
 
+/// Returns the derivative of GELU at one number.
 #[inline(always)]
 fn derivative(x: f32) -> f32 {
     let exponent = (-0.5 * x * x).max(-87.0);
@@ -102,7 +108,8 @@ mod tests {
 
     use super::{derivative, value};
 
-    /// By its Taylor series near 0, and by a continued fraction of its complement elsewhere.
+    /// Returns the error function in f64, by its Taylor series near 0 and a continued fraction of its complement
+    /// elsewhere.
     fn erf(x: f64) -> f64 {
         if x < 0.0 {
             return -erf(-x);
@@ -120,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn values_and_derivatives_are_those_of_f64() {
+    fn values_and_derivatives_match_f64() {
         assert!(
             (erf(0.5) - 0.520_499_877_813_046_5).abs() < 1e-15 && (erf(3.0) - 0.999_977_909_503_001_4).abs() < 1e-15
         );
@@ -139,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_common_number_stays_what_it_is() {
+    fn nan_infinite_and_extreme_inputs_give_their_limits() {
         assert!(value(f32::NAN).is_nan() && derivative(f32::NAN).is_nan());
         assert_eq!((value(f32::INFINITY), value(0.0)), (f32::INFINITY, 0.0));
         assert_eq!((value(-30.0), derivative(30.0)), (0.0, 1.0));

@@ -1,4 +1,4 @@
-//! Layer norm on the CPU.
+//! Layer normalisation and its gradients on the CPU.
 
 use burn::backend::Flex;
 use burn::backend::TensorMetadata;
@@ -9,10 +9,12 @@ use rayon::prelude::*;
 use super::numbers::{numbers, of_pairs, pairs};
 use super::wide::{sum, wide};
 
-/// What one core takes at a time, and what is summed by itself: so sums do not depend on the number of cores.
+/// The number of rows that one core takes at a time and sums separately, so that sums do not depend on the number of
+/// cores.
 const ROWS: usize = 64;
 
-/// A contiguous input, normalised, and the moments of its rows.
+/// Normalises the rows of a contiguous input `[..., width]`, and returns the output and the moments of the rows,
+/// `[rows, 2]`: mean and 1 / sqrt(variance + epsilon).
 pub(crate) fn normalised(
     input: &FloatTensor<Flex>,
     gamma: &FloatTensor<Flex>,
@@ -28,6 +30,7 @@ pub(crate) fn normalised(
     (FloatTensor::<Flex>::from_data(TensorData::new(output, input.shape())), of_pairs(moments))
 }
 
+/// Returns the gradient of a contiguous input, given the moments of its rows and the gradient of the output.
 pub(crate) fn gradient_of_input(
     input: &FloatTensor<Flex>,
     gamma: &FloatTensor<Flex>,
@@ -43,7 +46,8 @@ pub(crate) fn gradient_of_input(
     FloatTensor::<Flex>::from_data(TensorData::new(output, input.shape()))
 }
 
-/// Of scale and shift.
+/// Returns the gradients of the scale and the shift, each `[width]`, given the moments of the rows and the gradient of
+/// the output.
 pub(crate) fn gradients_of_parameters(
     input: &FloatTensor<Flex>,
     moments: &FloatTensor<Flex>,
@@ -72,6 +76,7 @@ pub(crate) fn gradients_of_parameters(
 }
 
 wide! {
+    // Normalises rows in place and writes their moments; `parameters` are the scale and the shift.
     fn normalise(rows: &mut [f32], moments: &mut [[f32; 2]], parameters: (&[f32], &[f32]), epsilon: f32) {
         let (gamma, beta) = parameters;
         let share = 1.0 / gamma.len() as f32;
@@ -88,6 +93,7 @@ wide! {
 }
 
 wide! {
+    // Replaces the gradients of output rows by those of the input rows.
     fn to_input(gradients: &mut [f32], rows: &[f32], gamma: &[f32], moments: &[[f32; 2]]) {
         let (width, share) = (gamma.len(), 1.0 / gamma.len() as f32);
         let rows = rows.chunks_exact(width).zip(moments);
@@ -103,8 +109,10 @@ wide! {
 }
 
 wide! {
-    fn to_parameters(gamma: &mut [f32], beta: &mut [f32], of: (&[f32], &[f32], &[[f32; 2]])) {
-        let (upstream, rows, moments) = of;
+    // Adds the gradients of the scale and the shift over some rows; `inputs` are the output's gradients, the rows and
+    // their moments.
+    fn to_parameters(gamma: &mut [f32], beta: &mut [f32], inputs: (&[f32], &[f32], &[[f32; 2]])) {
+        let (upstream, rows, moments) = inputs;
         let width = gamma.len();
         let rows = rows.chunks_exact(width).zip(moments);
         for (upstream, (row, &[mean, over_deviation])) in upstream.chunks_exact(width).zip(rows) {

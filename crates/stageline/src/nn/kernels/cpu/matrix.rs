@@ -1,14 +1,15 @@
-//! Matrices that lie within others, and products of them.
+//! Products of matrices that may be parts of larger matrices, computed by the crate `gemm` in f32.
 
 use std::marker::PhantomData;
 use std::ops::Range;
 
 use gemm::{Parallelism, gemm};
 
-/// Products of fewer multiplications are not worth another core: burn-flex's bound.
+/// The number of multiplications below which a product uses one core, because more cores do not pay; burn-flex has the
+/// same bound.
 const FOR_ONE_CORE: usize = 192 * 192 * 192;
 
-/// Numbers of a slice, seen as a matrix.
+/// A view of a slice's numbers as a matrix, which may be transposed or a part of a larger matrix.
 #[derive(Clone, Copy)]
 pub(super) struct Matrix<'a> {
     values: &'a [f32],
@@ -19,23 +20,28 @@ pub(super) struct Matrix<'a> {
 }
 
 impl<'a> Matrix<'a> {
-    /// The first columns of rows that begin `stride` numbers from each other.
+    /// Returns the first `columns` numbers of each of `rows` rows that begin `stride` numbers apart.
+    ///
+    /// # Panics
+    /// Panics if the matrix does not lie in the slice.
     pub(super) fn new(values: &'a [f32], [rows, columns]: [usize; 2], stride: usize) -> Self {
         let end = rows.saturating_sub(1).checked_mul(stride).and_then(|last| last.checked_add(columns));
-        assert!(columns <= stride && end.is_some_and(|end| end <= values.len()), "it lies in the slice");
+        assert!(columns <= stride && end.is_some_and(|end| end <= values.len()), "the matrix must lie in the slice");
         Self { values, rows, columns, row_stride: stride, column_stride: 1 }
     }
 
+    /// Returns the numbers of rows and columns.
     pub(super) fn shape(self) -> [usize; 2] {
         [self.rows, self.columns]
     }
 
+    /// Returns the transposed view of the same numbers.
     pub(super) fn transposed(self) -> Self {
         let Self { values, rows, columns, row_stride, column_stride } = self;
         Self { values, rows: columns, columns: rows, row_stride: column_stride, column_stride: row_stride }
     }
 
-    /// The product, row by row. On several cores it is the same bits as on one.
+    /// Returns the product with another matrix, row by row. Its bits do not depend on the number of cores.
     pub(super) fn times(self, right: Matrix) -> Vec<f32> {
         let work = self.rows.saturating_mul(self.columns).saturating_mul(right.columns);
         let parallelism = if work < FOR_ONE_CORE { Parallelism::None } else { Parallelism::Rayon(0) };
@@ -44,11 +50,12 @@ impl<'a> Matrix<'a> {
         product
     }
 
-    /// The same behind other numbers, on one core.
+    /// Appends the product with another matrix to `output`, row by row, computed on one core.
     pub(super) fn append_product(self, right: Matrix, output: &mut Vec<f32>) {
         self.append_times(right, output, Parallelism::None);
     }
 
+    /// Appends the product with another matrix to `output`, row by row.
     fn append_times(self, right: Matrix, output: &mut Vec<f32>, parallelism: Parallelism) {
         let (rows, columns) = (self.rows, right.columns);
         output.reserve(rows * columns);
@@ -59,11 +66,11 @@ impl<'a> Matrix<'a> {
             right,
             (false, parallelism),
         );
-        // SAFETY: there is room for them, and the product has written all of them.
+        // SAFETY: `reserve` made room for `rows * columns` numbers, and `multiply` has written all of them.
         unsafe { output.set_len(output.len() + rows * columns) };
     }
 
-    /// Some of the rows.
+    /// Returns a view of some of the rows.
     pub(super) fn rows(self, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= self.rows, "rows {range:?} of {}", self.rows);
         let values = if range.is_empty() { &[] } else { &self.values[range.start * self.row_stride..] };
@@ -71,7 +78,7 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// The same, to write into.
+/// A writable view of a slice's numbers as a matrix, which may be a part of a larger matrix.
 pub(super) struct MatrixMut<'a> {
     first: *mut f32,
     rows: usize,
@@ -80,19 +87,22 @@ pub(super) struct MatrixMut<'a> {
     of: PhantomData<&'a mut [f32]>,
 }
 
-// SAFETY: nobody else has its numbers.
+// SAFETY: a `MatrixMut` borrows its numbers exclusively, because the pieces of a slice have no numbers in common.
 unsafe impl Send for MatrixMut<'_> {}
 
 impl<'a> MatrixMut<'a> {
-    /// Cuts rows of `stride` numbers into matrices of as many columns each.
+    /// Cuts rows of `stride` numbers into matrices of `columns` columns each, side by side.
+    ///
+    /// # Panics
+    /// Panics if `columns` is 0 or does not divide `stride`.
     pub(super) fn side_by_side(
         values: &'a mut [f32],
         stride: usize,
         columns: usize,
     ) -> impl ExactSizeIterator<Item = Self> + 'a {
-        assert!(columns > 0 && stride.is_multiple_of(columns), "{stride} columns are cut into {columns} each");
+        assert!(columns > 0 && stride.is_multiple_of(columns), "{stride} columns do not divide by {columns}");
         let (first, rows) = (values.as_mut_ptr(), values.len() / stride);
-        // Every piece has columns of its own, all of them within the slice.
+        // Each piece has its own columns, and all columns lie within the slice.
         let piece = move |index: usize| Self {
             first: first.wrapping_add(index * columns),
             rows,
@@ -103,39 +113,43 @@ impl<'a> MatrixMut<'a> {
         (0..stride / columns).map(piece)
     }
 
-    /// All of a slice, row by row.
+    /// Returns a view of all of a slice, row by row.
+    ///
+    /// # Panics
+    /// Panics if the slice does not have `rows * columns` numbers.
     pub(super) fn whole(values: &'a mut [f32], [rows, columns]: [usize; 2]) -> Self {
-        assert_eq!(Some(values.len()), rows.checked_mul(columns), "it is the slice");
+        assert_eq!(Some(values.len()), rows.checked_mul(columns), "the matrix must fill the slice");
         Self { first: values.as_mut_ptr(), rows, columns, stride: columns, of: PhantomData }
     }
 
-    /// Some of the rows.
+    /// Returns a writable view of some of the rows.
     pub(super) fn rows(&mut self, range: Range<usize>) -> MatrixMut<'_> {
         assert!(range.start <= range.end && range.end <= self.rows, "rows {range:?} of {}", self.rows);
         MatrixMut { first: self.first.wrapping_add(range.start * self.stride), rows: range.len(), ..*self }
     }
 
-    /// Becomes a product.
+    /// Overwrites this matrix with a product, computed on one core.
     pub(super) fn set_product(&mut self, left: Matrix, right: Matrix) {
         multiply(self.rows(0..self.rows), left, right, (false, Parallelism::None));
     }
 
-    /// Adds a product.
+    /// Adds a product to this matrix, computed on one core.
     pub(super) fn add_product(&mut self, left: Matrix, right: Matrix) {
         multiply(self.rows(0..self.rows), left, right, (true, Parallelism::None));
     }
 }
 
-/// Writes a product, or adds it to what there is.
+/// Writes the product of `left` and `right` to `output`, or adds it to `output` if `add` is set. Panics if the shapes
+/// do not fit or have a zero.
 fn multiply(output: MatrixMut, left: Matrix, right: Matrix, (add, parallelism): (bool, Parallelism)) {
     let shapes = [[left.rows, left.columns], [right.rows, right.columns], [output.rows, output.columns]];
     let fits = left.columns == right.rows && left.rows == output.rows && right.columns == output.columns;
-    assert!(fits && shapes.iter().flatten().all(|size| *size > 0), "{shapes:?} are no matrices of a product");
+    assert!(fits && shapes.iter().flatten().all(|size| *size > 0), "{shapes:?} are not the shapes of a product");
     let strides = |matrix: Matrix| (matrix.column_stride as isize, matrix.row_stride as isize);
     let ((left_columns, left_rows), (right_columns, right_rows)) = (strides(left), strides(right));
-    // SAFETY: every number of `left` and `right` is in its slice, as `Matrix` was made so; those of `output` are in a
-    // slice that is borrowed for it alone, or in room that is; and the shapes fit each other. What is not read before
-    // it is written need not be a number yet.
+    // SAFETY: `Matrix` was checked to lie in its slice, so every number of `left` and `right` is valid. The numbers of
+    // `output` are in a slice, or in a vector's spare capacity, that is borrowed exclusively for it. The shapes fit
+    // each other. Spare capacity may be uninitialised, because without `add` the product does not read `output`.
     unsafe {
         gemm(
             output.rows,
@@ -166,8 +180,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn products_of_parts_are_those_of_the_definition() {
-        // Of small whole numbers, so exact.
+    fn products_of_parts_match_the_definition() {
+        // The numbers are small integers, so that all products are exact.
         let numbers = |count: usize| (0..count).map(|index| (index * 7 % 11) as f32 - 5.0).collect::<Vec<_>>();
         let (left, right) = (numbers(6 * 9), numbers(8 * 4));
         let (left, right) = (Matrix::new(&left[2..], [6, 4], 9), Matrix::new(&right, [8, 4], 4));
@@ -221,8 +235,8 @@ mod tests {
     }
 
     #[test]
-    #[should_panic = "are no matrices of a product"]
-    fn what_does_not_fit_is_refused() {
+    #[should_panic = "are not the shapes of a product"]
+    fn shapes_that_do_not_fit_are_rejected() {
         let numbers = [1.0; 6];
         let matrix = Matrix::new(&numbers, [2, 3], 3);
         MatrixMut::whole(&mut [0.0; 4], [2, 2]).set_product(matrix, matrix);

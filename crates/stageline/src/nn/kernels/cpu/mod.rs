@@ -1,4 +1,13 @@
-//! The kernels on this host's CPU.
+//! The kernels for this host's CPU, in f32, with vector instructions and on all cores of the current rayon pool.
+//!
+//! Inputs are tensors of burn's flex backend; a kernel copies those that are not contiguous. Results must not depend on
+//! the number of cores; only products may depend on the processor's vector instructions.
+//!
+//! - `causal_attention`, `cross_entropy`, `gelu`, `layer_norm`: the operations of layers and their gradients.
+//! - `products`: the products of a linear layer.
+//! - `matrix`: views of numbers as matrices, and their products.
+//! - `numbers`: tensors as slices of numbers, and back.
+//! - `wide`: loops compiled for several vector instruction sets, and the functions that such loops use.
 
 pub(crate) mod causal_attention;
 mod cross_entropy;
@@ -20,9 +29,9 @@ use self::numbers::numbers;
 use crate::nn::kernels::Kernels;
 
 impl Kernels for Flex {
-    /// The mean, and one over the deviation: `[rows, 2]`.
+    /// The mean of each row and the reciprocal of its standard deviation, `[rows, 2]`.
     type Moments = FloatTensor<Flex>;
-    /// The input, and the weights of every head of every sample, block by block of queries.
+    /// The input, and the attention weights of every head of every sample, block by block of queries.
     type Attended = (FloatTensor<Flex>, Arc<Vec<Vec<f32>>>);
 
     fn are_there(_: &Device<Flex>) -> bool {
@@ -78,8 +87,8 @@ impl Kernels for Flex {
         causal_attention::to_input(input, heads, weights, &gradient.to_contiguous())
     }
 
-    /// Beside the sum, of each row the largest logit, and one over the sum of all exponentials when that is taken off:
-    /// `[rows, 2]`.
+    /// Returns the sum, and two numbers of each row, `[rows, 2]`: the largest logit, and one over the sum of the
+    /// exponentials of all logits minus the largest.
     fn cross_entropy(logits: &FloatTensor<Flex>, targets: &IntTensor<Flex>) -> [FloatTensor<Flex>; 2] {
         cross_entropy::summed(&logits.to_contiguous(), targets)
     }
@@ -94,14 +103,14 @@ impl Kernels for Flex {
         cross_entropy::gradient_of_logits(&logits, targets, scales, &gradient)
     }
 
-    /// The CPU backend adds in parallel.
+    /// Adds on one thread, because burn's own sum on the CPU is parallel and its order depends on the number of cores.
     fn sum_of_squares(tensor: &FloatTensor<Flex>) -> FloatTensor<Flex> {
         let square = |value: f64| value * value;
         let sum: f64 = match tensor.dtype() {
             DType::F32 => numbers(&tensor.to_contiguous()).iter().map(|&value| square(value.into())).sum(),
             _ => {
                 let wide = Flex::float_cast(tensor.clone(), FloatDType::F64).to_contiguous();
-                wide.as_slice::<f64>().expect("it is contiguous, and in f64").iter().copied().map(square).sum()
+                wide.as_slice::<f64>().expect("the cast is contiguous f64").iter().copied().map(square).sum()
             }
         };
         FloatTensor::<Flex>::from_data(TensorData::new(vec![sum], [1]))

@@ -1,4 +1,4 @@
-//! Causal attention.
+//! Causal attention composed of burn's operations for GPUs, in the range of f16.
 
 use std::cell::RefCell;
 
@@ -7,21 +7,21 @@ use burn::tensor::{Bool, DType, Device, Tensor};
 use super::{as_given, wide};
 use crate::nn::layers::causal_attention::scale;
 
-/// What the backward of attention takes.
+/// The values of a forward that the backward of attention needs.
 #[derive(Clone, Debug)]
 pub(crate) struct Attended<T> {
-    /// Queries, keys and values: `[3 x batch x heads, length, size]`.
+    /// The queries, keys and values, `[3 x batch x heads, length, size]`.
     pub(in crate::nn) parts: T,
-    /// Weights, but for what divides each of a query: `[batch x heads, length, length]`,
+    /// The attention weights before the division by their sum over a query's keys, `[batch x heads, length, length]`.
     pub(in crate::nn) weights: T,
-    /// and one over that: `[batch x heads, length, 1]`, in f32.
+    /// The reciprocal of the sum of each query's weights, `[batch x heads, length, 1]`, in f32.
     pub(in crate::nn) shares: T,
-    /// `[batch, length, heads x size]`.
+    /// The output, `[batch, length, heads x size]`.
     pub(in crate::nn) output: T,
 }
 
-/// `[batch, length, 3 x heads x size]` to `[3 x batch x heads, length, size]`: products take heads only where each is
-/// in one piece.
+/// Rearranges `[batch, length, 3 x heads x size]` to `[3 x batch x heads, length, size]`, because a batched product
+/// needs each head in one piece.
 fn apart(side_by_side: Tensor<3>, heads: usize) -> Tensor<3> {
     let [batch, length, columns] = side_by_side.dims();
     let size = columns / (3 * heads);
@@ -29,57 +29,65 @@ fn apart(side_by_side: Tensor<3>, heads: usize) -> Tensor<3> {
     all.reshape([3 * batch * heads, length, size])
 }
 
+/// Splits `[3 x batch x heads, length, size]` into the queries, keys and values of all heads.
 fn each(parts: &Tensor<3>) -> [Tensor<3>; 3] {
     let count = parts.dims()[0] / 3;
     [0, 1, 2].map(|part| parts.clone().slice_dim(0, part * count..(part + 1) * count))
 }
 
-/// Numbers in f16 are at most 65504, and have fewer than 11 bits below 6e-5. Weights that are not yet divided add up to
-/// the length, and gradients that are divided are as small as one over it: what is stored in between is scaled into
-/// that range.
+/// Factors that keep intermediate results of attention within the range of f16.
+///
+/// Numbers in f16 are at most 65504, and have fewer than 11 significant bits below 6e-5. Undivided weights of a query
+/// add up to as much as the sequence length, and divided gradients are as small as one over the length, so stored
+/// intermediates are scaled.
 struct Scales {
-    /// The factor of queries before the product with keys, which is stored.
+    /// The factor of queries before their product with the keys, because that product is stored.
     query: f64,
-    /// The rest of the scale of scores, applied to that product.
+    /// The remaining factor of the scores, applied to the product of queries and keys.
     rest: f64,
-    /// The factor of weights.
+    /// The factor of the undivided attention weights.
     weights: f64,
 }
 
 impl Scales {
-    /// The longest sequence whose values can be as large as 512 before their weighted sum leaves the range.
+    /// The longest sequence without a factor for weights: 128 values of up to 512 add up to 65536, the end of f16's
+    /// range.
     const UNSCALED: usize = 128;
 
+    /// Returns the factors for tensors of this type, sequences of this length and heads of this size.
     fn of(dtype: DType, length: usize, size: usize) -> Self {
         let scale = scale(size);
         if dtype != DType::F16 {
             return Self { query: 1.0, rest: scale, weights: 1.0 };
         }
-        // Powers of two, so that nothing is rounded.
+        // The factors are powers of two, so that multiplying by them rounds nothing.
         let query = scale.log2().floor().exp2();
         let times = length.div_ceil(Self::UNSCALED).next_power_of_two();
         Self { query, rest: scale / query, weights: 1.0 / times as f64 }
     }
 }
 
-/// The largest of the divided gradients of a head, once they are scaled for f16: sums of as many as 8192 have room.
+/// The magnitude to which the largest divided gradient of a head is scaled in f16, so that sums of up to 8192 such
+/// numbers stay within its range.
 const LARGEST: f64 = 0.125;
 
-/// What gradients of a head, `[batch x heads, length, size]`, are multiplied by for f16, so that the largest is
-/// [`LARGEST`]: `[batch x heads, 1, 1]`; `None` for other types, which have the range.
+/// Returns the factor for each head's gradients in f16, `[batch x heads, 1, 1]`, that makes their largest magnitude
+/// [`LARGEST`]. Returns `None` for types other than f16, whose range needs no scaling. The gradients are
+/// `[batch x heads, length, size]`.
 fn gradient_scales(dtype: DType, gradients: &Tensor<3>) -> Option<Tensor<3>> {
     let [heads, length, size] = gradients.dims();
     let largest = || gradients.clone().abs().reshape([heads, length * size]).max_dim(1);
-    // Where there is no gradient, any scale does.
+    // If all gradients of a head are zero, any scale is right; the bound avoids a division by zero.
     (dtype == DType::F16).then(|| (largest().clamp_min(1e-30).recip() * LARGEST).reshape([heads, 1, 1]))
 }
 
 thread_local! {
-    /// The last mask that this thread has used: making one takes more kernels than all else here.
+    /// The last causal mask that this thread used, because making a mask launches more kernels than the rest of
+    /// attention.
     static MASK: RefCell<Option<(Device, Tensor<3, Bool>)>> = const { RefCell::new(None) };
 }
 
-/// Whether a key is behind its query, `[1, length, length]`.
+/// Returns the causal mask, `[1, length, length]`: true where the key is at a later position than the query.
 fn future(length: usize, device: &Device) -> Tensor<3, Bool> {
     MASK.with_borrow_mut(|last| match last {
         Some((known, mask)) if known == device && mask.dims()[2] == length => mask.clone(),
@@ -91,6 +99,8 @@ fn future(length: usize, device: &Device) -> Tensor<3, Bool> {
     })
 }
 
+/// Computes causal attention of an input `[batch, length, 3 x heads x size]`, and returns the output,
+/// `[batch, length, heads x size]`, and the values that its backward needs.
 pub(in crate::nn) fn attended(input: Tensor<3>, heads: usize) -> (Tensor<3>, Attended<Tensor<3>>) {
     let [batch, length, columns] = input.dims();
     let (width, size) = (columns / 3, columns / (3 * heads));
@@ -99,12 +109,13 @@ pub(in crate::nn) fn attended(input: Tensor<3>, heads: usize) -> (Tensor<3>, Att
     let scales = Scales::of(parts.dtype(), length, size);
     let query = if scales.query == 1.0 { query } else { query * scales.query };
     let products = query.matmul(key.swap_dims(1, 2)).mask_fill(future(length, &parts.device()), f32::NEG_INFINITY);
-    // In another shape, what follows is no part of the product's kernel, which would write it down in f32.
+    // The reshape keeps the following operations out of the product's kernel, which would store its result in f32.
     let products = products.reshape([batch * heads * length, length]);
     let largest = wide(products.clone()).max_dim(1);
     let weights = ((wide(products) - largest) * scales.rest).exp();
     let weights = as_given(if scales.weights == 1.0 { weights } else { weights * scales.weights }, &parts);
-    // Outputs are divided, which are fewer than the weights (Dao et al., 2022, arXiv:2205.14135, section 3.1).
+    // Dividing the outputs instead of the weights takes fewer divisions (Dao et al., 2022, arXiv:2205.14135, section
+    // 3.1).
     let shares = wide(weights.clone()).sum_dim(1).recip().reshape([batch * heads, length, 1]);
     let weights = weights.reshape([batch * heads, length, length]);
     let output = as_given(wide(weights.clone().matmul(value)) * shares.clone(), &parts);
@@ -112,6 +123,8 @@ pub(in crate::nn) fn attended(input: Tensor<3>, heads: usize) -> (Tensor<3>, Att
     (output.clone(), Attended { parts, weights, shares, output })
 }
 
+/// Returns the gradient of attention's input, `[batch, length, 3 x heads x size]`, given that of its output,
+/// `[batch, length, heads x size]`.
 pub(in crate::nn) fn to_input(
     Attended { parts, weights, shares, output }: Attended<Tensor<3>>,
     heads: usize,
@@ -120,9 +133,10 @@ pub(in crate::nn) fn to_input(
     let [batch, length, width] = gradient.dims();
     let size = width / heads;
     let [query, key, value] = each(&parts);
-    // The sum of each row of weights times their gradients (Dao et al., 2022, arXiv:2205.14135, appendix B).
-    let [of_heads, outputs] = [&gradient, &output].map(|all| all.clone().reshape([batch * length * heads, size]));
-    let along = (wide(of_heads) * wide(outputs)).sum_dim(1) * scale(size);
+    // For each query, the sum over keys of weight times gradient is the product of the output with its gradient (Dao et
+    // al., 2022, arXiv:2205.14135, appendix B).
+    let [upstream, outputs] = [&gradient, &output].map(|all| all.clone().reshape([batch * length * heads, size]));
+    let along = (wide(upstream) * wide(outputs)).sum_dim(1) * scale(size);
     let along = along.reshape([batch, length, heads, 1]).swap_dims(1, 2).reshape([batch * heads, length, 1]);
     let along = along * shares.clone();
     let gradient = gradient.reshape([batch, length, heads, size]).swap_dims(1, 2);
@@ -153,10 +167,10 @@ mod tests {
     use super::super::checks::{derived, in_all, near, random};
     use super::*;
 
-    /// Constant scores divide by the length, and peaked ones by one: with values above 65504 / length, and with small
-    /// gradients, in f16 as far as its 11 bits go.
+    /// Tests long sequences in f16, with values whose undivided sum exceeds 65504 and with small gradients, up to the
+    /// precision of 11 bits. Equal scores divide the weights by the length, and peaked scores by about one.
     #[test]
-    fn attention_in_f16_has_the_range_of_long_sequences() {
+    fn long_sequences_stay_in_the_range_of_f16() {
         use burn::tensor::{Distribution, FloatDType};
 
         use super::super::checks::exactly;
@@ -169,7 +183,7 @@ mod tests {
             let off = (exactly(&found) - exact.clone()).abs().max().into_scalar::<f64>();
             off / exact.clone().abs().max().into_scalar::<f64>()
         };
-        // All queries and keys around a number, and how far: the products of those around 100 are 80000.
+        // Queries and keys lie within `scores` of `around`; those around 100 have products of about 80000.
         for (length, around, scores, value, gradient) in [
             (1500, 0.0, 0.0, 100.0, 1.2e-4),
             (1500, 0.0, 0.0, 17.0, 1.0),
@@ -192,13 +206,14 @@ mod tests {
             let part = |all: &Tensor<3>, part: usize| all.clone().slice_dim(2, part * SIZE..(part + 1) * SIZE);
             let off_value = worst(part(&found, 2), &part(&to_input_exact, 2));
             println!("{length} {scores} {value} {gradient}: outputs {off_output:.1e}, values {off_value:.1e}");
-            // Scores of a hundred are stored to a sixteenth.
+            // In f16, scores of about a hundred are rounded to a sixteenth.
             let bound = if scores > 4.0 { 1e-2 } else { 2e-3 };
             assert!(
                 off_output < bound && off_value < bound,
                 "{length} {scores} {value} {gradient}: {off_output} {off_value}"
             );
-            // Gradients of scores are differences of numbers as large as values times gradients.
+            // Gradients of scores are differences of numbers as large as values times gradients, so the bound is
+            // relative to those.
             let size = value * gradient * (around + scores).max(1.0);
             for at in [0, 1] {
                 let off = (exactly(&part(&found, at)) - part(&to_input_exact, at)).abs().max().into_scalar::<f64>();
@@ -209,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn attention_is_that_of_f64() {
+    fn attention_matches_f64() {
         for length in [1, 7, 33] {
             let (input, upstream) = (random([2, length, 3 * 24]), random([2, length, 24]));
             in_all(&input, |input, bound| {

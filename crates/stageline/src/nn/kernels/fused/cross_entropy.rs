@@ -1,4 +1,4 @@
-//! Cross-entropy.
+//! Cross-entropy composed of burn's operations for GPUs.
 
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{Int, Tensor};
@@ -6,12 +6,14 @@ use burn::tensor::{Int, Tensor};
 use super::table::is_at;
 use super::{as_given, wide};
 
-/// The sum, and of each row the logarithm of what all classes come to, `[rows, classes]`.
+/// Returns the cross-entropy of logits `[rows, classes]` summed over rows, `[1]`, and the log-likelihood of every
+/// class, `[rows, classes]`.
 pub(in crate::nn) fn summed(logits: Tensor<2>, targets: Tensor<1, Int>) -> (Tensor<1>, Tensor<2>) {
     let likelihoods = log_softmax(wide(logits), 1);
     (-likelihoods.clone().gather(1, targets.unsqueeze_dim(1)).sum(), likelihoods)
 }
 
+/// Returns the gradient of the logits, `[rows, classes]`, given the log-likelihoods and the gradient of the sum.
 pub(in crate::nn) fn to_logits(
     logits: &Tensor<2>,
     likelihoods: Tensor<2>,
@@ -31,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cross_entropy_is_that_of_f64() {
+    fn cross_entropy_matches_f64() {
         let (logits, upstream) = (random([20, 9]), random([1]));
         let targets: Vec<_> = (0..20_i64).map(|row| row * 5 % 9).collect();
         let targets = Tensor::<1, Int>::from_data(TensorData::new(targets, [20]), &Device::flex());

@@ -1,4 +1,4 @@
-//! GELU.
+//! GELU composed of burn's operations for GPUs.
 
 use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
@@ -6,16 +6,18 @@ use burn::tensor::Tensor;
 
 use super::{as_given, wide};
 
-/// The normal distribution's, at so many deviations.
+/// Returns the cumulative distribution function of the standard normal distribution.
 fn cumulative(x: Tensor<2>) -> Tensor<2> {
     (x * FRAC_1_SQRT_2).erf() * 0.5 + 0.5
 }
 
+/// Returns GELU of every element, in the type of the input.
 pub(in crate::nn) fn values(input: &Tensor<2>) -> Tensor<2> {
     let x = wide(input.clone());
     as_given(x.clone() * cumulative(x), input)
 }
 
+/// Returns the gradient of GELU's input, given the gradient of its output.
 pub(in crate::nn) fn to_input(input: &Tensor<2>, gradient: Tensor<2>) -> Tensor<2> {
     let x = wide(input.clone());
     let density = (x.clone() * x.clone() * -0.5).exp() * (1.0 / (2.0 * PI).sqrt());
@@ -31,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gelu_is_burns_in_f64() {
+    fn gelu_matches_burns_in_f64() {
         let (input, upstream) = (random([20, 25]), random([20, 25]));
         in_all(&input, |input, bound| {
             let (output, gradient) = derived(activation::gelu, &input, &upstream);

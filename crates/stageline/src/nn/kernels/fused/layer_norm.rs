@@ -1,17 +1,20 @@
-//! Layer norm.
+//! Layer normalisation composed of burn's operations for GPUs.
 
 use burn::tensor::Tensor;
 
 use super::sums::{ROWS, in_groups, of_groups, of_rows};
 use super::{as_given, wide};
 
-/// Of each row, `[rows, 1]`.
+/// The mean and deviation of each row of an input, both `[rows, 1]`.
 #[derive(Clone, Debug)]
 pub(crate) struct Moments<T> {
     pub(in crate::nn) mean: T,
+    /// The reciprocal of the standard deviation: 1 / sqrt(variance + epsilon).
     pub(in crate::nn) over_deviation: T,
 }
 
+/// Normalises the rows of an input `[rows, width]`, with a scale and a shift of `[width]`, and returns the output and
+/// the moments of the rows.
 pub(in crate::nn) fn normalised(
     input: &Tensor<2>,
     gamma: Tensor<1>,
@@ -31,6 +34,7 @@ pub(in crate::nn) fn normalised(
     (as_given(output, input), Moments { mean, over_deviation })
 }
 
+/// Returns the gradient of the input, `[rows, width]`, given that of the output.
 pub(in crate::nn) fn to_input(
     input: &Tensor<2>,
     gamma: Tensor<1>,
@@ -45,6 +49,7 @@ pub(in crate::nn) fn to_input(
     as_given((scaled() - plain - hat() * along) * over_deviation.clone(), input)
 }
 
+/// Returns the gradients of the scale and the shift, each `[width]`, given that of the output.
 pub(in crate::nn) fn to_parameters(
     input: &Tensor<2>,
     Moments { mean, over_deviation }: Moments<Tensor<2>>,
@@ -65,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn layer_norm_is_burns_in_f64() {
+    fn layer_norm_matches_burns_in_f64() {
         for rows in [31, 512] {
             let (input, upstream) = (random([rows, 48]), random([rows, 48]));
             let (gamma, beta) = (random([48]), random([48]));
@@ -77,8 +82,8 @@ mod tests {
                 near(found, &output, bound);
                 near(to_input(&input, gamma.clone(), moments.clone(), upstream.clone()), &gradient, bound);
                 let [input_f64, upstream_f64] = [&input, &upstream].map(exactly);
-                let of_gamma = |gamma| layer_norm(input_f64.clone().autodiff(), gamma, Some(inner(&beta)), 1e-5);
-                let (_, to_gamma) = derived(of_gamma, &gamma, &upstream_f64);
+                let with_gamma = |gamma| layer_norm(input_f64.clone().autodiff(), gamma, Some(inner(&beta)), 1e-5);
+                let (_, to_gamma) = derived(with_gamma, &gamma, &upstream_f64);
                 let [found_gamma, found_beta] = to_parameters(&input, moments, &upstream);
                 near(found_gamma, &to_gamma, bound);
                 near(found_beta, &upstream_f64.sum_dim(0).squeeze_dim(0), bound);

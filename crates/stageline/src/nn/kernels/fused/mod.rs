@@ -1,12 +1,12 @@
-//! The kernels of burn's own operations, for devices that fuse them: what is between two products or sums becomes one
-//! kernel.
+//! Operations of layers composed of burn's own operations, for devices where burn fuses them into few kernels.
 //!
-//! All of it is computed in f32, also of inputs in bf16 or f16, which are read and written as they are; products are
-//! burn's, in the type of their inputs.
+//! Inputs and outputs are burn tensors outside autodiff, in f32, bf16 or f16. Everything between two products or sums
+//! becomes one kernel that computes in f32 and reads and writes the inputs' type; products are burn's, in the type of
+//! their inputs.
 //!
-//! burn's fusion takes operations as they come, and ends a kernel at the first that does not fit, with all that is used
-//! again written down. So the order of operations counts here: what has another shape comes before, not in between, and
-//! what is cheap is computed again instead of kept.
+//! burn's fusion takes operations in the order of their calls. It ends a kernel at the first operation that does not
+//! fit, and then stores every result that is used again. The order of operations therefore matters here: reshapes come
+//! first instead of in between, and cheap results are recomputed instead of kept.
 
 pub(crate) mod causal_attention;
 pub(crate) mod cross_entropy;
@@ -17,11 +17,12 @@ pub(crate) mod table;
 
 use burn::tensor::{FloatDType, Tensor};
 
+/// Returns the tensor in f32, or unchanged if it is in f64.
 fn wide<const D: usize>(tensor: Tensor<D>) -> Tensor<D> {
     if FloatDType::from(tensor.dtype()) == FloatDType::F64 { tensor } else { tensor.cast(FloatDType::F32) }
 }
 
-/// In the type of another tensor.
+/// Returns the tensor in the type of another one.
 fn as_given<const D: usize, const E: usize>(tensor: Tensor<D>, given: &Tensor<E>) -> Tensor<D> {
     tensor.cast(FloatDType::from(given.dtype()))
 }
@@ -41,7 +42,7 @@ mod checks {
         tensor.clone().cast(FloatDType::F64)
     }
 
-    /// What a function gives in f64, and what burn derives from it.
+    /// Returns the output of a function in f64, and the gradient of its input as burn derives it.
     pub(crate) fn derived<const D: usize, const E: usize>(
         function: impl Fn(Tensor<D>) -> Tensor<E>,
         input: &Tensor<D>,
@@ -53,17 +54,20 @@ mod checks {
         (output.inner(), leaf.grad(&gradients).unwrap())
     }
 
-    /// In f32, bf16 and f16; the latter two as far as their 8 and 11 bits go.
+    /// Calls `check` with the tensor in f32, bf16 and f16, and with a bound for errors that suits their 24, 8 and 11
+    /// bits.
     pub(crate) fn in_all<const D: usize>(tensor: &Tensor<D>, check: impl Fn(Tensor<D>, f64)) {
         check(tensor.clone(), 1e-5);
         check(tensor.clone().cast(FloatDType::BF16), 3e-2);
         check(tensor.clone().cast(FloatDType::F16), 4e-3);
     }
 
+    /// Panics if a tensor differs from the exact one by more than `bound`, relative to the largest exact element if
+    /// that exceeds 1.
     #[track_caller]
     pub(crate) fn near<const D: usize>(found: Tensor<D>, exact: &Tensor<D>, bound: f64) {
         let off = (exactly(&found) - exact.clone()).abs().max().into_scalar::<f64>();
-        let of = exact.clone().abs().max().into_scalar::<f64>().max(1.0);
-        assert!(off <= bound * of, "off by {off:.1e} of {of:.1e}");
+        let size = exact.clone().abs().max().into_scalar::<f64>().max(1.0);
+        assert!(off <= bound * size, "off by {off:.1e} of {size:.1e}");
     }
 }

@@ -1,37 +1,39 @@
-//! Sums of many numbers, in a few steps that keep a GPU busy.
+//! Sums over many rows or elements, made in two steps so that they use all of a GPU.
 
 use burn::tensor::{FloatDType, Tensor};
 
 use super::{as_given, wide};
 
-/// `[rows, columns]` to `[groups, rows, columns]`, which are added up side by side, and then they: one long sum leaves
-/// most of a GPU idle. As many as divide the rows, of the powers of two.
+/// Splits `[rows, columns]` into `[groups, rows, columns]`, because one long sum leaves most of a GPU idle: groups are
+/// summed in parallel, and then their sums. The number of groups is the largest power of two that divides the rows, at
+/// most `most`, which must be a power of two.
 pub(in crate::nn) fn in_groups(rows: &Tensor<2>, most: usize) -> Tensor<3> {
     let [count, columns] = rows.dims();
     let groups = most.min(1 << count.trailing_zeros());
     rows.clone().reshape([groups, count / groups, columns])
 }
 
-/// The groups of rows: so many that with all columns a GPU is busy, so few that their own sum is short.
+/// The largest number of groups of rows: enough to use all of a GPU, and few enough that the sum of the groups is
+/// short.
 pub(in crate::nn) const ROWS: usize = 256;
 
-/// `[groups, rows, columns]` to `[columns]`, in the type of another tensor.
+/// Sums `[groups, rows, columns]` to `[columns]`, in the type of `given`.
 pub(in crate::nn) fn of_groups(all: Tensor<3>, given: &Tensor<2>) -> Tensor<1> {
-    // Times one, because burn's fusion makes one kernel of a sum and the operations before it, of the same shape, only
-    // where there are such, and where another operation follows.
-    let of_each = (all.sum_dim(1) * 1.0).squeeze_dim::<2>(1);
-    as_given((of_each * 1.0).sum_dim(0), given).squeeze_dim(0)
+    // The products with one make burn's fusion join a sum with other operations in one kernel: it does so only if an
+    // operation of the same shape comes before the sum and another operation follows it.
+    let sums = (all.sum_dim(1) * 1.0).squeeze_dim::<2>(1);
+    as_given((sums * 1.0).sum_dim(0), given).squeeze_dim(0)
 }
 
-/// `[rows, columns]` to `[columns]`.
+/// Sums `[rows, columns]` to `[columns]`, in f32, and returns the sums in the type of the rows.
 pub(in crate::nn) fn of_rows(rows: &Tensor<2>) -> Tensor<1> {
     of_groups(wide(in_groups(rows, ROWS)), rows)
 }
 
-/// In f64: `[1]`.
+/// Returns the sum of the squares of all elements in f64, `[1]`.
 pub(in crate::nn) fn of_squares(tensor: Tensor<1>) -> Tensor<1> {
     let groups = in_groups(&tensor.unsqueeze_dim(1), 1024).squeeze_dim::<2>(2);
-    // Times one, as above.
+    // The product with one makes burn's fusion join the first sum with the operations before it.
     (groups.cast(FloatDType::F64).square().sum_dim(1) * 1.0).sum_dim(0).squeeze_dim(0)
 }
 

@@ -1,19 +1,21 @@
-//! What is taken of tables.
+//! Look-ups in tables as products with zeros and ones, and the gradient of a table.
 
 use burn::tensor::{Int, IntDType, Tensor};
 
 use super::as_given;
 
-/// 1 at every index, else 0: `[indices, count]`.
+/// Returns the one-hot rows of indices below `count`, `[indices, count]`: 1 at the index, and 0 elsewhere.
 pub(in crate::nn) fn is_at(indices: Tensor<1, Int>, count: usize) -> Tensor<2> {
     let places = Tensor::<1, Int>::arange(0..count as i64, &indices.device()).unsqueeze::<2>();
-    // Comparisons on GPUs take both sides as the type of one.
+    // A comparison on a GPU reads both sides in the type of one side, so the types must agree.
     let indices = indices.cast(IntDType::from(places.dtype())).unsqueeze_dim(1);
     places.equal(indices).float()
 }
 
-/// What was taken by indices, `[indices, width]`, added up in a table, `[rows, width]`, by a product: in f32, and at
-/// once, where one sum after the other would have a GPU wait for each.
+/// Sums the gradients of looked-up vectors, `[indices, width]`, into a table's gradient, `[rows, width]`.
+///
+/// It is one product with the one-hot rows of the indices. A product adds in f32 and in parallel, whereas a GPU would
+/// have to wait for each of many successive sums.
 pub(in crate::nn) fn added_up(gradient: Tensor<2>, indices: Tensor<1, Int>, rows: usize) -> Tensor<2> {
     as_given(is_at(indices, rows), &gradient).swap_dims(0, 1).matmul(gradient)
 }
@@ -27,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_gets_what_was_taken_of_it() {
+    fn gradients_are_summed_by_table_row() {
         let gradient = random([700, 6]);
         let indices: Vec<_> = (0..700_i64).map(|at| at * at % 5).collect();
         let mut expected = vec![0.0; 5 * 6];

@@ -30,12 +30,12 @@ type Resolved = config::Resolved<Flags>;
 /// If there is no such checkpoint, or its settings are not valid.
 pub fn command_line(arguments: &[OsString]) -> Result<(Resolved, Option<Saved>)> {
     let alone = resolve(arguments, None)?;
-    let Some(asked) = &alone.flags.resume else { return Ok((alone, None)) };
-    let place = match asked.as_os_str() == "latest" {
+    let Some(requested) = &alone.flags.resume else { return Ok((alone, None)) };
+    let place = match requested.as_os_str() == "latest" {
         true => {
             alone.flags.checkpoint.as_deref().context("--resume latest: give --checkpoint the folder to look in")?
         }
-        false => asked,
+        false => requested,
     };
     let saved = Saved::open(place).context("--resume")?;
     let settings = settings_of(saved.manifest().run.get("settings"));
@@ -105,14 +105,14 @@ impl Identity {
     /// If the text, the seed or the batch size differ, or the checkpoint is after more than `steps` steps.
     pub fn check(&self, checkpoint: &Checkpoint, steps: usize) -> Result<()> {
         let done = checkpoint.progress.steps;
-        let of_run = |name: &str| checkpoint.run.get(name).cloned().unwrap_or_default();
+        let recorded = |name: &str| checkpoint.run.get(name).cloned().unwrap_or_default();
         let mut different = Vec::new();
         for (name, now, way_out) in [
             ("text", json!(self.text), "the files have changed: give --data the former text, or start a new run"),
             ("seed", json!(self.seed), "leave --seed out"),
             ("batch_size", json!(self.batch_size), "keep replicas x M x micro-batch size, or leave these flags out"),
         ] {
-            let before = of_run(name);
+            let before = recorded(name);
             if before != now {
                 different.push(format!("{name} was {} in the checkpoint and is {now}; {way_out}", shown(&before)));
             }

@@ -45,8 +45,9 @@ impl Progress {
             message += &format!(", {:.1}% of the peak FLOP/s", 100.0 * utilisation);
         }
         let (done, all) = (report.step as u64 + 1, self.0.length().unwrap_or(1));
-        // Without a terminal there is no bar, so ten lines in all show the progress.
-        if self.0.is_hidden() && (done.is_multiple_of(all.div_ceil(10).max(1)) || done == all) {
+        // Without a terminal there is no bar, so lines show the progress: one for the first step, and ten in all after it.
+        let is_first = self.0.message().is_empty();
+        if self.0.is_hidden() && (is_first || done.is_multiple_of(all.div_ceil(10).max(1)) || done == all) {
             println!("step {done}/{all}: {message}");
         }
         self.0.set_message(message);

@@ -218,8 +218,8 @@ fn check_groups(flags: &Flags) -> Result<()> {
     if replicas > 1 {
         ensure!(
             groups == replicas,
-            "--gradient-groups {groups}: {replicas} replicas sum gradients in {replicas} groups; give --gradient-groups \
-             {replicas}, which gives other bits, or --replicas {groups}"
+            "--gradient-groups {groups}: {replicas} replicas sum gradients in {replicas} groups; give \
+             --gradient-groups {replicas}, which gives other bits, or --replicas {groups}"
         );
     } else {
         ensure!(

@@ -1,24 +1,32 @@
-//! A server of this host's devices.
+//! The server of this host's devices, for trainings on other hosts.
+//!
+//! - `gate`: limits for WebSocket clients, `peers`: for iroh clients, until they have shown the token; `limits`: their values.
+
+mod gate;
+mod limits;
+mod peers;
 
 use std::fmt;
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use burn::remote::{IrohIdentity, IrohRelays};
 use burn::server::{
-    AuthorizationRequest, BURN_REMOTE_ALPN, CustomOpRegistry, RemoteServer, ServeError as BurnError, TokenAuthorizer,
-    WebSocketTransport,
+    AuthorizationRequest, BURN_REMOTE_ALPN, ClientId, CustomOpRegistry, RemoteServer, ServeError as BurnError,
+    TokenAuthorizer, WebSocketTransport,
 };
 use burn::tensor::{Device, TensorData};
-use burn_ir::BackendIr;
+use burn_ir::{BackendIr, ScalarIr};
 use iroh::endpoint::{QuicTransportConfig, presets};
 use iroh::protocol::Router;
-use iroh::{Endpoint, RelayMode};
+use iroh::{Endpoint, EndpointId, RelayMode};
 
+use self::peers::{Guarded, Peers};
 use super::greeting::{Greeting, this_process};
-use super::operations::name;
+use super::operations::{ID_WORDS, name};
 use super::token::Token;
 
 /// Who may use the devices.
@@ -106,6 +114,7 @@ pub struct Server {
     runtime: tokio::runtime::Runtime,
     server: RemoteServer,
     bound: Bound,
+    peers: Arc<Peers>,
     ends: Ends,
 }
 
@@ -135,9 +144,10 @@ impl Server {
                 Bound::Iroh(runtime.block_on(endpoint(&key, &relays, address))?, relays)
             }
         };
-        let server = admitting(hosting(devices), admission);
+        let peers = Arc::new(Peers::default());
+        let server = admitting(hosting(devices, &peers), admission, Arc::clone(&peers));
         let ends = runtime.block_on(async { Ends::noted() }).map_err(ServeError::Runtime)?;
-        Ok(Self { runtime, server, bound, ends })
+        Ok(Self { runtime, server, bound, peers, ends })
     }
 
     /// What its devices are called elsewhere, without their index. Where an address is part of that, it is the one of this host from
@@ -162,15 +172,25 @@ impl Server {
     /// # Errors
     /// [`ServeError`] where the network fails.
     pub fn serve(self) -> Result<(), ServeError> {
-        let Self { runtime, server, bound, ends } = self;
+        let Self { runtime, server, bound, peers, ends } = self;
         let served = runtime.block_on(async move {
             match bound {
                 Bound::WebSocket(listener) => {
-                    let served = server.serve_async(WebSocketTransport::from_listener(listener));
-                    ends.or(async { Ok(served.await?) }).await
+                    let inner = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(ServeError::Runtime)?;
+                    let address = inner.local_addr().map_err(ServeError::Runtime)?;
+                    listener.set_nonblocking(true).map_err(ServeError::Runtime)?;
+                    let listener = tokio::net::TcpListener::from_std(listener).map_err(ServeError::Runtime)?;
+                    let served = server.serve_async(WebSocketTransport::from_listener(inner));
+                    let served = async {
+                        tokio::select! {
+                            served = served => Ok(served?),
+                            () = gate::accept(listener, address) => Ok(()),
+                        }
+                    };
+                    ends.or(served).await
                 }
                 Bound::Iroh(endpoint, _) => {
-                    let protocol = server.into_protocol(&endpoint)?;
+                    let protocol = Guarded::new(server.into_protocol(&endpoint)?, peers);
                     let router = Router::builder(endpoint.clone()).accept(BURN_REMOTE_ALPN, protocol).spawn();
                     let closed = async {
                         endpoint.closed().await;
@@ -267,8 +287,8 @@ async fn endpoint(key: &IrohIdentity, relays: &IrohRelays, address: SocketAddr) 
         .transport_config(
             QuicTransportConfig::builder()
                 .enable_segmentation_offload(false)
-                // One for every session, and for every tensor that is on its way.
-                .max_concurrent_bidi_streams(STREAMS.into())
+                // More once the client is admitted.
+                .max_concurrent_bidi_streams(limits::STREAMS.into())
                 .build(),
         )
         .clear_ip_transports()
@@ -277,27 +297,24 @@ async fn endpoint(key: &IrohIdentity, relays: &IrohRelays, address: SocketAddr) 
     builder.bind().await.map_err(|cause| taken(format!("{cause:#}")))
 }
 
-/// At once, of one client.
-const STREAMS: u32 = 4096;
-
 /// burn's server of these devices, with what stages ask it for.
-fn hosting(devices: Vec<Device>) -> RemoteServer {
+fn hosting(devices: Vec<Device>, peers: &Arc<Peers>) -> RemoteServer {
     #[cfg(feature = "flex")]
     if devices.iter().all(crate::device::location::is_host) {
         use burn::backend::Flex;
-        let operations = super::operations::done::operations(greeting::<Flex>(true));
+        let operations = super::operations::done::operations(greeting::<Flex>(true, peers));
         return RemoteServer::new(devices).with_custom_ops::<Flex>(operations);
     }
     #[cfg(feature = "cuda")]
     if !devices.iter().any(crate::device::location::is_host) {
-        return RemoteServer::new(devices).with_custom_ops::<burn::backend::Cuda>(greeting(false));
+        return RemoteServer::new(devices).with_custom_ops::<burn::backend::Cuda>(greeting(false, peers));
     }
     // burn says what is wrong with them.
     RemoteServer::new(devices)
 }
 
 /// Says what is served.
-fn greeting<B: BackendIr>(has_kernels: bool) -> CustomOpRegistry<B> {
+fn greeting<B: BackendIr>(has_kernels: bool, peers: &Arc<Peers>) -> CustomOpRegistry<B> {
     let mut operations = CustomOpRegistry::new();
     let greeting = TensorData::from(Greeting { has_kernels, ..Greeting::OURS }.numbers());
     for (question, answer) in [(name::HELLO, greeting), (name::PROCESS, TensorData::from(this_process()))] {
@@ -305,18 +322,49 @@ fn greeting<B: BackendIr>(has_kernels: bool) -> CustomOpRegistry<B> {
             tensors.register_float_tensor::<B>(&asked.outputs[0].id, B::float_from_data(answer.clone(), device));
         });
     }
+    let peers = Arc::clone(peers);
+    operations.register(name::PEERS, move |tensors, asked, device| {
+        let named = introduced(&asked.scalars);
+        let count = TensorData::from([named.len() as f32]);
+        named.into_iter().for_each(|peer| peers.admit(peer));
+        tensors.register_float_tensor::<B>(&asked.outputs[0].id, B::float_from_data(count, device));
+    });
     operations
 }
 
+/// Reads the other servers of a training from the scalars in which an admitted client sends them.
+fn introduced(scalars: &[ScalarIr]) -> Vec<EndpointId> {
+    let words: Vec<u64> = scalars.iter().map(|scalar| scalar.elem()).collect();
+    let (ids, _) = words.as_chunks::<ID_WORDS>();
+    let id = |words: &[u64; ID_WORDS]| {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        EndpointId::try_from(bytes.as_slice()).ok()
+    };
+    ids.iter().filter_map(id).collect()
+}
+
 /// What a credential is for comes in its second line.
-fn admitting(server: RemoteServer, admission: Admission) -> RemoteServer {
+fn admitting(server: RemoteServer, admission: Admission, peers: Arc<Peers>) -> RemoteServer {
     use burn::server::PeerAuthorizer;
 
-    let Admission::Token(token) = admission else { return server };
+    let admit = move |client| {
+        if let ClientId::Iroh(peer) = client {
+            peers.admit(peer);
+        }
+    };
+    let Admission::Token(token) = admission else {
+        return server.with_authorizer(move |request: AuthorizationRequest<'_>| {
+            admit(request.client);
+            Ok(())
+        });
+    };
     let tokens = TokenAuthorizer::new(token.secret()).expect("a token is not empty");
     server.with_authorizer(move |request: AuthorizationRequest<'_>| {
         let presented = request.credential.as_bytes();
         let token = presented.split(|&byte| byte == b'\n').next().unwrap_or_default();
-        tokens.authorize(AuthorizationRequest { credential: &token.into(), ..request })
+        let client = request.client;
+        tokens.authorize(AuthorizationRequest { credential: &token.into(), ..request })?;
+        admit(client);
+        Ok(())
     })
 }

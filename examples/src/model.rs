@@ -62,7 +62,7 @@ pub struct Head {
     logits: Linear,
 }
 
-/// All layers of the model, before they are partitioned into stages.
+/// The layers of the whole model, before they are partitioned into stages.
 pub struct Layers<H = Head> {
     pub embeddings: Embeddings,
     pub blocks: Vec<Block>,

@@ -64,7 +64,7 @@ pub fn estimate(
     let Training { batch_size, micro_batch_size: rows, .. } = job.training;
     let fits = |estimate: &MemoryEstimate| check(estimate, job, resumed);
     let auto = job.running.recompute == RecomputeName::Auto;
-    let of_steps = |estimate: MemoryEstimate| match job.running.flush {
+    let for_flush = |estimate: MemoryEstimate| match job.running.flush {
         FlushName::Together => estimate,
         FlushName::Ahead => estimate.of_overlapping_steps(),
     };
@@ -81,20 +81,20 @@ pub fn estimate(
         Ok(all.map(|all| all.beside(&fewer, half as f64 / rows as f64)))
     };
     let from_two_rows = |pipeline: &mut Pipeline<Bytes, Bytes>| {
-        Ok(for_rows(pipeline, 2)?.map(|two| of_steps(two.with_rows_times(rows as f64 / 2.0))))
+        Ok(for_rows(pipeline, 2)?.map(|two| for_flush(two.with_rows_times(rows as f64 / 2.0))))
     };
     let from_all = |pipeline: &mut Pipeline<Bytes, Bytes>| {
         if !auto {
-            return Ok(for_rows(pipeline, rows)?.map(of_steps));
+            return Ok(for_rows(pipeline, rows)?.map(for_flush));
         }
         let batch = text.batch(step, batch_size)?;
-        let there_is_room = |estimate: &MemoryEstimate| Room::new(&of_steps(estimate.clone()), job).is_enough();
+        let there_is_room = |estimate: &MemoryEstimate| Room::new(&for_flush(estimate.clone()), job).is_enough();
         let found = pipeline.recompute_to_fit(&batch, there_is_room)?;
         ensure!(found.is_some(), "--recompute auto: {UNKNOWN}; give none, selective or full");
         for (stage, recompute) in pipeline.recompute().iter().enumerate() {
             println!("stage {stage} recomputes {recompute}");
         }
-        Ok(found.map(of_steps))
+        Ok(found.map(for_flush))
     };
     // Micro-batches of two rows are tried first, because there may be no memory to try a whole one.
     if rows > 2 && !auto {

@@ -1,0 +1,143 @@
+//! Iroh clients and other servers: limits before a client has opened a session, and none that a training reaches afterwards.
+//!
+//! A client is admitted when it opens a session with the token. Servers exchange tensors without a session, so an admitted client
+//! names the other servers of its training, and those are admitted as well.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use iroh::EndpointId;
+use iroh::endpoint::Connection;
+use iroh::protocol::{AcceptError, DynProtocolHandler, ProtocolHandler};
+use parking_lot::Mutex;
+use tokio::time::{Instant, sleep};
+
+use super::limits;
+
+/// The streams that an admitted peer may open at once: one for every session, and for every tensor in flight.
+const STREAMS: u32 = 4096;
+
+/// The interval at which a connection that is not admitted is looked at.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+/// Why a connection was closed.
+const REFUSED: u32 = 1;
+
+/// The peers of a server.
+#[derive(Debug, Default)]
+pub(super) struct Peers(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    admitted: HashSet<EndpointId>,
+    /// The open connections of each peer.
+    connections: HashMap<EndpointId, Vec<Connection>>,
+}
+
+impl Peers {
+    /// Lifts the limits for a peer, on its open connections and on later ones.
+    pub(super) fn admit(&self, peer: EndpointId) {
+        let mut known = self.0.lock();
+        if known.admitted.insert(peer) {
+            for connection in known.connections.get(&peer).into_iter().flatten() {
+                connection.set_max_concurrent_bi_streams(STREAMS.into());
+            }
+        }
+    }
+
+    fn is_admitted(&self, peer: EndpointId) -> bool {
+        self.0.lock().admitted.contains(&peer)
+    }
+
+    /// Registers a connection, and returns false if there are too many that are not admitted.
+    fn enter(&self, connection: &Connection) -> bool {
+        let mut known = self.0.lock();
+        let peer = connection.remote_id();
+        if known.admitted.contains(&peer) {
+            connection.set_max_concurrent_bi_streams(STREAMS.into());
+        } else {
+            let own = known.connections.get(&peer).map_or(0, Vec::len);
+            let strangers = known.connections.iter().filter(|(peer, _)| !known.admitted.contains(peer));
+            let all: usize = strangers.map(|(_, connections)| connections.len()).sum();
+            if own >= limits::CONNECTIONS || all >= limits::ALL_CONNECTIONS {
+                return false;
+            }
+        }
+        known.connections.entry(peer).or_default().push(connection.clone());
+        true
+    }
+
+    fn leave(&self, connection: &Connection) {
+        let mut known = self.0.lock();
+        let peer = connection.remote_id();
+        if let Some(connections) = known.connections.get_mut(&peer) {
+            connections.retain(|other| other.stable_id() != connection.stable_id());
+            if connections.is_empty() {
+                known.connections.remove(&peer);
+            }
+        }
+    }
+
+    /// Waits until a connection breaks a limit, which an admitted peer never does.
+    async fn broken_limit(&self, connection: &Connection) -> String {
+        let began = Instant::now();
+        while !self.is_admitted(connection.remote_id()) {
+            if began.elapsed() > limits::HANDSHAKE {
+                return format!("it opened no session within {} s", limits::HANDSHAKE.as_secs());
+            }
+            let sent = connection.stats().udp_rx.bytes;
+            if sent > limits::BYTES {
+                return format!("it sent {sent} bytes before it opened a session");
+            }
+            sleep(INTERVAL).await;
+        }
+        std::future::pending().await
+    }
+}
+
+/// burn's handler behind the limits for strangers.
+pub(super) struct Guarded {
+    inner: Box<dyn DynProtocolHandler>,
+    peers: Arc<Peers>,
+}
+
+impl Guarded {
+    pub(super) fn new(inner: impl Into<Box<dyn DynProtocolHandler>>, peers: Arc<Peers>) -> Self {
+        Self { inner: inner.into(), peers }
+    }
+}
+
+impl fmt::Debug for Guarded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guarded").finish_non_exhaustive()
+    }
+}
+
+impl ProtocolHandler for Guarded {
+    async fn accept(&self, connection: Connection) -> Result<(), AcceptError> {
+        let peer = connection.remote_id();
+        let refuse = |reason: &str| {
+            tracing::warn!(%peer, reason, "a connection is refused");
+            connection.close(REFUSED.into(), reason.as_bytes());
+        };
+        if !self.peers.enter(&connection) {
+            refuse("too many connections are without a session");
+            return Ok(());
+        }
+        let served = tokio::select! {
+            served = self.inner.accept(connection.clone()) => served,
+            reason = self.peers.broken_limit(&connection) => {
+                refuse(&reason);
+                Ok(())
+            }
+        };
+        self.peers.leave(&connection);
+        served
+    }
+
+    async fn shutdown(&self) {
+        self.inner.shutdown().await;
+    }
+}
