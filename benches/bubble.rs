@@ -22,9 +22,9 @@ mod report;
 #[allow(dead_code)] // the bench uses only the median
 mod side_by_side;
 
-use example_gpt::{cut, model};
 use anyhow::Result;
 use clap::Parser;
+use example_gpt::{cut, model};
 use stageline::CountingAllocator;
 
 use crate::flags::Flags;

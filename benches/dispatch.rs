@@ -12,11 +12,11 @@ mod gpt;
 #[path = "support/side_by_side.rs"]
 mod side_by_side;
 
-use example_gpt::{cut, model};
 use burn::module::{Initializer, Module, Param};
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, Tensor};
 use clap::Parser;
+use example_gpt::{cut, model};
 use rayon::ThreadPoolBuilder;
 use stageline::{Batch, CountingAllocator, LossStage, Pipeline, Stage, StageConfig, Weight};
 

@@ -33,8 +33,8 @@ use example_gpt::keep::{self, Identity, Keeper};
 use example_gpt::log::{FinalLine, Log, setting};
 use example_gpt::model::Layers;
 use example_gpt::progress::Progress;
-use example_gpt::{fingerprint, memory, record, sample};
 use example_gpt::text::Source;
+use example_gpt::{fingerprint, memory, record, sample};
 
 /// The allocator that counts the memory of every stage on the CPU, for memory estimates and the log.
 #[global_allocator]

@@ -15,8 +15,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 ORDER = {
     "stageline": (
-        "verify build pipeline worker runner memory recording transfer failure update device model state nn threads".split()
+        "verify build pipeline worker runner memory recording transfer failure update device model state threads".split()
     ),
+    "stageline-nn": "layers kernels autograd forward params".split(),
+    "stageline-schedule": "search schedules simulate check costs plan".split(),
+    "stageline-checkpoint": "write read format error damage printable disk".split(),
+    "stageline-data": "corpus sampler key text file_range error change".split(),
+    "stageline-report": "export page predict log".split(),
 }
 TESTS = re.compile(r"#\[cfg\(.*test.*\)\]\s*(?:#\[[^\n]*\]\s*)*(?:pub(?:\([a-z]+\))? )?mod \w+ \{")
 COMMENT = re.compile(r"//[^\n]*")

@@ -5,7 +5,6 @@
 #[path = "../pipeline/mlp.rs"]
 mod mlp;
 
-
 use example_gpt::{cut, model};
 
 #[global_allocator]

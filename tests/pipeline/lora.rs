@@ -322,7 +322,7 @@ fn adapters_and_quantized_bases_resume_from_a_checkpoint_to_the_same_bits() {
         let mut first = builder(model.clone()).build().unwrap();
         steps(&mut first, 0..2, 1);
         let folder = tempfile::tempdir().unwrap();
-        let mut store = Store::open(folder.path(), NonZero::MIN).unwrap();
+        let mut store = Store::open(folder.path(), NonZero::<usize>::MIN).unwrap();
         store.save(&first.checkpoint().unwrap()).unwrap();
         let checkpoint = Saved::open(folder.path()).unwrap().read().unwrap();
         let mut second = builder(other(model.clone())).restore(checkpoint).build().unwrap();

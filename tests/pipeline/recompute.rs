@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use stageline::nn::{block, is_computed_again, selective};
+use stageline::nn::{block, is_recomputation, selective};
 use stageline::schedule::{Interleaved, OneFOneB, Schedule, ZbH1};
 use stageline::{Batch, Pipeline, Precision, Recompute, Stage};
 
@@ -88,7 +88,7 @@ impl Stage for Sabotaged {
 
     fn forward(&self, input: Tensor<2>) -> Tensor<2> {
         block(self, input, |sabotaged, input| {
-            let armed = is_computed_again() && sabotaged.armed.swap(false, Ordering::Relaxed);
+            let armed = is_recomputation() && sabotaged.armed.swap(false, Ordering::Relaxed);
             assert!(!armed, "sabotage");
             sabotaged.layer.forward(input)
         })

@@ -3,7 +3,7 @@
 
 use burn::module::Module;
 use burn::tensor::{FloatDType, Tensor};
-use stageline::nn::{block, is_computed_again};
+use stageline::nn::{block, is_recomputation};
 use stageline::schedule::ZbH1;
 use stageline::verify::Cause;
 use stageline::{Batch, LossStage, Pipeline, PipelineBuilder, Recompute, Stage, Verification, Verify, Weight};
@@ -89,7 +89,7 @@ impl LossStage for Back {
     fn loss(&self, (input, hidden): Self::Input, target: Target) -> Tensor<1> {
         let wrong = self.mistake == Mistake::Recomputation as usize;
         let hidden = block(&self.layer, hidden, move |layer, hidden| {
-            let factor = if wrong && is_computed_again() { 1.5 } else { 1.0 };
+            let factor = if wrong && is_recomputation() { 1.5 } else { 1.0 };
             layer.forward(hidden) * factor
         });
         let output = if self.mistake == Mistake::Cut as usize { hidden } else { input + hidden };

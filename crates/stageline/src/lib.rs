@@ -47,7 +47,6 @@ mod device;
 mod failure;
 mod memory;
 mod model;
-pub mod nn;
 mod pipeline;
 mod recording;
 mod runner;
@@ -72,12 +71,7 @@ pub use model::effective_batch::{BatchChange, EffectiveBatch};
 pub use model::loss_weight::Weight;
 pub use model::payload::{Payload, PayloadMapper};
 pub use model::replica::Replica;
-pub use model::seed::seeded;
 pub use model::stage::{LossStage, Stage};
-pub use nn::autograd::recompute::Recompute;
-pub use nn::forward::samples::Samples;
-pub use nn::layers::batch_norm::AccumulatedBatchNorm;
-pub use nn::layers::dropout::Dropout;
 pub use pipeline::modules::{ModuleError, Modules};
 pub use pipeline::report::{EvalReport, LossTerm, StageReport, StepReport, Update};
 pub use pipeline::{Pipeline, Steps};
@@ -104,3 +98,14 @@ pub use verify::{Verification, Verify};
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 pub use device::remote;
+pub use stageline_nn::{AccumulatedBatchNorm, Dropout, Recompute, Samples, seeded};
+
+pub mod nn {
+    //! Layers whose backward splits, functions that mark blocks for recomputation, and facts about the running forward.
+
+    pub use stageline_nn::forward::{after_step, samples};
+    pub use stageline_nn::{
+        Deferred, Embedding, LayerNorm, Linear, Sum, block, causal_attention, cross_entropy, gelu, is_recomputation,
+        put_off, selective,
+    };
+}

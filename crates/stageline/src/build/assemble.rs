@@ -10,7 +10,6 @@ use crate::failure::build_error::BuildError;
 use crate::model::loss_weight::Weight;
 use crate::model::payload::Payload;
 use crate::model::replica::Replica;
-use crate::nn::autograd::recompute::Recompute;
 use crate::pipeline::workers::BatchInput;
 use crate::runner::Stages;
 use crate::runner::stage::Source;
@@ -21,6 +20,7 @@ use crate::transfer::replicas::Collective;
 use crate::transfer::ties::{Ties, tie};
 use crate::update::flush::Rollback;
 use crate::update::precision::Precision;
+use stageline_nn::autograd::recompute::Recompute;
 
 /// Puts up all stages in a replica, from a batch's input; the last one also takes targets.
 pub(crate) type LastWire<In, Target> = Box<dyn Fn(&mut Assembly, Source<In>, Receiver<Vec<Target>>)>;

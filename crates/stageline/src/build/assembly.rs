@@ -7,9 +7,6 @@ use burn::tensor::Device;
 
 use crate::device::remote::Route;
 use crate::model::replica::Replica;
-use crate::model::seed::materialize;
-use crate::nn::params::fork::fork;
-use crate::nn::params::shared::unify;
 use crate::runner::Stages;
 use crate::runner::stage::StageSlot;
 use crate::state::layout::Restored;
@@ -18,6 +15,9 @@ use crate::transfer::replicas::Collective;
 use crate::transfer::ties::Ties;
 use crate::update::flush::{Rollback, Trained};
 use crate::update::precision::Precision;
+use stageline_nn::params::fork::fork;
+use stageline_nn::params::seed::materialize;
+use stageline_nn::params::shared::unify;
 
 /// A module and its configuration, until it is placed.
 pub(crate) struct Unplaced<M> {

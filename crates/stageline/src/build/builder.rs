@@ -16,7 +16,6 @@ use crate::failure::build_error::BuildError;
 use crate::failure::watchdog::Watchdog;
 use crate::memory::rehearsal::Parameters;
 use crate::model::payload::Payload;
-use crate::nn::autograd::recompute::Recompute;
 use crate::pipeline::workers::Prepared;
 use crate::pipeline::{Common, Pipeline, Stepping};
 use crate::state::layout::Layout;
@@ -28,6 +27,7 @@ use crate::update::finite::OnNonFinite;
 use crate::update::flush::{FlushConfig, Rollback};
 use crate::update::loss_scale::{LossScale, Scaler};
 use crate::update::precision::Precision;
+use stageline_nn::autograd::recompute::Recompute;
 
 /// The most optimizer steps of a checkpoint that is restored. Schedulers of learning rates are stepped as often, which takes
 /// less than a second for every stage.

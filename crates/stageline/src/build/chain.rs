@@ -11,12 +11,12 @@ use crate::build::builder::PipelineBuilder;
 use crate::build::ownership::Owners;
 use crate::model::payload::Payload;
 use crate::model::stage::{LossStage, Stage};
-use crate::nn::autograd::recompute::Recompute;
 use crate::pipeline::Pipeline;
 use crate::runner::output::{ToLoss, ToNext};
 use crate::runner::stage::{Source, StageRunner};
 use crate::threads::Receiver;
 use crate::transfer::link::link;
+use stageline_nn::autograd::recompute::Recompute;
 
 /// What a stage needs besides its module: a device, an optimizer, and a learning rate.
 #[derive(Clone)]

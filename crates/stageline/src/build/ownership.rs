@@ -6,8 +6,8 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::ModuleOptimizer;
 use burn::tensor::Tensor;
 
-use crate::nn::layers::batch_norm::batch_norms;
-use crate::nn::params::visit::{Description, describe};
+use stageline_nn::layers::batch_norm::batch_norms;
+use stageline_nn::params::visit::{Description, describe};
 
 /// Which stage trains which parameter, and what about that cannot be.
 #[derive(Default)]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::memory::estimate::MemoryEstimate;
-use crate::nn::autograd::recompute::Recompute;
+use stageline_nn::autograd::recompute::Recompute;
 
 /// One level of recomputation on all stages, with its measured memory and time.
 pub(crate) struct Level {

@@ -11,12 +11,12 @@ use crate::device::location::{is_host, share_memory};
 use crate::failure::activity::Activity;
 use crate::memory::estimate::{Copies, Leaf, MemoryEstimate, StageEstimate, Steps, WhateverRows};
 use crate::model::payload::bytes_of_kind;
-use crate::nn::params::visit::Description;
 use crate::recording::events::Event;
 use crate::recording::memory::sent;
 use crate::threads::cores::KernelThreads;
 use crate::update::flush::Rollback;
 use crate::update::precision::Precision;
+use stageline_nn::params::visit::Description;
 
 /// The sizes of a stage's parameters, which are known before anything runs, in bytes.
 #[derive(Clone, Debug)]

@@ -9,8 +9,8 @@ use burn::tensor::{Bool, Int, Tensor};
 
 use crate::model::loss_weight::Weight;
 use crate::model::payload::{Payload, PayloadMapper};
-use crate::nn::forward::samples::Samples;
 use crate::threads::failure::Failure;
+use stageline_nn::forward::samples::Samples;
 
 /// The input and the targets of one step.
 #[derive(Clone, Debug)]

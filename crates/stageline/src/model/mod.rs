@@ -9,12 +9,10 @@
 //! - `loss_weight`: the divisor of a loss, term by term.
 //! - `effective_batch`: samples per step, and the learning rates and step counts that follow from them.
 //! - `replica`: the number of a data-parallel replica.
-//! - `seed`: initialisation of parameters from a seed.
 
 pub(crate) mod batch;
 pub(crate) mod effective_batch;
 pub(crate) mod loss_weight;
 pub(crate) mod payload;
 pub(crate) mod replica;
-pub(crate) mod seed;
 pub(crate) mod stage;

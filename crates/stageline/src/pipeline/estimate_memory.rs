@@ -10,7 +10,6 @@ use crate::memory::estimate::MemoryEstimate;
 use crate::memory::rehearsal::Rehearsal;
 use crate::model::batch::{Batch, MicroBatches};
 use crate::model::payload::Payload;
-use crate::nn::autograd::recompute::Recompute;
 use crate::pipeline::Pipeline;
 use crate::pipeline::workers::Ended;
 use crate::recording::Clock;
@@ -19,6 +18,7 @@ use crate::threads::cores::KernelThreads;
 use crate::transfer::order::Turns;
 use crate::update::flush::Verdict;
 use crate::worker::messages::Asked;
+use stageline_nn::autograd::recompute::Recompute;
 
 /// How many micro-batches of each replica are run.
 const MICRO_BATCHES: usize = 2;

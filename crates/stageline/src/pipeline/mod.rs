@@ -32,7 +32,6 @@ use crate::memory::rehearsal::Parameters;
 use crate::model::batch::{Batch, BatchError, MicroBatches};
 use crate::model::loss_weight::Weight;
 use crate::model::payload::Payload;
-use crate::nn::autograd::recompute::Recompute;
 use crate::pipeline::modules::Modules;
 use crate::pipeline::report::{EvalReport, StepReport};
 use crate::pipeline::workers::Replicated;
@@ -42,6 +41,7 @@ use crate::threads::cores::Cores;
 use crate::transfer::order::Turns;
 use crate::update::flush::{FlushConfig, Rollback};
 use crate::update::loss_scale::Scaler;
+use stageline_nn::autograd::recompute::Recompute;
 
 /// A model on its stages' devices and threads, ready to train.
 ///

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::model::batch::Weights;
 use crate::model::loss_weight::Weight;
-use crate::nn::autograd::recompute::Recompute;
 use crate::transfer::order::Turns;
+use stageline_nn::autograd::recompute::Recompute;
 
 /// What the workers do with a batch.
 #[derive(Clone)]

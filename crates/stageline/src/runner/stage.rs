@@ -12,9 +12,6 @@ use stageline_schedule::{Action, Carried, Compute, Instruction, Transfer};
 use crate::failure::stop::{Stopped, Waits};
 use crate::model::loss_weight::Weight;
 use crate::model::replica::Replica;
-use crate::nn::autograd::recompute::{Recompute, gather};
-use crate::nn::autograd::split_backward::collect;
-use crate::nn::params::visit::describe;
 use crate::runner::output::Sink;
 use crate::runner::pass::{Context, Pass};
 use crate::runner::slots::Slots;
@@ -35,6 +32,9 @@ use crate::update::gradient_sum::{GradientSum, Half, joined};
 use crate::update::health::Examination;
 use crate::update::norm::SquaredNorms;
 use crate::update::parameter_gradient::show;
+use stageline_nn::autograd::recompute::{Recompute, gather};
+use stageline_nn::autograd::split_backward::collect;
+use stageline_nn::params::visit::describe;
 
 /// Where a stage's input comes from.
 pub(crate) enum Source<T> {

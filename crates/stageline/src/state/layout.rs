@@ -8,11 +8,11 @@ use burn::tensor::TensorData;
 use burn_pack::Scalar;
 use stageline_checkpoint::{Checkpoint, Progress, Tensor};
 
-use crate::nn::params::visit::Description;
 use crate::state::convert::{data_of_parameter, kind_of, tensor_of};
 use crate::state::mismatch::{Difference, Kind, Mismatch};
 use crate::state::names::{NameError, Names};
 use crate::state::optimizer_state::{Field, Reason, Unfit, Value};
+use stageline_nn::params::visit::Description;
 
 /// Separates a parameter's name from the name of a field of its optimizer state.
 const SEPARATOR: char = '/';

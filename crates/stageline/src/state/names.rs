@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use burn::module::{Module, ParamId};
 
-use crate::nn::params::visit::describe;
+use stageline_nn::params::visit::describe;
 
 /// The names of a model's parameters: their paths in the whole model, before it is split into stages.
 ///

@@ -10,10 +10,10 @@ use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor};
 
 use crate::failure::stop::{Stopped, Waits};
-use crate::nn::params::any_tensor::AnyTensor;
-use crate::nn::params::shared::{is_trained, unify, with_value};
 use crate::threads::{Receiver, Sender, bounded};
 use crate::transfer::hand_over::hand_tensor;
+use stageline_nn::params::any_tensor::AnyTensor;
+use stageline_nn::params::shared::{is_trained, unify, with_value};
 
 /// Gradients or values by parameter.
 pub(crate) type Tensors = HashMap<ParamId, AnyTensor>;

@@ -8,9 +8,9 @@ use burn::tensor::{Bool, Device, Gradients, Int, Tensor};
 
 use crate::device::remote::moved;
 use crate::model::payload::{Payload, PayloadMapper, bytes_of};
-use crate::nn::autograd::seed_gradient::root;
 use crate::transfer::in_flight::Sent;
 use crate::update::finite::tensor_is_finite;
+use stageline_nn::autograd::seed_gradient::root;
 
 /// The gradient of one leaf, with the tensor's rank erased; the function pointers know the rank.
 struct LeafGradient {

@@ -10,9 +10,6 @@ use burn::module::{Module, ParamId};
 use burn::optim::{GradientsParams, ModuleOptimizer};
 
 use crate::model::replica::Replica;
-use crate::nn::params::named::zeros;
-use crate::nn::params::shared::unify;
-use crate::nn::params::visit;
 use crate::state::layout::{Restored, StageState};
 use crate::state::optimizer_state::{self, Given, Unfit};
 use crate::update::clip::{Clip, Scaling};
@@ -21,6 +18,9 @@ use crate::update::ledger::{Ledger, LedgerError, agree};
 use crate::update::moments::second_moments;
 use crate::update::precision::{Precision, Rounding};
 use crate::update::take_ownership::settle;
+use stageline_nn::params::named::zeros;
+use stageline_nn::params::shared::unify;
+use stageline_nn::params::visit;
 
 /// The settings of the flush: clipping, non-finite results and health reports.
 #[derive(Clone, Copy, Debug, Default)]

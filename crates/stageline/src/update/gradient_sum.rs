@@ -8,10 +8,10 @@ use burn::optim::GradientsParams;
 use burn::tensor::{FloatDType, Tensor};
 
 use crate::model::loss_weight::Weight;
-use crate::nn::autograd::split_backward::{Deferred, Sum};
 use crate::update::clip::Scaling;
 use crate::update::ledger::Ledger;
 use crate::update::norm::SquaredNorms;
+use stageline_nn::autograd::split_backward::{Deferred, Sum};
 
 /// Sums the gradients of the micro-batches in ascending order, whatever the order in which they arrive, group by group.
 ///

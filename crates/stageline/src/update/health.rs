@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use burn::module::{Module, ParamId};
 use burn::optim::GradientsParams;
 
-use crate::nn::params::named::{self, Named};
+use stageline_nn::params::named::{self, Named};
 
 /// The effect of one step on one parameter. Norms are Euclidean, over all elements of the parameter.
 #[derive(Clone, Debug, PartialEq)]

@@ -6,7 +6,7 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{FloatDType, Tensor};
 
-use crate::nn::params::read_many::read;
+use stageline_nn::params::read_many::read;
 
 /// The sum of squares of every parameter's gradient, in f64 on the device, in the order of the module's parameters.
 ///
@@ -55,7 +55,7 @@ impl ModuleVisitor for Squares<'_> {
 /// Returns the sum of squares of all elements, in f64, with shape `[1]`.
 fn sum_of_squares<const D: usize>(gradient: Tensor<D>) -> Tensor<1> {
     #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
-    if let Some(sum) = crate::nn::kernels::sum_of_squares(&gradient) {
+    if let Some(sum) = stageline_nn::kernels::sum_of_squares(&gradient) {
         return sum;
     }
     gradient.cast(FloatDType::F64).square().sum()

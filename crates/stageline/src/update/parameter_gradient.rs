@@ -3,8 +3,8 @@
 use burn::module::{Module, ParamId};
 use burn::optim::GradientsParams;
 
-use crate::nn::params::named;
 use crate::update::clip::Scaling;
+use stageline_nn::params::named;
 
 /// The gradient of one parameter for one batch.
 #[derive(Clone, Debug, PartialEq)]

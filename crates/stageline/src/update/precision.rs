@@ -8,10 +8,10 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Bool, DType, FloatDType, Int, Tensor};
 
 use crate::model::payload::{Payload, PayloadMapper};
-use crate::nn::layers::batch_norm::BATCH_NORM;
-use crate::nn::params::any_tensor::AnyTensor;
-use crate::nn::params::fork::is_quantized;
-use crate::nn::params::shared::{unify, with_value};
+use stageline_nn::layers::batch_norm::BATCH_NORM;
+use stageline_nn::params::any_tensor::AnyTensor;
+use stageline_nn::params::fork::is_quantized;
+use stageline_nn::params::shared::{unify, with_value};
 
 /// The precision in which forwards and backwards compute (Micikevicius et al., 2018, *Mixed Precision Training*,
 /// [arXiv:1710.03740](https://arxiv.org/abs/1710.03740)).

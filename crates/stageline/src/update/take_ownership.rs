@@ -4,7 +4,7 @@ use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::Tensor;
 
 use crate::device::location::is_host;
-use crate::nn::params::shared::{is_trained, unify, with_value};
+use stageline_nn::params::shared::{is_trained, unify, with_value};
 
 /// Returns the module with its trained parameters copied by this thread, if they are in the host's memory.
 pub(crate) fn settle<M: Module>(module: M) -> M {

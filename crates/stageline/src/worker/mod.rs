@@ -15,8 +15,6 @@ use crate::failure::step_error::StepError;
 use crate::failure::stop::{Stop, Stopped, Waits};
 use crate::failure::watchdog::ProgressBoard;
 use crate::model::replica::Replica;
-use crate::nn::forward::after_step;
-use crate::nn::kernels::allocate_packing_buffer;
 use crate::recording::allocator::Meter;
 use crate::recording::events::{Diary, Reading};
 use crate::recording::gauges::Gauges;
@@ -26,6 +24,8 @@ use crate::threads::failure::Failure;
 use crate::threads::{JoinHandle, bounded, kernels, spawn};
 use crate::update::flush::{Flush, Verdict};
 use crate::worker::messages::{Asked, Command, Recorded, Run, Stepped, WorkerChannels};
+use stageline_nn::forward::after_step;
+use stageline_nn::kernels::allocate_packing_buffer;
 
 /// A worker's thread, which gives its stages back when it ends.
 pub(crate) struct Started {

@@ -66,6 +66,7 @@ fn connect(name: &RemoteName, token: Option<Token>) -> Result<Device, RemoteErro
     let process = greeting::process(&device).map_err(no_stageline)?;
     let remote = connected::remote(&device).expect("a device that was connected is one of another host");
     let (has_kernels, liveness, transfers) = (greeting.has_kernels, Default::default(), Default::default());
+    stageline_nn::kernels::remote::set_has_kernels(&remote, has_kernels);
     connected::remember(Connected {
         device: remote,
         name: name.clone(),

@@ -70,11 +70,6 @@ pub(super) fn all() -> Vec<Arc<Connected>> {
     CONNECTED.read().clone()
 }
 
-/// Whether the server of a device has this crate's kernels.
-pub(super) fn has_kernels(device: &DeviceOf<Remote>) -> bool {
-    CONNECTED.read().iter().any(|connected| connected.device == *device && connected.has_kernels)
-}
-
 /// Returns burn's remote device, or `None` if the device belongs to this host.
 pub(super) fn remote(device: &Device) -> Option<DeviceOf<Remote>> {
     match device.clone().inner().as_dispatch() {

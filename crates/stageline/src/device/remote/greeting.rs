@@ -7,7 +7,7 @@ use burn::tensor::{DType, Device, Shape, Tensor};
 use burn_ir::ScalarIr;
 
 use super::connected::{self, Process};
-use super::operations::{ask, name};
+use stageline_nn::kernels::remote::{ask, name};
 
 /// The version of a server, and whether its devices have this crate's kernels.
 ///

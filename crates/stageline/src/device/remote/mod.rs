@@ -29,8 +29,6 @@ mod connected;
 #[cfg(feature = "remote")]
 mod greeting;
 #[cfg(feature = "remote")]
-mod operations;
-#[cfg(feature = "remote")]
 mod pending;
 #[cfg(feature = "remote")]
 mod probe;

@@ -26,8 +26,8 @@ use iroh::{Endpoint, EndpointId, RelayMode};
 
 use self::peers::{Guarded, Peers};
 use super::greeting::{Greeting, this_process};
-use super::operations::{ID_WORDS, name};
 use super::token::Token;
+use stageline_nn::kernels::remote::{ID_WORDS, name};
 
 /// Who may use the devices.
 #[derive(Clone, Debug)]
@@ -302,7 +302,7 @@ fn hosting(devices: Vec<Device>, peers: &Arc<Peers>) -> RemoteServer {
     #[cfg(feature = "flex")]
     if devices.iter().all(crate::device::location::is_host) {
         use burn::backend::Flex;
-        let operations = super::operations::done::operations(greeting::<Flex>(true, peers));
+        let operations = stageline_nn::kernels::remote::done::operations(greeting::<Flex>(true, peers));
         return RemoteServer::new(devices).with_custom_ops::<Flex>(operations);
     }
     #[cfg(feature = "cuda")]

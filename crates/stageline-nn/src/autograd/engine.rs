@@ -1,0 +1,91 @@
+//! The backends that this crate is built with, and our own operations in their autodiff graphs.
+//!
+//! burn's tensors have no backend in their type. An operation of our own needs the primitive tensor of one backend, so
+//! every backend of the build is tried in turn.
+
+use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
+use burn::backend::autodiff::ops::{Backward, NodeGuard, OpsKind};
+use burn::backend::tensor::{FloatTensor, IntTensor};
+use burn::backend::{Autodiff, Backend};
+use burn::tensor::{Int, Tensor};
+
+/// A backend that this crate is built with, and the conversion of burn's tensors to its primitives and back.
+pub trait Engine: Backend {
+    /// Returns the primitive of an autodiff tensor; `None` if another backend has it or burn's own checkpointing is on.
+    fn tracked<const D: usize>(tensor: Tensor<D>) -> Option<FloatTensor<Autodiff<Self>>>;
+    /// Returns the primitive of an integer tensor, from an autodiff device or not; `None` if another backend has it.
+    fn indices<const D: usize>(tensor: Tensor<D, Int>) -> Option<IntTensor<Self>>;
+    /// Returns the primitive of a tensor outside autodiff; `None` if another backend has it.
+    fn plain<const D: usize>(tensor: Tensor<D>) -> Option<FloatTensor<Self>>;
+    /// Returns burn's tensor for an autodiff primitive.
+    fn of_tracked<const D: usize>(tensor: FloatTensor<Autodiff<Self>>) -> Tensor<D>;
+    /// Returns burn's tensor for a primitive outside autodiff.
+    fn of_plain<const D: usize>(tensor: FloatTensor<Self>) -> Tensor<D>;
+}
+
+/// Implements [`Engine`] for a backend.
+macro_rules! engine {
+    ($backend:ty) => {
+        impl Engine for $backend {
+            fn tracked<const D: usize>(tensor: Tensor<D>) -> Option<FloatTensor<Autodiff<Self>>> {
+                tensor.try_into_primitive::<Autodiff<Self>>().ok()
+            }
+
+            fn indices<const D: usize>(tensor: Tensor<D, Int>) -> Option<IntTensor<Self>> {
+                let beside = tensor.clone().try_into_primitive::<Autodiff<Self>>().ok();
+                beside.or_else(|| tensor.try_into_primitive::<Self>().ok())
+            }
+
+            fn plain<const D: usize>(tensor: Tensor<D>) -> Option<FloatTensor<Self>> {
+                tensor.try_into_primitive::<Self>().ok()
+            }
+
+            fn of_tracked<const D: usize>(tensor: FloatTensor<Autodiff<Self>>) -> Tensor<D> {
+                Tensor::from_primitive::<Autodiff<Self>>(tensor)
+            }
+
+            fn of_plain<const D: usize>(tensor: FloatTensor<Self>) -> Tensor<D> {
+                Tensor::from_primitive::<Self>(tensor)
+            }
+        }
+    };
+}
+
+#[cfg(feature = "flex")]
+engine!(burn::backend::Flex);
+#[cfg(feature = "cuda")]
+engine!(burn::backend::Cuda);
+#[cfg(feature = "remote")]
+engine!(burn::backend::Remote);
+
+/// Calls a generic function with every backend of this build in turn until one returns `Some`; each backend recognises
+/// its own tensors.
+macro_rules! of_their_backend {
+    ($function:path, $($argument:expr),+ $(,)?) => {{
+        let found = None;
+        #[cfg(feature = "flex")]
+        let found = found.or_else(|| $function(std::marker::PhantomData::<burn::backend::Flex>, $($argument),+));
+        #[cfg(feature = "cuda")]
+        let found = found.or_else(|| $function(std::marker::PhantomData::<burn::backend::Cuda>, $($argument),+));
+        #[cfg(feature = "remote")]
+        let found = found.or_else(|| $function(std::marker::PhantomData::<burn::backend::Remote>, $($argument),+));
+        found
+    }};
+}
+
+pub(crate) use of_their_backend;
+
+/// Records one of our own operations in the graph of its inputs, and returns its output as a tensor of that graph.
+///
+/// `state` is kept for the backward, unless no input is tracked.
+pub fn recorded<B: Engine, O: Backward<B, N>, const N: usize, const D: usize>(
+    operation: O,
+    inputs: [NodeGuard; N],
+    state: O::State,
+    output: FloatTensor<B>,
+) -> Tensor<D> {
+    B::of_tracked(match operation.prepare::<NoCheckpointing>(inputs).compute_bound().stateful() {
+        OpsKind::Tracked(prepared) => prepared.finish(state, output),
+        OpsKind::UnTracked(prepared) => prepared.finish(output),
+    })
+}

@@ -1,0 +1,310 @@
+//! Activation checkpointing: marked parts of a model are recomputed in the backward instead of kept from the forward
+//! (Chen et al., 2016, *Training Deep Nets with Sublinear Memory Cost*,
+//! [arXiv:1604.06174](https://arxiv.org/abs/1604.06174)).
+//!
+//! A model marks its parts with [`block`] and [`selective`]; the configuration of a stage says which of them are
+//! recomputed. The first forward of a recomputed part records no graph: one operation stands for the part in the
+//! stage's graph. The backward of that operation runs the part's forward again with a separate graph, and then the
+//! backward of that graph. The gradients of the part's parameters do not pass through the stage's graph; [`gather`]
+//! collects them.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use burn::backend::Backend;
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops};
+use burn::backend::tensor::FloatTensor;
+use burn::module::{Module, ModuleMapper, Param};
+use burn::optim::GradientsParams;
+use burn::tensor::Tensor;
+use parking_lot::Mutex;
+
+use crate::autograd::engine::{Engine, of_their_backend, recorded};
+use crate::autograd::seed_gradient;
+use crate::autograd::split_backward::Sum;
+use crate::forward::recomputation::as_recomputation;
+use crate::forward::samples::Samples;
+use crate::forward::thread_scope::{collecting, during};
+use crate::params::shared::{is_trained, unify, with_value};
+
+/// The parts of a stage that are recomputed in its backwards instead of kept from the forward. Gradients have the same
+/// bits with every choice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Recompute {
+    /// Recomputes nothing and keeps all activations.
+    #[default]
+    Nothing,
+    /// Recomputes the parts marked by [`selective`], such as attention, whose activations are large and cheap to
+    /// compute (Korthikanti et al., 2022, [arXiv:2205.05198](https://arxiv.org/abs/2205.05198)).
+    Selective,
+    /// Recomputes this number of parts marked by [`block`], beginning with the first part of the stage.
+    Blocks(usize),
+    /// Recomputes all parts marked by [`block`] and keeps only their inputs, for about a third more computation.
+    Full,
+}
+
+impl fmt::Display for Recompute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nothing => write!(f, "nothing"),
+            Self::Selective => write!(f, "selective parts"),
+            Self::Blocks(blocks) => write!(f, "the first {blocks} blocks"),
+            Self::Full => write!(f, "all blocks"),
+        }
+    }
+}
+
+/// The mark of a part: by [`block`] or by [`selective`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mark {
+    Block,
+    Selective,
+}
+
+thread_local! {
+    /// The parts that the forward on this thread leaves to recomputation.
+    static POLICY: Cell<Recompute> = const { Cell::new(Recompute::Nothing) };
+    /// Counts the marked parts of the forward on this thread.
+    static PARTS: Cell<Parts> = const { Cell::new(Parts { recomputed: 0, untracked: 0, unsupported: 0 }) };
+    /// The parameter gradients of recomputed parts in the backward on this thread.
+    static PART_GRADIENTS: RefCell<Option<Sum>> = const { RefCell::new(None) };
+}
+
+/// Counts of the parts that a forward marked for recomputation, by whether they will be recomputed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Parts {
+    /// The number of parts that will be recomputed.
+    recomputed: usize,
+    /// The number of parts whose activations are kept because their input is outside the autodiff graph.
+    untracked: usize,
+    /// The number of parts whose activations are kept because this build has no operations for their backend, or
+    /// because burn's own checkpointing is on.
+    unsupported: usize,
+}
+
+impl Parts {
+    /// Whether the forward marked no part that the policy names, as in a stage that has only embeddings.
+    pub fn are_none(self) -> bool {
+        self == Self::default()
+    }
+
+    /// Returns the reason why nothing is recomputed although the policy asks for it, and the remedy; `None` if a part
+    /// is recomputed.
+    pub fn complaint(self) -> Option<&'static str> {
+        match self {
+            Self { recomputed: 1.., .. } => None,
+            Self { unsupported: 1.., .. } => Some(
+                "this build has no operations for the backend of its device, or burn's gradient checkpointing is on; \
+                 place the stage on a CPU or a CUDA device, and turn burn's gradient checkpointing off",
+            ),
+            Self { untracked: 1.., .. } => Some(
+                "the inputs of all its marked parts are outside the graph; mark parts behind a layer with parameters, and \
+                 do not detach their inputs",
+            ),
+            Self { .. } => {
+                Some("it has no part that the policy names; mark its parts by `nn::block` or `nn::selective`")
+            }
+        }
+    }
+}
+
+impl Recompute {
+    /// Runs a stage's forward under this policy, and returns its result and the counts of the parts that it marked.
+    pub fn counting<R>(self, forward: impl FnOnce() -> R) -> (R, Parts) {
+        PARTS.set(Parts::default());
+        let result = self.during(forward);
+        (result, PARTS.take())
+    }
+
+    /// Runs a stage's forward under this policy.
+    pub fn during<R>(self, forward: impl FnOnce() -> R) -> R {
+        during(&POLICY, self, forward)
+    }
+
+    /// Whether the next part with this mark is recomputed; counts the parts for [`Recompute::Blocks`].
+    fn takes(mark: Mark) -> bool {
+        match (POLICY.get(), mark) {
+            (Self::Full, Mark::Block) | (Self::Selective, Mark::Selective) => true,
+            (Self::Blocks(left), Mark::Block) => {
+                POLICY.set(Self::Blocks(left.saturating_sub(1)));
+                left > 0
+            }
+            (Self::Nothing | Self::Full | Self::Blocks(_), _) | (Self::Selective, Mark::Block) => false,
+        }
+    }
+}
+
+/// Runs a backward, and returns its result and the parameter gradients of recomputed parts, which are not in its graph.
+pub fn gather<R>(backward: impl FnOnce() -> R) -> (R, GradientsParams) {
+    let (result, beside) = collecting(&PART_GRADIENTS, Sum::new(GradientsParams::new(), None), backward);
+    (result, beside.gradients)
+}
+
+/// Marks a block of a model, such as a transformer layer, which [`Recompute::Full`] and [`Recompute::Blocks`]
+/// recompute.
+///
+/// `forward` is the forward of the block. It must use no parameters other than the module's: gradients of others are
+/// lost if the block is recomputed.
+///
+/// ```
+/// use burn::module::Module;
+/// use burn::tensor::Tensor;
+/// use stageline::nn::{Linear, block};
+/// use stageline::Stage;
+///
+/// #[derive(Module, Debug)]
+/// struct Mlp {
+///     up: Linear,
+///     down: Linear,
+/// }
+///
+/// impl Stage for Mlp {
+///     type Input = Tensor<2>;
+///     type Output = Tensor<2>;
+///
+///     fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+///         block(self, input, |mlp, input| mlp.down.forward(mlp.up.forward(input).tanh()))
+///     }
+/// }
+/// ```
+pub fn block<M: Module + 'static, const D: usize, const E: usize>(
+    module: &M,
+    input: Tensor<D>,
+    forward: impl Fn(&M, Tensor<D>) -> Tensor<E> + Send + 'static,
+) -> Tensor<E> {
+    part(Mark::Block, module, input, forward)
+}
+
+/// Marks a part of a model that keeps large activations for little computation, such as attention, which
+/// [`Recompute::Selective`] recomputes. `forward` has the restrictions of [`block`].
+pub fn selective<M: Module + 'static, const D: usize, const E: usize>(
+    module: &M,
+    input: Tensor<D>,
+    forward: impl Fn(&M, Tensor<D>) -> Tensor<E> + Send + 'static,
+) -> Tensor<E> {
+    part(Mark::Selective, module, input, forward)
+}
+
+fn part<M: Module + 'static, const D: usize, const E: usize>(
+    mark: Mark,
+    module: &M,
+    input: Tensor<D>,
+    forward: impl Fn(&M, Tensor<D>) -> Tensor<E> + Send + 'static,
+) -> Tensor<E> {
+    if !Recompute::takes(mark) {
+        return forward(module, input);
+    }
+    let note = |count: fn(&mut Parts)| {
+        let mut parts = PARTS.get();
+        count(&mut parts);
+        PARTS.set(parts);
+    };
+    // No gradient flows back to an input outside the graph, so no backward would start the recomputation.
+    if !input.is_tracked() {
+        note(|parts| parts.untracked += 1);
+        return forward(module, input);
+    }
+    let mut forward = Some(forward);
+    let output = of_their_backend!(recompute_later, module, &input, &mut forward);
+    note(if output.is_some() { |parts| parts.recomputed += 1 } else { |parts| parts.unsupported += 1 });
+    output.unwrap_or_else(|| {
+        let forward = forward.take().expect("only a backend that returns an output takes the forward");
+        forward(module, input)
+    })
+}
+
+/// Detaches parameters from their graph: into a separate graph if `tracked`, else as autodiff tensors that are not
+/// tracked.
+struct Leaves {
+    tracked: bool,
+}
+
+impl ModuleMapper for Leaves {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let value = param.val().inner().autodiff();
+        let tracked = self.tracked && is_trained(&param);
+        with_value(param, if tracked { value.require_grad() } else { value })
+    }
+}
+
+/// Returns a copy of the module for one forward of a recomputed part, with its parameters detached by [`Leaves`].
+fn leaves<M: Module>(module: &M, tracked: bool) -> M {
+    let module = module.clone().map(&mut Leaves { tracked });
+    if tracked { unify(module) } else { module }
+}
+
+/// A closure that recomputes a part: it takes the gradient of the part's output and returns that of its input, if there
+/// is one.
+type RecomputePart<B> = Box<dyn FnOnce(FloatTensor<B>) -> Option<FloatTensor<B>> + Send>;
+
+/// The state of a recomputed part in the stage's graph: a closure that the part's backward takes out and calls once.
+struct State<B: Backend>(Arc<Mutex<Option<RecomputePart<B>>>>);
+
+impl<B: Backend> Clone for State<B> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<B: Backend> fmt::Debug for State<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("State")
+    }
+}
+
+/// The operation that stands for a recomputed part in the stage's graph.
+#[derive(Debug)]
+struct Recomputed;
+
+impl<B: Backend> Backward<B, 1> for Recomputed {
+    type State = State<B>;
+
+    fn backward(self, ops: Ops<State<B>, 1>, gradients: &mut Gradients, _: &mut Checkpointer) {
+        let gradient = gradients.consume::<B>(&ops.node);
+        let recompute = ops.state.0.lock().take().expect("a backward visits every operation once");
+        if let (Some(gradient), [Some(node)]) = (recompute(gradient), ops.parents) {
+            gradients.register::<B>(node.id, gradient);
+        }
+    }
+}
+
+/// Runs a part's forward without a graph, and records an operation that recomputes the part in the backward.
+///
+/// Returns `None`, and leaves `forward` in place, if the input is of another backend or burn's own checkpointing is on.
+fn recompute_later<B: Engine, M: Module + 'static, const D: usize, const E: usize>(
+    _: PhantomData<B>,
+    module: &M,
+    input: &Tensor<D>,
+    forward: &mut Option<impl Fn(&M, Tensor<D>) -> Tensor<E> + Send + 'static>,
+) -> Option<Tensor<E>> {
+    let (_, node) = B::tracked(input.clone())?.into_parts();
+    let forward = forward.take()?;
+    let samples = Samples::current();
+    let kept = input.clone().inner();
+    // The tensors are autodiff tensors, although no graph is recorded, because plain tensors use other kernels, whose
+    // results differ in the last bits from those of the recomputation.
+    let output = Recompute::Nothing.during(|| forward(&leaves(module, false), kept.clone().autodiff()));
+    let output = B::tracked(output).expect("the output of a recomputed part must stay on the backend of its input");
+    let (output, _) = output.into_parts();
+    let module = module.clone();
+    let to_input = move |gradient: FloatTensor<B>| {
+        let module = leaves(&module, true);
+        let leaf = kept.autodiff().require_grad();
+        let run = || Recompute::Nothing.during(|| forward(&module, leaf.clone()));
+        let output = as_recomputation(|| samples.map_or_else(run, |samples| samples.during(run)));
+        let mut gradients = seed_gradient::root(output, B::of_plain::<E>(gradient))?.backward();
+        let to_input = leaf.grad_remove(&mut gradients);
+        let gradients = GradientsParams::from_grads(gradients, &module);
+        PART_GRADIENTS.with_borrow_mut(|beside| {
+            let beside = beside.as_mut().expect("a part is recomputed only in a backward that gathers its gradients");
+            beside.add_all(&module, gradients);
+        });
+        B::plain(to_input?)
+    };
+    let state = State(Arc::new(Mutex::new(Some(Box::new(to_input) as RecomputePart<B>))));
+    Some(recorded::<B, _, 1, E>(Recomputed, [node], state, output))
+}

@@ -1,0 +1,77 @@
+//! Starts a backward from a given output gradient (a vector-Jacobian product).
+
+use std::marker::PhantomData;
+
+use burn::backend::Backend;
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops};
+use burn::backend::tensor::FloatTensor;
+use burn::tensor::Tensor;
+
+use crate::autograd::engine::{Engine, of_their_backend, recorded};
+
+/// Returns a scalar whose gradient with respect to `output` is `gradient`, bit for bit: the root of a backward. Returns
+/// `None` if `output` is not in an autodiff graph.
+pub fn root<const D: usize>(output: Tensor<D>, gradient: Tensor<D>) -> Option<Tensor<1>> {
+    if !output.is_tracked() {
+        return None;
+    }
+    of_their_backend!(handed_in, output.clone(), gradient.clone())
+        // The fallback for other backends: `sum(output * gradient)` has that gradient, but computes the products.
+        .or_else(|| Some((output * gradient.autodiff()).sum()))
+}
+
+/// An operation at the end of a graph whose backward passes the given gradient on, without computing anything.
+#[derive(Debug)]
+struct HandIn;
+
+impl<B: Backend> Backward<B, 1> for HandIn {
+    type State = FloatTensor<B>;
+
+    fn backward(self, ops: Ops<FloatTensor<B>, 1>, gradients: &mut Gradients, _: &mut Checkpointer) {
+        gradients.consume::<B>(&ops.node);
+        if let [Some(parent)] = ops.parents {
+            gradients.register::<B>(parent.id, ops.state);
+        }
+    }
+}
+
+/// Records [`HandIn`] behind `output`; returns `None` if `output` is of another backend or burn's own checkpointing is
+/// on.
+fn handed_in<B: Engine, const D: usize>(
+    _: PhantomData<B>,
+    output: Tensor<D>,
+    gradient: Tensor<D>,
+) -> Option<Tensor<1>> {
+    let (_, node) = B::tracked(output)?.into_parts();
+    let nothing = B::plain(Tensor::<1>::zeros([1], &gradient.device()))?;
+    Some(recorded::<B, _, 1, 1>(HandIn, [node], B::plain(gradient)?, nothing))
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests {
+    use super::*;
+    use burn::tensor::Device;
+
+    /// The output is used twice, with another gradient each time, so that gradients of several roots are added.
+    #[test]
+    fn a_seeded_backward_gives_the_bits_of_a_sum_of_products() {
+        let device = Device::flex();
+        let values = |seed: f32| Tensor::<2>::from_floats([[0.1 * seed, -2.3, 7.7], [1e-3, 0.5, seed]], &device);
+        let gradients = |by_hand_in: bool| {
+            let input = values(3.0).autodiff().require_grad();
+            let output = (input.clone() * values(1.7).autodiff()).tanh();
+            let twice = output.clone() * output.clone();
+            let root = |output: Tensor<2>, gradient: Tensor<2>| match by_hand_in {
+                true => root(output, gradient).unwrap(),
+                false => (output * gradient.autodiff()).sum(),
+            };
+            let mut gradients = (root(output, values(0.3)) + root(twice, values(5.1))).backward();
+            input.grad_remove(&mut gradients).unwrap().into_data().iter::<f32>().map(f32::to_bits).collect::<Vec<_>>()
+        };
+        assert_eq!(gradients(true), gradients(false));
+        assert!(root(values(1.0), values(2.0)).is_none(), "a tensor outside a graph must give no root");
+    }
+}

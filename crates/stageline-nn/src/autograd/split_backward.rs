@@ -1,0 +1,136 @@
+//! Deferred weight gradients: split layers leave them out of a backward, and the stage computes them when the plan
+//! says.
+//!
+//! A layer's backward passes its weight gradients to [`put_off`]. Only a backward inside [`collect`] defers them, so
+//! the same layers also train in a plain loop.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::optim::GradientsParams;
+use burn::tensor::{FloatDType, Tensor};
+
+use crate::forward::thread_scope::collecting;
+
+/// The sum of gradients of a stage's parameters.
+pub struct Sum {
+    /// The sum for each parameter that has had a gradient.
+    pub gradients: GradientsParams,
+    /// The type in which gradients are added; `None` adds them in their own type.
+    pub dtype: Option<FloatDType>,
+}
+
+impl Sum {
+    /// Continues a sum, with its gradients added in this type.
+    pub fn new(gradients: GradientsParams, dtype: Option<FloatDType>) -> Self {
+        Self { gradients, dtype }
+    }
+
+    /// Adds the gradient of a parameter, in place if nothing else uses the sum's tensor.
+    pub fn add<const D: usize>(&mut self, id: ParamId, gradient: Tensor<D>) {
+        let gradient = match self.dtype {
+            Some(dtype) => gradient.cast(dtype),
+            None => gradient,
+        };
+        let sum = match self.gradients.remove::<D>(id) {
+            Some(sum) => sum.add(gradient),
+            None => gradient,
+        };
+        self.gradients.register(id, sum);
+    }
+
+    /// Adds the gradients of all parameters of a module.
+    pub fn add_all<M: Module>(&mut self, module: &M, gradients: GradientsParams) {
+        module.visit(&mut AddAll { sum: self, gradients });
+    }
+}
+
+struct AddAll<'a> {
+    sum: &'a mut Sum,
+    gradients: GradientsParams,
+}
+
+impl ModuleVisitor for AddAll<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if let Some(gradient) = self.gradients.remove::<D>(param.id) {
+            self.sum.add(param.id, gradient);
+        }
+    }
+}
+
+/// The weight gradients of one use of a layer, not yet computed.
+pub struct Deferred {
+    /// The parameters whose gradients are deferred.
+    pub ids: Vec<ParamId>,
+    compute: Box<dyn FnOnce(&mut Sum) + Send>,
+}
+
+impl Deferred {
+    /// Defers the gradients of these parameters: `compute` later adds one gradient for each of them, computed without
+    /// autodiff.
+    pub fn new(ids: Vec<ParamId>, compute: impl FnOnce(&mut Sum) + Send + 'static) -> Self {
+        Self { ids, compute: Box::new(compute) }
+    }
+
+    /// Computes the deferred gradients and adds them to `sum`.
+    pub fn add_to(self, sum: &mut Sum) {
+        (self.compute)(sum);
+    }
+}
+
+/// Defers the gradients of those parameters of a layer that [`may_put_off`] allows, and returns which of them are now
+/// deferred.
+///
+/// The closure that `later` returns computes all of them together. The layer must register the other gradients in the
+/// graph.
+pub fn put_off_any<const N: usize, F: FnOnce(&mut Sum) + Send + 'static>(
+    ids: [Option<ParamId>; N],
+    later: impl FnOnce() -> F,
+) -> [bool; N] {
+    let waiting: Vec<_> = ids.into_iter().flatten().collect();
+    let waits = !waiting.is_empty() && put_off(Deferred::new(waiting, later())).is_ok();
+    ids.map(|id| waits && id.is_some())
+}
+
+/// Returns the id of a parameter whose gradient a layer may defer, given the value that the layer computed with.
+///
+/// Returns `None` if the parameter is frozen, or if its value is composed from other tensors (LoRA and other
+/// reparameterisations), because only the graph derives the gradients of those.
+pub fn may_put_off<const D: usize>(param: &Param<Tensor<D>>, value: &Tensor<D>) -> Option<ParamId> {
+    value.is_require_grad().then_some(param.id)
+}
+
+/// The deferred gradients that a running backward collects.
+struct Scope {
+    /// The parameters whose gradients must not be deferred.
+    exempt: HashSet<ParamId>,
+    deferred: Vec<Deferred>,
+}
+
+thread_local! {
+    /// The scope of the backward that runs on this thread inside [`collect`].
+    static SCOPE: RefCell<Option<Scope>> = const { RefCell::new(None) };
+}
+
+/// Runs a backward, and returns its result and the gradients that it deferred, in the order of the backward. The
+/// gradients of `exempt` parameters are not deferred.
+pub fn collect<R>(exempt: HashSet<ParamId>, backward: impl FnOnce() -> R) -> (R, Vec<Deferred>) {
+    let (result, scope) = collecting(&SCOPE, Scope { exempt, deferred: Vec::new() }, backward);
+    (result, scope.deferred)
+}
+
+/// Defers weight gradients in the backward of a custom layer; the pipeline computes them when the plan says.
+///
+/// # Errors
+/// Returns `later` if gradients cannot be deferred: outside a pipeline, in a backward that is not split, and for
+/// parameters that are tied to another stage's. The layer must then register these gradients in the graph.
+pub fn put_off(later: Deferred) -> Result<(), Deferred> {
+    SCOPE.with_borrow_mut(|scope| match scope {
+        Some(scope) if later.ids.iter().all(|id| !scope.exempt.contains(id)) => {
+            scope.deferred.push(later);
+            Ok(())
+        }
+        _ => Err(later),
+    })
+}

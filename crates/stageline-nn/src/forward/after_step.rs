@@ -1,0 +1,84 @@
+//! Effects of a forward that wait until the optimizer step succeeds, such as updates of running statistics.
+//!
+//! Effects are collected for each thread. A worker keeps those of a step apart until the step is committed, because a
+//! step may still be rolled back while the next one collects its own.
+
+use std::cell::RefCell;
+
+use crate::forward::recomputation::is_recomputation;
+
+/// A closure that a forward passed to [`after_step`].
+type Effect = Box<dyn FnOnce()>;
+
+thread_local! {
+    /// The effects of the running step's forwards on this thread.
+    static EFFECTS: RefCell<Vec<Effect>> = const { RefCell::new(Vec::new()) };
+    /// The effects of a step that has been made but may still be rolled back.
+    static KEPT: RefCell<Vec<Effect>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Runs `effect` on this thread after the optimizer step of the current step, for layers that keep running statistics.
+///
+/// The effect is dropped without running if the step is skipped. A recomputed forward leaves no effect, because the
+/// first forward did. If steps overlap ([`Pipeline::steps`](crate::Pipeline::steps)), the effect may run after forwards
+/// of the next step.
+pub fn after_step(effect: impl FnOnce() + 'static) {
+    if is_recomputation() {
+        return;
+    }
+    EFFECTS.with_borrow_mut(|effects| effects.push(Box::new(effect)));
+}
+
+/// Sets the effects of the current step apart, so that the next step collects its own. Effects that were set apart
+/// before are dropped.
+pub fn keep() {
+    drop(KEPT.replace(EFFECTS.take()));
+}
+
+/// Drops the effects that [`keep`] set apart, because their step is rolled back or skipped.
+pub fn forget_kept() {
+    drop(KEPT.take());
+}
+
+/// Runs the effects that [`keep`] set apart, because their step is committed.
+pub fn do_kept() {
+    KEPT.take().into_iter().for_each(|effect| effect());
+}
+
+/// Runs the effects of the current step. A training loop without a pipeline calls this after its optimizer step; a
+/// pipeline does so itself.
+pub fn stepped() {
+    EFFECTS.take().into_iter().for_each(|effect| effect());
+}
+
+/// Drops the effects of the current step. A training loop without a pipeline calls this if it skips a step; a pipeline
+/// does so itself.
+pub fn skipped() {
+    drop(EFFECTS.take());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    use super::*;
+
+    #[test]
+    fn effects_run_after_a_step_but_not_after_a_skipped_one() {
+        let count = Rc::new(Cell::new(0));
+        let leave = || {
+            let count = Rc::clone(&count);
+            after_step(move || count.set(count.get() + 1));
+        };
+        leave();
+        skipped();
+        stepped();
+        assert_eq!(count.get(), 0);
+        leave();
+        leave();
+        stepped();
+        stepped();
+        assert_eq!(count.get(), 2);
+    }
+}

@@ -1,0 +1,52 @@
+//! The samples that the running forward sees, for layers that draw random numbers for each sample.
+
+use std::cell::Cell;
+
+use crate::forward::thread_scope::during;
+
+/// The position of a micro-batch's samples in the training: the step, and a range of the step's batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Samples {
+    /// The index of the step, from 0.
+    pub step: usize,
+    /// The index of the first sample in the batch of the step.
+    pub first: usize,
+    /// The number of samples in the micro-batch.
+    pub count: usize,
+}
+
+thread_local! {
+    /// The samples of the training forward that runs on this thread.
+    static CURRENT: Cell<Option<Samples>> = const { Cell::new(None) };
+}
+
+impl Samples {
+    /// Returns the samples of the training forward that runs on this thread, or `None` if none runs. A pipeline sets
+    /// them around every forward of a training step, and not in an evaluation.
+    pub fn current() -> Option<Self> {
+        CURRENT.get()
+    }
+
+    /// Runs `forward` on this thread as a training forward of these samples, for training loops without a pipeline.
+    pub fn during<R>(self, forward: impl FnOnce() -> R) -> R {
+        during(&CURRENT, Some(self), forward)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_are_set_only_during_a_forward() {
+        let samples = |first| Samples { step: 1, first, count: 2 };
+        let inner = samples(0).during(|| {
+            let inner = samples(4).during(Samples::current);
+            assert_eq!(Samples::current(), Some(samples(0)));
+            inner
+        });
+        assert_eq!(inner, Some(samples(4)));
+        assert!(std::panic::catch_unwind(|| samples(0).during(|| panic!("a forward panics"))).is_err());
+        assert_eq!(Samples::current(), None);
+    }
+}

@@ -1,0 +1,31 @@
+//! Thread-local values that hold for the time of a call and are reset when it ends, also by a panic.
+
+use std::cell::{Cell, RefCell};
+use std::thread::LocalKey;
+
+/// Runs `run` with another thread-local value, and restores the previous value afterwards.
+pub fn during<T: Copy, R>(key: &'static LocalKey<Cell<T>>, value: T, run: impl FnOnce() -> R) -> R {
+    struct Restore<T: Copy + 'static>(&'static LocalKey<Cell<T>>, T);
+    impl<T: Copy> Drop for Restore<T> {
+        fn drop(&mut self) {
+            self.0.set(self.1);
+        }
+    }
+    let _restore = Restore(key, key.replace(value));
+    run()
+}
+
+/// Runs `run` with an empty thread-local collection, and returns its result and what it collected. The collection is
+/// closed afterwards, also after a panic.
+pub fn collecting<T, R>(key: &'static LocalKey<RefCell<Option<T>>>, empty: T, run: impl FnOnce() -> R) -> (R, T) {
+    struct Close<T: 'static>(&'static LocalKey<RefCell<Option<T>>>);
+    impl<T> Drop for Close<T> {
+        fn drop(&mut self) {
+            self.0.take();
+        }
+    }
+    key.set(Some(empty));
+    let _close = Close(key);
+    let result = run();
+    (result, key.take().expect("the collection stays open for the time of the call"))
+}

@@ -1,0 +1,77 @@
+//! The cross-entropy loss and its gradient on the CPU.
+
+use burn::backend::Flex;
+use burn::backend::TensorMetadata;
+use burn::backend::tensor::{FloatTensor, IntTensor};
+use burn::tensor::{Int, Tensor, TensorData};
+use rayon::prelude::*;
+
+use super::numbers::{numbers, of_pairs, pairs};
+use super::wide::{exp_from_below, sum, wide};
+
+/// The number of rows that one core takes at a time.
+const ROWS: usize = 64;
+
+/// Returns the cross-entropy of contiguous logits `[rows, classes]` summed over rows, `[1]`, and two numbers of each
+/// row for the backward, `[rows, 2]`: the largest logit, and one over the sum of exponentials relative to it.
+pub fn summed(logits: &FloatTensor<Flex>, targets: &IntTensor<Flex>) -> [FloatTensor<Flex>; 2] {
+    let classes = logits.shape()[1];
+    let targets = classes_of(targets, classes);
+    let (mut scales, mut losses) = (vec![[0.0; 2]; targets.len()], vec![0.0; targets.len()]);
+    let rows = numbers(logits).par_chunks(ROWS * classes.max(1)).zip(targets.par_chunks(ROWS));
+    let parts = rows.zip(scales.par_chunks_mut(ROWS)).zip(losses.par_chunks_mut(ROWS));
+    parts.for_each(|(((rows, targets), scales), losses)| of_rows(rows, targets, classes, (scales, losses)));
+    let total: f64 = losses.into_iter().sum();
+    [FloatTensor::<Flex>::from_data(TensorData::new(vec![total as f32], [1])), of_pairs(scales)]
+}
+
+/// Returns the gradient of contiguous logits, given the rows' numbers from [`summed`] (`scales`) and the gradient of
+/// the sum.
+pub fn gradient_of_logits(
+    logits: &FloatTensor<Flex>,
+    targets: &IntTensor<Flex>,
+    scales: &FloatTensor<Flex>,
+    gradient: &FloatTensor<Flex>,
+) -> FloatTensor<Flex> {
+    let (shape, upstream) = (logits.shape(), numbers(gradient)[0]);
+    let (classes, targets) = (shape[1].max(1), classes_of(targets, shape[1]));
+    let mut output = numbers(logits).to_vec();
+    let scales = pairs(scales).par_chunks(ROWS);
+    let parts = output.par_chunks_mut(ROWS * classes).zip(scales).zip(targets.par_chunks(ROWS));
+    parts.for_each(|((rows, scales), targets)| to_logits(rows, (scales, targets), classes, upstream));
+    FloatTensor::<Flex>::from_data(TensorData::new(output, shape))
+}
+
+/// Returns the targets as class indices; panics if a target is not one of the classes.
+fn classes_of(targets: &IntTensor<Flex>, classes: usize) -> Vec<usize> {
+    let targets = Tensor::<1, Int>::from_primitive::<Flex>(targets.clone()).into_data();
+    let class = |target: i64| {
+        let class = usize::try_from(target).ok().filter(|class| *class < classes);
+        class.unwrap_or_else(|| panic!("target {target} is not one of the {classes} classes"))
+    };
+    targets.iter::<i64>().map(class).collect()
+}
+
+wide! {
+    // Computes the loss of each row in f64, and the two numbers of each row that the backward needs.
+    fn of_rows(rows: &[f32], targets: &[usize], classes: usize, results: (&mut [[f32; 2]], &mut [f64])) {
+        let (scales, losses) = results;
+        for ((row, &target), (scale, loss)) in rows.chunks_exact(classes).zip(targets).zip(scales.iter_mut().zip(losses)) {
+            let most = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let total = sum(row, |_, logit| exp_from_below(logit - most));
+            *scale = [most, 1.0 / total];
+            *loss = f64::from(total).ln() + f64::from(most) - f64::from(row[target]);
+        }
+    }
+}
+
+wide! {
+    // Replaces each row of logits by its gradient: upstream x (softmax - one-hot target).
+    fn to_logits(rows: &mut [f32], kept: (&[[f32; 2]], &[usize]), classes: usize, upstream: f32) {
+        let (scales, targets) = kept;
+        for (row, (&[most, share], &target)) in rows.chunks_exact_mut(classes).zip(scales.iter().zip(targets)) {
+            row.iter_mut().for_each(|logit| *logit = upstream * share * exp_from_below(*logit - most));
+            row[target] -= upstream;
+        }
+    }
+}

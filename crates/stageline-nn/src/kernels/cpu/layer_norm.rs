@@ -1,0 +1,125 @@
+//! Layer normalisation and its gradients on the CPU.
+
+use burn::backend::Flex;
+use burn::backend::TensorMetadata;
+use burn::backend::tensor::FloatTensor;
+use burn::tensor::TensorData;
+use rayon::prelude::*;
+
+use super::numbers::{numbers, of_pairs, pairs};
+use super::wide::{sum, wide};
+
+/// The number of rows that one core takes at a time and sums separately, so that sums do not depend on the number of
+/// cores.
+const ROWS: usize = 64;
+
+/// Normalises the rows of a contiguous input `[..., width]`, and returns the output and the moments of the rows,
+/// `[rows, 2]`: mean and 1 / sqrt(variance + epsilon).
+pub fn normalised(
+    input: &FloatTensor<Flex>,
+    gamma: &FloatTensor<Flex>,
+    beta: Option<&FloatTensor<Flex>>,
+    epsilon: f32,
+) -> (FloatTensor<Flex>, FloatTensor<Flex>) {
+    let width = gamma.shape()[0].max(1);
+    let mut output = numbers(input).to_vec();
+    let mut moments = vec![[0.0; 2]; output.len() / width];
+    let beta = beta.map_or_else(|| vec![0.0; width], |beta| numbers(&beta.to_contiguous()).to_vec());
+    let parts = output.par_chunks_mut(ROWS * width).zip(moments.par_chunks_mut(ROWS));
+    parts.for_each(|(rows, moments)| normalise(rows, moments, (numbers(gamma), &beta), epsilon));
+    (FloatTensor::<Flex>::from_data(TensorData::new(output, input.shape())), of_pairs(moments))
+}
+
+/// Returns the gradient of a contiguous input, given the moments of its rows and the gradient of the output.
+pub fn gradient_of_input(
+    input: &FloatTensor<Flex>,
+    gamma: &FloatTensor<Flex>,
+    moments: &FloatTensor<Flex>,
+    gradient: &FloatTensor<Flex>,
+) -> FloatTensor<Flex> {
+    let width = gamma.shape()[0].max(1);
+    let mut output = numbers(gradient).to_vec();
+    let parts = output.par_chunks_mut(ROWS * width).zip(numbers(input).par_chunks(ROWS * width));
+    parts.zip(pairs(moments).par_chunks(ROWS)).for_each(|((output, values), moments)| {
+        to_input(output, values, numbers(gamma), moments);
+    });
+    FloatTensor::<Flex>::from_data(TensorData::new(output, input.shape()))
+}
+
+/// Returns the gradients of the scale and the shift, each `[width]`, given the moments of the rows and the gradient of
+/// the output.
+pub fn gradients_of_parameters(
+    input: &FloatTensor<Flex>,
+    moments: &FloatTensor<Flex>,
+    gradient: &FloatTensor<Flex>,
+) -> [FloatTensor<Flex>; 2] {
+    let shape = input.shape();
+    let width = shape[shape.num_dims() - 1];
+    let rows =
+        numbers(gradient).par_chunks((ROWS * width).max(1)).zip(numbers(input).par_chunks((ROWS * width).max(1)));
+    let parts: Vec<_> = rows
+        .zip(pairs(moments).par_chunks(ROWS))
+        .map(|((upstream, values), moments)| {
+            let mut part = [vec![0.0; width], vec![0.0; width]];
+            let [gamma, beta] = &mut part;
+            to_parameters(gamma, beta, (upstream, values, moments));
+            part
+        })
+        .collect();
+    [0, 1].map(|index| {
+        let mut total = vec![0.0_f32; width];
+        for part in &parts {
+            total.iter_mut().zip(&part[index]).for_each(|(total, part)| *total += part);
+        }
+        FloatTensor::<Flex>::from_data(TensorData::new(total, [width]))
+    })
+}
+
+wide! {
+    // Normalises rows in place and writes their moments; `parameters` are the scale and the shift.
+    fn normalise(rows: &mut [f32], moments: &mut [[f32; 2]], parameters: (&[f32], &[f32]), epsilon: f32) {
+        let (gamma, beta) = parameters;
+        let share = 1.0 / gamma.len() as f32;
+        for (row, moments) in rows.chunks_exact_mut(gamma.len()).zip(moments) {
+            let mean = share * sum(row, |_, x| x);
+            let variance = share * sum(row, |_, x| (x - mean) * (x - mean));
+            let over_deviation = 1.0 / (variance + epsilon).sqrt();
+            *moments = [mean, over_deviation];
+            for ((x, gamma), beta) in row.iter_mut().zip(gamma).zip(beta) {
+                *x = (*x - mean) * over_deviation * gamma + beta;
+            }
+        }
+    }
+}
+
+wide! {
+    // Replaces the gradients of output rows by those of the input rows.
+    fn to_input(gradients: &mut [f32], rows: &[f32], gamma: &[f32], moments: &[[f32; 2]]) {
+        let (width, share) = (gamma.len(), 1.0 / gamma.len() as f32);
+        let rows = rows.chunks_exact(width).zip(moments);
+        for (gradients, (row, &[mean, over_deviation])) in gradients.chunks_exact_mut(width).zip(rows) {
+            let scaled = |at: usize, gradient: f32| gradient * gamma[at];
+            let plain = share * sum(gradients, scaled);
+            let along = share * sum(gradients, |at, gradient| scaled(at, gradient) * (row[at] - mean) * over_deviation);
+            for ((gradient, x), gamma) in gradients.iter_mut().zip(row).zip(gamma) {
+                *gradient = over_deviation * (*gradient * gamma - plain - (x - mean) * over_deviation * along);
+            }
+        }
+    }
+}
+
+wide! {
+    // Adds the gradients of the scale and the shift over some rows; `inputs` are the output's gradients, the rows and
+    // their moments.
+    fn to_parameters(gamma: &mut [f32], beta: &mut [f32], inputs: (&[f32], &[f32], &[[f32; 2]])) {
+        let (upstream, rows, moments) = inputs;
+        let width = gamma.len();
+        let rows = rows.chunks_exact(width).zip(moments);
+        for (upstream, (row, &[mean, over_deviation])) in upstream.chunks_exact(width).zip(rows) {
+            for ((gamma, gradient), x) in gamma.iter_mut().zip(upstream).zip(row) {
+                *gamma += gradient * (x - mean) * over_deviation;
+            }
+            beta.iter_mut().zip(upstream).for_each(|(beta, gradient)| *beta += gradient);
+        }
+    }
+}

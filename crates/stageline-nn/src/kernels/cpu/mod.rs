@@ -1,0 +1,118 @@
+//! The kernels for this host's CPU, in f32, with vector instructions and on all cores of the current rayon pool.
+//!
+//! Inputs are tensors of burn's flex backend; a kernel copies those that are not contiguous. Results must not depend on
+//! the number of cores; only products may depend on the processor's vector instructions.
+//!
+//! - `causal_attention`, `cross_entropy`, `gelu`, `layer_norm`: the operations of layers and their gradients.
+//! - `products`: the products of a linear layer.
+//! - `matrix`: views of numbers as matrices, and their products.
+//! - `numbers`: tensors as slices of numbers, and back.
+//! - `wide`: loops compiled for several vector instruction sets, and the functions that such loops use.
+
+pub mod causal_attention;
+mod cross_entropy;
+mod gelu;
+mod layer_norm;
+mod matrix;
+pub mod numbers;
+pub mod products;
+mod wide;
+
+use std::sync::Arc;
+
+use burn::backend::Flex;
+use burn::backend::ops::FloatTensorOps;
+use burn::backend::tensor::{Device, FloatTensor, IntTensor};
+use burn::tensor::{DType, FloatDType, TensorData};
+
+use self::numbers::numbers;
+use crate::kernels::Kernels;
+
+impl Kernels for Flex {
+    /// The mean of each row and the reciprocal of its standard deviation, `[rows, 2]`.
+    type Moments = FloatTensor<Flex>;
+    /// The input, and the attention weights of every head of every sample, block by block of queries.
+    type Attended = (FloatTensor<Flex>, Arc<Vec<Vec<f32>>>);
+
+    fn are_there(_: &Device<Flex>) -> bool {
+        true
+    }
+
+    fn gelu_of(input: &FloatTensor<Flex>) -> FloatTensor<Flex> {
+        gelu::values(&input.to_contiguous())
+    }
+
+    fn gelu_to_input(input: &FloatTensor<Flex>, gradient: &FloatTensor<Flex>) -> FloatTensor<Flex> {
+        gelu::to_input(&input.to_contiguous(), &gradient.to_contiguous())
+    }
+
+    fn normalised(
+        input: &FloatTensor<Flex>,
+        gamma: &FloatTensor<Flex>,
+        beta: Option<&FloatTensor<Flex>>,
+        epsilon: f32,
+    ) -> (FloatTensor<Flex>, FloatTensor<Flex>) {
+        layer_norm::normalised(&input.to_contiguous(), &gamma.to_contiguous(), beta, epsilon)
+    }
+
+    fn normalised_to_input(
+        input: &FloatTensor<Flex>,
+        gamma: &FloatTensor<Flex>,
+        moments: &FloatTensor<Flex>,
+        gradient: &FloatTensor<Flex>,
+    ) -> FloatTensor<Flex> {
+        let (input, gradient) = (input.to_contiguous(), gradient.to_contiguous());
+        layer_norm::gradient_of_input(&input, &gamma.to_contiguous(), moments, &gradient)
+    }
+
+    fn normalised_to_parameters(
+        input: &FloatTensor<Flex>,
+        moments: &FloatTensor<Flex>,
+        gradient: &FloatTensor<Flex>,
+    ) -> [FloatTensor<Flex>; 2] {
+        layer_norm::gradients_of_parameters(&input.to_contiguous(), moments, &gradient.to_contiguous())
+    }
+
+    fn causal_attention(input: &FloatTensor<Flex>, heads: usize) -> (FloatTensor<Flex>, Self::Attended) {
+        let input = input.to_contiguous();
+        let (output, weights) = causal_attention::attended(&input, heads);
+        (output, (input, Arc::new(weights)))
+    }
+
+    fn causal_attention_to_input(
+        (input, weights): &Self::Attended,
+        heads: usize,
+        gradient: &FloatTensor<Flex>,
+    ) -> FloatTensor<Flex> {
+        causal_attention::to_input(input, heads, weights, &gradient.to_contiguous())
+    }
+
+    /// Returns the sum, and two numbers of each row, `[rows, 2]`: the largest logit, and one over the sum of the
+    /// exponentials of all logits minus the largest.
+    fn cross_entropy(logits: &FloatTensor<Flex>, targets: &IntTensor<Flex>) -> [FloatTensor<Flex>; 2] {
+        cross_entropy::summed(&logits.to_contiguous(), targets)
+    }
+
+    fn cross_entropy_to_logits(
+        logits: &FloatTensor<Flex>,
+        targets: &IntTensor<Flex>,
+        scales: &FloatTensor<Flex>,
+        gradient: &FloatTensor<Flex>,
+    ) -> FloatTensor<Flex> {
+        let (logits, gradient) = (logits.to_contiguous(), gradient.to_contiguous());
+        cross_entropy::gradient_of_logits(&logits, targets, scales, &gradient)
+    }
+
+    /// Adds on one thread, because burn's own sum on the CPU is parallel and its order depends on the number of cores.
+    fn sum_of_squares(tensor: &FloatTensor<Flex>) -> FloatTensor<Flex> {
+        let square = |value: f64| value * value;
+        let sum: f64 = match tensor.dtype() {
+            DType::F32 => numbers(&tensor.to_contiguous()).iter().map(|&value| square(value.into())).sum(),
+            _ => {
+                let wide = Flex::float_cast(tensor.clone(), FloatDType::F64).to_contiguous();
+                wide.as_slice::<f64>().expect("the cast is contiguous f64").iter().copied().map(square).sum()
+            }
+        };
+        FloatTensor::<Flex>::from_data(TensorData::new(vec![sum], [1]))
+    }
+}

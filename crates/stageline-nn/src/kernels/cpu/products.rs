@@ -1,0 +1,94 @@
+//! The products of a linear layer on the CPU, and the packing buffer that they use.
+
+use burn::backend::ops::ModuleOps;
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Flex, TensorMetadata};
+use burn::tensor::{DType, TensorData};
+
+use super::matrix::Matrix;
+use super::numbers::numbers;
+use super::wide::wide;
+use crate::kernels::products::Products;
+
+/// Contiguous f32 matrices are multiplied here, without the zeros that burn 0.22 writes to an output before a product;
+/// other tensors use burn's products.
+impl Products for Flex {
+    fn product(
+        input: FloatTensor<Flex>,
+        weight: FloatTensor<Flex>,
+        bias: Option<FloatTensor<Flex>>,
+    ) -> FloatTensor<Flex> {
+        let [Some(rows), Some(columns)] = [&input, &weight].map(matrix) else {
+            return Flex::linear(input, weight, bias);
+        };
+        let mut output = rows.times(columns);
+        if let Some(bias) = bias {
+            let (bias, columns) = (bias.to_contiguous(), columns.shape()[1]);
+            assert_eq!(bias.shape().num_elements(), columns, "the bias must have one element for each output");
+            add_to_rows(&mut output, numbers(&bias));
+        }
+        FloatTensor::<Flex>::from_data(TensorData::new(output, [rows.shape()[0], columns.shape()[1]]))
+    }
+
+    fn to_input(weight: FloatTensor<Flex>, gradient: FloatTensor<Flex>) -> FloatTensor<Flex> {
+        match [&weight, &gradient].map(matrix) {
+            [Some(weight), Some(gradient)] => tensor(gradient, weight.transposed()),
+            _ => Flex::linear_x_backward(weight, gradient),
+        }
+    }
+
+    fn to_weight(input: FloatTensor<Flex>, gradient: FloatTensor<Flex>) -> FloatTensor<Flex> {
+        match [&input, &gradient].map(matrix) {
+            [Some(input), Some(gradient)] => tensor(input.transposed(), gradient),
+            _ => Flex::linear_weight_backward(input, gradient),
+        }
+    }
+
+    fn to_bias(gradient: FloatTensor<Flex>) -> FloatTensor<Flex> {
+        let Some(_) = matrix(&gradient) else { return Flex::linear_bias_backward(gradient) };
+        let mut sums = vec![0.0; gradient.shape()[1]];
+        add_rows(&mut sums, numbers(&gradient));
+        let columns = sums.len();
+        FloatTensor::<Flex>::from_data(TensorData::new(sums, [columns]))
+    }
+}
+
+/// Makes this thread allocate the buffer in which `gemm` packs one operand of a product. The buffer is as large as a
+/// core's L2 cache; a thread allocates it at its first product and keeps it until it ends.
+pub fn allocate_packing_buffer() {
+    // The side is a multiple of every vector length, so that this product packs its operands into the buffer.
+    const SIDE: usize = 64;
+    let zeros = [0.0; SIDE * SIDE];
+    let zeros = Matrix::new(&zeros, [SIDE, SIDE], SIDE);
+    drop(zeros.times(zeros));
+}
+
+/// Returns a tensor `[rows, columns]` as a matrix; `None` if the tensor is not in f32, not contiguous or empty.
+fn matrix(tensor: &FloatTensor<Flex>) -> Option<Matrix<'_>> {
+    let shape = tensor.shape();
+    let plain = tensor.dtype() == DType::F32 && shape.num_elements() > 0 && tensor.is_contiguous();
+    plain.then(|| Matrix::new(numbers(tensor), [shape[0], shape[1]], shape[1]))
+}
+
+/// Returns the product of two matrices as a tensor.
+fn tensor(left: Matrix, right: Matrix) -> FloatTensor<Flex> {
+    FloatTensor::<Flex>::from_data(TensorData::new(left.times(right), [left.shape()[0], right.shape()[1]]))
+}
+
+wide! {
+    // Adds the bias to every row.
+    fn add_to_rows(rows: &mut [f32], bias: &[f32]) {
+        for row in rows.chunks_exact_mut(bias.len()) {
+            row.iter_mut().zip(bias).for_each(|(number, bias)| *number += bias);
+        }
+    }
+}
+
+wide! {
+    // Adds all rows to `sums`, element by element.
+    fn add_rows(sums: &mut [f32], rows: &[f32]) {
+        for row in rows.chunks_exact(sums.len()) {
+            sums.iter_mut().zip(row).for_each(|(sum, number)| *sum += number);
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Compiles loops over numbers for several vector instruction sets, and runs the widest that the processor has.
+//!
+//! Every version makes the operations of the source in the same order, without fused multiply-add, so results have the
+//! same bits on any processor.
+
+/// Compiles a function for AVX-512, for AVX2 and for the baseline of the target, and calls the widest version that the
+/// processor has. On aarch64 the baseline has NEON.
+macro_rules! wide {
+    (fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block) => {
+        fn $name($($argument: $type),*) $(-> $result)? {
+            #[inline(always)]
+            fn run($($argument: $type),*) $(-> $result)? $body
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw")]
+                fn avx512($($argument: $type),*) $(-> $result)? {
+                    run($($argument),*)
+                }
+                #[target_feature(enable = "avx2")]
+                fn avx2($($argument: $type),*) $(-> $result)? {
+                    run($($argument),*)
+                }
+                if $crate::kernels::cpu::wide::has_avx512() {
+                    // SAFETY: the processor has what the function is compiled for.
+                    return unsafe { avx512($($argument),*) };
+                }
+                if is_x86_feature_detected!("avx2") {
+                    // SAFETY: the processor has what the function is compiled for.
+                    return unsafe { avx2($($argument),*) };
+                }
+            }
+            run($($argument),*)
+        }
+    };
+}
+
+pub(super) use wide;
+
+/// Whether the processor has the parts of AVX-512 that `wide!` compiles for, which every processor with AVX-512 since
+/// Skylake-X has.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn has_avx512() -> bool {
+    is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512bw")
+}
+
+/// The number of partial sums that [`sum`] keeps in parallel.
+const LANES: usize = 16;
+
+/// Returns the sum of `term(index, number)` over a row, in an order that does not depend on the processor.
+#[inline(always)]
+pub(super) fn sum(row: &[f32], term: impl Fn(usize, f32) -> f32) -> f32 {
+    let mut lanes = [0.0; LANES];
+    let whole = row.len() / LANES * LANES;
+    for start in (0..whole).step_by(LANES) {
+        let part: &[f32; LANES] = row[start..start + LANES].try_into().expect("a part has one number for each lane");
+        for lane in 0..LANES {
+            lanes[lane] += term(start + lane, part[lane]);
+        }
+    }
+    for at in whole..row.len() {
+        lanes[at - whole] += term(at, row[at]);
+    }
+    lanes.iter().sum()
+}
+
+/// Returns the exponential of a number that is at most 0, such as a score minus the largest of its row. Numbers below
+/// -87 give the exponential of -87.
+#[inline(always)]
+pub(super) fn exp_from_below(x: f32) -> f32 {
+    // The comparison keeps NaN, which `max` would replace by -87.
+    exp(if x < -87.0 { -87.0 } else { x })
+}
+
+/// Returns the exponential of a number from -87 to 0, within a few units in the last place: a power of 2 times a
+/// polynomial of the rest (Cephes' `expf`).
+#[inline(always)]
+pub(super) fn exp(x: f32) -> f32 {
+    /// The number 1.5 x 2^23: adding it to a small number rounds that to an integer, which is then in the sum's last
+    /// bits.
+    const ROUND: f32 = 12_582_912.0;
+    let rounded = x * std::f32::consts::LOG2_E + ROUND;
+    let power = rounded - ROUND;
+    // ln 2 is subtracted in two parts; the first has few bits, so that its product with `power` is exact.
+    let rest = x - power * 0.693_359_4 + power * 2.121_944_4e-4;
+    let mut polynomial = 1.987_569_1e-4;
+    for coefficient in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 0.166_666_65, 0.5] {
+        polynomial = polynomial * rest + coefficient;
+    }
+    let exp_of_rest = polynomial * rest * rest + rest + 1.0;
+    let whole = rounded.to_bits().wrapping_sub(ROUND.to_bits());
+    exp_of_rest * f32::from_bits(whole.wrapping_add(127) << 23)
+}

@@ -1,0 +1,239 @@
+//! Causal attention composed of burn's operations for GPUs, in the range of f16.
+
+use std::cell::RefCell;
+
+use burn::tensor::{Bool, DType, Device, Tensor};
+
+use super::{as_given, wide};
+use crate::kernels::attention_blocks::scale;
+
+/// The values of a forward that the backward of attention needs.
+#[derive(Clone, Debug)]
+pub struct Attended<T> {
+    /// The queries, keys and values, `[3 x batch x heads, length, size]`.
+    pub(crate) parts: T,
+    /// The attention weights before the division by their sum over a query's keys, `[batch x heads, length, length]`.
+    pub(crate) weights: T,
+    /// The reciprocal of the sum of each query's weights, `[batch x heads, length, 1]`, in f32.
+    pub(crate) shares: T,
+    /// The output, `[batch, length, heads x size]`.
+    pub(crate) output: T,
+}
+
+/// Rearranges `[batch, length, 3 x heads x size]` to `[3 x batch x heads, length, size]`, because a batched product
+/// needs each head in one piece.
+fn apart(side_by_side: Tensor<3>, heads: usize) -> Tensor<3> {
+    let [batch, length, columns] = side_by_side.dims();
+    let size = columns / (3 * heads);
+    let all = side_by_side.reshape([batch, length, 3, heads, size]).permute([2, 0, 3, 1, 4]);
+    all.reshape([3 * batch * heads, length, size])
+}
+
+/// Splits `[3 x batch x heads, length, size]` into the queries, keys and values of all heads.
+fn each(parts: &Tensor<3>) -> [Tensor<3>; 3] {
+    let count = parts.dims()[0] / 3;
+    [0, 1, 2].map(|part| parts.clone().slice_dim(0, part * count..(part + 1) * count))
+}
+
+/// Factors that keep intermediate results of attention within the range of f16.
+///
+/// Numbers in f16 are at most 65504, and have fewer than 11 significant bits below 6e-5. Undivided weights of a query
+/// add up to as much as the sequence length, and divided gradients are as small as one over the length, so stored
+/// intermediates are scaled.
+struct Scales {
+    /// The factor of queries before their product with the keys, because that product is stored.
+    query: f64,
+    /// The remaining factor of the scores, applied to the product of queries and keys.
+    rest: f64,
+    /// The factor of the undivided attention weights.
+    weights: f64,
+}
+
+impl Scales {
+    /// The longest sequence without a factor for weights: 128 values of up to 512 add up to 65536, the end of f16's
+    /// range.
+    const UNSCALED: usize = 128;
+
+    /// Returns the factors for tensors of this type, sequences of this length and heads of this size.
+    fn of(dtype: DType, length: usize, size: usize) -> Self {
+        let scale = scale(size);
+        if dtype != DType::F16 {
+            return Self { query: 1.0, rest: scale, weights: 1.0 };
+        }
+        // The factors are powers of two, so that multiplying by them rounds nothing.
+        let query = scale.log2().floor().exp2();
+        let times = length.div_ceil(Self::UNSCALED).next_power_of_two();
+        Self { query, rest: scale / query, weights: 1.0 / times as f64 }
+    }
+}
+
+/// The magnitude to which the largest divided gradient of a head is scaled in f16, so that sums of up to 8192 such
+/// numbers stay within its range.
+const LARGEST: f64 = 0.125;
+
+/// Returns the factor for each head's gradients in f16, `[batch x heads, 1, 1]`, that makes their largest magnitude
+/// [`LARGEST`]. Returns `None` for types other than f16, whose range needs no scaling. The gradients are
+/// `[batch x heads, length, size]`.
+fn gradient_scales(dtype: DType, gradients: &Tensor<3>) -> Option<Tensor<3>> {
+    let [heads, length, size] = gradients.dims();
+    let largest = || gradients.clone().abs().reshape([heads, length * size]).max_dim(1);
+    // If all gradients of a head are zero, any scale is right; the bound avoids a division by zero.
+    (dtype == DType::F16).then(|| (largest().clamp_min(1e-30).recip() * LARGEST).reshape([heads, 1, 1]))
+}
+
+thread_local! {
+    /// The last causal mask that this thread used, because making a mask launches more kernels than the rest of
+    /// attention.
+    static MASK: RefCell<Option<(Device, Tensor<3, Bool>)>> = const { RefCell::new(None) };
+}
+
+/// Returns the causal mask, `[1, length, length]`: true where the key is at a later position than the query.
+fn future(length: usize, device: &Device) -> Tensor<3, Bool> {
+    MASK.with_borrow_mut(|last| match last {
+        Some((known, mask)) if known == device && mask.dims()[2] == length => mask.clone(),
+        _ => {
+            let mask = Tensor::<2, Bool>::tril_mask([length, length], 0, device).unsqueeze::<3>();
+            *last = Some((device.clone(), mask.clone()));
+            mask
+        }
+    })
+}
+
+/// Computes causal attention of an input `[batch, length, 3 x heads x size]`, and returns the output,
+/// `[batch, length, heads x size]`, and the values that its backward needs.
+pub(crate) fn attended(input: Tensor<3>, heads: usize) -> (Tensor<3>, Attended<Tensor<3>>) {
+    let [batch, length, columns] = input.dims();
+    let (width, size) = (columns / 3, columns / (3 * heads));
+    let parts = apart(input, heads);
+    let [query, key, value] = each(&parts);
+    let scales = Scales::of(parts.dtype(), length, size);
+    let query = if scales.query == 1.0 { query } else { query * scales.query };
+    let products = query.matmul(key.swap_dims(1, 2)).mask_fill(future(length, &parts.device()), f32::NEG_INFINITY);
+    // The reshape keeps the following operations out of the product's kernel, which would store its result in f32.
+    let products = products.reshape([batch * heads * length, length]);
+    let largest = wide(products.clone()).max_dim(1);
+    let weights = ((wide(products) - largest) * scales.rest).exp();
+    let weights = as_given(if scales.weights == 1.0 { weights } else { weights * scales.weights }, &parts);
+    // Dividing the outputs instead of the weights takes fewer divisions (Dao et al., 2022, arXiv:2205.14135, section
+    // 3.1).
+    let shares = wide(weights.clone()).sum_dim(1).recip().reshape([batch * heads, length, 1]);
+    let weights = weights.reshape([batch * heads, length, length]);
+    let output = as_given(wide(weights.clone().matmul(value)) * shares.clone(), &parts);
+    let output = output.reshape([batch, heads, length, size]).swap_dims(1, 2).reshape([batch, length, width]);
+    (output.clone(), Attended { parts, weights, shares, output })
+}
+
+/// Returns the gradient of attention's input, `[batch, length, 3 x heads x size]`, given that of its output,
+/// `[batch, length, heads x size]`.
+pub(crate) fn to_input(
+    Attended { parts, weights, shares, output }: Attended<Tensor<3>>,
+    heads: usize,
+    gradient: Tensor<3>,
+) -> Tensor<3> {
+    let [batch, length, width] = gradient.dims();
+    let size = width / heads;
+    let [query, key, value] = each(&parts);
+    // For each query, the sum over keys of weight times gradient is the product of the output with its gradient (Dao et
+    // al., 2022, arXiv:2205.14135, appendix B).
+    let [upstream, outputs] = [&gradient, &output].map(|all| all.clone().reshape([batch * length * heads, size]));
+    let along = (wide(upstream) * wide(outputs)).sum_dim(1) * scale(size);
+    let along = along.reshape([batch, length, heads, 1]).swap_dims(1, 2).reshape([batch * heads, length, 1]);
+    let along = along * shares.clone();
+    let gradient = gradient.reshape([batch, length, heads, size]).swap_dims(1, 2);
+    let gradient = wide(gradient.reshape([batch * heads, length, size])) * shares;
+    let scales = gradient_scales(query.dtype(), &gradient);
+    let scaled = |tensor: Tensor<3>| match &scales {
+        Some(scales) => tensor * scales.clone(),
+        None => tensor,
+    };
+    let (along, gradient) = (scaled(along), as_given(scaled(gradient), &query));
+    let to_value = weights.clone().swap_dims(1, 2).matmul(gradient.clone());
+    let to_weights = gradient.matmul(value.swap_dims(1, 2));
+    let to_products = as_given((wide(to_weights) * scale(size) - along) * wide(weights), &query);
+    let to_query = to_products.clone().matmul(key);
+    let to_key = to_products.swap_dims(1, 2).matmul(query);
+    let parts = [to_query, to_key, to_value].map(|part| match &scales {
+        Some(scales) => as_given(wide(part) / scales.clone(), &output),
+        None => part,
+    });
+    let parts = parts.map(|part| part.reshape([batch, 1, heads, length, size]));
+    let parts = parts.map(|part| part.permute([0, 3, 1, 2, 4]));
+    Tensor::cat(parts.to_vec(), 2).reshape([batch, length, 3 * width])
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests {
+    use super::super::checks::{derived, in_all, near, random};
+    use super::*;
+
+    /// Tests long sequences in f16, with values whose undivided sum exceeds 65504 and with small gradients, up to the
+    /// precision of 11 bits. Equal scores divide the weights by the length, and peaked scores by about one.
+    #[test]
+    fn long_sequences_stay_in_the_range_of_f16() {
+        use burn::tensor::{Distribution, FloatDType};
+
+        use super::super::checks::exactly;
+        const SIZE: usize = 8;
+        let device = Device::flex();
+        let uniform = |length: usize, bound: f64| {
+            Tensor::<3>::random([1, length, SIZE], Distribution::Uniform(-1.0, 1.0), &device) * bound
+        };
+        let worst = |found: Tensor<3>, exact: &Tensor<3>| {
+            let off = (exactly(&found) - exact.clone()).abs().max().into_scalar::<f64>();
+            off / exact.clone().abs().max().into_scalar::<f64>()
+        };
+        // Queries and keys lie within `scores` of `around`; those around 100 have products of about 80000.
+        for (length, around, scores, value, gradient) in [
+            (1500, 0.0, 0.0, 100.0, 1.2e-4),
+            (1500, 0.0, 0.0, 17.0, 1.0),
+            (1500, 0.0, 8.0, 17.0, 3e-4),
+            (1500, 0.0, 2.0, 1.0, 3e-4),
+            (300, 0.0, 8.0, 200.0, 1.0),
+            (300, 100.0, 0.0, 1.0, 1.0),
+        ] {
+            let (input, upstream) = crate::params::seed::seeded(&device, 3, || {
+                let [queries, keys] = [0, 1].map(|_| uniform(length, scores) + around);
+                let values = uniform(length, 0.1 * value) + value;
+                (Tensor::cat(vec![queries, keys, values], 2), uniform(length, 1.0) * gradient)
+            });
+            let (input, upstream) = (input.cast(FloatDType::F16), upstream.cast(FloatDType::F16));
+            let (output, to_input_exact) =
+                derived(|input| crate::layers::causal_attention(input, 1), &input, &upstream);
+            let (found, kept) = attended(input.clone(), 1);
+            let off_output = worst(found, &output);
+            let found = to_input(kept, 1, upstream);
+            let part = |all: &Tensor<3>, part: usize| all.clone().slice_dim(2, part * SIZE..(part + 1) * SIZE);
+            let off_value = worst(part(&found, 2), &part(&to_input_exact, 2));
+            println!("{length} {scores} {value} {gradient}: outputs {off_output:.1e}, values {off_value:.1e}");
+            // In f16, scores of about a hundred are rounded to a sixteenth.
+            let bound = if scores > 4.0 { 1e-2 } else { 2e-3 };
+            assert!(
+                off_output < bound && off_value < bound,
+                "{length} {scores} {value} {gradient}: {off_output} {off_value}"
+            );
+            // Gradients of scores are differences of numbers as large as values times gradients, so the bound is
+            // relative to those.
+            let size = value * gradient * (around + scores).max(1.0);
+            for at in [0, 1] {
+                let off = (exactly(&part(&found, at)) - part(&to_input_exact, at)).abs().max().into_scalar::<f64>();
+                println!("  part {at}: off by {:.1e} of {size:.1e}", off / size);
+                assert!(off < 5e-3 * size, "{length} {scores} {value} {gradient}: part {at} is off by {off} of {size}");
+            }
+        }
+    }
+
+    #[test]
+    fn attention_matches_f64() {
+        for length in [1, 7, 33] {
+            let (input, upstream) = (random([2, length, 3 * 24]), random([2, length, 24]));
+            in_all(&input, |input, bound| {
+                let (output, gradient) = derived(|input| crate::layers::causal_attention(input, 3), &input, &upstream);
+                let (found, kept) = attended(input.clone(), 3);
+                near(found, &output, bound);
+                let upstream = as_given(upstream.clone(), &input);
+                near(to_input(kept, 3, upstream), &gradient, bound);
+            });
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Cross-entropy composed of burn's operations for GPUs.
+
+use burn::tensor::activation::log_softmax;
+use burn::tensor::{Int, Tensor};
+
+use super::table::is_at;
+use super::{as_given, wide};
+
+/// Returns the cross-entropy of logits `[rows, classes]` summed over rows, `[1]`, and the log-likelihood of every
+/// class, `[rows, classes]`.
+pub(crate) fn summed(logits: Tensor<2>, targets: Tensor<1, Int>) -> (Tensor<1>, Tensor<2>) {
+    let likelihoods = log_softmax(wide(logits), 1);
+    (-likelihoods.clone().gather(1, targets.unsqueeze_dim(1)).sum(), likelihoods)
+}
+
+/// Returns the gradient of the logits, `[rows, classes]`, given the log-likelihoods and the gradient of the sum.
+pub(crate) fn to_logits(
+    logits: &Tensor<2>,
+    likelihoods: Tensor<2>,
+    targets: Tensor<1, Int>,
+    gradient: Tensor<1>,
+) -> Tensor<2> {
+    let is_target = as_given(is_at(targets, likelihoods.dims()[1]), &likelihoods);
+    as_given((likelihoods.exp() - is_target) * wide(gradient).unsqueeze(), logits)
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests {
+    use burn::tensor::{Device, IntDType, TensorData};
+
+    use super::super::checks::{derived, in_all, near, random};
+    use super::*;
+
+    #[test]
+    fn cross_entropy_matches_f64() {
+        let (logits, upstream) = (random([20, 9]), random([1]));
+        let targets: Vec<_> = (0..20_i64).map(|row| row * 5 % 9).collect();
+        let targets = Tensor::<1, Int>::from_data(TensorData::new(targets, [20]), &Device::flex());
+        let targets = targets.cast(IntDType::I64);
+        in_all(&logits, |logits, bound| {
+            let (sum, gradient) =
+                derived(|logits| crate::layers::cross_entropy(logits, targets.clone().autodiff()), &logits, &upstream);
+            let (found, likelihoods) = summed(logits.clone(), targets.clone());
+            near(found, &sum, 1e-5);
+            near(to_logits(&logits, likelihoods, targets.clone(), upstream.clone()), &gradient, bound);
+        });
+    }
+}

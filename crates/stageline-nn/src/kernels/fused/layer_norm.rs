@@ -1,0 +1,93 @@
+//! Layer normalisation composed of burn's operations for GPUs.
+
+use burn::tensor::Tensor;
+
+use super::sums::{ROWS, in_groups, of_groups, of_rows};
+use super::{as_given, wide};
+
+/// The mean and deviation of each row of an input, both `[rows, 1]`.
+#[derive(Clone, Debug)]
+pub struct Moments<T> {
+    pub(crate) mean: T,
+    /// The reciprocal of the standard deviation: 1 / sqrt(variance + epsilon).
+    pub(crate) over_deviation: T,
+}
+
+/// Normalises the rows of an input `[rows, width]`, with a scale and a shift of `[width]`, and returns the output and
+/// the moments of the rows.
+pub(crate) fn normalised(
+    input: &Tensor<2>,
+    gamma: Tensor<1>,
+    beta: Option<Tensor<1>>,
+    epsilon: f32,
+) -> (Tensor<2>, Moments<Tensor<2>>) {
+    let gamma = wide(gamma).unsqueeze::<2>();
+    let beta = beta.map(|beta| wide(beta).unsqueeze::<2>());
+    let mean = wide(input.clone()).mean_dim(1);
+    let centred = || wide(input.clone()) - mean.clone();
+    let over_deviation = (centred().square().mean_dim(1) + epsilon).sqrt().recip();
+    let scaled = centred() * over_deviation.clone() * gamma;
+    let output = match beta {
+        Some(beta) => scaled + beta,
+        None => scaled,
+    };
+    (as_given(output, input), Moments { mean, over_deviation })
+}
+
+/// Returns the gradient of the input, `[rows, width]`, given that of the output.
+pub(crate) fn to_input(
+    input: &Tensor<2>,
+    gamma: Tensor<1>,
+    Moments { mean, over_deviation }: Moments<Tensor<2>>,
+    gradient: Tensor<2>,
+) -> Tensor<2> {
+    let gamma = wide(gamma).unsqueeze::<2>();
+    let hat = || (wide(input.clone()) - mean.clone()) * over_deviation.clone();
+    let scaled = || wide(gradient.clone()) * gamma.clone();
+    let along = (scaled() * hat()).mean_dim(1);
+    let plain = scaled().mean_dim(1);
+    as_given((scaled() - plain - hat() * along) * over_deviation.clone(), input)
+}
+
+/// Returns the gradients of the scale and the shift, each `[width]`, given that of the output.
+pub(crate) fn to_parameters(
+    input: &Tensor<2>,
+    Moments { mean, over_deviation }: Moments<Tensor<2>>,
+    gradient: &Tensor<2>,
+) -> [Tensor<1>; 2] {
+    let [input, mean, over_deviation, upstream] =
+        [input, &mean, &over_deviation, gradient].map(|rows| in_groups(rows, ROWS));
+    let to_gamma = (wide(input) - mean) * over_deviation * wide(upstream);
+    [of_groups(to_gamma, gradient), of_rows(gradient)]
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests {
+    use burn::tensor::module::layer_norm;
+
+    use super::super::checks::{derived, exactly, in_all, near, random};
+    use super::*;
+
+    #[test]
+    fn layer_norm_matches_burns_in_f64() {
+        for rows in [31, 512] {
+            let (input, upstream) = (random([rows, 48]), random([rows, 48]));
+            let (gamma, beta) = (random([48]), random([48]));
+            in_all(&input, |input, bound| {
+                let inner = |tensor: &Tensor<1>| exactly(tensor).autodiff();
+                let (output, gradient) =
+                    derived(|input| layer_norm(input, inner(&gamma), Some(inner(&beta)), 1e-5), &input, &upstream);
+                let (found, moments) = normalised(&input, gamma.clone(), Some(beta.clone()), 1e-5);
+                near(found, &output, bound);
+                near(to_input(&input, gamma.clone(), moments.clone(), upstream.clone()), &gradient, bound);
+                let [input_f64, upstream_f64] = [&input, &upstream].map(exactly);
+                let with_gamma = |gamma| layer_norm(input_f64.clone().autodiff(), gamma, Some(inner(&beta)), 1e-5);
+                let (_, to_gamma) = derived(with_gamma, &gamma, &upstream_f64);
+                let [found_gamma, found_beta] = to_parameters(&input, moments, &upstream);
+                near(found_gamma, &to_gamma, bound);
+                near(found_beta, &upstream_f64.sum_dim(0).squeeze_dim(0), bound);
+            });
+        }
+    }
+}

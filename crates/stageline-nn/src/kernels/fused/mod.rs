@@ -1,0 +1,73 @@
+//! Operations of layers composed of burn's own operations, for devices where burn fuses them into few kernels.
+//!
+//! Inputs and outputs are burn tensors outside autodiff, in f32, bf16 or f16. Everything between two products or sums
+//! becomes one kernel that computes in f32 and reads and writes the inputs' type; products are burn's, in the type of
+//! their inputs.
+//!
+//! burn's fusion takes operations in the order of their calls. It ends a kernel at the first operation that does not
+//! fit, and then stores every result that is used again. The order of operations therefore matters here: reshapes come
+//! first instead of in between, and cheap results are recomputed instead of kept.
+
+pub mod causal_attention;
+pub mod cross_entropy;
+pub mod gelu;
+pub mod layer_norm;
+pub mod sums;
+pub mod table;
+
+use burn::tensor::{FloatDType, Tensor};
+
+/// Returns the tensor in f32, or unchanged if it is in f64.
+fn wide<const D: usize>(tensor: Tensor<D>) -> Tensor<D> {
+    if FloatDType::from(tensor.dtype()) == FloatDType::F64 { tensor } else { tensor.cast(FloatDType::F32) }
+}
+
+/// Returns the tensor in the type of another one.
+fn as_given<const D: usize, const E: usize>(tensor: Tensor<D>, given: &Tensor<E>) -> Tensor<D> {
+    tensor.cast(FloatDType::from(given.dtype()))
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod checks {
+    use burn::tensor::{Device, Distribution};
+
+    use super::*;
+
+    pub fn random<const D: usize>(shape: [usize; D]) -> Tensor<D> {
+        Tensor::random(shape, Distribution::Uniform(-2.0, 2.0), &Device::flex())
+    }
+
+    pub fn exactly<const D: usize>(tensor: &Tensor<D>) -> Tensor<D> {
+        tensor.clone().cast(FloatDType::F64)
+    }
+
+    /// Returns the output of a function in f64, and the gradient of its input as burn derives it.
+    pub fn derived<const D: usize, const E: usize>(
+        function: impl Fn(Tensor<D>) -> Tensor<E>,
+        input: &Tensor<D>,
+        upstream: &Tensor<E>,
+    ) -> (Tensor<E>, Tensor<D>) {
+        let leaf = exactly(input).autodiff().require_grad();
+        let output = function(leaf.clone());
+        let gradients = (output.clone() * exactly(upstream).autodiff()).sum().backward();
+        (output.inner(), leaf.grad(&gradients).unwrap())
+    }
+
+    /// Calls `check` with the tensor in f32, bf16 and f16, and with a bound for errors that suits their 24, 8 and 11
+    /// bits.
+    pub fn in_all<const D: usize>(tensor: &Tensor<D>, check: impl Fn(Tensor<D>, f64)) {
+        check(tensor.clone(), 1e-5);
+        check(tensor.clone().cast(FloatDType::BF16), 3e-2);
+        check(tensor.clone().cast(FloatDType::F16), 4e-3);
+    }
+
+    /// Panics if a tensor differs from the exact one by more than `bound`, relative to the largest exact element if
+    /// that exceeds 1.
+    #[track_caller]
+    pub fn near<const D: usize>(found: Tensor<D>, exact: &Tensor<D>, bound: f64) {
+        let off = (exactly(&found) - exact.clone()).abs().max().into_scalar::<f64>();
+        let size = exact.clone().abs().max().into_scalar::<f64>().max(1.0);
+        assert!(off <= bound * size, "off by {off:.1e} of {size:.1e}");
+    }
+}

@@ -1,0 +1,43 @@
+//! Look-ups in tables as products with zeros and ones, and the gradient of a table.
+
+use burn::tensor::{Int, IntDType, Tensor};
+
+use super::as_given;
+
+/// Returns the one-hot rows of indices below `count`, `[indices, count]`: 1 at the index, and 0 elsewhere.
+pub(crate) fn is_at(indices: Tensor<1, Int>, count: usize) -> Tensor<2> {
+    let places = Tensor::<1, Int>::arange(0..count as i64, &indices.device()).unsqueeze::<2>();
+    // A comparison on a GPU reads both sides in the type of one side, so the types must agree.
+    let indices = indices.cast(IntDType::from(places.dtype())).unsqueeze_dim(1);
+    places.equal(indices).float()
+}
+
+/// Sums the gradients of looked-up vectors, `[indices, width]`, into a table's gradient, `[rows, width]`.
+///
+/// It is one product with the one-hot rows of the indices. A product adds in f32 and in parallel, whereas a GPU would
+/// have to wait for each of many successive sums.
+pub(crate) fn added_up(gradient: Tensor<2>, indices: Tensor<1, Int>, rows: usize) -> Tensor<2> {
+    as_given(is_at(indices, rows), &gradient).swap_dims(0, 1).matmul(gradient)
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests {
+    use burn::tensor::{DType, Device, TensorData};
+
+    use super::super::checks::{exactly, in_all, near, random};
+    use super::*;
+
+    #[test]
+    fn gradients_are_summed_by_table_row() {
+        let gradient = random([700, 6]);
+        let indices: Vec<_> = (0..700_i64).map(|at| at * at % 5).collect();
+        let mut expected = vec![0.0; 5 * 6];
+        for (value, at) in exactly(&gradient).into_data().iter::<f64>().zip(0..) {
+            expected[indices[at / 6] as usize * 6 + at % 6] += value;
+        }
+        let expected = Tensor::<2>::from_data(TensorData::new(expected, [5, 6]), (&Device::flex(), DType::F64));
+        let indices = Tensor::<1, Int>::from_data(TensorData::new(indices, [700]), &Device::flex());
+        in_all(&gradient, |gradient, bound| near(added_up(gradient, indices.clone(), 5), &expected, bound));
+    }
+}

@@ -1,0 +1,160 @@
+//! The kernels of NVIDIA GPUs, composed of burn's operations, which burn fuses there.
+
+use burn::backend::ops::{FloatTensorOps, ModuleOps};
+use burn::backend::tensor::{Device, FloatTensor, IntTensor};
+use burn::backend::{Cuda, TensorMetadata};
+use burn::tensor::{DType, Int, Shape, Tensor};
+
+use crate::autograd::engine::Engine;
+use crate::kernels::Kernels;
+use crate::kernels::fused::causal_attention::{self, Attended};
+use crate::kernels::fused::layer_norm::{self, Moments};
+use crate::kernels::fused::{cross_entropy, gelu, sums, table};
+use crate::kernels::products::{Products, added_up};
+
+type Float = FloatTensor<Cuda>;
+
+/// Returns a primitive as a tensor of this shape.
+fn shaped<const D: usize>(tensor: &Float, shape: [usize; D]) -> Tensor<D> {
+    Cuda::of_plain(Cuda::float_reshape(tensor.clone(), Shape::new(shape)))
+}
+
+/// Returns a primitive as a vector of all its elements.
+fn flat(tensor: &Float) -> Tensor<1> {
+    shaped(tensor, [tensor.shape().num_elements()])
+}
+
+/// Returns a primitive `[..., width]` as a matrix `[rows, width]`.
+fn rows(tensor: &Float) -> Tensor<2> {
+    let shape = tensor.shape();
+    let width = shape[shape.num_dims() - 1];
+    shaped(tensor, [shape[..shape.num_dims() - 1].iter().product(), width])
+}
+
+/// Returns the primitive of a tensor that was computed from this backend's tensors.
+fn primitive<const D: usize>(tensor: Tensor<D>) -> Float {
+    Cuda::plain(tensor).expect("a result of this backend's tensors is of this backend")
+}
+
+/// Returns the primitive of a tensor, reshaped to the shape of another.
+fn like<const D: usize>(tensor: Tensor<D>, other: &Float) -> Float {
+    Cuda::float_reshape(primitive(tensor), other.shape())
+}
+
+/// Returns a primitive as a tensor of rank `D`.
+fn of<const D: usize>(tensor: &Float) -> Tensor<D> {
+    Cuda::of_plain(tensor.clone())
+}
+
+/// Returns the moments of rows as tensors.
+fn moments(Moments { mean, over_deviation }: &Moments<Float>) -> Moments<Tensor<2>> {
+    Moments { mean: of(mean), over_deviation: of(over_deviation) }
+}
+
+impl Products for Cuda {
+    /// Computes burn's product, but reshapes the bias before it, because fusion ends a product's kernel at any
+    /// operation between the product and the sum with the bias.
+    fn product(input: Float, weight: Float, bias: Option<Float>) -> Float {
+        let bias = bias.map(|bias| {
+            let columns = bias.shape().num_elements();
+            Self::float_reshape(bias, Shape::new([1, columns]))
+        });
+        let product = Self::float_matmul(input, weight);
+        match bias {
+            Some(bias) => Self::float_add(product, bias),
+            None => product,
+        }
+    }
+
+    fn to_bias(gradient: Float) -> Float {
+        match gradient.shape().num_elements() {
+            0 => Self::linear_bias_backward(gradient),
+            _ => primitive(sums::of_rows(&rows(&gradient))),
+        }
+    }
+
+    /// Sums the gradients of a table of up to 4096 rows by one product, if they are in half precision, and else as burn
+    /// does.
+    ///
+    /// The product has a factor of zeros and ones, which is exact in half precision. In f32 a GPU may compute products
+    /// in a type of fewer bits.
+    fn to_table(table: Float, gradient: Float, indices: IntTensor<Self>) -> Float {
+        const FEW: usize = 4096;
+        let count = table.shape()[0];
+        if count > FEW || gradient.dtype() == DType::F32 || gradient.shape().num_elements() == 0 {
+            return added_up::<Self>(table, gradient, indices);
+        }
+        let indices = Tensor::<2, Int>::from_primitive::<Self>(indices).flatten(0, 1);
+        primitive(table::added_up(rows(&gradient), indices, count))
+    }
+}
+
+impl Kernels for Cuda {
+    type Moments = Moments<Float>;
+    type Attended = Attended<Float>;
+
+    fn are_there(_: &Device<Cuda>) -> bool {
+        true
+    }
+
+    fn take(dtype: DType) -> bool {
+        matches!(dtype, DType::F32 | DType::BF16 | DType::F16)
+    }
+
+    fn gelu_of(input: &Float) -> Float {
+        like(gelu::values(&rows(input)), input)
+    }
+
+    fn gelu_to_input(input: &Float, gradient: &Float) -> Float {
+        like(gelu::to_input(&rows(input), rows(gradient)), input)
+    }
+
+    fn normalised(input: &Float, gamma: &Float, beta: Option<&Float>, epsilon: f32) -> (Float, Moments<Float>) {
+        let (output, Moments { mean, over_deviation }) =
+            layer_norm::normalised(&rows(input), of(gamma), beta.map(of), epsilon);
+        let moments = Moments { mean: primitive(mean), over_deviation: primitive(over_deviation) };
+        (like(output, input), moments)
+    }
+
+    fn normalised_to_input(input: &Float, gamma: &Float, of_rows: &Moments<Float>, gradient: &Float) -> Float {
+        let to_input = layer_norm::to_input(&rows(input), of(gamma), moments(of_rows), rows(gradient));
+        like(to_input, input)
+    }
+
+    fn normalised_to_parameters(input: &Float, of_rows: &Moments<Float>, gradient: &Float) -> [Float; 2] {
+        layer_norm::to_parameters(&rows(input), moments(of_rows), &rows(gradient)).map(primitive)
+    }
+
+    fn causal_attention(input: &Float, heads: usize) -> (Float, Attended<Float>) {
+        let (values, Attended { parts, weights, shares, output }) = causal_attention::attended(of(input), heads);
+        let [parts, weights, shares, output] = [parts, weights, shares, output].map(primitive);
+        (primitive(values), Attended { parts, weights, shares, output })
+    }
+
+    fn causal_attention_to_input(attended: &Attended<Float>, heads: usize, gradient: &Float) -> Float {
+        let Attended { parts, weights, shares, output } = attended;
+        let attended = Attended { parts: of(parts), weights: of(weights), shares: of(shares), output: of(output) };
+        primitive(causal_attention::to_input(attended, heads, of(gradient)))
+    }
+
+    /// Returns the sum, and the log-likelihood of every class, `[rows, classes]`.
+    fn cross_entropy(logits: &Float, targets: &IntTensor<Cuda>) -> [Float; 2] {
+        let (sum, likelihoods) = cross_entropy::summed(of(logits), Tensor::from_primitive::<Cuda>(targets.clone()));
+        [primitive(sum), primitive(likelihoods)]
+    }
+
+    fn cross_entropy_to_logits(
+        logits: &Float,
+        targets: &IntTensor<Cuda>,
+        likelihoods: &Float,
+        gradient: &Float,
+    ) -> Float {
+        let targets = Tensor::from_primitive::<Cuda>(targets.clone());
+        primitive(cross_entropy::to_logits(&of(logits), of(likelihoods), targets, of(gradient)))
+    }
+
+    /// Sums in an order that depends only on the kernels that burn's autotune chose.
+    fn sum_of_squares(tensor: &Float) -> Float {
+        primitive(sums::of_squares(flat(tensor)))
+    }
+}

@@ -1,0 +1,150 @@
+//! The trait of a backend that computes layers' operations in one piece, and the choice of the backend for a tensor.
+
+use std::fmt::Debug;
+use std::marker::PhantomData;
+
+use burn::backend::TensorMetadata;
+use burn::backend::autodiff::ops::Backward;
+use burn::backend::tensor::{Device, FloatTensor, IntTensor};
+use burn::tensor::{DType, Tensor};
+
+use crate::autograd::engine::recorded;
+use crate::kernels::products::Products;
+
+/// A backend that computes operations of layers in one piece, where burn has several operations. Tensors are outside
+/// autodiff.
+pub trait Kernels: Products {
+    /// The mean and deviation of each row, which the backward of a normalisation needs.
+    type Moments: Clone + Debug + Send + 'static;
+    /// The values of a forward that the backward of attention needs.
+    type Attended: Clone + Debug + Send + 'static;
+
+    /// Whether this device has the kernels.
+    fn are_there(device: &Device<Self>) -> bool;
+
+    /// Whether the kernels take tensors of this type.
+    fn take(dtype: DType) -> bool {
+        dtype == DType::F32
+    }
+
+    /// Whether the kernels take this tensor, by its type and because it is not empty.
+    fn takes<const D: usize>(tensor: &Tensor<D>) -> bool {
+        Self::take(tensor.dtype()) && !is_empty(tensor)
+    }
+
+    /// Returns GELU of every element.
+    fn gelu_of(input: &FloatTensor<Self>) -> FloatTensor<Self>;
+
+    /// Returns the gradient of GELU's input, given the input and the gradient of the output.
+    fn gelu_to_input(input: &FloatTensor<Self>, gradient: &FloatTensor<Self>) -> FloatTensor<Self>;
+
+    /// Normalises the rows of an input `[..., width]`, with a scale `gamma` and a shift `beta` of `[width]`, and
+    /// returns the output and the moments of the rows.
+    fn normalised(
+        input: &FloatTensor<Self>,
+        gamma: &FloatTensor<Self>,
+        beta: Option<&FloatTensor<Self>>,
+        epsilon: f32,
+    ) -> (FloatTensor<Self>, Self::Moments);
+
+    /// Returns the gradient of a normalisation's input, given the moments of its rows and the gradient of its output.
+    fn normalised_to_input(
+        input: &FloatTensor<Self>,
+        gamma: &FloatTensor<Self>,
+        moments: &Self::Moments,
+        gradient: &FloatTensor<Self>,
+    ) -> FloatTensor<Self>;
+
+    /// Returns the gradients of a normalisation's scale and shift, each `[width]`.
+    fn normalised_to_parameters(
+        input: &FloatTensor<Self>,
+        moments: &Self::Moments,
+        gradient: &FloatTensor<Self>,
+    ) -> [FloatTensor<Self>; 2];
+
+    /// Computes causal attention of an input `[batch, length, 3 x width]`, and returns the output
+    /// `[batch, length, width]` and the values that its backward needs.
+    fn causal_attention(input: &FloatTensor<Self>, heads: usize) -> (FloatTensor<Self>, Self::Attended);
+
+    /// Returns the gradient of causal attention's input, given the gradient of its output.
+    fn causal_attention_to_input(
+        attended: &Self::Attended,
+        heads: usize,
+        gradient: &FloatTensor<Self>,
+    ) -> FloatTensor<Self>;
+
+    /// Computes the cross-entropy of logits `[rows, classes]` with targets `[rows]`, and returns the sum, `[1]`, and a
+    /// tensor that the backward needs.
+    fn cross_entropy(logits: &FloatTensor<Self>, targets: &IntTensor<Self>) -> [FloatTensor<Self>; 2];
+
+    /// Returns the gradient of the logits, given the tensor that the forward kept and the gradient of the sum.
+    fn cross_entropy_to_logits(
+        logits: &FloatTensor<Self>,
+        targets: &IntTensor<Self>,
+        kept: &FloatTensor<Self>,
+        gradient: &FloatTensor<Self>,
+    ) -> FloatTensor<Self>;
+
+    /// Returns the sum of the squares of all elements, `[1]`, added in f64 in an order that does not depend on the
+    /// number of cores.
+    fn sum_of_squares(tensor: &FloatTensor<Self>) -> FloatTensor<Self>;
+}
+
+/// Whether a tensor has no elements, which burn's kernels for GPUs reject.
+fn is_empty<const D: usize>(tensor: &Tensor<D>) -> bool {
+    tensor.shape().num_elements() == 0
+}
+
+/// Calls a generic function with every backend of this build that has kernels, in turn, until one returns `Some`; each
+/// backend recognises its own tensors.
+macro_rules! of_their_kernels {
+    ($function:path, $($argument:expr),+ $(,)?) => {{
+        let found = None;
+        #[cfg(feature = "flex")]
+        let found = found.or_else(|| $function(std::marker::PhantomData::<burn::backend::Flex>, $($argument),+));
+        #[cfg(feature = "cuda")]
+        let found = found.or_else(|| $function(std::marker::PhantomData::<burn::backend::Cuda>, $($argument),+));
+        #[cfg(feature = "remote")]
+        let found = found.or_else(|| $function(std::marker::PhantomData::<burn::backend::Remote>, $($argument),+));
+        found
+    }};
+}
+
+pub(crate) use of_their_kernels;
+
+/// Runs an operation of one input, and records it if the input is on an autodiff device. `forward` returns the output
+/// and the state that the backward needs.
+///
+/// Returns `None` if the input is of another backend, or if its type or device has no kernels.
+pub fn operation<B: Kernels, O: Backward<B, 1>, const D: usize, const E: usize>(
+    backward: O,
+    input: &Tensor<D>,
+    forward: impl FnOnce(FloatTensor<B>) -> (FloatTensor<B>, O::State),
+) -> Option<Tensor<E>> {
+    if !B::takes(input) {
+        return None;
+    }
+    if !input.device().is_autodiff() {
+        let input = B::plain(input.clone()).filter(|input| B::are_there(&input.device()))?;
+        return Some(B::of_plain(forward(input).0));
+    }
+    let (input, node) = B::tracked(input.clone())?.into_parts();
+    if !B::are_there(&input.device()) {
+        return None;
+    }
+    let (output, state) = forward(input);
+    Some(recorded::<B, O, 1, E>(backward, [node], state, output))
+}
+
+/// Returns the sum of the squares of a tensor outside autodiff, in f64, `[1]`. Returns `None` if the tensor is empty or
+/// its device has no kernels.
+pub fn sum_of_squares<const D: usize>(tensor: &Tensor<D>) -> Option<Tensor<1>> {
+    fn on_backend<B: Kernels, const D: usize>(_: PhantomData<B>, tensor: &Tensor<D>) -> Option<Tensor<1>> {
+        let tensor = B::plain(tensor.clone()).filter(|tensor| B::are_there(&tensor.device()))?;
+        Some(B::of_plain(B::sum_of_squares(&tensor)))
+    }
+    if is_empty(tensor) {
+        return None;
+    }
+    of_their_kernels!(on_backend, tensor)
+}

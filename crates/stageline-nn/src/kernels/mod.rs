@@ -1,0 +1,33 @@
+//! Kernels: operations of layers that a backend computes in one piece, with their gradients.
+//!
+//! Inputs are primitive tensors of one backend, outside autodiff; outputs are new tensors. A kernel keeps none of
+//! its inputs and outputs between calls, and must not know stages or plans.
+//!
+//! - `interface`: the trait of a backend with kernels, and the choice of the backend for a tensor.
+//! - `attention_blocks`: the scale and the blocks of attention.
+//! - `products`: the products of a linear layer and the gradient of an embedding, on every backend.
+//! - `cpu`: kernels for the cores of this host.
+//! - `fused`: the same operations, composed of burn's in an order that burn fuses for GPUs.
+//! - `gpu`: the operations of `fused` as the kernels of NVIDIA devices.
+
+pub mod attention_blocks;
+#[cfg(feature = "flex")]
+pub mod cpu;
+#[cfg(any(feature = "cuda", all(test, feature = "flex")))]
+mod fused;
+#[cfg(feature = "cuda")]
+mod gpu;
+#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+mod interface;
+pub mod products;
+#[cfg(feature = "remote")]
+pub mod remote;
+
+#[cfg(feature = "flex")]
+pub use cpu::products::allocate_packing_buffer;
+#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+pub use interface::*;
+
+/// Does nothing, because a build without CPU kernels has no products that pack their operands.
+#[cfg(not(feature = "flex"))]
+pub fn allocate_packing_buffer() {}

@@ -1,0 +1,54 @@
+//! The products of a linear layer and the gradient of an embedding's table: burn's own, unless a backend has faster
+//! ones.
+
+use burn::backend::TensorMetadata;
+use burn::backend::tensor::{FloatTensor, IntTensor};
+use burn::tensor::{DType, FloatDType};
+
+use crate::autograd::engine::Engine;
+
+/// A backend's products for linear layers, whose inputs are matrices of rows, and its sums for embeddings.
+pub trait Products: Engine {
+    /// Returns `input x weight + bias`, from `[rows, inputs]` to `[rows, outputs]`.
+    fn product(
+        input: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: Option<FloatTensor<Self>>,
+    ) -> FloatTensor<Self> {
+        Self::linear(input, weight, bias)
+    }
+
+    /// Returns the gradient of a linear layer's input, `[rows, inputs]`, given that of its output, `[rows, outputs]`.
+    fn to_input(weight: FloatTensor<Self>, gradient: FloatTensor<Self>) -> FloatTensor<Self> {
+        Self::linear_x_backward(weight, gradient)
+    }
+
+    /// Returns the gradient of a linear layer's weight, `[inputs, outputs]`, given that of its output,
+    /// `[rows, outputs]`.
+    fn to_weight(input: FloatTensor<Self>, gradient: FloatTensor<Self>) -> FloatTensor<Self> {
+        Self::linear_weight_backward(input, gradient)
+    }
+
+    /// Returns the gradient of a linear layer's bias, `[outputs]`: the sum of the output's gradient over the rows.
+    fn to_bias(gradient: FloatTensor<Self>) -> FloatTensor<Self> {
+        Self::linear_bias_backward(gradient)
+    }
+
+    /// Returns the gradient of an embedding's table, `[rows, width]`, given that of the looked-up vectors,
+    /// `[batch, length, width]`.
+    fn to_table(table: FloatTensor<Self>, gradient: FloatTensor<Self>, indices: IntTensor<Self>) -> FloatTensor<Self> {
+        added_up::<Self>(table, gradient, indices)
+    }
+}
+
+/// Sums the gradients of looked-up vectors by table row, as burn does; gradients in bf16 and f16 are added in f32.
+///
+/// In bf16 a row that is looked up a few hundred times would stop growing, because a further addend is rounded away.
+pub fn added_up<B: Engine>(table: FloatTensor<B>, gradient: FloatTensor<B>, indices: IntTensor<B>) -> FloatTensor<B> {
+    let given = gradient.dtype();
+    if !matches!(given, DType::BF16 | DType::F16) {
+        return B::embedding_backward(table, gradient, indices);
+    }
+    let wide = B::float_cast(gradient, FloatDType::F32);
+    B::float_cast(B::embedding_backward(table, wide, indices), given.into())
+}

@@ -1,0 +1,308 @@
+//! The kernels of this crate on devices of other hosts: how each is asked for, and how it is done there.
+//!
+//! So a stage has the same bits on another host as here. A server that lacks them, or whose devices have none, has burn's operations.
+
+use burn::backend::ops::ModuleOps;
+use burn::backend::tensor::{Device, FloatTensor, IntTensor};
+use burn::backend::{Remote, TensorMetadata};
+use burn::remote::CustomOpClient;
+use burn::tensor::{DType, Shape};
+use burn_ir::{CustomOpIr, ScalarIr, TensorIr};
+use parking_lot::RwLock;
+
+use crate::kernels::Kernels;
+use crate::kernels::attention_blocks::weights_of_a_head;
+use crate::kernels::products::Products;
+
+/// What an operation is called between the hosts.
+pub mod name {
+    pub const HELLO: &str = "stageline/hello";
+    pub const PROCESS: &str = "stageline/process";
+    pub const PEERS: &str = "stageline/peers";
+    pub const GELU: &str = "stageline/gelu";
+    pub const GELU_TO_INPUT: &str = "stageline/gelu_to_input";
+    pub const LAYER_NORM: &str = "stageline/layer_norm";
+    pub const LAYER_NORM_TO_INPUT: &str = "stageline/layer_norm_to_input";
+    pub const LAYER_NORM_TO_PARAMETERS: &str = "stageline/layer_norm_to_parameters";
+    pub const CAUSAL_ATTENTION: &str = "stageline/causal_attention";
+    pub const CAUSAL_ATTENTION_TO_INPUT: &str = "stageline/causal_attention_to_input";
+    pub const CROSS_ENTROPY: &str = "stageline/cross_entropy";
+    pub const CROSS_ENTROPY_TO_LOGITS: &str = "stageline/cross_entropy_to_logits";
+    pub const SUM_OF_SQUARES: &str = "stageline/sum_of_squares";
+    pub const PRODUCT: &str = "stageline/product";
+    pub const TO_INPUT: &str = "stageline/to_input";
+    pub const TO_WEIGHT: &str = "stageline/to_weight";
+    pub const TO_BIAS: &str = "stageline/to_bias";
+}
+
+/// The number of words in which a server's id, of 32 bytes, is sent.
+pub const ID_WORDS: usize = 4;
+
+/// The devices whose servers have these kernels.
+static WITH_KERNELS: RwLock<Vec<Device<Remote>>> = RwLock::new(Vec::new());
+
+/// Notes whether the server of a device has these kernels. Without them burn's operations are used.
+pub fn set_has_kernels(device: &Device<Remote>, has_kernels: bool) {
+    let mut devices = WITH_KERNELS.write();
+    devices.retain(|other| other != device);
+    if has_kernels {
+        devices.push(device.clone());
+    }
+}
+
+type Float = FloatTensor<Remote>;
+
+/// Asks a host for an operation; the outputs have these shapes.
+pub fn ask<const N: usize>(
+    device: &Device<Remote>,
+    name: &'static str,
+    inputs: Vec<TensorIr>,
+    scalars: Vec<ScalarIr>,
+    outputs: [(Shape, DType); N],
+) -> [Float; N] {
+    let client = CustomOpClient::new(device);
+    let outputs = outputs.map(|(shape, dtype)| TensorIr::uninit(client.create_empty_handle(), shape, dtype));
+    let made = client.register(CustomOpIr::with_scalars(name, &inputs, &outputs, scalars));
+    made.try_into().unwrap_or_else(|_| panic!("as many outputs as were asked for"))
+}
+
+fn ir(tensor: &Float) -> TensorIr {
+    tensor.clone().into_ir()
+}
+
+/// A shape and type as that of another tensor.
+fn like(tensor: &Float) -> (Shape, DType) {
+    (tensor.shape(), tensor.dtype())
+}
+
+/// Twos, one for every row of a tensor.
+fn pairs(tensor: &Float) -> (Shape, DType) {
+    let shape = tensor.shape();
+    (Shape::new([rows(&shape), 2]), DType::F32)
+}
+
+fn rows(shape: &Shape) -> usize {
+    shape[..shape.num_dims() - 1].iter().product()
+}
+
+/// The weights of causal attention, of all heads of all samples one behind the other.
+fn weights(shape: &Shape, heads: usize) -> (Shape, DType) {
+    let (samples, length) = (shape[0], shape[1]);
+    (Shape::new([samples * heads * weights_of_a_head(length)]), DType::F32)
+}
+
+impl Products for Remote {
+    fn product(input: Float, weight: Float, bias: Option<Float>) -> Float {
+        let device = input.device();
+        if !Self::are_there(&device) {
+            return Self::linear(input, weight, bias);
+        }
+        let shape = Shape::new([input.shape()[0], weight.shape()[1]]);
+        let dtype = input.dtype();
+        let inputs = [input, weight].into_iter().chain(bias).map(Float::into_ir).collect();
+        let [output] = ask(&device, name::PRODUCT, inputs, Vec::new(), [(shape, dtype)]);
+        output
+    }
+
+    fn to_input(weight: Float, gradient: Float) -> Float {
+        let device = gradient.device();
+        if !Self::are_there(&device) {
+            return Self::linear_x_backward(weight, gradient);
+        }
+        let output = (Shape::new([gradient.shape()[0], weight.shape()[0]]), gradient.dtype());
+        let [output] = ask(&device, name::TO_INPUT, vec![weight.into_ir(), gradient.into_ir()], Vec::new(), [output]);
+        output
+    }
+
+    fn to_weight(input: Float, gradient: Float) -> Float {
+        let device = gradient.device();
+        if !Self::are_there(&device) {
+            return Self::linear_weight_backward(input, gradient);
+        }
+        let output = (Shape::new([input.shape()[1], gradient.shape()[1]]), gradient.dtype());
+        let [output] = ask(&device, name::TO_WEIGHT, vec![input.into_ir(), gradient.into_ir()], Vec::new(), [output]);
+        output
+    }
+
+    fn to_bias(gradient: Float) -> Float {
+        let device = gradient.device();
+        if !Self::are_there(&device) {
+            return Self::linear_bias_backward(gradient);
+        }
+        let output = (Shape::new([gradient.shape()[1]]), gradient.dtype());
+        let [output] = ask(&device, name::TO_BIAS, vec![gradient.into_ir()], Vec::new(), [output]);
+        output
+    }
+}
+
+impl Kernels for Remote {
+    type Moments = Float;
+    /// The input, and the weights of all heads of all samples, one behind the other.
+    type Attended = (Float, Float);
+
+    fn are_there(device: &Device<Remote>) -> bool {
+        WITH_KERNELS.read().contains(device)
+    }
+
+    fn gelu_of(input: &Float) -> Float {
+        let [output] = ask(&input.device(), name::GELU, vec![ir(input)], Vec::new(), [like(input)]);
+        output
+    }
+
+    fn gelu_to_input(input: &Float, gradient: &Float) -> Float {
+        let inputs = vec![ir(input), ir(gradient)];
+        let [output] = ask(&input.device(), name::GELU_TO_INPUT, inputs, Vec::new(), [like(input)]);
+        output
+    }
+
+    fn normalised(input: &Float, gamma: &Float, beta: Option<&Float>, epsilon: f32) -> (Float, Float) {
+        let inputs = [input, gamma].into_iter().chain(beta).map(ir).collect();
+        let scalars = vec![ScalarIr::Float(epsilon.into())];
+        ask(&input.device(), name::LAYER_NORM, inputs, scalars, [like(input), pairs(input)]).into()
+    }
+
+    fn normalised_to_input(input: &Float, gamma: &Float, moments: &Float, gradient: &Float) -> Float {
+        let inputs = [input, gamma, moments, gradient].map(ir).to_vec();
+        let [output] = ask(&input.device(), name::LAYER_NORM_TO_INPUT, inputs, Vec::new(), [like(input)]);
+        output
+    }
+
+    fn normalised_to_parameters(input: &Float, moments: &Float, gradient: &Float) -> [Float; 2] {
+        let shape = input.shape();
+        let output = || (Shape::new([shape[shape.num_dims() - 1]]), DType::F32);
+        let inputs = [input, moments, gradient].map(ir).to_vec();
+        ask(&input.device(), name::LAYER_NORM_TO_PARAMETERS, inputs, Vec::new(), [output(), output()])
+    }
+
+    fn causal_attention(input: &Float, heads: usize) -> (Float, Self::Attended) {
+        let shape = input.shape();
+        let output = (Shape::new([shape[0], shape[1], shape[2] / 3]), DType::F32);
+        let scalars = vec![ScalarIr::UInt(heads as u64)];
+        let outputs = [output, weights(&shape, heads)];
+        let [output, weights] = ask(&input.device(), name::CAUSAL_ATTENTION, vec![ir(input)], scalars, outputs);
+        (output, (input.clone(), weights))
+    }
+
+    fn causal_attention_to_input((input, weights): &Self::Attended, heads: usize, gradient: &Float) -> Float {
+        let inputs = [input, weights, gradient].map(ir).to_vec();
+        let scalars = vec![ScalarIr::UInt(heads as u64)];
+        let [output] = ask(&input.device(), name::CAUSAL_ATTENTION_TO_INPUT, inputs, scalars, [like(input)]);
+        output
+    }
+
+    fn cross_entropy(logits: &Float, targets: &IntTensor<Remote>) -> [Float; 2] {
+        let inputs = vec![ir(logits), targets.clone().into_ir()];
+        let sum = (Shape::new([1]), DType::F32);
+        ask(&logits.device(), name::CROSS_ENTROPY, inputs, Vec::new(), [sum, pairs(logits)])
+    }
+
+    fn cross_entropy_to_logits(logits: &Float, targets: &IntTensor<Remote>, scales: &Float, gradient: &Float) -> Float {
+        let inputs = vec![ir(logits), targets.clone().into_ir(), ir(scales), ir(gradient)];
+        let [output] = ask(&logits.device(), name::CROSS_ENTROPY_TO_LOGITS, inputs, Vec::new(), [like(logits)]);
+        output
+    }
+
+    fn sum_of_squares(tensor: &Float) -> Float {
+        let sum = (Shape::new([1]), DType::F64);
+        let [sum] = ask(&tensor.device(), name::SUM_OF_SQUARES, vec![ir(tensor)], Vec::new(), [sum]);
+        sum
+    }
+}
+
+/// How a server of devices that have kernels does them.
+#[cfg(all(feature = "serve", feature = "flex"))]
+pub mod done {
+    use burn::backend::tensor::{FloatTensor, IntTensor};
+    use burn::backend::{Flex, TensorMetadata};
+    use burn::server::CustomOpRegistry;
+    use burn::tensor::TensorData;
+    use burn_ir::{BackendIr, CustomOpIr, HandleContainer};
+
+    use super::name;
+    use crate::kernels::Kernels;
+    use crate::kernels::attention_blocks::weights_of_a_head;
+    use crate::kernels::cpu::causal_attention;
+    use crate::kernels::cpu::numbers::numbers;
+    use crate::kernels::products::Products;
+
+    type Float = FloatTensor<Flex>;
+
+    /// An operation that was asked for.
+    struct Call<'a> {
+        tensors: &'a mut HandleContainer<<Flex as BackendIr>::Handle>,
+        asked: &'a CustomOpIr,
+    }
+
+    /// Each input is taken once.
+    impl Call<'_> {
+        fn float(&mut self, index: usize) -> Float {
+            self.tensors.get_float_tensor::<Flex>(&self.asked.inputs[index])
+        }
+
+        /// One that not every call has.
+        fn optional(&mut self, index: usize) -> Option<Float> {
+            (index < self.asked.inputs.len()).then(|| self.float(index))
+        }
+
+        fn int(&mut self, index: usize) -> IntTensor<Flex> {
+            self.tensors.get_int_tensor::<Flex>(&self.asked.inputs[index])
+        }
+
+        /// The only one that was given.
+        fn number(&self) -> f64 {
+            self.asked.scalars[0].elem()
+        }
+    }
+
+    /// The operations of a server of CPUs.
+    pub fn operations(mut registry: CustomOpRegistry<Flex>) -> CustomOpRegistry<Flex> {
+        let mut add = |name: &str, operation: fn(&mut Call) -> Vec<Float>| {
+            registry.register(name, move |tensors, asked, _| {
+                let outputs = operation(&mut Call { tensors, asked });
+                for (asked, output) in asked.outputs.iter().zip(outputs) {
+                    tensors.register_float_tensor::<Flex>(&asked.id, output);
+                }
+            });
+        };
+        add(name::GELU, |call| vec![Flex::gelu_of(&call.float(0))]);
+        add(name::GELU_TO_INPUT, |call| vec![Flex::gelu_to_input(&call.float(0), &call.float(1))]);
+        add(name::LAYER_NORM, |call| {
+            let beta = call.optional(2);
+            let (output, moments) =
+                Flex::normalised(&call.float(0), &call.float(1), beta.as_ref(), call.number() as f32);
+            vec![output, moments]
+        });
+        add(name::LAYER_NORM_TO_INPUT, |call| {
+            vec![Flex::normalised_to_input(&call.float(0), &call.float(1), &call.float(2), &call.float(3))]
+        });
+        add(name::LAYER_NORM_TO_PARAMETERS, |call| {
+            Flex::normalised_to_parameters(&call.float(0), &call.float(1), &call.float(2)).into()
+        });
+        add(name::CAUSAL_ATTENTION, |call| {
+            let (output, (_, weights)) = Flex::causal_attention(&call.float(0), call.number() as usize);
+            let weights = weights.concat();
+            let size = weights.len();
+            vec![output, Float::from_data(TensorData::new(weights, [size]))]
+        });
+        add(name::CAUSAL_ATTENTION_TO_INPUT, |call| {
+            let (input, weights, gradient) = (call.float(0).to_contiguous(), call.float(1), call.float(2));
+            let of_a_head = weights_of_a_head(input.shape()[1]);
+            let weights: Vec<_> = numbers(&weights).chunks_exact(of_a_head.max(1)).collect();
+            vec![causal_attention::to_input(&input, call.number() as usize, &weights, &gradient.to_contiguous())]
+        });
+        add(name::CROSS_ENTROPY, |call| Flex::cross_entropy(&call.float(0), &call.int(1)).into());
+        add(name::CROSS_ENTROPY_TO_LOGITS, |call| {
+            let targets = call.int(1);
+            vec![Flex::cross_entropy_to_logits(&call.float(0), &targets, &call.float(2), &call.float(3))]
+        });
+        add(name::SUM_OF_SQUARES, |call| vec![Flex::sum_of_squares(&call.float(0))]);
+        add(name::PRODUCT, |call| {
+            let bias = call.optional(2);
+            vec![Flex::product(call.float(0), call.float(1), bias)]
+        });
+        add(name::TO_INPUT, |call| vec![Flex::to_input(call.float(0), call.float(1))]);
+        add(name::TO_WEIGHT, |call| vec![Flex::to_weight(call.float(0), call.float(1))]);
+        add(name::TO_BIAS, |call| vec![Flex::to_bias(call.float(0))]);
+        registry
+    }
+}

@@ -1,0 +1,247 @@
+//! Batch normalisation whose running statistics do not depend on the number of micro-batches.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+
+use burn::module::{Module, ModuleVisitor, Param, ParamId, RunningState};
+use burn::nn::BatchNorm;
+use burn::tensor::module::batch_norm_train;
+use burn::tensor::{FloatDType, Tensor, TensorData};
+
+use crate::forward::after_step::after_step;
+use crate::forward::recomputation::is_recomputation;
+use crate::forward::samples::Samples;
+
+/// The container name that burn's module visitor reports for its `BatchNorm`.
+pub const BATCH_NORM: &str = "Struct:BatchNorm";
+
+/// A [`BatchNorm`] of burn's whose running statistics are updated once a step, from all micro-batches of the step
+/// together.
+///
+/// The running statistics are those of one pass over the whole batch. burn's own layer updates them at every
+/// micro-batch, so that they depend on M.
+///
+/// One difference from a pass over the whole batch remains: each micro-batch is *normalised* by its own mean and
+/// variance (Ioffe and Szegedy, 2015, [arXiv:1502.03167](https://arxiv.org/abs/1502.03167)), because the later
+/// micro-batches have not arrived yet. A second batch norm behind the first therefore sees other inputs than in one
+/// pass, and its statistics agree only approximately.
+///
+/// Like burn's layer, it keeps the biased variance. In an evaluation and outside training steps it behaves as burn's
+/// layer.
+#[derive(Module, Debug)]
+pub struct AccumulatedBatchNorm {
+    norm: BatchNorm,
+}
+
+thread_local! {
+    /// The moments of the micro-batches so far, for every batch norm on this thread. The key is the id of the layer's
+    /// scale, which all copies of the layer share, and the step, because the next step may have begun.
+    static PENDING: RefCell<HashMap<(ParamId, usize), Pending>> = RefCell::default();
+}
+
+/// The moments of a step's micro-batches in one layer, ordered by first sample and then by how often the layer has seen
+/// that micro-batch, so that they are always merged in the same order.
+type Pending = BTreeMap<(usize, usize), Moments>;
+
+/// The update of a layer's running statistics after a step. If the step is skipped, dropping it discards the step's
+/// moments.
+struct Update {
+    norm: BatchNorm,
+    step: usize,
+}
+
+impl Update {
+    fn key(&self) -> (ParamId, usize) {
+        (self.norm.gamma.id, self.step)
+    }
+}
+
+impl Drop for Update {
+    fn drop(&mut self) {
+        // The thread-local map may already be gone if the thread is ending.
+        let _ = PENDING.try_with(|pending| pending.borrow_mut().remove(&self.key()));
+    }
+}
+
+/// The mean and variance of every channel of one micro-batch, each `[channels]`.
+#[derive(Debug)]
+struct Moments {
+    /// The number of values in every channel.
+    count: usize,
+    mean: Tensor<1>,
+    /// The biased variance, divided by `count`.
+    variance: Tensor<1>,
+}
+
+impl From<BatchNorm> for AccumulatedBatchNorm {
+    fn from(norm: BatchNorm) -> Self {
+        Self { norm }
+    }
+}
+
+impl AccumulatedBatchNorm {
+    /// Returns burn's layer with the parameters and running statistics of this one.
+    pub fn into_inner(self) -> BatchNorm {
+        self.norm
+    }
+
+    /// Normalises an input `[rows, channels, ...]` and returns a tensor of the same shape and type. The layer computes
+    /// in the precision of its parameters, whatever the precision of the input.
+    ///
+    /// # Panics
+    /// Panics if the second dimension is not the number of channels.
+    pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        let (given, own) = (FloatDType::from(input.dtype()), FloatDType::from(self.norm.gamma.val().dtype()));
+        self.forward_full(input.cast(own)).cast(given)
+    }
+
+    /// Normalises an input of the parameters' type, and records its moments in the forward of a training step.
+    fn forward_full<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        let training = input.device().is_autodiff() && self.norm.training.is_enabled();
+        let Some(samples) = Samples::current().filter(|_| training) else { return self.norm.forward(input) };
+        let count = input.shape().num_elements() / input.dims()[1];
+        let result = batch_norm_train(input, self.norm.gamma.val(), self.norm.beta.val(), self.norm.epsilon);
+        let moments = Moments { count, mean: result.mean.inner(), variance: result.variance.inner() };
+        if !is_recomputation() && self.add(samples, moments) {
+            let update = Update { norm: self.norm.clone(), step: samples.step };
+            after_step(move || update.apply());
+        }
+        result.output
+    }
+
+    /// Records the moments of a micro-batch, and returns whether they are the first of the step.
+    fn add(&self, samples: Samples, moments: Moments) -> bool {
+        PENDING.with_borrow_mut(|pending| {
+            let pending = pending.entry((self.norm.gamma.id, samples.step)).or_default();
+            let seen = pending.range((samples.first, 0)..=(samples.first, usize::MAX)).count();
+            pending.insert((samples.first, seen), moments);
+            pending.len() == 1
+        })
+    }
+}
+
+impl Update {
+    /// Moves the running statistics towards those of the whole step.
+    fn apply(&self) {
+        let norm = &self.norm;
+        let moments = PENDING.with_borrow_mut(|pending| pending.remove(&self.key())).unwrap_or_default();
+        let channels = norm.gamma.dims()[0];
+        let Some((mean, variance)) = merged(moments.into_values(), channels) else { return };
+        let towards = |state: &RunningState<Tensor<1>>, target: Vec<f64>| {
+            let old = state.value_sync();
+            let moved = values(old.clone()).into_iter().zip(target);
+            let moved = moved.map(|(old, new)| (old * (1.0 - norm.momentum) + new * norm.momentum) as f32);
+            let moved = TensorData::new(moved.collect::<Vec<_>>(), [channels]);
+            state.update(Tensor::from_data(moved, &old.device()));
+            state.value_sync(); // Without this, other threads would read the previous value.
+        };
+        towards(&norm.running_mean, mean);
+        towards(&norm.running_var, variance);
+    }
+}
+
+/// Returns the mean and the biased variance of every channel over all micro-batches together, in f64, or `None` if
+/// there are no values (Chan et al., 1979, *Updating formulae and a pairwise algorithm for computing sample
+/// variances*).
+fn merged(moments: impl Iterator<Item = Moments>, channels: usize) -> Option<(Vec<f64>, Vec<f64>)> {
+    let (mut count, mut means, mut squares) = (0.0, vec![0.0; channels], vec![0.0; channels]);
+    for Moments { count: more, mean, variance } in moments.filter(|moments| moments.count > 0) {
+        let more = more as f64;
+        let total = count + more;
+        let new = values(mean).into_iter().zip(values(variance));
+        for ((mean, squares), (new_mean, new_variance)) in means.iter_mut().zip(&mut squares).zip(new) {
+            let distance = new_mean - *mean;
+            *mean += distance * more / total;
+            *squares += new_variance * more + distance * distance * count * more / total;
+        }
+        count = total;
+    }
+    (count > 0.0).then(|| (means, squares.into_iter().map(|squares| squares / count).collect()))
+}
+
+fn values(tensor: Tensor<1>) -> Vec<f64> {
+    tensor.into_data().iter::<f64>().collect()
+}
+
+/// A batch norm that was found in a module.
+pub struct Found {
+    /// The path of burn's batch norm in the module, such as `0.norm`.
+    pub path: String,
+    /// Whether it is burn's own, not wrapped in an [`AccumulatedBatchNorm`].
+    pub plain: bool,
+}
+
+/// Returns all batch norms of a module, burn's own and wrapped ones, in the module's order.
+pub fn batch_norms<M: Module>(module: &M) -> Vec<Found> {
+    let mut search = Search::default();
+    module.visit(&mut search);
+    search.found
+}
+
+/// A visitor that looks for batch norms by the names of the structs that it enters.
+#[derive(Default)]
+struct Search {
+    /// The names of the fields around the current position.
+    path: Vec<String>,
+    /// The names of the structs around the current position.
+    containers: Vec<String>,
+    found: Vec<Found>,
+}
+
+impl ModuleVisitor for Search {
+    fn enter_module(&mut self, name: &str, container: &str) {
+        let ours = self.containers.last().is_some_and(|outer| outer == "Struct:AccumulatedBatchNorm");
+        // burn enters every field of a batch norm separately, so the same path may come several times.
+        let path = self.path.join(".");
+        if container == BATCH_NORM && self.found.last().is_none_or(|last| last.path != path) {
+            self.found.push(Found { path, plain: !ours });
+        }
+        self.path.push(name.to_owned());
+        self.containers.push(container.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+        self.containers.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, _param: &Param<Tensor<D>>) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::nn::BatchNormConfig;
+    use burn::tensor::Device;
+
+    #[test]
+    fn batch_norms_are_found_and_burns_own_are_plain() {
+        let plain = || BatchNormConfig::new(3).init(&Device::flex());
+        let ours = || AccumulatedBatchNorm::from(plain());
+        fn found<M: Module>(module: &M) -> Vec<(String, bool)> {
+            batch_norms(module).into_iter().map(|found| (found.path, found.plain)).collect()
+        }
+        assert_eq!(found(&plain()), [(String::new(), true)]);
+        assert_eq!(found(&vec![plain(), plain()]), [("0".to_owned(), true), ("1".to_owned(), true)]);
+        assert_eq!(found(&ours()), [("norm".to_owned(), false)]);
+        assert_eq!(found(&(ours(), vec![plain()])), [("0.norm".to_owned(), false), ("1.0".to_owned(), true)]);
+    }
+
+    #[test]
+    fn merged_moments_of_parts_equal_those_of_the_whole() {
+        let whole = [3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0];
+        let moments = |values: &[f64]| {
+            let count = values.len() as f64;
+            let mean = values.iter().sum::<f64>() / count;
+            (mean, values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / count)
+        };
+        let parts = [&whole[..1], &whole[1..5], &whole[5..]].map(|part| {
+            let (mean, variance) = moments(part);
+            let tensor = |value: f64| Tensor::<1>::from_floats([value as f32], &Device::flex());
+            Moments { count: part.len(), mean: tensor(mean), variance: tensor(variance) }
+        });
+        let (mean, variance) = merged(parts.into_iter(), 1).unwrap();
+        let (expected_mean, expected_variance) = moments(&whole);
+        assert!((mean[0] - expected_mean).abs() < 1e-6 && (variance[0] - expected_variance).abs() < 1e-6);
+    }
+}

@@ -1,0 +1,128 @@
+//! The cross-entropy loss, summed over targets.
+
+use burn::tensor::activation::log_softmax;
+use burn::tensor::{Int, Tensor};
+
+#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+use crate::kernels::of_their_kernels;
+
+/// Returns the cross-entropy of logits `[rows, classes]` with the target class of each row, `[rows]`: the sum over all
+/// rows in nats, `[1]`.
+///
+/// The result is the negative sum of burn's `log_softmax` at the targets. In f32 on the host it is one operation.
+///
+/// # Panics
+/// Panics if the numbers of targets and rows differ, or, on the CPU, if a target is not a class.
+pub fn cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
+    let ([rows, _], [given]) = (logits.dims(), targets.dims());
+    assert_eq!(rows, given, "there are {rows} rows of logits, and {given} targets");
+    #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+    if let Some(sum) = of_their_kernels!(one::cross_entropy, &logits, &targets) {
+        return sum;
+    }
+    -log_softmax(logits, 1).gather(1, targets.unsqueeze_dim(1)).sum()
+}
+
+#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+mod one {
+    use std::marker::PhantomData;
+
+    use burn::backend::Backend;
+    use burn::backend::autodiff::checkpoint::base::Checkpointer;
+    use burn::backend::autodiff::grads::Gradients;
+    use burn::backend::autodiff::ops::{Backward, Ops};
+    use burn::backend::tensor::{FloatTensor, IntTensor};
+    use burn::tensor::{Int, Tensor};
+
+    use crate::kernels::{Kernels, operation};
+
+    /// Cross-entropy as one operation of burn's graph.
+    #[derive(Debug)]
+    struct CrossEntropy;
+
+    /// The values of a forward that the backward of cross-entropy needs.
+    #[derive(Clone, Debug)]
+    struct State<B: Backend> {
+        logits: FloatTensor<B>,
+        targets: IntTensor<B>,
+        /// The second output of [`Kernels::cross_entropy`].
+        kept: FloatTensor<B>,
+    }
+
+    impl<B: Kernels> Backward<B, 1> for CrossEntropy {
+        type State = State<B>;
+
+        fn backward(self, ops: Ops<State<B>, 1>, gradients: &mut Gradients, _: &mut Checkpointer) {
+            let gradient = gradients.consume::<B>(&ops.node);
+            let State { logits, targets, kept } = ops.state;
+            if let [Some(parent)] = ops.parents {
+                let to_logits = B::cross_entropy_to_logits(&logits, &targets, &kept, &gradient);
+                gradients.register::<B>(parent.id, to_logits);
+            }
+        }
+    }
+
+    /// Computes the loss by the backend's kernel; returns `None` if there is no kernel for the logits or their device.
+    pub fn cross_entropy<B: Kernels>(
+        _: PhantomData<B>,
+        logits: &Tensor<2>,
+        targets: &Tensor<1, Int>,
+    ) -> Option<Tensor<1>> {
+        let targets = B::indices(targets.clone())?;
+        operation::<B, _, 2, 1>(CrossEntropy, logits, |logits| {
+            let [sum, kept] = B::cross_entropy(&logits, &targets);
+            (sum, State { logits, targets, kept })
+        })
+    }
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests {
+    use super::*;
+    use burn::tensor::{Device, Distribution, FloatDType, TensorData};
+
+    #[test]
+    fn loss_and_gradient_match_those_in_f64() {
+        const ROWS: usize = 150;
+        const CLASSES: usize = 37;
+        let device = Device::flex();
+        let logits = Tensor::<2>::random([ROWS, CLASSES], Distribution::Uniform(-9.0, 11.0), &device);
+        let targets: Vec<_> = (0..ROWS).map(|row| (row * 7 % CLASSES) as i64).collect();
+        let targets = Tensor::<1, Int>::from_data(TensorData::new(targets, [ROWS]), &device);
+        let both = |logits: Tensor<2>| {
+            let leaf = logits.autodiff().require_grad();
+            let loss = cross_entropy(leaf.clone(), targets.clone().autodiff());
+            let gradients = (loss.clone() * 0.3).backward();
+            let gradient =
+                leaf.grad(&gradients).unwrap().cast(FloatDType::F64).into_data().iter::<f64>().collect::<Vec<_>>();
+            (loss.into_scalar::<f64>(), gradient)
+        };
+        // No kernel takes f64, so the exact values come from burn's own operations.
+        let ((loss, gradient), (exact, exact_gradient)) =
+            (both(logits.clone()), both(logits.clone().cast(FloatDType::F64)));
+        let without_graph = cross_entropy(logits, targets.clone()).into_scalar::<f64>();
+        assert_eq!(loss.to_bits(), without_graph.to_bits(), "a graph must not change the loss");
+        let apart =
+            gradient.iter().zip(&exact_gradient).map(|(found, exact)| (found - exact).abs()).fold(0.0, f64::max);
+        println!("the loss is off by {:.1e} of it, gradients by {apart:.1e}", (loss / exact - 1.0).abs());
+        assert!((loss / exact - 1.0).abs() < 1e-6 && apart < 1e-6, "{loss} {exact} {apart}");
+    }
+
+    #[test]
+    fn non_finite_logits_give_a_non_finite_loss() {
+        let device = Device::flex();
+        let loss = |logit: f32| {
+            let logits = Tensor::<2>::from_floats([[0.0, logit]], &device);
+            cross_entropy(logits, Tensor::from_ints([0], &device)).into_scalar::<f32>()
+        };
+        assert!(loss(f32::NAN).is_nan() && !loss(f32::INFINITY).is_finite());
+    }
+
+    #[test]
+    #[should_panic = "target 2 is not one of the 2 classes"]
+    fn a_target_outside_the_classes_is_rejected() {
+        let device = Device::flex();
+        cross_entropy(Tensor::ones([1, 2], &device), Tensor::from_ints([2], &device));
+    }
+}

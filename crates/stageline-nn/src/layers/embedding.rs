@@ -1,0 +1,91 @@
+//! An embedding layer: a table of vectors that are looked up by index.
+
+use std::marker::PhantomData;
+
+use burn::backend::Backend;
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops};
+use burn::backend::tensor::{FloatTensor, IntTensor};
+use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param, ParamId};
+use burn::tensor::module::embedding;
+use burn::tensor::{Int, Tensor};
+
+use crate::autograd::engine::{of_their_backend, recorded};
+use crate::autograd::split_backward::{Sum, may_put_off, put_off_any};
+use crate::kernels::products::Products;
+
+/// An embedding like [burn's](burn::nn::Embedding): returns a row of a table for every index. All of its backward is
+/// weight gradient and can be deferred.
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct Embedding {
+    /// The table of vectors, with shape `[indices, width]`.
+    pub weight: Param<Tensor<2>>,
+}
+
+impl From<burn::nn::Embedding> for Embedding {
+    fn from(burn::nn::Embedding { weight, .. }: burn::nn::Embedding) -> Self {
+        Self { weight }
+    }
+}
+
+impl ModuleDisplay for Embedding {
+    fn custom_settings(&self) -> Option<DisplaySettings> {
+        DisplaySettings::new().with_new_line_after_attribute(false).optional()
+    }
+
+    fn custom_content(&self, content: Content) -> Option<Content> {
+        let [indices, width] = self.weight.shape().dims();
+        content.add("indices", &indices).add("width", &width).optional()
+    }
+}
+
+impl Embedding {
+    /// Looks up indices `[batch, length]` and returns their vectors, `[batch, length, width]`.
+    pub fn forward(&self, indices: Tensor<2, Int>) -> Tensor<3> {
+        of_their_backend!(split, &indices, &self.weight).unwrap_or_else(|| embedding(self.weight.val(), indices))
+    }
+}
+
+/// The embedding as one operation of burn's graph, with a backward that can be deferred.
+#[derive(Debug)]
+struct SplitEmbedding;
+
+/// The values of a forward that the backward of an embedding needs.
+#[derive(Clone, Debug)]
+struct State<B: Backend> {
+    weight: FloatTensor<B>,
+    indices: IntTensor<B>,
+    /// The id of the table; `None` if its gradient must not be deferred.
+    id: Option<ParamId>,
+}
+
+impl<B: Products> Backward<B, 1> for SplitEmbedding {
+    type State = State<B>;
+
+    fn backward(self, ops: Ops<State<B>, 1>, gradients: &mut Gradients, _: &mut Checkpointer) {
+        let gradient = gradients.consume::<B>(&ops.node);
+        let State { weight, indices, id } = ops.state;
+        let make = move || B::to_table(weight.clone(), gradient.clone(), indices.clone());
+        let waits = put_off_any([id], || {
+            let make = make.clone();
+            move |sum: &mut Sum| id.into_iter().for_each(|id| sum.add(id, B::of_plain::<2>(make())))
+        });
+        if let ([Some(node)], [false]) = (ops.parents, waits) {
+            gradients.register::<B>(node.id, make());
+        }
+    }
+}
+
+/// Looks up indices with a backward that can be deferred. Returns `None` if the tensors are of another backend or
+/// outside a graph, or if burn's own checkpointing is on.
+fn split<B: Products>(_: PhantomData<B>, indices: &Tensor<2, Int>, weight: &Param<Tensor<2>>) -> Option<Tensor<3>> {
+    let values = weight.val();
+    let id = may_put_off(weight, &values);
+    let (values, node) = B::tracked(values)?.into_parts();
+    let indices = B::indices(indices.clone())?;
+    let output = B::embedding(values.clone(), indices.clone());
+    let state = State { weight: values, indices, id };
+    Some(recorded::<B, _, 1, 3>(SplitEmbedding, [node], state, output))
+}

@@ -1,0 +1,82 @@
+//! The Gaussian error linear unit (GELU), an activation function.
+
+use burn::tensor::Tensor;
+use burn::tensor::activation;
+
+#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+use crate::kernels::of_their_kernels;
+
+/// Returns `x Phi(x)` for every element, where `Phi` is the cumulative distribution function of the standard normal
+/// distribution (Hendrycks and Gimpel, 2016, [arXiv:1606.08415](https://arxiv.org/abs/1606.08415)).
+///
+/// The function is [burn's](burn::tensor::activation::gelu), but in f32 on the host many times as fast, because burn
+/// 0.22 computes `erf` there without vector instructions. There the error of a value is below 8e-7 and that of a
+/// derivative below 4e-7: absolute, or relative to the exact value if that is greater than 1.
+pub fn gelu<const D: usize>(input: Tensor<D>) -> Tensor<D> {
+    #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+    if let Some(output) = of_their_kernels!(one::gelu, &input) {
+        return output;
+    }
+    activation::gelu(input)
+}
+
+#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+mod one {
+    use std::marker::PhantomData;
+
+    use burn::backend::autodiff::checkpoint::base::Checkpointer;
+    use burn::backend::autodiff::grads::Gradients;
+    use burn::backend::autodiff::ops::{Backward, Ops};
+    use burn::backend::tensor::FloatTensor;
+    use burn::tensor::Tensor;
+
+    use crate::kernels::{Kernels, operation};
+
+    /// GELU as one operation of burn's graph.
+    #[derive(Debug)]
+    struct Gelu;
+
+    impl<B: Kernels> Backward<B, 1> for Gelu {
+        /// The input of the forward.
+        type State = FloatTensor<B>;
+
+        fn backward(self, ops: Ops<FloatTensor<B>, 1>, gradients: &mut Gradients, _: &mut Checkpointer) {
+            let gradient = gradients.consume::<B>(&ops.node);
+            if let [Some(parent)] = ops.parents {
+                gradients.register::<B>(parent.id, B::gelu_to_input(&ops.state, &gradient));
+            }
+        }
+    }
+
+    /// Computes GELU by the backend's kernel; returns `None` if there is no kernel for the input or its device.
+    pub fn gelu<B: Kernels, const D: usize>(_: PhantomData<B>, input: &Tensor<D>) -> Option<Tensor<D>> {
+        operation::<B, _, D, D>(Gelu, input, |input| (B::gelu_of(&input), input))
+    }
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests {
+    use burn::tensor::{Device, Distribution, Tensor, activation};
+
+    #[test]
+    fn gelu_matches_burns_up_to_the_last_bits() {
+        let device = Device::flex();
+        let input = Tensor::<2>::random([70, 300], Distribution::Uniform(-6.0, 6.0), &device);
+        let both = |gelu: fn(Tensor<2>) -> Tensor<2>, transposed: bool| {
+            let leaf = input.clone().autodiff().require_grad();
+            let output = gelu(if transposed { leaf.clone().transpose() } else { leaf.clone() });
+            let gradients = (output.clone() * output.clone()).sum().backward();
+            (output.inner(), leaf.grad(&gradients).unwrap(), gelu(input.clone()))
+        };
+        for transposed in [false, true] {
+            let (ours, theirs) = (both(super::gelu, transposed), both(activation::gelu, transposed));
+            let apart = |ours: Tensor<2>, theirs: Tensor<2>| (ours - theirs).abs().max().into_scalar::<f32>();
+            assert!(apart(ours.0.clone(), theirs.0) < 4e-6);
+            assert!(apart(ours.1, theirs.1) < 4e-5);
+            assert!(apart(ours.2.clone(), theirs.2) < 4e-6);
+            let (tracked, untracked) = (ours.0, if transposed { ours.2.transpose() } else { ours.2 });
+            assert_eq!(tracked.into_data(), untracked.into_data(), "a graph must not change the result");
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! A linear layer with burn's parameters and a backward that splits.
+
+use std::marker::PhantomData;
+
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops};
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Backend, TensorMetadata};
+use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param, ParamId};
+use burn::tensor::module::linear;
+use burn::tensor::{Shape, Tensor};
+
+use crate::autograd::engine::{of_their_backend, recorded};
+use crate::autograd::split_backward::{Sum, may_put_off, put_off_any};
+use crate::kernels::products::Products;
+
+/// A linear layer like [burn's](burn::nn::Linear), which returns `input x weight + bias`. Its backward can be split.
+///
+/// Inputs of more than two dimensions are taken as rows, so that they need one product instead of one for every batch.
+///
+/// ```
+/// use burn::nn::LinearConfig;
+/// use burn::tensor::{Device, Tensor};
+/// use stageline::nn::Linear;
+///
+/// let device = Device::flex();
+/// let layer = Linear::from(LinearConfig::new(3, 2).init(&device));
+/// assert_eq!(layer.forward(Tensor::<3>::ones([4, 5, 3], &device)).dims(), [4, 5, 2]);
+/// ```
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct Linear {
+    /// The weight, with shape `[inputs, outputs]`.
+    pub weight: Param<Tensor<2>>,
+    /// The bias, with shape `[outputs]`; `None` for a layer without bias.
+    pub bias: Option<Param<Tensor<1>>>,
+}
+
+impl From<burn::nn::Linear> for Linear {
+    fn from(burn::nn::Linear { weight, bias, .. }: burn::nn::Linear) -> Self {
+        Self { weight, bias }
+    }
+}
+
+impl ModuleDisplay for Linear {
+    fn custom_settings(&self) -> Option<DisplaySettings> {
+        DisplaySettings::new().with_new_line_after_attribute(false).optional()
+    }
+
+    fn custom_content(&self, content: Content) -> Option<Content> {
+        let [inputs, outputs] = self.weight.shape().dims();
+        content.add("inputs", &inputs).add("outputs", &outputs).add("bias", &self.bias.is_some()).optional()
+    }
+}
+
+impl Linear {
+    /// Takes an input `[..., inputs]` and returns `[..., outputs]`.
+    ///
+    /// # Panics
+    /// Panics if the last dimension of the input is not the number of inputs of the weight.
+    pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        let (inputs, [expected, _]) = (input.dims()[D - 1], self.weight.shape().dims());
+        assert_eq!(inputs, expected, "the input has {inputs} features, and the layer takes {expected}");
+        of_their_backend!(split, &input, &self.weight, self.bias.as_ref())
+            .unwrap_or_else(|| linear(input, self.weight.val(), self.bias.as_ref().map(Param::val)))
+    }
+}
+
+/// The linear layer as one operation of burn's graph, with a backward that splits.
+#[derive(Debug)]
+struct SplitLinear;
+
+/// The values of a forward that the backward of a linear layer needs.
+#[derive(Clone, Debug)]
+struct State<B: Backend> {
+    input: FloatTensor<B>,
+    weight: FloatTensor<B>,
+    /// The ids of the weight and the bias; `None` for a gradient that must not be deferred.
+    put_off: [Option<ParamId>; 2],
+    /// The shape of the input before it was reshaped to rows.
+    shape: Shape,
+}
+
+/// Reshapes `[..., columns]` to a matrix `[rows, columns]`, because one product is faster than one for every batch.
+fn rows<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
+    let shape = tensor.shape();
+    let last = shape.num_dims() - 1;
+    B::float_reshape(tensor, Shape::new([shape[..last].iter().product(), shape[last]]))
+}
+
+impl<B: Products, const N: usize> Backward<B, N> for SplitLinear {
+    type State = State<B>;
+
+    fn backward(self, ops: Ops<State<B>, N>, gradients: &mut Gradients, _: &mut Checkpointer) {
+        let gradient = rows::<B>(gradients.consume::<B>(&ops.node));
+        let State { input, weight, put_off: [weight_id, bias_id], shape } = ops.state;
+        let mut parents = ops.parents.into_iter();
+        let [of_input, of_weight, of_bias] = [parents.next(), parents.next(), parents.next()].map(Option::flatten);
+        let waits = put_off_any([weight_id, bias_id], || {
+            let (input, gradient) = (input.clone(), gradient.clone());
+            move |sum: &mut Sum| {
+                if let Some(id) = weight_id {
+                    sum.add(id, B::of_plain::<2>(B::to_weight(input, gradient.clone())));
+                }
+                if let Some(id) = bias_id {
+                    sum.add(id, B::of_plain::<1>(B::to_bias(gradient)));
+                }
+            }
+        });
+        if let Some(node) = of_weight.filter(|_| !waits[0]) {
+            gradients.register::<B>(node.id, B::to_weight(input, gradient.clone()));
+        }
+        if let Some(node) = of_bias.filter(|_| !waits[1]) {
+            gradients.register::<B>(node.id, B::to_bias(gradient.clone()));
+        }
+        // The gradient of the input comes last, so that burn's fusion can join it with the backward of the previous
+        // layer.
+        if let Some(node) = of_input {
+            let to_input = B::to_input(weight, gradient);
+            gradients.register::<B>(node.id, B::float_reshape(to_input, shape));
+        }
+    }
+}
+
+/// Applies the layer with a backward that splits. Returns `None` if the tensors are of another backend or outside a
+/// graph, or if burn's own checkpointing is on.
+fn split<B: Products, const D: usize>(
+    _: PhantomData<B>,
+    input: &Tensor<D>,
+    weight: &Param<Tensor<2>>,
+    bias: Option<&Param<Tensor<1>>>,
+) -> Option<Tensor<D>> {
+    let (input, input_node) = B::tracked(input.clone())?.into_parts();
+    let weights = weight.val();
+    let weight_id = may_put_off(weight, &weights);
+    let biases = bias.map(Param::val);
+    let bias_id = bias.zip(biases.as_ref()).and_then(|(bias, biases)| may_put_off(bias, biases));
+    let (values, weight_node) = B::tracked(weights)?.into_parts();
+    let shape = input.shape();
+    let input = rows::<B>(input);
+    let mut output_shape = shape.clone();
+    output_shape[D - 1] = values.shape()[1];
+    let state = State::<B> { input: input.clone(), weight: values.clone(), put_off: [weight_id, bias_id], shape };
+    let output_of = |bias| B::float_reshape(B::product(input, values, bias), output_shape);
+    Some(match biases {
+        None => recorded::<B, _, 2, D>(SplitLinear, [input_node, weight_node], state, output_of(None)),
+        Some(biases) => {
+            let (bias, bias_node) = B::tracked(biases)?.into_parts();
+            let nodes = [input_node, weight_node, bias_node];
+            recorded::<B, _, 3, D>(SplitLinear, nodes, state, output_of(Some(bias)))
+        }
+    })
+}

@@ -1,0 +1,21 @@
+//! The layers and functions that models are built from: burn's parameters, with backwards that split or run in one
+//! operation.
+//!
+//! Inputs and outputs are burn tensors. A layer asks `kernels` for its operation and computes with burn's own
+//! operations if the backend has no kernel. Layers must not know stages or plans.
+
+pub mod batch_norm;
+pub mod causal_attention;
+pub mod cross_entropy;
+pub mod dropout;
+mod embedding;
+mod gelu;
+mod layer_norm;
+mod linear;
+
+pub use causal_attention::causal_attention;
+pub use cross_entropy::cross_entropy;
+pub use embedding::Embedding;
+pub use gelu::gelu;
+pub use layer_norm::LayerNorm;
+pub use linear::Linear;

@@ -1,0 +1,90 @@
+//! Trained parameters and their gradients by path, as numbers on the host.
+
+use std::collections::{HashMap, HashSet};
+
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::optim::GradientsParams;
+use burn::tensor::{Tensor, TensorData};
+
+use crate::params::shared::is_trained;
+use crate::params::visit::read;
+
+/// A trained parameter and its gradient.
+pub struct Named {
+    /// The id of the parameter.
+    pub id: ParamId,
+    /// The path of the parameter in its module, such as `0.linear.weight`.
+    pub path: String,
+    /// The number of elements of the parameter.
+    pub elements: usize,
+    /// The gradient, row by row; `None` if the loss does not depend on the parameter.
+    pub gradient: Option<Vec<f32>>,
+}
+
+/// Returns the trained parameters with their gradients in the module's order; a parameter that the module uses twice
+/// comes once.
+pub fn gradients<M: Module>(module: &M, gradients: &GradientsParams) -> Vec<Named> {
+    let mut read = ReadGradients { path: Vec::new(), seen: HashSet::new(), gradients, found: Vec::new() };
+    module.visit(&mut read);
+    read.found
+}
+
+/// Returns the values of all tensors of a module, trained or not, as f32.
+pub fn values<M: Module>(module: &M) -> HashMap<ParamId, Vec<f32>> {
+    read(module).into_iter().map(|(id, data)| (id, numbers(&data))).collect()
+}
+
+/// Returns gradients that are all zeros for those trained parameters of a module that are in `ids`.
+pub fn zeros<M: Module>(module: &M, ids: &HashSet<ParamId>) -> GradientsParams {
+    let mut make = MakeZeros { ids, made: GradientsParams::new() };
+    module.visit(&mut make);
+    make.made
+}
+
+struct MakeZeros<'a> {
+    ids: &'a HashSet<ParamId>,
+    made: GradientsParams,
+}
+
+impl ModuleVisitor for MakeZeros<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if is_trained(param) && self.ids.contains(&param.id) {
+            self.made.register(param.id, param.val().inner().zeros_like());
+        }
+    }
+}
+
+struct ReadGradients<'a> {
+    path: Vec<String>,
+    /// The parameters that have been visited, because a module may use a parameter twice.
+    seen: HashSet<ParamId>,
+    gradients: &'a GradientsParams,
+    found: Vec<Named>,
+}
+
+impl ModuleVisitor for ReadGradients<'_> {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let value = param.val();
+        if value.is_require_grad() && self.seen.insert(param.id) {
+            let gradient = self.gradients.get::<D>(param.id).map(on_host);
+            let (path, elements) = (self.path.join("."), value.shape().num_elements());
+            self.found.push(Named { id: param.id, path, elements, gradient });
+        }
+    }
+}
+
+fn on_host<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    numbers(&tensor.inner().into_data())
+}
+
+fn numbers(data: &TensorData) -> Vec<f32> {
+    data.as_slice::<f32>().map_or_else(|_| data.iter::<f32>().collect(), <[f32]>::to_vec)
+}

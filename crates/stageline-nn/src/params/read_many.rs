@@ -1,0 +1,16 @@
+//! Reads the numbers of several tensors from a device in one transfer.
+
+use burn::tensor::{FloatDType, Tensor};
+
+/// Returns the numbers of every tensor in f64.
+///
+/// All tensors come in one read, because every read waits for the device and, on another host, for a round trip. The
+/// tensors must be on the same device.
+pub fn read<'a>(tensors: impl IntoIterator<Item = &'a Tensor<1>>) -> impl Iterator<Item = Vec<f64>> {
+    let tensors: Vec<_> = tensors.into_iter().map(|tensor| tensor.clone().cast(FloatDType::F64)).collect();
+    let lengths: Vec<_> = tensors.iter().map(|tensor| tensor.dims()[0]).collect();
+    let read: Vec<f64> =
+        if tensors.is_empty() { Vec::new() } else { Tensor::cat(tensors, 0).into_data().iter::<f64>().collect() };
+    let mut numbers = read.into_iter();
+    lengths.into_iter().map(move |length| numbers.by_ref().take(length).collect())
+}

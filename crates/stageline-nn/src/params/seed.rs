@@ -1,0 +1,67 @@
+//! Seeded initialisation: parameters depend on their layer's seed only, not on the partition of the model.
+//!
+//! burn draws lazy parameters at their first use, which may be on any thread. So initialisation materialises them at
+//! once.
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{Bool, Device, Int, Tensor};
+use parking_lot::ReentrantMutex;
+
+/// Allows one seeded initialisation at a time, because burn's CPU backends share one random number generator in a
+/// process. It is reentrant, so that a seeded model may contain seeded layers.
+static DRAWING: ReentrantMutex<()> = ReentrantMutex::new(());
+
+/// Creates a module whose parameters depend on `seed` only: seeds the device, calls `init`, and materialises every
+/// parameter before other code can draw random numbers.
+///
+/// Give every *layer* its own seed, so that its parameters do not depend on the layers that are created before it. Two
+/// things disturb the result: another thread that draws random numbers outside this function at the same time, and a
+/// nested call within `init`, which seeds the device again for everything that `init` draws after it.
+///
+/// ```
+/// use burn::{nn::LinearConfig, tensor::Device};
+///
+/// let device = Device::flex();
+/// let make = || stageline::seeded(&device, 7, || LinearConfig::new(4, 4).init(&device));
+/// assert_eq!(make().weight.val().to_data(), make().weight.val().to_data());
+/// ```
+pub fn seeded<M: Module>(device: &Device, seed: u64, init: impl FnOnce() -> M) -> M {
+    let _drawing = DRAWING.lock();
+    device.seed(seed);
+    let module = init();
+    materialize(&module);
+    module
+}
+
+/// Initialises lazy parameters now; burn would otherwise draw them at their first use.
+pub fn materialize<M: Module>(module: &M) {
+    module.visit(&mut Touch);
+}
+
+struct Touch;
+
+impl ModuleVisitor for Touch {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        param.val();
+    }
+    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+        param.val();
+    }
+    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
+        param.val();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::nn::LinearConfig;
+
+    #[test]
+    fn layers_may_be_seeded_within_a_seeded_model() {
+        let device = Device::flex();
+        let layer = |seed| seeded(&device, seed, || LinearConfig::new(3, 3).init(&device));
+        let model = seeded(&device, 1, || vec![layer(2), layer(3)]);
+        assert_eq!(model[1].weight.val().to_data(), layer(3).weight.val().to_data());
+    }
+}

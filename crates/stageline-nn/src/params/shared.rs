@@ -1,0 +1,62 @@
+//! Keeps a parameter that a module uses several times (a tied parameter) one tensor.
+
+use std::collections::{HashMap, HashSet};
+
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId, ParameterValue};
+use burn::tensor::Tensor;
+
+use crate::params::any_tensor::AnyTensor;
+
+/// Gives all uses of a tied parameter in a module the same tensor.
+///
+/// Mapping a burn module gives every use a tensor of its own, and each would then be trained separately.
+pub fn unify<M: Module>(module: M) -> M {
+    let mut count = Count::default();
+    module.visit(&mut count);
+    if count.repeated { module.map(&mut Unify::default()) } else { module }
+}
+
+/// Finds out whether a module uses a trained parameter more than once.
+#[derive(Default)]
+struct Count {
+    seen: HashSet<ParamId>,
+    repeated: bool,
+}
+
+impl ModuleVisitor for Count {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        self.repeated |= is_trained(param) && !self.seen.insert(param.id);
+    }
+}
+
+/// Replaces every later use of a trained parameter by the tensor of its first use.
+#[derive(Default)]
+struct Unify {
+    first: HashMap<ParamId, AnyTensor>,
+}
+
+impl ModuleMapper for Unify {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        if !is_trained(&param) {
+            return param;
+        }
+        match self.first.get(&param.id) {
+            Some(first) => with_value(param, first.clone().tensor::<D>()),
+            None => {
+                self.first.insert(param.id, AnyTensor::new(param.val()));
+                param
+            }
+        }
+    }
+}
+
+/// Whether a parameter gets gradients, that is, whether it is not frozen.
+pub fn is_trained<const D: usize>(param: &Param<Tensor<D>>) -> bool {
+    param.val().is_require_grad()
+}
+
+/// Returns the parameter with another value, and with the same id and mapper.
+pub fn with_value<T: ParameterValue>(param: Param<T>, value: T) -> Param<T> {
+    let (id, _, mapper) = param.consume();
+    Param::from_mapped_value(id, value, mapper)
+}

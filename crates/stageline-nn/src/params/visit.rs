@@ -1,0 +1,123 @@
+//! Describes, reads and writes all tensors of a module: trained and frozen parameters, and running statistics.
+
+use std::collections::{HashMap, HashSet};
+
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
+
+use crate::params::shared::{is_trained, with_value};
+
+/// The id, path, type and shape of one tensor of a module.
+#[derive(Clone, Debug)]
+pub struct Description {
+    /// The id of the tensor in its module.
+    pub id: ParamId,
+    /// The path of the tensor in its module, such as `0.linear.weight`.
+    pub path: String,
+    /// The type of its elements.
+    pub dtype: DType,
+    /// The sizes of its dimensions.
+    pub shape: Vec<usize>,
+    /// Whether the tensor gets gradients.
+    pub trained: bool,
+}
+
+/// Describes the tensors of a module in the module's order; a tensor that the module uses twice comes once.
+pub fn describe<M: Module>(module: &M) -> Vec<Description> {
+    visit(module, |found, _| found)
+}
+
+/// Returns the values of the tensors of a module on the host, in the order of [`describe`].
+pub fn read<M: Module>(module: &M) -> Vec<(ParamId, TensorData)> {
+    visit(module, |found, read| (found.id, read()))
+}
+
+/// Calls `each` once for every tensor of a module and returns the results.
+fn visit<M: Module, T>(module: &M, each: impl FnMut(Description, Read) -> T) -> Vec<T> {
+    let mut visitor = Visit { path: Vec::new(), seen: HashSet::new(), each, found: Vec::new() };
+    module.visit(&mut visitor);
+    visitor.found
+}
+
+/// Returns the module with these values, which must have the shapes of its tensors. A tensor whose id has no value
+/// keeps its own.
+pub fn write<M: Module>(module: M, values: &HashMap<ParamId, TensorData>) -> M {
+    module.map(&mut Write(values))
+}
+
+/// A closure that reads one tensor's values to the host, so that a mere description does not read them.
+type Read<'a> = &'a dyn Fn() -> TensorData;
+
+struct Visit<T, F> {
+    path: Vec<String>,
+    /// The tensors that have been visited, because a module may use a parameter twice.
+    seen: HashSet<ParamId>,
+    each: F,
+    found: Vec<T>,
+}
+
+impl<T, F: FnMut(Description, Read) -> T> Visit<T, F> {
+    fn add(&mut self, id: ParamId, (dtype, shape): (DType, Vec<usize>), trained: bool, read: Read) {
+        if self.seen.insert(id) {
+            let found = Description { id, path: self.path.join("."), dtype, shape, trained };
+            self.found.push((self.each)(found, read));
+        }
+    }
+}
+
+impl<T, F: FnMut(Description, Read) -> T> ModuleVisitor for Visit<T, F> {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let value = param.val();
+        let kind = (value.dtype(), value.dims().to_vec());
+        self.add(param.id, kind, is_trained(param), &|| value.clone().inner().into_data());
+    }
+
+    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+        let value = param.val();
+        let kind = (value.dtype(), value.dims().to_vec());
+        self.add(param.id, kind, false, &|| value.to_data());
+    }
+
+    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
+        let value = param.val();
+        let kind = (value.dtype(), value.dims().to_vec());
+        self.add(param.id, kind, false, &|| value.to_data());
+    }
+}
+
+/// Replaces the tensors of a module by these values, on the devices and in the types of the tensors.
+struct Write<'a>(&'a HashMap<ParamId, TensorData>);
+
+impl ModuleMapper for Write<'_> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let Some(data) = self.0.get(&param.id) else { return param };
+        let value = param.val();
+        let restored = match value.dtype() {
+            DType::QFloat(_) => Tensor::<D>::from_data(data.clone(), &value.device()),
+            dtype => Tensor::<D>::from_data(data.clone(), (&value.device(), dtype)),
+        };
+        let trained = is_trained(&param);
+        with_value(param, if trained { restored.require_grad() } else { restored })
+    }
+
+    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
+        let Some(data) = self.0.get(&param.id) else { return param };
+        let value = param.val();
+        let restored = Tensor::from_data(data.clone(), (&value.device(), value.dtype()));
+        with_value(param, restored)
+    }
+
+    fn map_bool<const D: usize>(&mut self, param: Param<Tensor<D, Bool>>) -> Param<Tensor<D, Bool>> {
+        let Some(data) = self.0.get(&param.id) else { return param };
+        let restored = Tensor::from_data(data.clone(), &param.val().device());
+        with_value(param, restored)
+    }
+}
