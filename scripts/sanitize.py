@@ -22,11 +22,13 @@ TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 # try thousands of mutations.
 BEYOND_MIRI = ["seeds", "child", "kills", "disk_full", "unreadable"]
 ALLOCATOR = f"""#![allow(dead_code)]
-#[path = "{ROOT}/crates/stageline/src/allocator.rs"]
-mod allocator;
-mod events {{
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct Held {{ pub end: u64, pub peak: u64, pub kept: i64 }}
+mod recording {{
+    #[path = "{ROOT}/crates/stageline/src/recording/allocator.rs"]
+    mod allocator;
+    pub mod events {{
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct Held {{ pub end: u64, pub peak: u64, pub kept: i64 }}
+    }}
 }}
 """
 MANIFEST = """[package]
@@ -38,7 +40,7 @@ proptest = { version = "1", default-features = false, features = ["std"] }
 [workspace]
 """
 # Flags that leave out tests of the example program, because it is not built with ThreadSanitizer.
-NO_EXAMPLE = ["--skip", "command::", "--skip", "keeping::"]
+NO_EXAMPLE = [word for tests in ("command", "keeping", "frozen", "ways_out") for word in ("--skip", f"{tests}::")]
 
 
 def once(command, environment, done, limit):

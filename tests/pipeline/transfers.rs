@@ -26,7 +26,7 @@ struct Listener;
 
 impl Subscriber for Listener {
     fn enabled(&self, metadata: &Metadata) -> bool {
-        metadata.target() == "stageline::turns"
+        metadata.target() == "stageline::transfer::order"
     }
     fn event(&self, event: &Event) {
         event.record(&mut Issue);
