@@ -66,7 +66,8 @@ pub use failure::step_error::StepError;
 pub use failure::watchdog::{Stall, Stalled, Watchdog};
 pub use memory::estimate::{MemoryEstimate, StageEstimate, WorkerEstimate};
 pub use memory::fit::{DoesNotFit, Lever, WayOut};
-pub use model::batch::{Batch, BatchError};
+pub use model::batch::Batch;
+pub use model::batch_error::BatchError;
 pub use model::effective_batch::{BatchChange, EffectiveBatch};
 pub use model::loss_weight::Weight;
 pub use model::payload::{Payload, PayloadMapper};
@@ -91,7 +92,8 @@ pub use update::loss_scale::{DynamicLossScale, LossScale};
 pub use update::parameter_gradient::ParameterGradient;
 pub use update::precision::Precision;
 pub use update::warmup_cosine::{WarmupCosine, WarmupCosineError};
-pub use verify::{Verification, Verify};
+pub use verify::Verification;
+pub use verify::Verify;
 
 /// The README's example, compiled.
 #[cfg(doctest)]

@@ -153,8 +153,7 @@ pub fn gather<R>(backward: impl FnOnce() -> R) -> (R, GradientsParams) {
 /// ```
 /// use burn::module::Module;
 /// use burn::tensor::Tensor;
-/// use stageline::nn::{Linear, block};
-/// use stageline::Stage;
+/// use stageline_nn::{Linear, block};
 ///
 /// #[derive(Module, Debug)]
 /// struct Mlp {
@@ -162,10 +161,7 @@ pub fn gather<R>(backward: impl FnOnce() -> R) -> (R, GradientsParams) {
 ///     down: Linear,
 /// }
 ///
-/// impl Stage for Mlp {
-///     type Input = Tensor<2>;
-///     type Output = Tensor<2>;
-///
+/// impl Mlp {
 ///     fn forward(&self, input: Tensor<2>) -> Tensor<2> {
 ///         block(self, input, |mlp, input| mlp.down.forward(mlp.up.forward(input).tanh()))
 ///     }
@@ -286,7 +282,8 @@ fn recompute_later<B: Engine, M: Module + 'static, const D: usize, const E: usiz
     let samples = Samples::current();
     let kept = input.clone().inner();
     // The tensors are autodiff tensors, although no graph is recorded, because plain tensors use other kernels, whose
-    // results differ in the last bits from those of the recomputation.
+    // results differ in the last bits from those of the recomputation. A recorded graph would be freed late, because no
+    // backward consumes it.
     let output = Recompute::Nothing.during(|| forward(&leaves(module, false), kept.clone().autodiff()));
     let output = B::tracked(output).expect("the output of a recomputed part must stay on the backend of its input");
     let (output, _) = output.into_parts();

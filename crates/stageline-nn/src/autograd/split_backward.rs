@@ -2,7 +2,7 @@
 //! says.
 //!
 //! A layer's backward passes its weight gradients to [`put_off`]. Only a backward inside [`collect`] defers them, so
-//! the same layers also train in a plain loop.
+//! the same layers also train in a plain loop. A whole backward computes them at once, which needs less memory.
 
 use std::cell::RefCell;
 use std::collections::HashSet;

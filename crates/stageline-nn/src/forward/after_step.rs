@@ -1,7 +1,8 @@
 //! Effects of a forward that wait until the optimizer step succeeds, such as updates of running statistics.
 //!
 //! Effects are collected for each thread. A worker keeps those of a step apart until the step is committed, because a
-//! step may still be rolled back while the next one collects its own.
+//! step may still be rolled back while the next one collects its own. The worker commits a step when the next command
+//! arrives, or the verdict if steps overlap, because all stages are known to step only then.
 
 use std::cell::RefCell;
 

@@ -22,7 +22,7 @@ use crate::kernels::products::Products;
 /// ```
 /// use burn::nn::LinearConfig;
 /// use burn::tensor::{Device, Tensor};
-/// use stageline::nn::Linear;
+/// use stageline_nn::Linear;
 ///
 /// let device = Device::flex();
 /// let layer = Linear::from(LinearConfig::new(3, 2).init(&device));

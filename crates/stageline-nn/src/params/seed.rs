@@ -22,7 +22,7 @@ static DRAWING: ReentrantMutex<()> = ReentrantMutex::new(());
 /// use burn::{nn::LinearConfig, tensor::Device};
 ///
 /// let device = Device::flex();
-/// let make = || stageline::seeded(&device, 7, || LinearConfig::new(4, 4).init(&device));
+/// let make = || stageline_nn::seeded(&device, 7, || LinearConfig::new(4, 4).init(&device));
 /// assert_eq!(make().weight.val().to_data(), make().weight.val().to_data());
 /// ```
 pub fn seeded<M: Module>(device: &Device, seed: u64, init: impl FnOnce() -> M) -> M {

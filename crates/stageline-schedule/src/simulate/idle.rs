@@ -7,8 +7,8 @@ use crate::plan::Compute;
 
 /// A worker's idle time in one step by cause, in the unit of the costs.
 ///
-/// Each field is the time that the worker would gain without the cause. Their sum is the step minus the worker's
-/// compute time.
+/// Each field is the time that the worker would gain without the cause, because a single wait seldom has one cause.
+/// Their sum is the step minus the worker's compute time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Idle {
     /// The wait before the worker's first backward, while the pipeline fills.

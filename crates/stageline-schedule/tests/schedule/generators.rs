@@ -130,7 +130,7 @@ fn the_pictures_in_the_docs_are_the_plans() {
 #[test]
 fn the_picture_in_the_readme_is_the_plan() {
     let timeline = simulated(&OneFOneB, 4, 8, &Costs::uniform(4, 1.0, 2.0));
-    assert!(include_str!("../../../../README.md").contains(&timeline.grid(1.0)));
+    assert_eq!(include_str!("../../../../docs/images/1f1b.svg"), timeline.svg("ms"));
 }
 
 #[test]

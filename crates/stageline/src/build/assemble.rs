@@ -18,7 +18,7 @@ use crate::state::optimizer_state::Unfit;
 use crate::threads::{Receiver, bounded};
 use crate::transfer::replicas::Collective;
 use crate::transfer::ties::{Ties, tie};
-use crate::update::flush::Rollback;
+use crate::update::optimizer_step::Rollback;
 use crate::update::precision::Precision;
 use stageline_nn::autograd::recompute::Recompute;
 

@@ -13,7 +13,7 @@ use crate::state::layout::Restored;
 use crate::state::optimizer_state::Unfit;
 use crate::transfer::replicas::Collective;
 use crate::transfer::ties::Ties;
-use crate::update::flush::{Rollback, Trained};
+use crate::update::optimizer_step::{Rollback, Trained};
 use crate::update::precision::Precision;
 use stageline_nn::params::fork::fork;
 use stageline_nn::params::seed::materialize;

@@ -9,3 +9,4 @@ pub(crate) mod assembly;
 pub(crate) mod builder;
 pub(crate) mod chain;
 pub(crate) mod ownership;
+mod validate;

@@ -3,7 +3,7 @@
 use crate::device::remote::{LostHost, LostWay};
 use crate::failure::activity::{During, StageFailure};
 use crate::failure::watchdog::Stall;
-use crate::model::batch::BatchError;
+use crate::model::batch_error::BatchError;
 use crate::threads::failure::Failure;
 use crate::update::finite::Culprit;
 use crate::update::ledger::LedgerError;

@@ -239,7 +239,7 @@ impl Waits {
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
-    use crate::model::batch::BatchError;
+    use crate::model::batch_error::BatchError;
     use std::thread;
 
     #[test]

@@ -18,7 +18,7 @@ use stageline_schedule::{Plan, StageMemory};
 use crate::device::location::{is_host, share_memory};
 use crate::model::replica::Replica;
 use crate::threads::cores::KernelThreads;
-use crate::update::flush::Rollback;
+use crate::update::optimizer_step::Rollback;
 
 /// The memory of one stage in a step, in bytes.
 #[derive(Clone, Debug, PartialEq)]

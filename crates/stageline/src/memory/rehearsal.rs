@@ -1,4 +1,6 @@
 //! The rehearsal: two micro-batches and one optimizer step that is rolled back, to measure the memory of each activity.
+//!
+//! The figures come from the second micro-batch, because the first one also allocates what kernels keep.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +16,7 @@ use crate::model::payload::bytes_of_kind;
 use crate::recording::events::Event;
 use crate::recording::memory::sent;
 use crate::threads::cores::KernelThreads;
-use crate::update::flush::Rollback;
+use crate::update::optimizer_step::Rollback;
 use crate::update::precision::Precision;
 use stageline_nn::params::visit::Description;
 

@@ -12,7 +12,7 @@ use stageline_schedule::{Action, Compute, Costs, Span, Timeline, check, simulate
 use crate::device::location::{is_host, share_memory};
 use crate::memory::estimate::{Copies, MemoryEstimate, StageEstimate, Steps, WorkerEstimate};
 use crate::model::replica::Replica;
-use crate::update::flush::Rollback;
+use crate::update::optimizer_step::Rollback;
 
 /// The time that a forward takes in the simulation.
 const FORWARD: f64 = 1.0;

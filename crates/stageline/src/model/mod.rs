@@ -11,8 +11,10 @@
 //! - `replica`: the number of a data-parallel replica.
 
 pub(crate) mod batch;
+pub(crate) mod batch_error;
 pub(crate) mod effective_batch;
 pub(crate) mod loss_weight;
+pub(crate) mod micro_batches;
 pub(crate) mod payload;
 pub(crate) mod replica;
 pub(crate) mod stage;

@@ -7,10 +7,12 @@ use crate::model::loss_weight::Weight;
 use crate::model::payload::Payload;
 use crate::threads::failure::BoxError;
 
+// The example that must not compile stands beside the same example with matching types, because a stable compiler does
+// not compare error codes. A separate harness for such examples would build burn again.
 /// A part of the model that runs on one device: any burn module with a forward pass.
 ///
 /// Stages compose: a pair of stages is a stage, and so is a `Vec` of stages of one type. So a model is written as
-/// layers and can be split between any two of them.
+/// layers and can be split between any two of them. burn's derive of `Module` needs a struct with named fields.
 ///
 /// The compiler checks the boundaries. Here the types match:
 ///

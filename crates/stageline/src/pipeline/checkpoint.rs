@@ -1,4 +1,4 @@
-//! What training goes on from.
+//! Takes checkpoints of a running pipeline, and sets the progress of a restored one.
 
 use stageline_checkpoint::{Checkpoint, Progress};
 
@@ -8,11 +8,12 @@ use crate::model::payload::Payload;
 use crate::pipeline::Pipeline;
 
 impl<In: Payload, Target: Payload> Pipeline<In, Target> {
-    /// Everything that training goes on from, as the last step left it, copied to the host: parameters, optimizer states, the
-    /// loss scale and the number of steps, for [`PipelineBuilder::restore`](crate::PipelineBuilder::restore). What else a run is
-    /// made of, its `run` has room for.
+    /// Copies to the host everything from which training resumes: parameters, optimizer states, the loss scale and the
+    /// number of steps, as the last step left them. [`PipelineBuilder::restore`](crate::PipelineBuilder::restore) takes
+    /// the checkpoint; its field `run` has room for a program's own state.
     ///
-    /// After an error too: no stage has then made a step that others have not.
+    /// It also works after an error, because a failed step is rolled back on every stage. It does not if
+    /// [`rollback`](crate::PipelineBuilder::rollback) is off and a stage has made the failed step.
     ///
     /// ```no_run
     /// use std::{num::NonZero, path::Path};
@@ -46,7 +47,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// ```
     ///
     /// # Errors
-    /// [`StepError::Lost`] or [`StepError::Unreadable`] if a stage or its device is gone; otherwise as for [`step`](Self::step).
+    /// Returns [`StepError::Lost`] if a stage is lost, and [`StepError::Unreadable`] if its state cannot be copied from
+    /// its device. Other errors are those of [`step`](Self::step).
     pub fn checkpoint(&mut self) -> Result<Checkpoint, StepError> {
         if self.overlap.is_in_flight {
             self.abandon();
@@ -67,12 +69,12 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         Ok(self.layout.checkpoint(progress, states))
     }
 
-    /// Goes on from there.
+    /// Sets the numbers of steps to those of the checkpoint from which the pipeline was built.
     pub(crate) fn resume(&mut self, progress: Progress) {
         self.done.steps = progress.steps as usize;
         self.done.last_checkpoint = Some(self.done.steps);
         let committed = self.workers.commit(self.done.steps);
-        assert!(committed.is_ok(), "nothing runs yet");
+        assert!(committed.is_ok(), "no worker runs before the first step");
         self.done.optimizer_steps = progress.optimizer_steps;
     }
 }

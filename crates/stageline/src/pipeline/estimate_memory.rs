@@ -1,4 +1,4 @@
-//! What a step will hold.
+//! Estimates the memory of steps from a rehearsal, and chooses the recomputation with which they fit.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,8 @@ use crate::failure::step_error::StepError;
 use crate::memory::choose_recompute::{Level, in_order, least};
 use crate::memory::estimate::MemoryEstimate;
 use crate::memory::rehearsal::Rehearsal;
-use crate::model::batch::{Batch, MicroBatches};
+use crate::model::batch::Batch;
+use crate::model::micro_batches::MicroBatches;
 use crate::model::payload::Payload;
 use crate::pipeline::Pipeline;
 use crate::pipeline::workers::Ended;
@@ -20,46 +21,57 @@ use crate::update::flush::Verdict;
 use crate::worker::messages::Asked;
 use stageline_nn::autograd::recompute::Recompute;
 
-/// How many micro-batches of each replica are run.
+/// The number of micro-batches of each replica in a rehearsal.
 const MICRO_BATCHES: usize = 2;
 
-/// How many blocks of a stage are tried to be computed again before all are.
+/// The largest number of blocks per stage whose recomputation is measured; beyond it, all blocks are recomputed.
 const MOST_BLOCKS: usize = 64;
 
 impl<In: Payload, Target: Payload> Pipeline<In, Target> {
-    /// What steps with such batches will hold, in bytes, by stage and by worker.
+    /// Estimates the memory that steps with batches like this one need, in bytes, for each stage and each worker.
     ///
-    /// The largest micro-batch of this one goes through all stages and back twice, by itself (where micro-batches that were cut by
-    /// hand differ in shape, each that no other one contains), and every stage makes an optimizer step that is then undone: nothing is counted, and the next step is the same to the bit (but for what burn's own dropout
-    /// draws, and its own batch norm counts, at every forward). So this needs the memory of one live micro-batch, whatever M is.
-    /// It is of steps one after the other: [`MemoryEstimate::of_overlapping_steps`] is of others, and what is held while a checkpoint
-    /// is written is added by [`MemoryEstimate::with_checkpoints`]. `None` where nothing counts what is held: on CPUs that is what
-    /// the [`CountingAllocator`](crate::CountingAllocator) does.
+    /// It rehearses a step: the largest micro-batch of `batch` passes forward and backward through all stages twice,
+    /// with no other micro-batch live, and every stage makes an optimizer step that is rolled back. If micro-batches
+    /// that were cut by hand differ in shape, every shape that fits into no other one is rehearsed. A rehearsal needs
+    /// the memory of one live micro-batch, whatever M is.
+    ///
+    /// A rehearsal does not count as a step, and the next step has the same bits as without it. The exceptions are
+    /// burn's own dropout, which draws random numbers at every forward, and burn's own batch norm, which updates its
+    /// statistics at every forward.
+    ///
+    /// The estimate is for steps that follow one another. [`MemoryEstimate::of_overlapping_steps`] converts it to
+    /// overlapping steps, and [`MemoryEstimate::with_checkpoints`] adds the copy of the state while a checkpoint is
+    /// written. The result is `None` if the memory in use is unknown: on CPUs the program must install the
+    /// [`CountingAllocator`](crate::CountingAllocator).
     ///
     /// # Errors
-    /// As for [`step`](Self::step).
+    /// Returns the errors of [`step`](Self::step).
     pub fn estimate_memory(&mut self, batch: Batch<In, Target>) -> Result<Option<MemoryEstimate>, StepError> {
         Ok(self.rehearse(batch)?.map(|(estimate, _)| estimate))
     }
 
-    /// What all stages compute again in their backwards from now on, in place of what their configurations say.
+    /// Sets what all stages recompute in their backwards from now on, instead of the setting of each stage's
+    /// [`StageConfig`](crate::StageConfig).
     pub fn set_recompute(&mut self, recompute: Recompute) {
         self.stepping.recompute = (0..self.plan().stages()).map(|_| recompute).collect();
     }
 
-    /// What each stage computes again in its backwards.
+    /// Returns what each stage recomputes in its backwards, in the order of the stages.
     pub fn recompute(&self) -> &[Recompute] {
         &self.stepping.recompute
     }
 
-    /// Lets every stage compute again as little as makes an estimate fit; all of it, where not even that does. Gives the estimate
-    /// that it comes to, or `None` where nothing counts what is held: then nothing is computed again.
+    /// Sets the least recomputation for each stage with which the memory estimate satisfies `fits`, and returns that
+    /// estimate. If the estimate does not fit even with full recomputation, all stages recompute everything.
     ///
-    /// No stage could compute less again and it would still fit. Where stages share a memory, and one has to compute more again for
-    /// another to compute less, those that compute the most again come first: the slowest stage is that of the pipeline.
+    /// No single stage could recompute less and still fit. If several stages share a memory, the recomputation is
+    /// lowered first on the stages that recompute the most, because the slowest stage limits the pipeline.
+    ///
+    /// The result is `None`, and no stage recomputes anything, if the memory in use is unknown
+    /// ([`estimate_memory`](Self::estimate_memory)).
     ///
     /// # Errors
-    /// As for [`step`](Self::step).
+    /// Returns the errors of [`step`](Self::step); the recomputation is then as it was before the call.
     pub fn recompute_to_fit(
         &mut self,
         batch: &Batch<In, Target>,
@@ -71,6 +83,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         found.map(|(_, estimate)| estimate)
     }
 
+    /// Measures the levels of recomputation, and returns the least one of each stage that fits, with its estimate.
     fn least_to_fit(
         &mut self,
         batch: &Batch<In, Target>,
@@ -103,7 +116,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         Ok((recompute.into(), Some(estimate)))
     }
 
-    /// What is held, and how long backwards take.
+    /// Rehearses a batch, and returns the memory estimate and the total time of all stages' backwards on one micro-batch.
+    /// Of several shapes it returns the maximum.
     fn rehearse(&mut self, batch: Batch<In, Target>) -> Result<Option<(MemoryEstimate, Duration)>, StepError> {
         self.running()?;
         let batches = self.micro_batches(batch)?.largest(MICRO_BATCHES * self.replicas());
@@ -120,6 +134,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         Ok(largest)
     }
 
+    /// Rehearses one shape of micro-batch on all workers.
     fn rehearsed(&mut self, batch: MicroBatches<In, Target>) -> Result<Option<(MemoryEstimate, Duration)>, Ended> {
         self.workers.begin(During::Rehearsal { steps: self.done.steps });
         let plan = Arc::new(self.plan.rehearsal());

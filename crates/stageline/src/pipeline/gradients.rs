@@ -1,45 +1,51 @@
-//! Gradients of a batch without a step.
+//! Computes the gradients of a batch without a step.
 
 use crate::failure::activity::During;
 use crate::failure::step_error::StepError;
-use crate::model::batch::{Batch, MicroBatches};
+use crate::model::batch::Batch;
 use crate::model::loss_weight::Weight;
+use crate::model::micro_batches::MicroBatches;
 use crate::model::payload::Payload;
 use crate::pipeline::Pipeline;
 use crate::pipeline::workers::Ended;
 use crate::update::flush::Verdict;
 use crate::update::parameter_gradient::ParameterGradient;
 
-/// What a batch gives.
+/// The gradients and losses of a batch on which no stage stepped.
 pub(crate) struct Probe {
-    /// In layer order.
+    /// The gradient of every trained parameter, in layer order.
     pub(crate) gradients: Vec<ParameterGradient>,
     /// The sum of every term of the loss.
     pub(crate) losses: Vec<f64>,
+    /// The total loss weight of the batch.
     pub(crate) weight: Weight,
 }
 
 impl<In: Payload, Target: Payload> Pipeline<In, Target> {
-    /// The gradients that the next step would have with this batch, in layer order; nothing steps, and nothing is counted.
-    /// (The running statistics of a batch norm of burn's move with every forward.)
+    /// Computes the gradients that the next step would have with this batch, in layer order, and copies them to the
+    /// host.
     ///
-    /// They are read on the host. Where they overflow at the present loss scale, they are computed with a lower one.
+    /// No optimizer steps, and the call does not count as a step. Burn's own batch norm still updates its running
+    /// statistics, as it does at every forward. If the gradients overflow at the current loss scale, they are computed
+    /// again with a lower one; the scale of later steps stays as it is.
     ///
     /// # Errors
-    /// As for [`step`](Self::step); where the loss or a gradient is not finite and no lower loss scale helps,
-    /// [`StepError::NonFinite`], whatever the policy is.
+    /// Returns the errors of [`step`](Self::step). If the loss or a gradient is not finite and no lower loss scale
+    /// helps, returns [`StepError::NonFinite`], whatever the
+    /// [`on_non_finite`](crate::PipelineBuilder::on_non_finite) policy is.
     pub fn gradients(&mut self, batch: Batch<In, Target>) -> Result<Vec<ParameterGradient>, StepError> {
         let batch = self.micro_batches(batch)?;
         let divisor = batch.weights.total.clone();
         Ok(self.probe(batch, &divisor)?.gradients)
     }
 
-    /// A batch, cut into so many pieces.
+    /// Splits a batch into this number of micro-batches, with their loss weights.
     pub(crate) fn cut(&self, batch: Batch<In, Target>, pieces: usize) -> Result<MicroBatches<In, Target>, StepError> {
         Ok(batch.cut(pieces, self.weight)?)
     }
 
-    /// What these pieces give, which must be as many as a step has, with losses divided by this.
+    /// Computes the gradients and losses of micro-batches, which must be as many as in a step. Losses are divided by
+    /// `divisor` instead of the batch's own weight.
     pub(crate) fn probe(&mut self, batch: MicroBatches<In, Target>, divisor: &Weight) -> Result<Probe, StepError> {
         self.running()?;
         self.workers.begin(During::Step(self.done.steps));
@@ -49,6 +55,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         probe.map_err(|ended| self.end(ended))
     }
 
+    /// Runs the micro-batches, with ever lower loss scales while gradients overflow.
     fn probed(&mut self, batch: MicroBatches<In, Target>, divisor: &Weight) -> Result<Probe, Ended> {
         loop {
             let contexts = self.contexts(&batch.weights, divisor);

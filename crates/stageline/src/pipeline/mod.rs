@@ -1,9 +1,18 @@
-//! The pipeline: the caller's handle, through which steps, evaluations and checkpoints are asked for.
+//! The pipeline: the caller's handle for training steps, evaluations, gradients, memory estimates and checkpoints.
 //!
-//! - `train`: one step; `overlapped_steps`: steps that overlap; `gradients`: the gradients of a batch without a step.
-//! - `estimate_memory`: the memory that a step will need; `checkpoint`: the state to resume from.
-//! - `passes`: what all stages are told of a pass; `workers`: the threads that run it.
-//! - `report`: what a step returns; `modules`: the trained modules, at the end.
+//! Takes assembled stages and the caller's batches. Runs every batch as a pass of all workers, decides how a step ends,
+//! and returns reports, checkpoints and trained modules. Must not interpret plans or compute gradients, which the
+//! workers do.
+//!
+//! - `train`: one step, from the command to the workers to the report.
+//! - `overlapped_steps`: steps that begin before the verdict on the step before.
+//! - `gradients`: the gradients of a batch without a step.
+//! - `estimate_memory`: the memory that a step will need, and the recomputation with which it fits.
+//! - `checkpoint`: the state to resume from.
+//! - `passes`: the commands and contexts that describe a pass to the workers.
+//! - `workers`: the threads, with their channels.
+//! - `report`: the results of a step and of an evaluation.
+//! - `modules`: the trained modules after the training.
 
 mod checkpoint;
 mod estimate_memory;
@@ -29,8 +38,10 @@ use crate::failure::build_error::BuildError;
 use crate::failure::step_error::StepError;
 use crate::failure::watchdog::Watchdog;
 use crate::memory::rehearsal::Parameters;
-use crate::model::batch::{Batch, BatchError, MicroBatches};
+use crate::model::batch::Batch;
+use crate::model::batch_error::BatchError;
 use crate::model::loss_weight::Weight;
+use crate::model::micro_batches::MicroBatches;
 use crate::model::payload::Payload;
 use crate::pipeline::modules::Modules;
 use crate::pipeline::report::{EvalReport, StepReport};
@@ -39,39 +50,43 @@ use crate::recording::Clock;
 use crate::state::layout::Layout;
 use crate::threads::cores::Cores;
 use crate::transfer::order::Turns;
-use crate::update::flush::{FlushConfig, Rollback};
+use crate::update::flush::FlushConfig;
 use crate::update::loss_scale::Scaler;
+use crate::update::optimizer_step::Rollback;
 use stageline_nn::autograd::recompute::Recompute;
 
 /// A model on its stages' devices and threads, ready to train.
 ///
-/// [`Pipeline::builder`] makes it, and dropping it ends its threads.
+/// [`Pipeline::builder`] begins the chain of stages from which a pipeline is built. Dropping the pipeline ends its
+/// threads.
 pub struct Pipeline<In: Payload, Target: Payload> {
     /// The plan that every replica follows.
     plan: Arc<Checked>,
     workers: Workers<In, Target>,
+    /// The loss weight of a micro-batch, given its targets.
     weight: fn(&Target) -> Weight,
     stepping: Stepping,
     transfers: TransferOrder,
     done: Done,
     overlap: Overlap,
-    /// The names of all tensors.
+    /// The names of all tensors in a checkpoint.
     layout: Layout,
     sizes: Sizes,
 }
 
-/// The order of transfers, for each replica.
+/// The order of transfers between GPUs, for each replica.
 struct TransferOrder {
     /// The communication stream of each stage's device, where transfers are ordered.
     streams: Vec<Vec<Option<usize>>>,
-    /// The turns of a training pass.
+    /// The turns in which the transfers of a training pass are issued.
     turns: Vec<Arc<Turns>>,
 }
 
-/// How far the training is.
+/// The progress of the training.
 struct Done {
     /// The number of steps, skipped ones included.
     steps: usize,
+    /// The number of steps in which the optimizers stepped.
     optimizer_steps: u64,
     /// The number of steps after which the last checkpoint was taken or restored.
     last_checkpoint: Option<usize>,
@@ -79,28 +94,30 @@ struct Done {
 
 /// The state between one step and the next, where steps may overlap.
 struct Overlap {
-    /// Whether a step is in flight. If it still is when something else is asked for, nobody waits for it any more.
+    /// Whether workers run a step whose report the caller has not fetched. Any other call abandons such a step.
     is_in_flight: bool,
-    /// The error that stopped the pipeline while nobody waited for it.
+    /// The error of a rollback that stopped the pipeline after the caller had dropped its steps; the next call returns it.
     error: Option<StepError>,
-    /// When the last step ended.
+    /// The time at which the last step ended.
     last_end: Instant,
     /// Whether the last verdict was the assumed one; only then may the next step run ahead of its verdict.
     as_assumed: bool,
 }
 
-/// What an estimate of memory is made from.
+/// The sizes from which a memory estimate is computed.
 struct Sizes {
     /// The device and the parameters of each stage, by replica.
     stages: Vec<Vec<(Device, Parameters)>>,
     /// The number of groups in which gradients are summed.
     groups: usize,
+    /// The cores that workers may use for their kernels.
     cores: Cores,
 }
 
-/// What replicas have in common.
+/// The settings that all replicas share, from the builder.
 pub(crate) struct Common<Target> {
     pub(crate) plan: Arc<Checked>,
+    /// The loss weight of a micro-batch, given its targets.
     pub(crate) weight: fn(&Target) -> Weight,
     /// The number of groups in which gradients are summed.
     pub(crate) groups: usize,
@@ -110,21 +127,22 @@ pub(crate) struct Common<Target> {
     pub(crate) watchdog: Option<Watchdog>,
 }
 
-/// The settings of steps.
+/// The settings of training steps.
 pub(crate) struct Stepping {
     pub(crate) scaler: Scaler,
-    /// The samples per step for which the settings were tuned, until a warning has said that there are others.
+    /// The samples per step for which the learning rates and step counts were tuned; `None` if unset, or after the
+    /// warning about another number of samples.
     pub(crate) tuned_for: Option<usize>,
     pub(crate) flush: FlushConfig,
     /// The interval of steps in which actions are synchronised with their devices; 0 if none are.
     pub(crate) synchronise_every: usize,
     pub(crate) rollback: Rollback,
-    /// What each stage recomputes.
+    /// The part of each stage's forward that its backward recomputes.
     pub(crate) recompute: Arc<[Recompute]>,
 }
 
 impl Stepping {
-    /// The clock by which a step is recorded.
+    /// Returns the clock for the recording of a step.
     pub(crate) fn clock(&self, step: usize) -> Clock {
         let synchronised = self.synchronise_every > 0 && step.is_multiple_of(self.synchronise_every);
         if synchronised { Clock::Synchronised } else { Clock::Host }
@@ -132,20 +150,20 @@ impl Stepping {
 }
 
 impl<In: Payload, Target: Payload> Pipeline<In, Target> {
-    /// Starts the workers of all replicas.
+    /// Creates a pipeline from assembled replicas, and starts its workers.
     pub(crate) fn start(prepared: Vec<Prepared<In, Target>>, common: Common<Target>) -> Result<Self, BuildError> {
         let Common { plan, weight, groups, cores, stepping, layout, watchdog } = common;
         let turns = Turns::of_replicas(prepared.iter().map(|replica| (&*plan, &replica.streams)));
         let (mut replicas, mut streams, mut stages) = (Vec::new(), Vec::new(), Vec::new());
-        for Prepared { input, runners, streams: of_stages, stages: known } in prepared {
-            let devices = known.iter().map(|(device, _)| device.clone()).collect();
+        for Prepared { input, runners, streams: stage_streams, stages: stage_parameters } in prepared {
+            let devices = stage_parameters.iter().map(|(device, _)| device.clone()).collect();
             replicas.push(Replicated { input, runners, devices });
-            streams.push(of_stages);
-            stages.push(known);
+            streams.push(stage_streams);
+            stages.push(stage_parameters);
         }
-        let of_one = cores.of_one(replicas.len() * plan.plan().workers());
+        let cores_per_worker = cores.of_one(replicas.len() * plan.plan().workers());
         Ok(Self {
-            workers: Workers::start(replicas, &plan, of_one, watchdog)?,
+            workers: Workers::start(replicas, &plan, cores_per_worker, watchdog)?,
             plan,
             weight,
             stepping,
@@ -157,42 +175,42 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         })
     }
 
-    /// The plan of a step, which every replica follows.
+    /// Returns the plan of a step, which every replica follows.
     pub fn plan(&self) -> &Plan {
         self.plan.plan()
     }
 
-    /// The interval of steps that are timed by the device's clock ([`Clock::Synchronised`](crate::Clock)), starting with step 0; 0 if
-    /// no step is.
+    /// Returns the interval, in steps, of steps whose actions wait for their device
+    /// ([`Clock::Synchronised`](crate::Clock::Synchronised)), beginning with step 0; 0 if there are none.
     pub fn synchronise_every(&self) -> usize {
         self.stepping.synchronise_every
     }
 
-    /// R: how many replicas there are.
+    /// Returns R, the number of replicas.
     pub fn replicas(&self) -> usize {
         self.workers.replicas()
     }
 
-    /// The micro-batches of a step, of all replicas.
+    /// Splits a batch into the micro-batches of a step, for all replicas.
     fn micro_batches(&self, batch: Batch<In, Target>) -> Result<MicroBatches<In, Target>, BatchError> {
         batch.cut(self.pieces(), self.weight).map_err(|error| error.of_replicas(self.replicas()))
     }
 
-    /// R x M: into how many micro-batches a batch is cut.
+    /// Returns R x M, the number of micro-batches of a step.
     fn pieces(&self) -> usize {
         self.replicas() * self.plan().micro_batches()
     }
 
-    /// Trains on one batch: M micro-batches forward and backward, then one optimizer step on every stage. Of several replicas each
-    /// has M micro-batches, in order.
+    /// Trains on one batch: M micro-batches pass forward and backward, then every stage steps its optimizer once. With
+    /// R replicas the batch is split into R x M micro-batches; replica 0 has the first M, and so on.
     ///
-    /// Where no target of the batch counts, the step is skipped; where the loss or a gradient is not finite, it is
-    /// skipped or an error, as [`on_non_finite`](crate::PipelineBuilder::on_non_finite) says. A skipped step leaves
-    /// parameters, optimizer states and learning rates as they are, and [`StepReport::update`] says why.
+    /// A step is skipped if its batch has no unmasked target. If the loss or a gradient is not finite, the step is
+    /// skipped or fails, as set by [`on_non_finite`](crate::PipelineBuilder::on_non_finite). A skipped step leaves
+    /// parameters, optimizer states and learning rates unchanged, and [`StepReport::update`] says why it was skipped.
     ///
     /// # Errors
-    /// [`StepError::Batch`] leaves the pipeline as it was. After any other error all threads have ended and
-    /// [`into_modules`](Self::into_modules) gives the modules back.
+    /// Returns [`StepError::Batch`] if the batch is rejected, which leaves the pipeline unchanged. Any other error stops
+    /// the pipeline and ends its threads; [`into_modules`](Self::into_modules) then returns the modules.
     pub fn step(&mut self, batch: Batch<In, Target>) -> Result<StepReport, StepError> {
         self.running()?;
         self.workers.begin(During::Step(self.done.steps));
@@ -202,17 +220,18 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         }
     }
 
-    /// Evaluates one batch: forwards only, without a graph. A batch of fewer rows than micro-batches is cut into its rows.
+    /// Evaluates one batch: computes the loss by forwards without an autodiff graph, and trains nothing. A batch with
+    /// fewer rows than a step has micro-batches is split into single rows.
     ///
     /// # Errors
-    /// As for [`step`](Self::step).
+    /// Returns the errors of [`step`](Self::step).
     pub fn eval(&mut self, batch: Batch<In, Target>) -> Result<EvalReport, StepError> {
         self.running()?;
         let batch = batch.cut_up_to(self.pieces(), self.weight)?;
         self.evaluate(batch).map_err(|interrupt| self.end(interrupt))
     }
 
-    /// Ends the threads and gives the modules back, with autodiff, as the last step left them.
+    /// Ends the threads and returns the modules of all stages, on autodiff devices, as the last step left them.
     pub fn into_modules(mut self) -> Modules {
         self.finish();
         Modules::new(self.workers.take_stages(), self.plan().stages())
@@ -223,7 +242,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         self.workers.end(ended, self.done.last_checkpoint)
     }
 
-    /// Ends the threads. Workers in the middle of a step may wait for each other, so they are stopped first.
+    /// Ends the threads. Workers in the middle of a step may be waiting for each other, so they are stopped first.
     fn finish(&mut self) {
         if self.overlap.is_in_flight {
             self.abandon();
@@ -231,6 +250,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         self.workers.join(None);
     }
 
+    /// Abandons a step in flight, and returns an error if the pipeline has stopped.
     fn running(&mut self) -> Result<(), StepError> {
         if self.overlap.is_in_flight {
             self.abandon();

@@ -1,10 +1,12 @@
-//! The stages' modules, given back.
+//! The trained modules of the stages, returned after the training.
 
 use crate::runner::{ErasedModule, Runner};
 
-/// The modules of a pipeline that has ended, by stage.
+/// The modules of a pipeline that has ended, one for each stage. Returned by
+/// [`Pipeline::into_modules`](crate::Pipeline::into_modules).
 pub struct Modules(Vec<Slot>);
 
+/// The state of one stage's module.
 enum Slot {
     Here(ErasedModule),
     Taken,
@@ -23,15 +25,17 @@ impl Modules {
         Self(slots)
     }
 
-    /// The number of stages.
+    /// Returns the number of stages.
     pub fn stages(&self) -> usize {
         self.0.len()
     }
 
-    /// Takes the module of `stage`, which is of the type that the builder was given.
+    /// Removes and returns the module of `stage`, counted from 0. `M` must be the type that was passed to the builder
+    /// for that stage.
     ///
     /// # Errors
-    /// [`ModuleError`]; a module of another type stays where it is.
+    /// Returns [`ModuleError`] if there is no such stage, if its module was taken before or is lost, or if the module is
+    /// not an `M`. In the last case it can still be taken as its own type.
     pub fn take<M: 'static>(&mut self, stage: usize) -> Result<M, ModuleError> {
         let stages = self.0.len();
         let slot = self.0.get_mut(stage).ok_or(ModuleError::NoSuchStage { stage, stages })?;
@@ -53,42 +57,42 @@ impl Modules {
     }
 }
 
-/// Why a module cannot be taken.
+/// The reason why a module cannot be taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModuleError {
     /// The pipeline has fewer stages.
     #[error("there is no stage {stage}; the pipeline has {stages}, counted from 0")]
     NoSuchStage {
-        /// The stage asked for.
+        /// The requested stage.
         stage: usize,
-        /// How many there are.
+        /// The number of stages of the pipeline.
         stages: usize,
     },
-    /// The stage's module is of another type.
-    #[error("the module of stage {stage} is a `{found}`, not a `{asked}`; take it as what it is")]
+    /// The stage's module is not of the requested type.
+    #[error("the module of stage {stage} is a `{found}`, not a `{asked}`; take it as its own type")]
     OtherType {
-        /// The stage.
+        /// The stage of the module, counted from 0.
         stage: usize,
-        /// Its type.
+        /// The type of the module.
         found: &'static str,
-        /// The type asked for.
+        /// The requested type.
         asked: &'static str,
     },
-    /// It was taken before.
+    /// The module was taken before.
     #[error("the module of stage {stage} was already taken")]
     Taken {
-        /// The stage.
+        /// The stage of the module, counted from 0.
         stage: usize,
     },
-    /// Its thread did not end, or panicked outside any action; or it has made a step that other stages may not have made, and keeps
-    /// no copy of what was before.
+    /// The module is lost: its thread did not end, or panicked outside any action; or the stage has made a step that
+    /// other stages may not have made, and cannot roll it back.
     #[error(
         "the module of stage {stage} is lost: its thread did not end, or panicked outside any action, or it has made a step that \
-         cannot be undone; start from a checkpoint"
+         cannot be undone; resume from a checkpoint"
     )]
     Lost {
-        /// The stage.
+        /// The stage of the module, counted from 0.
         stage: usize,
     },
 }

@@ -1,38 +1,52 @@
-//! One step after the other.
+//! Runs training steps that overlap: a stage begins the next step before the verdict on the last one is known.
 
 use std::thread::panicking;
 
 use crate::failure::activity::During;
 use crate::failure::step_error::StepError;
-use crate::model::batch::{Batch, BatchError, MicroBatches};
+use crate::model::batch::Batch;
+use crate::model::batch_error::BatchError;
+use crate::model::micro_batches::MicroBatches;
 use crate::model::payload::Payload;
 use crate::pipeline::Pipeline;
 use crate::pipeline::report::StepReport;
 use crate::pipeline::train::Begun;
 use crate::pipeline::workers::Ended;
-use crate::update::flush::{Flush, Rollback};
+use crate::update::flush::Flush;
+use crate::update::optimizer_step::Rollback;
 
 impl<In: Payload, Target: Payload> Pipeline<In, Target> {
-    /// Trains on one batch after the other, and gives the report of each step, with the same bits as [`step`](Self::step); but a
-    /// stage that is done with a step begins the next one while others are still on it. Such a flush does not stop the pipeline, and
-    /// what a schedule leaves idle at one end of a step is of use at the other.
+    /// Trains on one batch after another with overlapping steps, and returns an iterator over their reports. A stage
+    /// that has finished a step begins the next one while other stages still work on it, so the flush does not drain the
+    /// pipeline. The parameters have the same bits as with [`step`](Self::step).
     ///
-    /// It is the post-validation of Qi et al., 2023 (*Zero Bubble Pipeline Parallelism*, section 4,
-    /// [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)): a stage whose own loss and gradients are finite makes its optimizer
-    /// step at once, as if all others' were, and were not to be clipped. What came of all stages it hears before its next optimizer
-    /// step. If something else is to be done (gradients clipped by their norm, a step that is not finite left out), every stage goes
-    /// back to before the step, makes it as it should be, and the step that had begun meanwhile is begun anew. So that costs up to a
-    /// step; the one after it waits for all stages, as `step` does, and only behind one that was as it was taken to be, stages go
-    /// ahead again. Until a stage hears of it, it keeps what was before the step: parameters and optimizer state once more, and the
-    /// step's gradients.
+    /// This is the post-validation of Qi et al., 2023 (*Zero Bubble Pipeline Parallelism*, section 4,
+    /// [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)):
     ///
-    /// A batch is taken from `batches` one step before it is due. Where this is dropped before it has come to an end, the
-    /// step that has begun is undone, so that as many steps are made as were reported: to do something after every hundredth, ask
-    /// for the steps of `batches.by_ref().take(100)`. [`StepReport::step_time`] is the time since the step before, and idle times
-    /// that overlapping steps save are taken off [`Account::other`](crate::Account::other), which can be negative. Events are those of
-    /// the step as it was first made. Forwards of a step that is void are not without a trace where a stage has a state of its own:
-    /// burn's dropout draws numbers, and its batch norm counts them, as [`crate::Dropout`] and [`crate::AccumulatedBatchNorm`] do not.
-    /// Of several replicas, steps do not overlap: it is then [`step`](Self::step) after `step`.
+    /// - A stage whose own loss and gradients are finite steps its optimizer at once. It assumes that the results of all
+    ///   other stages are finite too, and that gradients need no clipping.
+    /// - Before its next optimizer step the stage receives the verdict, which depends on all stages.
+    /// - If the verdict differs from the assumed one (gradients are clipped by their norm, or a non-finite step is
+    ///   skipped), every stage rolls back the step and makes it as the verdict says. Work on the following step is
+    ///   discarded, and that step begins again. A misprediction costs up to the time of one step.
+    /// - The step after a misprediction waits for all stages, as `step` does. Stages run ahead again after a step whose
+    ///   verdict was the assumed one.
+    ///
+    /// Until the verdict a stage keeps its state from before the step: a second copy of parameters and optimizer state,
+    /// and the step's gradients.
+    ///
+    /// A batch is taken from `batches` one step before it is needed. If the iterator is dropped early, the step in
+    /// flight is rolled back, so that exactly the reported steps are made. To run other code after every hundredth step,
+    /// call `steps(batches.by_ref().take(100))` repeatedly.
+    ///
+    /// [`StepReport::step_time`] is the time since the end of the previous step. The idle time that the overlap saves is
+    /// subtracted from [`Account::other`](crate::Account::other), which can be negative. The recorded events of a step
+    /// that was rolled back and made again are those of its first run.
+    ///
+    /// Discarded forwards leave traces in modules with a state of their own: burn's dropout draws random numbers, and
+    /// burn's batch norm updates its statistics. [`crate::Dropout`] and [`crate::AccumulatedBatchNorm`] have no such
+    /// traces. With several replicas, or without
+    /// [`rollback`](crate::PipelineBuilder::rollback), steps do not overlap and each one runs as by `step`.
     ///
     /// ```no_run
     /// # use burn::tensor::Tensor;
@@ -49,9 +63,10 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// ```
     ///
     /// # Errors
-    /// As for [`step`](Self::step): after [`StepError::Batch`] it goes on with the next batch, after any other error it has
-    /// come to its end. Where the user's code fails in a step that has begun ahead, this is an error although that step might have
-    /// turned out to be void; nothing is lost: all stages are then as they were before, or after, the step before it.
+    /// Each item has the errors of [`step`](Self::step). After [`StepError::Batch`] the iterator continues with the next
+    /// batch; after any other error it ends. A failure of the user's code in a step that began early is an error even if
+    /// that step would have been discarded. All stages are then in the state before or after the previous step, so no
+    /// work before it is lost.
     pub fn steps<I>(&mut self, batches: I) -> Steps<'_, In, Target, I::IntoIter>
     where
         I: IntoIterator<Item = Batch<In, Target>>,
@@ -60,23 +75,23 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     }
 }
 
-/// The steps of [`Pipeline::steps`].
-#[must_use = "steps are made when they are asked for"]
+/// The iterator over overlapping steps that [`Pipeline::steps`] returns. Each item is the report of one step.
+#[must_use = "the iterator is lazy: a step runs only when it is asked for by `next`"]
 pub struct Steps<'a, In: Payload, Target: Payload, I> {
     pipeline: &'a mut Pipeline<In, Target>,
-    /// None when there are no more, or nothing can be made of them.
+    /// The source of batches; `None` once it is exhausted, or once an error has ended the steps.
     batches: Option<I>,
-    /// A batch that is cut, and not yet trained on.
+    /// The next batch, split into micro-batches, or the error that rejects it.
     next: Option<Result<MicroBatches<In, Target>, BatchError>>,
-    /// The step on which workers are, or will be next,
+    /// The step whose report is next.
     now: Option<Begun<In, Target>>,
-    /// and the one behind it.
+    /// The step after `now`, which workers begin before the verdict on `now` is known.
     behind: Option<Begun<In, Target>>,
 }
 
 impl<In: Payload, Target: Payload, I: Iterator<Item = Batch<In, Target>>> Steps<'_, In, Target, I> {
-    /// Sees to it that there is a next batch, if there is one.
-    fn look(&mut self) {
+    /// Fetches the next batch and splits it, unless that was done before.
+    fn fetch_next(&mut self) {
         if self.next.is_none() {
             let batch = self.batches.as_mut().and_then(I::next);
             self.next = batch.map(|batch| self.pipeline.micro_batches(batch));
@@ -84,15 +99,15 @@ impl<In: Payload, Target: Payload, I: Iterator<Item = Batch<In, Target>>> Steps<
         }
     }
 
-    /// Begins a step, if none has begun, and there is a batch for one.
+    /// Begins a step with the next batch, if there is one.
     fn begin(&mut self) -> Result<(), StepOver> {
-        self.look();
+        self.fetch_next();
         let Some(batch) = self.next.take() else { return Ok(()) };
         self.pipeline.running()?;
-        // The reduction of every step waits for all replicas.
+        // With several replicas the reduction of every step waits for all of them, so no stage could run ahead.
         let can_be_undone = self.pipeline.stepping.rollback == Rollback::Kept;
         let ahead = self.pipeline.replicas() == 1 && can_be_undone && self.pipeline.overlap.as_assumed && {
-            self.look();
+            self.fetch_next();
             matches!(self.next, Some(Ok(_)))
         };
         self.pipeline.workers.begin(During::Step(self.pipeline.done.steps));
@@ -107,10 +122,10 @@ impl<In: Payload, Target: Payload, I: Iterator<Item = Batch<In, Target>>> Steps<
         Ok(())
     }
 
-    /// Begins the step behind this one, if it can.
+    /// Begins the step after `now`, if `now` runs ahead of its verdict and there is a batch.
     fn begin_behind(&mut self) -> Result<(), Ended> {
         if self.now.as_ref().is_some_and(Begun::may_be_followed) {
-            self.look();
+            self.fetch_next();
             if let Some(batch) = self.next.take_if(|batch| batch.is_ok()) {
                 self.behind = batch.ok().map(|batch| self.pipeline.launch_behind(batch)).transpose()?;
             }
@@ -118,29 +133,31 @@ impl<In: Payload, Target: Payload, I: Iterator<Item = Batch<In, Target>>> Steps<
         Ok(())
     }
 
+    /// Ends one step and returns its report; `None` if there are no more batches.
     fn step(&mut self) -> Result<Option<StepReport>, StepOver> {
         if self.now.is_none() {
             self.begin()?;
         }
         self.begin_behind()?;
         let Some(now) = &self.now else { return Ok(None) };
-        // The watchdog is not for who makes the batches.
+        // The watchdog's time begins here, so that it does not count the time in which the caller made the batch.
         self.pipeline.workers.begin(During::Step(self.pipeline.done.steps));
         let report = self.pipeline.complete(now, self.behind.is_some())?;
         self.now = self.behind.take();
         if !self.pipeline.overlap.as_assumed {
-            self.next = self.now.take().map(|void| Ok(void.into_batch())).or(self.next.take());
+            self.next = self.now.take().map(|discarded| Ok(discarded.into_batch())).or(self.next.take());
         }
         Ok(Some(report))
     }
 }
 
-/// Why a batch makes no step of all stages.
+/// The reason why a batch leads to no step that the stages make.
 enum StepOver {
-    /// It weighs nothing.
+    /// The batch has no weight, so its step is skipped with this report.
     Passed(Box<StepReport>),
-    /// It cannot be cut, or nothing runs any more.
+    /// The batch is rejected, or the pipeline has stopped.
     Failed(StepError),
+    /// The workers stopped during the step.
     Ended(Ended),
 }
 
@@ -163,14 +180,14 @@ impl<In: Payload, Target: Payload, I: Iterator<Item = Batch<In, Target>>> Iterat
         match self.step() {
             Ok(report) => report.map(Ok),
             Err(StepOver::Passed(report)) => Some(Ok(*report)),
-            // The next batch may do.
+            // A rejected batch leaves the pipeline unchanged, so the next batch may be trained on.
             Err(StepOver::Failed(error @ StepError::Batch(_))) => Some(Err(error)),
             Err(over) => {
                 (self.batches, self.next, self.now, self.behind) = (None, None, None, None);
                 Some(Err(match over {
                     StepOver::Ended(ended) => self.pipeline.end(ended),
                     StepOver::Failed(error) => error,
-                    StepOver::Passed(_) => unreachable!("it is a report"),
+                    StepOver::Passed(_) => unreachable!("a skipped step is returned as a report above"),
                 }))
             }
         }
@@ -178,6 +195,7 @@ impl<In: Payload, Target: Payload, I: Iterator<Item = Batch<In, Target>>> Iterat
 }
 
 impl<In: Payload, Target: Payload, I> Drop for Steps<'_, In, Target, I> {
+    /// Rolls back the step in flight. After a panic of the caller it stops the workers instead of waiting for them.
     fn drop(&mut self) {
         if self.now.is_none() {
             return;

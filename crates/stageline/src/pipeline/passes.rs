@@ -1,10 +1,10 @@
-//! Passes over the plan: what all stages are told of one, and how it is run.
+//! Describes passes over the plan to the workers, and runs those that are no training step: inspections and evaluations.
 
 use std::sync::Arc;
 
 use crate::failure::activity::During;
-use crate::model::batch::{MicroBatches, Weights};
 use crate::model::loss_weight::Weight;
+use crate::model::micro_batches::{MicroBatches, Weights};
 use crate::model::payload::Payload;
 use crate::pipeline::Pipeline;
 use crate::pipeline::report::EvalReport;
@@ -16,23 +16,25 @@ use crate::update::flush::{Flush, Sums, Verdict};
 use crate::worker::messages::Asked;
 
 impl<In: Payload, Target: Payload> Pipeline<In, Target> {
-    /// The context of a step with this batch for each replica; losses are divided by `divisor`.
+    /// Returns each replica's context of a step on a batch with these loss weights; losses are divided by `divisor`.
     pub(crate) fn contexts(&self, weights: &Weights, divisor: &Weight) -> Vec<Arc<Context>> {
         self.contexts_in_turns(weights.divided(self.plan().micro_batches()), divisor, &self.transfers.turns)
     }
 
-    /// The contexts of the step after the running one, on the assumption that the running one steps.
+    /// Returns each replica's context of the step after the running one, on the assumption that the running step is not
+    /// skipped.
     pub(crate) fn contexts_behind(&self, weights: &Weights) -> Vec<Arc<Context>> {
         let mut scaler = self.stepping.scaler;
         scaler.stepped();
         let behind = |context| {
-            let context = Arc::into_inner(context).expect("nobody else has it yet");
+            let context = Arc::into_inner(context).expect("a new context has one owner");
             Arc::new(Context { step: self.done.steps + 1, loss_scale: scaler.scale(), ..context })
         };
         self.contexts(weights, &weights.total).into_iter().map(behind).collect()
     }
 
-    /// The contexts of the present step for these parts of a batch and these orders of transfers.
+    /// Returns each replica's context of the current step, given its part of the batch's weights and its turns for
+    /// transfers.
     pub(crate) fn contexts_in_turns(
         &self,
         parts: Vec<Weights>,
@@ -47,7 +49,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         parts.into_iter().zip(turns).map(context).collect()
     }
 
-    /// The command for each replica to run this pass, with no other pass behind it.
+    /// Returns the request to each replica to run a pass, with all stages waiting for the verdict at its end.
     pub(crate) fn asked(&self, contexts: &[Arc<Context>], pass: fn(Arc<Context>) -> Pass) -> Vec<Asked> {
         let asked = |context: &Arc<Context>| Asked {
             during: self.workers.during(),
@@ -61,12 +63,13 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         contexts.iter().map(asked).collect()
     }
 
-    /// Runs the forwards and backwards of a step, and returns the sums of all stages.
+    /// Runs the forwards and backwards of a step, and returns the loss and the gradient norm over all stages.
     pub(crate) fn sums(&self, batch: &MicroBatches<In, Target>, contexts: &[Arc<Context>]) -> Result<Sums, Ended> {
         self.workers.run(batch, self.asked(contexts, Pass::Train))?.sums(contexts)
     }
 
-    /// Runs a step again to find the first value that is not finite. No stage steps.
+    /// Runs the forwards and backwards of a step again to find the first result that is not finite. No stage steps its
+    /// optimizer.
     pub(crate) fn inspect(
         &self,
         batch: &MicroBatches<In, Target>,
@@ -77,7 +80,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         Ok(finite::first(finished.culprits()))
     }
 
-    /// Runs the forwards of a batch, on as many replicas as it has micro-batches for.
+    /// Runs the forwards of a batch and returns its loss. It uses as many replicas as the batch has micro-batches for.
     pub(crate) fn evaluate(&mut self, batch: MicroBatches<In, Target>) -> Result<EvalReport, Ended> {
         self.workers.begin(During::Evaluation { steps: self.done.steps });
         let (parts, total) = (batch.weights.divided(self.plan().micro_batches()), &batch.weights.total);

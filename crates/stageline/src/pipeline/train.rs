@@ -1,12 +1,12 @@
-//! A step.
+//! Runs training steps: sends a step to the workers, decides its verdict, and makes the report.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::failure::activity::During;
 use crate::failure::step_error::StepError;
-use crate::model::batch::MicroBatches;
 use crate::model::effective_batch::BatchChange;
+use crate::model::micro_batches::MicroBatches;
 use crate::model::payload::Payload;
 use crate::pipeline::Pipeline;
 use crate::pipeline::report::{LossTerm, StageReport, StepReport, Update};
@@ -20,76 +20,77 @@ use crate::update::flush::{Flush, Sums, Verdict};
 use crate::update::health::ParameterHealth;
 use crate::worker::messages::{Asked, Stepped};
 
-/// A step that all workers were asked for.
+/// A step that all workers were asked to run, and whose verdict is not yet known.
 pub(crate) struct Begun<In, Target> {
     batch: MicroBatches<In, Target>,
-    /// Of each replica.
+    /// The context of the step for each replica.
     contexts: Vec<Arc<Context>>,
     flush: Flush,
+    /// The time at which the step began, from which its duration counts.
     began: Instant,
-    /// Whether it began before it was known how the step before ends.
+    /// Whether the step began before the verdict on the previous step was known.
     behind: bool,
 }
 
 impl<In, Target> Begun<In, Target> {
-    /// Whether another step may begin before it is known how this one ends.
+    /// Whether the next step may begin before the verdict on this one is known.
     pub(crate) fn may_be_followed(&self) -> bool {
         matches!(self.flush, Flush::Ahead(_))
     }
 
-    /// What it began with.
+    /// Returns the batch of a discarded step, so that the step can begin again.
     pub(crate) fn into_batch(self) -> MicroBatches<In, Target> {
         self.batch
     }
 
-    /// What all replicas know.
+    /// Returns the context of the first replica; step number and loss scale are the same on all replicas.
     fn context(&self) -> &Context {
         &self.contexts[0]
     }
 }
 
-/// What comes of a step.
+/// The results of a step that has ended, from which its report is made.
 struct Concluded {
     step: usize,
     loss_scale: f64,
-    /// None where nothing was computed.
+    /// The terms of the loss; empty if nothing was computed.
     terms: Vec<LossTerm>,
     stages: Vec<StageReport>,
     reductions: usize,
     health: Vec<ParameterHealth>,
     update: Update,
-    /// Of each worker.
+    /// The recorded events of each worker.
     events: Vec<Vec<Event>>,
-    /// Up to the last worker's end, without a second run.
+    /// The time until the last worker ended the step, without a second run that inspects it.
     took: Duration,
 }
 
 impl<In: Payload, Target: Payload> Pipeline<In, Target> {
-    /// A step with this batch.
+    /// Trains on one batch: runs one step in which all stages wait for the verdict.
     pub(crate) fn train(&mut self, batch: MicroBatches<In, Target>) -> Result<StepReport, Ended> {
         let begun = self.launch(batch, Flush::Together)?;
         self.complete(&begun, false)
     }
 
-    /// A step with a batch that weighs nothing.
+    /// Skips a step whose batch has no weight: the step is counted and reported, and the workers do nothing.
     pub(crate) fn pass_over(&mut self) -> Result<StepReport, Ended> {
         let (plan, loss_scale) = (self.plan(), self.stepping.scaler.scale());
         let (stages, events) = (vec![StageReport::default(); plan.stages()], vec![Vec::new(); self.workers.running()]);
         let (terms, reductions, health, step, took) =
             (Vec::new(), 0, Vec::new(), self.done.steps, self.workers.began().elapsed());
         let update = Update::NoWeight;
-        self.over(step, update)?;
+        self.commit_step(step, update)?;
         Ok(self.report(Concluded { step, loss_scale, terms, stages, reductions, health, update, events, took }))
     }
 
-    /// Asks all workers for the next step.
+    /// Asks all workers to run the next step.
     pub(crate) fn launch(&mut self, batch: MicroBatches<In, Target>, flush: Flush) -> Result<Begun<In, Target>, Ended> {
         self.warn_of_change(batch.weights.all_samples());
         let contexts = self.contexts(&batch.weights, &batch.weights.total);
         self.start_on(Begun { batch, contexts, flush, began: self.workers.began(), behind: false })
     }
 
-    /// Asks all workers for the step behind the next one, on which they are.
+    /// Asks all workers to run the step after the one that they are working on, before its verdict is known.
     pub(crate) fn launch_behind(&mut self, batch: MicroBatches<In, Target>) -> Result<Begun<In, Target>, Ended> {
         self.warn_of_change(batch.weights.all_samples());
         let contexts = self.contexts_behind(&batch.weights);
@@ -97,19 +98,21 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         self.start_on(Begun { batch, contexts, flush, began: Instant::now(), behind: true })
     }
 
+    /// Sends the commands and the batch of a step to all workers.
     fn start_on(&mut self, begun: Begun<In, Target>) -> Result<Begun<In, Target>, Ended> {
         self.overlap.is_in_flight = true;
         let Begun { flush, began, behind, .. } = begun;
         let step = begun.context().step;
         let (during, clock) = (During::Step(step), self.stepping.clock(step));
         let asked = self.asked(&begun.contexts, Pass::Train).into_iter();
-        let of_step = |asked| Asked { during, began, clock, flush, behind, ..asked };
-        self.workers.ask(&begun.batch, asked.map(of_step).collect())?;
+        let for_step = |asked| Asked { during, began, clock, flush, behind, ..asked };
+        self.workers.ask(&begun.batch, asked.map(for_step).collect())?;
         Ok(begun)
     }
 
-    /// Ends a step. Where stages have made it ahead of its verdict, and that is another than they took it to be, they put it right,
-    /// and what has begun behind it is void.
+    /// Waits for the end of a step and returns its report; `followed` says whether the next step has begun. If the
+    /// verdict differs from the assumed one, the stages roll back the step, make it as the verdict says, and discard the
+    /// next step.
     pub(crate) fn complete(&mut self, begun: &Begun<In, Target>, followed: bool) -> Result<StepReport, Ended> {
         let (context, config) = (begun.context(), self.stepping.flush);
         let sums = self.workers.finished(self.replicas())?.sums(&begun.contexts)?;
@@ -125,12 +128,12 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         let took = begun.began.elapsed().min(self.overlap.last_end.elapsed());
         self.overlap.last_end = Instant::now();
         if begun.behind {
-            from_the_first(&mut events);
+            shift_to_first_event(&mut events);
         }
         let update = self.update(begun, &sums, verdict)?;
-        self.over(context.step, update)?;
+        self.commit_step(context.step, update)?;
         if is_made {
-            // If a worker has failed meanwhile, that is for the next step to tell: this one is made.
+            // This step is complete on all stages. If a worker has failed since, the next step reports that.
             let _ = self.answer(verdict, alone);
         }
         self.overlap.is_in_flight = followed && is_made;
@@ -151,7 +154,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         }))
     }
 
-    /// Undoes a step that was launched ahead of its verdict, when workers are done with it.
+    /// Waits for a step that runs ahead of its verdict, and rolls it back on all stages.
     pub(crate) fn undo(&mut self) {
         self.workers.begin(During::Step(self.done.steps));
         let undone = self.undone();
@@ -159,6 +162,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         self.overlap.error = undone.err().map(|ended| self.end(ended));
     }
 
+    /// Gives a step the verdict `Skip`, on which stages that have already stepped roll back.
     fn undone(&self) -> Result<(), Ended> {
         self.workers.finished(self.replicas())?;
         self.answer(Verdict::Skip, true)?;
@@ -166,21 +170,22 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         self.workers.recorded().map(drop)
     }
 
-    /// Gives up whatever workers are in the middle of, and all that not all of them have made.
+    /// Stops the workers in the middle of their work; a step that not all stages have made is rolled back.
     pub(crate) fn abandon(&mut self) {
         self.overlap.is_in_flight = false;
         let during = self.workers.during();
         self.end(Ended::ByCaller(StepError::Stopped { during }));
     }
 
-    /// Tells workers how a step ends; where nothing is behind it, they have to be told to ask.
+    /// Sends the verdict on a step to all workers. If no step follows (`alone`), it also asks them to receive it, because
+    /// they otherwise do so during the next step.
     fn answer(&self, verdict: Verdict, alone: bool) -> Result<(), Ended> {
         self.workers.tell(verdict)?;
         if alone { self.workers.settle() } else { Ok(()) }
     }
 
-    /// All stages have made the step, or passed it over.
-    fn over(&mut self, step: usize, update: Update) -> Result<(), Ended> {
+    /// Counts a step that all stages have made or skipped, and tells the workers that it is committed.
+    fn commit_step(&mut self, step: usize, update: Update) -> Result<(), Ended> {
         self.workers.commit(step + 1)?;
         self.done.steps = step + 1;
         if update.stepped() {
@@ -190,6 +195,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         Ok(())
     }
 
+    /// Makes the report of a step, and tells the watchdog its longest action.
     fn report(&mut self, concluded: Concluded) -> StepReport {
         let Concluded { step, loss_scale, terms, stages, reductions, health, update, events, took } = concluded;
         let longest = events.iter().flatten().map(Event::worked).max();
@@ -210,7 +216,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         }
     }
 
-    /// Once.
+    /// Warns once if the batch size differs from `tuned_for`.
     fn warn_of_change(&mut self, samples: usize) {
         if let Some(change) = self.stepping.tuned_for.and_then(|tuned_for| BatchChange::between(tuned_for, samples)) {
             self.stepping.tuned_for = None;
@@ -218,7 +224,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         }
     }
 
-    /// What became of a step; one that is not finite is run again, to see why.
+    /// Returns the outcome of a step. A non-finite step is run again to find the first non-finite result.
     fn update(&mut self, begun: &Begun<In, Target>, sums: &Sums, verdict: Verdict) -> Result<Update, Ended> {
         if let Verdict::Step { scaling, .. } = verdict {
             return Ok(Update::Stepped { gradient_norm: sums.gradient_norm, clipped: scaling != Scaling::Keep });
@@ -227,7 +233,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         self.not_finite(culprit, begun.context().loss_scale)
     }
 
-    /// What is made of a step that is not finite.
+    /// Decides about a non-finite step: lowers the loss scale, fails, or skips the step, as the settings say.
     fn not_finite(&mut self, culprit: Option<Culprit>, loss_scale: f64) -> Result<Update, Ended> {
         let step = self.done.steps;
         if self.back_off(culprit) {
@@ -249,14 +255,15 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         }
     }
 
-    /// Lowers the scale of the loss, if that can help: what a forward made, or came with the batch, is not for its scale.
+    /// Lowers the loss scale if that can help, and returns whether it did. A non-finite input or forward does not depend
+    /// on the loss scale.
     pub(crate) fn back_off(&mut self, culprit: Option<Culprit>) -> bool {
         culprit.is_none_or(|culprit| culprit.origin == Origin::Backward) && self.stepping.scaler.back_off()
     }
 }
 
-/// Counts times from when the first worker began.
-fn from_the_first(events: &mut [Vec<Event>]) {
+/// Shifts the times of events so that the first event of any worker begins at 0.
+fn shift_to_first_event(events: &mut [Vec<Event>]) {
     let first = events.iter().flatten().map(|event| event.start).min().unwrap_or_default();
     for event in events.iter_mut().flatten() {
         (event.start, event.end) = (event.start - first, event.end - first);

@@ -1,5 +1,6 @@
 //! A stage, its types erased: what a worker drives.
 
+mod compute;
 pub(crate) mod output;
 pub(crate) mod pass;
 mod slots;

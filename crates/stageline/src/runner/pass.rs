@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::model::batch::Weights;
 use crate::model::loss_weight::Weight;
+use crate::model::micro_batches::Weights;
 use crate::transfer::order::Turns;
 use stageline_nn::autograd::recompute::Recompute;
 

@@ -1,10 +1,9 @@
 //! What one stage does at each instruction: its module, between where its input comes from and where its output goes.
 
 use std::any::type_name;
-use std::collections::HashSet;
 use std::sync::Arc;
 
-use burn::module::{Module, ParamId};
+use burn::module::Module;
 use burn::optim::GradientsParams;
 use burn::tensor::Device;
 use stageline_schedule::{Action, Carried, Compute, Instruction, Transfer};
@@ -18,23 +17,18 @@ use crate::runner::slots::Slots;
 use crate::runner::{Conclusion, ErasedModule, Interrupt, Runner};
 use crate::state::layout::StageState;
 use crate::threads::Receiver;
-use crate::threads::failure::BoxError;
-use crate::transfer::hand_over::place;
-use crate::transfer::leaves::{LeafGradients, Leaves, track};
+use crate::transfer::leaves::{LeafGradients, Leaves};
 use crate::transfer::link::{Upstream, Weighted};
 use crate::transfer::order::Turns;
 use crate::transfer::replicas::Collective;
 use crate::transfer::ties::Ties;
 use crate::update::clip::Scaling;
-use crate::update::finite::{Culprit, Origin, Soundness, soundness};
-use crate::update::flush::{Outcome, Trained, Verdict};
-use crate::update::gradient_sum::{GradientSum, Half, joined};
+use crate::update::finite::Culprit;
+use crate::update::flush::{Outcome, Verdict};
+use crate::update::gradient_sum::{GradientSum, Half};
 use crate::update::health::Examination;
-use crate::update::norm::SquaredNorms;
+use crate::update::optimizer_step::Trained;
 use crate::update::parameter_gradient::show;
-use stageline_nn::autograd::recompute::{Recompute, gather};
-use stageline_nn::autograd::split_backward::collect;
-use stageline_nn::params::visit::describe;
 
 /// Where a stage's input comes from.
 pub(crate) enum Source<T> {
@@ -45,7 +39,7 @@ pub(crate) enum Source<T> {
 }
 
 /// What a stage is in the middle of.
-enum Mode<M> {
+pub(super) enum Mode<M> {
     Idle,
     Training {
         context: Arc<Context>,
@@ -58,44 +52,44 @@ enum Mode<M> {
 
 /// A stage in its place.
 pub(crate) struct StageRunner<M, K: Sink<M>> {
-    replica: Replica,
-    stage: usize,
-    device: Device,
-    trained: Trained<M>,
-    source: Source<K::Input>,
-    sink: K,
-    mode: Mode<M>,
-    arrived: Slots<Weighted<K::Input>>,
-    tape: Slots<Taped<K::Residual>>,
-    departing: Slots<LeafGradients>,
+    pub(super) replica: Replica,
+    pub(super) stage: usize,
+    pub(super) device: Device,
+    pub(super) trained: Trained<M>,
+    pub(super) source: Source<K::Input>,
+    pub(super) sink: K,
+    pub(super) mode: Mode<M>,
+    pub(super) arrived: Slots<Weighted<K::Input>>,
+    pub(super) tape: Slots<Taped<K::Residual>>,
+    pub(super) departing: Slots<LeafGradients>,
     /// Micro-batches whose input has its gradient, and some of whose parameters have not; and whether what came back was finite.
-    halves: Slots<(Half, bool)>,
-    gradients: GradientSum,
+    pub(super) halves: Slots<(Half, bool)>,
+    pub(super) gradients: GradientSum,
     /// Of a step that was made ahead of its verdict.
-    kept: Option<GradientsParams>,
-    ties: Ties,
-    collective: Collective,
+    pub(super) kept: Option<GradientsParams>,
+    pub(super) ties: Ties,
+    pub(super) collective: Collective,
     /// How often it has reduced the sums of this step.
-    reductions: usize,
+    pub(super) reductions: usize,
     /// Of the pass.
-    turns: Arc<Turns>,
-    warned: Warned,
+    pub(super) turns: Arc<Turns>,
+    pub(super) warned: Warned,
     /// Whether its parameters are its thread's own, and copies of other stages' have had their first value.
-    settled: bool,
+    pub(super) settled: bool,
 }
 
 /// The warnings that a stage has given, each of which comes once.
 #[derive(Default)]
-struct Warned {
-    recompute: bool,
-    split: bool,
+pub(super) struct Warned {
+    pub(super) recompute: bool,
+    pub(super) split: bool,
 }
 
 /// One live micro-batch.
-struct Taped<R> {
-    input: Leaves,
-    residual: R,
-    weight: Weight,
+pub(super) struct Taped<R> {
+    pub(super) input: Leaves,
+    pub(super) residual: R,
+    pub(super) weight: Weight,
 }
 
 /// A stage's place among all.
@@ -153,155 +147,6 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
             Source::Batch(_) => unreachable!("lowering gives the first stage no previous one"),
         }
         Ok(())
-    }
-
-    fn forward(&mut self, micro_batch: usize) -> Result<(), BoxError> {
-        let Weighted { payload, weight } = self.arrived.take(micro_batch);
-        if let Mode::Evaluating(module) = &self.mode {
-            let payload = self.placed(payload);
-            return self.sink.evaluate(module, Weighted { payload, weight }, micro_batch);
-        }
-        let given = self.inspects().then(|| soundness(&payload));
-        let (payload, input) = match self.source {
-            Source::Batch(_) => (track(self.placed(payload)), Leaves::default()),
-            Source::Link(_) => Leaves::of_input(payload),
-        };
-        let Mode::Training { context, .. } = &self.mode else { unreachable!("a forward is part of a pass") };
-        let samples = context.weights.samples(context.step, micro_batch);
-        let (sink, module) = (&mut self.sink, self.trained.computing());
-        let weighted = Weighted { payload, weight: weight.clone() };
-        let recompute = context.recompute[self.stage];
-        let forward = || samples.during(|| sink.forward(module, weighted, micro_batch));
-        let (residual, parts) = recompute.counting(forward);
-        let residual = residual?;
-        if recompute != Recompute::Nothing
-            && let Some(complaint) = parts.complaint().filter(|_| !std::mem::replace(&mut self.warned.recompute, true))
-        {
-            let (stage, replica) = (self.stage, self.replica.index);
-            if parts.are_none() {
-                tracing::info!(stage, replica, %recompute, "stage {stage} recomputes nothing: {complaint}");
-            } else {
-                tracing::warn!(stage, replica, %recompute, "stage {stage} recomputes nothing: {complaint}");
-            }
-        }
-        self.tape.put(micro_batch, Taped { input, residual, weight });
-        match given {
-            Some(Soundness::NaN) if matches!(self.source, Source::Batch(_)) => self.blame(micro_batch, Origin::Input),
-            Some(given) if self.sink.output_soundness(micro_batch) > given => self.blame(micro_batch, Origin::Forward),
-            _ => {}
-        }
-        Ok(())
-    }
-
-    /// A batch's input, as the stage computes with it.
-    fn placed(&self, input: K::Input) -> K::Input {
-        match self.source {
-            Source::Batch(_) => self.trained.precision().round_input(place(input, &self.device)),
-            Source::Link(_) => input,
-        }
-    }
-
-    fn inspects(&self) -> bool {
-        matches!(self.mode, Mode::Training { inspection: Some(_), .. })
-    }
-
-    fn blame(&mut self, micro_batch: usize, origin: Origin) {
-        if let Mode::Training { inspection: Some(culprits), .. } = &mut self.mode {
-            culprits.push(Culprit { replica: self.replica, stage: self.stage, micro_batch, origin });
-        }
-    }
-
-    /// The whole backward.
-    fn backward(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped> {
-        let (half, _) = self.differentiate(micro_batch, waits, None)?;
-        self.gradients.add(self.trained.module(), micro_batch, half);
-        Ok(())
-    }
-
-    /// The gradient of the input, and of what has to be known at once.
-    fn input_gradient(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped> {
-        // What other stages wait for does not wait.
-        let exempt = self.ties.ids().collect();
-        let half = self.differentiate(micro_batch, waits, Some(exempt))?;
-        if !std::mem::replace(&mut self.warned.split, true) {
-            self.warn_of_whole_backwards(&half.0);
-        }
-        self.halves.put(micro_batch, half);
-        Ok(())
-    }
-
-    /// Warns once of parameters whose gradients are computed in the first half of a backward that the plan splits: their layers, such
-    /// as burn's own, cannot split it, and the second half has nothing to fill idle time with. A few, such as a table of positions
-    /// that is added, do not matter.
-    fn warn_of_whole_backwards(&self, half: &Half) {
-        let shared: HashSet<_> = self.ties.ids().collect();
-        let module = self.trained.computing();
-        let computed = half.computed(module);
-        let (mut all, mut whole, mut paths) = (0, 0, Vec::new());
-        for found in describe(module).into_iter().filter(|found| found.trained) {
-            let elements: usize = found.shape.iter().product();
-            all += elements;
-            if computed.contains(&found.id) && !shared.contains(&found.id) {
-                whole += elements;
-                paths.push(found.path);
-            }
-        }
-        if let Some(first) = paths.first().filter(|_| whole > all / 10) {
-            let (stage, replica, more) = (self.stage, self.replica.index, paths.len() - 1);
-            tracing::warn!(
-                stage,
-                replica,
-                "the backward of `{first}` in stage {stage}, and of {more} more of its parameters, is not split: make the layers \
-                 that have them from `stageline::nn::{{Linear, Embedding, LayerNorm}}` (adapters of LoRA are never split), or take a \
-                 schedule without split backwards"
-            );
-        }
-    }
-
-    /// The rest.
-    fn weight_gradient(&mut self, micro_batch: usize) {
-        let (mut half, came_finite) = self.halves.take(micro_batch);
-        if came_finite {
-            half.complete();
-            if !SquaredNorms::of(self.trained.computing(), &half.gradients).are_finite() {
-                self.blame(micro_batch, Origin::Backward);
-            }
-        }
-        self.gradients.add(self.trained.module(), micro_batch, half);
-    }
-
-    /// Runs a backward, whole, or leaving for later what it can but for some parameters.
-    fn differentiate(
-        &mut self,
-        micro_batch: usize,
-        waits: &Waits,
-        all_but: Option<HashSet<ParamId>>,
-    ) -> Result<(Half, bool), Stopped> {
-        let Mode::Training { context, .. } = &self.mode else { unreachable!("an evaluation has no backwards") };
-        let context = Arc::clone(context);
-        let Taped { input, residual, weight } = self.tape.take(micro_batch);
-        let came_finite = self.inspects() && self.sink.gradient_is_finite(micro_batch);
-        let root = self.sink.root(residual, micro_batch, &context);
-        let backward = || root.map(|root| root.backward());
-        let ((mut gradients, deferred), beside) = gather(|| match all_but {
-            None => (backward(), Vec::new()),
-            Some(exempt) => collect(exempt, backward),
-        });
-        if let Source::Link(_) = self.source {
-            self.departing.put(micro_batch, input.gradients(gradients.as_mut()));
-        }
-        let module = self.trained.computing();
-        let gradients = gradients.map(|gradients| GradientsParams::from_grads(gradients, module)).unwrap_or_default();
-        let gradients = joined(module, gradients, beside);
-        let left_finite = !came_finite || {
-            let to_input = matches!(self.source, Source::Batch(_)) || self.departing.get(micro_batch).is_finite();
-            to_input && SquaredNorms::of(module, &gradients).are_finite()
-        };
-        let gradients = self.ties.exchange(module, micro_batch, gradients, waits)?;
-        if !left_finite {
-            self.blame(micro_batch, Origin::Backward);
-        }
-        Ok((Half { gradients, deferred, weight }, came_finite))
     }
 
     /// What the root makes of a step is made here.

@@ -17,7 +17,8 @@ use stageline_nn::params::visit::Description;
 /// Separates a parameter's name from the name of a field of its optimizer state.
 const SEPARATOR: char = '/';
 
-/// The field that marks a trained parameter without optimizer state, because it has had no gradient so far.
+/// The field that marks a trained parameter without optimizer state, because it has had no gradient so far. A state
+/// that is missing without this mark is an error.
 const STATELESS: &str = "stateless";
 
 /// The state of one stage for a checkpoint: its tensors, and the fields of its optimizer's state.

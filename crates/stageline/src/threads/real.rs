@@ -31,7 +31,9 @@ pub(crate) fn spawn<T: Send + 'static>(
 
 /// Makes the calling thread the first of a pool of `cores` threads, on which its kernels run.
 ///
-/// Each of the other threads calls `started` first. The error is rayon's message if a thread cannot be started.
+/// burn's kernels for the CPU use the pool of the thread that calls them. Each of the other threads calls `started`
+/// first, and ends some time after the pool is dropped, because rayon does not join it. The error is rayon's message if
+/// a thread cannot be started.
 pub(crate) fn kernels(
     name: &str,
     cores: usize,

@@ -1,7 +1,12 @@
 //! The leaves of a stage's autodiff graph: the float tensors through which gradients enter and leave it.
 //!
 //! A forward records the leaves of its input and its output. The backward starts from the received gradients of the
-//! output and returns the gradients of the input.
+//! output and returns the gradients of the input. Only detached tensors cross a boundary, so the graphs of two stages
+//! never join.
+//!
+//! One limit of bitwise parity is here. burn adds the gradients of a tensor's uses, and starts with the deepest use. A
+//! tensor that crosses a boundary, and that its own stage uses twice or more, has three gradients or more. Their order,
+//! and with it the last bit of their sum, can depend on the cut. It never depends on the schedule.
 
 use burn::tensor::kind::BridgeTensor;
 use burn::tensor::{Bool, Device, Gradients, Int, Tensor};
@@ -104,6 +109,9 @@ impl Leaves {
     }
 
     /// Detaches a stage's output from its graph for the next stage, and records its float leaves.
+    ///
+    /// The leaves keep the output in memory until the backward, even where burn does not need it: of `tanh`, for
+    /// example, burn keeps only the input.
     pub(crate) fn of_output<P: Payload>(payload: P) -> (P, Self) {
         let mut record = RecordOutput::default();
         (payload.map(&mut record), record.0)

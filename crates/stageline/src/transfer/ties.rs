@@ -3,7 +3,8 @@
 //! The first stage that has such a parameter owns it; the others hold copies. The gradient of a copy is added to the
 //! owner's gradient of the same micro-batch before gradients are summed over the micro-batches. The sum is therefore
 //! that of a single graph, bit for bit if at most one stage uses the parameter more than once. Only the owner steps the
-//! parameter, and sends its new value to the copies.
+//! parameter, and sends its new value to the copies. In a lower precision the gradients of one micro-batch are added in
+//! that precision, as in a single graph, and widened to f32 afterwards.
 
 use burn::module::{Module, ParamId};
 use burn::optim::GradientsParams;

@@ -22,6 +22,7 @@ pub(crate) mod ledger;
 pub(crate) mod loss_scale;
 pub(crate) mod moments;
 pub(crate) mod norm;
+pub(crate) mod optimizer_step;
 pub(crate) mod parameter_gradient;
 pub(crate) mod precision;
 pub(crate) mod take_ownership;

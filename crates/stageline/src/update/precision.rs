@@ -28,7 +28,8 @@ use stageline_nn::params::shared::{unify, with_value};
 /// own batch norm, which cannot compute on rounded inputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
-    /// The precision of the parameters, most often f32.
+    /// The precision of the parameters, most often f32. Whether a GPU multiplies matrices of f32 as TF32 is up to burn:
+    /// this setting does not change it.
     #[default]
     Full,
     /// The format bfloat16: the range of f32 with 8 bits of precision.

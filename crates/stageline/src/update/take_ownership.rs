@@ -1,4 +1,6 @@
 //! Copies trained parameters to memory that the calling thread allocates: near its cores, and counted as its own.
+//!
+//! Without the copy, an optimizer that works in place would keep the parameters in memory that counts as the caller's.
 
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::Tensor;

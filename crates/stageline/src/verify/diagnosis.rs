@@ -1,11 +1,15 @@
 //! Finds the likely cause of a difference: every known fault predicts gradients, which are compared with those that
 //! were found.
+//!
+//! The predictions are made from the gradients of every micro-batch, each computed alone. A fault of the model itself,
+//! such as a loss that is a mean or a batch norm, shows as micro-batches that do not add up to the whole batch.
 
 use super::difference::{Difference, relative, wide, worst};
 use super::{Cause, ClipScope, VerifyError, Whose};
 use crate::build::builder::PipelineBuilder;
-use crate::model::batch::{Batch, MicroBatches};
+use crate::model::batch::Batch;
 use crate::model::loss_weight::Weight;
+use crate::model::micro_batches::MicroBatches;
 use crate::model::payload::Payload;
 use crate::pipeline::{Pipeline, Probe};
 use crate::update::clip::{Clip, Scaling};

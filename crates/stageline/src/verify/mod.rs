@@ -11,21 +11,22 @@
 mod cause;
 mod diagnosis;
 mod difference;
+mod error;
 mod trial;
-
-use std::fmt;
+mod verification;
 
 pub use cause::{Cause, ClipScope, Whose};
 pub use difference::Difference;
+pub use error::VerifyError;
 pub use trial::Trial;
+pub use verification::Verification;
 
 use crate::build::builder::PipelineBuilder;
-use crate::failure::build_error::BuildError;
 use crate::failure::step_error::StepError;
-use crate::model::batch::{Batch, BatchError};
+use crate::model::batch::Batch;
+use crate::model::batch_error::BatchError;
 use crate::model::payload::Payload;
 use crate::pipeline::report::LossTerm;
-use crate::threads::failure::BoxError;
 use crate::update::parameter_gradient::ParameterGradient;
 use crate::update::precision::Precision;
 use diagnosis::Diagnosis;
@@ -225,10 +226,10 @@ impl Verify {
 }
 
 /// Builds a pipeline, with the same parameters on every call.
-type Build<'a, In, Target> = dyn Fn() -> PipelineBuilder<In, Target> + 'a;
+pub(super) type Build<'a, In, Target> = dyn Fn() -> PipelineBuilder<In, Target> + 'a;
 
 /// Returns the loss over all batches: the sum over the terms of each term's weighted mean.
-fn together(batches: &[Vec<LossTerm>]) -> f64 {
+pub(super) fn together(batches: &[Vec<LossTerm>]) -> f64 {
     let terms = batches.iter().map(Vec::len).max().unwrap_or(0);
     let of_term = |term: usize| {
         let of_batches = || batches.iter().filter_map(|terms| terms.get(term)).filter(|term| term.weight > 0.0);
@@ -240,7 +241,7 @@ fn together(batches: &[Vec<LossTerm>]) -> f64 {
 }
 
 /// The losses of one training.
-struct Trained {
+pub(super) struct Trained {
     /// The training loss of each step.
     losses: Vec<f64>,
     /// The validation loss after the last step; `None` if there are no validation batches.
@@ -266,119 +267,4 @@ impl Compared {
     fn within(self, bar: f64) -> bool {
         self.difference() <= bar * self.reference.abs().max(1.0)
     }
-}
-
-/// The result of a verification: the differences between two trainings of a model, and their cause.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct Verification {
-    /// The largest differences that pass.
-    pub bars: Bars,
-    /// The difference of each parameter's gradient at the first step, in layer order: of the sums or of the clipped
-    /// gradients, whichever is larger.
-    pub gradients: Vec<Difference>,
-    /// The training losses of all steps.
-    pub losses: Vec<Compared>,
-    /// The losses on the validation batches after the last step; `None` if there were none.
-    pub validation: Option<Compared>,
-    /// The likely cause of the difference; `None` if the verification passes.
-    pub cause: Option<Cause>,
-}
-
-impl Verification {
-    /// Whether both trainings agree within the bars.
-    pub fn passes(&self) -> bool {
-        self.cause.is_none()
-    }
-
-    /// Returns the largest difference of a parameter's gradients; `None` if there are no parameters.
-    pub fn worst(&self) -> Option<&Difference> {
-        difference::worst(&self.gradients)
-    }
-
-    fn agrees(&self) -> bool {
-        let gradients = self.gradients.iter().all(|difference| difference.relative <= self.bars.gradient);
-        let last = self.validation.or(self.losses.last().copied());
-        gradients && last.is_none_or(|losses| losses.within(self.bars.loss))
-    }
-
-    /// Returns the first step whose losses differ by more than the bar.
-    fn parting(&self) -> Option<usize> {
-        self.losses.iter().position(|losses| !losses.within(self.bars.loss))
-    }
-}
-
-/// The number of parameters and steps that the displayed report shows.
-const SHOWN: usize = 5;
-
-impl fmt::Display for Verification {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { bars, gradients, losses, validation, .. } = self;
-        writeln!(f, "as configured, against the full batch on one device, from the same parameters:")?;
-        writeln!(
-            f,
-            "gradients of the first step, largest difference first (at most {:.0e} of their norm):",
-            bars.gradient
-        )?;
-        let mut worst: Vec<_> = gradients.iter().collect();
-        worst.sort_by(|a, b| b.relative.total_cmp(&a.relative));
-        for difference in worst.iter().take(SHOWN) {
-            writeln!(f, "  {difference}")?;
-        }
-        writeln!(f, "losses: {:>13} {:>12} {:>12}", "as configured", "full batch", "difference")?;
-        let mut steps: Vec<_> = (0..SHOWN).map(|row| row * (losses.len() - 1) / (SHOWN - 1)).collect();
-        steps.dedup();
-        for step in steps {
-            let Compared { configured, reference } = losses[step];
-            let difference = losses[step].difference();
-            writeln!(f, "  step {step:>5} {configured:>9.6} {reference:>12.6} {difference:>12.1e}")?;
-        }
-        if let Some(compared @ Compared { configured, reference }) = validation {
-            let difference = compared.difference();
-            let most = bars.loss;
-            writeln!(f, "validation {configured:>10.6} {reference:>12.6} {difference:>12.1e} (at most {most:.0e})")?;
-        }
-        match &self.cause {
-            None => writeln!(f, "they train the same"),
-            Some(cause) => writeln!(f, "they do NOT train the same: {cause}"),
-        }
-    }
-}
-
-/// Why a verification could not be completed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum VerifyError {
-    /// A pipeline could not be built.
-    #[error(transparent)]
-    Build(#[from] BuildError),
-    /// The reference failed, or a step in search of the cause. If memory was too small, cut the reference with
-    /// [`Verify::reference_micro_batches`].
-    #[error("the reference failed: {0}")]
-    Reference(#[from] StepError),
-    /// The batches are cut by hand, and cannot be joined to a full batch.
-    #[error(
-        "batches are cut by hand into {given} micro-batches, which cannot be joined; give the reference as many, by \
-         `.reference_micro_batches({given})`, or give uncut batches"
-    )]
-    CutByHand {
-        /// The number of micro-batches in a batch.
-        given: usize,
-    },
-    /// The training that is verified failed.
-    #[error("the training that is verified failed: {0}")]
-    Trial(BoxError),
-    /// The gradients of the training that is verified are not those of the model's parameters.
-    #[error(
-        "gradient {at} of the training that is verified is {found}, where the model has {expected}; give the gradients of all \
-         trained parameters in the order of the model"
-    )]
-    Gradients {
-        /// The index of the first gradient that differs in size.
-        at: usize,
-        /// The description of the gradient that was returned.
-        found: String,
-        /// The description of the gradient that was expected.
-        expected: String,
-    },
 }

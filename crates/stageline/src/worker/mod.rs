@@ -1,6 +1,7 @@
 //! One thread: takes its list of instructions and interprets it. Nothing else knows threads.
 
 pub(crate) mod messages;
+mod speculate;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -36,21 +37,21 @@ pub(crate) struct Started {
 
 /// The interpreter of one row of a plan.
 pub(crate) struct Worker {
-    replica: Replica,
-    index: usize,
-    runners: Vec<Box<dyn Runner>>,
-    line: WorkerChannels,
-    waits: Waits,
-    diary: Diary,
-    gauges: Gauges,
+    pub(super) replica: Replica,
+    pub(super) index: usize,
+    pub(super) runners: Vec<Box<dyn Runner>>,
+    pub(super) line: WorkerChannels,
+    pub(super) waits: Waits,
+    pub(super) diary: Diary,
+    pub(super) gauges: Gauges,
     /// A step that its stages have made, when it is not yet known that all others have.
-    made: Option<usize>,
-    last: Last,
+    pub(super) made: Option<usize>,
+    pub(super) last: Last,
 }
 
 /// How the last step ended.
 #[derive(Clone, Copy, PartialEq)]
-enum Last {
+pub(super) enum Last {
     /// With its verdict.
     Known,
     /// As if that were its verdict; the worker has not asked yet.
@@ -166,20 +167,6 @@ impl Worker {
         Ok(())
     }
 
-    /// What comes after a step that all stages have made.
-    fn commit(&mut self) {
-        if self.made.take().is_some() {
-            self.runners.iter_mut().for_each(|runner| runner.commit());
-            after_step::do_kept();
-        }
-    }
-
-    /// What comes after a step that not all stages have made.
-    fn roll_back(&mut self) {
-        self.runners.iter_mut().for_each(|runner| runner.roll_back());
-        after_step::skipped();
-    }
-
     fn save(&mut self, during: During) -> Result<(), Interrupt> {
         self.diary.open(during, Instant::now(), Vec::new());
         self.commit();
@@ -245,49 +232,6 @@ impl Worker {
         note_wait(&span, self.diary.activity, waited);
         self.diary.leave(waited, self.gauges.read(runner.device()));
         Ok(())
-    }
-
-    /// Asks how the step before is to end, if that was not known; whether it ended so, and what was done since stands.
-    fn settle(&mut self) -> Result<bool, Stopped> {
-        if let Last::Assumed(assumed) = self.last {
-            let verdict = self.verdict()?;
-            self.heard(assumed, verdict);
-        }
-        match std::mem::replace(&mut self.last, Last::Known) {
-            Last::Known | Last::Assumed(_) => Ok(true),
-            Last::Mispredicted(verdict) => {
-                self.runners.iter_mut().for_each(|runner| runner.forget());
-                after_step::skipped();
-                if let Some(step) = self.made {
-                    self.diary.during = During::Step(step);
-                    self.roll_back();
-                    self.conclude_as(step, verdict)?;
-                }
-                Ok(false)
-            }
-        }
-    }
-
-    /// Looks whether the verdict on the step before has come: if it is as assumed, that step need not be kept any longer.
-    fn look_back(&mut self) -> Result<(), Stopped> {
-        if let Last::Assumed(assumed) = self.last
-            && let Some(verdict) = self.waits.try_receive(&self.line.verdicts)?
-        {
-            self.diary.enter(self.diary.stage, Activity::Verdict);
-            self.heard(assumed, verdict);
-            let read = self.runners.first().map(|runner| self.gauges.read(runner.device()));
-            self.diary.leave(self.waits.take(), read.unwrap_or_default());
-        }
-        Ok(())
-    }
-
-    fn heard(&mut self, assumed: Verdict, verdict: Verdict) {
-        if verdict == assumed {
-            self.last = Last::Known;
-            self.commit();
-        } else {
-            self.last = Last::Mispredicted(verdict);
-        }
     }
 
     /// Ends a step, at once or when its verdict is there.
@@ -396,13 +340,13 @@ pub(crate) fn place_of(runners: &[Box<dyn Runner>]) -> (Replica, usize) {
 }
 
 /// Of a part of the step that is no instruction.
-fn span(diary: &Diary) -> tracing::Span {
+pub(super) fn span(diary: &Diary) -> tracing::Span {
     let Diary { replica, stage, activity, during, .. } = *diary;
     let (waited_us, waited_for) = (tracing::field::Empty, tracing::field::Empty);
     tracing::trace_span!("action", replica = replica.index, stage, action = %activity, %during, waited_us, waited_for)
 }
 
-fn note_wait(span: &tracing::Span, activity: Activity, waited: Duration) {
+pub(super) fn note_wait(span: &tracing::Span, activity: Activity, waited: Duration) {
     span.record("waited_us", waited.as_micros() as u64);
     if let Some(cause) = activity.wait_cause().filter(|_| !waited.is_zero()) {
         span.record("waited_for", tracing::field::display(cause));

@@ -1,4 +1,7 @@
 //! The greeting of a server: its version, whether it has this crate's kernels, and the number of its process.
+//!
+//! A greeting is an operation that only a server of this crate has. burn itself compares only the versions of its
+//! protocol.
 
 use std::fmt;
 

@@ -2,9 +2,9 @@
 //! hosts.
 //!
 //! A server on each host serves its devices ([`Server`], or `stageline serve`). The stages' threads in this program
-//! drive them through burn's remote backend. Tensors go from server to server, and the autodiff graphs of stages stay
-//! here. A stage computes the same bits on another host as here, because a server runs this crate's own kernels as
-//! single operations.
+//! drive them through burn's remote backend. As with a GPU, such a thread runs ahead of its device until it needs a
+//! number. Tensors go from server to server, and the autodiff graphs of stages stay here. A stage computes the same
+//! bits on another host as here, because a server runs this crate's own kernels as single operations.
 //!
 //! - [`RemoteName`]: the name of a device. [`DeviceName::open_all`](crate::DeviceName::open_all) connects devices.
 //! - [`Token`]: the secret that a server requires.

@@ -1,4 +1,7 @@
 //! The route of tensors between two neighbouring stages: directly, through sessions of their own, or through this host.
+//!
+//! A receiver asks for tensors in the order of its own list. Over Iroh every tensor in flight has its own stream, so no
+//! order of these requests can deadlock: whatever waits for a tensor was requested after that tensor.
 
 use std::thread;
 

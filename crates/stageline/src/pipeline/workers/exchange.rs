@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::{Ended, Workers};
 use crate::failure::activity::During;
-use crate::model::batch::MicroBatches;
 use crate::model::loss_weight::Weight;
+use crate::model::micro_batches::MicroBatches;
 use crate::pipeline::report::LossTerm;
 use crate::recording::events::Event;
 use crate::runner::pass::{Context, Pass};
@@ -17,14 +17,14 @@ use crate::update::ledger::Ledger;
 use crate::worker::messages::{Asked, Command, Recorded, Run, Stepped};
 
 impl<In: Clone, Target: Clone> Workers<In, Target> {
-    /// Runs one pass of every worker's list.
+    /// Runs one pass: every worker executes its list of instructions once. Waits for the outcome of all stages.
     pub(crate) fn run(&self, batch: &MicroBatches<In, Target>, asked: Vec<Asked>) -> Result<Finished, Ended> {
         let replicas = asked.len();
         self.ask(batch, asked)?;
         self.finished(replicas)
     }
 
-    /// Asks the workers of each replica for a pass over its part of the batch.
+    /// Sends each replica its part of the batch, and each worker the command to run the pass.
     pub(crate) fn ask(&self, batch: &MicroBatches<In, Target>, asked: Vec<Asked>) -> Result<(), Ended> {
         let mut next = 0;
         let replicas = self.inputs.iter().zip(self.handles.chunks(self.handles.len() / self.inputs.len()));
@@ -44,13 +44,13 @@ impl<In: Clone, Target: Clone> Workers<In, Target> {
 }
 
 impl<In, Target> Workers<In, Target> {
-    /// Tells all workers the verdict on a step, and returns what every stage reports of it, in order.
+    /// Sends the verdict on a step to all workers, and returns the reports of all stages in order.
     pub(crate) fn conclude(&self, verdict: Verdict) -> Result<Vec<Stepped>, Ended> {
         self.tell(verdict)?;
         self.concluded_stages(verdict)
     }
 
-    /// Tells all workers the verdict on a step.
+    /// Sends the verdict on a step to all workers.
     pub(crate) fn tell(&self, verdict: Verdict) -> Result<(), Ended> {
         for worker in &self.handles {
             self.send(&worker.verdicts, verdict)?;
@@ -58,7 +58,7 @@ impl<In, Target> Workers<In, Target> {
         Ok(())
     }
 
-    /// Lets workers ask for the verdict on the last step when no step follows it.
+    /// Asks all workers to receive the verdict on the last step, because no step follows during which they would.
     pub(crate) fn settle(&self) -> Result<(), Ended> {
         for worker in &self.handles {
             self.send(&worker.commands, Command::Settle { during: self.during() })?;
@@ -66,7 +66,7 @@ impl<In, Target> Workers<In, Target> {
         Ok(())
     }
 
-    /// Copies the state of every stage of the first replica, which has all that a checkpoint keeps.
+    /// Copies the state of every stage of the first replica, which has everything that a checkpoint contains.
     pub(crate) fn copy_states(&mut self, during: During) -> Result<Vec<StageState>, Ended> {
         self.begin(during);
         for worker in self.handles.iter().filter(|worker| worker.replica.is_first()) {
@@ -75,14 +75,14 @@ impl<In, Target> Workers<In, Target> {
         self.gather(&self.replies.saved, 1)
     }
 
-    /// Waits for the outcome of a pass from all stages of these replicas, in order.
+    /// Waits for the outcome of a pass from all stages of the first `replicas` replicas, and returns them in order.
     pub(crate) fn finished(&self, replicas: usize) -> Result<Finished, Ended> {
         let mut outcomes = self.gather(&self.replies.finished, replicas)?;
         outcomes.sort_by_key(|outcome: &Outcome| (outcome.replica.index, outcome.stage));
         Ok(Finished(outcomes))
     }
 
-    /// Waits until every worker has reported its events of a training pass.
+    /// Waits for every worker's events of a training pass, and returns them in the order of replicas and workers.
     pub(crate) fn recorded(&self) -> Result<Vec<Vec<Event>>, Ended> {
         let mut recorded = (0..self.handles.len())
             .map(|_| self.receive(&self.replies.recorded))
@@ -91,13 +91,13 @@ impl<In, Target> Workers<In, Target> {
         Ok(recorded.into_iter().map(|recorded| recorded.events).collect())
     }
 
-    /// Waits for one message from every stage of these replicas.
+    /// Waits for one message from every stage of this number of replicas.
     fn gather<R>(&self, messages: &Receiver<R>, replicas: usize) -> Result<Vec<R>, Ended> {
         (0..replicas * self.stages).map(|_| self.receive(messages)).collect()
     }
 
-    /// Waits until every stage has ended its step by this verdict, and returns the reports in order. Reports that rest on another
-    /// verdict are discarded.
+    /// Waits until every stage has ended its step by this verdict, and returns the reports in order. Reports that assumed
+    /// another verdict are discarded.
     pub(crate) fn concluded_stages(&self, verdict: Verdict) -> Result<Vec<Stepped>, Ended> {
         let stages = self.replicas() * self.stages;
         let mut stepped = Vec::with_capacity(stages);
@@ -114,7 +114,7 @@ impl<In, Target> Workers<In, Target> {
 pub(crate) struct Finished(Vec<Outcome>);
 
 impl Finished {
-    /// The sums over all stages, if every stage's ledger has the whole step.
+    /// Returns the sums over all stages, or an error if a stage's ledger does not contain the whole step.
     pub(crate) fn sums(self, contexts: &[Arc<Context>]) -> Result<Sums, Ended> {
         let ledger =
             |Context { weights, .. }: &Context| Ledger { backwards: weights.each.len(), weight: weights.total.clone() };
@@ -122,24 +122,24 @@ impl Finished {
         Sums::of(&self.0, &expected).map_err(|error| Ended::ByCaller(error.into()))
     }
 
-    /// The sum of every term of the loss.
+    /// Returns the sum of every term of the loss over the micro-batches.
     pub(crate) fn losses(&self) -> Vec<f64> {
         losses(&self.0)
     }
 
-    /// The values that are not finite, in no order.
+    /// Returns the non-finite results that an inspection found, in no order.
     pub(crate) fn culprits(self) -> impl Iterator<Item = Culprit> {
         self.0.into_iter().flat_map(|outcome| outcome.culprits)
     }
 }
 
-/// The terms of a loss from their sums.
+/// Returns the terms of a loss from their sums and weights.
 pub(crate) fn terms(sums: &[f64], weight: &Weight) -> Vec<LossTerm> {
     let means = weight.divide(sums).into_iter();
     means.zip(weight.terms()).map(|(loss, &weight)| LossTerm { loss, weight }).collect()
 }
 
-/// The loss: the sum of its terms.
+/// Returns the loss: the sum of its terms.
 pub(crate) fn total_loss(terms: &[LossTerm]) -> f64 {
     terms.iter().map(|term| term.loss).sum()
 }

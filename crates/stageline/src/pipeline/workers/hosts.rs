@@ -8,15 +8,15 @@ use crate::failure::step_error::StepError;
 use crate::model::replica::Replica;
 
 impl<In, Target> Workers<In, Target> {
-    /// The device of every stage of every replica.
+    /// Returns the device of every stage of every replica.
     fn all_devices(&self) -> impl Iterator<Item = (Replica, usize, &Device)> {
         Replica::all(self.replicas()).zip(&self.devices).flat_map(|(replica, stages)| {
             stages.iter().enumerate().map(move |(stage, device)| (replica, stage, device))
         })
     }
 
-    /// Returns an error that names the lost hosts, if there are any: a lost server shows as a failure wherever its tensors, or those
-    /// that passed through it, are read.
+    /// Returns an error that names the lost hosts if there are any, and the error itself otherwise. The loss of a server
+    /// appears as a failure of any stage that reads a tensor from it.
     pub(super) fn name_lost_hosts(&self, error: StepError) -> StepError {
         match error {
             StepError::Stage(_) | StepError::Stalled(_) => match lost_hosts(self.all_devices()) {
@@ -27,7 +27,8 @@ impl<In, Target> Workers<In, Target> {
         }
     }
 
-    /// Returns an error that names the hosts between which the network is lost, or the other hosts whose logs may tell more.
+    /// Returns an error that names the broken links between hosts if there are any. Otherwise adds to a stage's failure
+    /// the other hosts, whose logs may say more.
     pub(super) fn name_lost_networks(&self, error: StepError) -> StepError {
         if !matches!(error, StepError::Stage(_) | StepError::Stalled(_)) {
             return error;
@@ -45,7 +46,7 @@ impl<In, Target> Workers<In, Target> {
         }
     }
 
-    /// Notes the stages whose state cannot be read any more.
+    /// Records the stages of the first replica on these lost hosts, whose state can no longer be read.
     pub(super) fn give_up(&mut self, hosts: &[LostHost]) {
         let stages = hosts.iter().flat_map(|host| &host.stages);
         self.out_of_reach = stages.filter(|(replica, _)| replica.is_first()).map(|(_, stage)| *stage).collect();

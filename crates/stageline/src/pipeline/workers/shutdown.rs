@@ -12,19 +12,20 @@ use crate::state::layout::StageState;
 use crate::threads::ends_within;
 use crate::threads::failure::Failure;
 
-/// How long threads are waited for after an error, if no action takes long: a thread in an endless action cannot be ended from outside.
+/// The shortest time to wait for threads after an error, before they are left behind. A thread whose action never
+/// returns cannot be ended from outside.
 const AFTER_AN_ERROR: Duration = Duration::from_secs(5);
 
 impl<In, Target> Workers<In, Target> {
-    /// Stops and joins every worker, and returns the one root cause. A stage that has made half a step is reported with the number of
-    /// steps after which the last checkpoint was taken.
+    /// Stops and joins every worker, and returns the one error that caused the stop. If a stage has made a step that
+    /// others have not and cannot roll it back, the error also says after how many steps the last checkpoint was taken.
     pub(crate) fn end(&mut self, ended: Ended, last_checkpoint: Option<usize>) -> StepError {
         if let Ended::ByCaller(error) = ended {
             self.stop.raise(error);
         }
         let error = self.stop.take_error().map(|error| self.name_lost_networks(self.name_lost_hosts(error)));
         let patience = match &error {
-            // A worker that waits for a lost host does not end.
+            // A worker that waits for a lost host never ends.
             Some(StepError::HostsLost { hosts, .. }) => {
                 self.give_up(hosts);
                 Some(AFTER_AN_ERROR)
@@ -34,7 +35,7 @@ impl<In, Target> Workers<In, Target> {
         };
         self.join(patience);
         if self.out_of_reach.is_empty() {
-            // Another replica's host may be lost, or the network between two hosts.
+            // Devices may not answer for another reason: a lost host of another replica, or a broken link between hosts.
             let stages = self.ended.iter().map(|runner| (runner.stage(), runner.device()));
             self.out_of_reach = stuck(stages, patience.unwrap_or(AFTER_AN_ERROR));
         }
@@ -48,7 +49,8 @@ impl<In, Target> Workers<In, Target> {
         }
     }
 
-    /// Joins every worker that still runs, and keeps the stages of the first replica. A thread that does not end in time is left behind.
+    /// Joins every running worker, and keeps the stages of the first replica. Waits at most for `patience`, if given; a
+    /// thread that does not end in that time is left behind.
     pub(crate) fn join(&mut self, patience: Option<Duration>) {
         // Dropping the caller's ends of the channels ends idle workers.
         let workers: Vec<_> =
@@ -77,16 +79,16 @@ impl<In, Target> Workers<In, Target> {
     /// Reads the state of every stage of the first replica, after the workers have ended.
     ///
     /// # Errors
-    /// [`StepError::Lost`] if a stage is gone, and [`StepError::Unreadable`] if its device is.
+    /// Returns [`StepError::Lost`] if a stage is lost, and [`StepError::Unreadable`] if its device cannot be read.
     pub(crate) fn states(&self) -> Result<Vec<StageState>, StepError> {
-        // Before anything is read: reading from a lost host would wait for ever.
+        // This check comes before any read, because a read from a lost host would wait for ever.
         if let Some(&stage) = self.out_of_reach.first() {
             return Err(StepError::Lost { stage });
         }
         let whole = |stage: usize| self.ended.iter().find(|runner| runner.stage() == stage && runner.is_whole());
         let state = |stage| {
             let runner = whole(stage).ok_or(StepError::Lost { stage })?;
-            // The device may be what failed.
+            // The failure may be the device's, and then the read panics.
             let read = catch_unwind(AssertUnwindSafe(|| runner.state()));
             read.map_err(|panic| StepError::Unreadable { stage, failure: Failure::of_panic(panic) })
         };

@@ -16,13 +16,13 @@ use crate::threads::{Sender, bounded};
 use crate::worker::messages::{ReplySenders, WorkerChannels};
 use crate::worker::{Started, Worker, events_of, place_of};
 
-/// Where a replica's part of a batch enters: the inputs at its first stage, the targets at its last.
+/// The channels into a replica: inputs go to its first stage, and targets to its last stage.
 pub(crate) struct BatchInput<In, Target> {
     pub(crate) inputs: Sender<Vec<In>>,
     pub(crate) targets: Sender<Vec<Target>>,
 }
 
-/// A replica that is assembled and not yet started.
+/// An assembled replica whose workers have not started, with the sizes of its stages.
 pub(crate) struct Prepared<In, Target> {
     pub(crate) input: BatchInput<In, Target>,
     pub(crate) runners: Stages,
@@ -32,7 +32,7 @@ pub(crate) struct Prepared<In, Target> {
     pub(crate) stages: Vec<(Device, Parameters)>,
 }
 
-/// A replica's stages, their devices, and the channels into it.
+/// The stages of one replica, their devices, and the channels into the replica.
 pub(crate) struct Replicated<In, Target> {
     pub(crate) input: BatchInput<In, Target>,
     pub(crate) runners: Stages,
@@ -40,10 +40,10 @@ pub(crate) struct Replicated<In, Target> {
 }
 
 impl<In, Target> Workers<In, Target> {
-    /// Starts the workers of all replicas, each with this many cores for its kernels.
+    /// Starts the workers of all replicas, each with `cores` threads for its kernels.
     ///
     /// # Errors
-    /// [`BuildError`] if a thread or its pool cannot be started; those that have started are then joined.
+    /// Returns [`BuildError`] if a thread or its kernel pool cannot be started; the threads started so far are joined.
     pub(crate) fn start(
         replicas: Vec<Replicated<In, Target>>,
         plan: &Checked,
@@ -82,6 +82,7 @@ impl<In, Target> Workers<In, Target> {
         Ok(workers)
     }
 
+    /// Starts the workers of one replica, and distributes its stages among them as the plan says.
     fn start_replica(
         &mut self,
         replica: Replicated<In, Target>,

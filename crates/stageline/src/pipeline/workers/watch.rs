@@ -1,4 +1,4 @@
-//! Waits for a worker, and notices meanwhile that all of them have stopped making progress.
+//! Waits for the workers, and detects a stall while it waits.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -9,17 +9,19 @@ use crate::failure::step_error::StepError;
 use crate::failure::watchdog::{Stall, Watchdog};
 use crate::threads::{Receiver, Sender};
 
-/// The watchdog, and what it has seen.
+/// The watchdog's settings, and its observations of the workers.
 pub(super) struct Watch {
     pub(super) watchdog: Option<Watchdog>,
-    /// The longest time that a worker has spent on one action in any step.
+    /// The longest time of one action in any step so far.
     pub(super) longest: Duration,
-    /// Whether the watchdog has warned since the workers were last asked for something.
+    /// Whether the watchdog has warned of a stall since the current pass began.
     warned: Cell<bool>,
-    /// The number of the watchdog's floors without progress after which hosts were last asked whether they answer.
+    /// The time without progress at the last check, in units of the watchdog's `floor`; it decides when the liveness of
+    /// hosts is checked.
     asked: Cell<u32>,
-    /// What the workers were last asked for, and when.
+    /// The current pass of the workers.
     pub(super) during: During,
+    /// The time at which the current pass began.
     began: Instant,
 }
 
@@ -37,28 +39,28 @@ impl Watch {
 }
 
 impl<In, Target> Workers<In, Target> {
-    /// Notes what the workers are asked for from now on.
+    /// Records the pass that begins now, for the watchdog and for errors.
     pub(crate) fn begin(&mut self, during: During) {
         (self.watch.during, self.watch.began) = (during, Instant::now());
         self.watch.warned.set(false);
     }
 
-    /// What the workers were last asked for.
+    /// Returns the current pass of the workers.
     pub(crate) fn during(&self) -> During {
         self.watch.during
     }
 
-    /// When the workers were last asked for something.
+    /// Returns the time at which the current pass began.
     pub(crate) fn began(&self) -> Instant {
         self.watch.began
     }
 
-    /// Notes how long an action took, so that the watchdog is patient with such actions.
+    /// Records the duration of an action; the watchdog waits several times as long as the longest one.
     pub(crate) fn note_action(&mut self, took: Duration) {
         self.watch.longest = self.watch.longest.max(took);
     }
 
-    /// Waits for a message of a worker.
+    /// Waits for a message of a worker, and checks for a stall while it waits.
     pub(super) fn receive<R>(&self, messages: &Receiver<R>) -> Result<R, Ended> {
         let Some(watchdog) = self.watch.watchdog else { return Ok(self.stop.receive(messages)?) };
         loop {
@@ -69,7 +71,7 @@ impl<In, Target> Workers<In, Target> {
         }
     }
 
-    /// Sends a message to a worker, and waits for room in its channel.
+    /// Sends a message to a worker. Waits for room in its channel, and checks for a stall while it waits.
     pub(super) fn send<R>(&self, channel: &Sender<R>, mut message: R) -> Result<(), Ended> {
         let Some(watchdog) = self.watch.watchdog else { return Ok(self.stop.send(channel, message)?) };
         while let Some(back) = self.stop.send_within(channel, message, watchdog.interval())? {
@@ -79,7 +81,7 @@ impl<In, Target> Workers<In, Target> {
         Ok(())
     }
 
-    /// Warns of a stall, and ends one that lasts.
+    /// Warns of a stall, and returns an error if it lasts longer than the watchdog allows or if a host is lost.
     fn check_progress(&self, watchdog: Watchdog) -> Result<(), Ended> {
         let Watch { longest, warned, asked, during, began, .. } = &self.watch;
         let limit = watchdog.limit(*longest);
@@ -90,7 +92,7 @@ impl<In, Target> Workers<In, Target> {
         if stall.still > limit && !warned.replace(true) {
             tracing::warn!(events = %stall.to_json(), "{stall}");
         }
-        // Asking hosts is cheap, so it need not wait as long as several actions take; the intervals double while they answer.
+        // A liveness check of hosts is cheap, so it comes earlier than the warning. The intervals double while hosts answer.
         let floors = stall.still.div_duration_f64(watchdog.floor) as u32;
         if floors > asked.replace(floors) && floors.is_power_of_two() {
             let error = self.name_lost_hosts(StepError::Stalled(Box::new(stall)));

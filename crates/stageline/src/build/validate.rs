@@ -1,0 +1,184 @@
+//! Validates all settings, generates and checks the plan, and starts the pipeline.
+
+use crate::build::builder::PipelineBuilder;
+use std::num::NonZero;
+use std::sync::Arc;
+use std::thread::available_parallelism;
+
+use burn::tensor::Device;
+use stageline_checkpoint::Progress;
+use stageline_schedule::{Checked, Schedule, check};
+
+use crate::build::assemble::Assembled;
+#[cfg(feature = "cuda")]
+use crate::device::location::between_gpus;
+use crate::device::location::{communication_streams, is_host};
+use crate::failure::build_error::BuildError;
+use crate::memory::rehearsal::Parameters;
+use crate::model::payload::Payload;
+use crate::pipeline::workers::Prepared;
+use crate::pipeline::{Common, Pipeline, Stepping};
+use crate::state::layout::Layout;
+use crate::state::mismatch::Mismatch;
+use crate::threads::cores::Cores;
+use crate::update::clip::Clip;
+use crate::update::loss_scale::{LossScale, Scaler};
+use crate::update::precision::Precision;
+
+/// The most optimizer steps of a checkpoint that is restored. Schedulers of learning rates are stepped as often, which takes
+/// less than a second for every stage.
+pub(super) const MOST_STEPS: u64 = 10_000_000;
+
+/// Every how many steps asynchronous devices are waited for, unless that was set.
+pub(super) const SYNCHRONISE_EVERY: usize = 20;
+
+/// Rejects numbers of steps that no training has come to.
+pub(super) fn is_possible(Progress { steps, optimizer_steps, .. }: Progress) -> Result<(), BuildError> {
+    if optimizer_steps > MOST_STEPS || optimizer_steps > steps || steps > 1 << 53 {
+        return Err(BuildError::Steps { steps, optimizer_steps, most: MOST_STEPS });
+    }
+    Ok(())
+}
+
+impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
+    /// Writes the plan, checks it, and starts one thread a worker.
+    ///
+    /// # Errors
+    /// [`BuildError`], which names the values and the way out.
+    pub fn build(mut self) -> Result<Pipeline<In, Target>, BuildError> {
+        let loss_scale = self.loss_scale.unwrap_or_else(|| LossScale::of(self.precision));
+        self.validate(loss_scale)?;
+        let plan = self.checked_plan()?;
+        let (groups, devices) = (self.groups()?, self.devices_by_replica()?);
+        let machine = || Cores::Shared(available_parallelism().map_or(1, NonZero::get));
+        let cores = self.cores_per_stage.map_or_else(machine, Cores::Each);
+        let streams = self.streams(&plan, &devices);
+        #[cfg(feature = "cuda")]
+        let several_gpus =
+            devices.iter().any(|devices| devices.windows(2).any(|pair| between_gpus(&pair[0], &pair[1])));
+        let parameters: Vec<_> = Parameters::by_replica(&self.stages.owners.tensors, &devices, self.precision);
+        let layout = Layout::new(std::mem::take(&mut self.stages.owners.tensors), self.names.as_ref())?;
+        self.restore.as_ref().map_or(Ok(()), |checkpoint| is_possible(checkpoint.progress))?;
+        let restored = self.restore.as_ref().map(|checkpoint| layout.restore(checkpoint)).transpose();
+        let restored = restored.map_err(BuildError::Checkpoint)?.unwrap_or_default();
+        let all_on_host = self.stages.devices.iter().chain(self.elsewhere.iter().flatten()).all(is_host);
+        let synchronise_every = self.synchronise_every.unwrap_or(if all_on_host { 0 } else { SYNCHRONISE_EVERY });
+        let Assembled { replicas, unfit } =
+            self.stages.assemble(&plan, &devices, groups, (self.precision, self.rollback), restored)?;
+        Mismatch::unless_empty(layout.unfit(unfit)).map_err(BuildError::Checkpoint)?;
+        let known = streams.into_iter().zip(devices).zip(parameters);
+        let prepared = replicas.into_iter().zip(known);
+        let prepared = prepared.map(|((input, runners), ((streams, devices), parameters))| Prepared {
+            input,
+            runners,
+            streams,
+            stages: devices.into_iter().zip(parameters).collect(),
+        });
+        let progress = self.restore.map(|checkpoint| checkpoint.progress);
+        let stepping = Stepping {
+            scaler: Scaler::resumed(loss_scale, progress.and_then(|progress| progress.loss_scale)),
+            tuned_for: self.tuned_for,
+            flush: self.flush,
+            synchronise_every,
+            rollback: self.rollback,
+            recompute: self.stages.recompute.into(),
+        };
+        let common = Common {
+            plan: Arc::new(plan),
+            weight: self.stages.weight,
+            groups,
+            cores,
+            stepping,
+            layout,
+            watchdog: self.watchdog,
+        };
+        #[cfg(feature = "cuda")]
+        if several_gpus {
+            crate::device::nccl::log();
+        }
+        // What is left of the modules goes before threads have their own.
+        drop(self.stages.wire);
+        let mut pipeline = Pipeline::start(prepared.collect(), common)?;
+        progress.into_iter().for_each(|progress| pipeline.resume(progress));
+        Ok(pipeline)
+    }
+
+    /// What can be said without a plan.
+    fn validate(&self, loss_scale: LossScale) -> Result<(), BuildError> {
+        let owners = &self.stages.owners;
+        if let Some(stage) = owners.clipping {
+            return Err(BuildError::ClippingOptimizer { stage });
+        }
+        if let Some(bound) = self.flush.clip.map(Clip::bound).filter(|bound| !bound.is_finite() || *bound <= 0.0) {
+            return Err(BuildError::Clip { bound });
+        }
+        if let Some(stage) = owners.plain_batch_norm.filter(|_| self.precision != Precision::Full) {
+            return Err(BuildError::BatchNormPrecision { stage, precision: self.precision });
+        }
+        if let Some((stage, path)) = owners.batch_norms.first().filter(|_| self.replicas() > 1) {
+            return Err(BuildError::BatchNormReplicas { stage: *stage, path: path.clone() });
+        }
+        if !loss_scale.is_sound() {
+            return Err(BuildError::LossScale { scale: loss_scale });
+        }
+        if let Some(watchdog) = self.watchdog.filter(|watchdog| !watchdog.is_sound()) {
+            return Err(BuildError::Watchdog { watchdog });
+        }
+        if self.cores_per_stage == Some(0) {
+            return Err(BuildError::NoCores);
+        }
+        if let Some(stages) = owners.misshapen {
+            return Err(BuildError::TiedShapes { stages });
+        }
+        if let Some(stages) = owners.half_frozen() {
+            return Err(BuildError::HalfFrozen { stages });
+        }
+        Ok(())
+    }
+
+    pub(super) fn replicas(&self) -> usize {
+        1 + self.elsewhere.len()
+    }
+
+    /// In how many groups all replicas together sum.
+    fn groups(&self) -> Result<usize, BuildError> {
+        let (replicas, micro_batches) = (self.replicas(), self.micro_batches);
+        let groups = self.gradient_groups.unwrap_or(replicas);
+        let can_be = match replicas {
+            1 => groups > 0 && micro_batches.is_multiple_of(groups),
+            _ => groups == replicas,
+        };
+        if can_be { Ok(groups) } else { Err(BuildError::GradientGroups { groups, replicas, micro_batches }) }
+    }
+
+    /// Of every stage.
+    fn devices_by_replica(&self) -> Result<Vec<Vec<Device>>, BuildError> {
+        let stages = self.stages.devices.len();
+        let all: Vec<_> = [&self.stages.devices].into_iter().chain(&self.elsewhere).cloned().collect();
+        match all.iter().position(|devices| devices.len() != stages) {
+            Some(replica) => Err(BuildError::ReplicaDevices { replica, devices: all[replica].len(), stages }),
+            None => Ok(all),
+        }
+    }
+
+    /// The communication stream of every stage, in every replica.
+    fn streams(&self, plan: &Checked, devices: &[Vec<Device>]) -> Vec<Vec<Option<usize>>> {
+        let stages = self.stages.devices.len();
+        if self.ordered_transfers {
+            // As if workers of different replicas shared a device.
+            return vec![(0..stages).map(|stage| Some(plan.placement().worker(stage))).collect(); devices.len()];
+        }
+        communication_streams(&devices.concat()).chunks(stages).map(<[_]>::to_vec).collect()
+    }
+
+    fn checked_plan(&self) -> Result<Checked, BuildError> {
+        let (stages, micro_batches, schedule) = (self.stages.devices.len(), self.micro_batches, self.schedule.name());
+        let plan = self.schedule.plan(stages, micro_batches);
+        // A plan is the schedule of its own shape: this refuses what was written for another.
+        let plan = plan.and_then(|plan| plan.plan(stages, micro_batches));
+        let plan = plan.map_err(|cause| BuildError::Schedule { schedule, cause })?;
+        // A channel never holds more than every micro-batch.
+        let capacity = self.channel_capacity.map_or(micro_batches, |capacity| capacity.min(micro_batches));
+        check(plan, capacity).map_err(BuildError::Check)
+    }
+}

@@ -1,0 +1,125 @@
+//! The errors of a batch, found before any worker sees it.
+
+/// An error in a batch, found before any worker sees it: the pipeline is unchanged and accepts the next batch.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BatchError {
+    /// The batch has fewer rows than the step has micro-batches.
+    #[error(
+        "a batch of {rows} rows cannot be cut into {} micro-batches{}; give at least {0} rows, or {}",
+        micro_batches * replicas, shared_by(*micro_batches, *replicas), fewer(*rows, *replicas)
+    )]
+    TooSmall {
+        /// The number of rows in the batch.
+        rows: usize,
+        /// M, the number of micro-batches of each replica.
+        micro_batches: usize,
+        /// R, the number of replicas that share the batch.
+        replicas: usize,
+    },
+    /// The tensors of the batch have no rows.
+    #[error("the batch has 0 rows; give at least one row per micro-batch")]
+    NoRows,
+    /// The sum of all loss weights overflows to infinity.
+    #[error("the loss weights of the batch add up to infinity; count them in a larger unit")]
+    TotalWeight,
+    /// A batch that was cut by hand has a different number of pieces than the pipeline has micro-batches.
+    #[error(
+        "the batch was cut into {given} micro-batches, but the pipeline runs {}{}; cut it into {0}{}",
+        micro_batches * replicas, shared_by(*micro_batches, *replicas), or_built_for(*given, *replicas)
+    )]
+    Count {
+        /// The number of pieces that were given.
+        given: usize,
+        /// M, the number of micro-batches of each replica.
+        micro_batches: usize,
+        /// R, the number of replicas that share the batch.
+        replicas: usize,
+    },
+    /// The tensors of the batch do not have the same number of rows.
+    #[error(
+        "tensor {tensor} of the batch has {found} rows, but tensor 0 has {rows}; \
+         give every tensor one row a sample along dimension 0, or cut by hand with `Batch::from_micro_batches`"
+    )]
+    Uneven {
+        /// The number of rows of the first tensor.
+        rows: usize,
+        /// The index of the tensor that differs; indices run through the input and then the target.
+        tensor: usize,
+        /// The number of rows of the tensor that differs.
+        found: usize,
+    },
+    /// The batch contains no tensor.
+    #[error("the batch contains no tensor, so it has no rows to cut; cut it by hand with `Batch::from_micro_batches`")]
+    NoTensors,
+    /// A loss weight is negative or not finite.
+    #[error("micro-batch {micro_batch} has loss weight {weight}; `LossStage::weight` must be finite and not negative")]
+    Weight {
+        /// The index of the micro-batch.
+        micro_batch: usize,
+        /// The value that `LossStage::weight` returned.
+        weight: f64,
+    },
+    /// The loss weights of micro-batches have different numbers of terms, or no term.
+    #[error(
+        "micro-batch {micro_batch} has a loss weight of {found} terms, but the first micro-batch has {terms}; \
+         `LossStage::weight` must return one number for each term of the loss, and at least one, for all targets"
+    )]
+    Terms {
+        /// The index of the micro-batch.
+        micro_batch: usize,
+        /// The number of terms of this micro-batch's weight.
+        found: usize,
+        /// The number of terms of the first micro-batch's weight.
+        terms: usize,
+    },
+    /// The user's `LossStage::weight` panicked.
+    #[error("`LossStage::weight` failed on the targets of micro-batch {micro_batch}: {failure}")]
+    WeightPanic {
+        /// The index of the micro-batch.
+        micro_batch: usize,
+        /// The message of the panic.
+        failure: String,
+    },
+    /// The total loss weight is 0, because every target is masked.
+    #[error(
+        "the total loss weight of the batch is 0: every target is masked; leave such a batch out, or unmask a target"
+    )]
+    NoWeight,
+}
+
+impl BatchError {
+    /// Returns the error with its micro-batches counted per replica, for a batch that `replicas` replicas share.
+    pub(crate) fn of_replicas(self, replicas: usize) -> Self {
+        match self {
+            Self::TooSmall { rows, micro_batches, .. } => {
+                Self::TooSmall { rows, micro_batches: micro_batches / replicas, replicas }
+            }
+            Self::Count { given, micro_batches, .. } => {
+                Self::Count { given, micro_batches: micro_batches / replicas, replicas }
+            }
+            other => other,
+        }
+    }
+}
+
+/// Returns the part of a message that tells how many micro-batches each replica has; empty for one replica.
+pub(super) fn shared_by(micro_batches: usize, replicas: usize) -> String {
+    if replicas == 1 { String::new() } else { format!(", {micro_batches} for each of {replicas} replicas") }
+}
+
+/// Returns the advice for a batch with too few rows: fewer replicas, or fewer micro-batches for each.
+pub(super) fn fewer(rows: usize, replicas: usize) -> String {
+    match rows / replicas {
+        0 => format!("use at most {rows} replicas"),
+        most => format!("lower the number of micro-batches to {most} or fewer"),
+    }
+}
+
+/// Returns the advice to build the pipeline for the given pieces; empty if the replicas cannot share them evenly.
+pub(super) fn or_built_for(given: usize, replicas: usize) -> String {
+    match given / replicas {
+        each if each > 0 && given.is_multiple_of(replicas) => format!(", or build the pipeline with {each}"),
+        _ => String::new(),
+    }
+}

@@ -1,0 +1,183 @@
+//! The micro-batches of a validated batch, with their loss weights and the numbers of their samples.
+
+use crate::model::batch_error::BatchError;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use burn::tensor::{Bool, Int, Tensor};
+
+use crate::model::loss_weight::Weight;
+use crate::model::payload::{Payload, PayloadMapper};
+use crate::threads::failure::Failure;
+use stageline_nn::forward::samples::Samples;
+
+/// A validated batch: the input, the target and the loss weight of every micro-batch.
+#[derive(Clone)]
+pub(crate) struct MicroBatches<I, T> {
+    pub(crate) inputs: Vec<I>,
+    pub(crate) targets: Vec<T>,
+    pub(crate) weights: Weights,
+}
+
+/// The loss weights of all micro-batches with their total, and the numbers of the samples that each micro-batch has.
+///
+/// The total of a whole batch is finite and has a term that is not zero.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Weights {
+    pub(crate) each: Vec<Weight>,
+    pub(crate) total: Weight,
+    /// The number of each micro-batch's first sample, followed by the end of the last micro-batch.
+    starts: Vec<usize>,
+}
+
+impl Weights {
+    /// Sums the weights `each`, and numbers samples from `first`, given how many samples every micro-batch has.
+    pub(super) fn new(each: Vec<Weight>, first: usize, samples: impl IntoIterator<Item = usize>) -> Self {
+        let total = total(&each);
+        let mut end = first;
+        let ends = samples.into_iter().map(|samples| {
+            end += samples;
+            end
+        });
+        let starts = [first].into_iter().chain(ends).collect();
+        Self { each, total, starts }
+    }
+
+    /// Returns the number of samples in all micro-batches together.
+    pub(crate) fn all_samples(&self) -> usize {
+        self.starts[self.each.len()] - self.starts[0]
+    }
+
+    /// Splits the weights into parts of `micro_batches` consecutive micro-batches, one part for each replica; the last
+    /// part may have fewer. Samples keep their numbers, and every part has its own total.
+    pub(crate) fn divided(&self, micro_batches: usize) -> Vec<Self> {
+        let part = |(index, each): (usize, &[Weight])| {
+            let first = index * micro_batches;
+            let starts = self.starts[first..=first + each.len()].to_vec();
+            Self { each: each.to_vec(), total: total(each), starts }
+        };
+        self.each.chunks(micro_batches).enumerate().map(part).collect()
+    }
+
+    /// Returns the step, the first sample's number and the number of samples of a micro-batch.
+    pub(crate) fn samples(&self, step: usize, micro_batch: usize) -> Samples {
+        let [first, end] = [self.starts[micro_batch], self.starts[micro_batch + 1]];
+        Samples { step, first, count: end - first }
+    }
+}
+
+impl<I: Payload, T: Payload> MicroBatches<I, T> {
+    /// Computes the loss weight of every piece, and rejects weights that the loss cannot be divided by.
+    pub(super) fn weigh(pieces: Vec<(I, T)>, weight: fn(&T) -> Weight) -> Result<Self, BatchError> {
+        let weight_of_targets = |(micro_batch, (_, target)): (usize, &(I, T))| {
+            let panicked =
+                |panic| BatchError::WeightPanic { micro_batch, failure: Failure::of_panic(panic).to_string() };
+            catch_unwind(AssertUnwindSafe(|| weight(target))).map_err(panicked)
+        };
+        let each = pieces.iter().enumerate().map(weight_of_targets).collect::<Result<Vec<_>, _>>()?;
+        let terms = each.first().map_or(0, |weight| weight.terms().len());
+        for (micro_batch, weight) in each.iter().enumerate() {
+            if weight.terms().is_empty() || weight.terms().len() != terms {
+                return Err(BatchError::Terms { micro_batch, found: weight.terms().len(), terms });
+            }
+            if let Some(&weight) = weight.terms().iter().find(|weight| !weight.is_finite() || **weight < 0.0) {
+                return Err(BatchError::Weight { micro_batch, weight });
+            }
+        }
+        let weights = Weights::new(each, 0, pieces.iter().map(|(input, target)| samples(input, target)));
+        if weights.total.is_zero() {
+            return Err(BatchError::NoWeight);
+        }
+        if weights.total.terms().iter().any(|weight| !weight.is_finite()) {
+            return Err(BatchError::TotalWeight);
+        }
+        let (inputs, targets) = pieces.into_iter().unzip();
+        Ok(Self { inputs, targets, weights })
+    }
+
+    /// Returns the micro-batches that are not contained in another one, each repeated `times` times as its own batch.
+    ///
+    /// A micro-batch contains another one if it is at least as large in every dimension of every tensor. Whatever the
+    /// model computes, one of the returned micro-batches needs the most memory.
+    pub(crate) fn largest(self, times: usize) -> Vec<Self> {
+        let mut largest: Vec<(usize, Shapes)> = Vec::new();
+        for (index, (input, target)) in self.inputs.iter().zip(&self.targets).enumerate() {
+            let shapes = shapes(input, target);
+            if largest.iter().all(|(_, other)| !other.contain(&shapes)) {
+                largest.retain(|(_, other)| !shapes.contain(other));
+                largest.push((index, shapes));
+            }
+        }
+        let repeated = |(index, _): (usize, Shapes)| {
+            let count = self.weights.samples(0, index).count;
+            let each = vec![self.weights.each[index].clone(); times];
+            Self {
+                inputs: vec![self.inputs[index].clone(); times],
+                targets: vec![self.targets[index].clone(); times],
+                weights: Weights::new(each, 0, vec![count; times]),
+            }
+        };
+        largest.into_iter().map(repeated).collect()
+    }
+
+    /// Returns one micro-batch as its own batch, whose samples keep the numbers that they have in the whole batch.
+    pub(crate) fn only(mut self, micro_batch: usize) -> Self {
+        let Samples { first, count, .. } = self.weights.samples(0, micro_batch);
+        let weight = self.weights.each.swap_remove(micro_batch);
+        Self {
+            inputs: vec![self.inputs.swap_remove(micro_batch)],
+            targets: vec![self.targets.swap_remove(micro_batch)],
+            weights: Weights::new(vec![weight], first, [count]),
+        }
+    }
+}
+
+/// The shapes of all tensors of a micro-batch, first those of the input, then those of the target.
+#[derive(Default)]
+pub(super) struct Shapes(Vec<Vec<usize>>);
+
+impl Shapes {
+    /// Whether every dimension of every tensor is at least as large as in the other micro-batch, at equal ranks.
+    fn contain(&self, other: &Self) -> bool {
+        let same_ranks = self.0.iter().map(Vec::len).eq(other.0.iter().map(Vec::len));
+        same_ranks && self.0.iter().flatten().zip(other.0.iter().flatten()).all(|(own, other)| own >= other)
+    }
+}
+
+/// Adds up the weights of all micro-batches in their order, term by term.
+pub(super) fn total(each: &[Weight]) -> Weight {
+    let mut total = Weight::default();
+    each.iter().for_each(|weight| total.add(weight));
+    total
+}
+
+/// Returns the number of samples in a micro-batch: the rows of its first tensor, or 1 if it has no tensor.
+pub(super) fn samples<I: Payload, T: Payload>(input: &I, target: &T) -> usize {
+    row_counts(input, target).first().copied().unwrap_or(1)
+}
+
+/// Returns the size of dimension 0 of every tensor in input and target, in order.
+pub(super) fn row_counts<I: Payload, T: Payload>(input: &I, target: &T) -> Vec<usize> {
+    shapes(input, target).0.into_iter().map(|shape| shape.first().copied().unwrap_or(0)).collect()
+}
+
+pub(super) fn shapes<I: Payload, T: Payload>(input: &I, target: &T) -> Shapes {
+    let mut shapes = Shapes::default();
+    input.clone().map(&mut shapes);
+    target.clone().map(&mut shapes);
+    shapes
+}
+
+impl PayloadMapper for Shapes {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+        self.0.push(tensor.dims().to_vec());
+        tensor
+    }
+    fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
+        self.0.push(tensor.dims().to_vec());
+        tensor
+    }
+    fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
+        self.0.push(tensor.dims().to_vec());
+        tensor
+    }
+}

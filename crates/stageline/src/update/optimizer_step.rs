@@ -1,0 +1,218 @@
+//! The optimizer step of one stage, and how it is undone.
+
+use std::collections::HashMap;
+
+use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
+use burn::module::{Module, ParamId};
+use burn::optim::{GradientsParams, ModuleOptimizer};
+
+use crate::state::layout::{Restored, StageState};
+use crate::state::optimizer_state::{self, Given, Unfit};
+use crate::update::moments::second_moments;
+use crate::update::precision::{Precision, Rounding};
+use crate::update::take_ownership::settle;
+use stageline_nn::params::named::zeros;
+use stageline_nn::params::shared::unify;
+use stageline_nn::params::visit;
+
+/// The state of a stage before an optimizer step, to which a rollback returns.
+pub(super) struct Before<M> {
+    module: M,
+    optimizer: ModuleOptimizer,
+    learning_rate: ModuleLrScheduler,
+}
+
+/// A stage's module with its optimizer and learning rate, and the state to which its last step can be rolled back.
+///
+/// burn's `ModuleOptimizer` and `ModuleLrScheduler` are type-erased, so a stage has no type parameter for them. The
+/// learning rate changes once for each optimizer step, never for each micro-batch.
+pub(crate) struct Trained<M> {
+    /// The parameters; `None` only while the optimizer steps them.
+    module: Option<M>,
+    /// The copy in a lower precision with which the stage computes; `None` in full precision.
+    copy: Option<M>,
+    precision: Precision,
+    rounding: Option<Rounding>,
+    optimizer: ModuleOptimizer,
+    learning_rate: ModuleLrScheduler,
+    /// The state before the last step, kept until all stages are known to have stepped.
+    before: Option<Before<M>>,
+    /// Whether training steps can be rolled back.
+    rollback: Rollback,
+    /// Whether the module has made a step that cannot be rolled back, while other stages may not have made it.
+    is_ahead: bool,
+    /// Whether the module has made a step that other stages have not made, and that cannot be rolled back.
+    is_torn: bool,
+}
+
+/// Whether every stage keeps its state from before a step until all stages have stepped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rollback {
+    /// The state is kept, so that an error during the flush rolls back the step on every stage.
+    Kept,
+    /// The state is not kept, so that an error during the flush ends the training.
+    Off,
+}
+
+impl<M: Module> Trained<M> {
+    pub(crate) fn new(
+        module: M,
+        precision: Precision,
+        (optimizer, learning_rate): (ModuleOptimizer, ModuleLrScheduler),
+        rollback: Rollback,
+    ) -> Self {
+        let rounding = precision.rounding(&module);
+        let copy = rounding.as_ref().map(|rounding| rounding.copy_of(&module));
+        Self {
+            module: Some(module),
+            copy,
+            precision,
+            rounding,
+            optimizer,
+            learning_rate,
+            before: None,
+            rollback,
+            is_ahead: false,
+            is_torn: false,
+        }
+    }
+
+    pub(crate) fn module(&self) -> &M {
+        self.module.as_ref().expect("a worker that has panicked gets no more commands")
+    }
+
+    /// Returns a copy of the optimizer after one step of the parameters `own` with zero gradients; the module does not
+    /// change.
+    fn stepped_once(&self, own: impl Iterator<Item = ParamId>) -> ModuleOptimizer {
+        let (mut optimizer, mut learning_rate) = (self.optimizer.clone(), self.learning_rate.clone());
+        let gradients = zeros(self.module(), &own.collect());
+        drop(optimizer.step(learning_rate.step(), self.module().clone(), gradients));
+        optimizer
+    }
+
+    /// Returns the module with which the stage computes: its copy in a lower precision, or the module itself.
+    pub(crate) fn computing(&self) -> &M {
+        self.copy.as_ref().unwrap_or_else(|| self.module())
+    }
+
+    pub(crate) fn precision(&self) -> Precision {
+        self.precision
+    }
+
+    /// Makes one optimizer step and returns its base learning rate. The step is final only after
+    /// [`commit`](Self::commit); a rehearsal can be rolled back even if rollback is off.
+    pub(crate) fn step(&mut self, gradients: GradientsParams, is_rehearsal: bool) -> f64 {
+        if is_rehearsal || self.rollback == Rollback::Kept {
+            let (module, optimizer) = (self.module().clone(), self.optimizer.clone());
+            self.before = Some(Before { module, optimizer, learning_rate: self.learning_rate.clone() });
+        } else {
+            self.is_ahead = true;
+        }
+        let learning_rate = self.learning_rate.step();
+        let base = learning_rate.base();
+        let module = self.take();
+        let stepped = self.optimizer.step(learning_rate, module, gradients);
+        self.put(unify(stepped));
+        base
+    }
+
+    /// Makes the last step final, because all stages have stepped.
+    pub(crate) fn commit(&mut self) {
+        self.before = None;
+        self.is_ahead = false;
+    }
+
+    /// Rolls back the last step if it is not committed; without the kept state, marks the module as torn instead.
+    pub(crate) fn roll_back(&mut self) {
+        if let Some(before) = self.before.take() {
+            (self.optimizer, self.learning_rate) = (before.optimizer, before.learning_rate);
+            self.put(before.module);
+        }
+        self.is_torn |= std::mem::take(&mut self.is_ahead);
+    }
+
+    /// Whether the module has made a step that other stages have not made, and that cannot be rolled back.
+    pub(crate) fn is_torn(&self) -> bool {
+        self.is_torn
+    }
+
+    /// Copies the parameters and the optimizer state to memory that the calling thread allocates.
+    pub(crate) fn settle(&mut self) {
+        let module = self.take();
+        self.put(settle(module));
+        if let Ok(state) = self.optimizer.into_bytes()
+            && let Ok(optimizer) = self.optimizer.clone().from_bytes(state)
+        {
+            self.optimizer = optimizer;
+        }
+    }
+
+    /// Returns the state for a checkpoint: all tensors of the module, and the optimizer state.
+    pub(crate) fn state(&self, stage: usize) -> StageState {
+        StageState { stage, tensors: visit::read(self.module()), optimizer: optimizer_state::read(&self.optimizer) }
+    }
+
+    /// Restores the tensors, optimizer state and learning rate of a checkpoint.
+    ///
+    /// # Errors
+    /// Returns the parts of the optimizer state that the optimizer cannot use, if any.
+    pub(crate) fn restore(&mut self, restored: &mut Restored) -> Result<(), Vec<Unfit>> {
+        self.restore_tensors(restored);
+        let Restored { optimizer, stateless, own, optimizer_steps: steps, .. } = restored;
+        let optimizer = std::mem::take(optimizer);
+        let own = || own.iter().map(|(id, path)| (*id, path.as_str()));
+        let stepped = self.stepped_once(own().map(|(id, _)| id));
+        let unfit = optimizer_state::unfit(&stepped, &Given { fields: &optimizer, stateless, steps: *steps });
+        if !unfit.is_empty() {
+            return Err(unfit);
+        }
+        // burn's schedulers can only be stepped, not set. The number of steps was validated before, so this loop is
+        // bounded.
+        for _ in 0..*steps {
+            self.learning_rate.step();
+        }
+        self.optimizer = optimizer_state::write(self.optimizer.clone(), optimizer, own())?;
+        Ok(())
+    }
+
+    /// Restores the tensors only, for a module whose optimizer is in another replica.
+    pub(crate) fn restore_tensors(&mut self, restored: &Restored) {
+        let module = self.take();
+        self.put(unify(visit::write(module, &restored.tensors)));
+    }
+
+    /// Replaces the module by the result of `change`, which returns the module even if it fails.
+    pub(crate) fn change<E>(&mut self, change: impl FnOnce(M) -> Result<M, (M, E)>) -> Result<(), E> {
+        let (module, result) = match change(self.take()) {
+            Ok(module) => (module, Ok(())),
+            Err((module, error)) => (module, Err(error)),
+        };
+        self.put(module);
+        result
+    }
+
+    pub(crate) fn second_moments(&self) -> HashMap<ParamId, f64> {
+        second_moments(&self.optimizer)
+    }
+
+    fn take(&mut self) -> M {
+        // The copy is dropped first, so that its memory is free while the module changes.
+        self.copy = None;
+        self.module.take().expect("a worker that has panicked gets no more commands")
+    }
+
+    fn put(&mut self, module: M) {
+        self.copy = self.rounding.as_ref().map(|rounding| rounding.copy_of(&module));
+        self.module = Some(module);
+    }
+
+    /// Whether the module is complete: not lost in a panic, and without a step that others have not made.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.module.is_some() && !self.is_torn
+    }
+
+    /// Returns the module; `None` if a panic lost it.
+    pub(crate) fn into_module(self) -> Option<M> {
+        self.module
+    }
+}
