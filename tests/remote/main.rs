@@ -225,7 +225,7 @@ fn a_server_names_what_it_cannot_serve_and_ends_on_sigterm() {
     fs::write(place.path("empty"), "\n").unwrap();
     let (taken, udp) = (TcpListener::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
     let [port, udp_port] = [taken.local_addr(), udp.local_addr()].map(|address| address.unwrap().port());
-    let cannot = "cannot be listened at";
+    let cannot = "cannot be bound";
     for (flags, expected) in [
         (format!("--transport websocket --allow-anyone --port {port}"), format!("127.0.0.1:{port} {cannot}")),
         (format!("--allow-anyone --key @key --port {udp_port}"), format!("127.0.0.1:{udp_port} {cannot}")),

@@ -1,46 +1,48 @@
-//! Pipeline-parallel training on [burn](https://burn.dev): a model cut into stages, each on its own device and thread.
+//! Pipeline-parallel training on [burn](https://burn.dev): a model is split into stages, each on its own device and
+//! thread.
 //!
-//! A batch is cut into M micro-batches that flow through P stages on a schedule, most often 1F1B. M is also the
-//! gradient accumulation count: every stage adds its gradients over the micro-batches, and after the flush steps its
-//! own optimizer. On a deterministic backend the result is the same bits as accumulation over the same M micro-batches on
-//! one thread, for every P and schedule.
+//! A batch is split into M micro-batches that flow through P stages on a schedule, most often 1F1B. M is also the
+//! gradient accumulation count: every stage sums its gradients over the micro-batches, and at the flush steps its own
+//! optimizer. On a deterministic backend the parameters have the same bits as with accumulation over the same M
+//! micro-batches on one thread, for every P and every schedule.
+//!
+//! # Where to begin
+//!
+//! - A model: [`Stage`] and [`LossStage`] are the traits of its parts, and [`Payload`] marks the values that may cross
+//!   between two stages. [`Batch`] holds the input and the targets of a step, and [`Weight`] the divisor of a loss.
+//! - A pipeline: [`Pipeline::builder`] chains the stages, each with a [`StageConfig`] of device, optimizer and learning
+//!   rate. [`DeviceName`] opens devices by name, and [`PipelineBuilder`] has all settings.
+//! - Training: [`Pipeline::step`], [`Pipeline::steps`] and [`Pipeline::eval`] run batches; [`StepReport`] says what a
+//!   step did, and [`StepError`] why it failed. [`Pipeline::checkpoint`] copies the state to resume from.
+//! - Time and memory: [`Recording`] explains the idle time of a step, and [`MemoryEstimate`] predicts the memory of the
+//!   workers.
+//! - Proof: [`verify`] checks on a user's own model that a pipeline trains as one full batch on one device would.
+//! - Layers: [`nn`] has layers whose backward splits, and marks blocks for recomputation. [`Dropout`] drops the same
+//!   elements for every partition and M, [`AccumulatedBatchNorm`] keeps the statistics of whole batches, and [`seeded`]
+//!   initialises parameters independently of the partition.
+//! - Batch sizes: [`EffectiveBatch`] computes learning rates and step counts for another number of samples per step.
 //!
 //! # Layout
 //!
-//! In the order in which a batch goes through:
+//! In the order in which a training uses them:
 //!
-//! - [`stage`], [`mod@payload`]: what a user writes: parts of a model, and what crosses between them.
-//! - [`chain`]: stages joined by their types, each with a device and an optimizer; `owners`: which of them trains which parameter.
-//! - [`builder`]: how they are to run; `joined`: how they are put up, in every [`replica`], each a `site`.
-//! - [`pipeline`]: [`Pipeline::step`] and [`Pipeline::eval`].
-//! - [`batch`]: a batch, cut into micro-batches with their loss weights.
-//! - `context`: what all workers are told of it.
-//! - `line`: what the caller and its workers tell each other.
-//! - `worker`: one thread, which interprets its list of instructions; `stop` ends its waits; `threads` are the system's, or ones
-//!   whose order a test decides.
-//! - `runner`: what a worker drives; `stage_runner`: what a stage does at each instruction; `sink` is where its output goes, `link` the boundary to its
-//!   neighbour, `turns` when it may be used, `sent` what it may not have sent yet, `placing` what goes another way, `tape` what a forward leaves for its backward, `vjp` how that starts, `slots` what waits between two instructions.
-//! - [`weight`]: what a loss weighs; [`precision`] and [`loss_scale`]: in what it is computed.
-//! - `gradients`: the running sum over micro-batches; `share`: parameters that two stages have, and how gradients and values go
-//!   between them; `tie`: within a replica, `collective` between replicas; `unify`: those that a module has several times;
-//!   `settle`: parameters that are the thread's own.
-//! - [`flush`]: the [`ledger`] that all stages must agree on, the verdict, and the optimizer step; `norm`, [`clip`] and
-//!   [`finite`] are its parts.
-//! - [`health`]: how each parameter is doing; `named`: parameters under their paths; `moments`: what their optimizer knows.
-//! - `shown`: gradients that are shown, not used.
-//! - [`events`]: what a worker did, and when; [`recording`]: a step as it was, and why its workers idled;
-//!   [`memory`]: what they held, as `gauges` read it and `allocator` counts it.
-//! - `layout`: the tensors of all stages under their [`names`], as a checkpoint has them and a restored pipeline takes them ([`mismatch`]
-//!   says where it cannot); `tensors` and `optimizer_state` read and write them, `host` is their form outside burn.
-//! - [`watchdog`]: a pipeline that stands still is looked at, and given up.
-//! - [`report`], [`error`] with [`failure`], [`modules`]: what comes out.
+//! - `model`: the traits that a user implements, and the batches that flow through a pipeline.
+//! - `device`: devices by name, on this host and on others ([`mod@remote`]).
+//! - `build`: the chain of stages, the settings and their validation, and the assembly of the replicas.
+//! - `pipeline`: the caller's handle, which runs steps, evaluations and checkpoints, and owns the workers.
+//! - `worker`: one thread, which executes its list of the plan's instructions.
+//! - `runner`: one stage, and its actions for each instruction.
+//! - `transfer`: activations, gradients and tied parameters on their way between stages and replicas.
+//! - `update`: gradient sums, the common verdict on a step, and the optimizer step.
+//! - `failure`: the stop signal, the watchdog, and the errors.
+//! - `threads`: threads and bounded channels, which a test can replace by ones whose order it decides.
+//! - `recording`: the events of a step, and the causes of idle time.
+//! - `memory`: the memory that each worker will need, and the settings that would need less.
+//! - `state`: the contents of a checkpoint, under names that do not depend on the partition.
+//! - [`verify`]: the comparison of a pipeline with one full batch on one device.
 //!
-//! [`verify`] proves on a model of one's own that all this comes to one full batch on one device.
-//!
-//! [`Dropout`] drops the same elements however a training is cut, and [`AccumulatedBatchNorm`] keeps statistics of whole
-//! batches; [`samples`] tells them which samples a forward sees, and [`effects`] when its step has stepped.
-//! [`EffectiveBatch`] does the arithmetic of batch sizes.
-//! [`seeded`] makes parameters that do not depend on the cut, and [`DeviceName`] names devices.
+//! Three other crates are re-exported: `stageline-schedule` as [`mod@schedule`] (plans and their check),
+//! `stageline-checkpoint` as [`mod@checkpoint`] (files), and the public items of `stageline-nn` in [`nn`] (layers).
 
 mod build;
 mod device;
@@ -95,7 +97,7 @@ pub use update::warmup_cosine::{WarmupCosine, WarmupCosineError};
 pub use verify::Verification;
 pub use verify::Verify;
 
-/// The README's example, compiled.
+/// Compiles the examples in the README as documentation tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
@@ -103,7 +105,8 @@ pub use device::remote;
 pub use stageline_nn::{AccumulatedBatchNorm, Dropout, Recompute, Samples, seeded};
 
 pub mod nn {
-    //! Layers whose backward splits, functions that mark blocks for recomputation, and facts about the running forward.
+    //! Layers whose backward splits into an input gradient and weight gradients, functions that mark blocks for
+    //! recomputation, and facts about the running forward, from the crate `stageline-nn`.
 
     pub use stageline_nn::forward::{after_step, samples};
     pub use stageline_nn::{

@@ -1,6 +1,7 @@
-//! The kernels of this crate on devices of other hosts: how each is asked for, and how it is done there.
+//! This crate's kernels on devices of other hosts: the requests of a client, and their execution on a server.
 //!
-//! So a stage has the same bits on another host as here. A server that lacks them, or whose devices have none, has burn's operations.
+//! Each kernel is one custom operation of burn's remote protocol, so a stage computes the same bits on another host as
+//! here. If a server does not have these kernels, or its devices have none, burn's own operations are used.
 
 use burn::backend::ops::ModuleOps;
 use burn::backend::tensor::{Device, FloatTensor, IntTensor};
@@ -14,10 +15,13 @@ use crate::kernels::Kernels;
 use crate::kernels::attention_blocks::weights_of_a_head;
 use crate::kernels::products::Products;
 
-/// What an operation is called between the hosts.
+/// The names of the operations in the protocol between hosts.
 pub mod name {
+    /// Asks for the server's greeting: its version, and whether it has the kernels.
     pub const HELLO: &str = "stageline/hello";
+    /// Asks for the numbers that identify the server's process.
     pub const PROCESS: &str = "stageline/process";
+    /// Names the other servers of a training by their ids, and returns how many were accepted.
     pub const PEERS: &str = "stageline/peers";
     pub const GELU: &str = "stageline/gelu";
     pub const GELU_TO_INPUT: &str = "stageline/gelu_to_input";
@@ -35,13 +39,13 @@ pub mod name {
     pub const TO_BIAS: &str = "stageline/to_bias";
 }
 
-/// The number of words in which a server's id, of 32 bytes, is sent.
+/// The number of 64-bit words in which a server's id of 32 bytes is sent.
 pub const ID_WORDS: usize = 4;
 
-/// The devices whose servers have these kernels.
+/// The connected devices whose servers have these kernels.
 static WITH_KERNELS: RwLock<Vec<Device<Remote>>> = RwLock::new(Vec::new());
 
-/// Notes whether the server of a device has these kernels. Without them burn's operations are used.
+/// Records whether the server of a device has these kernels. If not, burn's operations are used on the device.
 pub fn set_has_kernels(device: &Device<Remote>, has_kernels: bool) {
     let mut devices = WITH_KERNELS.write();
     devices.retain(|other| other != device);
@@ -52,7 +56,9 @@ pub fn set_has_kernels(device: &Device<Remote>, has_kernels: bool) {
 
 type Float = FloatTensor<Remote>;
 
-/// Asks a host for an operation; the outputs have these shapes.
+/// Requests an operation from the server of a device, and returns its outputs, which have the given shapes and types.
+///
+/// It does not wait for the result: burn sends the request, and the server computes it in order.
 pub fn ask<const N: usize>(
     device: &Device<Remote>,
     name: &'static str,
@@ -63,29 +69,30 @@ pub fn ask<const N: usize>(
     let client = CustomOpClient::new(device);
     let outputs = outputs.map(|(shape, dtype)| TensorIr::uninit(client.create_empty_handle(), shape, dtype));
     let made = client.register(CustomOpIr::with_scalars(name, &inputs, &outputs, scalars));
-    made.try_into().unwrap_or_else(|_| panic!("as many outputs as were asked for"))
+    made.try_into().unwrap_or_else(|_| panic!("an operation has as many outputs as were requested"))
 }
 
 fn ir(tensor: &Float) -> TensorIr {
     tensor.clone().into_ir()
 }
 
-/// A shape and type as that of another tensor.
+/// Returns the shape and type of a tensor, for an output like it.
 fn like(tensor: &Float) -> (Shape, DType) {
     (tensor.shape(), tensor.dtype())
 }
 
-/// Twos, one for every row of a tensor.
+/// Returns the shape `[rows, 2]` in f32: an output of two numbers for each row of a tensor.
 fn pairs(tensor: &Float) -> (Shape, DType) {
     let shape = tensor.shape();
     (Shape::new([rows(&shape), 2]), DType::F32)
 }
 
+/// Returns the number of rows: the product of all dimensions except the last.
 fn rows(shape: &Shape) -> usize {
     shape[..shape.num_dims() - 1].iter().product()
 }
 
-/// The weights of causal attention, of all heads of all samples one behind the other.
+/// Returns the shape of the weights of causal attention: all heads of all samples in one row, for the backward.
 fn weights(shape: &Shape, heads: usize) -> (Shape, DType) {
     let (samples, length) = (shape[0], shape[1]);
     (Shape::new([samples * heads * weights_of_a_head(length)]), DType::F32)
@@ -137,7 +144,7 @@ impl Products for Remote {
 
 impl Kernels for Remote {
     type Moments = Float;
-    /// The input, and the weights of all heads of all samples, one behind the other.
+    /// The input, and the attention weights of all heads of all samples in one row.
     type Attended = (Float, Float);
 
     fn are_there(device: &Device<Remote>) -> bool {
@@ -209,7 +216,7 @@ impl Kernels for Remote {
     }
 }
 
-/// How a server of devices that have kernels does them.
+/// The execution of the kernels on a server of CPU devices.
 #[cfg(all(feature = "serve", feature = "flex"))]
 pub mod done {
     use burn::backend::tensor::{FloatTensor, IntTensor};
@@ -227,34 +234,36 @@ pub mod done {
 
     type Float = FloatTensor<Flex>;
 
-    /// An operation that was asked for.
+    /// A requested operation, with the server's tensors.
     struct Call<'a> {
         tensors: &'a mut HandleContainer<<Flex as BackendIr>::Handle>,
         asked: &'a CustomOpIr,
     }
 
-    /// Each input is taken once.
+    /// An input must be taken at most once, because taking it can remove it from the server.
     impl Call<'_> {
+        /// Takes a float input.
         fn float(&mut self, index: usize) -> Float {
             self.tensors.get_float_tensor::<Flex>(&self.asked.inputs[index])
         }
 
-        /// One that not every call has.
+        /// Takes a float input that not every request has, such as a bias.
         fn optional(&mut self, index: usize) -> Option<Float> {
             (index < self.asked.inputs.len()).then(|| self.float(index))
         }
 
+        /// Takes an integer input.
         fn int(&mut self, index: usize) -> IntTensor<Flex> {
             self.tensors.get_int_tensor::<Flex>(&self.asked.inputs[index])
         }
 
-        /// The only one that was given.
+        /// Returns the only scalar of the request.
         fn number(&self) -> f64 {
             self.asked.scalars[0].elem()
         }
     }
 
-    /// The operations of a server of CPUs.
+    /// Adds all kernels to the operations of a server of CPU devices.
     pub fn operations(mut registry: CustomOpRegistry<Flex>) -> CustomOpRegistry<Flex> {
         let mut add = |name: &str, operation: fn(&mut Call) -> Vec<Float>| {
             registry.register(name, move |tensors, asked, _| {
@@ -286,8 +295,8 @@ pub mod done {
         });
         add(name::CAUSAL_ATTENTION_TO_INPUT, |call| {
             let (input, weights, gradient) = (call.float(0).to_contiguous(), call.float(1), call.float(2));
-            let of_a_head = weights_of_a_head(input.shape()[1]);
-            let weights: Vec<_> = numbers(&weights).chunks_exact(of_a_head.max(1)).collect();
+            let weights_per_head = weights_of_a_head(input.shape()[1]);
+            let weights: Vec<_> = numbers(&weights).chunks_exact(weights_per_head.max(1)).collect();
             vec![causal_attention::to_input(&input, call.number() as usize, &weights, &gradient.to_contiguous())]
         });
         add(name::CROSS_ENTROPY, |call| Flex::cross_entropy(&call.float(0), &call.int(1)).into());

@@ -1,4 +1,4 @@
-//! A complete chain of stages, to be put up in every replica.
+//! Assembles a complete chain of stages into replicas: modules on their devices, joined by channels.
 
 use burn::tensor::Device;
 use stageline_schedule::Checked;
@@ -22,28 +22,38 @@ use crate::update::optimizer_step::Rollback;
 use crate::update::precision::Precision;
 use stageline_nn::autograd::recompute::Recompute;
 
-/// Puts up all stages in a replica, from a batch's input; the last one also takes targets.
+/// Assembles all stages of a replica, given the source of the batch's inputs for the first stage and the channel of
+/// targets for the last one.
 pub(crate) type LastWire<In, Target> = Box<dyn Fn(&mut Assembly, Source<In>, Receiver<Vec<Target>>)>;
 
-/// What was joined: of every stage its device, in replica 0, and what it computes again; and how all are put up.
+/// A complete chain of stages, from which every replica is assembled.
 pub(crate) struct Joined<In, Target> {
+    /// The device of each stage in replica 0.
     pub(crate) devices: Vec<Device>,
+    /// The part of its forward that each stage recomputes in its backward.
     pub(crate) recompute: Vec<Recompute>,
     pub(crate) owners: Owners,
+    /// The function that assembles all stages of one replica.
     pub(crate) wire: LastWire<In, Target>,
+    /// The loss weight of a micro-batch, given its targets.
     pub(crate) weight: fn(&Target) -> Weight,
 }
 
-/// All replicas, not yet started.
+/// The assembled replicas, whose workers have not started.
 pub(crate) struct Assembled<In, Target> {
-    /// Where the batches of each enter, and its stages.
+    /// The channels for batches into each replica, and the replica's stages.
     pub(crate) replicas: Vec<(BatchInput<In, Target>, Stages)>,
-    /// What of a checkpoint their optimizers could not use.
+    /// The fields of a checkpoint's optimizer states that the optimizers reject or miss.
     pub(crate) unfit: Vec<Unfit>,
 }
 
 impl<In: Payload, Target: Payload> Joined<In, Target> {
-    /// The stages of every replica on its devices, with the channels between them.
+    /// Assembles every replica: places a copy of each stage on its device, and joins the stages by channels and routes.
+    /// `groups` is the number of groups in which a step's gradients are summed, and `restored` the part of a checkpoint
+    /// for each stage.
+    ///
+    /// # Errors
+    /// Returns [`BuildError::Host`] if a host does not open the sessions that transfers need.
     pub(crate) fn assemble(
         &self,
         plan: &Checked,
@@ -53,11 +63,11 @@ impl<In: Payload, Target: Payload> Joined<In, Target> {
         mut restored: Vec<Restored>,
     ) -> Result<Assembled<In, Target>, BuildError> {
         let (micro_batches, mut unfit) = (plan.plan().micro_batches(), Vec::new());
-        let of_stage = |stage: usize| {
+        let roles = |stage: usize| {
             let everywhere: Vec<_> = devices.iter().map(|devices| &devices[stage]).collect();
             Collective::of_stage(&self.owners.of_stage(stage), &everywhere).into_iter()
         };
-        let mut collectives: Vec<_> = (0..self.devices.len()).map(of_stage).collect();
+        let mut collectives: Vec<_> = (0..self.devices.len()).map(roles).collect();
         let routes = devices.iter().map(|devices| Route::all(devices));
         let routes = routes.collect::<Result<Vec<_>, _>>().map_err(BuildError::Host)?;
         let assemble =
@@ -66,7 +76,7 @@ impl<In: Payload, Target: Payload> Joined<In, Target> {
                 for (stages, ids) in &self.owners.shared {
                     tie(&mut ties, devices, *stages, ids.clone(), micro_batches);
                 }
-                let mut site = Assembly {
+                let mut assembly = Assembly {
                     replica,
                     capacity: plan.capacity(),
                     precision,
@@ -81,9 +91,9 @@ impl<In: Payload, Target: Payload> Joined<In, Target> {
                     runners: Vec::new(),
                 };
                 let ((inputs, input_feed), (targets, target_feed)) = (bounded(1), bounded(1));
-                (self.wire)(&mut site, Source::Batch(input_feed), target_feed);
-                (restored, unfit) = (site.restored, site.unfit);
-                (BatchInput { inputs, targets }, site.runners)
+                (self.wire)(&mut assembly, Source::Batch(input_feed), target_feed);
+                (restored, unfit) = (assembly.restored, assembly.unfit);
+                (BatchInput { inputs, targets }, assembly.runners)
             });
         let replicas = assemble.collect();
         Ok(Assembled { replicas, unfit })

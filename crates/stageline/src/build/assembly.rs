@@ -1,4 +1,4 @@
-//! A replica, put up stage by stage: every module once more, on its device there.
+//! The assembly of one replica, stage by stage: a copy of each module on the stage's device in that replica.
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::module::Module;
@@ -19,7 +19,7 @@ use stageline_nn::params::fork::fork;
 use stageline_nn::params::seed::materialize;
 use stageline_nn::params::shared::unify;
 
-/// A module and its configuration, until it is placed.
+/// The module of a stage with its optimizer, from which every replica gets a copy.
 pub(crate) struct Unplaced<M> {
     stage: usize,
     pub(crate) module: M,
@@ -28,58 +28,69 @@ pub(crate) struct Unplaced<M> {
 }
 
 impl<M: Module> Unplaced<M> {
-    /// The parameters exist, before any thread starts.
+    /// Creates all parameters of the module now, on the caller's thread: burn initialises them lazily, and the order of
+    /// random numbers must not depend on threads.
     pub(crate) fn new(
         stage: usize,
         module: M,
         (optimizer, learning_rate): (ModuleOptimizer, ModuleLrScheduler),
     ) -> Self {
         materialize(&module);
-        // By way of `valid`, which drops burn's gradient checkpointing: inputs could not join such a graph.
+        // The way through `valid` drops burn's gradient checkpointing, whose graphs the stage's inputs could not join.
         let module = module.valid().train();
         Self { stage, module, optimizer, learning_rate }
     }
 
-    /// In a replica, on its device there.
-    pub(crate) fn place(&self, site: &mut Assembly) -> (StageSlot, Trained<M>) {
-        let seat = site.seat(self.stage);
-        let module = unify(fork(self.module.clone(), &seat.device));
-        let mut trained =
-            Trained::new(module, site.precision, (self.optimizer.clone(), self.learning_rate.clone()), site.rollback);
-        match site.restored.get_mut(self.stage) {
-            Some(restored) if seat.collective.is_root() => {
-                site.unfit.extend(trained.restore(restored).err().unwrap_or_default());
+    /// Copies the module to its device in a replica, with the values of a checkpoint if there are any. Returns the
+    /// stage's slot and the module with its optimizer.
+    pub(crate) fn place(&self, assembly: &mut Assembly) -> (StageSlot, Trained<M>) {
+        let slot = assembly.slot(self.stage);
+        let module = unify(fork(self.module.clone(), &slot.device));
+        let mut trained = Trained::new(
+            module,
+            assembly.precision,
+            (self.optimizer.clone(), self.learning_rate.clone()),
+            assembly.rollback,
+        );
+        match assembly.restored.get_mut(self.stage) {
+            Some(restored) if slot.collective.is_root() => {
+                assembly.unfit.extend(trained.restore(restored).err().unwrap_or_default());
             }
             Some(restored) => trained.restore_tensors(restored),
             None => {}
         }
-        (seat, trained)
+        (slot, trained)
     }
 }
 
-/// Where the stages of a replica are put up.
+/// The state of assembling one replica: settings, devices and connections that its stages take one after another.
 pub(crate) struct Assembly {
     pub(crate) replica: Replica,
+    /// The capacity of the channel between two stages, in micro-batches.
     pub(crate) capacity: usize,
     pub(crate) precision: Precision,
     pub(crate) rollback: Rollback,
+    /// The number of consecutive micro-batches whose gradients form one group of a sum.
     pub(crate) per_group: usize,
+    /// The device of each stage in this replica.
     pub(crate) devices: Vec<Device>,
-    /// From each stage to the next.
+    /// The route of tensors from each stage to the next one.
     pub(crate) routes: Vec<Route>,
-    /// What each stage shares with others,
+    /// The tied parameters that each stage shares with other stages of this replica.
     pub(crate) ties: Vec<Ties>,
-    /// and with its like in other replicas.
+    /// The role of each stage in the exchange with the same stage of other replicas.
     pub(crate) collectives: Vec<Collective>,
-    /// What each stage goes on from, if it does.
+    /// The part of a checkpoint from which each stage resumes; empty without a checkpoint.
     pub(crate) restored: Vec<Restored>,
-    /// What optimizers could not use of it.
+    /// The fields of the checkpoint's optimizer states that the optimizers reject or miss.
     pub(crate) unfit: Vec<Unfit>,
+    /// The stages assembled so far.
     pub(crate) runners: Stages,
 }
 
 impl Assembly {
-    fn seat(&mut self, stage: usize) -> StageSlot {
+    /// Takes the device and the connections of a stage.
+    fn slot(&mut self, stage: usize) -> StageSlot {
         StageSlot {
             replica: self.replica,
             stage,

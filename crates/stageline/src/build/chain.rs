@@ -1,4 +1,4 @@
-//! Stages in order, joined by their types.
+//! Chains stages in order; the compiler checks that each stage takes the output type of the one before.
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::module::Module;
@@ -18,7 +18,7 @@ use crate::threads::Receiver;
 use crate::transfer::link::link;
 use stageline_nn::autograd::recompute::Recompute;
 
-/// What a stage needs besides its module: a device, an optimizer, and a learning rate.
+/// The configuration of a stage: a device, an optimizer, a learning rate, and what to recompute.
 #[derive(Clone)]
 pub struct StageConfig {
     device: Device,
@@ -28,8 +28,8 @@ pub struct StageConfig {
 }
 
 impl StageConfig {
-    /// A stage on `device` that steps `optimizer` at `learning_rate`: a burn scheduler, which counts optimizer steps,
-    /// or a number.
+    /// Configures a stage on `device` that steps `optimizer` at `learning_rate`, which is a number or a burn scheduler.
+    /// The scheduler advances once per optimizer step.
     pub fn new(
         device: Device,
         optimizer: impl Into<ModuleOptimizer>,
@@ -39,25 +39,28 @@ impl StageConfig {
         Self { device, optimizer, learning_rate, recompute: Recompute::Nothing }
     }
 
-    /// What it computes again in its backwards; nothing if not set.
+    /// Sets what the stage recomputes in its backwards (activation checkpointing); nothing by default.
     #[must_use]
     pub fn recompute(self, recompute: Recompute) -> Self {
         Self { recompute, ..self }
     }
 
-    /// The same, on another device.
+    /// Returns the same configuration for another device.
     #[must_use]
     pub fn on(self, device: Device) -> Self {
         Self { device, ..self }
     }
 }
 
-/// Puts up the stages joined so far in a replica, and gives the input of the next one, from that of the first.
+/// Assembles the stages chained so far in a replica, given the source of the first stage's input, and returns the
+/// source of the next stage's input.
 ///
-/// It waits for `build`, because a channel is made with its capacity, and a transfer with both its devices.
+/// It is a function that `build` calls, because a channel needs its capacity and a transfer needs both of its devices.
 type Wire<In, Out> = Box<dyn Fn(&mut Assembly, Source<In>) -> Source<Out>>;
 
-/// The stages joined so far, from a batch's input to the last one's output.
+/// A chain of stages, from the input of a batch (`In`) to the output of the last stage so far (`Out`).
+///
+/// [`Pipeline::builder`] begins a chain, [`stage`](Self::stage) appends to it, and [`loss`](Self::loss) ends it.
 #[must_use = "end the chain with `loss` and `build` it"]
 pub struct Chain<In: Payload, Out: Payload> {
     devices: Vec<Device>,
@@ -67,7 +70,7 @@ pub struct Chain<In: Payload, Out: Payload> {
 }
 
 impl Pipeline<(), ()> {
-    /// Begins a chain of stages, in order.
+    /// Begins a chain of stages, which are appended in the order of the model.
     pub fn builder<In: Payload>() -> Chain<In, In> {
         let wire: Wire<In, In> = Box::new(|_, source| source);
         Chain { devices: Vec::new(), recompute: Vec::new(), owners: Owners::default(), wire }
@@ -75,7 +78,7 @@ impl Pipeline<(), ()> {
 }
 
 impl<In: Payload, Out: Payload> Chain<In, Out> {
-    /// Notes one more stage.
+    /// Records a stage's device, recomputation and parameters, and returns its module for placement.
     fn add<M: Module>(&mut self, module: M, config: StageConfig) -> Unplaced<M> {
         let StageConfig { device, optimizer, learning_rate, recompute } = config;
         let stage = self.devices.len();
@@ -86,31 +89,32 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
         unplaced
     }
 
-    /// Appends a stage that takes what the chain gives.
+    /// Appends a stage whose input type is the output type of the chain.
     pub fn stage<S: Stage<Input = Out>>(mut self, module: S, config: StageConfig) -> Chain<In, S::Output> {
         let stage = self.devices.len();
         let unplaced = self.add(module, config);
         let before = self.wire;
-        let wire = move |site: &mut Assembly, source: Source<In>| {
-            let source = before(site, source);
-            let (seat, trained) = unplaced.place(site);
-            let next = site.devices[stage + 1].clone();
-            let (downstream, upstream) = link(site.capacity, seat.device.clone(), next, site.routes[stage].clone());
-            site.runners.push(Box::new(StageRunner::new(seat, trained, source, ToNext::new(downstream))));
+        let wire = move |assembly: &mut Assembly, source: Source<In>| {
+            let source = before(assembly, source);
+            let (slot, trained) = unplaced.place(assembly);
+            let next = assembly.devices[stage + 1].clone();
+            let (downstream, upstream) =
+                link(assembly.capacity, slot.device.clone(), next, assembly.routes[stage].clone());
+            assembly.runners.push(Box::new(StageRunner::new(slot, trained, source, ToNext::new(downstream))));
             Source::Link(Box::new(upstream))
         };
         Chain { devices: self.devices, recompute: self.recompute, owners: self.owners, wire: Box::new(wire) }
     }
 
-    /// Ends the chain with the stage that makes the loss.
+    /// Ends the chain with the stage that computes the loss, and returns the builder of the pipeline.
     pub fn loss<L: LossStage<Input = Out>>(mut self, module: L, config: StageConfig) -> PipelineBuilder<In, L::Target> {
         let unplaced = self.add(module, config);
         let before = self.wire;
-        let wire = move |site: &mut Assembly, source: Source<In>, targets: Receiver<Vec<L::Target>>| {
-            let source = before(site, source);
-            let (seat, trained) = unplaced.place(site);
-            let sink = ToLoss::new(targets, seat.device.clone());
-            site.runners.push(Box::new(StageRunner::new(seat, trained, source, sink)));
+        let wire = move |assembly: &mut Assembly, source: Source<In>, targets: Receiver<Vec<L::Target>>| {
+            let source = before(assembly, source);
+            let (slot, trained) = unplaced.place(assembly);
+            let sink = ToLoss::new(targets, slot.device.clone());
+            assembly.runners.push(Box::new(StageRunner::new(slot, trained, source, sink)));
         };
         PipelineBuilder::new(Joined {
             devices: self.devices,

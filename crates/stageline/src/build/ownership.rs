@@ -1,4 +1,4 @@
-//! Which stage trains which parameter.
+//! Finds the stage that owns each parameter, and the parameters that cannot be trained as the stages ask.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,28 +9,29 @@ use burn::tensor::Tensor;
 use stageline_nn::layers::batch_norm::batch_norms;
 use stageline_nn::params::visit::{Description, describe};
 
-/// Which stage trains which parameter, and what about that cannot be.
+/// The owner of each parameter: the first stage that trains it. Also records what `build` must reject.
 #[derive(Default)]
 pub(crate) struct Owners {
-    /// The first stage that trains it, and its shape.
+    /// The owner of each trained parameter, and the parameter's shape there.
     trained: HashMap<ParamId, (usize, Vec<usize>)>,
-    /// A stage in which it is frozen.
+    /// The first stage in which each frozen parameter is frozen.
     frozen: HashMap<ParamId, usize>,
-    /// Stages whose parameter has one id and two shapes.
+    /// The owner and another stage of a parameter that has different shapes in them, if there is one.
     pub(crate) misshapen: Option<(usize, usize)>,
-    /// Parameters that later stages have too, by owner and holder.
+    /// The tied parameters, by owner and by the later stage that holds copies of them.
     pub(crate) shared: BTreeMap<(usize, usize), Vec<ParamId>>,
-    /// What each stage has, in order.
+    /// The tensors of each stage, in the module's order.
     pub(crate) tensors: Vec<Vec<Description>>,
-    /// A stage whose optimizer clips.
+    /// The first stage whose optimizer clips gradients itself, if there is one.
     pub(crate) clipping: Option<usize>,
-    /// Batch norms, by stage and path.
+    /// The batch norms, each with its stage and its path in the stage's module.
     pub(crate) batch_norms: Vec<(usize, String)>,
-    /// A stage that has one of burn's.
+    /// The first stage with one of burn's own batch norms, if there is one.
     pub(crate) plain_batch_norm: Option<usize>,
 }
 
 impl Owners {
+    /// Adds the parameters of the next stage, and warns if it has a batch norm of burn's.
     pub(crate) fn add<M: Module>(&mut self, stage: usize, module: &M, optimizer: &ModuleOptimizer) {
         module.visit(&mut Claim { owners: self, stage });
         self.tensors.push(describe(module));
@@ -50,18 +51,19 @@ impl Owners {
         }
     }
 
-    /// The parameters that a stage trains itself, as the first one that has them.
+    /// Returns the parameters that a stage owns, which it steps itself.
     pub(crate) fn of_stage(&self, stage: usize) -> Vec<ParamId> {
         self.trained.iter().filter(|(_, (owner, _))| *owner == stage).map(|(id, _)| *id).collect()
     }
 
-    /// The stages of a parameter that is trained in one place and frozen in another.
+    /// Returns the owner of a parameter and a stage in which the same parameter is frozen, if there is one.
     pub(crate) fn half_frozen(&self) -> Option<(usize, usize)> {
         let both = |(id, (trained, _)): (&ParamId, &(usize, Vec<usize>))| Some((*trained, *self.frozen.get(id)?));
         self.trained.iter().filter_map(both).min()
     }
 }
 
+/// The visitor that assigns a stage's float parameters to their owners.
 struct Claim<'a> {
     owners: &'a mut Owners,
     stage: usize,

@@ -15,4 +15,5 @@ pub(crate) mod estimate;
 pub(crate) mod fit;
 pub(crate) mod rehearsal;
 pub(crate) mod what_if;
+pub(crate) mod whatever_rows;
 mod worker_peaks;

@@ -11,7 +11,8 @@ use stageline_schedule::{Action, Carried, Compute, Instruction, Plan, StageMemor
 
 use crate::device::location::{is_host, share_memory};
 use crate::failure::activity::Activity;
-use crate::memory::estimate::{Copies, Leaf, MemoryEstimate, StageEstimate, Steps, WhateverRows};
+use crate::memory::estimate::{Copies, Leaf, MemoryEstimate, StageEstimate, Steps};
+use crate::memory::whatever_rows::WhateverRows;
 use crate::model::payload::bytes_of_kind;
 use crate::recording::events::Event;
 use crate::recording::memory::sent;

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use stageline_schedule::{OneFOneB, Plan, Schedule, StageMemory};
 
 use crate::device::location::share_memory;
-use crate::memory::estimate::{Copies, Leaf, MemoryEstimate, StageEstimate, Steps, WhateverRows};
+use crate::memory::estimate::{Copies, Leaf, MemoryEstimate, StageEstimate, Steps};
+use crate::memory::whatever_rows::WhateverRows;
 
 impl Leaf {
     /// Joins all stages of a replica into one; `None` if they are on several devices.

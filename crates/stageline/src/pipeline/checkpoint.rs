@@ -31,7 +31,9 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     ///     let folder = Path::new("kept");
     ///     let (mut pipeline, start) = match Saved::open(folder) {
     ///         Ok(saved) => (builder.restore(saved.read()?).build()?, saved.manifest().progress.steps),
-    ///         Err(CheckpointError::PathNotFound { .. } | CheckpointError::NoCheckpoint { .. }) => (builder.build()?, 0),
+    ///         Err(CheckpointError::PathNotFound { .. } | CheckpointError::NoCheckpoint { .. }) => {
+    ///             (builder.build()?, 0)
+    ///         }
     ///         Err(damaged) => return Err(damaged.into()),
     ///     };
     ///     let mut writer = Writer::new(Store::open(folder, NonZero::new(3).unwrap())?)?;

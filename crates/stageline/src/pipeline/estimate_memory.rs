@@ -116,8 +116,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         Ok((recompute.into(), Some(estimate)))
     }
 
-    /// Rehearses a batch, and returns the memory estimate and the total time of all stages' backwards on one micro-batch.
-    /// Of several shapes it returns the maximum.
+    /// Rehearses a batch, and returns the memory estimate and the total time of all stages' backwards on one
+    /// micro-batch. Of several shapes it returns the maximum.
     fn rehearse(&mut self, batch: Batch<In, Target>) -> Result<Option<(MemoryEstimate, Duration)>, StepError> {
         self.running()?;
         let batches = self.micro_batches(batch)?.largest(MICRO_BATCHES * self.replicas());

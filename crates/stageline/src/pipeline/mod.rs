@@ -96,7 +96,8 @@ struct Done {
 struct Overlap {
     /// Whether workers run a step whose report the caller has not fetched. Any other call abandons such a step.
     is_in_flight: bool,
-    /// The error of a rollback that stopped the pipeline after the caller had dropped its steps; the next call returns it.
+    /// The error of a rollback that stopped the pipeline after the caller had dropped its steps; the next call returns
+    /// it.
     error: Option<StepError>,
     /// The time at which the last step ended.
     last_end: Instant,
@@ -209,8 +210,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// parameters, optimizer states and learning rates unchanged, and [`StepReport::update`] says why it was skipped.
     ///
     /// # Errors
-    /// Returns [`StepError::Batch`] if the batch is rejected, which leaves the pipeline unchanged. Any other error stops
-    /// the pipeline and ends its threads; [`into_modules`](Self::into_modules) then returns the modules.
+    /// Returns [`StepError::Batch`] if the batch is rejected, which leaves the pipeline unchanged. Any other error
+    /// stops the pipeline and ends its threads; [`into_modules`](Self::into_modules) then returns the modules.
     pub fn step(&mut self, batch: Batch<In, Target>) -> Result<StepReport, StepError> {
         self.running()?;
         self.workers.begin(During::Step(self.done.steps));

@@ -34,8 +34,8 @@ impl Modules {
     /// for that stage.
     ///
     /// # Errors
-    /// Returns [`ModuleError`] if there is no such stage, if its module was taken before or is lost, or if the module is
-    /// not an `M`. In the last case it can still be taken as its own type.
+    /// Returns [`ModuleError`] if there is no such stage, if its module was taken before or is lost, or if the module
+    /// is not an `M`. In the last case it can still be taken as its own type.
     pub fn take<M: 'static>(&mut self, stage: usize) -> Result<M, ModuleError> {
         let stages = self.0.len();
         let slot = self.0.get_mut(stage).ok_or(ModuleError::NoSuchStage { stage, stages })?;

@@ -17,14 +17,14 @@ use crate::update::optimizer_step::Rollback;
 
 impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// Trains on one batch after another with overlapping steps, and returns an iterator over their reports. A stage
-    /// that has finished a step begins the next one while other stages still work on it, so the flush does not drain the
-    /// pipeline. The parameters have the same bits as with [`step`](Self::step).
+    /// that has finished a step begins the next one while other stages still work on it, so the flush does not drain
+    /// the pipeline. The parameters have the same bits as with [`step`](Self::step).
     ///
     /// This is the post-validation of Qi et al., 2023 (*Zero Bubble Pipeline Parallelism*, section 4,
     /// [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)):
     ///
-    /// - A stage whose own loss and gradients are finite steps its optimizer at once. It assumes that the results of all
-    ///   other stages are finite too, and that gradients need no clipping.
+    /// - A stage whose own loss and gradients are finite steps its optimizer at once. It assumes that the results of
+    ///   all other stages are finite too, and that gradients need no clipping.
     /// - Before its next optimizer step the stage receives the verdict, which depends on all stages.
     /// - If the verdict differs from the assumed one (gradients are clipped by their norm, or a non-finite step is
     ///   skipped), every stage rolls back the step and makes it as the verdict says. Work on the following step is
@@ -36,17 +36,17 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// and the step's gradients.
     ///
     /// A batch is taken from `batches` one step before it is needed. If the iterator is dropped early, the step in
-    /// flight is rolled back, so that exactly the reported steps are made. To run other code after every hundredth step,
-    /// call `steps(batches.by_ref().take(100))` repeatedly.
+    /// flight is rolled back, so that exactly the reported steps are made. To run other code after every hundredth
+    /// step, call `steps(batches.by_ref().take(100))` repeatedly.
     ///
-    /// [`StepReport::step_time`] is the time since the end of the previous step. The idle time that the overlap saves is
-    /// subtracted from [`Account::other`](crate::Account::other), which can be negative. The recorded events of a step
-    /// that was rolled back and made again are those of its first run.
+    /// [`StepReport::step_time`] is the time since the end of the previous step. The idle time that the overlap saves
+    /// is subtracted from [`Account::other`](crate::Account::other), which can be negative. The recorded events of a
+    /// step that was rolled back and made again are those of its first run.
     ///
     /// Discarded forwards leave traces in modules with a state of their own: burn's dropout draws random numbers, and
     /// burn's batch norm updates its statistics. [`crate::Dropout`] and [`crate::AccumulatedBatchNorm`] have no such
-    /// traces. With several replicas, or without
-    /// [`rollback`](crate::PipelineBuilder::rollback), steps do not overlap and each one runs as by `step`.
+    /// traces. With several replicas, or without [`rollback`](crate::PipelineBuilder::rollback), steps do not overlap
+    /// and each one runs as by `step`.
     ///
     /// ```no_run
     /// # use burn::tensor::Tensor;
@@ -63,10 +63,10 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// ```
     ///
     /// # Errors
-    /// Each item has the errors of [`step`](Self::step). After [`StepError::Batch`] the iterator continues with the next
-    /// batch; after any other error it ends. A failure of the user's code in a step that began early is an error even if
-    /// that step would have been discarded. All stages are then in the state before or after the previous step, so no
-    /// work before it is lost.
+    /// Each item has the errors of [`step`](Self::step). After [`StepError::Batch`] the iterator continues with the
+    /// next batch; after any other error it ends. A failure of the user's code in a step that began early is an error
+    /// even if that step would have been discarded. All stages are then in the state before or after the previous step,
+    /// so no work before it is lost.
     pub fn steps<I>(&mut self, batches: I) -> Steps<'_, In, Target, I::IntoIter>
     where
         I: IntoIterator<Item = Batch<In, Target>>,

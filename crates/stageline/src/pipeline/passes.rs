@@ -1,4 +1,5 @@
-//! Describes passes over the plan to the workers, and runs those that are no training step: inspections and evaluations.
+//! Describes passes over the plan to the workers, and runs those that are no training step: inspections and
+//! evaluations.
 
 use std::sync::Arc;
 

@@ -104,7 +104,8 @@ impl StepReport {
         weight(&self.terms)
     }
 
-    /// Returns the measured bubble: the share of the *total* stage time (workers x step time) in which workers are idle.
+    /// Returns the measured bubble: the share of the *total* stage time (workers x step time) in which workers are
+    /// idle.
     pub fn bubble(&self) -> f64 {
         self.recording.bubble()
     }

@@ -111,8 +111,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     }
 
     /// Waits for the end of a step and returns its report; `followed` says whether the next step has begun. If the
-    /// verdict differs from the assumed one, the stages roll back the step, make it as the verdict says, and discard the
-    /// next step.
+    /// verdict differs from the assumed one, the stages roll back the step, make it as the verdict says, and discard
+    /// the next step.
     pub(crate) fn complete(&mut self, begun: &Begun<In, Target>, followed: bool) -> Result<StepReport, Ended> {
         let (context, config) = (begun.context(), self.stepping.flush);
         let sums = self.workers.finished(self.replicas())?.sums(&begun.contexts)?;
@@ -177,8 +177,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         self.end(Ended::ByCaller(StepError::Stopped { during }));
     }
 
-    /// Sends the verdict on a step to all workers. If no step follows (`alone`), it also asks them to receive it, because
-    /// they otherwise do so during the next step.
+    /// Sends the verdict on a step to all workers. If no step follows (`alone`), it also asks them to receive it,
+    /// because they otherwise do so during the next step.
     fn answer(&self, verdict: Verdict, alone: bool) -> Result<(), Ended> {
         self.workers.tell(verdict)?;
         if alone { self.workers.settle() } else { Ok(()) }
@@ -255,8 +255,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         }
     }
 
-    /// Lowers the loss scale if that can help, and returns whether it did. A non-finite input or forward does not depend
-    /// on the loss scale.
+    /// Lowers the loss scale if that can help, and returns whether it did. A non-finite input or forward does not
+    /// depend on the loss scale.
     pub(crate) fn back_off(&mut self, culprit: Option<Culprit>) -> bool {
         culprit.is_none_or(|culprit| culprit.origin == Origin::Backward) && self.stepping.scaler.back_off()
     }

@@ -1,4 +1,14 @@
-//! A stage, its types erased: what a worker drives.
+//! Runners: stages with their types erased, which a worker drives by the instructions of a plan.
+//!
+//! Takes instructions, passes and verdicts. Runs the forwards and backwards of one stage, exchanges tensors with other
+//! stages, sums gradients, and steps the optimizer when the verdict says so. Must not know threads, or the order of
+//! instructions.
+//!
+//! - `stage`: the runner of a stage, from the begin of a pass to the verdict.
+//! - `compute`: the forwards and backwards of a stage.
+//! - `output`: the destination of a stage's output: the next stage, or the loss.
+//! - `slots`: values of single micro-batches that wait between two instructions.
+//! - `pass`: the description of a pass over a batch, the same for all stages of a replica.
 
 mod compute;
 pub(crate) mod output;
@@ -20,14 +30,14 @@ use crate::update::flush::{Outcome, Verdict};
 use crate::update::health::ParameterHealth;
 use crate::update::parameter_gradient::ParameterGradient;
 
-/// The stages of a replica, in order.
+/// The runners of a replica's stages, in order.
 pub(crate) type Stages = Vec<Box<dyn Runner>>;
 
-/// Why a worker leaves its list.
+/// The reason why a worker stops executing its list of instructions.
 pub(crate) enum Interrupt {
-    /// Another worker failed, or the caller is gone.
+    /// Another worker failed, or the caller dropped the pipeline.
     Stopped,
-    /// The stage returned an error.
+    /// The stage's own code returned this error.
     Failed(BoxError),
 }
 
@@ -37,54 +47,59 @@ impl From<Stopped> for Interrupt {
     }
 }
 
-/// What a stage has to tell of the end of a step.
+/// The report of a stage at the end of a step, after the verdict.
 #[derive(Default)]
 pub(crate) struct Conclusion {
-    /// `None` where no optimizer stepped.
+    /// The learning rate of the optimizer step; `None` if the optimizer did not step.
     pub(crate) learning_rate: Option<f64>,
-    /// Of its parameters, where they were examined.
+    /// The health of each parameter; empty unless the verdict asks for an examination.
     pub(crate) health: Vec<ParameterHealth>,
-    /// Of its parameters, where they were asked for.
+    /// The gradient of each parameter; empty unless the verdict asks for gradients.
     pub(crate) gradients: Vec<ParameterGradient>,
 }
 
-/// A stage, its types erased: what the worker drives.
+/// A stage with its types erased. A worker calls `begin`, `run` for each instruction, `reduce`, `finish`, and after the
+/// verdict `conclude` and `follow`.
 pub(crate) trait Runner: Send {
     fn replica(&self) -> Replica;
     fn stage(&self) -> usize;
+    /// Prepares the stage for a pass. The first and the last stage take the inputs and targets of the batch.
     fn begin(&mut self, pass: &Pass, waits: &Waits) -> Result<(), Stopped>;
-    /// Follows an instruction, and hands so many bytes on to another stage.
+    /// Executes one instruction, and returns the number of bytes sent to another stage.
     fn run(&mut self, instruction: Instruction, waits: &Waits) -> Result<u64, Interrupt>;
     fn device(&self) -> &Device;
-    /// Ends the sum of a step: adds up those of all replicas, or gives its own away.
+    /// Completes the gradient sums of a step. Replica 0 adds the sums of all replicas; the others send theirs to it.
     fn reduce(&mut self, step: usize, waits: &Waits) -> Result<(), Stopped>;
+    /// Ends the pass, and returns the stage's losses, gradient norms and ledger.
     fn finish(&mut self) -> Outcome;
-    /// What it has summed may be needed once more: by a verdict after it has stepped.
+    /// Keeps a copy of the gradient sums, because the verdict may ask for another step after a rollback.
     fn keep_sums(&mut self);
-    /// Forgets what it has summed, and what it has seen of losses.
+    /// Discards the gradient sums and losses of a pass that does not count.
     fn forget(&mut self);
-    /// Gives other stages the values of parameters that they have, too, without a step.
+    /// Sends the current values of shared parameters to the stages and replicas that hold copies, without a step.
     fn publish(&mut self, waits: &Waits) -> Result<(), Stopped>;
-    /// Takes from other stages the values of parameters that it has, too, to no end.
+    /// Receives the owners' new values and discards them, so that the channels are empty.
     fn ignore(&mut self, waits: &Waits) -> Result<(), Stopped>;
-    /// Steps the optimizer, or takes over the values of the replica that does, or leaves all as it is.
+    /// Acts on the verdict: steps the optimizer, or receives the new values from the replica that does, or changes
+    /// nothing.
     fn conclude(&mut self, verdict: Verdict, waits: &Waits) -> Result<Conclusion, Stopped>;
-    /// Waits for the new values of other stages' parameters, if they have stepped; undoes what was a rehearsal.
+    /// Receives the new values of tied parameters from their owners after a step, and rolls back a rehearsal.
     fn follow(&mut self, verdict: Verdict, waits: &Waits) -> Result<(), Stopped>;
-    /// All stages have made the last step.
+    /// Discards the state from before the last step, which all stages have made.
     fn commit(&mut self);
-    /// Undoes the last step; what it had summed is there again, if it was kept.
+    /// Restores the state from before the last step, with the gradient sums if they were kept.
     fn roll_back(&mut self);
-    /// What it keeps from step to step.
+    /// Copies the state for a checkpoint: parameters and optimizer state.
     fn state(&self) -> StageState;
-    /// Whether its module is there: a panic may have taken it.
+    /// Whether the module is intact: a panic may have lost it, or a step may be impossible to roll back.
     fn is_whole(&self) -> bool;
-    /// Whether it has made a step that other stages have not, and cannot undo it.
+    /// Whether the stage has made a step that other stages have not made, and cannot roll it back.
     fn is_torn(&self) -> bool;
+    /// Returns the trained module; `None` if it is not intact.
     fn into_module(self: Box<Self>) -> Option<ErasedModule>;
 }
 
-/// A module with the name of its type.
+/// A stage's module as `Any`, with the name of its type for error messages.
 pub(crate) struct ErasedModule {
     pub(crate) module: Box<dyn Any + Send>,
     pub(crate) type_name: &'static str,

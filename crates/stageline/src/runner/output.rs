@@ -1,4 +1,4 @@
-//! Where a stage's output goes: to the next stage, or into the loss.
+//! The destination of a stage's output: the next stage, or the loss.
 
 use std::collections::BTreeMap;
 
@@ -19,39 +19,47 @@ use crate::transfer::link::{Downstream, Weighted};
 use crate::transfer::order::Turns;
 use crate::update::finite::{Soundness, soundness, tensor_is_finite};
 
-/// The far side of a stage's module.
+/// The output side of a stage with module `M`: it runs the module's forward, and starts its backward.
 pub(crate) trait Sink<M>: Send {
+    /// The input of the stage's module.
     type Input: Payload;
-    /// What a forward leaves for its backward.
+    /// The part of a forward's graph from which its backward starts.
     type Residual: Send;
 
+    /// Prepares for a pass; the last stage takes the targets of the batch.
     fn begin(&mut self, waits: &Waits) -> Result<(), Stopped>;
+    /// Runs the forward of one micro-batch in training, and returns what its backward needs.
     fn forward(
         &mut self,
         module: &M,
         input: Weighted<Self::Input>,
         micro_batch: usize,
     ) -> Result<Self::Residual, BoxError>;
+    /// Runs the forward of one micro-batch without an autodiff graph.
     fn evaluate(&mut self, module: &M, input: Weighted<Self::Input>, micro_batch: usize) -> Result<(), BoxError>;
-    /// The scalar to start the backward from; `None` where no gradient comes in.
+    /// Returns the scalar from which the backward starts; `None` if no gradient reaches this stage.
     fn root(&mut self, residual: Self::Residual, micro_batch: usize, context: &Context) -> Option<Tensor<1>>;
-    /// How sound it is what the last forward of this micro-batch made.
+    /// Returns the worst value (finite, infinite or NaN) in the result of the last forward of this micro-batch.
     fn output_soundness(&self, micro_batch: usize) -> Soundness;
-    /// Whether all gradients that came back for this micro-batch are finite.
+    /// Whether all received gradients of the output for this micro-batch are finite.
     fn gradient_is_finite(&self, micro_batch: usize) -> bool;
-    /// Hands its output on; so many bytes.
+    /// Sends the output of a micro-batch to the next stage, and returns its bytes.
     fn send(&mut self, transfer: Transfer, turns: &Turns, waits: &Waits) -> Result<u64, Stopped>;
+    /// Receives the gradient of a micro-batch's output from the next stage.
     fn receive_gradient(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped>;
-    /// The losses of the pass, micro-batch by micro-batch and term by term, where they are made; on the device still.
+    /// Returns the losses of the pass on the last stage, one tensor of terms per micro-batch, still on the device.
+    /// Other stages return none.
     fn losses(&mut self) -> Vec<Tensor<1>>;
-    /// Leaves the losses of the pass alone.
+    /// Discards the losses of the pass.
     fn forget(&mut self);
 }
 
-/// The sink of every stage but the last: a link.
+/// The sink of every stage except the last: the link to the next stage.
 pub(crate) struct ToNext<T> {
     downstream: Downstream<T>,
+    /// The outputs that are not sent yet.
     ready: Slots<Weighted<T>>,
+    /// The received gradients of outputs, which no backward has used yet.
     gradients: Slots<LeafGradients>,
 }
 
@@ -111,9 +119,12 @@ impl<S: Stage> Sink<S> for ToNext<S::Output> {
 
 /// The sink of the last stage: the loss.
 pub(crate) struct ToLoss<T> {
+    /// The channel of the caller's targets, one message per pass.
     feed: Receiver<Vec<T>>,
     device: Device,
+    /// The targets of the pass that no forward has used yet.
     targets: Slots<T>,
+    /// The losses of the pass by micro-batch, without their graphs.
     losses: BTreeMap<usize, Tensor<1>>,
 }
 
@@ -122,11 +133,13 @@ impl<T: Payload> ToLoss<T> {
         Self { feed, device, targets: Slots::new(), losses: BTreeMap::new() }
     }
 
+    /// Takes the target of a micro-batch, and moves it to the stage's device.
     fn target(&mut self, micro_batch: usize) -> T {
         place(self.targets.take(micro_batch), &self.device)
     }
 
-    /// Keeps a loss to be reported, if it has a number for each term, and enough bits for a sum.
+    /// Keeps the loss of a micro-batch for the report. Returns an error if it does not have one number per term of the
+    /// weight, or if its type is too imprecise for a sum.
     fn note(&mut self, micro_batch: usize, weight: &Weight, loss: &Tensor<1>) -> Result<(), BoxError> {
         let ([numbers], terms) = (loss.dims(), weight.terms().len());
         if numbers != terms {
@@ -138,8 +151,8 @@ impl<T: Payload> ToLoss<T> {
         }
         if matches!(loss.dtype(), DType::BF16 | DType::F16) {
             return Err(format!(
-                "the loss is summed in {:?}, whose precision is too low; make it in f32: \
-                 `.cast(FloatDType::F32)` what it is made from",
+                "the loss is summed in {:?}, whose precision is too low; compute it in f32: cast the tensors that it is \
+                 computed from with `.cast(FloatDType::F32)`",
                 loss.dtype()
             )
             .into());
@@ -171,7 +184,8 @@ impl<L: LossStage> Sink<L> for ToLoss<L::Target> {
         self.note(micro_batch, &input.weight, &loss)
     }
 
-    /// The division by the weight of the whole step comes here, once, before the backward; and the scale after it.
+    /// Divides the loss sum by the weight of the whole step, the only such division, and multiplies it by the loss
+    /// scale.
     fn root(&mut self, loss: Tensor<1>, _micro_batch: usize, context: &Context) -> Option<Tensor<1>> {
         if !loss.is_tracked() {
             return None;
@@ -181,7 +195,7 @@ impl<L: LossStage> Sink<L> for ToLoss<L::Target> {
     }
 
     fn output_soundness(&self, micro_batch: usize) -> Soundness {
-        // A loss that is infinite is no better than one that is NaN, even if an input was.
+        // An infinite loss is as bad as NaN, even if the stage's input was already infinite.
         let sound = self.losses.get(&micro_batch).is_none_or(|loss| tensor_is_finite(loss.clone()));
         if sound { Soundness::Finite } else { Soundness::NaN }
     }
@@ -191,11 +205,11 @@ impl<L: LossStage> Sink<L> for ToLoss<L::Target> {
     }
 
     fn send(&mut self, _transfer: Transfer, _turns: &Turns, _waits: &Waits) -> Result<u64, Stopped> {
-        unreachable!("lowering gives the last stage no next one")
+        unreachable!("the plan has no transfer behind the last stage")
     }
 
     fn receive_gradient(&mut self, _micro_batch: usize, _waits: &Waits) -> Result<(), Stopped> {
-        unreachable!("lowering gives the last stage no next one")
+        unreachable!("the plan has no transfer behind the last stage")
     }
 
     fn losses(&mut self) -> Vec<Tensor<1>> {
@@ -207,12 +221,12 @@ impl<L: LossStage> Sink<L> for ToLoss<L::Target> {
     }
 }
 
-/// The sum of the terms, each divided by its weight.
+/// Returns the sum of the terms, each divided by its weight.
 fn mean(sums: Tensor<1>, weight: &Weight) -> Tensor<1> {
     match *weight.terms() {
         [weight] => sums.div_scalar(weight),
         ref weights => {
-            // A term that does not count leaves nothing, and no gradient.
+            // A term without weight becomes 0, and has no gradient.
             let divisors = weights.iter().map(|&weight| if weight == 0.0 { f64::INFINITY } else { weight });
             let divisors = TensorData::new(divisors.collect::<Vec<_>>(), [weights.len()]);
             let divisors = Tensor::<1>::from_data(divisors, &sums.device()).cast(FloatDType::from(sums.dtype()));

@@ -1,8 +1,8 @@
-//! Values of single micro-batches between two instructions.
+//! Storage for values of single micro-batches that wait between two instructions.
 
 use std::collections::BTreeMap;
 
-/// At most one value a micro-batch. A checked plan puts every one before it takes it.
+/// A map with at most one value for each micro-batch. A checked plan puts every value before it takes it.
 pub(crate) struct Slots<T>(BTreeMap<usize, T>);
 
 impl<T> Slots<T> {
@@ -12,19 +12,22 @@ impl<T> Slots<T> {
 
     pub(crate) fn put(&mut self, micro_batch: usize, value: T) {
         let before = self.0.insert(micro_batch, value);
-        assert!(before.is_none(), "a checked plan makes every value once, and uses it");
+        assert!(
+            before.is_none(),
+            "a checked plan computes each value of a micro-batch once, and uses it before the next one"
+        );
     }
 
     pub(crate) fn get(&self, micro_batch: usize) -> &T {
-        self.0.get(&micro_batch).expect("a checked plan makes every value before it is looked at")
+        self.0.get(&micro_batch).expect("a checked plan computes a value before it is read")
     }
 
     pub(crate) fn take(&mut self, micro_batch: usize) -> T {
-        self.0.remove(&micro_batch).expect("a checked plan makes every value before it uses it, once")
+        self.0.remove(&micro_batch).expect("a checked plan computes a value before it is used, and uses it once")
     }
 }
 
-/// One value for every micro-batch.
+/// Numbers the values in order: the first one belongs to micro-batch 0.
 impl<T> FromIterator<T> for Slots<T> {
     fn from_iter<I: IntoIterator<Item = T>>(values: I) -> Self {
         Self(values.into_iter().enumerate().collect())

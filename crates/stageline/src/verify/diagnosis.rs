@@ -12,9 +12,14 @@ use crate::model::loss_weight::Weight;
 use crate::model::micro_batches::MicroBatches;
 use crate::model::payload::Payload;
 use crate::pipeline::{Pipeline, Probe};
-use crate::update::clip::{Clip, Scaling};
+use crate::update::clip::Clip;
 use crate::update::parameter_gradient::ParameterGradient;
 use crate::update::precision::Precision;
+use crate::verify::flat::Flat;
+use crate::verify::flat::add;
+use crate::verify::flat::clipped;
+use crate::verify::flat::dot;
+use crate::verify::flat::flat;
 
 /// The inputs of a diagnosis: the model, the batch, and both sets of gradients.
 pub(super) struct Diagnosis<'a, B: ?Sized, In, Target> {
@@ -30,9 +35,6 @@ pub(super) struct Diagnosis<'a, B: ?Sized, In, Target> {
     pub(super) reference_micro_batches: usize,
     pub(super) bar: f64,
 }
-
-/// The gradients of all parameters, joined in the model's order.
-type Flat = Vec<f64>;
 
 /// The losses and gradients of the pieces of a batch, each computed alone.
 struct Parts {
@@ -332,27 +334,4 @@ where
         let (stage, path) = worst.map_or((0, String::new()), |worst| (worst.stage, worst.path.clone()));
         Cause::Unknown { stage, path }
     }
-}
-
-fn flat(gradients: &[ParameterGradient]) -> Flat {
-    gradients.iter().flat_map(|gradient| wide(&gradient.summed)).collect()
-}
-
-fn add(sum: &mut Flat, values: &Flat, factor: f64) {
-    sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += factor * value);
-}
-
-fn dot(a: &Flat, b: &Flat) -> f64 {
-    a.iter().zip(b).map(|(a, b)| a * b).sum()
-}
-
-/// Clips one set of gradients alone: by its own norm, or by value.
-fn clipped(mut gradients: Flat, clip: Option<Clip>) -> Flat {
-    let norm = dot(&gradients, &gradients).sqrt();
-    match clip.map_or(Scaling::Keep, |clip| clip.scaling(norm)) {
-        Scaling::Keep => {}
-        Scaling::By(factor) => gradients.iter_mut().for_each(|value| *value *= factor),
-        Scaling::Within(bound) => gradients.iter_mut().for_each(|value| *value = value.clamp(-bound, bound)),
-    }
-    gradients
 }

@@ -12,6 +12,7 @@ mod cause;
 mod diagnosis;
 mod difference;
 mod error;
+mod flat;
 mod trial;
 mod verification;
 

@@ -1,11 +1,14 @@
 //! One thread: takes its list of instructions and interprets it. Nothing else knows threads.
 
 pub(crate) mod messages;
+mod spans;
 mod speculate;
 
+use crate::worker::spans::note_wait;
+use crate::worker::spans::span;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use stageline_schedule::{Checked, Instruction};
 
@@ -337,20 +340,6 @@ impl Worker {
 /// Where a worker's first stage is.
 pub(crate) fn place_of(runners: &[Box<dyn Runner>]) -> (Replica, usize) {
     runners.first().map_or((Replica::default(), 0), |runner| (runner.replica(), runner.stage()))
-}
-
-/// Of a part of the step that is no instruction.
-pub(super) fn span(diary: &Diary) -> tracing::Span {
-    let Diary { replica, stage, activity, during, .. } = *diary;
-    let (waited_us, waited_for) = (tracing::field::Empty, tracing::field::Empty);
-    tracing::trace_span!("action", replica = replica.index, stage, action = %activity, %during, waited_us, waited_for)
-}
-
-pub(super) fn note_wait(span: &tracing::Span, activity: Activity, waited: Duration) {
-    span.record("waited_us", waited.as_micros() as u64);
-    if let Some(cause) = activity.wait_cause().filter(|_| !waited.is_zero()) {
-        span.record("waited_for", tracing::field::display(cause));
-    }
 }
 
 /// How many events a worker of so many stages writes down in a step.

@@ -1,4 +1,4 @@
-//! Connections to devices of other hosts: each device gets a session that computes, and more sessions for transfers on
+//! Connects devices of other hosts: each device gets a session that computes, and more sessions for transfers on
 //! demand.
 //!
 //! Every connection is opened on its own thread, so that all hosts are contacted in parallel and none can block this
@@ -29,7 +29,7 @@ pub(crate) fn begin(name: &RemoteName, token: Option<&Token>) -> Opening<Device>
     Opening::start(name, move || connect(&connected, token))
 }
 
-/// A connection to a device that a thread is opening.
+/// A connection that a thread is opening: to a device, or for more sessions with it.
 pub(crate) struct Opening<T> {
     name: RemoteName,
     pending: Pending<Result<T, RemoteError>>,
@@ -64,7 +64,7 @@ fn connect(name: &RemoteName, token: Option<Token>) -> Result<Device, RemoteErro
         return Err(RemoteError::OtherVersion { device: name.clone(), theirs, ours });
     }
     let process = greeting::process(&device).map_err(no_stageline)?;
-    let remote = connected::remote(&device).expect("a device that was connected is one of another host");
+    let remote = connected::remote(&device).expect("a connected device belongs to another host");
     let (has_kernels, liveness, transfers) = (greeting.has_kernels, Default::default(), Default::default());
     stageline_nn::kernels::remote::set_has_kernels(&remote, has_kernels);
     connected::remember(Connected {
@@ -193,16 +193,16 @@ mod tests {
     #[test]
     fn errors_of_burn_become_messages_with_advice() {
         let name: RemoteName = "ws://gpu-2:4433/1".parse().unwrap();
-        let said = |error| refusal(&name, &error).to_string();
-        let other = said(ConnectError::IncompatibleProtocol { client_version: 2, server_version: 7 });
+        let message = |error| refusal(&name, &error).to_string();
+        let other = message(ConnectError::IncompatibleProtocol { client_version: 2, server_version: 7 });
         let expected = "`ws://gpu-2:4433/1` is served by version 7 of burn's remote protocol, and this program is version 2; install \
                         the same version on both hosts";
         assert_eq!(other, expected);
-        assert!(said(ConnectError::NoSuchDevice { device_count: 1 }).contains("there are 1 devices, from 0 to 0"));
-        assert!(said(ConnectError::Unauthorized).contains("--token-file"));
-        let handshake = said(ConnectError::Handshake { reason: "it hung up".to_owned() });
+        assert!(message(ConnectError::NoSuchDevice { device_count: 1 }).contains("there are 1 devices, from 0 to 0"));
+        assert!(message(ConnectError::Unauthorized).contains("--token-file"));
+        let handshake = message(ConnectError::Handshake { reason: "it hung up".to_owned() });
         assert!(handshake.contains("it hung up") && handshake.contains("the same version"), "{handshake}");
-        let silent = said(ConnectError::Unreachable { reason: "nothing answered".to_owned() });
+        let silent = message(ConnectError::Unreachable { reason: "nothing answered".to_owned() });
         assert!(
             silent.contains("cannot be reached: nothing answered; check that `stageline serve` runs there"),
             "{silent}"

@@ -96,8 +96,8 @@ impl<In, Target> Workers<In, Target> {
         (0..replicas * self.stages).map(|_| self.receive(messages)).collect()
     }
 
-    /// Waits until every stage has ended its step by this verdict, and returns the reports in order. Reports that assumed
-    /// another verdict are discarded.
+    /// Waits until every stage has ended its step by this verdict, and returns the reports in order. Reports that
+    /// assumed another verdict are discarded.
     pub(crate) fn concluded_stages(&self, verdict: Verdict) -> Result<Vec<Stepped>, Ended> {
         let stages = self.replicas() * self.stages;
         let mut stepped = Vec::with_capacity(stages);

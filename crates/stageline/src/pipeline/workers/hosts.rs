@@ -15,8 +15,8 @@ impl<In, Target> Workers<In, Target> {
         })
     }
 
-    /// Returns an error that names the lost hosts if there are any, and the error itself otherwise. The loss of a server
-    /// appears as a failure of any stage that reads a tensor from it.
+    /// Returns an error that names the lost hosts if there are any, and the error itself otherwise. The loss of a
+    /// server appears as a failure of any stage that reads a tensor from it.
     pub(super) fn name_lost_hosts(&self, error: StepError) -> StepError {
         match error {
             StepError::Stage(_) | StepError::Stalled(_) => match lost_hosts(self.all_devices()) {

@@ -1,7 +1,8 @@
 //! The threads of a pipeline: started, asked for passes, watched, and joined.
 //!
-//! [`Workers`] owns the channels to and from all workers, the signal that stops them, and the watchdog. It sends commands, gathers
-//! replies in the order of stages, and turns a failure of any worker into one error. Must not decide how a step ends.
+//! [`Workers`] owns the channels to and from all workers, the signal that stops them, and the watchdog. It sends
+//! commands, gathers replies in the order of stages, and turns a failure of any worker into one error. Must not decide
+//! how a step ends.
 //!
 //! - `start`: starts a thread for each worker of each replica.
 //! - `exchange`: sends commands and batches, and gathers replies.

@@ -35,7 +35,8 @@ impl<In, Target> Workers<In, Target> {
         };
         self.join(patience);
         if self.out_of_reach.is_empty() {
-            // Devices may not answer for another reason: a lost host of another replica, or a broken link between hosts.
+            // Devices may not answer for another reason: a lost host of another replica, or a broken link between
+            // hosts.
             let stages = self.ended.iter().map(|runner| (runner.stage(), runner.device()));
             self.out_of_reach = stuck(stages, patience.unwrap_or(AFTER_AN_ERROR));
         }

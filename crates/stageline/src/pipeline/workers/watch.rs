@@ -92,7 +92,8 @@ impl<In, Target> Workers<In, Target> {
         if stall.still > limit && !warned.replace(true) {
             tracing::warn!(events = %stall.to_json(), "{stall}");
         }
-        // A liveness check of hosts is cheap, so it comes earlier than the warning. The intervals double while hosts answer.
+        // A liveness check is cheap, so unlike the warning it does not wait for a multiple of the longest action. The
+        // intervals between checks double while all hosts answer.
         let floors = stall.still.div_duration_f64(watchdog.floor) as u32;
         if floors > asked.replace(floors) && floors.is_power_of_two() {
             let error = self.name_lost_hosts(StepError::Stalled(Box::new(stall)));

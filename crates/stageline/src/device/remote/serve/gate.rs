@@ -1,8 +1,8 @@
-//! The gate before burn's WebSocket server: limits until a client has sent its request for a session.
+//! The gate before burn's WebSocket server, which limits clients that have not yet sent a request for a session.
 //!
-//! burn accepts messages of 1 GiB from anyone who connects. The gate listens in its place, reads the head of the HTTP request and the
-//! first message within limits, and passes on whatever follows: burn reads nothing more before it has accepted the token. burn itself
-//! listens on a port of this host only.
+//! burn accepts messages of 1 GiB from anyone who connects. The gate listens in its place, reads the head of the HTTP
+//! request and the first message within limits, and passes on whatever follows: burn reads nothing more before it has
+//! accepted the token. burn itself listens on a port of this host only.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,13 +17,13 @@ use tokio::time::{sleep, timeout};
 
 use super::limits;
 
-/// The longest head of a request, in bytes.
+/// The largest size of the head of an HTTP request, in bytes.
 const HEAD: usize = 8 << 10;
 
-/// The time to wait after an accept that failed, as it does where the process has too many open files.
+/// The time to wait after a failed accept, which happens when the process has too many open files.
 const AFTER_A_FAILURE: Duration = Duration::from_millis(100);
 
-/// Accepts clients for ever, and passes those that keep the limits on to the server at `inner`.
+/// Accepts clients for ever, and forwards those that observe the limits to the server at `inner`.
 pub(super) async fn accept(listener: TcpListener, inner: SocketAddr) {
     let waiting = Arc::new(Waiting::default());
     loop {
@@ -47,17 +47,18 @@ pub(super) async fn accept(listener: TcpListener, inner: SocketAddr) {
     }
 }
 
-/// The number of connections without a session, by client.
+/// The number of connections without a session, by the client's address.
 #[derive(Default)]
 struct Waiting(Mutex<HashMap<IpAddr, usize>>);
 
-/// The place of one such connection, which is free again when this is dropped.
+/// The place of one connection without a session, which becomes free when this is dropped.
 struct Place {
     waiting: Arc<Waiting>,
     client: IpAddr,
 }
 
 impl Waiting {
+    /// Counts a connection of a client; `None` if the client or all clients together have too many.
     fn enter(waiting: &Arc<Self>, client: IpAddr) -> Option<Place> {
         let mut counts = waiting.0.lock();
         let all: usize = counts.values().sum();
@@ -82,6 +83,7 @@ impl Drop for Place {
     }
 }
 
+/// Forwards a connection: within limits until its first message, and without limits afterwards.
 async fn pass(mut client: TcpStream, inner: SocketAddr, place: Place) -> io::Result<()> {
     let late = || io::Error::other(format!("it opened no session within {} s", limits::HANDSHAKE.as_secs()));
     let admitted = timeout(limits::HANDSHAKE, admitted(&mut client, inner)).await.map_err(|_| late())?;
@@ -92,7 +94,8 @@ async fn pass(mut client: TcpStream, inner: SocketAddr, place: Place) -> io::Res
     copy_bidirectional(&mut client, &mut server).await.map(drop)
 }
 
-/// Passes the request and the first message of a client on. Returns the connection to the server, or `None` if the server hung up.
+/// Forwards the request and the first message of a client. Returns the connection to the server, or `None` if the
+/// server closed it.
 async fn admitted(client: &mut TcpStream, inner: SocketAddr) -> io::Result<Option<TcpStream>> {
     let (head, rest) = head(client).await?;
     if has_origin(&head) {
@@ -115,7 +118,7 @@ async fn admitted(client: &mut TcpStream, inner: SocketAddr) -> io::Result<Optio
     Ok((!hung_up).then_some(server))
 }
 
-/// Reads a request up to the empty line that ends its head. Returns the head, and what came behind it.
+/// Reads a request up to the empty line that ends its head. Returns the head, and the bytes read after it.
 async fn head(client: &mut TcpStream) -> io::Result<(Vec<u8>, Vec<u8>)> {
     const END: &[u8] = b"\r\n\r\n";
     let mut read = Vec::with_capacity(HEAD);
@@ -136,13 +139,14 @@ async fn head(client: &mut TcpStream) -> io::Result<(Vec<u8>, Vec<u8>)> {
     }
 }
 
-/// Whether a request comes from a web page: browsers send `Origin` with each (RFC 6455, section 10.2), programs do not.
+/// Whether a request comes from a web page: browsers send the header `Origin` (RFC 6455, section 10.2), and programs do
+/// not.
 fn has_origin(head: &[u8]) -> bool {
     let names = head.split(|&byte| byte == b'\n').filter_map(|line| line.split(|&byte| byte == b':').next());
     names.map(<[u8]>::trim_ascii).any(|name| name.eq_ignore_ascii_case(b"origin"))
 }
 
-/// Passes frames on up to the end of the first message (RFC 6455, section 5.2).
+/// Forwards WebSocket frames up to the end of the first message (RFC 6455, section 5.2), within the limit of bytes.
 async fn first_message(
     source: &mut (impl AsyncReadExt + Unpin),
     server: &mut (impl AsyncWriteExt + Unpin),
@@ -181,6 +185,7 @@ async fn first_message(
 mod tests {
     use super::*;
 
+    /// Returns the bytes that the gate forwards of a client's frames, or the error that refuses the client.
     fn passed(frames: &[u8]) -> Result<Vec<u8>, String> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let mut server = Vec::new();
@@ -189,7 +194,8 @@ mod tests {
         ended.map(|()| server).map_err(|error| error.to_string())
     }
 
-    /// The masked and unmasked "Hello", and the fragmented one, of RFC 6455, section 5.7.
+    /// The messages are the masked and the fragmented "Hello" of RFC 6455, section 5.7, a long one, and one after a
+    /// ping.
     #[test]
     fn the_first_message_is_passed_and_what_follows_is_not_read() {
         let masked = [0x81, 0x85, 0x37, 0xfa, 0x21, 0x3d, 0x7f, 0x9f, 0x4d, 0x51, 0x58];
@@ -207,7 +213,7 @@ mod tests {
         assert!(passed(&gigabyte).unwrap_err().contains("more than 1048576 bytes"));
         let largest = [0x82, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff];
         assert!(passed(&largest).unwrap_err().contains("more than"));
-        // Nor may it come in pieces.
+        // Fragments of one message count together.
         let pieces =
             [0x02, 0x7f, 0, 0, 0, 0, 0, 0x0f, 0xff, 0x00].into_iter().chain([0; 0xf_ff00]).chain([0x00, 0x7e, 2, 0]);
         assert!(passed(&pieces.collect::<Vec<_>>()).unwrap_err().contains("more than"));

@@ -1,6 +1,12 @@
-//! The server of this host's devices, for trainings on other hosts.
+//! The server that lets programs on other hosts use this host's devices.
 //!
-//! - `gate`: limits for WebSocket clients, `peers`: for iroh clients, until they have shown the token; `limits`: their values.
+//! Takes devices, an [`Admission`] and a [`Listen`] address, and runs burn's remote server with the operations of
+//! `stageline-nn`. Clients without a session are limited in what they can make the server do. Must not know stages or
+//! trainings: a client drives the devices.
+//!
+//! - `gate`: the limits for WebSocket clients, before burn's server sees them.
+//! - `peers`: the limits for iroh clients, and the peers for which they are lifted.
+//! - `limits`: the values of these limits.
 
 mod gate;
 mod limits;
@@ -29,36 +35,37 @@ use super::greeting::{Greeting, this_process};
 use super::token::Token;
 use stageline_nn::kernels::remote::{ID_WORDS, name};
 
-/// Who may use the devices.
+/// The clients that a server admits to its devices.
 #[derive(Clone, Debug)]
 pub enum Admission {
-    /// Those who know this.
+    /// The server admits clients that present this token.
     Token(Token),
-    /// Whoever can reach the server, which is this host only.
+    /// The server admits every client that can reach it, and listens on this host only.
     AnyoneHere,
 }
 
-/// How the server is reached.
+/// The transport and the address at which a server listens.
 #[derive(Clone, Debug)]
 pub enum Listen {
-    /// Authenticated and encrypted.
+    /// The server listens for iroh connections, which are authenticated and encrypted.
     Iroh {
-        /// The file with the server's key, which is written where there is none.
+        /// The file with the server's secret key; it is created if it does not exist.
         identity: PathBuf,
-        /// How it is found.
+        /// The relays through which clients find the server.
         relays: IrohRelays,
-        /// Where it listens, over UDP; port 0 is any.
+        /// The UDP address at which the server listens; port 0 selects a free port.
         address: SocketAddr,
     },
-    /// Neither authenticated nor encrypted: for networks that are trusted.
+    /// The server listens for WebSocket connections, which are neither authenticated nor encrypted. Use it on trusted
+    /// networks only.
     WebSocket {
-        /// Where it listens, over TCP; port 0 is any.
+        /// The TCP address at which the server listens; port 0 selects a free port.
         address: SocketAddr,
     },
 }
 
 impl Listen {
-    /// Whether nobody on another host can reach it.
+    /// Whether no other host can reach the server.
     fn is_here_only(&self) -> bool {
         match self {
             Self::Iroh { relays, address, .. } => *relays == IrohRelays::Disabled && address.ip().is_loopback(),
@@ -67,38 +74,36 @@ impl Listen {
     }
 }
 
-/// Why devices are not served.
+/// The error of a server that cannot start or has failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// Another program has the port, most often.
-    #[error(
-        "{address} cannot be listened at: {cause}; give an address of this host, and a port that no other program has"
-    )]
+    /// The server cannot listen at its address, most often because another program uses the port.
+    #[error("{address} cannot be bound: {cause}; give an address of this host, and a port that no other program uses")]
     Address {
-        /// Where.
+        /// The address at which the server was to listen.
         address: SocketAddr,
-        /// What the system said.
+        /// The message of the operating system.
         cause: String,
     },
-    /// The server's key.
-    #[error("the key in {} cannot be used: {cause}; give a file of 32 bytes, or one that is not there yet", path.display())]
+    /// The server's secret key cannot be read or written.
+    #[error("the key in {} cannot be used: {cause}; give a file of 32 bytes, or the path of a new file", path.display())]
     Identity {
-        /// Its file.
+        /// The file with the key.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error in reading or writing the key.
         cause: io::Error,
     },
-    /// A server is reached only through a relay or an address; for one that all may use these are this host's.
+    /// A server without a token would be reachable from other hosts.
     #[error(
         "a server that anyone may use listens on this host only: leave the relays disabled, and the address 127.0.0.1 or [::1], or \
-         ask for a token"
+         require a token"
     )]
     AnyoneElsewhere,
-    /// The system would not start the server's threads.
+    /// The operating system did not start the server's threads or sockets.
     #[error("the server could not be started: {0}")]
     Runtime(io::Error),
-    /// burn's server.
+    /// Burn's server failed, with this message.
     #[error("the devices cannot be served: {0}")]
     Burn(String),
 }
@@ -109,25 +114,28 @@ impl From<BurnError> for ServeError {
     }
 }
 
-/// A server that is reachable, and serves when it is told to.
+/// A server that has bound its address. It answers clients once [`serve`](Self::serve) is called.
 pub struct Server {
     runtime: tokio::runtime::Runtime,
     server: RemoteServer,
     bound: Bound,
     peers: Arc<Peers>,
-    ends: Ends,
+    ends: EndSignals,
 }
 
+/// The bound address of a server, by transport.
 enum Bound {
     Iroh(Endpoint, IrohRelays),
     WebSocket(TcpListener),
 }
 
 impl Server {
-    /// Takes the port; who connects waits until the server [serves](Self::serve). From now on what asks the process to end is noted.
+    /// Binds the address for these devices. Clients that connect wait until [`serve`](Self::serve) is called. On Unix
+    /// Ctrl-C and `SIGTERM` no longer end the process from now on, but end `serve`.
     ///
     /// # Errors
-    /// [`ServeError`] where the port is taken, or the key cannot be used.
+    /// Returns [`ServeError`] if the address cannot be bound, if the key cannot be used, or if a server without a token
+    /// would be reachable from other hosts.
     pub fn bind(devices: Vec<Device>, admission: Admission, listen: Listen) -> Result<Self, ServeError> {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(ServeError::Runtime)?;
         if matches!(admission, Admission::AnyoneHere) && !listen.is_here_only() {
@@ -146,12 +154,14 @@ impl Server {
         };
         let peers = Arc::new(Peers::default());
         let server = admitting(hosting(devices, &peers), admission, Arc::clone(&peers));
-        let ends = runtime.block_on(async { Ends::noted() }).map_err(ServeError::Runtime)?;
+        let ends = runtime.block_on(async { EndSignals::catch() }).map_err(ServeError::Runtime)?;
         Ok(Self { runtime, server, bound, peers, ends })
     }
 
-    /// What its devices are called elsewhere, without their index. Where an address is part of that, it is the one of this host from
-    /// which other networks are reached; others may do as well.
+    /// Returns the names by which other hosts open the server's devices, without `/` and the device's index.
+    ///
+    /// If the server listens on all addresses of this host, the name contains the address from which this host reaches
+    /// other networks; its other addresses may work as well.
     pub fn names(&self) -> Vec<String> {
         match &self.bound {
             Bound::WebSocket(listener) => {
@@ -170,7 +180,7 @@ impl Server {
     /// Serves until the process is asked to end (Ctrl-C, or `SIGTERM` on Unix).
     ///
     /// # Errors
-    /// [`ServeError`] where the network fails.
+    /// Returns [`ServeError`] if the network or burn's server fails.
     pub fn serve(self) -> Result<(), ServeError> {
         let Self { runtime, server, bound, peers, ends } = self;
         let served = runtime.block_on(async move {
@@ -197,9 +207,9 @@ impl Server {
                         Err(ServeError::Burn("its connection to the network closed".to_owned()))
                     };
                     let served = ends.or(closed).await;
-                    // Clients learn at once that it is gone.
+                    // The shutdown closes all connections, so that clients notice the end at once.
                     if let Err(error) = router.shutdown().await {
-                        tracing::warn!(%error, "the server did not shut down as it should");
+                        tracing::warn!(%error, "the server did not shut down cleanly");
                     }
                     served
                 }
@@ -216,12 +226,14 @@ impl fmt::Debug for Server {
     }
 }
 
-/// An address for others, of one that may be all of this host's: that from which other networks are reached.
+/// Returns an address that other hosts can use. For an unspecified address such as 0.0.0.0 it is the one from which
+/// this host reaches other networks.
 fn from_elsewhere(address: SocketAddr) -> String {
     if !address.ip().is_unspecified() {
         return address.to_string();
     }
-    // Nothing is sent to these addresses, which are for documentation (RFC 5737, RFC 3849).
+    // Connecting a UDP socket selects a route and sends nothing. These addresses are reserved for documentation (RFC
+    // 5737, RFC 3849).
     let anywhere: IpAddr = match address {
         SocketAddr::V4(_) => Ipv4Addr::new(192, 0, 2, 1).into(),
         SocketAddr::V6(_) => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
@@ -234,18 +246,18 @@ fn from_elsewhere(address: SocketAddr) -> String {
     route.map_or_else(unknown, |route| SocketAddr::new(route.ip(), address.port()).to_string())
 }
 
-/// What asks the process to end.
+/// The signals that ask the process to end, Ctrl-C and `SIGTERM`. They are caught as soon as this exists.
 #[cfg(unix)]
-struct Ends([tokio::signal::unix::Signal; 2]);
+struct EndSignals([tokio::signal::unix::Signal; 2]);
 
 #[cfg(unix)]
-impl Ends {
-    fn noted() -> io::Result<Self> {
+impl EndSignals {
+    fn catch() -> io::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
         Ok(Self([signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?]))
     }
 
-    /// Until it comes, or this ends.
+    /// Waits until a signal arrives, or until `served` ends, and returns the latter's result.
     async fn or(self, served: impl Future<Output = Result<(), ServeError>>) -> Result<(), ServeError> {
         let Self([mut interrupt, mut terminate]) = self;
         tokio::select! {
@@ -257,11 +269,11 @@ impl Ends {
 }
 
 #[cfg(not(unix))]
-struct Ends;
+struct EndSignals;
 
 #[cfg(not(unix))]
-impl Ends {
-    fn noted() -> io::Result<Self> {
+impl EndSignals {
+    fn catch() -> io::Result<Self> {
         Ok(Self)
     }
 
@@ -273,6 +285,7 @@ impl Ends {
     }
 }
 
+/// Binds an iroh endpoint that limits the streams of every new connection.
 async fn endpoint(key: &IrohIdentity, relays: &IrohRelays, address: SocketAddr) -> Result<Endpoint, ServeError> {
     let builder = match relays {
         IrohRelays::Public => Endpoint::builder(presets::N0),
@@ -283,11 +296,11 @@ async fn endpoint(key: &IrohIdentity, relays: &IrohRelays, address: SocketAddr) 
     let builder = builder
         .secret_key(key.to_bytes().into())
         .alpns(vec![BURN_REMOTE_ALPN.to_vec()])
-        // As burn's own: https://github.com/n0-computer/iroh/issues/4555
+        // Segmentation offload is off, as in burn's own endpoint: https://github.com/n0-computer/iroh/issues/4555
         .transport_config(
             QuicTransportConfig::builder()
                 .enable_segmentation_offload(false)
-                // More once the client is admitted.
+                // The limit is raised once the client is admitted.
                 .max_concurrent_bidi_streams(limits::STREAMS.into())
                 .build(),
         )
@@ -297,7 +310,7 @@ async fn endpoint(key: &IrohIdentity, relays: &IrohRelays, address: SocketAddr) 
     builder.bind().await.map_err(|cause| taken(format!("{cause:#}")))
 }
 
-/// burn's server of these devices, with what stages ask it for.
+/// Creates burn's server for these devices, with the greeting and, on CPUs, the kernels as additional operations.
 fn hosting(devices: Vec<Device>, peers: &Arc<Peers>) -> RemoteServer {
     #[cfg(feature = "flex")]
     if devices.iter().all(crate::device::location::is_host) {
@@ -309,11 +322,12 @@ fn hosting(devices: Vec<Device>, peers: &Arc<Peers>) -> RemoteServer {
     if !devices.iter().any(crate::device::location::is_host) {
         return RemoteServer::new(devices).with_custom_ops::<burn::backend::Cuda>(greeting(false, peers));
     }
-    // burn says what is wrong with them.
+    // burn's server reports why it cannot serve these devices.
     RemoteServer::new(devices)
 }
 
-/// Says what is served.
+/// Creates the operations that answer a client's greeting and the question for the server's process, and that admit the
+/// other servers of a training.
 fn greeting<B: BackendIr>(has_kernels: bool, peers: &Arc<Peers>) -> CustomOpRegistry<B> {
     let mut operations = CustomOpRegistry::new();
     let greeting = TensorData::from(Greeting { has_kernels, ..Greeting::OURS }.numbers());
@@ -343,7 +357,8 @@ fn introduced(scalars: &[ScalarIr]) -> Vec<EndpointId> {
     ids.iter().filter_map(id).collect()
 }
 
-/// What a credential is for comes in its second line.
+/// Adds the check of the token to a server; an admitted iroh client is freed from the limits. A credential has the
+/// token in its first line, and the purpose of the session in the second.
 fn admitting(server: RemoteServer, admission: Admission, peers: Arc<Peers>) -> RemoteServer {
     use burn::server::PeerAuthorizer;
 

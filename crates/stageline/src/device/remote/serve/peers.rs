@@ -1,7 +1,8 @@
-//! Iroh clients and other servers: limits before a client has opened a session, and none that a training reaches afterwards.
+//! The peers of an iroh server: clients and other servers, with limits for those that are not admitted.
 //!
-//! A client is admitted when it opens a session with the token. Servers exchange tensors without a session, so an admitted client
-//! names the other servers of its training, and those are admitted as well.
+//! A client is admitted when it opens a session with the token. Servers exchange tensors without a session, so an
+//! admitted client names the other servers of its training, and those are admitted as well. No training reaches the
+//! limits of an admitted peer.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -19,13 +20,13 @@ use super::limits;
 /// The streams that an admitted peer may open at once: one for every session, and for every tensor in flight.
 const STREAMS: u32 = 4096;
 
-/// The interval at which a connection that is not admitted is looked at.
+/// The interval between two checks of a connection whose peer is not admitted.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// Why a connection was closed.
+/// The error code with which a refused connection is closed.
 const REFUSED: u32 = 1;
 
-/// The peers of a server.
+/// The admitted peers of a server, and the open connections of all peers.
 #[derive(Debug, Default)]
 pub(super) struct Peers(Mutex<Known>);
 
@@ -51,7 +52,7 @@ impl Peers {
         self.0.lock().admitted.contains(&peer)
     }
 
-    /// Registers a connection, and returns false if there are too many that are not admitted.
+    /// Registers a connection. Returns false if its peer is not admitted and there are too many such connections.
     fn enter(&self, connection: &Connection) -> bool {
         let mut known = self.0.lock();
         let peer = connection.remote_id();
@@ -69,6 +70,7 @@ impl Peers {
         true
     }
 
+    /// Removes a closed connection.
     fn leave(&self, connection: &Connection) {
         let mut known = self.0.lock();
         let peer = connection.remote_id();
@@ -80,7 +82,7 @@ impl Peers {
         }
     }
 
-    /// Waits until a connection breaks a limit, which an admitted peer never does.
+    /// Waits until a connection breaks a limit, and returns which one. For an admitted peer it waits for ever.
     async fn broken_limit(&self, connection: &Connection) -> String {
         let began = Instant::now();
         while !self.is_admitted(connection.remote_id()) {
@@ -97,7 +99,7 @@ impl Peers {
     }
 }
 
-/// burn's handler behind the limits for strangers.
+/// Burn's protocol handler, behind the limits for peers that are not admitted.
 pub(super) struct Guarded {
     inner: Box<dyn DynProtocolHandler>,
     peers: Arc<Peers>,

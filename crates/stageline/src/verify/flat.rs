@@ -1,0 +1,31 @@
+//! Arithmetic with all gradients of a model as one list of numbers.
+
+use super::difference::wide;
+use crate::update::clip::{Clip, Scaling};
+use crate::update::parameter_gradient::ParameterGradient;
+
+/// The gradients of all parameters, joined in the model's order.
+pub(super) type Flat = Vec<f64>;
+
+pub(super) fn flat(gradients: &[ParameterGradient]) -> Flat {
+    gradients.iter().flat_map(|gradient| wide(&gradient.summed)).collect()
+}
+
+pub(super) fn add(sum: &mut Flat, values: &Flat, factor: f64) {
+    sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += factor * value);
+}
+
+pub(super) fn dot(a: &Flat, b: &Flat) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+/// Clips one set of gradients alone: by its own norm, or by value.
+pub(super) fn clipped(mut gradients: Flat, clip: Option<Clip>) -> Flat {
+    let norm = dot(&gradients, &gradients).sqrt();
+    match clip.map_or(Scaling::Keep, |clip| clip.scaling(norm)) {
+        Scaling::Keep => {}
+        Scaling::By(factor) => gradients.iter_mut().for_each(|value| *value *= factor),
+        Scaling::Within(bound) => gradients.iter_mut().for_each(|value| *value = value.clamp(-bound, bound)),
+    }
+    gradients
+}
