@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Compares the speed of the example's GPT with that of the same model in PyTorch; the two take turns on this machine.
 
-    cargo build --release --example gpt
+    cargo build --release --example gpt --example product
     python scripts/pytorch-speed.py [--rounds 5] [--steps 8]
 
 Needs torch. Both train in f32 with AdamW, on blocks of pre-LN attention and GELU, with the same number of tokens a step and
 one core (one thread) a stage. PyTorch runs plain accumulation for one stage, and for two stages Schedule1F1B of
-`torch.distributed.pipelining` in two processes over gloo. Prints seconds a step, optimizer included, as the median of every
+`torch.distributed.pipelining` in two processes over gloo. Prints the processor's model, the speed of our matrix products on one core, the share of it that a step reaches, and seconds a step, optimizer included, as the median of every
 run, and the median ratio of all rounds.
 """
 
@@ -29,6 +29,7 @@ from torch.nn import functional
 LAYERS, WIDTH, CONTEXT, HEADS, BYTES = 4, 256, 128, 4, 256
 MICRO_BATCH_SIZE, MICRO_BATCHES = 4, 8
 os.environ["OMP_NUM_THREADS"] = "1"
+PRODUCT = Path(__file__).resolve().parent.parent / "target/release/examples/product"
 GPT = Path(__file__).resolve().parent.parent / "target/release/examples/gpt"
 
 
@@ -150,13 +151,35 @@ def ours(steps, flags, folder):
     return [line["step_seconds"] for line in lines if "step_seconds" in line][2:]
 
 
+def processor():
+    """Returns the processor's model, with the widest vectors that it has."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    field = lambda name: next((line.split(":", 1)[1].strip() for line in lines if line.startswith(name)), "unknown")
+    widest = next((name for name in ("avx512f", "avx2") if name in field("flags").split()), "neither AVX2 nor AVX-512")
+    return f"{field('model name')} ({widest})"
+
+
+def product():
+    """Returns the GFLOP/s of one core in matrix products."""
+    done = subprocess.run([PRODUCT], check=True, capture_output=True, text=True)
+    return float(done.stdout.rsplit(":", 1)[1].split()[0])
+
+
+def step_gflop():
+    """Returns the GFLOP of a step: 3 times those of a forward (Chowdhery et al., 2022, arXiv:2204.02311, appendix B)."""
+    token = LAYERS * (24 * WIDTH * WIDTH + 4 * CONTEXT * WIDTH) + 2 * WIDTH * BYTES
+    return 3e-9 * token * MICRO_BATCHES * MICRO_BATCH_SIZE * CONTEXT
+
+
 def main():
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--rounds", type=int, default=5, help="number of rounds, in each of which both train [5]")
     flags.add_argument("--steps", type=int, default=8, help="number of steps of a training [8]")
     flags = flags.parse_args()
-    if not GPT.is_file():
-        sys.exit(f"{GPT} does not exist; build it: cargo build --release --example gpt")
+    if not (GPT.is_file() and PRODUCT.is_file()):
+        sys.exit(f"{GPT} or {PRODUCT} does not exist; build them: cargo build --release --example gpt --example product")
+    speed = product()
+    print(f"{processor()}; one core reaches {speed:.1f} GFLOP/s in products", flush=True)
     rivals = {
         "P = 1": (lambda folder: ours(flags.steps, "--stages 1", folder), lambda: theirs(alone, 1, flags.steps)),
         "P = 2, 1F1B": (lambda folder: ours(flags.steps, "--stages 2", folder), lambda: theirs(ranked, 2, flags.steps)),
@@ -175,7 +198,12 @@ def main():
                 rival = statistics.median(theirs_of())
                 mine = statistics.median(first or ours_of(folder))
                 ratios[name].append(rival / mine)
-                print(f"{name}: {mine:.3f} s a step, PyTorch {rival:.3f} s: {rival / mine:.3f} of its tokens/s", flush=True)
+                share = step_gflop() / mine / speed / (1 if name == "P = 1" else 2)
+                print(
+                    f"{name}: {mine:.3f} s a step, {share:.2f} of the speed of products; PyTorch {rival:.3f} s: "
+                    f"{rival / mine:.3f} of its tokens/s",
+                    flush=True,
+                )
     print(f"torch {torch.__version__}")
     for name, each in ratios.items():
         print(f"{name}: {statistics.median(each):.3f} of PyTorch's tokens/s ({min(each):.3f} to {max(each):.3f})")

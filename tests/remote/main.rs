@@ -10,10 +10,11 @@ mod programs;
 mod runs;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::net::{TcpListener, UdpSocket};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::process::{Child, Command, Stdio};
 use std::thread;
+use std::time::Duration;
 
 use burn::backend::Flex;
 use burn::backend::ops::FloatTensorOps;
@@ -362,4 +363,57 @@ fn a_killed_host_is_named_and_its_stage_resumes_elsewhere() {
 fn a_frozen_host_is_named_and_its_stage_resumes_elsewhere() {
     resumes_elsewhere_after("-STOP", WAYS[1]);
     resumes_elsewhere_after("-STOP", WAYS[2]);
+}
+
+/// Connects to a server's WebSocket port, sends this, and returns what comes back until the server hangs up.
+fn answer(server: &Server, request: &[u8]) -> Vec<u8> {
+    let address = server.host.strip_prefix("ws://").unwrap();
+    let mut stream = TcpStream::connect(address).unwrap();
+    // The server may hang up before it has read everything.
+    let _ = stream.write_all(request);
+    let mut read = Vec::new();
+    let _ = stream.read_to_end(&mut read);
+    read
+}
+
+const UPGRADE: &str = "GET /session HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+    Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+
+#[test]
+fn web_pages_and_requests_without_end_are_rejected() {
+    let place = place();
+    let (way, token) = WAYS[1];
+    let server = Server::start(&format!("--port 0 --key @key {way}"), &place);
+    let page = answer(&server, format!("{UPGRADE}Origin: http://evil.example\r\n\r\n").as_bytes());
+    assert!(page.starts_with(b"HTTP/1.1 403"), "{}", String::from_utf8_lossy(&page));
+    assert_eq!(answer(&server, &vec![b'a'; 100_000]), b"");
+    // A first message of a gigabyte is rejected by its header. The answer is the handshake of RFC 6455, section 1.3.
+    let gigabyte = [0x82, 0xff, 0, 0, 0, 0, 0x40, 0, 0, 0, 1, 2, 3, 4];
+    let handshake = answer(&server, &[format!("{UPGRADE}\r\n").as_bytes(), &gigabyte].concat());
+    let handshake = String::from_utf8_lossy(&handshake).into_owned();
+    assert!(handshake.is_empty() || handshake.starts_with("HTTP/1.1 101"), "{handshake}");
+    // It still serves a training.
+    place.said(&format!("--steps 1 --stages 2 --device cpu,{}/0 {token}", server.host));
+}
+
+#[test]
+fn clients_that_open_no_session_are_hung_up_on_and_do_not_keep_others_out() {
+    let place = place();
+    let (way, token) = WAYS[1];
+    let server = Server::start(&format!("--port 0 --key @key {way}"), &place);
+    let address = server.host.strip_prefix("ws://").unwrap().to_owned();
+    // As many as one client may have, and some more, which are hung up on at once.
+    let mut idle: Vec<_> = (0..40).map(|_| TcpStream::connect(&address).unwrap()).collect();
+    let ended = idle.iter_mut().rev().filter(|stream| {
+        stream.set_nonblocking(true).unwrap();
+        thread::sleep(Duration::from_millis(20));
+        matches!(stream.peek(&mut [0]), Ok(0))
+    });
+    assert!(ended.count() >= 8, "no connection is hung up on");
+    // The others end by themselves: reads wait for that.
+    for stream in &mut idle {
+        stream.set_nonblocking(false).unwrap();
+        assert!(matches!(stream.read(&mut [0]), Ok(0) | Err(_)));
+    }
+    place.said(&format!("--steps 1 --stages 2 --device cpu,{}/0 {token}", server.host));
 }

@@ -23,20 +23,20 @@ pub mod name {
     pub const PROCESS: &str = "stageline/process";
     /// Names the other servers of a training by their ids, and returns how many were accepted.
     pub const PEERS: &str = "stageline/peers";
-    pub const GELU: &str = "stageline/gelu";
-    pub const GELU_TO_INPUT: &str = "stageline/gelu_to_input";
-    pub const LAYER_NORM: &str = "stageline/layer_norm";
-    pub const LAYER_NORM_TO_INPUT: &str = "stageline/layer_norm_to_input";
-    pub const LAYER_NORM_TO_PARAMETERS: &str = "stageline/layer_norm_to_parameters";
-    pub const CAUSAL_ATTENTION: &str = "stageline/causal_attention";
-    pub const CAUSAL_ATTENTION_TO_INPUT: &str = "stageline/causal_attention_to_input";
-    pub const CROSS_ENTROPY: &str = "stageline/cross_entropy";
-    pub const CROSS_ENTROPY_TO_LOGITS: &str = "stageline/cross_entropy_to_logits";
-    pub const SUM_OF_SQUARES: &str = "stageline/sum_of_squares";
-    pub const PRODUCT: &str = "stageline/product";
-    pub const TO_INPUT: &str = "stageline/to_input";
-    pub const TO_WEIGHT: &str = "stageline/to_weight";
-    pub const TO_BIAS: &str = "stageline/to_bias";
+    pub(crate) const GELU: &str = "stageline/gelu";
+    pub(crate) const GELU_TO_INPUT: &str = "stageline/gelu_to_input";
+    pub(crate) const LAYER_NORM: &str = "stageline/layer_norm";
+    pub(crate) const LAYER_NORM_TO_INPUT: &str = "stageline/layer_norm_to_input";
+    pub(crate) const LAYER_NORM_TO_PARAMETERS: &str = "stageline/layer_norm_to_parameters";
+    pub(crate) const CAUSAL_ATTENTION: &str = "stageline/causal_attention";
+    pub(crate) const CAUSAL_ATTENTION_TO_INPUT: &str = "stageline/causal_attention_to_input";
+    pub(crate) const CROSS_ENTROPY: &str = "stageline/cross_entropy";
+    pub(crate) const CROSS_ENTROPY_TO_LOGITS: &str = "stageline/cross_entropy_to_logits";
+    pub(crate) const SUM_OF_SQUARES: &str = "stageline/sum_of_squares";
+    pub(crate) const PRODUCT: &str = "stageline/product";
+    pub(crate) const TO_INPUT: &str = "stageline/to_input";
+    pub(crate) const TO_WEIGHT: &str = "stageline/to_weight";
+    pub(crate) const TO_BIAS: &str = "stageline/to_bias";
 }
 
 /// The number of 64-bit words in which a server's id of 32 bytes is sent.

@@ -1,4 +1,6 @@
-//! A complete chain of stages becomes a pipeline: how it is to run, and whether it can.
+//! [`PipelineBuilder`]: the settings with which a complete chain of stages becomes a pipeline.
+//!
+//! The builder stores what the user sets. `validate` checks all settings together and starts the pipeline.
 
 use std::thread::available_parallelism;
 
@@ -7,8 +9,6 @@ use stageline_checkpoint::Checkpoint;
 use stageline_schedule::{OneFOneB, Schedule};
 
 use crate::build::assemble::Joined;
-#[cfg(feature = "cuda")]
-use crate::device::location::between_gpus;
 use crate::failure::watchdog::Watchdog;
 use crate::model::payload::Payload;
 use crate::state::names::Names;
@@ -20,12 +20,12 @@ use crate::update::optimizer_step::Rollback;
 use crate::update::precision::Precision;
 use stageline_nn::autograd::recompute::Recompute;
 
-/// A complete chain of stages, and how to run it.
-#[must_use = "`build` it"]
+/// A complete chain of stages with the settings of its pipeline, which [`build`](Self::build) validates and starts.
+#[must_use = "nothing starts before `build`"]
 pub struct PipelineBuilder<In: Payload, Target: Payload> {
     pub(super) stages: Joined<In, Target>,
-    /// The devices of replicas other than 0.
-    pub(super) elsewhere: Vec<Vec<Device>>,
+    /// The device of each stage in every replica except replica 0.
+    pub(super) replica_devices: Vec<Vec<Device>>,
     pub(super) schedule: Box<dyn Schedule>,
     pub(super) micro_batches: usize,
     pub(super) gradient_groups: Option<usize>,
@@ -47,7 +47,7 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
     pub(crate) fn new(stages: Joined<In, Target>) -> Self {
         Self {
             stages,
-            elsewhere: Vec::new(),
+            replica_devices: Vec::new(),
             schedule: Box::new(OneFOneB),
             micro_batches: 1,
             gradient_groups: None,
@@ -66,111 +66,128 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         }
     }
 
-    /// The schedule; [`OneFOneB`] if not set.
+    /// Sets the schedule that generates the plan; [`OneFOneB`] if unset.
     pub fn schedule(mut self, schedule: impl Schedule + 'static) -> Self {
         self.schedule = Box::new(schedule);
         self
     }
 
-    /// M: into how many micro-batches a batch is cut, a replica, which is also how many gradients are accumulated before the
-    /// optimizers step; 1 if not set. Where the batch grows with it, so does what every step sees: say what the schedule is
-    /// for by [`tuned_for`](Self::tuned_for).
+    /// Sets M, the number of micro-batches of each replica in a step; 1 if unset.
+    ///
+    /// M is also the number of gradients that are accumulated before the optimizers step. If batches grow with M,
+    /// learning rates and step counts that were tuned for another batch size no longer fit;
+    /// [`tuned_for`](Self::tuned_for) warns of that.
     pub fn micro_batches(mut self, micro_batches: usize) -> Self {
         self.micro_batches = micro_batches;
         self
     }
 
-    /// One replica more: all stages once more, on these devices, one a stage, under the same plan. Of R replicas each has M of the
-    /// R x M micro-batches of a batch, in order: replica 0, which is the one on the stages' own devices, has the first M.
+    /// Adds a data-parallel replica: a second copy of all stages, on these devices (one for each stage), under the same
+    /// plan.
     ///
-    /// At the end of a step the sums of every stage's gradients are added up, once, in replica order, and only replica 0's
-    /// optimizers step: so the bits are those of one replica with R x M micro-batches, and R
-    /// [`gradient_groups`](Self::gradient_groups). They go by the host between GPUs, for the sake of that order. Checkpoints and
-    /// modules are those of replica 0, and the same for any R.
+    /// With R replicas a batch is split into R x M micro-batches, and each replica runs M consecutive ones. Replica 0,
+    /// which runs on the stages' own devices, has the first M.
+    ///
+    /// Once at the end of a step, the gradient sums of each stage are added in replica order, and only the optimizers
+    /// of replica 0 step. The parameters therefore have the same bits as with one replica of R x M micro-batches in R
+    /// [`gradient_groups`](Self::gradient_groups). To keep that order, gradient sums go through the host's memory even
+    /// between GPUs. Checkpoints and modules are those of replica 0, and do not depend on R.
     pub fn replica(mut self, devices: impl IntoIterator<Item = Device>) -> Self {
-        self.elsewhere.push(devices.into_iter().map(Device::inner).collect());
+        self.replica_devices.push(devices.into_iter().map(Device::inner).collect());
         self
     }
 
-    /// In how many groups of consecutive micro-batches gradients are summed, before the groups' sums are added up, both in
-    /// ascending order; R if not set. Floating-point sums depend on such groups: one replica that is to come to the same bits as R
-    /// with M micro-batches each has R x M micro-batches in R groups. With more than one group there are two sums in memory.
+    /// Sets the number of groups of consecutive micro-batches in which gradients are summed; R, the number of replicas,
+    /// if unset.
+    ///
+    /// Each group is summed on its own, and then the groups' sums are added up, both in ascending order. The bits of a
+    /// floating-point sum depend on its groups: one replica with R x M micro-batches in R groups gives the same bits as
+    /// R replicas with M micro-batches each. With more than one group, two sums are in memory at a time.
     pub fn gradient_groups(mut self, groups: usize) -> Self {
         self.gradient_groups = Some(groups);
         self
     }
 
-    /// How many micro-batches a channel between two stages holds; M if not set, which never holds a sender up. 0 is
-    /// a rendezvous.
+    /// Sets the capacity of each channel between two stages, in micro-batches; M if unset, with which no sender ever
+    /// waits. With 0, a sender waits until the receiver takes the micro-batch.
     pub fn channel_capacity(mut self, capacity: usize) -> Self {
         self.channel_capacity = Some(capacity);
         self
     }
 
-    /// How many cores the kernels of one worker may use; if not set, the machine's cores divided among the workers of all replicas.
+    /// Sets the number of cores that the kernels of one worker may use. If unset, the workers of all replicas share the
+    /// machine's cores evenly.
     pub fn cores_per_stage(mut self, cores: usize) -> Self {
         self.cores_per_stage = Some(cores);
         self
     }
 
-    /// How many samples a step its learning rates and numbers of steps were chosen for. The first step with another number,
-    /// as after a change of M, then warns of what that changes ([`BatchChange`](crate::BatchChange)); nothing is done about it.
+    /// Sets the number of samples per step for which the learning rates and step counts were chosen.
+    ///
+    /// The first step with another number of samples, for example after a change of M, logs a warning with the
+    /// consequences ([`BatchChange`](crate::BatchChange)). Learning rates and step counts are not adjusted.
     pub fn tuned_for(mut self, samples: usize) -> Self {
         self.tuned_for = Some(samples);
         self
     }
 
-    /// In what forwards and backwards compute; in the precision of the parameters if not set.
+    /// Sets the precision in which forwards and backwards compute; that of the parameters if unset.
     pub fn precision(mut self, precision: Precision) -> Self {
         self.precision = precision;
         self
     }
 
-    /// What the loss is multiplied by before the backward; if not set, 1, and with [`Precision::F16`] a dynamic scale.
+    /// Sets the factor by which the loss is multiplied before its backward. If unset, the factor is dynamic with
+    /// [`Precision::F16`], and 1 otherwise.
     pub fn loss_scale(mut self, scale: LossScale) -> Self {
         self.loss_scale = Some(scale);
         self
     }
 
-    /// How gradients are clipped, once a step, when they are added up over all micro-batches; not at all if not set.
+    /// Sets how gradients are clipped, once per step, after they are summed over all micro-batches. If unset, they are
+    /// not clipped.
     pub fn clip(mut self, clip: Clip) -> Self {
         self.flush.clip = Some(clip);
         self
     }
 
-    /// What is done with a step whose loss or gradients are NaN or infinite; [`OnNonFinite::Stop`] if not set.
+    /// Sets the reaction to a step whose loss or gradients are NaN or infinite; [`OnNonFinite::Stop`] if unset.
     pub fn on_non_finite(mut self, policy: OnNonFinite) -> Self {
         self.flush.on_non_finite = policy;
         self
     }
 
-    /// Examines each parameter's gradient and update in every so many-th step, from the first on; never if not set, or 0.
+    /// Sets the number of steps from one examination of every parameter's gradient and update to the next, beginning
+    /// with the first step. If unset or 0, no step is examined.
     ///
-    /// It reads parameters and gradients on the host: for a step so examined, about as long as the optimizer takes.
+    /// An examination reads parameters and gradients on the host, which takes about as long as the optimizer step.
     pub fn health_every(mut self, steps: usize) -> Self {
         self.flush.health_every = steps;
         self
     }
 
+    /// Returns the precision in which forwards and backwards compute.
     pub(crate) fn configured_precision(&self) -> Precision {
         self.precision
     }
 
+    /// Returns the gradient clipping; `None` if gradients are not clipped.
     pub(crate) fn configured_clip(&self) -> Option<Clip> {
         self.flush.clip
     }
 
-    /// Of a batch.
+    /// Returns the number of micro-batches into which a batch is split over all replicas, R x M.
     pub(crate) fn configured_micro_batches(&self) -> usize {
         self.replicas() * self.micro_batches
     }
 
-    /// By stage and path.
+    /// Returns the batch norms of the model, each with its stage and its path in the stage's module.
     pub(crate) fn batch_norms(&self) -> &[(usize, String)] {
         &self.stages.owners.batch_norms
     }
 
-    /// The same model, optimizers and clipping, once, on one device, in full precision, without recomputation, and with so many
+    /// Returns the builder of the reference for a verification: the same stages, optimizers and clipping in one replica
+    /// with all stages on the first stage's device, in full precision, without recomputation, with `micro_batches`
     /// micro-batches.
     pub(crate) fn reference(mut self, micro_batches: usize) -> Self {
         self.stages.recompute.fill(Recompute::Nothing);
@@ -179,11 +196,11 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         self.flush = FlushConfig { clip: self.flush.clip, ..FlushConfig::default() };
         Self {
             micro_batches,
-            elsewhere: Vec::new(),
+            replica_devices: Vec::new(),
             gradient_groups: None,
             schedule: Box::new(OneFOneB),
             channel_capacity: None,
-            // One stage computes at a time.
+            // All stages are on one device, where one stage computes at a time, so each may use all cores.
             cores_per_stage: available_parallelism().map_or(None, |cores| Some(cores.get())),
             precision: Precision::Full,
             loss_scale: None,
@@ -192,71 +209,82 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         }
     }
 
-    /// Whether any stage recomputes something in its backwards.
+    /// Whether any stage recomputes a part of its forward in its backwards.
     pub(crate) fn recomputes(&self) -> bool {
         self.stages.recompute.iter().any(|recompute| *recompute != Recompute::Nothing)
     }
 
-    /// The same, where every stage keeps all that its backwards need.
+    /// Turns recomputation off on all stages, so that each keeps all activations that its backwards need.
     pub(crate) fn without_recomputation(mut self) -> Self {
         self.stages.recompute.fill(Recompute::Nothing);
         self
     }
 
-    /// The same without clipping.
+    /// Turns gradient clipping off, for gradients that are compared as they were summed.
     pub(crate) fn unclipped(mut self) -> Self {
         self.flush.clip = None;
         self
     }
 
-    /// Every how many steps, from the first on, workers wait for their device after every action, so that recordings have the
-    /// time of the device ([`Clock::Synchronised`](crate::Clock)); 0 is never. If not set, 20 with devices other than the host's
-    /// CPU, which are asynchronous: without such steps the bubble is that of enqueueing. Else 0: on CPUs both clocks are the same. It
-    /// slows such a step down: the throughput is that of the others.
+    /// Sets the number of steps from one synchronised step to the next; 0 means that no step is synchronised.
+    ///
+    /// In a synchronised step, beginning with the first step of the training, workers wait for their device after every
+    /// action, so that recordings have the device's times ([`Clock::Synchronised`](crate::Clock)). On an asynchronous
+    /// device the other steps record only when work was enqueued, so their bubble is that of enqueueing. A synchronised
+    /// step is slower; the training's throughput is that of the other steps.
+    ///
+    /// If unset, the number is 20 when any stage is on a device other than the host's CPU. Otherwise it is 0, because
+    /// both clocks are the same on CPUs.
     pub fn synchronise_every(mut self, steps: usize) -> Self {
         self.synchronise_every = Some(steps);
         self
     }
 
-    /// Whether every stage keeps copies of its parameters and optimizer states during the flush, until all stages have stepped; true
-    /// if not set. With them, an error in the middle of a flush undoes the step on all stages. Without them the flush needs as
-    /// much memory less (of Adam in f32, 12 bytes a parameter); such an error is then [`StepError::Torn`](crate::StepError), and
-    /// the training has to resume from a checkpoint. [`Pipeline::steps`] then waits for all stages after every step, as
-    /// [`Pipeline::step`] does.
+    /// Sets whether every stage keeps its parameters and optimizer state from before a step until all stages have
+    /// stepped; true if unset.
+    ///
+    /// With these copies, an error in the middle of a flush rolls the step back on all stages. Without them the flush
+    /// needs less memory (with Adam in f32, 12 bytes less per parameter), but such an error is
+    /// [`StepError::Torn`](crate::StepError), and the training has to resume from a checkpoint.
+    /// [`Pipeline::steps`](crate::Pipeline::steps) then waits for all stages after every step, as
+    /// [`Pipeline::step`](crate::Pipeline::step) does.
     pub fn rollback(mut self, keeps_copies: bool) -> Self {
         self.rollback = if keeps_copies { Rollback::Kept } else { Rollback::Off };
         self
     }
 
-    /// When a pipeline that stands still is warned of and given up; [`Watchdog::default`] if not set, and `None` never.
+    /// Sets the time limits after which a stalled pipeline is reported and then stopped; [`Watchdog::default`] if
+    /// unset. `None` turns the watchdog off.
     pub fn watchdog(mut self, watchdog: impl Into<Option<Watchdog>>) -> Self {
         self.watchdog = watchdog.into();
         self
     }
 
-    /// What parameters are called in checkpoints; by their stage and their path there if not set, which ties a checkpoint to the
-    /// cut.
+    /// Sets the names of parameters in checkpoints. If unset, a name is made of the stage and the path in its module,
+    /// and a checkpoint can be resumed only with the same partition.
     pub fn names(mut self, names: Names) -> Self {
         self.names = Some(names);
         self
     }
 
-    /// Goes on from there: parameters, optimizer states, learning rates, the loss scale, and the number of steps.
+    /// Resumes a training from a checkpoint, which has the parameters, the optimizer states, the learning rates, the
+    /// loss scale and the number of steps.
     ///
-    /// With the same batches and configuration it goes on to the same bits, whatever the cut, schedule and devices, and on any number
-    /// of replicas that comes to the same [`gradient_groups`](Self::gradient_groups); the
-    /// optimizers and schedulers of the stages must be those of before. What burn draws from its own random number generator, as
-    /// its own dropout does, is not part of it ([`Dropout`](crate::Dropout) is).
+    /// The stages must have the same optimizers and learning rate schedulers as before. With the same batches and
+    /// settings, the training then continues bit for bit, whatever the partition, schedule and devices, and with any
+    /// number of replicas that has the same [`gradient_groups`](Self::gradient_groups). The state of burn's own random
+    /// number generator, from which burn's dropout draws, is not in a checkpoint; [`Dropout`](crate::Dropout) does not
+    /// depend on it.
     pub fn restore(mut self, checkpoint: Checkpoint) -> Self {
         self.restore = Some(checkpoint);
         self
     }
 
-    /// Workers issue their transfers in the plan's global order on any devices, as they always do between GPUs; those of several
-    /// replicas as if these shared them.
+    /// Makes workers issue their transfers in the plan's global order on all devices, as they always do between GPUs.
+    /// Several replicas are then ordered as if they shared their devices.
     ///
-    /// Where steps are not the same from one to the next, it makes workers wait for each other's transfers; on devices that
-    /// need no order it is for tests.
+    /// It exists for tests, because other devices need no order. Workers then wait for each other's transfers, which
+    /// costs time if steps differ from one another.
     pub fn ordered_transfers(mut self) -> Self {
         self.ordered_transfers = true;
         self

@@ -5,11 +5,11 @@
 //! modules over replicas and devices, and returns a [`Pipeline`](crate::Pipeline). No step runs here.
 //!
 //! - `chain`: stages in order, with types that the compiler checks at every boundary.
-//! - `builder`: the settings of a pipeline, and its start.
-//! - `validate`: the checks of stages and settings before anything starts.
+//! - `builder`: the settings of a pipeline.
+//! - `validate`: `build` itself: the checks of stages, settings and plan, and the start of the pipeline.
 //! - `ownership`: the owner of each parameter, and the parameters that cannot be trained as configured.
-//! - `assemble`: all replicas of a complete chain.
-//! - `assembly`: the stages of one replica on their devices.
+//! - `assemble`: the assembly of a complete chain into all its replicas.
+//! - `assembly`: the stages of one replica, each placed on its device.
 
 pub(crate) mod assemble;
 pub(crate) mod assembly;

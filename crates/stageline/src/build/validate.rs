@@ -1,4 +1,4 @@
-//! Validates all settings, generates and checks the plan, and starts the pipeline.
+//! [`PipelineBuilder::build`]: validates all settings, generates and checks the plan, and starts the pipeline.
 
 use crate::build::builder::PipelineBuilder;
 use std::num::NonZero;
@@ -25,15 +25,15 @@ use crate::update::clip::Clip;
 use crate::update::loss_scale::{LossScale, Scaler};
 use crate::update::precision::Precision;
 
-/// The most optimizer steps of a checkpoint that is restored. Schedulers of learning rates are stepped as often, which takes
-/// less than a second for every stage.
+/// The largest number of optimizer steps from which training can resume. Each stage's learning rate scheduler is
+/// stepped that many times, which takes less than a second per stage.
 pub(super) const MOST_STEPS: u64 = 10_000_000;
 
-/// Every how many steps asynchronous devices are waited for, unless that was set.
+/// The number of steps from one synchronised step to the next, if unset and a device is not the host's CPU.
 pub(super) const SYNCHRONISE_EVERY: usize = 20;
 
-/// Rejects numbers of steps that no training has come to.
-pub(super) fn is_possible(Progress { steps, optimizer_steps, .. }: Progress) -> Result<(), BuildError> {
+/// Rejects a checkpoint's step counts if no training can have reached them, or if they are too large to resume from.
+pub(super) fn validate_progress(Progress { steps, optimizer_steps, .. }: Progress) -> Result<(), BuildError> {
     if optimizer_steps > MOST_STEPS || optimizer_steps > steps || steps > 1 << 53 {
         return Err(BuildError::Steps { steps, optimizer_steps, most: MOST_STEPS });
     }
@@ -41,10 +41,11 @@ pub(super) fn is_possible(Progress { steps, optimizer_steps, .. }: Progress) -> 
 }
 
 impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
-    /// Writes the plan, checks it, and starts one thread a worker.
+    /// Validates the settings, generates and checks the plan, and starts one thread per worker.
     ///
     /// # Errors
-    /// [`BuildError`], which names the values and the way out.
+    /// Returns [`BuildError`] if a setting is invalid, the schedule has no plan or a plan that cannot run, the
+    /// checkpoint does not fit the model, or a thread cannot be started. The message names the values and the way out.
     pub fn build(mut self) -> Result<Pipeline<In, Target>, BuildError> {
         let loss_scale = self.loss_scale.unwrap_or_else(|| LossScale::of(self.precision));
         self.validate(loss_scale)?;
@@ -58,10 +59,10 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
             devices.iter().any(|devices| devices.windows(2).any(|pair| between_gpus(&pair[0], &pair[1])));
         let parameters: Vec<_> = Parameters::by_replica(&self.stages.owners.tensors, &devices, self.precision);
         let layout = Layout::new(std::mem::take(&mut self.stages.owners.tensors), self.names.as_ref())?;
-        self.restore.as_ref().map_or(Ok(()), |checkpoint| is_possible(checkpoint.progress))?;
+        self.restore.as_ref().map_or(Ok(()), |checkpoint| validate_progress(checkpoint.progress))?;
         let restored = self.restore.as_ref().map(|checkpoint| layout.restore(checkpoint)).transpose();
         let restored = restored.map_err(BuildError::Checkpoint)?.unwrap_or_default();
-        let all_on_host = self.stages.devices.iter().chain(self.elsewhere.iter().flatten()).all(is_host);
+        let all_on_host = self.stages.devices.iter().chain(self.replica_devices.iter().flatten()).all(is_host);
         let synchronise_every = self.synchronise_every.unwrap_or(if all_on_host { 0 } else { SYNCHRONISE_EVERY });
         let Assembled { replicas, unfit } =
             self.stages.assemble(&plan, &devices, groups, (self.precision, self.rollback), restored)?;
@@ -96,14 +97,14 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         if several_gpus {
             crate::device::nccl::log();
         }
-        // What is left of the modules goes before threads have their own.
+        // The chain's own modules are dropped first, so that they are not in memory beside the workers' copies.
         drop(self.stages.wire);
         let mut pipeline = Pipeline::start(prepared.collect(), common)?;
         progress.into_iter().for_each(|progress| pipeline.resume(progress));
         Ok(pipeline)
     }
 
-    /// What can be said without a plan.
+    /// Validates the stages and the settings that do not depend on a plan.
     fn validate(&self, loss_scale: LossScale) -> Result<(), BuildError> {
         let owners = &self.stages.owners;
         if let Some(stage) = owners.clipping {
@@ -136,11 +137,13 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         Ok(())
     }
 
+    /// Returns R, the number of replicas.
     pub(super) fn replicas(&self) -> usize {
-        1 + self.elsewhere.len()
+        1 + self.replica_devices.len()
     }
 
-    /// In how many groups all replicas together sum.
+    /// Returns the number of groups in which all replicas together sum gradients. Fails if several replicas do not have
+    /// one group each, or if one replica's micro-batches cannot be divided evenly among the groups.
     fn groups(&self) -> Result<usize, BuildError> {
         let (replicas, micro_batches) = (self.replicas(), self.micro_batches);
         let groups = self.gradient_groups.unwrap_or(replicas);
@@ -151,33 +154,36 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         if can_be { Ok(groups) } else { Err(BuildError::GradientGroups { groups, replicas, micro_batches }) }
     }
 
-    /// Of every stage.
+    /// Returns the device of every stage, replica by replica. Fails if a replica does not have one device per stage.
     fn devices_by_replica(&self) -> Result<Vec<Vec<Device>>, BuildError> {
         let stages = self.stages.devices.len();
-        let all: Vec<_> = [&self.stages.devices].into_iter().chain(&self.elsewhere).cloned().collect();
+        let all: Vec<_> = [&self.stages.devices].into_iter().chain(&self.replica_devices).cloned().collect();
         match all.iter().position(|devices| devices.len() != stages) {
             Some(replica) => Err(BuildError::ReplicaDevices { replica, devices: all[replica].len(), stages }),
             None => Ok(all),
         }
     }
 
-    /// The communication stream of every stage, in every replica.
+    /// Returns the number of the communication stream of every stage's device, replica by replica; `None` where
+    /// transfers need no order.
     fn streams(&self, plan: &Checked, devices: &[Vec<Device>]) -> Vec<Vec<Option<usize>>> {
         let stages = self.stages.devices.len();
         if self.ordered_transfers {
-            // As if workers of different replicas shared a device.
+            // Each worker's number stands for a device, which is shared by the workers of that number in all replicas.
             return vec![(0..stages).map(|stage| Some(plan.placement().worker(stage))).collect(); devices.len()];
         }
         communication_streams(&devices.concat()).chunks(stages).map(<[_]>::to_vec).collect()
     }
 
+    /// Generates the plan, and checks that it runs to its end at the capacity of the channels.
     fn checked_plan(&self) -> Result<Checked, BuildError> {
         let (stages, micro_batches, schedule) = (self.stages.devices.len(), self.micro_batches, self.schedule.name());
         let plan = self.schedule.plan(stages, micro_batches);
-        // A plan is the schedule of its own shape: this refuses what was written for another.
+        // A plan, used as a schedule, rejects every shape but its own. So this rejects a custom schedule's plan for
+        // another number of stages or micro-batches.
         let plan = plan.and_then(|plan| plan.plan(stages, micro_batches));
         let plan = plan.map_err(|cause| BuildError::Schedule { schedule, cause })?;
-        // A channel never holds more than every micro-batch.
+        // A channel never contains more than the M micro-batches of a step, so more capacity makes no difference.
         let capacity = self.channel_capacity.map_or(micro_batches, |capacity| capacity.min(micro_batches));
         check(plan, capacity).map_err(BuildError::Check)
     }

@@ -48,9 +48,9 @@ pub struct StageEstimate {
     pub input_gradients: u64,
     /// The gradients of tied parameters that other stages own, each with its owner: sent for every micro-batch.
     pub tied_gradients: Vec<(usize, u64)>,
-    /// The parts of the figures above that do not depend on the rows of a micro-batch.
+    /// The parts of activations, forward and backward that do not depend on the rows of a micro-batch.
     pub(crate) whatever_rows: WhateverRows,
-    /// The size of the largest trained parameter.
+    /// The bytes of the largest parameter that the stage steps itself.
     pub(crate) largest: u64,
 }
 
@@ -144,7 +144,9 @@ pub(crate) enum Steps {
 /// The additional copies of parameters and optimizer states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Copies {
+    /// No copies.
     None,
+    /// The copies for one checkpoint.
     ForACheckpoint,
 }
 
@@ -152,12 +154,13 @@ pub(crate) enum Copies {
 /// [`Pipeline::estimate_memory`](crate::Pipeline::estimate_memory).
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryEstimate {
+    /// The plan that every replica follows.
     pub(crate) plan: Arc<Plan>,
     pub(crate) steps: Steps,
     pub(crate) copies: Copies,
     /// The stages of the first replica.
     pub(crate) stages: Vec<StageEstimate>,
-    /// The stages of the other replicas.
+    /// The stages of the other replicas, replica by replica.
     pub(crate) leaves: Vec<Vec<Leaf>>,
     /// The number of groups in which gradients are summed.
     pub(crate) groups: usize,
@@ -264,22 +267,22 @@ pub(crate) mod tests {
         for stage in &mut estimate.stages {
             (stage.parameters, stage.gradients, stage.optimizer, stage.flush) = (1000, 1000, 2000, 3000);
         }
-        let held = |estimate: &MemoryEstimate| {
-            let of = |worker: WorkerEstimate| (worker.parameters, worker.optimizer, worker.gradients, worker.peak());
-            estimate.workers().into_iter().map(of).collect::<Vec<_>>()
+        let figures = |estimate: &MemoryEstimate| {
+            let parts = |worker: WorkerEstimate| (worker.parameters, worker.optimizer, worker.gradients, worker.peak());
+            estimate.workers().into_iter().map(parts).collect::<Vec<_>>()
         };
-        let alone = held(&estimate);
+        let alone = figures(&estimate);
         assert_eq!(alone, [(1000, 2000, 1000, 7000); 2]);
         let leaf = || Leaf { device: Device::flex(), parameters: 0 };
         let twice = MemoryEstimate { leaves: vec![vec![leaf(), leaf()]], groups: 2, ..estimate.clone() };
-        assert_eq!(held(&twice), [alone.clone(), vec![(0, 0, 1000, 1200), (0, 0, 1000, 1100)]].concat());
+        assert_eq!(figures(&twice), [alone.clone(), vec![(0, 0, 1000, 1200), (0, 0, 1000, 1100)]].concat());
         let [all, of_replicas] = [&estimate, &twice].map(|estimate| estimate.devices()[0].1);
         assert_eq!(of_replicas, all + 1200 + 1100, "all workers are on one host");
-        assert_eq!(held(&twice.in_one_stage().unwrap()).len(), 2);
-        assert_eq!(held(&twice.cut_in_two().under(OneFOneB.plan(4, 8).unwrap())).len(), 8);
+        assert_eq!(figures(&twice.in_one_stage().unwrap()).len(), 2);
+        assert_eq!(figures(&twice.cut_in_two().under(OneFOneB.plan(4, 8).unwrap())).len(), 8);
         // A single replica that sums in two groups has two sums until the flush.
         let groups = MemoryEstimate { groups: 2, ..estimate };
-        assert_eq!(held(&groups), [(1000, 2000, 2000, 7000); 2]);
+        assert_eq!(figures(&groups), [(1000, 2000, 2000, 7000); 2]);
         assert_eq!(groups.workers()[0].compute_peak, twice.workers()[0].compute_peak + 1000);
     }
 
@@ -292,14 +295,14 @@ pub(crate) mod tests {
             (stage.parameters, stage.gradients, stage.optimizer, stage.flush) = (1000, 1000, 2000, 3000);
         }
         let plan = OneFOneB.plan(4, 8).unwrap();
-        let held = |estimate: &MemoryEstimate| {
-            let of =
+        let figures = |estimate: &MemoryEstimate| {
+            let parts =
                 |worker: WorkerEstimate| (worker.parameters, worker.gradients, worker.optimizer, worker.activations);
-            estimate.workers().into_iter().map(of).collect::<Vec<_>>()
+            estimate.workers().into_iter().map(parts).collect::<Vec<_>>()
         };
-        assert_eq!(held(&whole), [(1000, 1000, 2000, 200), (1000, 1000, 2000, 100)]);
+        assert_eq!(figures(&whole), [(1000, 1000, 2000, 200), (1000, 1000, 2000, 100)]);
         let halves = [200, 150, 100, 50].map(|activations| (500, 500, 1000, activations));
-        assert_eq!(held(&whole.cut_in_two().under(plan)), halves);
+        assert_eq!(figures(&whole.cut_in_two().under(plan)), halves);
         assert!(!whole.have_devices_to_themselves(), "all CPUs share one memory");
     }
 
@@ -308,8 +311,8 @@ pub(crate) mod tests {
     #[test]
     fn tensors_in_flight_count_for_the_sender_if_memory_is_shared() {
         let mut estimate = of_activations(&[0.0; 3], 8);
-        for held in estimate.stages.iter_mut().skip(1) {
-            (held.output, held.input_gradients) = (7, 10);
+        for stage in estimate.stages.iter_mut().skip(1) {
+            (stage.output, stage.input_gradients) = (7, 10);
         }
         let transfers = |estimate: &MemoryEstimate| {
             estimate.workers().into_iter().map(|worker| worker.transfers).collect::<Vec<_>>()

@@ -5,6 +5,7 @@
 //!
 //! - `rehearsal`: the measurements of two micro-batches and one optimizer step.
 //! - `estimate`: the figures of one stage, one worker and one pipeline.
+//! - `whatever_rows`: the part of a stage's memory that does not depend on the rows of a micro-batch.
 //! - `worker_peaks`: the peak of each worker, from the plan and the figures of its stages.
 //! - `what_if`: the estimate under other settings.
 //! - `fit`: the check against the devices' memory, and the changes that would help.

@@ -1,4 +1,5 @@
-//! The memory that grows with the rows of a micro-batch, told apart from constants.
+//! The part of a stage's memory that does not depend on the rows of a micro-batch. Predictions for other batch sizes
+//! scale only the rest.
 
 use crate::memory::estimate::StageEstimate;
 
@@ -8,29 +9,32 @@ use stageline_schedule::StageMemory;
 /// product packs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct WhateverRows {
+    /// The constant part of a live micro-batch's activations.
     pub(crate) activations: StageMemory,
+    /// The constant part of a forward's additional memory.
     pub(crate) forward: u64,
+    /// The constant part of a backward's additional memory.
     pub(crate) backward: u64,
 }
 
 impl WhateverRows {
-    /// Returns the constant parts that are known without a second measurement: only a micro-batch's gradients of
-    /// parameters.
+    /// Returns the constant parts that are known from a single measurement: only the gradients of parameters of one
+    /// micro-batch, `bytes`, which count for the backward.
     pub(crate) fn gradients(bytes: u64) -> Self {
         Self { activations: StageMemory::whole(0.0), forward: 0, backward: bytes }
     }
 
-    /// Returns the constant parts by linear extrapolation to 0 rows, from a measurement with all rows and one with
-    /// `share` of them, 0 < `share` < 1.
-    pub(crate) fn between(one: &StageEstimate, all: &StageEstimate, share: f64) -> Self {
-        let part = |few: f64, all: f64| (all - (all - few) / (1.0 - share)).clamp(0.0, few.min(all).max(0.0));
+    /// Returns the constant parts by linear extrapolation to 0 rows. The estimate `few` was measured with the rows of
+    /// `all` times `share`, 0 < `share` < 1.
+    pub(crate) fn between(few: &StageEstimate, all: &StageEstimate, share: f64) -> Self {
+        let constant = |few: f64, all: f64| (all - (all - few) / (1.0 - share)).clamp(0.0, few.min(all).max(0.0));
         Self {
             activations: StageMemory {
-                forward: part(one.activations.forward, all.activations.forward),
-                input_gradient: part(one.activations.input_gradient, all.activations.input_gradient),
+                forward: constant(few.activations.forward, all.activations.forward),
+                input_gradient: constant(few.activations.input_gradient, all.activations.input_gradient),
             },
-            forward: part(one.forward as f64, all.forward as f64) as u64,
-            backward: part(one.backward as f64, all.backward as f64) as u64,
+            forward: constant(few.forward as f64, all.forward as f64) as u64,
+            backward: constant(few.backward as f64, all.backward as f64) as u64,
         }
     }
 }

@@ -1,6 +1,7 @@
-//! Batches: the input and the targets of one step, split into micro-batches with their loss weights.
+//! Batches: the input and the targets of one step, and their split into micro-batches.
 //!
-//! Every batch is validated here before any worker sees it.
+//! A batch whose rows cannot be split is rejected here, before any worker sees it. `micro_batches` validates its loss
+//! weights.
 
 use crate::model::batch_error::BatchError;
 use crate::model::micro_batches::MicroBatches;
@@ -16,9 +17,12 @@ use crate::model::payload::{Payload, PayloadMapper};
 #[derive(Clone, Debug)]
 pub struct Batch<I, T>(Content<I, T>);
 
+/// The tensors of a batch, before it is split for a step.
 #[derive(Clone, Debug)]
 pub(super) enum Content<I, T> {
+    /// Whole tensors, which are split along dimension 0.
     Whole(I, T),
+    /// Micro-batches that the caller has cut.
     Cut(Vec<(I, T)>),
 }
 
@@ -33,7 +37,8 @@ impl<I: Payload, T: Payload> Batch<I, T> {
     /// Creates a batch from micro-batches that the caller has cut, each a pair of input and target.
     ///
     /// Use it for tensors that do not have one row per sample, and for micro-batches of different lengths. Layers that
-    /// number samples ([`Samples`]) take the first dimension of a micro-batch's first tensor as its number of samples.
+    /// number samples ([`Samples`](crate::Samples)) take the first dimension of a micro-batch's first tensor as its
+    /// number of samples.
     pub fn from_micro_batches(micro_batches: Vec<(I, T)>) -> Self {
         Self(Content::Cut(micro_batches))
     }
@@ -85,7 +90,7 @@ impl<I: Payload, T: Payload> Batch<I, T> {
     }
 }
 
-/// Returns the number of rows that all tensors of a batch share, or an error if they differ.
+/// Returns the number of rows of every tensor in a batch. Fails if the numbers differ, or if there is no tensor.
 pub(super) fn rows<I: Payload, T: Payload>(input: &I, target: &T) -> Result<usize, BatchError> {
     let counts = row_counts(input, target);
     let rows = *counts.first().ok_or(BatchError::NoTensors)?;
@@ -95,6 +100,7 @@ pub(super) fn rows<I: Payload, T: Payload>(input: &I, target: &T) -> Result<usiz
     }
 }
 
+/// Slices all tensors of a batch of `rows` rows into `pieces` pieces of consecutive rows.
 pub(super) fn slice<I: Payload, T: Payload>(input: &I, target: &T, rows: usize, pieces: usize) -> Vec<(I, T)> {
     even_ranges(rows, pieces)
         .map(|range| {
@@ -113,6 +119,7 @@ pub(super) fn even_ranges(rows: usize, pieces: usize) -> impl Iterator<Item = Ra
     })
 }
 
+/// The mapper that slices this range of rows out of every tensor.
 pub(super) struct SliceRows(Range<usize>);
 
 impl PayloadMapper for SliceRows {
@@ -134,7 +141,7 @@ mod tests {
     use super::*;
     use crate::model::micro_batches::Weights;
 
-    /// The numbers in the advice of a message are ones with which the batch would be accepted.
+    /// The advice in each message gives numbers with which the batch would be accepted.
     #[test]
     fn messages_name_the_micro_batches_of_a_replica() {
         let small = |rows, micro_batches, replicas| BatchError::TooSmall { rows, micro_batches, replicas }.to_string();

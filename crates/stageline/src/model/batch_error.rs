@@ -1,6 +1,7 @@
-//! The errors of a batch, found before any worker sees it.
+//! [`BatchError`]: why a batch is rejected, with the values and the way out.
 
-/// An error in a batch, found before any worker sees it: the pipeline is unchanged and accepts the next batch.
+/// The reason why a batch is rejected. No worker has seen the batch, so the pipeline is unchanged and accepts the next
+/// one.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BatchError {

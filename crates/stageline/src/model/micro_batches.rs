@@ -1,4 +1,4 @@
-//! The micro-batches of a validated batch, with their loss weights and the numbers of their samples.
+//! The micro-batches of a batch, with their loss weights, which are validated here, and the numbers of their samples.
 
 use crate::model::batch_error::BatchError;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,12 +18,14 @@ pub(crate) struct MicroBatches<I, T> {
     pub(crate) weights: Weights,
 }
 
-/// The loss weights of all micro-batches with their total, and the numbers of the samples that each micro-batch has.
+/// The loss weights of all micro-batches with their total, and which sample numbers each micro-batch has.
 ///
 /// The total of a whole batch is finite and has a term that is not zero.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Weights {
+    /// The loss weight of each micro-batch.
     pub(crate) each: Vec<Weight>,
+    /// The sum of all these weights, term by term.
     pub(crate) total: Weight,
     /// The number of each micro-batch's first sample, followed by the end of the last micro-batch.
     starts: Vec<usize>,
@@ -160,6 +162,7 @@ pub(super) fn row_counts<I: Payload, T: Payload>(input: &I, target: &T) -> Vec<u
     shapes(input, target).0.into_iter().map(|shape| shape.first().copied().unwrap_or(0)).collect()
 }
 
+/// Returns the shapes of all tensors in input and target, in order.
 pub(super) fn shapes<I: Payload, T: Payload>(input: &I, target: &T) -> Shapes {
     let mut shapes = Shapes::default();
     input.clone().map(&mut shapes);

@@ -5,7 +5,9 @@
 //!
 //! - `stage`: the traits of a stage and of the last stage, which computes the loss.
 //! - `payload`: the values that may cross a stage boundary.
-//! - `batch`: a batch, its split into micro-batches, and the errors of a batch that is rejected.
+//! - `batch`: a batch and its split into micro-batches.
+//! - `micro_batches`: the micro-batches of a batch with their validated loss weights and sample numbers.
+//! - `batch_error`: the reasons why a batch is rejected.
 //! - `loss_weight`: the divisor of a loss, term by term.
 //! - `effective_batch`: samples per step, and the learning rates and step counts that follow from them.
 //! - `replica`: the number of a data-parallel replica.

@@ -1,4 +1,4 @@
-//! The forwards and backwards of a stage.
+//! The forwards and backwards of a stage, whole or split, and the search for non-finite results in an inspection.
 
 use crate::runner::stage::Mode;
 use crate::runner::stage::Source;
@@ -24,6 +24,8 @@ use stageline_nn::autograd::split_backward::collect;
 use stageline_nn::params::visit::describe;
 
 impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
+    /// Runs the forward of one micro-batch. In training its graph is kept for the backward; in an inspection the input
+    /// and the result are also checked for non-finite values.
     pub(super) fn forward(&mut self, micro_batch: usize) -> Result<(), BoxError> {
         let Weighted { payload, weight } = self.arrived.take(micro_batch);
         if let Mode::Evaluating(module) = &self.mode {
@@ -35,7 +37,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
             Source::Batch(_) => (track(self.placed(payload)), Leaves::default()),
             Source::Link(_) => Leaves::of_input(payload),
         };
-        let Mode::Training { context, .. } = &self.mode else { unreachable!("a forward is part of a pass") };
+        let Mode::Training { context, .. } = &self.mode else { unreachable!("a forward runs only during a pass") };
         let samples = context.weights.samples(context.step, micro_batch);
         let (sink, module) = (&mut self.sink, self.trained.computing());
         let weighted = Weighted { payload, weight: weight.clone() };
@@ -55,14 +57,19 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         }
         self.tape.put(micro_batch, Taped { input, residual, weight });
         match given {
-            Some(Soundness::NaN) if matches!(self.source, Source::Batch(_)) => self.blame(micro_batch, Origin::Input),
-            Some(given) if self.sink.output_soundness(micro_batch) > given => self.blame(micro_batch, Origin::Forward),
+            Some(Soundness::NaN) if matches!(self.source, Source::Batch(_)) => {
+                self.add_culprit(micro_batch, Origin::Input)
+            }
+            Some(given) if self.sink.output_soundness(micro_batch) > given => {
+                self.add_culprit(micro_batch, Origin::Forward)
+            }
             _ => {}
         }
         Ok(())
     }
 
-    /// A batch's input, as the stage computes with it.
+    /// Moves a batch's input to the stage's device and rounds it to the stage's precision. Returns an input from the
+    /// previous stage unchanged: it arrives on this device, in this precision.
     pub(super) fn placed(&self, input: K::Input) -> K::Input {
         match self.source {
             Source::Batch(_) => self.trained.precision().round_input(place(input, &self.device)),
@@ -70,26 +77,29 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         }
     }
 
+    /// Whether the current pass is an inspection.
     pub(super) fn inspects(&self) -> bool {
         matches!(self.mode, Mode::Training { inspection: Some(_), .. })
     }
 
-    pub(super) fn blame(&mut self, micro_batch: usize, origin: Origin) {
+    /// Records the origin of a non-finite result, if the current pass is an inspection.
+    pub(super) fn add_culprit(&mut self, micro_batch: usize, origin: Origin) {
         if let Mode::Training { inspection: Some(culprits), .. } = &mut self.mode {
             culprits.push(Culprit { replica: self.replica, stage: self.stage, micro_batch, origin });
         }
     }
 
-    /// The whole backward.
+    /// Runs the whole backward of one micro-batch, and adds its gradients to the sum.
     pub(super) fn backward(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped> {
         let (half, _) = self.differentiate(micro_batch, waits, None)?;
         self.gradients.add(self.trained.module(), micro_batch, half);
         Ok(())
     }
 
-    /// The gradient of the input, and of what has to be known at once.
+    /// Runs the first half of a split backward: computes the gradients of the input and of tied parameters, and defers
+    /// the other weight gradients where the layers can.
     pub(super) fn input_gradient(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped> {
-        // What other stages wait for does not wait.
+        // The gradients of tied parameters are not deferred, because other stages wait for them.
         let exempt = self.ties.ids().collect();
         let half = self.differentiate(micro_batch, waits, Some(exempt))?;
         if !std::mem::replace(&mut self.warned.split, true) {
@@ -99,9 +109,11 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         Ok(())
     }
 
-    /// Warns once of parameters whose gradients are computed in the first half of a backward that the plan splits: their layers, such
-    /// as burn's own, cannot split it, and the second half has nothing to fill idle time with. A few, such as a table of positions
-    /// that is added, do not matter.
+    /// Warns of parameters whose gradients are computed in the first half of a split backward, because their layers
+    /// (such as burn's own) cannot defer them. The second half then has less work with which to fill idle time.
+    ///
+    /// Such parameters are ignored up to a tenth of the stage's elements: a table of positions that is added, for
+    /// example, makes no difference.
     pub(super) fn warn_of_whole_backwards(&self, half: &Half) {
         let shared: HashSet<_> = self.ties.ids().collect();
         let module = self.trained.computing();
@@ -120,26 +132,31 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
             tracing::warn!(
                 stage,
                 replica,
-                "the backward of `{first}` in stage {stage}, and of {more} more of its parameters, is not split: make the layers \
-                 that have them from `stageline::nn::{{Linear, Embedding, LayerNorm}}` (adapters of LoRA are never split), or take a \
-                 schedule without split backwards"
+                "the backward of `{first}` in stage {stage}, and of {more} more of its parameters, is not split: \
+                 build their layers from `stageline::nn::{{Linear, Embedding, LayerNorm}}` (LoRA adapters are never \
+                 split), or choose a schedule without split backwards"
             );
         }
     }
 
-    /// The rest.
+    /// Runs the second half of a split backward: computes the deferred weight gradients, and adds all gradients of the
+    /// micro-batch to the sum.
     pub(super) fn weight_gradient(&mut self, micro_batch: usize) {
         let (mut half, came_finite) = self.halves.take(micro_batch);
         if came_finite {
             half.complete();
             if !SquaredNorms::of(self.trained.computing(), &half.gradients).are_finite() {
-                self.blame(micro_batch, Origin::Backward);
+                self.add_culprit(micro_batch, Origin::Backward);
             }
         }
         self.gradients.add(self.trained.module(), micro_batch, half);
     }
 
-    /// Runs a backward, whole, or leaving for later what it can but for some parameters.
+    /// Runs the backward of one micro-batch, keeps the gradient of its input for the previous stage, and exchanges the
+    /// gradients of tied parameters. With `all_but`, the weight gradients of all other parameters are deferred where
+    /// the layers can.
+    ///
+    /// Returns the gradients, and a flag that is true in an inspection if the gradient of the output arrived finite.
     pub(super) fn differentiate(
         &mut self,
         micro_batch: usize,
@@ -168,7 +185,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         };
         let gradients = self.ties.exchange(module, micro_batch, gradients, waits)?;
         if !left_finite {
-            self.blame(micro_batch, Origin::Backward);
+            self.add_culprit(micro_batch, Origin::Backward);
         }
         Ok((Half { gradients, deferred, weight }, came_finite))
     }

@@ -5,7 +5,7 @@
 //! instructions.
 //!
 //! - `stage`: the runner of a stage, from the begin of a pass to the verdict.
-//! - `compute`: the forwards and backwards of a stage.
+//! - `compute`: the forwards and backwards of a stage, whole or split.
 //! - `output`: the destination of a stage's output: the next stage, or the loss.
 //! - `slots`: values of single micro-batches that wait between two instructions.
 //! - `pass`: the description of a pass over a batch, the same for all stages of a replica.

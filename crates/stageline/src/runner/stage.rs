@@ -1,4 +1,6 @@
-//! What one stage does at each instruction: its module, between where its input comes from and where its output goes.
+//! The runner of one stage: the stage's module and optimizer, and their part in a pass, from its begin to the verdict.
+//!
+//! The forwards and backwards are in `compute`.
 
 use std::any::type_name;
 use std::sync::Arc;
@@ -30,84 +32,99 @@ use crate::update::health::Examination;
 use crate::update::optimizer_step::Trained;
 use crate::update::parameter_gradient::show;
 
-/// Where a stage's input comes from.
+/// The source of a stage's input.
 pub(crate) enum Source<T> {
-    /// The batch: the caller's micro-batches, all at once.
+    /// The batch, on the first stage: the caller sends the inputs of all micro-batches of a pass in one message.
     Batch(Receiver<Vec<T>>),
-    /// The stage before.
+    /// The link to the previous stage.
     Link(Box<Upstream<T>>),
 }
 
-/// What a stage is in the middle of.
+/// The kind of the pass that a stage is running.
 pub(super) enum Mode<M> {
+    /// No pass is running.
     Idle,
+    /// A training pass or an inspection, which both have forwards and backwards.
     Training {
         context: Arc<Context>,
-        /// What an inspection has found so far.
+        /// The non-finite results that an inspection has found so far; `None` in a training pass.
         inspection: Option<Vec<Culprit>>,
     },
-    /// With the module without autodiff.
+    /// An evaluation, with the stage's module without autodiff.
     Evaluating(M),
 }
 
-/// A stage in its place.
+/// A stage on its device: its module with its optimizer, its gradient sum, and its connections to other stages.
 pub(crate) struct StageRunner<M, K: Sink<M>> {
     pub(super) replica: Replica,
     pub(super) stage: usize,
     pub(super) device: Device,
+    /// The module with its optimizer.
     pub(super) trained: Trained<M>,
     pub(super) source: Source<K::Input>,
+    /// The output side: the link to the next stage, or the loss.
     pub(super) sink: K,
     pub(super) mode: Mode<M>,
+    /// The inputs that have arrived, and that no forward has used yet.
     pub(super) arrived: Slots<Weighted<K::Input>>,
+    /// The live micro-batches, whose forward has run and whose backward has not.
     pub(super) tape: Slots<Taped<K::Residual>>,
+    /// The gradients of the stage's inputs that wait to be sent to the previous stage.
     pub(super) departing: Slots<LeafGradients>,
-    /// Micro-batches whose input has its gradient, and some of whose parameters have not; and whether what came back was finite.
+    /// The micro-batches between the two halves of a split backward: the gradient of the input is computed, and
+    /// deferred weight gradients are not. The flag is true in an inspection, if the gradient of the output arrived
+    /// finite.
     pub(super) halves: Slots<(Half, bool)>,
+    /// The sum of gradients over the micro-batches of the step.
     pub(super) gradients: GradientSum,
-    /// Of a step that was made ahead of its verdict.
+    /// The gradient sums of a speculative step, kept until its verdict.
     pub(super) kept: Option<GradientsParams>,
     pub(super) ties: Ties,
     pub(super) collective: Collective,
-    /// How often it has reduced the sums of this step.
+    /// The number of reductions over the replicas that this stage has made in this step.
     pub(super) reductions: usize,
-    /// Of the pass.
+    /// The turns in which transfers between GPUs are issued in this pass.
     pub(super) turns: Arc<Turns>,
     pub(super) warned: Warned,
-    /// Whether its parameters are its thread's own, and copies of other stages' have had their first value.
+    /// Whether the first pass has begun: parameters are then in memory that the worker's thread allocated, and copies
+    /// of other stages' parameters have their first values.
     pub(super) settled: bool,
 }
 
-/// The warnings that a stage has given, each of which comes once.
+/// Flags for the warnings that a stage has logged, so that each of them is logged once.
 #[derive(Default)]
 pub(super) struct Warned {
+    /// Whether the stage has warned that it recomputes nothing, although it is configured to.
     pub(super) recompute: bool,
+    /// Whether the stage has checked if its layers split their backwards, and warned if they do not.
     pub(super) split: bool,
 }
 
-/// One live micro-batch.
+/// A live micro-batch: the ends of its autodiff graph on this stage, which its backward needs.
 pub(super) struct Taped<R> {
+    /// The leaves of the graph that stand for the stage's input.
     pub(super) input: Leaves,
+    /// The part of the graph from which the backward starts.
     pub(super) residual: R,
     pub(super) weight: Weight,
 }
 
-/// A stage's place among all.
+/// A stage slot: the position of one stage in a replica, with its device and its connections to other stages.
 pub(crate) struct StageSlot {
     pub(crate) replica: Replica,
     pub(crate) stage: usize,
     pub(crate) device: Device,
-    /// What it shares with other stages of its replica,
+    /// The tied parameters that the stage shares with other stages of its replica.
     pub(crate) ties: Ties,
-    /// and with the same stage of other replicas.
+    /// The role of the stage in the exchange with the same stage of other replicas.
     pub(crate) collective: Collective,
-    /// How many micro-batches are summed before their sum is added to those before.
+    /// The number of consecutive micro-batches whose gradients form one group of a sum.
     pub(crate) per_group: usize,
 }
 
 impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
-    pub(crate) fn new(seat: StageSlot, trained: Trained<M>, source: Source<K::Input>, sink: K) -> Self {
-        let StageSlot { replica, stage, device, ties, collective, per_group } = seat;
+    pub(crate) fn new(slot: StageSlot, trained: Trained<M>, source: Source<K::Input>, sink: K) -> Self {
+        let StageSlot { replica, stage, device, ties, collective, per_group } = slot;
         let sums = trained.precision().of_sums();
         Self {
             ties,
@@ -132,24 +149,27 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         }
     }
 
-    /// Takes over the parameters of the replica that steps them.
+    /// Receives the parameter values of replica 0, whose optimizer steps them. Only leaves of the collective call this.
     fn follow_root(&mut self, waits: &Waits) -> Result<(), Stopped> {
         self.trained.change(|module| self.collective.follow(module, waits))
     }
 
+    /// Receives the values of tied parameters from the stages that own them, if this stage has copies of any.
     fn follow_owners(&mut self, waits: &Waits) -> Result<(), Stopped> {
         if self.ties.follows() { self.trained.change(|module| self.ties.follow(module, waits)) } else { Ok(()) }
     }
 
+    /// Receives the input of a micro-batch from the previous stage.
     fn receive(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped> {
         match &self.source {
             Source::Link(upstream) => self.arrived.put(micro_batch, upstream.receive(waits, micro_batch)?),
-            Source::Batch(_) => unreachable!("lowering gives the first stage no previous one"),
+            Source::Batch(_) => unreachable!("the plan has no transfer before the first stage"),
         }
         Ok(())
     }
 
-    /// What the root makes of a step is made here.
+    /// Acts on the verdict in a replica without an optimizer: after a step it receives the new values from replica 0,
+    /// and sends them to the stages of its own replica that have copies.
     fn conclude_as_leaf(&mut self, verdict: Verdict, waits: &Waits) -> Result<Conclusion, Stopped> {
         if verdict.counts() {
             self.follow_root(waits)?;
@@ -158,13 +178,14 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         Ok(Conclusion::default())
     }
 
+    /// Sends the gradient of a micro-batch's input to the previous stage, and returns its bytes.
     fn send_gradient(&mut self, transfer: Transfer, waits: &Waits) -> Result<u64, Stopped> {
         match &mut self.source {
             Source::Link(upstream) => {
                 let gradients = self.departing.take(transfer.micro_batch);
                 upstream.send_gradient(waits, &self.turns, transfer, gradients)
             }
-            Source::Batch(_) => unreachable!("lowering gives the first stage no previous one"),
+            Source::Batch(_) => unreachable!("the plan has no transfer before the first stage"),
         }
     }
 }

@@ -1,7 +1,8 @@
-//! The flush at the end of a step: every stage reports its gradient sum, and the optimizers step only if all sums are
-//! right.
+//! The flush at the end of a step: every stage reports its gradient norms, losses and ledger, and one common verdict
+//! says how all stages end the step.
 //!
-//! The order is: sum, unscale, find non-finite results, global norm, clip, step.
+//! The order of a flush is: sum, unscale, find non-finite results, global norm, clip, step. The step itself is in
+//! `optimizer_step`.
 
 use crate::model::replica::Replica;
 use crate::update::clip::{Clip, Scaling};
@@ -83,6 +84,7 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
+    /// Whether all losses and gradient norms of this report are finite.
     pub(crate) fn is_finite(&self) -> bool {
         let losses = self.losses.iter().flatten();
         self.squared_norms.iter().chain(losses).all(|number| number.is_finite())
@@ -112,7 +114,8 @@ impl Sums {
         Ok(Self { losses: losses(outcomes), gradient_norm, reductions })
     }
 
-    /// Returns the verdict on the step for all stages: to step with the scaling of the settings, or to skip.
+    /// Returns the verdict on the step for all stages: step with gradients scaled as the settings say, or skip the step
+    /// if the loss or a gradient is not finite.
     pub(crate) fn verdict(&self, config: FlushConfig, step: usize) -> Verdict {
         let step = |scaling| Verdict::Step { scaling, examine: config.examines(step) };
         self.scaling(config).map_or(Verdict::Skip, step)

@@ -6,12 +6,13 @@
 //!
 //! - `gradient_sum`: the running sum of gradients over the micro-batches.
 //! - `ledger`: the check that every stage has summed the whole batch.
-//! - `flush`: the common verdict on a step, and the optimizer step that can be rolled back.
+//! - `flush`: the reports of all stages at the end of a step, and the common verdict on it.
+//! - `optimizer_step`: a stage's module with its optimizer, whose step can be rolled back.
 //! - `norm`, `clip`, `loss_scale`, `finite`: the global norm, clipping, loss scaling, and non-finite results.
 //! - `precision`: mixed precision with f32 master weights.
 //! - `health`, `moments`, `parameter_gradient`: reports on single parameters.
 //! - `warmup_cosine`: a learning rate schedule.
-//! - `take_ownership`: parameters moved to memory of the thread that uses them.
+//! - `take_ownership`: copies of parameters in memory that the calling thread allocates.
 
 pub(crate) mod clip;
 pub(crate) mod finite;

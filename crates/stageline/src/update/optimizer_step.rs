@@ -1,4 +1,4 @@
-//! The optimizer step of one stage, and how it is undone.
+//! The optimizer step of one stage, with its commit and rollback.
 
 use std::collections::HashMap;
 
@@ -37,7 +37,7 @@ pub(crate) struct Trained<M> {
     learning_rate: ModuleLrScheduler,
     /// The state before the last step, kept until all stages are known to have stepped.
     before: Option<Before<M>>,
-    /// Whether training steps can be rolled back.
+    /// Whether the stage keeps its state from before a step, so that the step can be rolled back.
     rollback: Rollback,
     /// Whether the module has made a step that cannot be rolled back, while other stages may not have made it.
     is_ahead: bool,
@@ -77,8 +77,9 @@ impl<M: Module> Trained<M> {
         }
     }
 
+    /// Returns the module in full precision. Panics if a panic in an optimizer step has lost it.
     pub(crate) fn module(&self) -> &M {
-        self.module.as_ref().expect("a worker that has panicked gets no more commands")
+        self.module.as_ref().expect("a worker whose stage has panicked executes no more commands")
     }
 
     /// Returns a copy of the optimizer after one step of the parameters `own` with zero gradients; the module does not
@@ -191,16 +192,19 @@ impl<M: Module> Trained<M> {
         result
     }
 
+    /// Returns the mean second moment of each parameter's gradient, from the optimizer's state.
     pub(crate) fn second_moments(&self) -> HashMap<ParamId, f64> {
         second_moments(&self.optimizer)
     }
 
+    /// Takes the module out, until [`put`](Self::put) replaces it.
     fn take(&mut self) -> M {
         // The copy is dropped first, so that its memory is free while the module changes.
         self.copy = None;
-        self.module.take().expect("a worker that has panicked gets no more commands")
+        self.module.take().expect("a worker whose stage has panicked executes no more commands")
     }
 
+    /// Puts a changed module in, and makes its copy in a lower precision again.
     fn put(&mut self, module: M) {
         self.copy = self.rounding.as_ref().map(|rounding| rounding.copy_of(&module));
         self.module = Some(module);

@@ -23,16 +23,21 @@ use crate::verify::flat::flat;
 
 /// The inputs of a diagnosis: the model, the batch, and both sets of gradients.
 pub(super) struct Diagnosis<'a, B: ?Sized, In, Target> {
+    /// Builds the pipeline to verify, with the same parameters on every call.
     pub(super) build: &'a B,
     /// Whether the reference is the uncut model instead of the stages of `build`.
     pub(super) is_uncut: bool,
     /// The batch of the first step.
     pub(super) batch: Batch<In, Target>,
+    /// The gradients of the training as configured, for this batch.
     pub(super) configured: &'a [ParameterGradient],
+    /// The gradients of the reference, for this batch.
     pub(super) reference: &'a [ParameterGradient],
     /// The differences between `configured` and `reference`.
     pub(super) differences: &'a [Difference],
+    /// The number of micro-batches into which the reference cuts the batch.
     pub(super) reference_micro_batches: usize,
+    /// The largest relative difference at which two gradients count as equal.
     pub(super) bar: f64,
 }
 
@@ -43,7 +48,7 @@ struct Parts {
     /// The sum of all pieces' gradients, divided by the weight of the whole batch.
     sum: Flat,
     /// The indices of the parameters whose gradient is all zero, for each piece.
-    silent: Vec<Vec<usize>>,
+    zero_gradients: Vec<Vec<usize>>,
 }
 
 /// The gradients that known faults would give.
@@ -83,22 +88,22 @@ where
             return Ok(Some(if self.is_uncut { Cause::Cut { stage, path } } else { Cause::NotSeeded }));
         }
         let parts = self.parts(&mut probes, micro_batches)?;
-        if let Some(cause) = self.of_loss(&whole, &parts) {
+        if let Some(cause) = self.loss_fault(&whole, &parts) {
             return Ok(Some(cause));
         }
         if !self.close(&parts.sum, &whole.sum) {
             let batch_norm = batch_norm.map(|(stage, path)| Cause::BatchNorm { stage, path });
-            return Ok(self.silent(&whole, &parts).or(batch_norm).or(Some(Cause::CoupledSamples)));
+            return Ok(self.dropped_by_model(&whole, &parts).or(batch_norm).or(Some(Cause::CoupledSamples)));
         }
         let found = flat(self.configured);
         if self.close(&found, &parts.sum) {
-            return Ok(self.of_clip(clip));
+            return Ok(self.clip_fault(clip));
         }
         let predictions = self.predictions(&mut probes, micro_batches, clip)?;
-        if let Some(cause) = self.of_sum(&found, &parts.sum, predictions) {
+        if let Some(cause) = self.sum_fault(&found, &parts.sum, predictions) {
             return Ok(Some(cause));
         }
-        if let Some(cause) = self.missing(&mut probes, micro_batches, &parts.sum)? {
+        if let Some(cause) = self.dropped_by_training(&mut probes, micro_batches, &parts.sum)? {
             return Ok(Some(cause));
         }
         if self.is_recomputation()? {
@@ -113,13 +118,13 @@ where
     /// Cuts the batch into `count` pieces, and computes the losses and gradients of each piece alone.
     fn parts(&self, probes: &mut Pipeline<In, Target>, count: usize) -> Result<Parts, VerifyError> {
         let batch = self.cut(probes, count)?;
-        let mut parts = Parts { losses: Vec::new(), sum: self.zeros(), silent: Vec::new() };
+        let mut parts = Parts { losses: Vec::new(), sum: self.zeros(), zero_gradients: Vec::new() };
         for piece in 0..count {
             let only = batch.clone().only(piece);
             let Probe { gradients, losses, weight } = probes.probe(only, &batch.weights.total)?;
             parts.losses.push((losses, weight));
             let nothing = |&at: &usize| gradients[at].summed.iter().all(|value| *value == 0.0);
-            parts.silent.push((0..gradients.len()).filter(nothing).collect());
+            parts.zero_gradients.push((0..gradients.len()).filter(nothing).collect());
             add(&mut parts.sum, &flat(&gradients), 1.0);
         }
         Ok(parts)
@@ -159,35 +164,38 @@ where
         Ok(all)
     }
 
+    /// Cuts the batch of the first step into `count` micro-batches.
     fn cut(&self, probes: &Pipeline<In, Target>, count: usize) -> Result<MicroBatches<In, Target>, VerifyError> {
         Ok(probes.cut(self.batch.clone(), count)?)
     }
 
+    /// Returns zero gradients for all parameters.
     fn zeros(&self) -> Flat {
         vec![0.0; self.reference.iter().map(|gradient| gradient.summed.len()).sum()]
     }
 
-    /// Checks that each term's loss and weight over the whole batch are the sums of those over its pieces; returns the
-    /// fault if not.
-    fn of_loss(&self, whole: &Parts, parts: &Parts) -> Option<Cause> {
+    /// Checks, for every term of the loss, that loss and weight of the whole batch are the sums of those of its pieces;
+    /// returns the fault if they are not.
+    fn loss_fault(&self, whole: &Parts, parts: &Parts) -> Option<Cause> {
         let terms = whole.losses.first().map_or(0, |(losses, _)| losses.len());
-        let of_term = |parts: &Parts, term: usize| -> Vec<(f64, f64)> {
+        let pairs = |parts: &Parts, term: usize| -> Vec<(f64, f64)> {
             parts.losses.iter().map(|(losses, weight)| (losses[term], weight.terms()[term])).collect()
         };
-        (0..terms).find_map(|term| self.of_term(&of_term(whole, term), &of_term(parts, term)))
+        (0..terms).find_map(|term| self.term_fault(&pairs(whole, term), &pairs(parts, term)))
     }
 
-    /// Checks one term of the loss in the same way, given its `(loss, weight)` pairs of the whole batch and of the
-    /// pieces.
-    fn of_term(&self, whole: &[(f64, f64)], parts: &[(f64, f64)]) -> Option<Cause> {
+    /// Checks one term of the loss: its `(loss, weight)` pairs of the whole batch and of the pieces must have the same
+    /// sums. Returns the fault if they have not.
+    fn term_fault(&self, whole: &[(f64, f64)], parts: &[(f64, f64)]) -> Option<Cause> {
         let total = |pairs: &[(f64, f64)]| pairs.iter().fold((0.0, 0.0), |sum, pair| (sum.0 + pair.0, sum.1 + pair.1));
         let ((loss, weight), (sum, weights)) = (total(whole), total(parts));
         let apart = |value: f64| (value / loss - 1.0).abs();
-        // A mean of means weighs the pieces by their weights, or all equally if the weights do not tell.
+        // If the stage returns means, the loss of the whole batch is the mean of the pieces' losses: weighted by their
+        // weights, or plain if the weights do not count the targets.
         let by_weight = parts.iter().map(|(loss, weight)| loss * weight).sum::<f64>() / weights;
         let as_mean = apart(by_weight).min(apart(sum / parts.len() as f64));
-        // With n pieces the sum of means is about n times the loss of the whole batch, while masks change the mean by
-        // less than half.
+        // Masks change a mean by less than half, while the sum of n pieces' means is about n times the loss of the
+        // whole batch.
         let nearer_to_mean = as_mean < 0.5 && apart(sum) > 0.5;
         if apart(sum) > self.bar && (as_mean <= self.bar || nearer_to_mean) {
             return Some(Cause::MeanOfMeans(Whose::Loss));
@@ -198,7 +206,7 @@ where
 
     /// Searches for a fault of clipping, given that the summed gradients are right; `None` if the clipped gradients are
     /// right too.
-    fn of_clip(&self, clip: Option<Clip>) -> Option<Cause> {
+    fn clip_fault(&self, clip: Option<Clip>) -> Option<Cause> {
         let applied: Flat = self.configured.iter().flat_map(|gradient| wide(&gradient.applied)).collect();
         let summed = flat(self.configured);
         if self.close(&applied, &clipped(summed.clone(), clip)) {
@@ -221,7 +229,7 @@ where
     }
 
     /// Searches for a known fault of the summation, given that the summed gradients are wrong.
-    fn of_sum(&self, found: &Flat, sum: &Flat, predictions: Predictions) -> Option<Cause> {
+    fn sum_fault(&self, found: &Flat, sum: &Flat, predictions: Predictions) -> Option<Cause> {
         let Predictions { mean, clipped_each, clipped_running, clipped_means, clipped_running_means } = predictions;
         let scaled = |values: &Flat| {
             let factor = dot(found, values) / dot(values, values);
@@ -240,18 +248,18 @@ where
     }
 
     /// Returns a micro-batch whose gradients are zero for all wrong parameters, so that the model itself drops it.
-    fn silent(&self, whole: &Parts, parts: &Parts) -> Option<Cause> {
+    fn dropped_by_model(&self, whole: &Parts, parts: &Parts) -> Option<Cause> {
         let wrong = self.wrong(&parts.sum, &whole.sum);
         let stage = self.last_stage(&wrong)?;
         let counts = |micro_batch: &usize| !parts.losses[*micro_batch].1.is_zero();
-        let drops = |micro_batch: &usize| wrong.iter().all(|at| parts.silent[*micro_batch].contains(at));
-        let micro_batch = (0..parts.silent.len()).filter(counts).find(drops)?;
+        let drops = |micro_batch: &usize| wrong.iter().all(|at| parts.zero_gradients[*micro_batch].contains(at));
+        let micro_batch = (0..parts.zero_gradients.len()).filter(counts).find(drops)?;
         Some(Cause::MissingMicroBatch { stage, micro_batch })
     }
 
     /// Returns a micro-batch without which the expected sums equal the found ones for all wrong parameters, so that the
     /// training drops it.
-    fn missing(
+    fn dropped_by_training(
         &self,
         probes: &mut Pipeline<In, Target>,
         count: usize,
@@ -325,10 +333,12 @@ where
         self.reference.iter().map(distance).collect()
     }
 
+    /// Returns the last stage that has one of the parameters with these indices; `None` if there are no indices.
     fn last_stage(&self, parameters: &[usize]) -> Option<usize> {
         parameters.iter().map(|&at| self.reference[at].stage).max()
     }
 
+    /// Returns the cause for a difference without a known fault; it names the parameter that differs most.
     fn unknown(&self) -> Cause {
         let worst = worst(self.differences);
         let (stage, path) = worst.map_or((0, String::new()), |worst| (worst.stage, worst.path.clone()));

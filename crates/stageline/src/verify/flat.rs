@@ -7,14 +7,17 @@ use crate::update::parameter_gradient::ParameterGradient;
 /// The gradients of all parameters, joined in the model's order.
 pub(super) type Flat = Vec<f64>;
 
+/// Joins the summed gradients of all parameters.
 pub(super) fn flat(gradients: &[ParameterGradient]) -> Flat {
     gradients.iter().flat_map(|gradient| wide(&gradient.summed)).collect()
 }
 
+/// Adds `values`, multiplied by `factor`, to `sum`.
 pub(super) fn add(sum: &mut Flat, values: &Flat, factor: f64) {
     sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += factor * value);
 }
 
+/// Returns the scalar product of two lists of gradients.
 pub(super) fn dot(a: &Flat, b: &Flat) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }

@@ -4,9 +4,12 @@
 //! parameters, compares gradients and losses, and names the likely cause of a difference. Does not repair anything.
 //!
 //! - `trial`: the training to verify: a pipeline, or a custom loop.
+//! - `verification`: the result of a verification, and its printed report.
 //! - `difference`: the comparison of two sets of gradients, parameter by parameter.
 //! - `diagnosis`: the search for the likely cause of a difference, by the gradients that each known fault would give.
 //! - `cause`: the known faults.
+//! - `flat`: arithmetic with all gradients of a model as one list of numbers.
+//! - `error`: the reasons why a verification cannot be completed.
 
 mod cause;
 mod diagnosis;
@@ -159,6 +162,8 @@ impl Verify {
         self.verify(trial, (&build, None), batch, validation)
     }
 
+    /// Runs both trainings and compares them. The reference is the model of `uncut`, or of `build` if there is no
+    /// `uncut`.
     fn verify<In: Payload, Target: Payload>(
         self,
         mut trial: impl Trial<In, Target>,
@@ -193,11 +198,12 @@ impl Verify {
             };
             let cause = diagnosis.cause()?;
             verification.cause =
-                Some(cause.unwrap_or_else(|| Cause::AfterTheGradients { step: verification.parting() }));
+                Some(cause.unwrap_or_else(|| Cause::AfterTheGradients { step: verification.first_step_apart() }));
         }
         Ok(verification)
     }
 
+    /// Trains the reference, and returns its losses and the gradients of its first step.
     fn reference<In: Payload, Target: Payload>(
         self,
         build: impl Fn() -> PipelineBuilder<In, Target>,
@@ -212,6 +218,7 @@ impl Verify {
         Ok((self.train(&mut reference, batch, validation)?, gradients))
     }
 
+    /// Trains for all steps, then evaluates the validation batches, and returns the losses.
     fn train<In: Payload, Target: Payload>(
         self,
         trial: &mut impl Trial<In, Target>,
@@ -222,7 +229,7 @@ impl Verify {
         let losses = losses.map_err(VerifyError::Trial)?;
         let evaluate = |batch: &Batch<In, Target>| trial.evaluate(batch.clone());
         let batches = validation.iter().map(evaluate).collect::<Result<Vec<_>, _>>().map_err(VerifyError::Trial)?;
-        Ok(Trained { losses, validation: (!batches.is_empty()).then(|| together(&batches)) })
+        Ok(Trained { losses, validation: (!batches.is_empty()).then(|| loss_over(&batches)) })
     }
 }
 
@@ -230,15 +237,15 @@ impl Verify {
 pub(super) type Build<'a, In, Target> = dyn Fn() -> PipelineBuilder<In, Target> + 'a;
 
 /// Returns the loss over all batches: the sum over the terms of each term's weighted mean.
-pub(super) fn together(batches: &[Vec<LossTerm>]) -> f64 {
+pub(super) fn loss_over(batches: &[Vec<LossTerm>]) -> f64 {
     let terms = batches.iter().map(Vec::len).max().unwrap_or(0);
-    let of_term = |term: usize| {
-        let of_batches = || batches.iter().filter_map(|terms| terms.get(term)).filter(|term| term.weight > 0.0);
-        let weight: f64 = of_batches().map(|term| term.weight).sum();
-        let sum: f64 = of_batches().map(|term| term.loss * term.weight).sum();
+    let mean_of_term = |term: usize| {
+        let in_batches = || batches.iter().filter_map(|terms| terms.get(term)).filter(|term| term.weight > 0.0);
+        let weight: f64 = in_batches().map(|term| term.weight).sum();
+        let sum: f64 = in_batches().map(|term| term.loss * term.weight).sum();
         if weight > 0.0 { sum / weight } else { 0.0 }
     };
-    (0..terms).map(of_term).sum()
+    (0..terms).map(mean_of_term).sum()
 }
 
 /// The losses of one training.

@@ -1,4 +1,4 @@
-//! The result of a verification, and how it is printed.
+//! [`Verification`]: the result of a verification, and its printed report.
 
 use crate::verify::Bars;
 use crate::verify::Compared;
@@ -35,19 +35,21 @@ impl Verification {
         difference::worst(&self.gradients)
     }
 
+    /// Whether all gradients of the first step and the last loss are within the bars. The last loss is that of the
+    /// validation, or of the last step if there is no validation.
     pub(super) fn agrees(&self) -> bool {
         let gradients = self.gradients.iter().all(|difference| difference.relative <= self.bars.gradient);
         let last = self.validation.or(self.losses.last().copied());
         gradients && last.is_none_or(|losses| losses.within(self.bars.loss))
     }
 
-    /// Returns the first step whose losses differ by more than the bar.
-    pub(super) fn parting(&self) -> Option<usize> {
+    /// Returns the first step whose training losses differ by more than the bar.
+    pub(super) fn first_step_apart(&self) -> Option<usize> {
         self.losses.iter().position(|losses| !losses.within(self.bars.loss))
     }
 }
 
-/// The number of parameters and steps that the displayed report shows.
+/// The largest number of parameters, and of steps, that the printed report shows.
 pub(super) const SHOWN: usize = 5;
 
 impl fmt::Display for Verification {

@@ -1,4 +1,12 @@
-//! One thread: takes its list of instructions and interprets it. Nothing else knows threads.
+//! Workers: each is one thread that interprets its row of the plan for the stages that are placed on it.
+//!
+//! Takes commands and verdicts from the caller. Executes each instruction on the runner of its stage, and replies with
+//! the outcome of every stage, the recorded events and saved states. Must not know how a plan was generated, or what a
+//! runner computes.
+//!
+//! - `messages`: the commands, verdicts and replies between the caller and the workers.
+//! - `speculate`: steps that are made before their verdict, with commit and rollback.
+//! - `spans`: the tracing spans of activities.
 
 pub(crate) mod messages;
 mod spans;
@@ -31,35 +39,40 @@ use crate::worker::messages::{Asked, Command, Recorded, Run, Stepped, WorkerChan
 use stageline_nn::forward::after_step;
 use stageline_nn::kernels::allocate_packing_buffer;
 
-/// A worker's thread, which gives its stages back when it ends.
+/// A worker that has started.
 pub(crate) struct Started {
+    /// The worker's thread, which returns its stages when it ends.
     pub(crate) thread: JoinHandle<Vec<Box<dyn Runner>>>,
-    /// Bytes of the buffer for products that each of its kernel threads keeps.
+    /// The bytes of the buffer for matrix products that each kernel thread of the worker keeps; 0 if not measured.
     pub(crate) packing_buffer: u64,
 }
 
-/// The interpreter of one row of a plan.
+/// A worker: the interpreter of one row of a plan.
 pub(crate) struct Worker {
     pub(super) replica: Replica,
+    /// The number of the worker within its replica, which is its row of the plan.
     pub(super) index: usize,
+    /// The runners of the stages that are placed on this worker.
     pub(super) runners: Vec<Box<dyn Runner>>,
-    pub(super) line: WorkerChannels,
+    pub(super) channels: WorkerChannels,
     pub(super) waits: Waits,
     pub(super) diary: Diary,
     pub(super) gauges: Gauges,
-    /// A step that its stages have made, when it is not yet known that all others have.
-    pub(super) made: Option<usize>,
+    /// The step that this worker's stages have made, and that is not yet known to be made by all other stages.
+    pub(super) uncommitted: Option<usize>,
+    /// The state of the verdict on the last step.
     pub(super) last: Last,
 }
 
-/// How the last step ended.
+/// The state of the verdict on the last step.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Last {
-    /// With its verdict.
+    /// The verdict is known, and the step ended as it says.
     Known,
-    /// As if that were its verdict; the worker has not asked yet.
+    /// The step ended with this assumed verdict, before the true verdict arrived.
     Assumed(Verdict),
-    /// Mispredicted than others took it to: what they have done since is void.
+    /// The verdict differs from the assumed one. Work on the following step is discarded; a step that was made as
+    /// assumed is rolled back, and then ended again as this verdict says.
     Mispredicted(Verdict),
 }
 
@@ -67,27 +80,30 @@ impl Worker {
     pub(crate) fn new(
         index: usize,
         runners: Vec<Box<dyn Runner>>,
-        line: WorkerChannels,
+        channels: WorkerChannels,
         stop: Arc<Stop>,
-        post: ProgressBoard,
+        board: ProgressBoard,
     ) -> Self {
         let (replica, stage) = place_of(&runners);
-        let diary = Diary::new(replica, stage, post);
+        let diary = Diary::new(replica, stage, board);
         Self {
             replica,
             index,
             runners,
-            line,
+            channels,
             waits: Waits::new(stop),
             diary,
             gauges: Gauges::new(),
-            made: None,
+            uncommitted: None,
             last: Last::Known,
         }
     }
 
-    /// Starts the thread, named after its first stage, with a pool of `cores` threads (itself one of them) for the
-    /// kernels that run on it. It ends when the caller drops its command channel or the pipeline stops.
+    /// Starts the worker's thread, named after its first stage, as the first of a pool of `cores` threads for its
+    /// kernels. The thread ends when the caller drops the command channel, or when the pipeline stops.
+    ///
+    /// # Errors
+    /// Returns [`BuildError::Spawn`] if the thread cannot be started, and [`BuildError::Pool`] if its pool cannot.
     pub(crate) fn spawn(mut self, cores: usize) -> Result<Started, BuildError> {
         let worker = self.index;
         let name = match (self.diary.stage, self.replica) {
@@ -101,7 +117,7 @@ impl Worker {
             let on_host = self.runners.iter().any(|runner| is_host(runner.device()));
             let prepare = move || {
                 meter.into_iter().for_each(Meter::count_this_thread);
-                // Before the first step, so that no step is taken for the reason why it is there.
+                // The buffer is allocated before the first step, so that it does not count as the memory of a step.
                 if on_host {
                     allocate_packing_buffer();
                 }
@@ -125,10 +141,12 @@ impl Worker {
         }
     }
 
+    /// Executes commands until the worker ends. A last step that the pipeline has not committed is then rolled back.
     fn serve(&mut self) {
-        // A subscriber that panics while it is told of a failure ends the thread, and no more.
-        let _ = catch_unwind(AssertUnwindSafe(|| self.obey()));
-        match self.made {
+        // A tracing subscriber is the user's code and may panic while it logs a failure. The worker then still ends
+        // here, with its last step committed or rolled back.
+        let _ = catch_unwind(AssertUnwindSafe(|| self.execute_commands()));
+        match self.uncommitted {
             Some(step) if step >= self.waits.committed() => {
                 self.roll_back();
                 after_step::forget_kept();
@@ -137,8 +155,9 @@ impl Worker {
         }
     }
 
-    fn obey(&mut self) {
-        while let Ok(command) = self.waits.receive(&self.line.commands) {
+    /// Executes one command after another, until the caller drops the channel, the pipeline stops, or a stage fails.
+    fn execute_commands(&mut self) {
+        while let Ok(command) = self.waits.receive(&self.channels.commands) {
             match catch_unwind(AssertUnwindSafe(|| self.execute(command))) {
                 Ok(Ok(())) => {}
                 Ok(Err(Interrupt::Stopped)) => return,
@@ -148,14 +167,16 @@ impl Worker {
         }
     }
 
-    /// Stops all workers, before anything of the user's, such as a subscriber, runs again.
+    /// Stops all workers with the failure of the current stage. The stop signal comes before the log line, which runs
+    /// the user's code if there is a tracing subscriber.
     fn fail(&self, failure: Failure) {
         let Diary { replica, stage, activity, during, .. } = self.diary;
         let failure = StageFailure { replica, stage, activity, during, failure, elsewhere: Vec::new() };
         self.waits.raise(StepError::Stage(Box::new(failure)));
-        tracing::error!(stage, replica = replica.index, %activity, %during, "a stage failed: the pipeline stops");
+        tracing::error!(stage, replica = replica.index, %activity, %during, "a stage failed, so the pipeline stops");
     }
 
+    /// Executes one command of the caller.
     fn execute(&mut self, command: Command) -> Result<(), Interrupt> {
         match command {
             Command::Run(run) => self.run(run)?,
@@ -165,28 +186,32 @@ impl Worker {
                 self.settle()?;
             }
         }
-        // From here on it waits for the caller.
+        // From here until the next command, the worker waits for the caller.
         self.diary.enter(self.diary.stage, Activity::Idle);
         Ok(())
     }
 
+    /// Sends the caller a copy of each stage's state for a checkpoint.
     fn save(&mut self, during: During) -> Result<(), Interrupt> {
         self.diary.open(during, Instant::now(), Vec::new());
         self.commit();
         for runner in &self.runners {
             self.diary.enter(runner.stage(), Activity::Save);
             let _entered = span(&self.diary).entered();
-            self.waits.send(&self.line.replies.saved, runner.state())?;
+            self.waits.send(&self.channels.replies.saved, runner.state())?;
         }
         Ok(())
     }
 
+    /// Runs one pass on this worker's stages: begins it, executes the plan's instructions, and ends it with the flush
+    /// of a step, without a step after an inspection, or with nothing more after an evaluation.
     fn run(&mut self, Run { asked, events }: Run) -> Result<(), Interrupt> {
         let Asked { during, plan, pass, clock, began, flush, behind } = asked;
         self.gauges.begin(clock, self.runners.iter().map(|runner| runner.device()));
         self.waits.take();
         self.diary.open(during, began, events);
         if !behind {
+            // The caller sends such a command only when all stages have made the last step.
             self.commit();
         }
         for runner in &mut self.runners {
@@ -209,7 +234,7 @@ impl Worker {
             Pass::Train(context) => {
                 self.flush(context.step, flush, finite)?;
                 let recorded = Recorded { replica: self.replica, worker: self.index, events: self.diary.close() };
-                self.waits.send(&self.line.replies.recorded, recorded)?;
+                self.waits.send(&self.channels.replies.recorded, recorded)?;
             }
             Pass::Inspect(context) => self.conclude(context.step, Verdict::Skip)?,
             Pass::Evaluate(_) => after_step::skipped(),
@@ -217,9 +242,10 @@ impl Worker {
         Ok(())
     }
 
+    /// Executes one instruction on the runner of its stage, and records its event and its span.
     fn interpret(&mut self, instruction: Instruction) -> Result<(), Interrupt> {
         self.waits.check()?;
-        self.look_back()?;
+        self.poll_verdict()?;
         let stage = instruction.stage();
         self.diary.enter(stage, Activity::Instruction(instruction));
         let runner = self.runners.iter_mut().find(|runner| runner.stage() == stage);
@@ -237,7 +263,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Ends a step, at once or when its verdict is there.
+    /// Ends a training step: at once if the assumed verdict may hold, otherwise when the verdict has arrived. `finite`
+    /// says whether this worker's own losses and gradients are finite.
     fn flush(&mut self, step: usize, flush: Flush, finite: bool) -> Result<(), Stopped> {
         match flush {
             Flush::Ahead(assumed) if finite => {
@@ -247,7 +274,8 @@ impl Worker {
             }
             Flush::Ahead(_) => {
                 let verdict = self.verdict()?;
-                // Other stages have made the step, and exchanged the values of their parameters.
+                // Other stages have stepped with the assumed verdict and exchange the values of tied parameters. This
+                // worker takes its part in that exchange, so that no stage waits for it and the channels are empty.
                 self.runners.iter_mut().try_for_each(|runner| runner.publish(&self.waits))?;
                 self.runners.iter_mut().try_for_each(|runner| runner.ignore(&self.waits))?;
                 self.conclude(step, verdict)?;
@@ -261,7 +289,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Ends every stage's sum.
+    /// Completes the gradient sum of every stage, over all replicas if there are several. Only then is it an activity
+    /// of its own with an event and a span.
     fn reduce(&mut self, step: usize) -> Result<(), Stopped> {
         for runner in &mut self.runners {
             if self.replica.of == 1 {
@@ -278,7 +307,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Shows every stage's ledger to the caller; whether all that it has summed is finite.
+    /// Ends the pass on every stage, and sends each outcome (ledger, losses, gradient norms) to the caller. Returns
+    /// whether all losses and gradient norms of this worker are finite.
     fn finish(&mut self) -> Result<bool, Stopped> {
         let mut finite = true;
         for runner in &mut self.runners {
@@ -286,32 +316,35 @@ impl Worker {
             let _entered = span(&self.diary).entered();
             let outcome = runner.finish();
             finite &= outcome.is_finite();
-            // Before the others may go on because of it.
+            // The event ends before the outcome is sent, because others may continue as soon as the caller has it.
             self.diary.leave(self.waits.take(), self.gauges.read(runner.device()));
-            self.waits.send(&self.line.replies.finished, outcome)?;
+            self.waits.send(&self.channels.replies.finished, outcome)?;
         }
         Ok(finite)
     }
 
-    /// Waits until all stages are here.
+    /// Waits for the verdict on a step, which the caller sends when it has the outcomes of all stages.
     fn verdict(&mut self) -> Result<Verdict, Stopped> {
         self.diary.enter(self.diary.stage, Activity::Verdict);
         let span = span(&self.diary).entered();
-        let verdict = self.waits.receive(&self.line.verdicts)?;
+        let verdict = self.waits.receive(&self.channels.verdicts)?;
         let waited = self.waits.take();
         note_wait(&span, Activity::Verdict, waited);
         self.diary.leave(waited, Reading::default());
         Ok(verdict)
     }
 
+    /// Acts on a verdict, true or assumed, for the first time in this step: sets the effects of the step's forwards
+    /// (see `after_step`) apart from those of the next step, and ends the step on every stage.
     fn conclude(&mut self, step: usize, verdict: Verdict) -> Result<(), Stopped> {
         after_step::keep();
-        self.conclude_as(step, verdict)
+        self.conclude_stages(step, verdict)
     }
 
-    /// The same, of a step whose effects are kept.
-    fn conclude_as(&mut self, step: usize, verdict: Verdict) -> Result<(), Stopped> {
-        self.made = matches!(verdict, Verdict::Step { .. } | Verdict::Rehearse { .. }).then_some(step);
+    /// Ends a step on every stage as the verdict says, and sends each stage's report to the caller. The effects of the
+    /// step's forwards must be set apart already; they are dropped if the verdict keeps no step.
+    fn conclude_stages(&mut self, step: usize, verdict: Verdict) -> Result<(), Stopped> {
+        self.uncommitted = matches!(verdict, Verdict::Step { .. } | Verdict::Rehearse { .. }).then_some(step);
         let mut concluded = Vec::with_capacity(self.runners.len());
         for runner in &mut self.runners {
             let stage = runner.stage();
@@ -330,21 +363,21 @@ impl Worker {
             concluded.push(Stepped { replica: self.replica, stage, verdict, conclusion });
         }
         if !verdict.counts() {
-            self.made = None;
+            self.uncommitted = None;
             after_step::forget_kept();
         }
-        concluded.into_iter().try_for_each(|stepped| self.waits.send(&self.line.replies.stepped, stepped))
+        concluded.into_iter().try_for_each(|stepped| self.waits.send(&self.channels.replies.stepped, stepped))
     }
 }
 
-/// Where a worker's first stage is.
+/// Returns the replica and the number of a worker's first stage; zeros for a worker without stages.
 pub(crate) fn place_of(runners: &[Box<dyn Runner>]) -> (Replica, usize) {
     runners.first().map_or((Replica::default(), 0), |runner| (runner.replica(), runner.stage()))
 }
 
-/// How many events a worker of so many stages writes down in a step.
+/// Returns the largest number of events that a worker with `stages` stages records in one step.
 pub(crate) fn events_of(plan: &Checked, worker: usize, stages: usize) -> usize {
-    const AROUND_EACH_STAGE: usize = 5; // start, reduction, finish, optimizer step, follow
-    const VERDICTS: usize = 2; // its own, and that on the step before
+    const AROUND_EACH_STAGE: usize = 5; // the activities start, reduction, finish, optimizer step and follow
+    const VERDICTS: usize = 2; // the verdict on this step, and the verdict on the step before
     plan.instructions(worker).count() + AROUND_EACH_STAGE * stages + VERDICTS
 }

@@ -1,17 +1,18 @@
-//! The tracing span of an action, with the time that it waited.
+//! The tracing spans of a worker's activities, with the time that each of them waited for others.
 
 use std::time::Duration;
 
 use crate::failure::activity::Activity;
 use crate::recording::events::Diary;
 
-/// Of a part of the step that is no instruction.
+/// Returns the span of an activity that is no instruction of the plan, such as the optimizer step.
 pub(super) fn span(diary: &Diary) -> tracing::Span {
     let Diary { replica, stage, activity, during, .. } = *diary;
     let (waited_us, waited_for) = (tracing::field::Empty, tracing::field::Empty);
     tracing::trace_span!("action", replica = replica.index, stage, action = %activity, %during, waited_us, waited_for)
 }
 
+/// Records in a span how long its activity waited, in microseconds, and for what.
 pub(super) fn note_wait(span: &tracing::Span, activity: Activity, waited: Duration) {
     span.record("waited_us", waited.as_micros() as u64);
     if let Some(cause) = activity.wait_cause().filter(|_| !waited.is_zero()) {

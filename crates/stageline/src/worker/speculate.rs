@@ -1,4 +1,9 @@
-//! Speculative steps: a stage steps before it knows the verdict, and rolls back when the verdict differs from the assumed one.
+//! Speculative steps: a worker's stages step before the verdict is known, and roll back if it differs from the assumed
+//! one.
+//!
+//! A step is committed when the verdict was the assumed one, or when the caller's next command shows that all stages
+//! have made it. After a misprediction it is rolled back and ended again as the verdict says (stepped or
+//! skipped), and work on the following step is discarded.
 
 use crate::worker::Last;
 use crate::worker::Worker;
@@ -9,55 +14,61 @@ use crate::update::flush::Verdict;
 use stageline_nn::forward::after_step;
 
 impl Worker {
-    /// What comes after a step that all stages have made.
+    /// Commits the last step, which all stages have made: drops the state from before it, and runs the effects of its
+    /// forwards.
     pub(super) fn commit(&mut self) {
-        if self.made.take().is_some() {
+        if self.uncommitted.take().is_some() {
             self.runners.iter_mut().for_each(|runner| runner.commit());
             after_step::do_kept();
         }
     }
 
-    /// What comes after a step that not all stages have made.
+    /// Rolls back the last step, which not all stages have made. The effects of forwards since then are dropped.
     pub(super) fn roll_back(&mut self) {
         self.runners.iter_mut().for_each(|runner| runner.roll_back());
         after_step::skipped();
     }
 
-    /// Asks how the step before is to end, if that was not known; whether it ended so, and what was done since stands.
+    /// Receives the verdict on the last step if it is not known yet. After a misprediction the step is rolled back and
+    /// ended again as the verdict says.
+    ///
+    /// Returns whether the work since that step stands; `false` means that it is discarded.
     pub(super) fn settle(&mut self) -> Result<bool, Stopped> {
         if let Last::Assumed(assumed) = self.last {
             let verdict = self.verdict()?;
-            self.heard(assumed, verdict);
+            self.note_verdict(assumed, verdict);
         }
         match std::mem::replace(&mut self.last, Last::Known) {
             Last::Known | Last::Assumed(_) => Ok(true),
             Last::Mispredicted(verdict) => {
                 self.runners.iter_mut().for_each(|runner| runner.forget());
                 after_step::skipped();
-                if let Some(step) = self.made {
+                if let Some(step) = self.uncommitted {
                     self.diary.during = During::Step(step);
                     self.roll_back();
-                    self.conclude_as(step, verdict)?;
+                    self.conclude_stages(step, verdict)?;
                 }
                 Ok(false)
             }
         }
     }
 
-    /// Looks whether the verdict on the step before has come: if it is as assumed, that step need not be kept any longer.
-    pub(super) fn look_back(&mut self) -> Result<(), Stopped> {
+    /// Checks, without waiting, whether the verdict on the last step has arrived. An early commit frees the memory of
+    /// the state before that step.
+    pub(super) fn poll_verdict(&mut self) -> Result<(), Stopped> {
         if let Last::Assumed(assumed) = self.last
-            && let Some(verdict) = self.waits.try_receive(&self.line.verdicts)?
+            && let Some(verdict) = self.waits.try_receive(&self.channels.verdicts)?
         {
             self.diary.enter(self.diary.stage, Activity::Verdict);
-            self.heard(assumed, verdict);
+            self.note_verdict(assumed, verdict);
             let read = self.runners.first().map(|runner| self.gauges.read(runner.device()));
             self.diary.leave(self.waits.take(), read.unwrap_or_default());
         }
         Ok(())
     }
 
-    pub(super) fn heard(&mut self, assumed: Verdict, verdict: Verdict) {
+    /// Compares the verdict with the assumed one: commits the step if they are equal, and marks a misprediction if not.
+    pub(super) fn note_verdict(&mut self, assumed: Verdict, verdict: Verdict) {
         if verdict == assumed {
             self.last = Last::Known;
             self.commit();

@@ -11,9 +11,9 @@
 mod gate;
 mod limits;
 mod peers;
+mod signals;
 
 use std::fmt;
-use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
@@ -31,6 +31,7 @@ use iroh::protocol::Router;
 use iroh::{Endpoint, EndpointId, RelayMode};
 
 use self::peers::{Guarded, Peers};
+use self::signals::EndSignals;
 use super::greeting::{Greeting, this_process};
 use super::token::Token;
 use stageline_nn::kernels::remote::{ID_WORDS, name};
@@ -244,45 +245,6 @@ fn from_elsewhere(address: SocketAddr) -> String {
     });
     let unknown = |_| format!("<an address of this host>:{}", address.port());
     route.map_or_else(unknown, |route| SocketAddr::new(route.ip(), address.port()).to_string())
-}
-
-/// The signals that ask the process to end, Ctrl-C and `SIGTERM`. They are caught as soon as this exists.
-#[cfg(unix)]
-struct EndSignals([tokio::signal::unix::Signal; 2]);
-
-#[cfg(unix)]
-impl EndSignals {
-    fn catch() -> io::Result<Self> {
-        use tokio::signal::unix::{SignalKind, signal};
-        Ok(Self([signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?]))
-    }
-
-    /// Waits until a signal arrives, or until `served` ends, and returns the latter's result.
-    async fn or(self, served: impl Future<Output = Result<(), ServeError>>) -> Result<(), ServeError> {
-        let Self([mut interrupt, mut terminate]) = self;
-        tokio::select! {
-            served = served => served,
-            _ = interrupt.recv() => Ok(()),
-            _ = terminate.recv() => Ok(()),
-        }
-    }
-}
-
-#[cfg(not(unix))]
-struct EndSignals;
-
-#[cfg(not(unix))]
-impl EndSignals {
-    fn catch() -> io::Result<Self> {
-        Ok(Self)
-    }
-
-    async fn or(self, served: impl Future<Output = Result<(), ServeError>>) -> Result<(), ServeError> {
-        tokio::select! {
-            served = served => served,
-            _ = tokio::signal::ctrl_c() => Ok(()),
-        }
-    }
 }
 
 /// Binds an iroh endpoint that limits the streams of every new connection.

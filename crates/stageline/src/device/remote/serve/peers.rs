@@ -60,7 +60,7 @@ impl Peers {
             connection.set_max_concurrent_bi_streams(STREAMS.into());
         } else {
             let own = known.connections.get(&peer).map_or(0, Vec::len);
-            let strangers = known.connections.iter().filter(|(peer, _)| !known.admitted.contains(peer));
+            let strangers = known.connections.iter().filter(|(peer, _)| !known.admitted.contains(*peer));
             let all: usize = strangers.map(|(_, connections)| connections.len()).sum();
             if own >= limits::CONNECTIONS || all >= limits::ALL_CONNECTIONS {
                 return false;

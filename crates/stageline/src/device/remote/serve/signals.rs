@@ -1,0 +1,45 @@
+//! The signals that end a server: Ctrl-C, and `SIGTERM` on Unix.
+
+use std::future::Future;
+use std::io;
+
+use super::ServeError;
+
+/// The signals that ask the process to end, Ctrl-C and `SIGTERM`. They are caught as soon as this exists.
+#[cfg(unix)]
+pub(super) struct EndSignals([tokio::signal::unix::Signal; 2]);
+
+#[cfg(unix)]
+impl EndSignals {
+    pub(super) fn catch() -> io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Self([signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?]))
+    }
+
+    /// Waits until a signal arrives, or until `served` ends, and returns the latter's result.
+    pub(super) async fn or(self, served: impl Future<Output = Result<(), ServeError>>) -> Result<(), ServeError> {
+        let Self([mut interrupt, mut terminate]) = self;
+        tokio::select! {
+            served = served => served,
+            _ = interrupt.recv() => Ok(()),
+            _ = terminate.recv() => Ok(()),
+        }
+    }
+}
+
+#[cfg(not(unix))]
+pub(super) struct EndSignals;
+
+#[cfg(not(unix))]
+impl EndSignals {
+    pub(super) fn catch() -> io::Result<Self> {
+        Ok(Self)
+    }
+
+    pub(super) async fn or(self, served: impl Future<Output = Result<(), ServeError>>) -> Result<(), ServeError> {
+        tokio::select! {
+            served = served => served,
+            _ = tokio::signal::ctrl_c() => Ok(()),
+        }
+    }
+}
