@@ -19,6 +19,20 @@ impl Leaf {
 }
 
 impl WhateverRows {
+    /// Returns the constant parts by linear extrapolation to 0 rows. The estimate `few` was measured with the rows of
+    /// `all` times `share`, 0 < `share` < 1.
+    pub(crate) fn between(few: &StageEstimate, all: &StageEstimate, share: f64) -> Self {
+        let constant = |few: f64, all: f64| (all - (all - few) / (1.0 - share)).clamp(0.0, few.min(all).max(0.0));
+        Self {
+            activations: StageMemory {
+                forward: constant(few.activations.forward, all.activations.forward),
+                input_gradient: constant(few.activations.input_gradient, all.activations.input_gradient),
+            },
+            forward: constant(few.forward as f64, all.forward as f64) as u64,
+            backward: constant(few.backward as f64, all.backward as f64) as u64,
+        }
+    }
+
     /// Returns the constant parts of half a stage: activations are halved, while working memory stays the same.
     fn halved(self) -> Self {
         let StageMemory { forward, input_gradient } = self.activations;

@@ -1,8 +1,6 @@
 //! The part of a stage's memory that does not depend on the rows of a micro-batch. Predictions for other batch sizes
 //! scale only the rest.
 
-use crate::memory::estimate::StageEstimate;
-
 use stageline_schedule::StageMemory;
 
 /// The memory of a micro-batch on a stage that does not depend on its rows, in bytes: for example weights that a matrix
@@ -22,19 +20,5 @@ impl WhateverRows {
     /// micro-batch, `bytes`, which count for the backward.
     pub(crate) fn gradients(bytes: u64) -> Self {
         Self { activations: StageMemory::whole(0.0), forward: 0, backward: bytes }
-    }
-
-    /// Returns the constant parts by linear extrapolation to 0 rows. The estimate `few` was measured with the rows of
-    /// `all` times `share`, 0 < `share` < 1.
-    pub(crate) fn between(few: &StageEstimate, all: &StageEstimate, share: f64) -> Self {
-        let constant = |few: f64, all: f64| (all - (all - few) / (1.0 - share)).clamp(0.0, few.min(all).max(0.0));
-        Self {
-            activations: StageMemory {
-                forward: constant(few.activations.forward, all.activations.forward),
-                input_gradient: constant(few.activations.input_gradient, all.activations.input_gradient),
-            },
-            forward: constant(few.forward as f64, all.forward as f64) as u64,
-            backward: constant(few.backward as f64, all.backward as f64) as u64,
-        }
     }
 }
