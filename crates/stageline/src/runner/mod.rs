@@ -6,11 +6,13 @@
 //!
 //! - `stage`: the runner of a stage, from the begin of a pass to the verdict.
 //! - `compute`: the forwards and backwards of a stage, whole or split.
+//! - `exchange`: inputs and gradients from and to other stages, and values of parameters that another one owns.
 //! - `output`: the destination of a stage's output: the next stage, or the loss.
 //! - `slots`: values of single micro-batches that wait between two instructions.
 //! - `pass`: the description of a pass over a batch, the same for all stages of a replica.
 
 mod compute;
+mod exchange;
 pub(crate) mod output;
 pub(crate) mod pass;
 mod slots;

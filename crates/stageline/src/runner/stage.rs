@@ -148,46 +148,6 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
             kept: None,
         }
     }
-
-    /// Receives the parameter values of replica 0, whose optimizer steps them. Only leaves of the collective call this.
-    fn follow_root(&mut self, waits: &Waits) -> Result<(), Stopped> {
-        self.trained.change(|module| self.collective.follow(module, waits))
-    }
-
-    /// Receives the values of tied parameters from the stages that own them, if this stage has copies of any.
-    fn follow_owners(&mut self, waits: &Waits) -> Result<(), Stopped> {
-        if self.ties.follows() { self.trained.change(|module| self.ties.follow(module, waits)) } else { Ok(()) }
-    }
-
-    /// Receives the input of a micro-batch from the previous stage.
-    fn receive(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped> {
-        match &self.source {
-            Source::Link(upstream) => self.arrived.put(micro_batch, upstream.receive(waits, micro_batch)?),
-            Source::Batch(_) => unreachable!("the plan has no transfer before the first stage"),
-        }
-        Ok(())
-    }
-
-    /// Acts on the verdict in a replica without an optimizer: after a step it receives the new values from replica 0,
-    /// and sends them to the stages of its own replica that have copies.
-    fn conclude_as_leaf(&mut self, verdict: Verdict, waits: &Waits) -> Result<Conclusion, Stopped> {
-        if verdict.counts() {
-            self.follow_root(waits)?;
-            self.publish(waits)?;
-        }
-        Ok(Conclusion::default())
-    }
-
-    /// Sends the gradient of a micro-batch's input to the previous stage, and returns its bytes.
-    fn send_gradient(&mut self, transfer: Transfer, waits: &Waits) -> Result<u64, Stopped> {
-        match &mut self.source {
-            Source::Link(upstream) => {
-                let gradients = self.departing.take(transfer.micro_batch);
-                upstream.send_gradient(waits, &self.turns, transfer, gradients)
-            }
-            Source::Batch(_) => unreachable!("the plan has no transfer before the first stage"),
-        }
-    }
 }
 
 impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {

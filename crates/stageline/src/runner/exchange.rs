@@ -1,0 +1,75 @@
+//! The exchange of a stage with others: inputs, gradients, and the values of parameters that another stage or replica owns.
+
+use crate::runner::stage::Source;
+use crate::runner::stage::StageRunner;
+use std::any::type_name;
+use std::sync::Arc;
+
+use burn::module::Module;
+use burn::optim::GradientsParams;
+use burn::tensor::Device;
+use stageline_schedule::{Action, Carried, Compute, Instruction, Transfer};
+
+use crate::failure::stop::{Stopped, Waits};
+use crate::model::loss_weight::Weight;
+use crate::model::replica::Replica;
+use crate::runner::output::Sink;
+use crate::runner::pass::{Context, Pass};
+use crate::runner::slots::Slots;
+use crate::runner::{Conclusion, ErasedModule, Interrupt, Runner};
+use crate::state::layout::StageState;
+use crate::threads::Receiver;
+use crate::transfer::leaves::{LeafGradients, Leaves};
+use crate::transfer::link::{Upstream, Weighted};
+use crate::transfer::order::Turns;
+use crate::transfer::replicas::Collective;
+use crate::transfer::ties::Ties;
+use crate::update::clip::Scaling;
+use crate::update::finite::Culprit;
+use crate::update::flush::{Outcome, Verdict};
+use crate::update::gradient_sum::{GradientSum, Half};
+use crate::update::health::Examination;
+use crate::update::optimizer_step::Trained;
+use crate::update::parameter_gradient::show;
+
+impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
+    /// Receives the parameter values of replica 0, whose optimizer steps them. Only leaves of the collective call this.
+    pub(super) fn follow_root(&mut self, waits: &Waits) -> Result<(), Stopped> {
+        self.trained.change(|module| self.collective.follow(module, waits))
+    }
+
+    /// Receives the values of tied parameters from the stages that own them, if this stage has copies of any.
+    pub(super) fn follow_owners(&mut self, waits: &Waits) -> Result<(), Stopped> {
+        if self.ties.follows() { self.trained.change(|module| self.ties.follow(module, waits)) } else { Ok(()) }
+    }
+
+    /// Receives the input of a micro-batch from the previous stage.
+    pub(super) fn receive(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped> {
+        match &self.source {
+            Source::Link(upstream) => self.arrived.put(micro_batch, upstream.receive(waits, micro_batch)?),
+            Source::Batch(_) => unreachable!("the plan has no transfer before the first stage"),
+        }
+        Ok(())
+    }
+
+    /// Acts on the verdict in a replica without an optimizer: after a step it receives the new values from replica 0,
+    /// and sends them to the stages of its own replica that have copies.
+    pub(super) fn conclude_as_leaf(&mut self, verdict: Verdict, waits: &Waits) -> Result<Conclusion, Stopped> {
+        if verdict.counts() {
+            self.follow_root(waits)?;
+            self.publish(waits)?;
+        }
+        Ok(Conclusion::default())
+    }
+
+    /// Sends the gradient of a micro-batch's input to the previous stage, and returns its bytes.
+    pub(super) fn send_gradient(&mut self, transfer: Transfer, waits: &Waits) -> Result<u64, Stopped> {
+        match &mut self.source {
+            Source::Link(upstream) => {
+                let gradients = self.departing.take(transfer.micro_batch);
+                upstream.send_gradient(waits, &self.turns, transfer, gradients)
+            }
+            Source::Batch(_) => unreachable!("the plan has no transfer before the first stage"),
+        }
+    }
+}

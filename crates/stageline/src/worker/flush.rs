@@ -1,0 +1,139 @@
+//! The end of a step on one worker: it reduces over replicas, shows the ledger, waits for the verdict, and concludes the step by it.
+
+use crate::worker::Last;
+use crate::worker::Worker;
+
+use crate::worker::spans::note_wait;
+use crate::worker::spans::span;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Instant;
+
+use stageline_schedule::{Checked, Instruction};
+
+use crate::device::location::is_host;
+use crate::failure::activity::{Activity, During, StageFailure};
+use crate::failure::build_error::BuildError;
+use crate::failure::step_error::StepError;
+use crate::failure::stop::{Stop, Stopped, Waits};
+use crate::failure::watchdog::ProgressBoard;
+use crate::model::replica::Replica;
+use crate::recording::allocator::Meter;
+use crate::recording::events::{Diary, Reading};
+use crate::recording::gauges::Gauges;
+use crate::runner::pass::Pass;
+use crate::runner::{Interrupt, Runner};
+use crate::threads::failure::Failure;
+use crate::threads::{JoinHandle, bounded, kernels, spawn};
+use crate::update::flush::{Flush, Verdict};
+use crate::worker::messages::{Asked, Command, Recorded, Run, Stepped, WorkerChannels};
+use stageline_nn::forward::after_step;
+use stageline_nn::kernels::allocate_packing_buffer;
+
+impl Worker {
+    /// Ends a training step: at once if the assumed verdict may hold, otherwise when the verdict has arrived. `finite`
+    /// says whether this worker's own losses and gradients are finite.
+    pub(super) fn flush(&mut self, step: usize, flush: Flush, finite: bool) -> Result<(), Stopped> {
+        match flush {
+            Flush::Ahead(assumed) if finite => {
+                self.runners.iter_mut().for_each(|runner| runner.keep_sums());
+                self.conclude(step, assumed)?;
+                self.last = Last::Assumed(assumed);
+            }
+            Flush::Ahead(_) => {
+                let verdict = self.verdict()?;
+                // Other stages have stepped with the assumed verdict and exchange the values of tied parameters. This
+                // worker takes its part in that exchange, so that no stage waits for it and the channels are empty.
+                self.runners.iter_mut().try_for_each(|runner| runner.publish(&self.waits))?;
+                self.runners.iter_mut().try_for_each(|runner| runner.ignore(&self.waits))?;
+                self.conclude(step, verdict)?;
+                self.last = Last::Mispredicted(verdict);
+            }
+            Flush::Together => {
+                let verdict = self.verdict()?;
+                self.conclude(step, verdict)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Completes the gradient sum of every stage, over all replicas if there are several. Only then is it an activity
+    /// of its own with an event and a span.
+    pub(super) fn reduce(&mut self, step: usize) -> Result<(), Stopped> {
+        for runner in &mut self.runners {
+            if self.replica.of == 1 {
+                runner.reduce(step, &self.waits)?;
+                continue;
+            }
+            self.diary.enter(runner.stage(), Activity::Reduce);
+            let span = span(&self.diary).entered();
+            runner.reduce(step, &self.waits)?;
+            let waited = self.waits.take();
+            note_wait(&span, Activity::Reduce, waited);
+            self.diary.leave(waited, self.gauges.read(runner.device()));
+        }
+        Ok(())
+    }
+
+    /// Ends the pass on every stage, and sends each outcome (ledger, losses, gradient norms) to the caller. Returns
+    /// whether all losses and gradient norms of this worker are finite.
+    pub(super) fn finish(&mut self) -> Result<bool, Stopped> {
+        let mut finite = true;
+        for runner in &mut self.runners {
+            self.diary.enter(runner.stage(), Activity::Finish);
+            let _entered = span(&self.diary).entered();
+            let outcome = runner.finish();
+            finite &= outcome.is_finite();
+            // The event ends before the outcome is sent, because others may continue as soon as the caller has it.
+            self.diary.leave(self.waits.take(), self.gauges.read(runner.device()));
+            self.waits.send(&self.channels.replies.finished, outcome)?;
+        }
+        Ok(finite)
+    }
+
+    /// Waits for the verdict on a step, which the caller sends when it has the outcomes of all stages.
+    pub(super) fn verdict(&mut self) -> Result<Verdict, Stopped> {
+        self.diary.enter(self.diary.stage, Activity::Verdict);
+        let span = span(&self.diary).entered();
+        let verdict = self.waits.receive(&self.channels.verdicts)?;
+        let waited = self.waits.take();
+        note_wait(&span, Activity::Verdict, waited);
+        self.diary.leave(waited, Reading::default());
+        Ok(verdict)
+    }
+
+    /// Acts on a verdict, true or assumed, for the first time in this step: sets the effects of the step's forwards
+    /// (see `after_step`) apart from those of the next step, and ends the step on every stage.
+    pub(super) fn conclude(&mut self, step: usize, verdict: Verdict) -> Result<(), Stopped> {
+        after_step::keep();
+        self.conclude_stages(step, verdict)
+    }
+
+    /// Ends a step on every stage as the verdict says, and sends each stage's report to the caller. The effects of the
+    /// step's forwards must be set apart already; they are dropped if the verdict keeps no step.
+    pub(super) fn conclude_stages(&mut self, step: usize, verdict: Verdict) -> Result<(), Stopped> {
+        self.uncommitted = matches!(verdict, Verdict::Step { .. } | Verdict::Rehearse { .. }).then_some(step);
+        let mut concluded = Vec::with_capacity(self.runners.len());
+        for runner in &mut self.runners {
+            let stage = runner.stage();
+            self.diary.enter(stage, Activity::OptimizerStep);
+            let conclusion = {
+                let _entered = span(&self.diary).entered();
+                runner.conclude(verdict, &self.waits)?
+            };
+            self.diary.leave(self.waits.take(), self.gauges.read(runner.device()));
+            self.diary.enter(stage, Activity::Follow);
+            let span = span(&self.diary).entered();
+            runner.follow(verdict, &self.waits)?;
+            let waited = self.waits.take();
+            note_wait(&span, Activity::Follow, waited);
+            self.diary.leave(waited, self.gauges.read(runner.device()));
+            concluded.push(Stepped { replica: self.replica, stage, verdict, conclusion });
+        }
+        if !verdict.counts() {
+            self.uncommitted = None;
+            after_step::forget_kept();
+        }
+        concluded.into_iter().try_for_each(|stepped| self.waits.send(&self.channels.replies.stepped, stepped))
+    }
+}
