@@ -76,7 +76,7 @@ impl Subscriber for Saboteur {
         let (level, target) = (*metadata.level(), metadata.target());
         let warns = level == Level::WARN && target.starts_with("stageline::pipeline");
         let complains = level <= Level::INFO && target.starts_with("stageline::runner");
-        warns || complains || metadata.target() == "stageline::worker" && metadata.is_span()
+        warns || complains || target.starts_with("stageline::worker") && metadata.is_span()
     }
 
     fn new_span(&self, attributes: &span::Attributes) -> span::Id {
