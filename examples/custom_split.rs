@@ -17,7 +17,7 @@ use stageline::{Batch, LossStage, Pipeline, Stage, StageConfig, Weight, seeded};
 
 /// The number of digits, and of possible sums modulo ten.
 const DIGITS: usize = 10;
-/// The number of values in the embedding of a digit.
+/// The width of the model: the number of values in the embedding of a digit.
 const WIDTH: usize = 32;
 
 /// The tensors that cross both boundaries: the activation, and the embedding that skips the middle stage.
@@ -71,7 +71,8 @@ impl LossStage for Classifier {
     type Input = Hidden;
     type Target = Tensor<1, Int>;
 
-    /// Returns a sum over the batch, never a mean: the pipeline divides it once, by the weight of the whole step.
+    /// Returns the loss as a sum over the batch, never a mean: the pipeline divides this sum once, by the weight of the
+    /// whole step.
     fn loss(&self, input: Hidden, target: Tensor<1, Int>) -> Tensor<1> {
         -log_softmax(self.logits(input), 1).gather(1, target.unsqueeze_dim(1)).sum()
     }

@@ -126,17 +126,17 @@ fn run() -> Result<()> {
 /// Everything that the pipeline of a job is built from: the partition of the layers, and a configuration for each
 /// stage.
 ///
-/// It can build more than one pipeline, because `--verify` needs several.
+/// A recipe can build more than one pipeline, because `--verify` needs several.
 struct Recipe<'a> {
     job: &'a Job,
-    /// The range of blocks in each stage.
+    /// The range of transformer blocks in each stage of the pipeline.
     cuts: Vec<Range<usize>>,
-    /// The device, optimizer and recomputation of each stage.
+    /// The configuration of each stage: its device, optimizer and recomputation.
     configs: Vec<StageConfig>,
 }
 
 impl<'a> Recipe<'a> {
-    /// Partitions the layers among the stages, and prints the partition.
+    /// Partitions the layers of the model among the stages, and prints the partition.
     fn new(job: &'a Job) -> Result<Self> {
         let cuts = cut::cut(job.shape, job.running.devices.len())?;
         println!("blocks of every stage, with the embeddings before the first and the head after the last: {cuts:?}");
@@ -172,7 +172,7 @@ impl<'a> Recipe<'a> {
         }
     }
 
-    /// Returns a builder with freshly initialised parameters, or with the state of `checkpoint`.
+    /// Returns a pipeline builder with freshly initialised parameters, or with the state of `checkpoint`.
     fn builder(&self, checkpoint: Option<Checkpoint>) -> PipelineBuilder<Bytes, Bytes> {
         let Job { shape, training, running, seed, .. } = self.job;
         let layers = Layers::init(*shape, *seed, &Device::flex().autodiff());
@@ -206,10 +206,11 @@ impl<'a> Recipe<'a> {
     }
 }
 
-/// Compares the pipeline with full-batch training on one device over `steps` steps, and prints the comparison.
+/// Compares training by the pipeline with full-batch training on one device over `steps` steps, and prints the
+/// comparison.
 ///
 /// # Errors
-/// If the two differ, or a batch cannot be read.
+/// Returns an error if the two trainings differ, or a batch cannot be read.
 fn verify(recipe: &Recipe, text: &Source, batch_size: usize, steps: usize) -> Result<()> {
     let validation = text.validation(batch_size).collect::<Result<Vec<_>>>()?;
     let batches = (0..steps).map(|step| text.batch(step, batch_size)).collect::<Result<Vec<_>>>()?;
@@ -222,7 +223,7 @@ fn verify(recipe: &Recipe, text: &Source, batch_size: usize, steps: usize) -> Re
 
 /// Measures and prints the network between each pair of neighbouring stages.
 ///
-/// The entry of a pair on the same host is `None`; the result is empty if all stages are on one host.
+/// A pair of stages on the same host has the entry `None`; the result is empty if all stages are on one host.
 fn links(devices: &[Device]) -> Result<Vec<Option<Link>>> {
     let speeds = link_speeds(devices).context("the network between the stages cannot be measured")?;
     let link = |LinkSpeed { latency, bandwidth }| Link { latency: latency.as_secs_f64(), bandwidth };
@@ -243,7 +244,8 @@ fn burn_version() -> &'static str {
     burn.and_then(|(_, rest)| rest.split('"').next()).unwrap_or("unknown")
 }
 
-/// Returns the optimizer with a weight decay of 0.1 on all parameters except norms and biases.
+/// Returns the optimizer that `--optimizer` names, with a weight decay of 0.1 on all parameters except norms and
+/// biases.
 fn optimizer(name: OptimizerName) -> ModuleOptimizer {
     let group = ParamGroup::from_any_predicates(vec!["norm", "bias"]);
     match name {
@@ -260,7 +262,8 @@ fn optimizer(name: OptimizerName) -> ModuleOptimizer {
     }
 }
 
-/// Returns a schedule with a linear warm-up over a tenth of its steps, and then a cosine down to a tenth of the peak.
+/// Returns the schedule of the learning rate: a linear warm-up over a tenth of its steps, and then a cosine down to a
+/// tenth of the peak.
 fn learning_rate(training: &Training) -> Result<WarmupCosine> {
     let Training { learning_rate: peak, schedule_steps: steps, .. } = *training;
     Ok(WarmupCosine::new(peak, steps / 10, steps)?.down_to(peak / 10.0)?)
@@ -268,7 +271,7 @@ fn learning_rate(training: &Training) -> Result<WarmupCosine> {
 
 /// Trains until the last step, `--stop-after` or a signal, and returns the number of steps that are done by then.
 ///
-/// A last checkpoint is written at the end, also after an error.
+/// A last checkpoint is written at the end of the training, also after an error.
 fn train(
     pipeline: &mut Pipeline<Bytes, Bytes>,
     text: &Source,
@@ -317,7 +320,7 @@ fn train(
     }
 }
 
-/// Returns the mean loss on the held-out windows, in bits a byte.
+/// Returns the mean loss of the model on the windows of held-out text, in bits a byte.
 fn bits_per_byte(pipeline: &mut Pipeline<Bytes, Bytes>, text: &Source, batch_size: usize) -> Result<f64> {
     let (mut nats, mut bytes) = (0.0, 0.0);
     for batch in text.validation(batch_size) {

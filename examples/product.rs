@@ -1,10 +1,11 @@
-//! Measures how many floating-point operations a second one core reaches in matrix products, of the sizes that the GPT example has.
+//! Measures how many floating-point operations a second one core reaches in matrix products, of the sizes that the GPT
+//! example has.
 //!
 //! ```text
 //! cargo run --release --example product
 //! ```
 //!
-//! The FLOP/s that a training step reaches, as a share of this, show what the rest of the step costs.
+//! The FLOP/s that a training step reaches, as a share of this rate, show what the rest of the step costs.
 
 use std::time::{Duration, Instant};
 
@@ -14,10 +15,10 @@ use burn::tensor::{Device, Distribution, Tensor};
 const ROWS: usize = 512;
 const WIDTH: usize = 256;
 
-/// The time for which each product is repeated.
+/// The time for which each matrix product is repeated in one measurement.
 const TIME: Duration = Duration::from_millis(500);
 
-/// The number of times that every product is measured; the fastest counts.
+/// The number of times that every matrix product is measured; the fastest measurement counts.
 const ROUNDS: usize = 4;
 
 fn main() {
@@ -36,7 +37,8 @@ fn main() {
     println!("all of them: {:.1} GFLOP/s", work as f64 / time);
 }
 
-/// Measures one product, in GFLOP/s: two operations for each element of the inner dimension.
+/// Returns the measured rate of one matrix product in GFLOP/s, where a multiplication and an addition count as two
+/// operations.
 fn rate(rows: usize, inner: usize, columns: usize) -> f64 {
     let device = Device::flex();
     let random = |shape| Tensor::<2>::random(shape, Distribution::Uniform(-1.0, 1.0), &device);

@@ -1,4 +1,4 @@
-//! Writes parameters and batches as safetensors files, which PyTorch reads.
+//! Writes the model's parameters and the training batches as safetensors files, which PyTorch reads.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use safetensors::tensor::{Dtype, TensorView, serialize_to_file};
 
 use crate::task::Task;
 
-/// The parameters to write, each under its path, such as `blocks.0.up.weight`.
+/// The model's parameters to write as a safetensors file, each under its path, such as `blocks.0.up.weight`.
 #[derive(Default)]
 pub struct Parameters {
     /// The names of the modules that are being visited, the outermost first.
@@ -26,7 +26,7 @@ impl Parameters {
         self.path.pop();
     }
 
-    /// Writes all parameters into one file.
+    /// Writes all parameters into one safetensors file.
     pub fn write(&self, path: &Path) -> Result<()> {
         let views = self
             .tensors
@@ -52,7 +52,8 @@ impl ModuleVisitor for Parameters {
     }
 }
 
-/// Writes the batches of all steps: `bytes` is `[steps, batch, context + 1]`, `mask` is `[steps, batch, context]`.
+/// Writes the batches of all steps as a safetensors file: `bytes` is `[steps, batch, context + 1]`, `mask` is `[steps,
+/// batch, context]`.
 pub fn tensors(task: &Task, path: &Path) -> Result<()> {
     let (rows, length) = (task.batch_size, task.context);
     let steps = task.bytes.len() / (rows * (length + 1));

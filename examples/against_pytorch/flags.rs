@@ -1,4 +1,4 @@
-//! The flags of the example: the doc comment of each field is its help text.
+//! The command-line flags of the comparison with PyTorch: the doc comment of each field is its help text.
 
 use std::path::PathBuf;
 
@@ -67,7 +67,7 @@ pub struct Flags {
 }
 
 impl Flags {
-    /// Returns the shape of the model.
+    /// Returns the shape of the GPT model that the flags describe.
     pub fn shape(&self) -> Shape {
         Shape { layers: self.layers, width: self.width, context: self.context }
     }

@@ -30,13 +30,13 @@ impl LossStage for MaskedHead {
         -(each * mask.flatten::<1>(0, 1)).sum()
     }
 
-    /// Returns the number of unmasked targets.
+    /// Returns the weight of a batch in the loss: the number of unmasked targets.
     fn weight((_, mask): &Self::Target) -> Weight {
         mask.clone().sum().into_scalar::<f64>().into()
     }
 }
 
-/// The batches of all steps: bytes that are mostly a function of the byte before, and masks of their targets.
+/// The batches of all steps: random bytes of which most are a function of the byte before, and masks of their targets.
 pub struct Task {
     pub batch_size: usize,
     pub context: usize,
@@ -47,7 +47,7 @@ pub struct Task {
 }
 
 impl Task {
-    /// Draws the bytes and masks of all steps from the seed.
+    /// Draws the bytes and the masks of all steps from the seed in the flags.
     pub fn new(flags: &Flags) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(flags.seed);
         random.set_stream(u64::from_le_bytes(*b"the task"));
@@ -64,7 +64,7 @@ impl Task {
         Self { batch_size: flags.batch_size, context: flags.context, bytes, mask }
     }
 
-    /// Returns the input, target and mask of a step, each `[batch, context]`.
+    /// Returns the input, the targets and the mask of a step's batch, each `[batch, context]`.
     pub fn batch(&self, step: usize, device: &Device) -> (Bytes, Bytes, Tensor<2>) {
         let (rows, length) = (self.batch_size, self.context);
         let bytes = self.bytes.chunks(length + 1).skip(step * rows).take(rows).flatten().map(|byte| i32::from(*byte));

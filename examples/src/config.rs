@@ -23,22 +23,22 @@ const ALIKE: f64 = 0.7;
 /// The maximum length of the value of a setting, in bytes.
 const LONGEST_VALUE: usize = 4_096;
 
-/// The maximum length of a file of settings, in bytes.
+/// The maximum length of the TOML file of `--config`, in bytes.
 const LONGEST: u64 = 1 << 20;
 
-/// The parsed flags, and the same values as settings for logs and checkpoints.
+/// The parsed flags of a run, and the same values as settings for logs and checkpoints.
 pub struct Resolved<F> {
     pub flags: F,
     pub settings: Settings,
 }
 
-/// The value of every setting by its name, defaults included.
+/// The value of every setting of a run by the name of the setting, defaults included.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings(pub BTreeMap<String, Value>);
 
-/// Resolves the command line as [`merge`] does, and reads `--config` from the disk.
+/// Resolves the command line into flags and settings as [`merge`] does, and reads the file of `--config` from the disk.
 ///
-/// As usual with clap, `--help` and wrong flags end the process.
+/// As usual with the parser clap, `--help` and wrong flags end the process.
 pub fn resolve<F>(arguments: &[OsString], resumed: Option<&Settings>) -> Result<Resolved<F>>
 where
     F: CommandFactory + FromArgMatches,
@@ -47,10 +47,10 @@ where
     merged.map_err(|error| error.downcast::<clap::Error>().map_or_else(|other| other, |error| error.exit()))
 }
 
-/// Merges all settings: those of a resumed run come first, then those of `--config`, then `--set`, then the other
-/// flags.
+/// Merges all settings of a run, of which the later ones win: those of a resumed run, those of the file of `--config`,
+/// those of `--set`, and the other flags.
 ///
-/// `read` returns the text of the file at a path.
+/// The function `read` returns the text of the file at the path that `--config` gives.
 ///
 /// # Errors
 /// A [`clap::Error`] if a flag is wrong or `--help` is given, and else an error that names the source of the wrong
@@ -87,7 +87,7 @@ where
     Ok(Resolved { settings: settings(&command, &matches)?, flags: F::from_arg_matches(&matches)? })
 }
 
-/// Reads a file of settings, of at most [`LONGEST`] bytes.
+/// Reads the TOML file of `--config`, of at most [`LONGEST`] bytes.
 fn contents(path: &Path) -> Result<String> {
     let mut text = String::new();
     let read = File::open(path).and_then(|file| file.take(LONGEST + 1).read_to_string(&mut text));
@@ -96,7 +96,8 @@ fn contents(path: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// Returns the inherited settings of a resumed run as arguments, without names that this program does not know.
+/// Returns the inherited settings of a resumed run as arguments of the command line, without names that this program
+/// does not know.
 fn inherited(command: &Command, Settings(settings): &Settings) -> Result<Vec<OsString>> {
     let known = settings.iter().filter(|(name, _)| is_inherited(name));
     let known = known.filter_map(|(name, value)| Some((flag(command, name).ok()?, value)));
@@ -111,19 +112,19 @@ fn inherited(command: &Command, Settings(settings): &Settings) -> Result<Vec<OsS
     known.map(argument).collect()
 }
 
-/// Returns the settings in the text of a TOML file as arguments.
+/// Returns the settings in the text of a TOML file as arguments of the command line.
 fn from_text(command: &Command, text: &str) -> Result<Vec<OsString>> {
     let table: toml::Table = text.parse()?;
     table.iter().map(|(name, value)| Ok(argument(flag(command, name)?, &toml_text(name, value)?))).collect()
 }
 
-/// Returns a `NAME=VALUE` of `--set` as an argument.
+/// Returns a setting `NAME=VALUE` of `--set` as an argument of the command line.
 fn from_assignment(command: &Command, assignment: &str) -> Result<OsString> {
     let (name, value) = assignment.split_once('=').context("give a name, `=`, and a value: --set micro_batches=16")?;
     Ok(argument(flag(command, name.trim())?, value.trim()))
 }
 
-/// Returns the flag of a setting; for an unknown name, an error that suggests the most similar one.
+/// Returns the flag with the name of a setting; for an unknown name, an error that suggests the most similar setting.
 fn flag<'a>(command: &'a Command, name: &str) -> Result<&'a Arg> {
     if let Some(flag) = command.get_arguments().find(|flag| flag.get_id() == name) {
         ensure!(is_setting(flag), "`{name}` is for the command line only: give it as a flag");
@@ -147,18 +148,20 @@ fn is_inherited(name: &str) -> bool {
     !["log", "trace", "tensorboard", "report", "checkpoint", "verify", "device", "token_file"].contains(&name)
 }
 
-/// Whether a flag is a setting: it takes a value, does not name a source of settings, and is not for a single run only.
+/// Whether a flag is a setting: the flag takes a value, does not name a source of settings, and is not for a single run
+/// only.
 fn is_setting(flag: &Arg) -> bool {
     let only_here = ["config", "set", "resume", "stop_after"];
     flag.get_action().takes_values() && !only_here.contains(&flag.get_id().as_str())
 }
 
-/// Returns `--name=value` as one argument, so that a value with a leading dash is not read as a flag.
+/// Returns a flag and its value as one argument `--name=value`, so that a value with a leading dash is not read as a
+/// flag.
 fn argument(flag: &Arg, value: &str) -> OsString {
     format!("--{}={value}", flag.get_long().expect("settings are flags with long names")).into()
 }
 
-/// Returns a TOML value as the text of a flag; an array becomes a comma-separated list.
+/// Returns the TOML value of a setting as the text that its flag takes; an array becomes a comma-separated list.
 fn toml_text(name: &str, value: &toml::Value) -> Result<String> {
     Ok(match value {
         toml::Value::String(text) => text.clone(),
@@ -173,7 +176,7 @@ fn toml_text(name: &str, value: &toml::Value) -> Result<String> {
     })
 }
 
-/// Names the kind of a JSON value in an error.
+/// Returns the name of a JSON value's kind, for an error message.
 fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -185,7 +188,7 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// Returns the final value of every setting.
+/// Returns the final value of every setting, from the parsed arguments.
 fn settings(command: &Command, matches: &ArgMatches) -> Result<Settings> {
     let flags = command.get_arguments().filter(|flag| is_setting(flag));
     let value = |flag: &Arg| {
@@ -204,7 +207,8 @@ fn settings(command: &Command, matches: &ArgMatches) -> Result<Settings> {
     flags.filter_map(value).collect::<Result<_>>().map(Settings)
 }
 
-/// Rejects values with control characters and very long ones, because checkpoints, logs and terminals show them.
+/// Rejects a setting whose value is very long or has control characters, because checkpoints, logs and terminals show
+/// settings.
 fn check_text(flag: &Arg, text: &str) -> Result<()> {
     let is_plain = Printable::new(text).at_most(LONGEST_VALUE).to_string() == text;
     let (name, shown) = (flag.get_id(), Printable::new(text));
@@ -212,7 +216,7 @@ fn check_text(flag: &Arg, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether a flag takes a number. Its type decides, because a path may consist of digits as well.
+/// Whether a flag takes a number. The flag's type decides, because a path may consist of digits as well.
 fn is_number(flag: &Arg) -> bool {
     let numbers = [
         TypeId::of::<f64>(),
@@ -224,7 +228,7 @@ fn is_number(flag: &Arg) -> bool {
     numbers.iter().any(|number| flag.get_value_parser().type_id() == *number)
 }
 
-/// Parses a number, so that 1, 1.0 and 1e0 are equal.
+/// Parses the value of a setting as a number, so that 1, 1.0 and 1e0 are equal.
 ///
 /// Floats are parsed by the standard library, because the JSON parser does not promise the nearest float.
 fn number(text: &str) -> Option<Number> {

@@ -20,7 +20,7 @@ struct LayerCost {
     flops: usize,
 }
 
-/// Returns the costs of the embeddings, of each block, and of the head, in this order.
+/// Returns the costs of the model's layers: of the embeddings, of each block, and of the head, in this order.
 fn costs(shape: Shape) -> Vec<LayerCost> {
     let Shape { layers, width, context } = shape;
     let embeddings = LayerCost { parameters: (VOCABULARY + context) * width, flops: 2 * width };
@@ -30,8 +30,9 @@ fn costs(shape: Shape) -> Vec<LayerCost> {
     [embeddings].into_iter().chain((0..layers).map(|_| block())).chain([head]).collect()
 }
 
-/// Returns the FLOPs of training on one byte: a forward, and a backward of twice as many. Recomputed and discarded work
-/// does not count (Chowdhery et al., 2022, [arXiv:2204.02311](https://arxiv.org/abs/2204.02311), appendix B).
+/// Returns the model's FLOPs of training on one byte: a forward, and a backward of twice as many. Recomputed and
+/// discarded work does not count (Chowdhery et al., 2022, [arXiv:2204.02311](https://arxiv.org/abs/2204.02311),
+/// appendix B).
 #[allow(dead_code)] // only the example `gpt` uses it
 pub fn training_flops(shape: Shape) -> f64 {
     3.0 * costs(shape).iter().map(|cost| cost.flops as f64).sum::<f64>()
@@ -42,7 +43,7 @@ pub fn training_flops(shape: Shape) -> f64 {
 /// The partition balances the weights of layers: the share of the model's FLOPs plus the share of its parameters.
 ///
 /// # Errors
-/// If there are more stages than the layers can be partitioned into.
+/// Returns an error if the model has fewer layers than stages.
 pub fn cut(shape: Shape, stages: usize) -> Result<Vec<Range<usize>>> {
     let costs = costs(shape);
     let parameters: usize = costs.iter().map(|cost| cost.parameters).sum();
@@ -67,14 +68,14 @@ pub fn layers(shape: Shape, cuts: &[Range<usize>]) -> Vec<Layer> {
     costs(shape).into_iter().enumerate().map(layer).collect()
 }
 
-/// Returns the names of all parameters, which are the same for every partition.
+/// Returns the names of all parameters of the model, which are the same for every partition into stages.
 #[allow(dead_code)] // only the example `gpt` uses it
 pub fn names<H: Module>(layers: &Layers<H>) -> Names {
     let Layers { embeddings, blocks, head } = layers;
     Names::new().part("embeddings", embeddings).part("blocks", blocks).part("head", head)
 }
 
-/// Returns the builder of a pipeline with one stage for each range of blocks, each with its configuration.
+/// Returns the builder of a pipeline that has one stage for each range of blocks, with the configuration of each stage.
 pub fn split<H: LossStage<Input = Tensor<3>>>(
     layers: Layers<H>,
     cuts: &[Range<usize>],
@@ -100,7 +101,7 @@ pub fn split<H: LossStage<Input = Tensor<3>>>(
     chain.loss((rest, head), config)
 }
 
-/// Returns all layers of a pipeline that [`split`] built, as one model.
+/// Returns the trained layers of all stages as one model, from the modules of a pipeline that [`split`] built.
 pub fn join(mut modules: Modules) -> Result<Layers> {
     let last = modules.stages() - 1;
     if last == 0 {

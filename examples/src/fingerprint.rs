@@ -1,4 +1,4 @@
-//! One hash of all parameters, by which two runs can be compared bit for bit.
+//! Computes one hash of all parameters of the model, by which two runs can be compared bit for bit.
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::Tensor;
@@ -6,8 +6,8 @@ use sha2::{Digest, Sha256};
 
 use crate::model::Layers;
 
-/// Returns the SHA-256 of the shape and values of every parameter in layer order, in hexadecimal, and the number of
-/// values.
+/// Returns the SHA-256 of the shape and values of every parameter of the model in layer order, in hexadecimal, and the
+/// number of values.
 pub fn fingerprint(layers: &Layers) -> (String, usize) {
     let mut hash = Hash { digest: Sha256::new(), values: 0 };
     layers.embeddings.visit(&mut hash);
@@ -17,7 +17,7 @@ pub fn fingerprint(layers: &Layers) -> (String, usize) {
     (bytes.iter().map(|byte| format!("{byte:02x}")).collect(), hash.values)
 }
 
-/// The visitor that adds each parameter to the digest.
+/// The visitor that adds the shape and values of each parameter to the SHA-256 digest.
 struct Hash {
     digest: Sha256,
     values: usize,

@@ -1,4 +1,4 @@
-//! The flags of the example: the doc comment of each field is its help text.
+//! The command-line flags of the GPT example: the doc comment of each field is its help text.
 
 use std::num::NonZero;
 use std::path::PathBuf;
@@ -7,7 +7,8 @@ use clap::{Parser, ValueEnum};
 use stageline::schedule::{Schedule, schedule_named};
 use stageline::{Precision, Recompute};
 
-/// The default number of steps, and the least number over which the learning rate falls by default.
+/// The default number of training steps, and the least number of steps over which the learning rate rises and falls by
+/// default.
 const SHORTEST_SCHEDULE: usize = 400;
 
 /// Trains a byte-level GPT, cut into pipeline stages, on text.
@@ -176,21 +177,21 @@ pub struct Flags {
     pub report: Option<PathBuf>,
 }
 
-/// The values of `--optimizer`, which are optimizers of burn.
+/// The values of the flag `--optimizer`, which are optimizers of burn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OptimizerName {
     Adamw,
     Adafactor,
 }
 
-/// The values of `--flush`: with `Ahead`, a stage that is done with a step does not wait for the others.
+/// The values of the flag `--flush`: with `Ahead`, a stage that is done with a step does not wait for the other stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum FlushName {
     Together,
     Ahead,
 }
 
-/// The values of `--recompute`.
+/// The values of the flag `--recompute`, which chooses the activations that stages recompute in backwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum RecomputeName {
     None,
@@ -200,8 +201,8 @@ pub enum RecomputeName {
 }
 
 impl RecomputeName {
-    /// Returns the policy to build the pipeline with; `Auto` starts without recomputation, before the memory is
-    /// estimated.
+    /// Returns the recomputation policy to build the pipeline with; `Auto` starts without recomputation, before the
+    /// memory is estimated.
     pub fn policy(self) -> Recompute {
         match self {
             Self::None | Self::Auto => Recompute::Nothing,

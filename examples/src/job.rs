@@ -16,43 +16,45 @@ use crate::flags::{Flags, FlushName, OptimizerName, RecomputeName};
 use crate::log::Outputs;
 use crate::model::Shape;
 
-/// The upper bound of flags that count something, such as stages and micro-batches.
+/// The largest allowed value of flags that count something, such as stages and micro-batches.
 pub const LARGEST: usize = 65_536;
 
-/// The upper bound of `--cores-per-stage`, because more threads take longer to start than to train.
+/// The largest allowed value of `--cores-per-stage`, because more threads take longer to start than to train.
 const MOST_CORES: usize = 1024;
 
-/// The upper bound of `--replicas`, because the threads of more of them take longer to start than to train.
+/// The largest allowed value of `--replicas`, because the threads of more replicas take longer to start than to train.
 const MOST_REPLICAS: usize = 1024;
 
-/// The resolved flags: the model, its training, the execution, and the outputs.
+/// The validated settings of a run: the model, its training, the execution, and the outputs.
 pub struct Job {
     pub data: Option<PathBuf>,
     pub shape: Shape,
     pub training: Training,
     pub running: Running,
     pub seed: u64,
-    /// The number of steps to verify instead of training.
+    /// The number of steps over which the run verifies the pipeline against full-batch training, instead of training to
+    /// the end.
     pub verify: Option<usize>,
     pub sample: Sample,
     pub outputs: Outputs,
     pub keeping: Keeping,
-    /// The value of every setting, for the log and for checkpoints.
+    /// The value of every setting of the run, for the log and for checkpoints.
     pub settings: Settings,
 }
 
-/// The text that the trained model writes at the end: its length in bytes, and the device that computes it.
+/// The text that the trained model writes at the end of the run: the length of the text in bytes, and the device that
+/// computes it.
 pub struct Sample {
     pub bytes: usize,
     pub device: Device,
 }
 
-/// The checkpoints to write: their folder, their interval in steps, and how many to keep.
+/// The checkpoints that the run writes: their folder, the interval between them in steps, and the number to keep.
 pub struct Keeping {
     pub folder: Option<PathBuf>,
     pub every: usize,
     pub keep: NonZero<usize>,
-    /// The number of steps after which the training ends early.
+    /// The number of steps after which the training ends early, with a checkpoint.
     pub stop_after: Option<usize>,
 }
 
@@ -65,11 +67,11 @@ pub struct Training {
     pub optimizer: OptimizerName,
     pub clip: Option<Clip>,
     pub health_every: usize,
-    /// The number of micro-batches of each replica, in a step.
+    /// The number of micro-batches that each replica trains on in a step (M).
     pub micro_batches: usize,
     pub micro_batch_size: usize,
     pub gradient_groups: Option<usize>,
-    /// The samples of a step, those of all replicas together.
+    /// The number of samples in a step, over all replicas.
     pub batch_size: usize,
     pub tuned_for: usize,
 }
@@ -78,12 +80,13 @@ pub struct Training {
 pub struct Running {
     /// The device of each stage in the first replica.
     pub devices: Vec<Device>,
-    /// The device of each stage in every other replica.
+    /// The device of each stage in every replica except the first.
     pub elsewhere: Vec<Vec<Device>>,
     pub schedule: &'static (dyn Schedule + Sync),
     pub precision: Precision,
     pub synchronise_every: Option<usize>,
-    /// The share of the peak FLOP/s of all devices that training on one token a second takes, if the peak is known.
+    /// The model FLOP utilisation at one token a second: the share of the peak FLOP/s of all devices that this takes.
+    /// It is `None` if the peak is not known.
     pub utilisation: Option<f64>,
     pub channel_capacity: Option<usize>,
     pub cores_per_stage: Option<usize>,
@@ -96,10 +99,11 @@ pub struct Running {
 }
 
 impl Job {
-    /// Validates flags and opens the devices, before any data is read or a thread is started.
+    /// Validates the flags of a run and opens its devices, before any data is read or a thread is started.
     ///
     /// # Errors
-    /// If a value is out of its range, two flags contradict each other, or a device cannot be opened.
+    /// Returns an error if the value of a flag is out of its range, two flags contradict each other, or a device cannot
+    /// be opened.
     pub fn of(flags: Flags, settings: Settings) -> Result<Self> {
         check(&flags)?;
         let names = DeviceName::parse_list(&flags.device).context("--device")?;
@@ -173,7 +177,7 @@ impl Job {
     }
 }
 
-/// Validates all that can be validated without a device.
+/// Validates the flags of a run as far as this needs no device.
 fn check(flags: &Flags) -> Result<()> {
     for (flag, value) in [
         ("--stages", flags.stages),
@@ -230,14 +234,15 @@ fn check_groups(flags: &Flags) -> Result<()> {
     Ok(())
 }
 
-/// Opens the named devices, and connects to those of other hosts.
+/// Opens the devices that `--device` names, and connects to the devices of other hosts.
 fn devices(flags: &Flags, names: &[DeviceName]) -> Result<Vec<Device>> {
     let read = |path: &PathBuf| Token::read(path).with_context(|| format!("--token-file {}", path.display()));
     let token = flags.token_file.as_ref().map(read).transpose()?;
     DeviceName::open_all(names, token.as_ref()).context("--device")
 }
 
-/// Returns a watchdog that warns after this number of seconds and gives up after ten times as many more; `None` for 0.
+/// Returns a watchdog that warns after this number of seconds without an action, and gives up after ten times as many
+/// more; `None` for 0 seconds.
 fn watchdog(seconds: u32) -> Option<Watchdog> {
     let floor = Duration::from_secs(seconds.into());
     (seconds > 0).then(|| Watchdog { floor, grace: 10 * floor, ..Watchdog::default() })

@@ -18,16 +18,16 @@ use crate::flags::Flags;
 use crate::job::{Job, Keeping};
 use crate::text::Source;
 
-/// The exit status after the second signal, which is the one that shells give for SIGINT.
+/// The exit status of the process after a second SIGINT or SIGTERM, which is the status that shells give for SIGINT.
 const INTERRUPTED: i32 = 130;
 
 type Resolved = config::Resolved<Flags>;
 
-/// Resolves the command line, with the settings of the checkpoint that `--resume` names, and returns that checkpoint as
-/// well.
+/// Resolves the command line, with the settings of the checkpoint that `--resume` names, and returns the opened
+/// checkpoint as well.
 ///
 /// # Errors
-/// If there is no such checkpoint, or its settings are not valid.
+/// Returns an error if there is no such checkpoint, or its settings are not valid.
 pub fn command_line(arguments: &[OsString]) -> Result<(Resolved, Option<Saved>)> {
     let alone = resolve(arguments, None)?;
     let Some(requested) = &alone.flags.resume else { return Ok((alone, None)) };
@@ -58,16 +58,16 @@ pub fn command_line(arguments: &[OsString]) -> Result<(Resolved, Option<Saved>)>
     Ok((resolved, Some(saved)))
 }
 
-/// The inherited settings that are paths to read.
+/// The settings that a resumed run inherits from its checkpoint and that are paths of files to read.
 const PATHS: [&str; 1] = ["data"];
 
-/// Returns a value of a checkpoint in a form that is safe to print.
+/// Returns a value from a checkpoint's manifest as text that is safe to print: escaped and of bounded length.
 fn shown(value: &Value) -> Printable<'static> {
     Printable::new(value.to_string())
 }
 
-/// Resolves all settings, and writes down the default of `schedule_steps`, so that resuming with more `--steps` keeps
-/// it.
+/// Resolves all settings of a run, and stores the default of `schedule_steps` among them, so that resuming with more
+/// `--steps` keeps this number.
 fn resolve(arguments: &[OsString], resumed: Option<&Settings>) -> Result<Resolved> {
     let mut resolved: Resolved = config::resolve(arguments, resumed)?;
     resolved.settings.0.insert("schedule_steps".to_owned(), resolved.flags.schedule_steps().into());
@@ -89,7 +89,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Returns the identity of the run of this job on this text.
+    /// Returns the identity of a run, from its job and its text.
     pub fn of(job: &Job, text: &Source) -> Self {
         let (seed, batch_size, mut settings) = (job.seed, job.training.batch_size, job.settings.clone());
         // The number of gradient groups affects the bits, and by default it is that of replicas. It is written down, so
@@ -102,7 +102,8 @@ impl Identity {
     /// Refuses to resume a checkpoint with other batches than before, or with fewer `steps` than it already has.
     ///
     /// # Errors
-    /// If the text, the seed or the batch size differ, or the checkpoint is after more than `steps` steps.
+    /// Returns an error if the text, the seed or the batch size differ, or the checkpoint is after more than `steps`
+    /// steps.
     pub fn check(&self, checkpoint: &Checkpoint, steps: usize) -> Result<()> {
         let done = checkpoint.progress.steps;
         let recorded = |name: &str| checkpoint.run.get(name).cloned().unwrap_or_default();
@@ -124,7 +125,7 @@ impl Identity {
         Ok(())
     }
 
-    /// Adds the identity, the number of samples so far and the plan to a checkpoint.
+    /// Adds the identity of the run, the number of samples so far and the plan to the manifest of a checkpoint.
     fn write(&self, checkpoint: &mut Checkpoint, plan: String) {
         let samples = checkpoint.progress.steps * self.batch_size as u64;
         for (name, value) in [
@@ -140,7 +141,8 @@ impl Identity {
     }
 }
 
-/// The opened folder for checkpoints, and the flag by which the first signal ends the training after the current step.
+/// The opened folder for checkpoints, and the flag that the first SIGINT or SIGTERM sets to end the training after the
+/// current step.
 pub struct Place {
     store: Store,
     signalled: Arc<AtomicBool>,
@@ -148,10 +150,10 @@ pub struct Place {
 
 /// Opens the folder for checkpoints, if one is given, and installs the handlers of SIGINT and SIGTERM.
 ///
-/// The first signal ends the training with a checkpoint, the second ends the process.
+/// The first such signal ends the training with a checkpoint, the second ends the process.
 ///
 /// # Errors
-/// If the folder has checkpoints and none of them is resumed, or it cannot be used.
+/// Returns an error if the folder has checkpoints and none of them is resumed, or if the folder cannot be used.
 pub fn place(keeping: &Keeping, resumed: Option<&Saved>) -> Result<Option<Place>> {
     let Some(folder) = &keeping.folder else { return Ok(None) };
     if resumed.is_none() {
@@ -178,7 +180,7 @@ pub fn place(keeping: &Keeping, resumed: Option<&Saved>) -> Result<Option<Place>
     Ok(Some(Place { store, signalled }))
 }
 
-/// Writes checkpoints in the background while the training continues, and decides when it stops.
+/// Writes checkpoints in the background while the training continues, and decides when the training stops.
 pub struct Keeper {
     writer: Option<Writer>,
     identity: Identity,
@@ -191,7 +193,7 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Starts the writer of checkpoints. A resumed checkpoint that is in the same folder counts as already written.
+    /// Starts the writer of checkpoints. A resumed checkpoint in the same folder counts as already written.
     pub fn new(keeping: &Keeping, place: Option<Place>, identity: Identity, resumed: Option<&Saved>) -> Result<Self> {
         let (store, signalled) = place.map(|Place { store, signalled }| (store, signalled)).unzip();
         let is_in_folder = |saved: &&Saved| saved.path().parent() == keeping.folder.as_deref();
@@ -217,12 +219,12 @@ impl Keeper {
         self.stop_after.filter(|last| *last > steps).map_or(next, |last| next.min(last))
     }
 
-    /// Saves a checkpoint if one is due after `steps` steps; one is due before the first step, too.
+    /// Saves a checkpoint if a checkpoint is due after `steps` steps, which is also the case before the first step.
     pub fn step(&mut self, pipeline: &mut Pipeline<Bytes, Bytes>, steps: usize) -> Result<()> {
         if steps.is_multiple_of(self.every) { self.save(pipeline) } else { Ok(()) }
     }
 
-    /// Saves a checkpoint now, unless there is already one after the same number of steps.
+    /// Saves a checkpoint of the pipeline now, unless there is already a checkpoint after the same number of steps.
     pub fn save(&mut self, pipeline: &mut Pipeline<Bytes, Bytes>) -> Result<()> {
         let Some(writer) = &mut self.writer else { return Ok(()) };
         let mut checkpoint = pipeline.checkpoint()?;

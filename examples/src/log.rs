@@ -15,42 +15,42 @@ use stageline_report::{RunLog, TensorBoard, Trace, run_page};
 
 use crate::record;
 
-/// The number of steps in a trace, from the drawn step on.
+/// The number of steps in the trace file, from the step of `--draw-step` on.
 const TRACED: usize = 5;
 
-/// The paths of the requested outputs.
+/// The paths of the files that a run writes: its log, its trace, its TensorBoard events and its HTML page.
 #[derive(Default)]
 pub struct Outputs {
     pub log: Option<PathBuf>,
     pub trace: Option<PathBuf>,
     pub tensorboard: Option<PathBuf>,
     pub report: Option<PathBuf>,
-    /// The step whose events the log and the page show, counted from the start of the run. A shorter run shows its last
-    /// step, and a run with synchronised steps the next of these.
+    /// The step whose events the log and the HTML page show, counted from the start of the run. A shorter run shows its
+    /// last step instead, and a run with synchronised steps the next synchronised step.
     pub draw_step: usize,
 }
 
-/// The open outputs of a run.
+/// The open output files of a run: its log, its trace, its TensorBoard events and its HTML page.
 pub struct Log {
     outputs: Outputs,
     file: Option<BufWriter<File>>,
-    /// The text of the log so far, from which the page is made.
+    /// The text of the log so far, from which the HTML page is made.
     text: Vec<u8>,
     trace: Trace,
     board: Option<TensorBoard<BufWriter<File>>>,
-    /// The step whose events the log and the page show, with which the trace begins.
+    /// The step whose events the log and the HTML page show, and with which the trace begins.
     drawn: usize,
-    /// The interval of synchronised steps; 0 if there are none.
+    /// The interval, in steps, at which steps are synchronised; 0 if there are no synchronised steps.
     synchronise_every: usize,
 }
 
 impl Log {
-    /// Creates the outputs, and begins the log with a description of the run.
+    /// Creates the output files of a run, and begins the log with a description of the run.
     ///
     /// A resumed run, whose `steps` do not start at 0, appends to its log.
     ///
     /// # Errors
-    /// If a file cannot be written.
+    /// Returns an error if an output file cannot be written.
     pub fn create(outputs: Outputs, run: Run, steps: Range<usize>, synchronise_every: usize) -> Result<Self> {
         let Range { start, end } = steps;
         let create = |path: &Path| File::create(path).map(BufWriter::new).with_context(|| unwritable(path));
@@ -76,7 +76,8 @@ impl Log {
         Ok(log)
     }
 
-    /// Writes a step to all outputs; `utilisation` is its model FLOP utilisation, from 0 to 1.
+    /// Writes the report of a step to all output files; `utilisation` is the step's model FLOP utilisation, from 0 to
+    /// 1.
     pub fn step(&mut self, report: &StepReport, utilisation: Option<f64>) -> Result<()> {
         if self.outputs.trace.is_some() && (self.drawn..self.drawn + TRACED).contains(&report.step) {
             let added = self.trace.add(report.step, report.step_time.as_secs_f64(), &record::events(report));
@@ -115,7 +116,7 @@ impl Log {
         self.write(&Line::Step(Box::new(step)))
     }
 
-    /// Writes the validation loss, in nats a byte, after a number of steps.
+    /// Writes to the log and to TensorBoard the validation loss, in nats a byte, after a number of steps.
     pub fn validation(&mut self, after_steps: usize, validation_loss: f64) -> Result<()> {
         if let Some(board) = &mut self.board {
             board.scalars(now(), after_steps, &[("validation loss", validation_loss)])?;
@@ -123,13 +124,13 @@ impl Log {
         self.write(&Line::Validation(Validation { after_steps, validation_loss }))
     }
 
-    /// Writes the last line of the log, the trace and the page.
+    /// Writes the last line of the log, the trace file and the HTML page of a complete run.
     pub fn finish(mut self, last: &FinalLine) -> Result<()> {
         self.write(&Line::Other(serde_json::to_value(last)?))?;
         self.close()
     }
 
-    /// Writes the trace and the page, also for a run that was cut short.
+    /// Writes the trace file and the HTML page, also for a run that was cut short.
     pub fn close(self) -> Result<()> {
         if let Some(path) = &self.outputs.trace {
             fs::write(path, self.trace.json()).with_context(|| unwritable(path))?;
@@ -141,7 +142,7 @@ impl Log {
         Ok(())
     }
 
-    /// Appends a line and flushes it at once, so that a run that is cut short keeps its log.
+    /// Appends a line to the log and flushes it at once, so that a run that is cut short keeps its log.
     fn write(&mut self, line: &Line) -> Result<()> {
         let mut text = serde_json::to_vec(line)?;
         text.push(b'\n');
@@ -156,13 +157,13 @@ impl Log {
     }
 }
 
-/// Explains that `path` cannot be written.
+/// Returns the message for an output path that cannot be written.
 fn unwritable(path: &Path) -> String {
     format!("cannot write {}; give a path in an existing folder that is writable", path.display())
 }
 
-/// Opens a log for appending and returns its text so far, without an incomplete last line; creates the log if there is
-/// none.
+/// Opens the log of a resumed run for appending and returns its text so far, without an incomplete last line; creates
+/// the log if there is none.
 fn reopen(path: &Path) -> Result<(Option<BufWriter<File>>, Vec<u8>)> {
     let mut file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
     let mut text = Vec::new();
@@ -172,7 +173,7 @@ fn reopen(path: &Path) -> Result<(Option<BufWriter<File>>, Vec<u8>)> {
     Ok((Some(BufWriter::new(file)), text))
 }
 
-/// The last line of a complete log: the final loss, and the fingerprint of the parameters.
+/// The last line in the log of a complete run: the final loss, and the fingerprint of the model's parameters.
 #[derive(Serialize)]
 pub struct FinalLine {
     pub r#final: bool,
@@ -181,12 +182,12 @@ pub struct FinalLine {
     pub parameters_sha256: String,
 }
 
-/// Returns a name and its value as an entry of the log.
+/// Returns the name and the value of a setting or fact as an entry in the log's description of the run.
 pub fn setting(name: &str, value: impl Serialize) -> (String, Value) {
     (name.to_owned(), json!(value))
 }
 
-/// Returns the seconds since the Unix epoch.
+/// Returns the current time in seconds since the Unix epoch.
 fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64())
 }

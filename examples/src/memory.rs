@@ -10,8 +10,8 @@ use crate::flags::{FlushName, OptimizerName, RecomputeName};
 use crate::job::{Job, LARGEST, Training};
 use crate::text::Source;
 
-/// Returns the fewest bytes a parameter that a stage needs in the flush: the f32 value and its optimizer state, and
-/// with rollback copies of both. Gradients do not count, because they are freed while new values are made.
+/// Returns the fewest bytes that a stage needs for each parameter in the flush: the f32 value and its optimizer state,
+/// and with rollback copies of both. Gradients do not count, because they are freed while new values are made.
 fn least_flush_bytes(optimizer: OptimizerName, rollback: bool) -> u64 {
     let times = if rollback { 2 } else { 1 };
     match optimizer {
@@ -24,8 +24,8 @@ fn least_flush_bytes(optimizer: OptimizerName, rollback: bool) -> u64 {
 /// Refuses a model whose parameters alone are too large for the memory of the host, before they are initialised.
 ///
 /// # Errors
-/// If they are, with flags to change. A job with stages on other devices is not checked, because their memory is not
-/// known here.
+/// Returns an error with flags to change if the parameters are too large. A job with stages on other devices is not
+/// checked, because the memory of those devices is not known here.
 pub fn refuse_too_many_parameters(job: &Job, resumed: bool) -> Result<()> {
     let cuts = cut::cut(job.shape, job.running.devices.len())?;
     let parameters: u64 = cut::layers(job.shape, &cuts).iter().map(|layer| layer.parameters).sum();
@@ -53,8 +53,8 @@ pub fn refuse_too_many_parameters(job: &Job, resumed: bool) -> Result<()> {
 /// `step` is the first step to train. The estimate is `None` if memory in use cannot be measured on these devices.
 ///
 /// # Errors
-/// If the job does not fit, with the ways out; or if `--memory` or `--recompute auto` is given and there is no
-/// estimate.
+/// Returns an error with the ways out if the job does not fit, and an error if `--memory` or `--recompute auto` is
+/// given and there is no estimate.
 pub fn estimate(
     pipeline: &mut Pipeline<Bytes, Bytes>,
     text: &Source,
@@ -105,13 +105,14 @@ pub fn estimate(
     Ok(found)
 }
 
-/// The reason, in messages, why there is no estimate.
+/// The reason, in error messages, why there is no memory estimate.
 const UNKNOWN: &str = "memory in use is not known on these devices, as on those of other hosts";
 
-/// Returns the estimate of a job that fits, or `None` if there is no estimate.
+/// Returns the memory estimate of a job that fits, or `None` if there is no estimate.
 ///
 /// # Errors
-/// If the job does not fit. Full recomputation is estimated as well then, because it is one of the ways out.
+/// Returns an error with the ways out if the job does not fit. Full recomputation is estimated as well then, because it
+/// is one of the ways out.
 fn refuse(
     pipeline: &mut Pipeline<Bytes, Bytes>,
     estimate: impl Fn(&mut Pipeline<Bytes, Bytes>) -> Result<Option<MemoryEstimate>>,
@@ -128,7 +129,8 @@ fn refuse(
     Ok(None)
 }
 
-/// Compares an estimate with the memory of the devices; the ways out are only those that this job can take.
+/// Compares the memory estimate of a job with the memory of its devices. The error has only ways out that the job can
+/// take.
 fn check(estimate: &MemoryEstimate, job: &Job, resumed: bool) -> Result<(), Box<DoesNotFit>> {
     let rows = job.training.micro_batch_size;
     let takes = |lever: &Lever| match lever {
@@ -144,9 +146,9 @@ fn check(estimate: &MemoryEstimate, job: &Job, resumed: bool) -> Result<(), Box<
 
 /// The memory that a job needs, and the memory that its devices have for it.
 struct Room<'a> {
-    /// The estimate; with the copies that checkpoints need, if any are written.
+    /// The estimated memory of the job, with the copies that checkpoints need if the job writes checkpoints.
     needed: MemoryEstimate,
-    /// The bytes that the pipeline already has in use.
+    /// The bytes of memory that the pipeline already has in use, over all workers.
     in_use: u64,
     job: &'a Job,
 }
@@ -161,7 +163,7 @@ impl<'a> Room<'a> {
         Self { needed, in_use, job }
     }
 
-    /// Returns the memory of a device for this job, in bytes; `None` if it is not known.
+    /// Returns the memory that a device has for this job, in bytes; `None` if it is not known.
     fn on(&self, device: &Device) -> Option<u64> {
         (is_host(device) || self.job.running.memory.is_some()).then(|| memory_for(self.job, self.in_use))
     }
@@ -171,7 +173,7 @@ impl<'a> Room<'a> {
     }
 }
 
-/// Explains why a job does not fit, with each way out as flags.
+/// Returns the message for a job that does not fit into the memory, with each way out as flags.
 fn explain(refused: &DoesNotFit) -> String {
     let flag = |lever: &Lever| match lever {
         Lever::SmallerMicroBatches { rows, micro_batches } => {
@@ -187,8 +189,8 @@ fn explain(refused: &DoesNotFit) -> String {
     refused.explain(flag, " ")
 }
 
-/// Returns the memory of a device for a job, in bytes: that of `--memory`, or else the free memory of the host plus the
-/// bytes that the job already has in use.
+/// Returns the memory that a device has for a job, in bytes: the value of `--memory`, or else the free memory of the
+/// host plus the bytes that the job already has in use.
 fn memory_for(job: &Job, in_use: u64) -> u64 {
     if let Some(memory) = job.running.memory {
         return memory;

@@ -8,17 +8,17 @@ use burn::tensor::{Device, FloatDType, Int, Tensor};
 use stageline::nn::{Embedding, LayerNorm, Linear, block, causal_attention, cross_entropy, gelu, selective};
 use stageline::{LossStage, Stage, Weight, seeded};
 
-/// The number of different bytes.
+/// The size of the model's vocabulary: the number of different bytes.
 pub const VOCABULARY: usize = 256;
 
-/// The sizes that define a model.
+/// The sizes that define a GPT model: blocks, width and context.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// The number of transformer blocks.
+    /// The number of transformer blocks in the model.
     pub layers: usize,
-    /// The number of values in the activation of one byte.
+    /// The width of the model: the number of values in the activation of one byte.
     pub width: usize,
-    /// The maximum length of a text, in bytes.
+    /// The maximum length of the model's input, in bytes of text.
     pub context: usize,
 }
 
@@ -47,7 +47,7 @@ pub struct Block {
     down: Linear,
 }
 
-/// Causal self-attention over several heads.
+/// The causal self-attention of a transformer block, over several heads.
 #[derive(Module, Debug)]
 pub struct Attention {
     query_key_value: Linear,
@@ -55,7 +55,7 @@ pub struct Attention {
     heads: usize,
 }
 
-/// The head: the final layer norm, the projection to logits, and the loss.
+/// The head of the model: the final layer norm, the projection to logits, and the loss.
 #[derive(Module, Debug)]
 pub struct Head {
     norm: LayerNorm,
@@ -70,7 +70,8 @@ pub struct Layers<H = Head> {
 }
 
 impl Layers {
-    /// Initialises each layer from a seed of its own, so that parameters do not depend on the partition.
+    /// Initialises each layer of the model from a seed of its own, so that parameters do not depend on the partition
+    /// into stages.
     pub fn init(shape: Shape, seed: u64, device: &Device) -> Self {
         let layer_seed = |layer: usize| seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(layer as u64);
         let block = |layer| seeded(device, layer_seed(layer + 1), || Block::init(shape, device));
@@ -89,7 +90,7 @@ fn normal(std: f64) -> Initializer {
     Initializer::Normal { mean: 0.0, std }
 }
 
-/// Returns a linear layer with normal weights and zero biases.
+/// Returns a linear layer whose weights are drawn from a normal distribution and whose biases are zero.
 fn linear(from: usize, to: usize, std: f64, device: &Device) -> Linear {
     let mut linear = LinearConfig::new(from, to).with_initializer(normal(std)).init(device);
     linear.bias = Some(Initializer::Zeros.init([to], device));
@@ -137,7 +138,7 @@ impl Head {
     }
 }
 
-/// Reshapes `[batch, context, width]` to `[batch x context, width]`.
+/// Reshapes activations from `[batch, context, width]` to `[batch x context, width]`.
 fn rows(input: Tensor<3>) -> Tensor<2> {
     input.flatten(0, 1)
 }
@@ -163,7 +164,8 @@ impl Stage for Block {
 }
 
 impl Block {
-    /// Computes the block on `[batch, context, width]`; `forward` wraps it, so that the whole block can be recomputed.
+    /// Computes the output of a transformer block from activations `[batch, context, width]`. The block's `forward`
+    /// calls this function through a wrapper that can recompute the whole block in the backward.
     fn compute(&self, input: Tensor<3>) -> Tensor<3> {
         let dims = input.dims();
         let residual = rows(input);
@@ -176,7 +178,8 @@ impl Block {
 }
 
 impl Attention {
-    /// Maps `[batch x context, width]` to the same shape; the array has the sizes `[batch, context, width]`.
+    /// Applies attention to activations `[batch x context, width]` and keeps their shape; the array has the sizes
+    /// `[batch, context, width]`.
     fn forward(&self, input: Tensor<2>, [batch, length, width]: [usize; 3]) -> Tensor<2> {
         let split = self.query_key_value.forward(input).reshape([batch, length, 3 * width]);
         self.output.forward(rows(causal_attention(split, self.heads)))

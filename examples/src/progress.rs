@@ -20,7 +20,7 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// Starts the bar after `start` of `steps` steps.
+    /// Starts the progress bar of a training at the position after `start` of `steps` steps.
     pub fn begin(&self, start: usize, steps: usize) -> Result<()> {
         self.0.set_style(ProgressStyle::with_template("{bar:16} {pos}/{len} {msg}, {eta} left")?);
         self.0.set_length(steps as u64);
@@ -30,7 +30,8 @@ impl Progress {
         Ok(())
     }
 
-    /// Advances the bar by a step and shows its figures; `utilisation` is the model FLOP utilisation, from 0 to 1.
+    /// Advances the progress bar by a step and shows the figures of that step; `utilisation` is the model FLOP
+    /// utilisation, from 0 to 1.
     pub fn step(&self, report: &StepReport, utilisation: Option<f64>) {
         let mut message = format!(
             "loss {:.3}, {:.0} tokens/s, bubble {:.1}% by the {} (ideal {:.1}%, simulated {:.1}%)",
@@ -54,7 +55,7 @@ impl Progress {
         self.0.inc(1);
     }
 
-    /// Ends the bar and leaves it on the terminal.
+    /// Ends the progress bar, which stays visible on the terminal.
     pub fn end(&self) {
         self.0.finish();
     }

@@ -1,9 +1,10 @@
-//! Converts reports of steps and estimates of memory into the records of the log.
+//! Converts the pipeline's reports of steps and estimates of memory into the records of the run's log.
 
 use stageline::{Activity, Clock, MemoryEstimate, ParameterHealth, StepReport, Update};
 use stageline_report::record::{Account, EstimatedMemory, Event, Health, StageCosts, Step, WorkerMemory};
 
-/// Returns the log line of a step, with its events if `timeline` is set. Its workers are those of the first replica.
+/// Returns the log record of a training step, with the events of the step if `timeline` is set. The recorded workers
+/// are those of the first replica.
 pub fn step(report: &StepReport, timeline: bool) -> Step {
     let (gradient_norm, clipped) = match report.update {
         Update::Stepped { gradient_norm, clipped } => (Some(gradient_norm), Some(clipped)),
@@ -59,7 +60,7 @@ fn memory(memory: stageline::WorkerMemory) -> WorkerMemory {
     WorkerMemory { resident, peak }
 }
 
-/// Returns the costs of each stage, as means over the micro-batches of a step.
+/// Returns the times and bytes of each stage in a step, as means over the micro-batches of the step.
 fn stages(report: &StepReport) -> Vec<StageCosts> {
     let (costs, micro_batches) = (report.recording.costs(), report.micro_batches);
     let (activations, outputs) = (report.recording.activations(), report.recording.outputs());
@@ -96,7 +97,7 @@ fn health(health: &ParameterHealth) -> Health {
     }
 }
 
-/// Returns the events of a step, a list for each worker of the first replica.
+/// Returns the timed events of a training step, as a list for each worker of the first replica.
 pub fn events(report: &StepReport) -> Vec<Vec<Event>> {
     let event = |event: &stageline::Event| Event {
         stage: event.stage,

@@ -1,4 +1,4 @@
-//! Samples text from the trained model.
+//! Samples text from the trained model: continues a prompt byte by byte.
 
 use burn::module::Module;
 use burn::tensor::activation::softmax;
@@ -10,7 +10,7 @@ use stageline::Stage;
 use crate::job::Sample;
 use crate::model::{Layers, VOCABULARY};
 
-/// The temperature of the softmax; below 1 it makes likely bytes likelier.
+/// The temperature of the softmax over the next byte; a temperature below 1 makes likely bytes likelier.
 const TEMPERATURE: f64 = 0.7;
 
 /// Returns the bytes with which the model, on one device, continues `prompt`.
@@ -35,7 +35,7 @@ pub fn continue_text(layers: &Layers, prompt: &[u8], Sample { bytes, device }: &
     text.split_off(prompt.len())
 }
 
-/// Draws a byte by inversion of the cumulative distribution.
+/// Draws the next byte of a text from the probabilities of all bytes, by inversion of the cumulative distribution.
 fn draw(probabilities: impl Iterator<Item = f32>, random: &mut ChaCha8Rng) -> u8 {
     let mut left = random.next_u32() as f32 / u32::MAX as f32;
     let found = probabilities.enumerate().find(|(_, probability)| {

@@ -1,4 +1,4 @@
-//! Makes batches from text on the user's machine.
+//! Makes batches for training and evaluation from text files on the user's machine.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -10,27 +10,28 @@ use stageline_data::{Corpus, CorpusError, CorpusOptions, Sampler, Text};
 
 use crate::cut::Bytes;
 
-/// The number of held-out windows in an evaluation.
+/// The number of windows of held-out text in an evaluation.
 const VALIDATION_WINDOWS: usize = 256;
 
 /// The source of all batches: the corpus, the sampler of training windows, and the held-out windows.
 pub struct Source {
     corpus: Corpus,
     sampler: Sampler,
-    /// The offsets of the held-out windows.
+    /// The offsets of the evaluated windows in the held-out text.
     validation: Vec<u64>,
-    /// The length of an input, in bytes; a window has one byte more.
+    /// The length of the model's input, in bytes; a window of text has one byte more, for the last target.
     context: usize,
-    /// The device on which batches are made.
+    /// The device on which the tensors of batches are made.
     device: Device,
 }
 
 impl Source {
-    /// Opens the text at `path`; by default the Rust sources in the cargo registry, or those of this project if there
-    /// are none.
+    /// Opens the text to train on at `path`; by default the Rust sources in the cargo registry, or those of this
+    /// project if there are none.
     ///
     /// # Errors
-    /// If there is nothing to read, or too little for a window of training and one of held-out text.
+    /// Returns an error if there is nothing to read, or too little for a window of training text and a window of
+    /// held-out text.
     pub fn open(path: Option<&Path>, context: usize, seed: u64, device: Device) -> Result<Self> {
         let by_default = path.is_none();
         let (path, extensions) = match path {
@@ -64,29 +65,32 @@ impl Source {
         self.corpus.fingerprint()
     }
 
-    /// Returns the batch of a step: `size` windows, in which each byte is the target of those before it.
+    /// Returns the batch of a training step: `size` windows of text, in which each byte is the target of the bytes
+    /// before it.
     pub fn batch(&self, step: usize, size: usize) -> Result<Batch<Bytes, Bytes>> {
         self.windows(self.corpus.train(), &self.sampler.offsets(step as u64, size))
     }
 
-    /// Returns the held-out windows, in batches of `size`.
+    /// Returns the windows of held-out text for an evaluation, in batches of `size` windows.
     pub fn validation(&self, size: usize) -> impl Iterator<Item = Result<Batch<Bytes, Bytes>>> {
         self.validation.chunks(size).map(|offsets| self.windows(self.corpus.validation(), offsets))
     }
 
-    /// Returns the entropy of single held-out bytes, in bits. A model that ignores the context cannot go below it.
+    /// Returns the entropy of single bytes in the held-out text, in bits. The loss of a model that ignores the context
+    /// cannot go below it.
     pub fn unigram_entropy(&self) -> Result<f64> {
         Ok(self.corpus.validation().unigram_entropy()?)
     }
 
-    /// Returns the first held-out window, as a prompt for the model.
+    /// Returns the first window of the held-out text, as a prompt for the model.
     pub fn prompt(&self) -> Result<Vec<u8>> {
         let mut prompt = vec![0; self.context];
         self.corpus.validation().read(self.validation[0], &mut prompt)?;
         Ok(prompt)
     }
 
-    /// Reads the windows at these offsets as a batch: inputs and targets `[windows, context]`, one byte apart.
+    /// Reads the windows at these offsets of a text as a batch: inputs and targets `[windows, context]`, one byte
+    /// apart.
     fn windows(&self, text: &Text, offsets: &[u64]) -> Result<Batch<Bytes, Bytes>> {
         let mut window = vec![0; self.context + 1];
         let (mut inputs, mut targets) = (Vec::new(), Vec::new());
@@ -103,8 +107,8 @@ impl Source {
     }
 }
 
-/// Returns the sources in the cargo registry, of which every Rust user has tens of megabytes, or else those of this
-/// project.
+/// Returns the path of the default text: the sources in the cargo registry, of which every Rust user has tens of
+/// megabytes, or else the sources of this project.
 fn default_path() -> PathBuf {
     let cargo_home = env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = cargo_home.or_else(|| env::home_dir().map(|home| home.join(".cargo")));
@@ -112,7 +116,7 @@ fn default_path() -> PathBuf {
     registry.unwrap_or_else(own_sources)
 }
 
-/// Returns the folder of this project.
+/// Returns the folder of this project, whose Rust sources are a text to train on.
 fn own_sources() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }

@@ -1,4 +1,4 @@
-//! The reasons why a file of a checkpoint is refused.
+//! The reasons why a file of a checkpoint is refused: [`Damage`].
 
 use std::{fmt, io};
 
@@ -6,84 +6,84 @@ use safetensors::Dtype;
 
 use crate::printable::{Printable, number};
 
-/// The most bytes of a reason that contains text from a file.
+/// The most bytes of a damage's reason that contains text from the file.
 const MOST_REASON: usize = 300;
 
 /// The reason why a file of a checkpoint is refused.
 ///
-/// For the manifest, the reason may be a statement about itself or about another file.
+/// If the damaged file is the manifest, the reason may be about a statement of the manifest on another file.
 ///
 /// `Display` and `Debug` give the same text, which is as safe to print as that of
 /// [`CheckpointError`](crate::CheckpointError). The fields contain text from the file: print them as [`Printable`].
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Damage {
-    /// The file does not exist.
+    /// The file of the checkpoint does not exist.
     #[error("is missing")]
     Missing,
-    /// The path is not a regular file or not a folder, for example a symbolic link.
+    /// The path of a checkpoint's file or folder is something else, for example a symbolic link.
     #[error("is {found}, where a checkpoint has {expected}")]
     Kind {
-        /// The kind of thing at the path.
+        /// The kind of thing that was found at the path, such as "a symbolic link".
         found: &'static str,
-        /// The required kind.
+        /// The kind of thing that the checkpoint must have there, "a file" or "a folder".
         expected: &'static str,
     },
-    /// The operating system refuses to read the file.
+    /// The operating system refuses to read the file of the checkpoint; the field is its error.
     #[error("cannot be read: {}", Printable::new(.0.to_string()))]
     Io(io::Error),
-    /// The file has another length than the manifest says.
+    /// The file of the checkpoint has another length than the manifest says.
     #[error("has {found} bytes, but the manifest lists {expected}")]
     Size {
-        /// The bytes of the file.
+        /// The length of the file on disk in bytes.
         found: u64,
-        /// The bytes according to the manifest.
+        /// The length of the file in bytes, according to the manifest.
         expected: u64,
     },
-    /// The file is longer than such a file can be.
+    /// The manifest file is longer than any manifest may be.
     #[error("has {found} bytes, but such a file has at most {most}")]
     TooLong {
-        /// The bytes of the file.
+        /// The length of the file on disk in bytes.
         found: u64,
-        /// The most bytes of such a file.
+        /// The most bytes that such a file may have.
         most: u64,
     },
-    /// The file does not fit into memory.
+    /// The file of the checkpoint does not fit into memory.
     #[error("has {bytes} bytes, which do not fit into memory")]
     Memory {
-        /// The bytes of the file.
+        /// The length of the file in bytes.
         bytes: u64,
     },
-    /// The file has other contents than those that were written.
+    /// The SHA-256 of the file is not the recorded one, so its contents are not those that were written.
     #[error("was changed: its SHA-256 is {}, but {} was recorded", Printable::new(found), Printable::new(expected))]
     Hash {
-        /// The hash of the file.
+        /// The SHA-256 of the file on disk, in hexadecimal digits.
         found: String,
-        /// The recorded hash.
+        /// The SHA-256 that the manifest recorded, in hexadecimal digits.
         expected: String,
     },
-    /// The manifest does not end with a seal.
+    /// The manifest does not end with a seal, its own SHA-256.
     #[error("does not end with its own SHA-256: it was cut short or changed")]
     NoSeal,
-    /// The text is not in the format of such a file. The field is the reason.
+    /// The text of the file is malformed, for example invalid JSON. The field says why.
     #[error("is malformed: {}", Printable::new(.0).at_most(MOST_REASON))]
     Form(String),
-    /// The manifest lists a file that holds no tensor.
+    /// The manifest lists a file to which no tensor belongs.
     #[error("lists the file `{}`, to which no tensor belongs", Printable::new(file))]
     Foreign {
-        /// The name of that file.
+        /// The name of the file without a tensor.
         file: String,
     },
-    /// The manifest lists a file twice.
+    /// The manifest lists the same file twice.
     #[error("lists the file `{}` twice", Printable::new(file))]
     Twice {
-        /// The name of that file.
+        /// The name of the file that is listed twice.
         file: String,
     },
-    /// The manifest does not list a file of its tensors, or the index.
+    /// The manifest does not list a file that the checkpoint must have: a file of one of its tensors, or the index.
     #[error("does not list the file `{}`, which this checkpoint must have", Printable::new(file))]
     Unlisted {
-        /// The name of that file.
+        /// The name of the file that is not listed.
         file: String,
     },
     /// The manifest places a tensor in the wrong file.
@@ -94,11 +94,11 @@ pub enum Damage {
         Printable::new(expected)
     )]
     Place {
-        /// The name of the tensor.
+        /// The name of the tensor that is in the wrong file.
         tensor: String,
-        /// The file according to the manifest.
+        /// The name of the file in which the manifest places the tensor.
         found: String,
-        /// The file in which the tensor belongs.
+        /// The name of the file in which a tensor of this name belongs.
         expected: String,
     },
     /// The size of a tensor, or of all tensors in its file, overflows or is not a whole number of bytes.
@@ -108,38 +108,38 @@ pub enum Damage {
         Printable::new(format!("{shape:?}"))
     )]
     Shape {
-        /// The name of the tensor.
+        /// The name of the tensor whose size is invalid.
         tensor: String,
-        /// The type of an element.
+        /// The type of the tensor's elements, according to the manifest.
         dtype: Dtype,
-        /// The length of each dimension.
+        /// The length of each dimension of the tensor, according to the manifest.
         shape: Vec<usize>,
     },
-    /// The manifest gives a file a size that does not fit its tensors.
+    /// The manifest gives a file a size that is impossible for the sizes of its tensors.
     #[error(
         "gives the file `{}` {found} bytes, which is impossible with {tensors} bytes of tensors",
         Printable::new(file)
     )]
     Total {
-        /// The name of the file.
+        /// The name of the file whose size is impossible.
         file: String,
-        /// The bytes of the file according to the manifest.
+        /// The length of the file in bytes, according to the manifest.
         found: u64,
-        /// The bytes of its tensors, without the header.
+        /// The bytes that the tensors of the file take together, without the header.
         tensors: u64,
     },
-    /// A file lacks a tensor that the manifest lists.
+    /// A tensor file lacks a tensor that the manifest lists for the file.
     #[error("lacks the tensor `{}`", Printable::new(tensor))]
     Lacks {
-        /// The name of the tensor.
+        /// The name of the tensor that is missing in the file.
         tensor: String,
     },
-    /// A file has more tensors than the manifest lists for it.
+    /// A tensor file has more tensors than the manifest lists for the file.
     #[error("has {found} tensors, but the manifest lists {expected}")]
     Count {
-        /// The number of tensors in the file.
+        /// The number of tensors that the file has.
         found: usize,
-        /// The number of tensors according to the manifest.
+        /// The number of tensors that the manifest lists for the file.
         expected: usize,
     },
     /// A tensor has another type or shape in its file than in the manifest.
@@ -150,52 +150,53 @@ pub enum Damage {
         Printable::new(expected)
     )]
     Differs {
-        /// The name of the tensor.
+        /// The name of the tensor that differs.
         tensor: String,
-        /// The type and shape in the file.
+        /// The type and shape of the tensor in its file, as text.
         found: String,
-        /// The type and shape according to the manifest.
+        /// The type and shape of the tensor according to the manifest, as text.
         expected: String,
     },
-    /// A value is infinite or not a number.
+    /// An element of a tensor in the file is infinite or NaN.
     #[error("has {} in the tensor `{}`, at index {index}", number(*value), Printable::new(tensor))]
     NotFinite {
-        /// The name of the tensor.
+        /// The name of the tensor with the infinity or NaN.
         tensor: String,
-        /// The index of the element, in row-major order.
+        /// The index of the first element that is not finite, in row-major order.
         index: usize,
-        /// The value of the element.
+        /// The value of the first element that is not finite: an infinity or NaN.
         value: f64,
     },
-    /// The step count is above its limit.
+    /// The step count in the manifest is above the limit of the format.
     #[error("has {steps} steps, but at most {most} are possible")]
     Steps {
-        /// The step count.
+        /// The number of completed steps that the manifest states.
         steps: u64,
-        /// The largest valid step count.
+        /// The largest step count that a checkpoint may have.
         most: u64,
     },
-    /// The optimizer made more steps than the training.
+    /// The manifest states more optimizer steps than steps of the training.
     #[error("has {optimizer_steps} optimizer steps, but only {steps} steps in all")]
     OptimizerSteps {
-        /// The optimizer's step count.
+        /// The number of steps that the optimizer made, according to the manifest.
         optimizer_steps: u64,
-        /// The step count, skipped steps included.
+        /// The number of completed steps of the training, skipped steps included.
         steps: u64,
     },
-    /// The loss scale is not a positive number.
+    /// The loss scale in the manifest is not a positive finite number.
     #[error("has the loss scale {}, which is not a positive number", number(*scale))]
     LossScale {
-        /// The loss scale.
+        /// The loss scale that the manifest states.
         scale: f64,
     },
-    /// The index does not list the parameters as the manifest does.
+    /// The index file, `model.safetensors.index.json`, does not list the same parameters and files as the manifest.
     #[error("does not list the parameters as the manifest does")]
     Index,
 }
 
 impl Damage {
-    /// Returns [`Damage::Form`]. The reason may contain text from the file, of any length.
+    /// Makes a [`Damage::Form`] of the reason why a text is malformed. The reason may contain text from the file, of
+    /// any length.
     pub(crate) fn malformed(reason: impl fmt::Display) -> Self {
         Self::Form(Printable::new(reason.to_string()).at_most(MOST_REASON).to_string())
     }

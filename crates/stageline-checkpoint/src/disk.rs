@@ -1,4 +1,5 @@
-//! Helpers for folders and paths, which reading and writing share.
+//! Helpers for folders and paths, which the reader and the writer of checkpoints share: remove, sync, and name what
+//! blocks a path.
 
 use std::fs::{self, File};
 use std::io;
@@ -14,12 +15,14 @@ pub(crate) fn remove(path: &Path) -> io::Result<()> {
     removed.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
 }
 
-/// Makes the names in a folder durable. Outside Unix this does nothing, because a folder cannot be opened there.
+/// Makes the file names in a folder durable by syncing the folder. Outside Unix this does nothing, because a folder
+/// cannot be opened there.
 pub(crate) fn sync_folder(path: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(path)?.sync_all() } else { Ok(()) }
 }
 
-/// Returns the part of a path that exists but is no folder, and its kind. Nothing can lie below such a part.
+/// Returns the part of a path that exists but is no folder, and its kind, such as "a file". Nothing can lie below such
+/// a part.
 pub(crate) fn in_the_way(path: &Path) -> Option<(PathBuf, &'static str)> {
     let path: PathBuf = path.components().collect(); // drops a slash at the end, which would ask for a folder
     let part = path.ancestors().find(|part| fs::symlink_metadata(part).is_ok())?;
@@ -32,12 +35,13 @@ pub(crate) fn in_the_way(path: &Path) -> Option<(PathBuf, &'static str)> {
     Some((part.to_path_buf(), found))
 }
 
-/// Returns the path, or `.` if it is empty, as the parent of a bare name is.
+/// Returns the path, or `.` (the current folder) if the path is empty. The parent of a bare file name is such an empty
+/// path.
 pub(crate) fn or_here(path: &Path) -> &Path {
     if path.as_os_str().is_empty() { Path::new(".") } else { path }
 }
 
-/// Returns the kind of a thing, for messages.
+/// Returns whether a path is a folder, a file, a link or something else, in words for an error message.
 pub(crate) fn kind(metadata: &fs::Metadata) -> &'static str {
     match () {
         () if metadata.is_dir() => "a folder",

@@ -1,4 +1,4 @@
-//! The errors of reading and writing checkpoints. Every message ends with the fix.
+//! The errors of reading and writing checkpoints: [`CheckpointError`]. Every error message ends with the fix.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -9,14 +9,14 @@ use safetensors::Dtype;
 use crate::damage::Damage;
 use crate::printable::{Printable, number};
 
-/// The most bytes of a path in a message.
+/// The most bytes that an error message shows of its path, if it has only one.
 const MOST_PATH: usize = 600;
-/// The most bytes of each path in a message with two paths.
+/// The most bytes that an error message with two paths shows of each path.
 const MOST_OF_TWO: usize = 300;
-/// The most bytes of a reason that contains text from elsewhere.
+/// The most bytes that an error message shows of a reason with text from elsewhere, such as a parser's.
 const MOST_REASON: usize = 500;
 
-/// Why a checkpoint cannot be read or written.
+/// The reason why a checkpoint cannot be read or written.
 ///
 /// `Display` is safe to print, whatever the checkpoint contains: names and paths are shown as [`Printable`], and the
 /// message has at most [`MOST_BYTES`](Self::MOST_BYTES). `Debug` adds the causes to the message, under the same rules.
@@ -24,91 +24,92 @@ const MOST_REASON: usize = 500;
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
-    /// The path does not exist.
+    /// The path that was given for reading a checkpoint does not exist.
     #[error("{} does not exist; give the path of a checkpoint, or of a folder of checkpoints", alone(path))]
     PathNotFound {
-        /// The requested path.
+        /// The path at which the caller expected a checkpoint.
         path: PathBuf,
     },
-    /// The path cannot be accessed.
+    /// The path that was given for reading a checkpoint cannot be accessed.
     #[error("cannot access {}; make it readable", alone(path))]
     Look {
-        /// The requested path.
+        /// The path at which the caller expected a checkpoint.
         path: PathBuf,
-        /// The error of the operating system.
+        /// The error of the operating system when the path was accessed.
         source: io::Error,
     },
-    /// The path, or a part of it, is not a folder.
+    /// The path that was given for reading a checkpoint is not a folder, or a part of the path is not.
     #[error("{} is not a folder; give the path of a checkpoint, or of a folder of checkpoints", alone(path))]
     NotAFolder {
-        /// The requested path, or the part of it that is not a folder.
+        /// The path at which the caller expected a checkpoint, or the part of that path that is not a folder.
         path: PathBuf,
     },
-    /// The folder has no checkpoint yet.
+    /// The folder that was given for reading has no checkpoint yet.
     #[error("no checkpoint in {}; train with --checkpoint first", alone(path))]
     NoCheckpoint {
-        /// The folder.
+        /// The folder that was searched for checkpoints.
         path: PathBuf,
     },
-    /// The folder contains only other things.
+    /// The folder that was given for reading is no checkpoint and has no checkpoints in it, only other things.
     #[error(
         "{} is neither a checkpoint (there is no manifest.json) nor a folder of checkpoints (with names such as \
          000001-step-100); give the path of one",
         alone(path)
     )]
     Neither {
-        /// The folder.
+        /// The folder that was searched for checkpoints.
         path: PathBuf,
     },
-    /// The format is newer than this version can read.
+    /// The checkpoint has a newer format than this version of the crate can read.
     #[error(
         "{} was written by a newer stageline: its format is {found}, and this version reads formats up to {known}; \
          resume with the newer stageline",
         alone(path)
     )]
     Newer {
-        /// The path of the manifest.
+        /// The path of the checkpoint's manifest.
         path: PathBuf,
-        /// The format of the manifest.
+        /// The format version that the manifest states.
         found: u64,
-        /// The newest format that this version can read.
+        /// The newest format version that this version of the crate can read.
         known: u32,
     },
     /// A file of the checkpoint was damaged or changed.
     #[error("{} {damage}; {}", one_of_two(path), recovery(damage, older.as_deref()))]
     Damaged {
-        /// The path of the file.
+        /// The path of the damaged file.
         path: PathBuf,
-        /// The reason why the file is refused.
+        /// The reason why the damaged file is refused.
         damage: Box<Damage>,
-        /// The next older checkpoint in the same folder, which has not been validated.
+        /// The next older checkpoint in the same folder, from which a run may resume. It has not been validated.
         older: Option<PathBuf>,
     },
-    /// Another store writes into the folder.
+    /// Another [`Store`](crate::Store) has locked the folder of checkpoints and writes into it.
     #[error("{} is in use by another run that writes checkpoints; end it, or give another folder", alone(path))]
     InUse {
-        /// The folder.
+        /// The folder of checkpoints that is locked.
         path: PathBuf,
     },
-    /// The folder cannot be created, because it or a part of its path is something else.
+    /// The folder of checkpoints cannot be created, because its path, or a part of the path, is something other than a
+    /// folder.
     #[error("{} is {found}; give the path of a folder, which is created if it does not exist", alone(path))]
     InTheWay {
-        /// The path of the folder, or the part of it that is something else.
+        /// The path of the folder, or the part of that path that is something other than a folder.
         path: PathBuf,
-        /// The kind of thing at that path.
+        /// The kind of thing that was found at `path`, such as "a file".
         found: &'static str,
     },
-    /// The operating system refuses a write.
+    /// The operating system refuses an operation of a save, such as creating, writing, syncing or renaming a file.
     #[error(
         "cannot {doing} {}; free space on its disk, or make the folder writable; earlier checkpoints are untouched",
         alone(path)
     )]
     Write {
-        /// The failed operation, as a verb.
+        /// The operation that failed, as a verb for the message, such as "create the folder".
         doing: &'static str,
-        /// The file or folder of the operation.
+        /// The file or folder on which the operation failed.
         path: PathBuf,
-        /// The error of the operating system.
+        /// The error of the operating system for the failed operation.
         source: io::Error,
     },
     /// The new checkpoint is complete and has its name, but a power loss may remove it: the folder could not be synced,
@@ -119,11 +120,11 @@ pub enum CheckpointError {
         alone(published)
     )]
     NotDurable {
-        /// The path of the new checkpoint.
+        /// The path of the new checkpoint, which is complete.
         published: PathBuf,
-        /// The error of the operating system when the folder was synced.
+        /// The error of the operating system when the store's folder was synced.
         source: io::Error,
-        /// The error of the operating system when the rename was undone.
+        /// The error of the operating system when the checkpoint's rename was undone.
         undo: io::Error,
     },
     /// The new checkpoint is complete, but an old one could not be removed.
@@ -134,25 +135,26 @@ pub enum CheckpointError {
         one_of_two(path)
     )]
     Prune {
-        /// The path of the new checkpoint.
+        /// The path of the new checkpoint, which is complete.
         published: PathBuf,
-        /// The failed operation, as a verb.
+        /// The operation that failed, as a verb for the message, such as "remove".
         doing: &'static str,
-        /// The folder of the operation.
+        /// The folder on which the operation failed.
         path: PathBuf,
-        /// The error of the operating system.
+        /// The error of the operating system for the failed operation.
         source: io::Error,
     },
-    /// The sequence numbers of the folder are used up.
+    /// The folder of checkpoints has a checkpoint with the highest possible sequence number, so a new one cannot get
+    /// the next number.
     #[error(
         "{} has the highest possible sequence number; move it out of the folder, or give another folder",
         alone(path)
     )]
     LastNumber {
-        /// The path of the last checkpoint.
+        /// The path of the checkpoint with the highest sequence number.
         path: PathBuf,
     },
-    /// The bytes of a tensor do not match its type and shape.
+    /// A tensor to save has too few or too many bytes for its type and shape.
     #[error(
         "the tensor `{}` has {found} bytes, but {dtype} of shape {} takes {}; pass exactly the bytes of its elements",
         Printable::new(tensor),
@@ -160,24 +162,25 @@ pub enum CheckpointError {
         bytes(*expected)
     )]
     Length {
-        /// The name of the tensor.
+        /// The name of the tensor whose bytes are too few or too many.
         tensor: String,
-        /// The type of an element.
+        /// The type of the tensor's elements.
         dtype: Dtype,
-        /// The length of each dimension.
+        /// The length of each dimension of the tensor.
         shape: Vec<usize>,
-        /// The bytes of the tensor.
+        /// The number of bytes that the tensor has.
         found: usize,
-        /// The bytes that type and shape ask for; `None` if they overflow or are not whole.
+        /// The number of bytes that a tensor of this type and shape takes; `None` if the number overflows or is not
+        /// whole.
         expected: Option<usize>,
     },
-    /// The format reserves the name of a tensor.
+    /// A tensor has a name that the safetensors format reserves.
     #[error("no tensor can be named `{}`: the format reserves this name; rename the tensor", Printable::new(tensor))]
     Reserved {
-        /// The name of the tensor.
+        /// The name of the tensor, which the format reserves.
         tensor: String,
     },
-    /// A value is infinite or not a number.
+    /// An element of a tensor to save is infinite or NaN.
     #[error(
         "the tensor `{}` has {} at index {index}; no checkpoint is written, and earlier ones stay: resume from the \
          latest with a lower learning rate, or with gradients clipped",
@@ -185,80 +188,81 @@ pub enum CheckpointError {
         number(*value)
     )]
     NotFinite {
-        /// The name of the tensor.
+        /// The name of the tensor with the infinity or NaN.
         tensor: String,
-        /// The index of the element, in row-major order.
+        /// The index of the first element that is not finite, in row-major order.
         index: usize,
-        /// The value of the element.
+        /// The value of the first element that is not finite: an infinity or NaN.
         value: f64,
     },
-    /// The step count is above its limit.
+    /// The step count of the checkpoint to save is above the limit of the format.
     #[error("the step count is {steps}; it must be at most {most}")]
     Steps {
-        /// The step count.
+        /// The number of completed steps that the checkpoint states.
         steps: u64,
-        /// The largest valid step count.
+        /// The largest step count that a checkpoint may have.
         most: u64,
     },
-    /// The optimizer made more steps than the training.
+    /// The checkpoint to save states more optimizer steps than steps of the training.
     #[error("the optimizer's step count is {optimizer_steps}; it must be at most the step count, which is {steps}")]
     OptimizerSteps {
-        /// The optimizer's step count.
+        /// The number of steps that the optimizer made, according to the checkpoint.
         optimizer_steps: u64,
-        /// The step count, skipped steps included.
+        /// The number of completed steps of the training, skipped steps included.
         steps: u64,
     },
-    /// The loss scale is not a positive number.
+    /// The loss scale of the checkpoint to save is not a positive finite number.
     #[error("the loss scale is {}; it must be a positive number", number(*scale))]
     LossScale {
-        /// The loss scale.
+        /// The loss scale that the checkpoint states.
         scale: f64,
     },
-    /// The header of a tensor file, or the index, cannot be written.
+    /// The header of a tensor file, or the index of the parameters, cannot be written.
     #[error(
         "cannot write {} as safetensors: {}; spread its tensors over more groups, or shorten their names",
         Printable::new(file),
         Printable::new(reason).at_most(MOST_REASON)
     )]
     Header {
-        /// The name of the file.
+        /// The name of the tensor file or index in the checkpoint's folder.
         file: String,
-        /// The reason.
+        /// The reason why the header or index cannot be written.
         reason: String,
     },
-    /// The manifest could not be read back.
+    /// The new manifest was parsed for a check before it was written, and did not give the same values back.
     #[error(
         "the manifest of {bytes} bytes could not be read back: {}; make `run` smaller and less deeply nested",
         Printable::new(reason).at_most(MOST_REASON)
     )]
     Manifest {
-        /// The bytes of the manifest; 0 if it has no JSON form at all.
+        /// The length of the manifest's text in bytes; 0 if the manifest has no JSON form at all.
         bytes: usize,
-        /// The reason.
+        /// The reason why the manifest could not be read back.
         reason: String,
     },
-    /// The thread that writes could not be started.
+    /// The background thread of a [`Writer`](crate::Writer) could not be started.
     #[error("cannot start the thread that writes checkpoints; raise the limit on threads (ulimit -u)")]
     Thread {
-        /// The error of the operating system.
+        /// The error of the operating system when the thread was started.
         source: io::Error,
     },
-    /// The thread that writes panicked.
+    /// The background thread of a [`Writer`](crate::Writer) panicked.
     #[error(
         "the thread that writes checkpoints panicked: {}; resume from the latest checkpoint",
         Printable::new(message).at_most(MOST_REASON)
     )]
     Panicked {
-        /// The message of the panic.
+        /// The message with which the thread panicked.
         message: String,
     },
 }
 
 impl CheckpointError {
-    /// The most bytes of a message, as `Display` and as `Debug`.
+    /// The most bytes of an error message, as `Display` and as `Debug`.
     pub const MOST_BYTES: usize = 1_000;
 
-    /// Makes a [`CheckpointError::Write`] for `map_err`.
+    /// Returns a closure for `map_err` that makes a [`CheckpointError::Write`] of an operating system's error. `doing`
+    /// is the failed operation as a verb.
     pub(crate) fn write(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Write { doing, path: path.to_path_buf(), source }
     }
@@ -276,17 +280,18 @@ impl fmt::Debug for CheckpointError {
     }
 }
 
-/// Shows the only path of a message.
+/// Makes the only path of an error message printable, in at most 600 bytes.
 fn alone(path: &Path) -> Printable<'_> {
     Printable::new(path.to_string_lossy()).at_most(MOST_PATH)
 }
 
-/// Shows one of the two paths of a message.
+/// Makes one of the two paths of an error message printable, in at most 300 bytes.
 fn one_of_two(path: &Path) -> Printable<'_> {
     Printable::new(path.to_string_lossy()).at_most(MOST_OF_TWO)
 }
 
-/// Returns the advice for a damaged checkpoint.
+/// Returns what to do about a damaged checkpoint, as the end of the error message: fix permissions, resume from
+/// `older`, or restore a copy.
 fn recovery(damage: &Damage, older: Option<&Path>) -> String {
     match older {
         _ if matches!(damage, Damage::Io(error) if error.kind() == io::ErrorKind::PermissionDenied) => {

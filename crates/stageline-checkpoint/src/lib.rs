@@ -44,16 +44,17 @@
 //!     manifest.json                    everything else; written last
 //! ```
 //!
-//! - A new checkpoint gets the highest sequence number in the folder plus one. The latest checkpoint is the one with the
-//!   highest number, whatever its steps and times: a run that resumes from step 50 after step 100 continues in the same
-//!   folder.
+//! - A new checkpoint gets the highest sequence number in the folder plus one. The latest checkpoint is the one with
+//!   the highest number, whatever its steps and times: a run that resumes from step 50 after step 100 continues in the
+//!   same folder.
 //! - The layer group of a tensor is the first part of its name, and the second part if that is a number: `blocks.3` for
 //!   `blocks.3.up.weight`, `embedding` for `embedding.weight`. Optimizer state belongs to the group of the name before
 //!   its last `/`.
 //! - File names encode the layer group. Every byte outside `A-Z a-z 0-9 _ . -`, and a leading dot, becomes `%` and two
 //!   digits. An empty group becomes `%`. A name of more than 150 bytes is cut to 100, followed by `~` and half of the
 //!   group's SHA-256.
-//! - The tensor files are plain safetensors with the format `pt` in their headers. Tensors have their full names in them.
+//! - The tensor files are plain safetensors with the format `pt` in their headers. Tensors have their full names in
+//!   them.
 //! - A checkpoint may be moved, renamed and copied. Files that its manifest does not list, such as a `config.json`, are
 //!   ignored.
 //!
@@ -72,8 +73,8 @@
 //!
 //! The text ends with `,\n  "sha256": "`, 64 lowercase hexadecimal digits, and `"\n}\n`. The digits are the SHA-256 of
 //! all text before this ending, so every flipped bit is detected, including a bit of the seal. The seal is the same in
-//! all format versions and is checked before the version, so damage is never mistaken for a newer format. The seal is no
-//! signature: whoever can write files can seal them.
+//! all format versions and is checked before the version, so damage is never mistaken for a newer format. The seal is
+//! no signature: whoever can write files can seal them.
 //!
 //! JSON parsers do not return every float bit for bit. Such a float is written as a string: a loss scale as the plain
 //! string, a value in `run` as `{"$f64": "<float>"}`.
@@ -85,29 +86,29 @@
 //!   synced; then the folder is renamed, and `DIR` is synced. If the disk keeps what it has acknowledged, the guarantee
 //!   also covers a power loss.
 //! - **Failed saves.** A save that fails before it prunes leaves the checkpoints as they were. If `DIR` cannot be
-//!   synced, the rename is undone. If the undo fails too, the checkpoint stays, and the error says that a power loss may
-//!   remove it ([`CheckpointError::NotDurable`]). Old checkpoints are removed only after `DIR` was synced.
+//!   synced, the rename is undone. If the undo fails too, the checkpoint stays, and the error says that a power loss
+//!   may remove it ([`CheckpointError::NotDurable`]). Old checkpoints are removed only after `DIR` was synced.
 //! - **Pruning.** Old checkpoints are removed when the new one is complete; they lose their names, and that is synced,
 //!   before they lose their files. Nothing else in the folder is removed. If a writer is killed in between, more than
 //!   `keep` checkpoints remain until the next one is written.
-//! - **Finite values.** A checkpoint with an infinity or a NaN is not written, so it never replaces good ones; nor is it
-//!   read. The check covers F16, BF16, F32, F64 and C64.
+//! - **Finite values.** A checkpoint with an infinity or a NaN is not written, so it never replaces good ones; nor is
+//!   it read. The check covers F16, BF16, F32, F64 and C64.
 //! - **Damage.** A damaged checkpoint is refused with the file and the reason. It is never read in part, and no older
 //!   one is taken silently.
-//! - **Hostile input.** A malicious checkpoint cannot make the reader panic, leave the folder, or allocate memory out of
-//!   proportion to the bytes on disk: its names and sizes must agree with each other before any file is opened.
+//! - **Hostile input.** A malicious checkpoint cannot make the reader panic, leave the folder, or allocate memory out
+//!   of proportion to the bytes on disk: its names and sizes must agree with each other before any file is opened.
 //! - **Safe messages.** No error message contains characters that a terminal executes instead of showing, or more than
-//!   [`CheckpointError::MOST_BYTES`], whatever text the checkpoint contains. [`Printable`] does the same for text that a
-//!   caller takes from a checkpoint.
+//!   [`CheckpointError::MOST_BYTES`], whatever text the checkpoint contains. [`Printable`] does the same for text that
+//!   a caller takes from a checkpoint.
 //! - **One writer.** Only one store at a time writes into a folder.
 //!
 //! # Limits
 //!
 //! - On network file systems, locks and renames may guarantee less.
-//! - A disk that acknowledges writes before they are durable voids the guarantee for power losses. Folders are synced on
-//!   Unix only.
-//! - On a file system that ignores case, two layer groups that differ only in case cannot be saved: the second file is an
-//!   error.
+//! - A disk that acknowledges writes before they are durable voids the guarantee for power losses. Folders are synced
+//!   on Unix only.
+//! - On a file system that ignores case, two layer groups that differ only in case cannot be saved: the second file is
+//!   an error.
 //! - Checkpoints share no files: each takes its full size.
 //! - A file that changes while it is read is detected by its hash. Links and folders that are exchanged at that moment
 //!   are followed.
@@ -117,10 +118,13 @@
 //!
 //! Imports go from the later to the earlier modules.
 //!
-//! - `printable`, `damage`, `error`: the errors, and safe text for their messages.
+//! - `printable`: [`Printable`], untrusted text that is safe to print. `damage`: [`Damage`], the reasons why a file is
+//!   refused. `error`: [`CheckpointError`].
 //! - `disk`: helpers for folders and paths.
-//! - `format`: the contents of the files.
-//! - `write` and `read`: a checkpoint to disk, and back. Neither imports the other.
+//! - `format`: the contents of a checkpoint's files: [`Checkpoint`], [`Tensor`] and [`Manifest`], and their text and
+//!   bytes.
+//! - `write`: saves checkpoints into a folder ([`Store`], [`Writer`]). `read`: reads a checkpoint back ([`Saved`]).
+//!   Neither of the two imports the other.
 
 mod damage;
 mod disk;

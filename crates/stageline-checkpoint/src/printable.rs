@@ -1,12 +1,12 @@
-//! Makes untrusted text safe for terminals and logs.
+//! Makes untrusted text safe for terminals and logs: [`Printable`] escapes invisible characters and bounds the length.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write};
 
 /// Text of unknown origin, such as a name from a checkpoint, that is safe to print.
 ///
-/// - Invisible characters are escaped: control characters (line breaks too), format characters such as those that change
-///   the direction of text, characters without width, line separators, and spaces other than ` `.
+/// - Invisible characters are escaped: control characters (line breaks too), format characters such as those that
+///   change the direction of text, characters without width, line separators, and spaces other than ` `.
 /// - Text of more than [`MOST_BYTES`](Self::MOST_BYTES) is cut in its middle and gets `...` there.
 ///
 /// Letters, quotes and backslashes are unchanged, so printing a printed text again gives the same text.
@@ -25,15 +25,17 @@ pub struct Printable<'a> {
 }
 
 impl<'a> Printable<'a> {
-    /// The most bytes that are printed, unless [`at_most`](Self::at_most) sets another limit.
+    /// The most bytes that a [`Printable`] prints, unless [`at_most`](Self::at_most) sets another limit.
     pub const MOST_BYTES: usize = 100;
 
-    /// Wraps text from any source. Pass a path as `path.to_string_lossy()`.
+    /// Makes a text from an untrusted source printable: escapes its invisible characters and bounds its length. Pass a
+    /// path as `path.to_string_lossy()`.
     pub fn new(text: impl Into<Cow<'a, str>>) -> Self {
         Self { text: text.into(), most: Self::MOST_BYTES }
     }
 
-    /// Sets the most bytes that are printed, escapes included; at least 3, the length of `...`.
+    /// Sets the most bytes of the text that are printed, escapes included. The limit is at least 3, the length of
+    /// `...`.
     pub fn at_most(self, bytes: usize) -> Self {
         Self { most: bytes.max(DOTS.len()), ..self }
     }
@@ -66,10 +68,11 @@ pub(crate) fn number(value: f64) -> String {
     if plain.len() <= 25 { plain } else { format!("{value:e}") }
 }
 
-/// The mark at a cut.
+/// The mark that a printed text gets at the place where its middle was cut out.
 const DOTS: &str = "...";
 
-/// Returns the bytes of the first characters that fit into `most` bytes once they are escaped.
+/// Returns how many bytes the first characters of a text have, as many characters as fit into `most` bytes after
+/// escaping.
 fn fitting(chars: impl Iterator<Item = char>, most: usize) -> usize {
     let mut left = most;
     let fits = |&char: &char| {

@@ -14,27 +14,27 @@ use crate::shape;
 
 /// Recommends a number of micro-batches and a partition of the layers, from the log of a run.
 ///
-/// Prints the smallest M for a bubble, whether the links between workers are fast enough, the most even partition of the measured
-/// layers, and the main cause of idle time. With --hosts, compares the partitions over several hosts.
+/// Prints the smallest M for a bubble, whether the links between workers are fast enough, the most even partition of
+/// the measured layers, and the main cause of idle time. With --hosts, compares the partitions over several hosts.
 #[derive(Args)]
 pub(crate) struct Flags {
-    /// Log of a run, written with `--log`
+    /// File with the log of a run, as a training writes it with `--log`
     #[arg(long, value_name = "FILE")]
     from: PathBuf,
-    /// Number of workers P [default: that of the run]
+    /// Number of workers P to recommend for [default: that of the run]
     #[arg(long)]
     stages: Option<usize>,
-    /// Schedule [default: that of the run]
+    /// Name of the schedule to recommend for [default: the schedule of the run]
     #[arg(long)]
     schedule: Option<String>,
-    /// Largest acceptable bubble, as a share of the total stage time
+    /// Largest acceptable bubble of the recommended run, as a share of the total stage time
     #[arg(long, default_value_t = 0.1)]
     bubble: f64,
-    /// Largest M to try
+    /// Largest number of micro-batches M to try
     #[arg(long, default_value_t = 512)]
     most: usize,
-    /// Number of workers of each host, in order: suggests which layers to place on each host, with the traffic between hosts and the
-    /// balance that leaves. Hosts are connected by the given link, or else by the slowest of the log
+    /// Number of workers of each host, in order: suggests which layers to place on each host, with the traffic between
+    /// hosts and the balance that leaves. Hosts are connected by the given link, or else by the slowest of the log
     #[arg(long, value_name = "WORKERS,WORKERS", value_delimiter = ',', conflicts_with = "stages")]
     hosts: Vec<usize>,
     #[command(flatten)]
@@ -58,10 +58,10 @@ pub(crate) fn run(flags: &Flags) -> Result<()> {
     print(&text)
 }
 
-/// The increase of the bubble above which a link counts as too slow, as a share of the stage time.
+/// The increase of the bubble above which `advise` calls a link too slow, as a share of the total stage time.
 const TOO_SLOW: f64 = 0.02;
 
-/// The flags, the log and the schedule of a recommendation.
+/// The input of a recommendation: the flags of `advise`, the log of the run and the schedule to recommend for.
 struct Question<'a> {
     flags: &'a Flags,
     log: &'a RunLog,
@@ -74,7 +74,8 @@ impl Question<'_> {
         Target { workers, micro_batches: self.log.plan.micro_batches(), schedule: self.schedule, cut }
     }
 
-    /// Returns the text for a model that can be split at any layer, and the most even partition.
+    /// Returns the text of a recommendation for a model that can be split at any layer, and the most even partition of
+    /// its layers.
     fn any_cut(&self, measured: Measured) -> Result<(String, Vec<Range<usize>>)> {
         let measured = self.flags.link.apply(measured)?;
         let workers = self.flags.stages.unwrap_or(self.log.plan.workers());
@@ -89,7 +90,8 @@ impl Question<'_> {
         Ok((text, cut))
     }
 
-    /// Returns the text for a model that is split between hosts at boundaries of the run, and the partition with the shortest step.
+    /// Returns the text of a recommendation for a model that is split between hosts at stage boundaries of the run, and
+    /// the partition of its layers with the shortest step.
     fn cut_between_hosts(&self, measured: Measured) -> Result<(String, Vec<Range<usize>>)> {
         let hosts = Hosts::new(self.flags.hosts.clone())?;
         let link = self.flags.link.link().or(measured.slowest_link());
@@ -104,7 +106,7 @@ impl Question<'_> {
         Ok((text + "the best partition over these hosts:\n", cut))
     }
 
-    /// Returns the line about the smallest M for the bubble.
+    /// Returns the line of the recommendation that names the smallest M with an acceptable bubble.
     fn micro_batches(&self, measured: &Measured, target: &Target) -> Result<String> {
         let (name, workers, Flags { bubble, most, .. }) = (self.name, target.workers, self.flags);
         let share = 100.0 * bubble;
@@ -122,8 +124,8 @@ impl Question<'_> {
         ))
     }
 
-    /// Returns a table of the links, with the bubble of each alone and of all together, and the schedules that tolerate them better;
-    /// nothing if the plan uses no link.
+    /// Returns a table of the links between stages, with the bubble over each link alone and over all together, and the
+    /// schedules that tolerate the links better. The text is empty if the plan uses no link.
     fn links(&self, measured: &Measured, target: &Target) -> Result<String> {
         let crossings = measured.crossings(target)?;
         if crossings.is_empty() {
@@ -153,7 +155,8 @@ impl Question<'_> {
         Ok(text + &self.tolerant_schedules(measured, target, with.bubble)?)
     }
 
-    /// Returns a line for each schedule with a smaller bubble over the same links: those that keep more micro-batches live.
+    /// Returns a line for each schedule that keeps more micro-batches live and has a smaller predicted bubble over the
+    /// same links.
     fn tolerant_schedules(&self, measured: &Measured, target: &Target, bubble: f64) -> Result<String> {
         let mut text = String::new();
         for name in ["eager-1f1b", "zb-h1", "zb-h2"].into_iter().filter(|name| *name != self.name) {
@@ -172,7 +175,7 @@ impl Question<'_> {
         Ok(text)
     }
 
-    /// Returns a table of the partitions over hosts, the best one first.
+    /// Returns a table of the partitions of the layers over hosts, the partition with the shortest step first.
     fn host_cuts(&self, measured: &Measured, cuts: &[HostCut]) -> String {
         let end = |stage: &usize| self.log.run.layers[measured.cut()[*stage].end - 1].name.as_str();
         let places: Vec<_> = cuts.iter().map(|cut| cut.behind.iter().map(end).collect::<Vec<_>>().join(", ")).collect();
@@ -199,7 +202,8 @@ impl Question<'_> {
     }
 }
 
-/// Formats the bubble with links, and says whether they are too slow compared with the bubble without.
+/// Formats the bubble over links (`with`), and says whether the links are too slow: whether this bubble exceeds the
+/// bubble without links (`without`) by more than 2% of the total stage time.
 fn verdict(without: f64, with: f64) -> String {
     let (percent, more) = (100.0 * with, with - without);
     if more > TOO_SLOW {
@@ -209,12 +213,12 @@ fn verdict(without: f64, with: f64) -> String {
     }
 }
 
-/// Returns the most live micro-batches on a worker.
+/// Returns the largest number of live micro-batches that the prediction has on a worker.
 fn most_live(prediction: &Prediction) -> usize {
     prediction.peak_live.iter().max().copied().unwrap_or(0)
 }
 
-/// Names a cause of idle time, and says what to do about it.
+/// Returns the name of a cause of idle time, with a remedy in brackets.
 fn advice(cause: Cause) -> &'static str {
     match cause {
         Cause::Pipeline => "filling and draining the pipeline (use a larger M, or a schedule with chunks)",

@@ -1,4 +1,4 @@
-//! `stageline check`: checks that a plan can run.
+//! `stageline check`: checks that a plan from a CSV file can run.
 
 use std::path::PathBuf;
 
@@ -8,13 +8,13 @@ use stageline_schedule::check;
 use crate::output::print;
 use crate::shape::read_plan;
 
-/// Checks that a plan is complete, in order, free of deadlock and within a limit of live micro-batches. A rejected plan is an error that
-/// names the stage and the action, and shows the plan around it.
+/// Checks that a plan is complete, in order, free of deadlock and within a limit of live micro-batches. A rejected plan
+/// is an error that names the stage and the action, and shows the plan around it.
 #[derive(Args)]
 pub(crate) struct Flags {
-    /// Plan as CSV, as written by `plan --csv` or PyTorch; `-` reads the standard input
+    /// CSV file of the plan, as written by `plan --csv` or PyTorch; `-` reads the standard input
     plan: PathBuf,
-    /// Number of micro-batches that a channel between two stages holds; 0 is a rendezvous
+    /// Number of micro-batches that a channel between two stages can hold; 0 is a rendezvous
     #[arg(long, default_value_t = 1)]
     capacity: usize,
     /// Limit of live micro-batches on a worker, counted over all its stages

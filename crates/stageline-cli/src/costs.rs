@@ -1,4 +1,5 @@
-//! The flags for the costs and the memory of stages.
+//! The flags for the costs of stages ([`CostFlags`]) and for their memory ([`MemoryFlags`]), which several subcommands
+//! share.
 
 use std::collections::BTreeSet;
 
@@ -6,11 +7,11 @@ use anyhow::ensure;
 use clap::Args;
 use stageline_schedule::{Costs, Memory, StageCost, StageMemory, Transfers};
 
-/// The flags for costs. A list of one entry is for every stage. In a list of P entries each stage has its own, divided evenly among its
-/// chunks; in a list of P x V entries each chunk has its own.
+/// The flags for the costs of stages. A list of one entry is for every stage. In a list of P entries each stage has its
+/// own entry, which is divided evenly among the chunks of the stage. In a list of P x V entries each chunk has its own.
 #[derive(Args)]
 pub(crate) struct CostFlags {
-    /// Time of a stage's forward, in ms; a comma-separated list gives each stage its own
+    /// Time of a stage's forward of one micro-batch, in ms; a comma-separated list gives each stage its own
     #[arg(long, value_delimiter = ',', value_name = "MS", default_value = "1", value_parser = amount)]
     forward: Vec<f64>,
     /// Time of the input-gradient half of a stage's backward, in ms
@@ -39,13 +40,14 @@ pub(crate) struct CostFlags {
     serialised: bool,
 }
 
-/// The flags for memory, in lists as for the costs.
+/// The flags for the memory of stages. Each is a list with one entry, P entries or P x V entries, as for the costs.
 #[derive(Args)]
 pub(crate) struct MemoryFlags {
-    /// Bytes that a micro-batch needs on a stage from its forward on
+    /// Bytes that a live micro-batch keeps on a stage from its forward on
     #[arg(long, value_delimiter = ',', value_name = "BYTES", value_parser = amount)]
     memory_per_forward: Vec<f64>,
-    /// Bytes of these that stay in use between the input gradient and the weight gradient [default: all]
+    /// Bytes of --memory-per-forward that stay in use between a micro-batch's input gradient and weight gradient
+    /// [default: all]
     #[arg(long, value_delimiter = ',', value_name = "BYTES", value_parser = amount, requires = "memory_per_forward")]
     memory_per_input_grad: Vec<f64>,
     /// Memory limit of a worker, in bytes
@@ -54,7 +56,7 @@ pub(crate) struct MemoryFlags {
 }
 
 impl CostFlags {
-    /// Returns the costs of `workers` x `chunks` stages.
+    /// Returns the costs of `workers` x `chunks` stages, from the flags.
     pub(crate) fn costs(&self, workers: usize, chunks: usize) -> anyhow::Result<Costs> {
         let shared = |flag, list: &[f64]| spread(flag, list, workers, chunks, chunks as f64);
         let forward = shared("--forward", &self.forward)?;
@@ -78,7 +80,7 @@ impl CostFlags {
         Ok(costs.with_links(self.links(workers, chunks)?).with_transfers(transfers))
     }
 
-    /// Returns the time for which a transfer occupies each link, in ms.
+    /// Returns the time for which one transfer occupies the link from each stage to the next, in ms.
     fn links(&self, workers: usize, chunks: usize) -> anyhow::Result<Vec<f64>> {
         const BYTES_A_MS: f64 = 1e6; // at 1 GB/s
         if self.bytes.is_empty() {
@@ -91,7 +93,8 @@ impl CostFlags {
 }
 
 impl MemoryFlags {
-    /// Returns the memory of `workers` x `chunks` stages and the limit; `None` if the flags are unset.
+    /// Returns the memory of `workers` x `chunks` stages and the memory limit of a worker; `None` if the flags are
+    /// unset.
     pub(crate) fn memory(&self, workers: usize, chunks: usize) -> anyhow::Result<Option<Memory>> {
         if self.memory_per_forward.is_empty() {
             return Ok(None);
@@ -108,7 +111,8 @@ impl MemoryFlags {
     }
 }
 
-/// Returns an entry for each of `workers` x `chunks` stages. An entry for a whole stage is divided by `share`.
+/// Expands the list of a flag to one entry for each of `workers` x `chunks` stages. An entry for a whole stage is
+/// divided by `share`.
 fn spread(flag: &str, list: &[f64], workers: usize, chunks: usize, share: f64) -> anyhow::Result<Vec<f64>> {
     let stages = workers * chunks;
     let lengths = BTreeSet::from([1, workers, stages]);
@@ -126,16 +130,16 @@ fn spread(flag: &str, list: &[f64], workers: usize, chunks: usize, share: f64) -
     Ok((0..stages).map(entry).collect())
 }
 
-/// The largest time or size that is accepted, so that sums of many stay exact.
+/// The largest time or size that a flag accepts, so that sums of many such numbers stay exact.
 const MOST: f64 = 1e15;
 
-/// Parses a bandwidth: an amount that is large enough to divide by.
+/// Parses the bandwidth in a flag: a number that is large enough to divide by.
 pub(crate) fn rate(text: &str) -> Result<f64, String> {
     let number = amount(text)?;
     if number >= 1.0 / MOST { Ok(number) } else { Err(format!("must be at least {:e}", 1.0 / MOST)) }
 }
 
-/// Parses a time or a size.
+/// Parses the time or the size in a flag: a number from 0 to 10^15.
 pub(crate) fn amount(text: &str) -> Result<f64, String> {
     let number: f64 = text.trim().parse().map_err(|_| "not a number".to_owned())?;
     if (0.0..=MOST).contains(&number) { Ok(number) } else { Err(format!("must be from 0 to {MOST:e}")) }

@@ -2,11 +2,14 @@
 //!
 //! Each subcommand has flags and a function that runs it:
 //!
-//! - `plan`, `simulate`, `search`, `check`: plans, without a run. `report` formats the results of `simulate` and `search`.
-//! - `run`: `predict` and `page`, from the log of a run; `advise`: recommendations from it.
+//! - `plan`, `simulate`, `search`, `check`: write, simulate, find and check plans, without a run. `report` formats the
+//!   results of `simulate` and `search`.
+//! - `run`: the subcommands `predict` and `page`, which predict and draw from the log of a run. `advise`: recommends
+//!   settings from such a log.
 //! - `serve`: serves the devices of this host to a training on another host. It is the only subcommand that needs burn.
 //!
-//! They share `shape` (the flags that choose a plan), `costs` (the flags for times and sizes) and `output` (files and the terminal).
+//! The subcommands share `shape` (the flags that choose a plan), `costs` (the flags for times and sizes) and `output`
+//! (writes to files and to the terminal).
 
 mod advise;
 mod check;
@@ -28,9 +31,10 @@ use clap::{Parser, Subcommand};
 
 /// Plans, simulates and searches pipeline schedules, and evaluates the logs of runs.
 ///
-/// A step runs M micro-batches through P stages, one on each worker. Schedules with chunks split every stage into V chunks and spread
-/// them over the workers. Actions are written as in PyTorch: `2F0` is the forward of micro-batch 0 on stage 2, `B` a whole backward, `I`
-/// and `W` its input-gradient and weight-gradient halves. With chunks, each chunk counts as a stage.
+/// A step runs M micro-batches through P stages, one on each worker. Schedules with chunks split every stage into V
+/// chunks and spread them over the workers. Actions are written as in PyTorch: `2F0` is the forward of micro-batch 0 on
+/// stage 2, `B` a whole backward, `I` and `W` its input-gradient and weight-gradient halves. With chunks, each chunk
+/// counts as a stage.
 #[derive(Parser)]
 #[command(name = "stageline", version)]
 struct Command {

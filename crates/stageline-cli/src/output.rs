@@ -1,4 +1,4 @@
-//! Writes texts and pictures to files or to the terminal.
+//! Writes the texts and SVG pictures of the subcommands to files or to the terminal.
 
 use std::io::{ErrorKind, Write};
 use std::path::Path;
@@ -6,11 +6,11 @@ use std::path::Path;
 use anyhow::{Context, ensure};
 use stageline_schedule::Timeline;
 
-/// The most computes in a picture: viewers do not open larger ones.
+/// The most computes that an SVG picture of a timeline may show: viewers do not open larger pictures.
 const MOST_BARS: usize = 200_000;
 
-/// Returns the width of a column of the text grid, in ms: the shortest compute, but at least a 400th of the timeline so that lines stay
-/// readable.
+/// Returns the width in ms of a column, when a timeline is printed as a text grid. The width is that of the shortest
+/// compute, but at least a 400th of the timeline so that lines stay readable.
 pub(crate) fn grid_slot(timeline: &Timeline) -> f64 {
     const MOST_COLUMNS: f64 = 400.0;
     let lengths = timeline.rows().iter().flatten().map(|span| span.end - span.start).filter(|length| *length > 0.0);
@@ -19,14 +19,15 @@ pub(crate) fn grid_slot(timeline: &Timeline) -> f64 {
     if slot.is_finite() && slot > 0.0 { slot } else { 1.0 }
 }
 
-/// Writes the picture of a timeline to an SVG file.
+/// Writes a picture of the timeline to an SVG file at `path`.
 pub(crate) fn draw(path: &Path, timeline: &Timeline) -> anyhow::Result<()> {
     let bars: usize = timeline.rows().iter().map(Vec::len).sum();
     ensure!(bars <= MOST_BARS, "{bars} computes are too many for a picture; draw a plan of at most {MOST_BARS}");
     write_to(path, &timeline.svg("ms"))
 }
 
-/// Writes to a file, or to the terminal if the path is `-`. Succeeds if the reader closes the pipe early.
+/// Writes the text to a file, or to the terminal if the path is `-`. Succeeds if the reader of the terminal's pipe
+/// closes it early.
 pub(crate) fn write_to(path: &Path, text: &str) -> anyhow::Result<()> {
     let written = if path == "-" { std::io::stdout().write_all(text.as_bytes()) } else { std::fs::write(path, text) };
     match written {
@@ -35,7 +36,7 @@ pub(crate) fn write_to(path: &Path, text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Writes to the terminal.
+/// Writes the text to the terminal. Succeeds if the reader of the terminal's pipe closes it early.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     write_to(Path::new("-"), text)
 }

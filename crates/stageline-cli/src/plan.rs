@@ -1,4 +1,4 @@
-//! `stageline plan`: writes the plan of a schedule.
+//! `stageline plan`: writes the plan that a schedule generates, as text, CSV or SVG.
 
 use std::path::PathBuf;
 
@@ -9,18 +9,19 @@ use crate::costs::CostFlags;
 use crate::output::{draw, grid_slot, print, write_to};
 use crate::shape::Shape;
 
-/// Writes the plan of a schedule as text, CSV or SVG.
+/// Writes the plan that a schedule generates as text, CSV or SVG.
 #[derive(Args)]
 pub(crate) struct Flags {
     #[command(flatten)]
     shape: Shape,
-    /// File for the plan as CSV in PyTorch's format, one row for each worker; without a file, CSV goes to the terminal
+    /// CSV file to which the plan is written in PyTorch's format, one row for each worker; without a file name, CSV
+    /// goes to the terminal
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     csv: Option<PathBuf>,
-    /// Adds sends and receives to the CSV
+    /// Adds the sends and receives of each worker to the CSV
     #[arg(long, requires = "csv")]
     lowered: bool,
-    /// File for a picture of the plan, as SVG
+    /// SVG file to which a picture of the plan is written
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! Formats the results of `simulate` and `search`, as text or JSON.
+//! Formats the results of `simulate` and `search`, as text or JSON: [`Report`].
 
 use std::fmt;
 
@@ -8,50 +8,50 @@ use stageline_schedule::{Checked, Costs, Idle, Memory, Timeline};
 
 use crate::output::{draw, grid_slot, print};
 
-/// The flags for the output of a simulation.
+/// The flags for the output of `simulate` and `search`.
 #[derive(Args)]
 pub(crate) struct ReportFlags {
-    /// Prints one line of JSON instead of text
+    /// Prints the report as one line of JSON instead of text
     #[arg(long)]
     json: bool,
-    /// File for a picture of the timeline, as SVG
+    /// SVG file to which a picture of the simulated timeline is written
     #[arg(long, value_name = "FILE")]
     svg: Option<std::path::PathBuf>,
-    /// Prints the timeline as text, after the report
+    /// Prints the simulated timeline as text, after the report
     #[arg(long)]
     grid: bool,
 }
 
-/// The results of a simulation. Times are in ms; lists have an entry for each worker.
+/// The results of a simulated step, as printed. Times are in ms; lists have an entry for each worker.
 #[derive(Serialize)]
 pub(crate) struct Report {
     #[serde(flatten)]
     found: Option<Found>,
     step_ms: f64,
-    /// The longest span from a worker's first compute to its last.
+    /// The longest time from a worker's first compute to its last, in ms.
     span_ms: f64,
-    /// The idle share of the total stage time (workers x step).
+    /// The idle share of the total stage time (workers x step time).
     bubble_total: f64,
-    /// The share of the longest span in which the busiest worker is idle.
+    /// The share of the longest span that is idle on the busiest worker.
     bubble_span: f64,
-    /// A lower bound on the step of any plan.
+    /// A lower bound on the step time of any plan for these costs, in ms.
     bound_ms: f64,
-    /// The most live micro-batches, counted over all chunks of a worker.
+    /// The most live micro-batches of each worker, counted over all chunks of the worker.
     peak_live: Vec<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     peak_bytes: Option<Vec<f64>>,
     idle_ms: Vec<IdleMs>,
 }
 
-/// The schedule that a search found.
+/// The schedule whose plan a search found to be the best.
 #[derive(Serialize)]
 struct Found {
     schedule: &'static str,
-    /// The least channel capacity at which the plan completes.
+    /// The least channel capacity, in micro-batches, at which the found plan completes.
     capacity: usize,
 }
 
-/// The idle time of a worker, by cause.
+/// The idle time of a worker in the simulated step, by cause, in ms.
 #[derive(Serialize)]
 struct IdleMs {
     fill: f64,
@@ -93,7 +93,7 @@ impl Report {
         Self { found: Some(Found { schedule, capacity: checked.least_capacity() }), ..self }
     }
 
-    /// Prints the report, and draws the timeline if the flags ask for it.
+    /// Prints the report as text or JSON, and draws or prints the timeline if the flags ask for it.
     pub(crate) fn give(&self, timeline: &Timeline, flags: &ReportFlags) -> anyhow::Result<()> {
         if let Some(path) = &flags.svg {
             draw(path, timeline)?;
@@ -128,7 +128,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Rounds to nine decimals, which hides the rounding errors of sums.
+/// Rounds a figure of the report to nine decimals, which hides the rounding errors of sums.
 fn exact(number: f64) -> f64 {
     (number * 1e9).round() / 1e9
 }

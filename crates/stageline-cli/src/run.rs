@@ -1,4 +1,4 @@
-//! `stageline predict` and `stageline page`: predictions and a page from the log of a run.
+//! `stageline predict` and `stageline page`: predictions and an HTML page from the log of a run.
 
 use std::fs::{self, File};
 use std::io::BufReader;
@@ -17,40 +17,41 @@ use crate::shape;
 
 /// Predicts step time, bubble, throughput and memory for another P, M or schedule, from the log of a run.
 ///
-/// The prediction is a simulation with the costs that the run measured. With another P, stages are made of the layers in the log; a
-/// layer has a share of its stage's time by its FLOPs. The halves of a split backward are assumed to be equal. Workers have the links
-/// of the run, unless --bandwidth is given. To show how far the prediction can be trusted, it is also made for the run itself.
+/// The prediction is a simulation with the costs that the run measured. With another P, stages are made of the layers
+/// in the log; a layer has a share of its stage's time by its FLOPs. The halves of a split backward are assumed to be
+/// equal. Workers have the links of the run, unless --bandwidth is given. To show how far the prediction can be
+/// trusted, the command also predicts the run itself and prints the error.
 #[derive(Args)]
 pub(crate) struct PredictFlags {
-    /// Log of a run, written with `--log`
+    /// File with the log of a run, as a training writes it with `--log`
     #[arg(long, value_name = "FILE")]
     from: PathBuf,
-    /// Number of workers P [default: that of the run]
+    /// Number of workers P to predict for [default: that of the run]
     #[arg(long)]
     stages: Option<usize>,
-    /// Number of micro-batches M, of the same size [default: that of the run]
+    /// Number of micro-batches M to predict for, of the same size as in the run [default: that of the run]
     #[arg(long)]
     micro_batches: Option<usize>,
-    /// Schedule [default: that of the run]
+    /// Name of the schedule to predict for [default: the schedule of the run]
     #[arg(long)]
     schedule: Option<String>,
-    /// Number of chunks V of every worker, for schedules that leave the choice
+    /// Number of chunks V of every worker, for schedules that leave this choice
     #[arg(long)]
     chunks: Option<usize>,
     #[command(flatten)]
     link: LinkFlags,
-    /// Prints one line of JSON instead of text
+    /// Prints the prediction as one line of JSON instead of text
     #[arg(long)]
     json: bool,
 }
 
-/// The flags for a link between workers, which replaces the links of the run.
+/// The flags for a link between any two workers of a prediction, which replaces the links of the run.
 #[derive(Args)]
 pub(crate) struct LinkFlags {
-    /// Latency of a transfer between two workers, in ms
+    /// Latency of the link between any two workers, in ms
     #[arg(long, value_name = "MS", default_value = "0", value_parser = amount, requires = "bandwidth")]
     latency: f64,
-    /// Bandwidth between two workers in each direction, in GB/s [default: the links of the run]
+    /// Bandwidth of the link between any two workers in each direction, in GB/s [default: the links of the run]
     #[arg(long, value_name = "GB/S", value_parser = rate)]
     bandwidth: Option<f64>,
 }
@@ -60,7 +61,8 @@ impl LinkFlags {
         Some(Link { latency: 1e-3 * self.latency, bandwidth: 1e9 * self.bandwidth? })
     }
 
-    /// Returns the costs with the given link between all workers, or with the links of the run if none is given.
+    /// Returns the costs of a run with the link of the flags between all workers, or with the links of the run if the
+    /// flags are unset.
     pub(crate) fn apply(&self, measured: Measured) -> Result<Measured> {
         match self.link() {
             Some(link) => Ok(measured.over(link)?),
@@ -72,15 +74,15 @@ impl LinkFlags {
 /// Writes an HTML page about a run, from its log.
 #[derive(Args)]
 pub(crate) struct PageFlags {
-    /// Log of a run, written with `--log`
+    /// File with the log of a run, as a training writes it with `--log`
     #[arg(long, value_name = "FILE")]
     from: PathBuf,
-    /// File for the page
+    /// HTML file to which the page about the run is written
     #[arg(long, value_name = "FILE.html")]
     html: PathBuf,
 }
 
-/// The output of `predict`. Bubbles are shares of the total stage time.
+/// The prediction as `stageline predict` prints it. Bubbles are shares of the total stage time.
 #[derive(Serialize)]
 struct Predicted<'a> {
     schedule: &'a str,
@@ -90,13 +92,13 @@ struct Predicted<'a> {
     bubble: f64,
     tokens_per_s: f64,
     peak_live: &'a [usize],
-    /// The peak memory of each worker; `None` if the run did not count memory.
+    /// The predicted peak memory of each worker in bytes; `None` if the run did not count memory.
     peak_bytes: Option<&'a [f64]>,
-    /// The names of the layers of each stage.
+    /// The names of the layers of each stage in the predicted plan.
     layers: Vec<Vec<&'a str>>,
-    /// The relative error of the step time, predicted for the run itself.
+    /// The relative error of the predicted step time, when the run itself is predicted.
     own_step_error: f64,
-    /// The absolute error of the bubble, predicted for the run itself.
+    /// The absolute error of the predicted bubble, when the run itself is predicted.
     own_bubble_error: f64,
 }
 
@@ -182,7 +184,8 @@ pub(crate) fn read(path: &Path) -> Result<RunLog> {
     Ok(log)
 }
 
-/// Returns a schedule by its name, or the schedule and chunks of the run, with the name.
+/// Returns the schedule with the given name and chunks, or the schedule and chunks of the run if no name is given.
+/// Returns the name with it.
 pub(crate) fn schedule(log: &RunLog, name: Option<&str>, chunks: Option<usize>) -> Result<(Box<dyn Schedule>, String)> {
     if let Some(name) = name {
         return Ok((shape::schedule(name, chunks)?, name.to_owned()));
@@ -192,7 +195,7 @@ pub(crate) fn schedule(log: &RunLog, name: Option<&str>, chunks: Option<usize>) 
     Ok((schedule, name.clone()))
 }
 
-/// Returns the names of the layers of each stage.
+/// Returns the names of the layers of each stage, for a partition of the layers of the run's model.
 pub(crate) fn layers<'a>(log: &'a RunLog, cut: &[Range<usize>]) -> Vec<Vec<&'a str>> {
     let names = |range: &Range<usize>| log.run.layers[range.clone()].iter().map(|layer| layer.name.as_str()).collect();
     cut.iter().map(names).collect()

@@ -1,4 +1,4 @@
-//! `stageline search`: finds the plan with the shortest simulated step.
+//! `stageline search`: finds the plan with the shortest simulated step within a memory limit.
 
 use std::path::PathBuf;
 
@@ -10,10 +10,11 @@ use crate::output::write_to;
 use crate::report::{Report, ReportFlags};
 use crate::shape::not_too_large;
 
-/// Finds the plan with the shortest simulated step within a memory limit, among all schedules and automatically generated plans.
+/// Finds the plan with the shortest simulated step within a memory limit, among all schedules and automatically
+/// generated plans.
 ///
-/// Schedules with chunks split every stage into 2 chunks, or into up to 4 if they leave the choice. The bound is a lower bound on the
-/// step of any plan with the same placement of stages on workers.
+/// Schedules with chunks split every stage into 2 chunks, or into up to 4 if the schedule leaves the choice. The
+/// printed bound is a lower bound on the step time of any plan with the same placement of stages on workers.
 #[derive(Args)]
 pub(crate) struct Flags {
     /// Number of stages P, one on each worker
@@ -22,7 +23,7 @@ pub(crate) struct Flags {
     /// Number of micro-batches M in a step
     #[arg(long)]
     micro_batches: usize,
-    /// File for the plan as CSV in PyTorch's format, one row for each worker
+    /// CSV file to which the found plan is written in PyTorch's format, one row for each worker
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
     #[command(flatten)]

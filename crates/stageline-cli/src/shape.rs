@@ -1,4 +1,5 @@
-//! The flags that choose a plan: a schedule, and the numbers of stages, micro-batches and chunks.
+//! The flags that choose a plan ([`Shape`]): a schedule, and the numbers of stages, micro-batches and chunks. Also
+//! reads plans from files.
 
 use std::io::Read;
 use std::path::Path;
@@ -7,10 +8,10 @@ use anyhow::{Context, anyhow, ensure};
 use clap::Args;
 use stageline_schedule::{Plan, SCHEDULES, Schedule, schedule_named};
 
-/// The most pairs of stage and micro-batch in a plan, which then takes about 10 GB.
+/// The most pairs of stage and micro-batch that a plan may have. A plan of this size takes about 10 GB of memory.
 const MOST_PAIRS: usize = 100_000_000;
 
-/// The flags that choose a plan.
+/// The flags that choose a plan: a schedule, and the numbers of stages, micro-batches and chunks.
 #[derive(Args)]
 pub(crate) struct Shape {
     #[arg(long, default_value = "1f1b", help = names())]
@@ -21,7 +22,7 @@ pub(crate) struct Shape {
     /// Number of micro-batches M in a step
     #[arg(long)]
     micro_batches: usize,
-    /// Number of chunks V of every stage, for schedules that leave the choice
+    /// Number of chunks V of every stage, for schedules that leave this choice
     #[arg(long)]
     chunks: Option<usize>,
 }
@@ -41,7 +42,8 @@ impl Shape {
     }
 }
 
-/// Returns a schedule by its name, with the given number of chunks a worker or its own.
+/// Returns the schedule with this name, with the given number of chunks on each worker or, for `None`, the schedule's
+/// own number.
 pub(crate) fn schedule(name: &str, chunks: Option<usize>) -> anyhow::Result<Box<dyn Schedule>> {
     let named = schedule_named(name)?;
     match chunks {
@@ -54,7 +56,7 @@ pub(crate) fn schedule(name: &str, chunks: Option<usize>) -> anyhow::Result<Box<
     }
 }
 
-/// Rejects plans that would not fit into the memory of this machine.
+/// Rejects the size of a plan that would not fit into the memory of this machine.
 pub(crate) fn not_too_large(stages: usize, micro_batches: usize) -> anyhow::Result<()> {
     ensure!(
         stages.max(1).saturating_mul(micro_batches.max(1)) <= MOST_PAIRS,
@@ -63,7 +65,7 @@ pub(crate) fn not_too_large(stages: usize, micro_batches: usize) -> anyhow::Resu
     Ok(())
 }
 
-/// Reads a plan from a CSV file, or from the standard input if the path is `-`.
+/// Reads a plan from the CSV file at `path`, or from the standard input if the path is `-`.
 pub(crate) fn read_plan(path: &Path) -> anyhow::Result<Plan> {
     let csv = if path == "-" {
         let mut csv = String::new();

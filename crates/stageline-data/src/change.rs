@@ -1,18 +1,18 @@
-//! Detects whether a file has changed, from its metadata alone.
+//! Detects whether a file of a corpus has changed, from its metadata alone: [`Change`].
 
 use std::fmt;
 use std::fs::Metadata;
 use std::time::SystemTime;
 
-/// The change of a file while its corpus was open.
+/// The kind of change that a file underwent while its corpus was open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Change {
-    /// The length changed; the field is the new length in bytes.
+    /// The length of the file changed; the field is the new length in bytes.
     Length(u64),
-    /// The file was written to, but has the same length: its modification time changed, or a read ended too early.
+    /// The file was written to but kept its length: its modification time changed, or a read ended too early.
     Written,
-    /// Something that is no file, such as a folder, replaced the file.
+    /// The file was replaced by something that is no file, such as a folder.
     NoFile,
     /// The file was deleted or moved away.
     Gone,
@@ -29,12 +29,12 @@ impl fmt::Display for Change {
     }
 }
 
-/// The metadata by which a later change of a file is detected.
+/// The length and modification time of a file, by which a later change of the file is detected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Stamp {
     /// The length of the whole file in bytes.
     pub(crate) length: u64,
-    /// The modification time; `None` if the file system keeps none.
+    /// The modification time of the file; `None` if the file system keeps none.
     modified: Option<SystemTime>,
 }
 
@@ -43,7 +43,8 @@ impl Stamp {
         Self { length: metadata.len(), modified: metadata.modified().ok() }
     }
 
-    /// Returns the change since the stamp was taken, if there is one.
+    /// Returns the change of the file since this stamp was taken, if there is one. `metadata` is the file's metadata
+    /// now.
     pub(crate) fn change(&self, metadata: &Metadata) -> Option<Change> {
         let now = Self::new(metadata);
         if !metadata.is_file() {

@@ -1,21 +1,21 @@
-//! The errors of opening, sampling and reading a corpus. Every message ends with the fix.
+//! The errors of opening, sampling and reading a corpus: [`CorpusError`]. Every error message ends with the fix.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::change::Change;
 
-/// Why a corpus cannot be opened, sampled or read.
+/// The reason why a corpus cannot be opened, sampled or read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CorpusError {
-    /// The path does not exist.
+    /// The path of the corpus does not exist.
     #[error("{} does not exist; give the path of a text file, or of a folder of them", path.display())]
     PathNotFound {
-        /// The requested path.
+        /// The path that the caller gave for the corpus.
         path: PathBuf,
     },
-    /// There is no byte to read: no file, no file of these extensions, or empty files only.
+    /// The corpus has no byte to read: it has no file, no file with these extensions, or empty files only.
     #[error(
         "nothing to read at {}: found no non-empty {}; give another path{}",
         path.display(),
@@ -23,12 +23,12 @@ pub enum CorpusError {
         if extensions.is_some() { " or other extensions (None takes every file)" } else { "" }
     )]
     NothingToRead {
-        /// The requested path.
+        /// The path that the caller gave for the corpus.
         path: PathBuf,
-        /// The requested extensions; `None` for any file.
+        /// The file extensions that the caller asked for; `None` for any file.
         extensions: Option<Vec<String>>,
     },
-    /// The text is shorter than one window.
+    /// The text is shorter than one training window.
     #[error(
         "the text has {text_len} bytes, but a window takes {window}; shorten the window, or read more text (more \
          files, a larger max_bytes or, for validation, a larger validation_fraction)"
@@ -36,51 +36,51 @@ pub enum CorpusError {
     TextTooShort {
         /// The length of the text in bytes.
         text_len: u64,
-        /// The length of a window in bytes.
+        /// The length of a training window in bytes.
         window: usize,
     },
-    /// An option is outside its range.
+    /// An option of the corpus or of the sampler is outside its range.
     #[error("{name} is {value}; it must be {allowed}")]
     OutOfRange {
-        /// The name of the option.
+        /// The name of the option that is out of range, such as `max_bytes`.
         name: &'static str,
-        /// The value of the option.
+        /// The value of the option, as text.
         value: String,
-        /// The valid range.
+        /// The range of valid values for the option, in words.
         allowed: &'static str,
     },
-    /// A file has changed since the corpus was opened.
+    /// A file of the corpus has changed since the corpus was opened.
     #[error(
         "{} had {had} bytes when the corpus was opened, and {now}; put it back as it was, with its modification time, \
          or open the corpus again; train on a copy if it is still written to",
         path.display()
     )]
     Changed {
-        /// The file.
+        /// The path of the file that changed.
         path: PathBuf,
         /// The length of the file in bytes when the corpus was opened.
         had: u64,
-        /// The change.
+        /// The kind of change that the file underwent.
         now: Change,
     },
-    /// A file or folder cannot be read.
+    /// A file or folder of the corpus cannot be read.
     #[error("cannot read {}; make it readable, or move it out of the corpus", path.display())]
     Io {
-        /// The file or folder.
+        /// The path of the file or folder that cannot be read.
         path: PathBuf,
-        /// The error of the operating system.
+        /// The error of the operating system when the file or folder was read.
         source: io::Error,
     },
 }
 
 impl CorpusError {
-    /// Makes a [`CorpusError::Io`] for `map_err`.
+    /// Returns a closure for `map_err` that makes a [`CorpusError::Io`] of an operating system's error at `path`.
     pub(crate) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {
         |source| Self::Io { path: path.to_path_buf(), source }
     }
 }
 
-/// Returns the requested kind of file, such as `file with the extension rs or md`.
+/// Returns the kind of file that the caller asked for, in words such as `file with the extension rs or md`.
 fn wanted(extensions: Option<&[String]>) -> String {
     match extensions {
         None => "file".into(),

@@ -1,4 +1,4 @@
-//! A range of bytes of a file, read on request.
+//! A range of bytes of a file, which stays on disk and is read on request.
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -8,29 +8,29 @@ use std::path::PathBuf;
 use crate::change::{Change, Stamp};
 use crate::error::CorpusError;
 
-/// A range of bytes of a file.
+/// A range of bytes of a corpus's file, with the metadata by which a change of the file is detected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FileRange {
     pub(crate) path: PathBuf,
-    /// The range from the start of the file; never empty.
+    /// The range of bytes, counted from the start of the file; never empty.
     pub(crate) bytes: Range<u64>,
-    /// The metadata of the file when the corpus was opened.
+    /// The metadata that the file had when the corpus was opened.
     pub(crate) stamp: Stamp,
 }
 
 impl FileRange {
-    /// Returns the length in bytes.
+    /// Returns the length of the range in bytes.
     pub(crate) fn len(&self) -> u64 {
         self.bytes.end - self.bytes.start
     }
 
-    /// Fills `buffer` with the bytes after the first `skip`; the range must have that many.
+    /// Fills `buffer` with the bytes of the range that follow its first `skip` bytes; the range must have that many.
     ///
     /// The file is open during this call only. A corpus may have more files than a process may keep open, and an open
     /// handle would not notice that another file has replaced the name.
     ///
     /// # Errors
-    /// [`CorpusError::Changed`] if the file has changed, [`CorpusError::Io`] if it cannot be read.
+    /// Returns [`CorpusError::Changed`] if the file has changed, or [`CorpusError::Io`] if the file cannot be read.
     pub(crate) fn read(&self, skip: u64, buffer: &mut [u8]) -> Result<(), CorpusError> {
         // Before the file is opened, because opening a pipe waits for its other end.
         self.check_unchanged(fs::metadata(&self.path))?;

@@ -1,4 +1,4 @@
-//! Keys of random streams, so that one seed gives unrelated numbers for each purpose.
+//! Keys of random streams for sampling: one seed gives unrelated random numbers for each purpose.
 
 /// Returns the ChaCha key for the random numbers of one purpose: the seed as 8 little-endian bytes, then `tag`, then
 /// zeros.

@@ -31,12 +31,12 @@
 //!
 //! Imports go from the later to the earlier modules.
 //!
-//! - `change`: detects that a file has changed. `error`: the errors of all modules.
+//! - `change`: [`Change`], a change of a file since the corpus was opened. `error`: [`CorpusError`].
 //! - `file_range`: a range of bytes of a file, read on request.
-//! - `text`: file ranges as one stream of bytes.
-//! - `corpus`: a path becomes two texts, one for training and one for validation.
-//! - `key`: the key of a random stream, from a seed and a purpose.
-//! - `sampler`: the windows of a training step. It knows only the length of a text.
+//! - `text`: [`Text`], file ranges as one stream of bytes.
+//! - `corpus`: [`Corpus`] and [`CorpusOptions`]: a path becomes two texts, one for training and one for validation.
+//! - `key`: the key of a random stream, computed from a seed and a purpose.
+//! - `sampler`: [`Sampler`], which chooses the windows of a training step. The sampler knows only the length of a text.
 
 mod change;
 mod corpus;

@@ -1,4 +1,4 @@
-//! Chooses the windows of a training step from a seed and the step.
+//! Chooses the training windows of a step from a seed and the step: [`Sampler`].
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -6,7 +6,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use crate::error::CorpusError;
 use crate::key::key;
 
-/// Chooses windows of a text, as a pure function of a seed and a step.
+/// Chooses the windows of a text on which a training step trains, as a pure function of a seed and the step.
 ///
 /// No step changes the sampler. Steps may be computed in any order and in any process, so a resumed run trains on the
 /// windows that an uninterrupted run would have seen.
@@ -21,7 +21,8 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Makes a sampler of windows of `window` bytes for a text of `text_len` bytes, its [`Text::len`](crate::Text::len).
+    /// Makes a sampler of windows of `window` bytes for a text of `text_len` bytes, the [`Text::len`](crate::Text::len)
+    /// of that text.
     ///
     /// # Errors
     /// - [`CorpusError::OutOfRange`] if `window` is 0.
@@ -37,10 +38,10 @@ impl Sampler {
         Ok(Self { text_len, window, seed })
     }
 
-    /// Returns the offsets in bytes of the `count` windows of `step`.
+    /// Returns the offsets in the text, in bytes, of the `count` windows of training step `step`.
     ///
-    /// They are uniform over `0..=text_len - window`, and drawn with replacement. A larger `count` only adds windows at the
-    /// end: `offsets(step, 8)[..4]` is `offsets(step, 4)`.
+    /// The offsets are uniform over `0..=text_len - window`, and drawn with replacement. A larger `count` only adds
+    /// windows at the end: `offsets(step, 8)[..4]` is `offsets(step, 4)`.
     pub fn offsets(&self, step: u64, count: usize) -> Vec<u64> {
         let mut rng = ChaCha8Rng::from_seed(key(self.seed, "stageline sampler"));
         rng.set_stream(step);
@@ -48,11 +49,11 @@ impl Sampler {
         (0..count).map(|_| scale(rng.next_u64(), starts)).collect()
     }
 
-    /// Returns the offsets in bytes of `count` windows that are spread evenly over the text, in ascending order and
-    /// without overlap.
+    /// Returns the offsets in the text, in bytes, of `count` windows that are spread evenly over the text, in ascending
+    /// order and without overlap.
     ///
-    /// If fewer windows fit, it returns `text_len / window` of them, rounded down. The windows are the same for every
-    /// seed, so that validation losses can be compared.
+    /// If the text has no room for `count` windows, the method returns as many as fit, `text_len / window` rounded
+    /// down. The windows are the same for every seed, so that validation losses can be compared.
     pub fn evenly(&self, count: usize) -> Vec<u64> {
         let count = (count as u64).min(self.text_len / self.window as u64);
         // Neighbours are text_len / count apart, rounded up or down, which is at least a window.
@@ -61,7 +62,8 @@ impl Sampler {
     }
 }
 
-/// Scales uniform `bits` to `0..n` by the upper half of their product. The bias is less than `n` in 2^64.
+/// Maps 64 uniform random bits to a number in `0..n`, the upper half of the product `bits * n`. The bias is less than
+/// `n` in 2^64.
 fn scale(bits: u64, n: u64) -> u64 {
     ((u128::from(bits) * u128::from(n)) >> 64) as u64
 }

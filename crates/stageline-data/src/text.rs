@@ -1,27 +1,27 @@
-//! File ranges as one stream of bytes, with its byte counts and entropy.
+//! The text of a corpus: file ranges as one stream of bytes, with its byte counts and entropy.
 
 use std::fmt;
 
 use crate::error::CorpusError;
 use crate::file_range::FileRange;
 
-/// The bytes that a pass over the whole text reads at once.
+/// The most bytes of a file that a pass over the whole text reads at once.
 const CHUNK: u64 = 1 << 18;
 
 /// A stream of bytes from one or more files, joined without separators.
 ///
-/// Offsets and lengths are in bytes. A text keeps no bytes in memory and no file open: each read opens the files that it
-/// touches, and compares their lengths and modification times with those at the opening of the corpus. Threads may read
-/// at the same time; reading takes no lock.
+/// Offsets and lengths are in bytes. A text keeps no bytes in memory and no file open: each read opens the files that
+/// it touches, and compares their lengths and modification times with those at the opening of the corpus. Threads may
+/// read at the same time; reading takes no lock.
 pub struct Text {
     ranges: Vec<FileRange>,
-    /// The offset of each range in the stream.
+    /// The offset in the stream of the first byte of each file range.
     starts: Vec<u64>,
     len: u64,
 }
 
 impl Text {
-    /// Joins `ranges` in this order.
+    /// Makes a text by joining the file ranges in this order.
     pub(crate) fn new(ranges: Vec<FileRange>) -> Self {
         let mut len = 0;
         let start = |range: &FileRange| {
@@ -33,22 +33,22 @@ impl Text {
         Self { ranges, starts, len }
     }
 
-    /// Returns the length in bytes.
+    /// Returns the length of the text in bytes.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether the text has no byte.
+    /// Whether the text is empty, without a single byte.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Returns the number of files in the text.
+    /// Returns the number of files whose bytes the text joins.
     pub fn files(&self) -> usize {
         self.ranges.len()
     }
 
-    /// Fills `buffer` with the bytes from `offset` on. A read may span several files.
+    /// Fills `buffer` with the bytes of the text from `offset` on. A read may span several files.
     ///
     /// # Errors
     /// - [`CorpusError::Changed`] if a file of this read has changed; [`Corpus::open`](crate::Corpus::open) lists the
@@ -56,8 +56,8 @@ impl Text {
     /// - [`CorpusError::Io`] if a file of this read cannot be read.
     ///
     /// # Panics
-    /// Panics if `offset + buffer.len()` is more than [`Text::len`]. Offsets from a [`Sampler`](crate::Sampler) for this
-    /// length never cause this.
+    /// Panics if `offset + buffer.len()` is more than [`Text::len`]. Offsets from a [`Sampler`](crate::Sampler) for
+    /// this length never cause this.
     pub fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), CorpusError> {
         let fits = offset.checked_add(buffer.len() as u64).is_some_and(|end| end <= self.len);
         assert!(fits, "{} bytes at offset {offset} are not in a text of {} bytes", buffer.len(), self.len);
@@ -78,10 +78,11 @@ impl Text {
         Ok(())
     }
 
-    /// Counts each byte value; the index is the value. Reads the whole text.
+    /// Counts how often each byte value occurs in the text; the index of a count is the byte value. Reads the whole
+    /// text.
     ///
     /// # Errors
-    /// Returns the errors of [`Text::read`].
+    /// Returns the same errors as [`Text::read`].
     pub fn byte_counts(&self) -> Result<[u64; 256], CorpusError> {
         let mut counts = [0; 256];
         let mut buffer = vec![0; CHUNK.min(self.len) as usize];
@@ -100,11 +101,11 @@ impl Text {
     /// Returns the entropy of [`Text::byte_counts`] in bits per byte, from 0 to 8; 0 for an empty text. Reads the whole
     /// text.
     ///
-    /// This is -sum(p log2 p) over the byte values, the loss of the best model that ignores context. A model with a lower
-    /// loss has learned from context.
+    /// The entropy is -sum(p log2 p) over the shares p of the byte values: the loss of the best model that ignores
+    /// context. A model with a lower loss has learned from context.
     ///
     /// # Errors
-    /// Returns the errors of [`Text::read`].
+    /// Returns the same errors as [`Text::read`].
     pub fn unigram_entropy(&self) -> Result<f64, CorpusError> {
         let counts = self.byte_counts()?;
         let shares = counts.iter().filter(|&&count| count > 0).map(|&count| count as f64 / self.len as f64);
@@ -126,7 +127,8 @@ mod tests {
     use super::*;
     use crate::change::Stamp;
 
-    /// Creates a folder of files with these contents, which must not be empty, and the text of them.
+    /// Creates a temporary folder of files with these contents, which must not be empty, and the text that joins these
+    /// files.
     fn text(pieces: &[&[u8]]) -> (tempfile::TempDir, Text) {
         let root = tempfile::tempdir().unwrap();
         let range = |(i, bytes): (usize, &&[u8])| {

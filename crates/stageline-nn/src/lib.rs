@@ -55,8 +55,8 @@ mod tests {
         tensor.into_data().iter::<f32>().map(f32::to_bits).collect()
     }
 
-    /// Returns the bits of the output and of the gradients of the input, the weight and the bias, whole or split
-    /// (`halves`).
+    /// Returns the bits of a linear layer's output and of the gradients of its input, weight and bias, from a whole or
+    /// a split backward (`halves`).
     fn linear<const D: usize>(
         run: impl Fn(Tensor<D>) -> Tensor<D>,
         (weight, bias): (&Param<Tensor<2>>, Option<&Param<Tensor<1>>>),

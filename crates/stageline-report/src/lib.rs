@@ -4,13 +4,15 @@
 //!
 //! # Modules
 //!
-//! - [`record`]: the lines of a log, as a program writes them; [`RunLog`] reads them back.
-//! - `predict`: the step time, bubble and memory of another plan ([`Measured`]), and how to spread layers over hosts
-//!   ([`Measured::host_cuts`]).
-//! - `page`: a run as one HTML file ([`run_page()`]), and the charts and tables to build other pages with ([`Page`]).
-//! - `export`: a run for Perfetto ([`Trace`]) and for TensorBoard ([`TensorBoard`]).
+//! - [`record`]: the structures of a log's lines, which a training serialises; [`RunLog`] reads a log back and
+//!   summarises its steps.
+//! - `predict`: [`Measured::predict`] gives the step time, bubble and memory that another plan would have, and
+//!   [`Measured::host_cuts`] the best ways to spread the layers over hosts.
+//! - `page`: shows a run on one HTML page ([`run_page()`]), and has the charts and tables to build other pages with
+//!   ([`Page`]).
+//! - `export`: writes a run for Perfetto ([`Trace`]) and for TensorBoard ([`TensorBoard`]).
 //!
-//! `predict`, `page` and `export` import from `log`, and none of them from another.
+//! The modules `predict`, `page` and `export` import from `log`, and none of the three from another.
 
 mod export;
 mod log;

@@ -6,36 +6,38 @@
 
 use crate::plan::{Action, Carried, Compute, Transfer};
 
-/// The times of one stage for one micro-batch, in any one unit.
+/// The times that one stage takes for one micro-batch, in any one unit: its computes, and the latency of its transfers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StageCost {
-    /// F: the time of the forward.
+    /// F: the time of the stage's forward of one micro-batch.
     pub forward: f64,
-    /// I: the time of the input-gradient half of the backward.
+    /// I: the time of the half of the stage's backward that computes the gradient of its input.
     pub input_gradient: f64,
-    /// W: the time of the weight-gradient half of the backward.
+    /// W: the time of the half of the stage's backward that computes the gradients of its weights.
     pub weight_gradient: f64,
-    /// B: the time of the whole backward. The gradient is sent at its end.
+    /// B: the time of the stage's whole backward, at whose end the gradient of the stage's input is sent.
     pub backward: f64,
-    /// The latency from the send of the stage's output until the next stage can receive it. Both workers stay free.
+    /// The latency from the send of the stage's output until the next stage can receive it. Both stages' workers stay
+    /// free.
     pub send_activation: f64,
-    /// The latency from the send of the input's gradient until the previous stage can receive it.
+    /// The latency from the send of the gradient of the stage's input until the previous stage can receive it.
     pub send_gradient: f64,
 }
 
 impl StageCost {
-    /// Makes costs with free transfers, where the whole backward is the sum of its halves.
+    /// Makes the costs of a stage with free transfers, where the whole backward takes as long as its two halves
+    /// together.
     pub const fn new(forward: f64, input_gradient: f64, weight_gradient: f64) -> Self {
         let backward = input_gradient + weight_gradient;
         Self { forward, input_gradient, weight_gradient, backward, send_activation: 0.0, send_gradient: 0.0 }
     }
 
-    /// Sets the latency of transfers in both directions.
+    /// Returns these costs of a stage with the same latency for transfers of activations and of gradients.
     pub const fn with_latency(self, latency: f64) -> Self {
         Self { send_activation: latency, send_gradient: latency, ..self }
     }
 
-    /// Returns the latency of transfers, if it is the same in both directions.
+    /// Returns the latency of the stage's transfers, or `None` if it differs between activations and gradients.
     pub(crate) fn latency(&self) -> Option<f64> {
         (self.send_activation == self.send_gradient).then_some(self.send_activation)
     }
@@ -57,10 +59,10 @@ impl StageCost {
     }
 }
 
-/// The rule by which transfers share the devices.
+/// The rule by which simulated transfers share the workers' communication streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transfers {
-    /// Any number of transfers overlap; each takes its own latency.
+    /// Any number of transfers overlap, and each of them takes its own latency.
     #[default]
     Asynchronous,
     /// Each worker has one communication stream. A transfer occupies the streams of its sender and its receiver, and
@@ -72,7 +74,7 @@ pub enum Transfers {
 /// worker are free.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Costs {
-    /// The costs of each stage's micro-batches; the last entry applies to all further micro-batches.
+    /// The costs of each stage for each micro-batch; the last entry of a stage applies to all further micro-batches.
     stages: Vec<Vec<StageCost>>,
     /// The time of each stage's optimizer step.
     optimizer: Vec<f64>,
@@ -82,15 +84,16 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// Makes costs by stage, the same for all micro-batches of a stage.
+    /// Makes the costs of a plan from one entry per stage, which applies to all micro-batches.
     pub fn by_stage(stages: Vec<StageCost>) -> Self {
         Self::by_micro_batch(stages.into_iter().map(|cost| vec![cost]).collect())
     }
 
-    /// Makes costs by stage and micro-batch. The last entry of a stage applies to all its further micro-batches.
+    /// Makes the costs of a plan from a list per stage with an entry per micro-batch. The last entry of a stage applies
+    /// to all its further micro-batches.
     ///
     /// # Panics
-    /// Panics if a stage has no entry, or a cost is negative or not finite.
+    /// Panics if a stage has no entry in its list, or a cost is negative or not finite.
     pub fn by_micro_batch(stages: Vec<Vec<StageCost>>) -> Self {
         if let Some(stage) = stages.iter().position(Vec::is_empty) {
             panic!("stage {stage} has no costs; give the costs of at least one micro-batch");
@@ -103,12 +106,13 @@ impl Costs {
         Self { optimizer, links, stages, transfers: Transfers::default() }
     }
 
-    /// Makes costs that are the same for all stages.
+    /// Makes the costs of a plan whose stages all have the same costs.
     pub fn equal(stages: usize, cost: StageCost) -> Self {
         Self::by_stage(vec![cost; stages])
     }
 
-    /// Makes costs that are the same for all stages, with free transfers and two equal halves of the backward.
+    /// Makes the costs of a plan whose stages all have the same costs, with free transfers and two equal halves of the
+    /// backward.
     pub fn uniform(stages: usize, forward: f64, backward: f64) -> Self {
         Self::equal(stages, StageCost::new(forward, backward / 2.0, backward / 2.0))
     }
@@ -117,7 +121,7 @@ impl Costs {
     /// computes.
     ///
     /// # Panics
-    /// Panics unless there is one time per stage, each finite and not negative.
+    /// Panics unless `optimizer` has one time per stage, each finite and not negative.
     pub fn with_optimizer(self, optimizer: Vec<f64>) -> Self {
         assert_eq!(optimizer.len(), self.stages(), "give one optimizer step per stage");
         let amounts = optimizer.iter().all(|amount| amount.is_finite() && *amount >= 0.0);
@@ -132,7 +136,7 @@ impl Costs {
     /// after its own time on the link and its latency. There is one entry per stage; the last one is unused.
     ///
     /// # Panics
-    /// Panics unless there is one time per stage, each finite and not negative.
+    /// Panics unless `links` has one time per stage, each finite and not negative.
     pub fn with_links(self, links: Vec<f64>) -> Self {
         assert_eq!(links.len(), self.stages(), "give one link per stage");
         let amounts = links.iter().all(|amount| amount.is_finite() && *amount >= 0.0);
@@ -140,12 +144,12 @@ impl Costs {
         Self { links, ..self }
     }
 
-    /// Sets the rule by which transfers share the devices.
+    /// Sets the rule by which simulated transfers share the workers' communication streams.
     pub fn with_transfers(self, transfers: Transfers) -> Self {
         Self { transfers, ..self }
     }
 
-    /// Returns the number of stages.
+    /// Returns the number of stages that these costs describe.
     pub fn stages(&self) -> usize {
         self.stages.len()
     }
@@ -153,7 +157,7 @@ impl Costs {
     /// Returns the costs of a stage for a micro-batch.
     ///
     /// # Panics
-    /// Panics if there is no such stage.
+    /// Panics if these costs have no such stage.
     pub fn stage(&self, stage: usize, micro_batch: usize) -> StageCost {
         let costs = &self.stages[stage];
         costs[micro_batch.min(costs.len() - 1)]
@@ -162,7 +166,7 @@ impl Costs {
     /// Returns the time of a stage's optimizer step.
     ///
     /// # Panics
-    /// Panics if there is no such stage.
+    /// Panics if these costs have no such stage.
     pub fn optimizer(&self, stage: usize) -> f64 {
         self.optimizer[stage]
     }
@@ -192,12 +196,12 @@ impl Costs {
         self.transfers
     }
 
-    /// Returns the time for which a transfer occupies its link.
+    /// Returns the time for which a transfer occupies the link between its two stages.
     pub(crate) fn occupies(&self, transfer: Transfer) -> f64 {
         self.links[transfer.from.min(transfer.to())]
     }
 
-    /// Returns the time of an action.
+    /// Returns the time that an action takes: one compute of a stage on a micro-batch.
     pub(crate) fn action(&self, action: Action) -> f64 {
         let cost = self.stage(action.stage, action.micro_batch);
         match action.compute {

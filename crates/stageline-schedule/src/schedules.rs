@@ -1,8 +1,10 @@
-//! Schedules: the generators of plans, one a file.
+//! Schedules: the [`Schedule`] trait and its generators of plans, one a file, such as [`GPipe`], [`OneFOneB`],
+//! [`Interleaved`] and [`ZbV`].
 //!
-//! The input is the numbers of stages, chunks and micro-batches. The output is a [`Plan`](crate::Plan), and the step in
-//! closed form where one is known. A generator must not run, check or simulate its plan, and one schedule does not
-//! change another.
+//! The input is the numbers of stages, chunks and micro-batches. The output is a [`Plan`](crate::Plan), and the length
+//! of its step in closed form where a formula is known. [`SCHEDULES`] lists all generators, [`schedule_named`] finds
+//! one by its name, and a [`ScheduleError`] says why a schedule has no plan for some numbers. A generator must not run,
+//! check or simulate its plan, and one schedule does not change another.
 
 use std::fmt;
 
@@ -15,7 +17,8 @@ mod v_shape;
 pub use error::ScheduleError;
 pub use schedule::Schedule;
 
-/// Declares the modules and the list of schedules, from each schedule's file, type and field values.
+/// Declares the module of every schedule and the list of all schedules, from each schedule's file, type and field
+/// values.
 macro_rules! schedules {
     ($($file:ident::$schedule:ident $({ $field:ident: $value:expr })?,)*) => {
         $(
@@ -23,7 +26,7 @@ macro_rules! schedules {
             pub use $file::$schedule;
         )*
 
-        /// Every generator of this crate, with 2 chunks per worker where the number is free.
+        /// Every schedule of this crate, with 2 chunks per worker where the number of chunks is free.
         pub const SCHEDULES: &[&(dyn Schedule + Sync)] = &[$(&$schedule $({ $field: $value })?),*];
     };
 }
@@ -43,16 +46,16 @@ schedules! {
     v_min::VMin,
 }
 
-/// Finds the schedule with this name.
+/// Finds the schedule with this name, such as `1f1b`, in [`SCHEDULES`].
 ///
 /// # Errors
-/// Returns an [`UnknownSchedule`], which lists the known names.
+/// Returns an [`UnknownSchedule`] error, which lists the names of all schedules.
 pub fn schedule_named(name: &str) -> Result<&'static (dyn Schedule + Sync), UnknownSchedule> {
     let found = SCHEDULES.iter().find(|schedule| schedule.name() == name);
     found.copied().ok_or_else(|| UnknownSchedule { name: name.to_owned() })
 }
 
-/// The error for a name that no schedule has.
+/// The error for a name that no schedule has, with a message that lists the names of all schedules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownSchedule {
     name: String,

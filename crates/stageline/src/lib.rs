@@ -26,12 +26,13 @@
 //!
 //! In the order in which a training uses them:
 //!
-//! - `model`: the traits that a user implements, and the batches that flow through a pipeline.
-//! - `device`: devices by name, on this host and on others ([`mod@remote`]).
-//! - `build`: the chain of stages, the settings and their validation, and the assembly of the replicas.
+//! - `model`: the traits that a user implements (`Stage`, `LossStage`), and the batches that flow through a pipeline.
+//! - `device`: devices by name (`DeviceName`), on this host and on others ([`mod@remote`]).
+//! - `build`: the chain of stages, the settings (`PipelineBuilder`) and their validation, and the assembly of the
+//!   replicas.
 //! - `pipeline`: the caller's handle, which runs steps, evaluations and checkpoints, and owns the workers.
 //! - `worker`: one thread, which executes its list of the plan's instructions.
-//! - `runner`: one stage, and its actions for each instruction.
+//! - `runner`: one stage, and the actions (forwards, backwards, transfers) that it performs for each instruction.
 //! - `transfer`: activations, gradients and tied parameters on their way between stages and replicas.
 //! - `update`: gradient sums, the common verdict on a step, and the optimizer step.
 //! - `failure`: the stop signal, the watchdog, and the errors.

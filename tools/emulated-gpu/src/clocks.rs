@@ -1,13 +1,13 @@
 //! Finds races on device memory with vector clocks (Fidge, 1988; Mattern, 1989).
 //!
-//! Two accesses race if one of them writes, and neither stream knew of the other access.
+//! Two accesses race if one of them writes, and the stream of the later access did not know of the earlier one.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
 use crate::machine::StreamId;
 
-/// A vector clock: the latest known time of each stream.
+/// A vector clock: the latest time of each stream that its owner knows of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Clock(BTreeMap<StreamId, u64>);
 
@@ -30,10 +30,10 @@ impl Clock {
     }
 }
 
-/// The operation that accesses memory.
+/// The kind of operation that accesses device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// A kernel, by number.
+    /// A kernel, by the number that it got when it was loaded.
     Kernel(usize),
     Copy,
     Send,
@@ -51,11 +51,11 @@ impl fmt::Display for By {
     }
 }
 
-/// An access to memory.
+/// An access to device memory: its address, its length, and whether it writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     pub address: u64,
-    /// The length; 1 for kernels, of which only the first address is known.
+    /// The length of the access in bytes; 1 for kernels, because only the first address of their buffers is known.
     pub bytes: u64,
     pub writes: bool,
 }
@@ -76,22 +76,22 @@ struct Uses {
     reads: Vec<Seen>,
 }
 
-/// Remembers the last accesses to memory, and compares each new one with them.
+/// Finds races: remembers the last accesses to device memory, and compares each new access with them.
 #[derive(Debug, Default)]
 pub struct RaceDetector {
-    /// The last accesses, by first address.
+    /// The last accesses to device memory, by the first address of each access.
     uses: BTreeMap<u64, Uses>,
-    /// The last accesses whose length is known.
+    /// The last accesses to device memory whose length is known.
     extents: VecDeque<Seen>,
-    /// The races, as messages.
+    /// The races that were found, each as a message.
     pub races: Vec<String>,
 }
 
-/// The number of accesses with a known length that are remembered.
+/// The number of accesses with a known length that the race detector remembers.
 const EXTENTS: usize = 512;
 
 impl RaceDetector {
-    /// Notes an access, and adds the races with earlier ones.
+    /// Notes an access to device memory, and adds its races with earlier accesses.
     pub fn note(&mut self, access: Access, stream: StreamId, time: u64, clock: &Clock, by: By) {
         let Access { address, bytes, writes } = access;
         let seen = Seen { stream, time, begin: address, end: address + bytes.max(1), writes, by };
@@ -120,7 +120,7 @@ impl RaceDetector {
         }
     }
 
-    /// Forgets the accesses to memory that is freed.
+    /// Forgets the accesses to device memory that is freed.
     pub fn forget(&mut self, address: u64, bytes: u64) {
         let gone: Vec<_> = self.uses.range(address..address + bytes).map(|(address, _)| *address).collect();
         gone.iter().for_each(|address| drop(self.uses.remove(address)));

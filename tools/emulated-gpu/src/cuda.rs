@@ -11,7 +11,7 @@ use crate::machine::{Effect, Work};
 use crate::memory::{self, Ranges};
 use crate::ptx::{self, Entry};
 
-/// The result of a call: 0, or the number of an error.
+/// The result of a CUDA call: 0 for success, or the number of an error.
 pub type Result = c_int;
 
 const SUCCESS: Result = 0;
@@ -20,16 +20,17 @@ const OUT_OF_MEMORY: Result = 2;
 const INVALID_DEVICE: Result = 101;
 const INVALID_HANDLE: Result = 400;
 
-/// The bytes that copies to the host read if memory has no contents: 2.0 in f32.
+/// The bytes that copies to the host read if device memory has no contents: 2.0 in f32.
 const READ: [u8; 4] = 2.0_f32.to_le_bytes();
 
-/// The time of a kernel by the device clock, in ms. The variant with the fewest kernels is thus the fastest for autotune.
+/// The time of a kernel by the device clock, in ms. The variant with the fewest kernels is thus the fastest for
+/// autotune.
 const KERNEL_MS: f32 = 0.005;
 
 /// The alignment of device memory. All devices share one address space, as with NVIDIA's unified addressing.
 const ALIGNMENT: u64 = 512;
 
-/// Writes the output of a call to the caller's pointer, and returns success.
+/// Writes the output of a CUDA call to the caller's pointer, and returns success.
 unsafe fn give<T>(to: *mut T, value: T) -> Result {
     // SAFETY: the caller's pointer is valid for one value of this type, as the API requires.
     unsafe { to.write(value) };
@@ -86,7 +87,7 @@ pub unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, _device: c_int) 
     unsafe { give(bytes, driver().settings.memory as usize) }
 }
 
-/// Returns the attributes of an H200, from NVIDIA's tuning guide for Hopper and the tables for compute capability 9.0.
+/// Returns an attribute of an H200, from NVIDIA's tuning guide for Hopper and the tables for compute capability 9.0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_uint, _device: c_int) -> Result {
     let known = match attribute {
@@ -142,7 +143,7 @@ pub unsafe extern "C" fn cuStreamSynchronize(stream: u64) -> Result {
     driver().wait_for_device("cuStreamSynchronize", device, is_idle, |machine| machine.saw_idle(stream))
 }
 
-/// Keeps the stream, because its queued work is still executed.
+/// Succeeds but keeps the stream, because the stream's queued operations are still executed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamDestroy_v2(_stream: u64) -> Result {
     SUCCESS
@@ -243,7 +244,7 @@ pub unsafe extern "C" fn cuMemFreeAsync(pointer: u64, _stream: u64) -> Result {
     unsafe { cuMemFree_v2(pointer) }
 }
 
-/// Allocates real host memory, which is never freed, because a stream may still use it.
+/// Allocates pinned host memory, which is real and never freed, because a stream may still use it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAllocHost_v2(pointer: *mut *mut c_void, bytes: usize) -> Result {
     let words: &'static mut [u128] = Vec::leak(vec![0; bytes.div_ceil(16)]);
@@ -257,7 +258,7 @@ pub unsafe extern "C" fn cuMemFreeHost(_pointer: *mut c_void) -> Result {
     SUCCESS
 }
 
-/// A copy of rows. A pitch is the distance between the starts of two rows, in bytes.
+/// A copy of rows of bytes between two addresses. A pitch is the distance between the starts of two rows, in bytes.
 #[derive(Clone, Copy)]
 struct Rows {
     from: u64,
@@ -273,13 +274,13 @@ impl Rows {
         Self { from, from_pitch: bytes, to, to_pitch: bytes, width: bytes, height: 1 }
     }
 
-    /// Returns the bytes from the start of the first row to the end of the last.
+    /// Returns the number of bytes from the start of the first copied row to the end of the last one, with this pitch.
     fn extent(&self, pitch: usize) -> u64 {
         (pitch * self.height.saturating_sub(1) + self.width) as u64
     }
 
-    /// Returns the effect on contents; `None` if memory has none. As in CUDA, host memory that is not pinned is read during the call, and
-    /// other memory when the copy is executed.
+    /// Returns the function that copies the rows; `None` if device memory has no contents. As in CUDA, host memory that
+    /// is not pinned is read during the call, and other memory when the copy is executed.
     fn effect(self, state: &State) -> Option<Effect> {
         if !driver().settings.computes {
             return None;
@@ -302,7 +303,7 @@ impl Rows {
     }
 }
 
-/// Queues a copy between a host and a device.
+/// Queues a copy of rows between the host and a device on a stream.
 fn copied(rows: Rows, to_device: bool, stream: u64) -> Result {
     let (address, pitch) = if to_device { (rows.to, rows.to_pitch) } else { (rows.from, rows.from_pitch) };
     let bytes = rows.extent(pitch);
@@ -321,7 +322,7 @@ fn copied(rows: Rows, to_device: bool, stream: u64) -> Result {
     })
 }
 
-/// Fills the target of a copy to the host, if memory has no contents.
+/// Fills the target of a copy to the host with a fixed value, if device memory has no contents.
 unsafe fn fill(host: *mut c_void, bytes: usize) {
     if driver().settings.computes {
         return;
@@ -354,7 +355,7 @@ pub unsafe extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, 
     SUCCESS
 }
 
-/// The structure `CUDA_MEMCPY2D`.
+/// The C structure `CUDA_MEMCPY2D`, which describes a copy of rows between two memories.
 #[repr(C)]
 pub struct Copy2d {
     from_x: usize,
@@ -402,7 +403,7 @@ pub unsafe extern "C" fn cuMemcpy2DAsync_v2(copy: *const Copy2d, stream: u64) ->
     copied(rows, false, stream)
 }
 
-/// Loads a kernel. A module is the number of its only function.
+/// Loads a module with one kernel from PTX. The handle of a module is the number of its only kernel.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuModuleLoadData(module: *mut usize, image: *const c_char) -> Result {
     // SAFETY: the image is PTX, which is text that ends with 0.
@@ -442,7 +443,8 @@ pub unsafe extern "C" fn cuFuncSetAttribute(_function: usize, _attribute: c_uint
     SUCCESS
 }
 
-/// Returns the effect of a launch. The kernel may access the memory that its device has at the call.
+/// Returns the function that runs a launched kernel on the CPU. The kernel may access the memory that its device has at
+/// the call.
 unsafe fn running(
     program: &Arc<std::result::Result<Program, String>>,
     mut launch: Launch,
@@ -519,7 +521,7 @@ pub unsafe extern "C" fn cuLaunchKernel(
     })
 }
 
-/// Writes an empty descriptor of 128 bytes, which only kernels read.
+/// Writes an empty tensor map descriptor of 128 bytes, which only kernels read.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuTensorMapEncodeTiled(descriptor: *mut [u8; 128]) -> Result {
     // SAFETY: the pointer is valid for one value. In the C convention the caller cleans up the other arguments.

@@ -1,4 +1,4 @@
-//! The state that all calls of the process share, and the waits of host threads.
+//! The emulated driver: the state that all CUDA and NCCL calls of the process share, and the waits of host threads.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
@@ -19,62 +19,63 @@ unsafe extern "C" {
     fn pthread_getname_np(thread: c_ulong, name: *mut c_char, length: usize) -> c_int;
 }
 
-/// The error of a device after a kernel failed: `CUDA_ERROR_ILLEGAL_ADDRESS`.
+/// The CUDA error of a device on which a kernel has failed: `CUDA_ERROR_ILLEGAL_ADDRESS`.
 const ILLEGAL_ADDRESS: c_int = 700;
 
 /// The exit status of a process whose devices are deadlocked.
 pub const DEADLOCK: c_int = 86;
 
-/// The settings and the state that all calls of a process share.
+/// The emulated driver: the settings and the state that all CUDA and NCCL calls of a process share.
 pub struct Driver {
     pub settings: Settings,
     state: Mutex<State>,
     changed: Condvar,
 }
 
-/// The state of the devices, which calls change.
+/// The state of the emulated devices, which CUDA and NCCL calls change.
 #[derive(Default)]
 pub struct State {
     pub machine: Machine,
     pub ledger: Ledger,
-    /// The device and the size of each allocation, by address.
+    /// The device and the size in bytes of each allocation of device memory, by address.
     pub allocations: HashMap<u64, (i32, u64)>,
-    /// The pinned host memory, which devices may read after the call: addresses and lengths.
+    /// The pinned host memory, which devices may read after the call that queues a copy: addresses and lengths.
     pub pinned: Vec<(u64, u64)>,
-    /// The end of the last allocation, if memory has no contents.
+    /// The address at which the last allocation ends, if device memory has no contents.
     pub address: u64,
-    /// The loaded kernels: kernel n is at n - 1.
+    /// The kernels that the program has loaded; kernel number n is at index n - 1.
     pub functions: Vec<Function>,
-    /// The device of every rank that has joined, by communicator.
+    /// The device of every rank that has joined an NCCL communicator, by communicator and rank.
     pub groups: BTreeMap<u64, BTreeMap<i32, i32>>,
-    /// The device that has failed, and its error. All later launches, copies and waits on that device return the error.
+    /// The device that has failed, and the number of its CUDA error. All later launches, copies and waits on that
+    /// device return this error.
     pub failed: Option<(i32, i32)>,
-    /// The numbers of sends and receives that were posted between two ends.
+    /// The number of sends and the number of receives that the program has posted, by the two ends of the transfer.
     pub posted: HashMap<Ends, [u64; 2]>,
 }
 
 impl State {
-    /// Returns the error of a device, if it has failed.
+    /// Returns the number of a device's CUDA error, if the device has failed.
     pub fn error_of(&self, device: Option<i32>) -> Option<i32> {
         self.failed.filter(|(failed, _)| Some(*failed) == device).map(|(_, error)| error)
     }
 }
 
-/// A loaded kernel.
+/// A kernel that the program has loaded, with its decoded program and its buffers.
 pub struct Function {
     pub name: String,
-    /// The program, or the reason why the kernel cannot run; `None` if kernels are not run.
+    /// The kernel's decoded program, or the reason why the kernel cannot run; `None` if kernels are not run.
     pub program: Option<Arc<Result<Program, String>>>,
-    /// For each parameter, `Some` if it is a buffer; true if the kernel writes it.
+    /// Whether the kernel writes to each parameter that is a buffer; `None` for a parameter that is no buffer.
     pub buffers: Vec<Option<bool>>,
 }
 
 thread_local! {
-    /// The device of the current context of this thread.
+    /// The device of this thread's current CUDA context.
     pub static CURRENT: Cell<i32> = const { Cell::new(0) };
 }
 
-/// Returns the driver of the process, which the first call makes.
+/// Returns the emulated driver of the process, which the first call creates.
 pub fn driver() -> &'static Driver {
     static DRIVER: OnceLock<Driver> = OnceLock::new();
     DRIVER.get_or_init(|| {
@@ -111,7 +112,7 @@ impl Driver {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state, and wakes the threads that wait for a change.
+    /// Changes the shared state of the driver, and wakes the host threads that wait for a change.
     pub fn with<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.locked();
         let result = change(&mut state);
@@ -124,7 +125,8 @@ impl Driver {
         result
     }
 
-    /// Waits in a host thread until a device is done or has failed, then calls `observe`. Returns the error of the device, or 0.
+    /// Waits in a host thread until `done` holds or the device has failed, then calls `observe`. Returns the CUDA error
+    /// of the device, or 0.
     pub fn wait_for_device(
         &self,
         call: &str,
@@ -142,7 +144,7 @@ impl Driver {
         state.error_of(device).unwrap_or(0)
     }
 
-    /// Waits in a host thread for the calls of other host threads.
+    /// Waits in a host thread until `done` holds because of the calls of other host threads.
     pub fn wait_for_hosts(&self, call: &str, done: impl Fn(&State) -> bool) {
         drop(self.wait(self.locked(), call, done));
     }

@@ -1,8 +1,11 @@
-//! Runs kernels on the CPU from their PTX, one warp after the other.
+//! Runs CUDA kernels on the CPU: decodes the PTX of a kernel to a [`Program`], and runs each [`Launch`] one warp after
+//! the other.
 //!
-//! - `decode`: translates PTX to a `program`, with the points of `flow` at which branches reconverge
-//! - `arithmetic`: computes in each lane; `fragment`: matrices that the lanes of a warp store together
-//! - `warp`: executes a program for 32 threads; `grid`: runs all blocks of a launch
+//! - `decode`: translates PTX to a `program`; `flow`: finds the steps at which the lanes of a warp reconverge after a
+//!   branch
+//! - `arithmetic`: the functions of instructions that compute in each lane; `fragment`: matrices that the lanes of a
+//!   warp store together, and their products
+//! - `warp`: executes a program for the 32 threads of a warp; `grid`: runs all blocks of a launch
 
 mod arithmetic;
 mod decode;

@@ -1,30 +1,30 @@
-//! Counts the calls of a process, for the file that is written at exit.
+//! Counts the CUDA and NCCL calls of a process, for the ledger file that is written at exit.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// The counts of all devices and streams.
+/// The ledger: the counts of the program's calls, over all devices and streams.
 #[derive(Debug, Default)]
 pub struct Ledger {
     /// The number of waits of the host for a stream or an event, by the name of the thread.
     pub waits: BTreeMap<String, u64>,
-    /// The number of these waits that found work in flight.
+    /// The number of waits of the host that found work in flight, so that the host had to wait.
     pub held_up: u64,
-    /// The number of copies to devices, and their bytes.
+    /// The number of copies from the host to devices, and the number of their bytes.
     pub to_device: [u64; 2],
-    /// The number of copies to the host, and their bytes.
+    /// The number of copies from devices to the host, and the number of their bytes.
     pub to_host: [u64; 2],
-    /// The number of launches, by kernel and device.
+    /// The number of kernel launches, by kernel and device.
     pub launches: BTreeMap<(String, i32), u64>,
-    /// The number of all launches.
+    /// The number of launches of all kernels on all devices.
     pub launched: u64,
-    /// The launches in order, if the settings ask for them.
+    /// The list of all kernel launches in order, if the settings ask for this list.
     pub order: Vec<String>,
-    /// The names of the loaded kernels, in order: the first is number 1.
+    /// The names of the loaded kernels in the order of loading; the first kernel has number 1.
     pub kernels: Vec<String>,
-    /// The bytes of each device in use, and their peak.
+    /// The bytes of device memory in use, and their peak, by device.
     pub memory: BTreeMap<i32, [u64; 2]>,
-    /// The number of allocations.
+    /// The number of allocations of device memory.
     pub allocations: u64,
     /// The sends and receives of each device in the order of the calls, as `from>to`.
     pub transfers: BTreeMap<i32, Vec<String>>,
@@ -46,7 +46,7 @@ impl Ledger {
         self.memory.get(&device).map_or(0, |[used, _]| *used)
     }
 
-    /// Returns the ledger as JSON, with the races on memory.
+    /// Returns the ledger as JSON, with the races on memory that were found.
     pub fn text(&self, races: &[String]) -> String {
         let mut launches = BTreeMap::<&str, u64>::new();
         let mut by_device = BTreeMap::<i32, u64>::new();

@@ -8,52 +8,54 @@ use std::fmt;
 use crate::clocks::{Access, By, Clock, RaceDetector};
 use crate::memory;
 
-/// The number of a stream, from 1.
+/// The number of a CUDA stream, counted from 1.
 pub type StreamId = u64;
-/// The number of an event, from 1.
+/// The number of a CUDA event, counted from 1.
 pub type EventId = u64;
 
-/// The effect of work on the contents of memory, or the reason why it failed.
+/// The function that applies a stream's operation to the contents of device memory, or returns the reason why the
+/// operation failed.
 pub type Effect = Box<dyn FnOnce() -> Result<(), String> + Send>;
 
-/// An operation in the queue of a stream.
+/// An operation in the queue of a CUDA stream: a launch, a copy, a record, a wait, a send or a receive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// The launch of a kernel by its number, which advances the time of the stream by one.
+    /// The launch of a kernel by its number, with the kernel's accesses to memory; it advances the time of the stream
+    /// by one.
     Launch(usize, Vec<Access>),
-    /// A copy, which takes no time.
+    /// A copy of memory, with its accesses to device memory, which takes no time.
     Copy(Vec<Access>),
-    /// The record of an event, with the number of the record.
+    /// The record of an event in its stream, with the number of this record.
     Record(EventId, u64),
-    /// A wait until this record of the event is done.
+    /// A wait of the stream until this record of the event is done.
     Wait(EventId, u64),
-    /// A send from an address, done together with the receive of the same ends.
+    /// A send from an address, which completes together with the receive that has the same ends.
     Send(Ends, u64),
-    /// A receive to an address, done together with the send of the same ends.
+    /// A receive to an address, which completes together with the send that has the same ends.
     Receive(Ends, u64),
 }
 
 /// The two ranks of a transfer, its communicator and its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ends {
-    /// The communicator.
+    /// The NCCL communicator of the transfer.
     pub group: u64,
-    /// The sending rank.
+    /// The rank that sends the transfer.
     pub from: i32,
-    /// The receiving rank.
+    /// The rank that receives the transfer.
     pub to: i32,
-    /// The size, in bytes.
+    /// The size of the transfer, in bytes.
     pub bytes: u64,
 }
 
-/// The number of records of an event whose clocks are remembered.
+/// The number of an event's last records whose vector clocks the machine remembers.
 const RECORDS: u64 = 64;
 
-/// An operation in a queue.
+/// An operation in the queue of a stream, with its effect.
 struct Queued {
     work: Work,
     effect: Option<Effect>,
-    /// The clock of the host at the call.
+    /// The vector clock of the host at the call that queued the operation.
     host: Clock,
 }
 
@@ -69,30 +71,30 @@ struct Stream {
 struct Event {
     /// The device of the stream that last recorded the event.
     device: Option<i32>,
-    /// The number of records that were queued.
+    /// The number of records of the event that were queued.
     queued: u64,
-    /// The last record that is done.
+    /// The number of the event's last record that is done.
     done: u64,
-    /// The number of kernels that the stream had run at the last record.
+    /// The number of kernels that the stream had run at the event's last completed record.
     at: Option<u64>,
-    /// The clock of the stream at each of the last records.
+    /// The vector clock of the stream at each of the event's last records.
     clocks: BTreeMap<u64, Clock>,
 }
 
-/// The streams and events of all devices.
+/// The emulated machine: the streams and events of all devices, with the operations that are queued on them.
 #[derive(Default)]
 pub struct Machine {
     streams: BTreeMap<StreamId, Stream>,
     events: HashMap<EventId, Event>,
     last: u64,
-    /// The clock of the host, which all host threads share.
+    /// The vector clock of the host, which all host threads share.
     host: Clock,
     pub race_detector: RaceDetector,
-    /// The number of operations that were executed.
+    /// The number of operations that the streams have executed.
     pub completed: u64,
-    /// Whether memory has contents, so that transfers copy them.
+    /// Whether device memory has contents, so that transfers copy them.
     pub has_contents: bool,
-    /// The device on which work failed, and the reason.
+    /// The device on which an operation failed, and the reason.
     pub fault: Option<(i32, String)>,
 }
 
@@ -114,7 +116,7 @@ impl Machine {
         id
     }
 
-    /// Removes an event, unless queued work still needs it.
+    /// Removes an event, unless a queued operation still needs the event.
     pub fn forget_event(&mut self, event: EventId) {
         let mut queued = self.streams.values().flat_map(|stream| &stream.queue);
         if !queued.any(|queued| matches!(&queued.work, Work::Wait(of, _) | Work::Record(of, _) if *of == event)) {
@@ -151,7 +153,7 @@ impl Machine {
         }
     }
 
-    /// Makes the stream wait for the last queued record of an event.
+    /// Makes a stream wait for the last queued record of an event.
     pub fn wait(&mut self, stream: StreamId, event: EventId) {
         if let Some(found) = self.events.get(&event) {
             let wait = Work::Wait(event, found.queued);
@@ -167,24 +169,25 @@ impl Machine {
         self.events.get(&event).is_none_or(|event| event.done == event.queued)
     }
 
-    /// Notes that the host has seen the stream idle, so it knows of all work on it.
+    /// Notes that the host has seen a stream idle, so that the host knows of all operations on that stream.
     pub fn saw_idle(&mut self, stream: StreamId) {
         self.streams.get(&stream).iter().for_each(|stream| self.host.join(&stream.clock));
     }
 
-    /// Notes that the host has seen the event done, so it knows of all work before it.
+    /// Notes that the host has seen an event done, so that the host knows of all operations before that event.
     pub fn saw_done(&mut self, event: EventId) {
         let last = self.events.get(&event).and_then(|event| event.clocks.get(&event.done));
         last.iter().for_each(|clock| self.host.join(clock));
     }
 
-    /// Returns the number of kernels that ran between two records; `None` if one is not done.
+    /// Returns the number of kernels that ran between the records of two events; `None` if one of these records is not
+    /// done.
     pub fn elapsed(&self, from: EventId, to: EventId) -> Option<u64> {
         let [from, to] = [from, to].map(|event| self.events.get(&event)?.at);
         Some(to?.saturating_sub(from?))
     }
 
-    /// Executes all work that its order allows.
+    /// Executes all queued operations that the order of streams, events and transfers allows.
     fn advance(&mut self) {
         loop {
             let before = self.completed;
@@ -233,7 +236,7 @@ impl Machine {
         true
     }
 
-    /// Copies the contents of a transfer.
+    /// Copies the bytes of a transfer from the memory of the sender to that of the receiver.
     fn copy_contents(&self, streams: [StreamId; 2]) {
         let [mut from, mut to, mut length] = [0; 3];
         for stream in streams {
@@ -246,7 +249,7 @@ impl Machine {
         memory::copy(to, from, length as usize);
     }
 
-    /// Executes the work at the head of a stream.
+    /// Executes the operation at the head of a stream's queue.
     fn run(&mut self, id: StreamId) {
         let stream = self.streams.get_mut(&id).expect("a stream that has a head");
         let Queued { work, effect, host } = stream.queue.pop_front().expect("a head");
@@ -285,7 +288,7 @@ impl Machine {
 }
 
 impl fmt::Display for Machine {
-    /// Lists the streams with queued work, and the work that each waits for.
+    /// Lists the streams with queued operations, and the operation at which each of them waits.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (id, stream) in self.streams.iter().filter(|(_, stream)| !stream.queue.is_empty()) {
             writeln!(
@@ -354,7 +357,8 @@ mod tests {
         assert!(machine.is_idle(other) && !machine.is_done(event));
     }
 
-    /// A kernel writes memory that is then sent, and another kernel writes it again, after a wait for the send or without one.
+    /// In this test a kernel writes memory that is then sent, and another kernel writes the same memory again, after a
+    /// wait for the send or without one.
     #[test]
     fn a_write_to_memory_that_is_still_being_sent_is_a_race() {
         for (waits, races) in [(true, 0), (false, 1)] {

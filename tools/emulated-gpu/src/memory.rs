@@ -1,11 +1,14 @@
-//! Device memory with contents, for runs that compute.
+//! The contents of emulated device memory, for runs in which kernels compute: allocation, copies, and the ranges that
+//! kernels may access.
 
 use std::alloc::{Layout, alloc};
 
-/// The byte that fills memory before it is written: as a float it is NaN, as an address it is invalid.
+/// The byte that fills device memory before it is written: floats of such bytes are NaN, and addresses of such bytes
+/// are invalid.
 pub const UNSET: u8 = 0xFF;
 
-/// Allocates memory, and returns its address, which is one of the host. The memory is never freed, because a stream may still use it.
+/// Allocates emulated device memory in host memory, and returns its address. The memory is never freed, because a
+/// stream may still use it.
 pub fn allocate(bytes: usize, alignment: usize) -> Option<u64> {
     let layout = Layout::from_size_align(bytes.max(1), alignment).ok()?;
     // SAFETY: the layout has at least one byte.
@@ -18,28 +21,28 @@ pub fn allocate(bytes: usize, alignment: usize) -> Option<u64> {
     Some(pointer as u64)
 }
 
-/// Copies bytes between two addresses, which may overlap.
+/// Copies bytes between two addresses of host or device memory; the two ranges of bytes may overlap.
 pub fn copy(to: u64, from: u64, bytes: usize) {
     // SAFETY: the caller of the driver or of NCCL has this much memory at both addresses, as their APIs require.
     unsafe { (to as *mut u8).copy_from(from as *const u8, bytes) };
 }
 
-/// The memory that kernels may access, as sorted ranges of addresses.
+/// The device memory that kernels may access, as sorted ranges of addresses.
 #[derive(Clone, Debug, Default)]
 pub struct Ranges(Vec<[u64; 2]>);
 
 impl Ranges {
-    /// Makes ranges from addresses and lengths.
+    /// Makes the ranges that kernels may access from the addresses and lengths of allocations.
     pub fn of(allocations: impl Iterator<Item = (u64, u64)>) -> Self {
         let mut ranges: Vec<_> = allocations.map(|(begin, bytes)| [begin, begin + bytes]).collect();
         ranges.sort_unstable();
         Self(ranges)
     }
 
-    /// Returns a pointer to the bytes at an address.
+    /// Returns a pointer to the bytes at an address that a kernel accesses.
     ///
     /// # Errors
-    /// Fails if the bytes are not within one range.
+    /// Fails if the bytes are not within one allocation.
     pub fn pointer(&self, at: u64, bytes: usize) -> Result<*mut u8, String> {
         let behind = self.0.partition_point(|[begin, _]| *begin <= at);
         match behind.checked_sub(1).map(|index| self.0[index]) {

@@ -6,14 +6,14 @@ use std::ffi::{c_char, c_int, c_uint};
 use crate::driver::{CURRENT, driver};
 use crate::machine::{Ends, Work};
 
-/// The result of a call: 0, or the number of an error.
+/// The result of an NCCL call: 0 for success, or the number of an error.
 pub type Result = c_int;
 
 const SUCCESS: Result = 0;
 const INVALID_ARGUMENT: Result = 4;
 const INVALID_USAGE: Result = 5;
 
-/// `ncclUniqueId`.
+/// The C structure `ncclUniqueId`, by which the ranks of a communicator find each other.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct UniqueId {
@@ -21,7 +21,7 @@ pub struct UniqueId {
     rest: [u8; 120],
 }
 
-/// The target of an `ncclComm_t`.
+/// The structure that an `ncclComm_t` points to: one rank of a communicator, with its device.
 pub struct Member {
     group: u64,
     rank: c_int,
@@ -47,7 +47,7 @@ pub unsafe extern "C" fn ncclGetUniqueId(id: *mut UniqueId) -> Result {
     SUCCESS
 }
 
-/// Joins a communicator, and waits until all ranks have joined.
+/// Joins an NCCL communicator as one rank, and waits until all ranks have joined.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclCommInitRank(
     communicator: *mut *mut Member,
@@ -68,7 +68,7 @@ pub unsafe extern "C" fn ncclCommDestroy(_communicator: *mut Member) -> Result {
     SUCCESS
 }
 
-/// Returns the bytes of an `ncclDataType_t`.
+/// Returns the size in bytes of an element whose type is this `ncclDataType_t`.
 fn width(kind: c_uint) -> Option<u64> {
     Some(match kind {
         0 | 1 | 10 | 11 => 1,
@@ -79,7 +79,7 @@ fn width(kind: c_uint) -> Option<u64> {
     })
 }
 
-/// One side of a transfer.
+/// One side of a transfer between two ranks: its send or its receive.
 #[derive(Clone, Copy)]
 enum Operation {
     Send,
@@ -93,7 +93,7 @@ struct Content {
     kind: c_uint,
 }
 
-/// Queues one side of a transfer with a peer on a stream.
+/// Queues one side of a transfer with a peer (a send or a receive) on a stream.
 fn post(operation: Operation, content: &Content, member: &Member, peer: c_int, stream: u64) -> Result {
     let Some(width) = width(content.kind) else { return INVALID_ARGUMENT };
     let (from, to) = match operation {
@@ -147,7 +147,7 @@ pub unsafe extern "C" fn ncclRecv(
     post(Operation::Receive, &Content { buffer, count, kind }, member, peer, stream)
 }
 
-/// Fails always: replicas do not sum with NCCL.
+/// Fails always, because replicas do not sum gradients with NCCL, so that all-reduce is not emulated.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclAllReduce() -> Result {
     INVALID_USAGE

@@ -1,4 +1,5 @@
-//! Parses PTX into statements and instructions. NVIDIA's Parallel Thread Execution ISA specifies it.
+//! Parses PTX, the assembly text of CUDA kernels: the first kernel of a module ([`Entry`]), its statements, its
+//! instructions, and the [`buffers()`] that it writes. NVIDIA's Parallel Thread Execution ISA specifies PTX.
 
 mod buffers;
 mod instruction;
@@ -6,26 +7,26 @@ mod instruction;
 pub use buffers::buffers;
 pub use instruction::{Instruction, inside};
 
-/// The first kernel of a module.
+/// The first kernel in the PTX text of a module: its name, its parameters, its limits and its body.
 #[derive(Clone, Debug)]
 pub struct Entry {
     pub name: String,
-    /// The declarations of the parameters.
+    /// The declarations of the kernel's parameters, as PTX text.
     pub parameters: Vec<String>,
-    /// The required size of a block (`.reqntid`), in threads.
+    /// The size of a block that the kernel requires (`.reqntid`), in threads along x, y and z.
     pub threads: Option<[u32; 3]>,
-    /// The name of the shared memory whose size is given at launch.
+    /// The name of the kernel's shared memory whose size is given at launch.
     pub shared: Option<String>,
-    /// The text between the braces, without comments.
+    /// The text of the kernel's body between its braces, without comments.
     body: String,
 }
 
 /// A statement of a kernel's body, which ends with a semicolon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statement<'a> {
-    /// The labels before the statement.
+    /// The labels before the statement, to which branches can go.
     pub labels: Vec<&'a str>,
-    /// The text of the instruction or directive.
+    /// The text of the instruction or directive that the statement consists of.
     pub text: &'a str,
 }
 
@@ -68,7 +69,7 @@ impl Entry {
     }
 }
 
-/// Returns the name in a declaration, and its number of elements: 0 for an array without a length.
+/// Returns the name in a PTX declaration, and the number of elements that it declares: 0 for an array without a length.
 pub fn declared(declaration: &str) -> Option<(String, usize)> {
     let last = declaration.split_whitespace().last()?;
     Some(match last.split_once('[') {

@@ -1,4 +1,4 @@
-//! The settings of the emulation, from the environment.
+//! The settings of the emulated devices, from an environment variable.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -7,35 +7,37 @@ use std::time::Duration;
 /// The settings in `STAGELINE_EMULATED_GPU`, such as `devices=4,memory=150754820096,ledger=ledger.json`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The number of devices.
+    /// The number of emulated devices (GPUs) in the machine.
     pub devices: i32,
-    /// The memory of each device, in bytes.
+    /// The memory of each emulated device, in bytes.
     pub memory: u64,
     /// The version of CUDA that the driver supports, as NVIDIA writes it: 12080 is 12.8.
     pub version: i32,
-    /// The result of `cuInit`: 0, or the number of an error.
+    /// The result of `cuInit`: 0 for success, or the number of a CUDA error.
     pub init: i32,
-    /// The launch that fails, counted from 1, and its error.
+    /// The kernel launch that fails, counted from 1, and the number of its CUDA error.
     pub fault: Option<(u64, i32)>,
-    /// Whether a host thread waits in a send or a receive until its peer has posted the other side. The setting is `meeting`.
+    /// Whether a host thread waits in a send or a receive until its peer has posted the other side. The name of this
+    /// setting is `meeting`.
     pub hosts_wait_for_peers: bool,
-    /// The time without progress after which a waiting host counts as deadlocked. The setting is in seconds.
+    /// The time without progress after which a waiting host counts as deadlocked. The value of the setting is in
+    /// seconds.
     pub patience: Duration,
-    /// Whether kernels run and memory has contents.
+    /// Whether kernels run on the CPU and device memory has contents.
     pub computes: bool,
-    /// The file for the ledger.
+    /// The file to which the ledger, the counts of all calls, is written at exit.
     pub ledger: Option<PathBuf>,
-    /// The file for the list of all launches, in order.
+    /// The file to which the list of all kernel launches, in order, is written at exit.
     pub launches: Option<PathBuf>,
-    /// The folder for the PTX of the kernels.
+    /// The folder to which the PTX of every loaded kernel is written.
     pub kernels: Option<PathBuf>,
 }
 
 impl Settings {
-    /// Reads settings of the form `name=value,name=value`.
+    /// Parses the settings of the emulated devices from text of the form `name=value,name=value`.
     ///
     /// # Errors
-    /// Fails with the part that has no value, is no number or is not a setting.
+    /// Returns a message that quotes the part of the text that has no value, is no number or is not a setting.
     pub fn read(text: &str) -> Result<Self, String> {
         let mut given = BTreeMap::new();
         for part in text.split(',').filter(|part| !part.is_empty()) {

@@ -1,4 +1,4 @@
-//! A checkpoint in memory, and the validation of its progress.
+//! A checkpoint in memory, and the validation of its step counts and loss scale.
 
 use std::collections::BTreeMap;
 
@@ -10,27 +10,28 @@ use crate::error::CheckpointError;
 use crate::format::json;
 use crate::format::tensor::Tensor;
 
-/// The largest step count. Every JSON reader represents integers up to here exactly, and one more can still be counted.
+/// The largest step count of a checkpoint, 2^53. JSON readers represent integers up to 2^53 exactly, and one more can
+/// still be counted.
 const MOST_STEPS: u64 = 1 << 53;
 
-/// Everything that a training run needs to resume.
+/// Everything that a training run needs to resume: progress, configuration, parameters and optimizer state.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checkpoint {
-    /// The progress of the training.
+    /// The step counts and the loss scale of the training.
     pub progress: Progress,
-    /// The caller's configuration and fingerprints of the run.
+    /// The configuration and fingerprints of the run, as named JSON values that the caller chooses.
     pub run: BTreeMap<String, Value>,
-    /// The parameters by their global names.
+    /// The model's parameters, by their global names.
     pub parameters: BTreeMap<String, Tensor>,
-    /// The optimizer state by `<parameter>/<field>`.
+    /// The tensors of the optimizer state, by the names `<parameter>/<field>`.
     pub optimizer: BTreeMap<String, Tensor>,
 }
 
-/// The progress of a training run.
+/// The progress of a training run: its step counts and its loss scale.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Progress {
-    /// The number of completed steps, skipped ones included; at most 2^53.
+    /// The number of steps that the training has completed, skipped ones included; at most 2^53.
     pub steps: u64,
     /// The number of steps that the optimizer made; at most `steps`.
     pub optimizer_steps: u64,
@@ -38,18 +39,18 @@ pub struct Progress {
     pub loss_scale: Option<LossScale>,
 }
 
-/// The state of a dynamic loss scale.
+/// The state of a dynamic loss scale, which mixed-precision training adapts to overflows.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LossScale {
-    /// The factor on the loss; finite and greater than 0.
+    /// The factor by which the loss is multiplied; finite and greater than 0.
     #[serde(with = "json::exact_float")]
     pub scale: f64,
     /// The number of steps without an overflow since the scale last changed.
     pub good_steps: u64,
 }
 
-/// The reason why a training cannot resume from a [`Progress`].
+/// The reason why a training cannot resume from a [`Progress`]: the limit that one of its numbers violates.
 pub(crate) enum InvalidProgress {
     Steps { steps: u64, most: u64 },
     OptimizerSteps { optimizer_steps: u64, steps: u64 },
@@ -57,7 +58,7 @@ pub(crate) enum InvalidProgress {
 }
 
 impl Progress {
-    /// Checks the limits that the fields document.
+    /// Checks the limits of the step counts and of the loss scale that the fields of [`Progress`] document.
     pub(crate) fn validate(&self) -> Result<(), InvalidProgress> {
         let Self { steps, optimizer_steps, loss_scale } = *self;
         match loss_scale {
@@ -71,7 +72,7 @@ impl Progress {
     }
 }
 
-/// The error of a reader.
+/// Converts an invalid progress, found in a manifest, to the damage that a reader reports.
 impl From<InvalidProgress> for Damage {
     fn from(invalid: InvalidProgress) -> Self {
         match invalid {
@@ -84,7 +85,7 @@ impl From<InvalidProgress> for Damage {
     }
 }
 
-/// The error of a writer.
+/// Converts an invalid progress, found before a save, to the error that a writer reports.
 impl From<InvalidProgress> for CheckpointError {
     fn from(invalid: InvalidProgress) -> Self {
         match invalid {

@@ -1,10 +1,10 @@
-//! Finds infinities and NaNs in tensors.
+//! Finds the first infinity or NaN in a tensor, so that no checkpoint contains one.
 
 use safetensors::Dtype;
 
 use crate::format::tensor::Tensor;
 
-/// Returns the index and the value of the first element that is infinite or not a number.
+/// Returns the index and the value of the first element of a tensor that is infinite or NaN.
 ///
 /// Only float types of 16 bits and more are searched; types of 8 bits and less are accepted with any value.
 pub(crate) fn first_not_finite(tensor: &Tensor) -> Option<(usize, f64)> {
@@ -24,7 +24,8 @@ fn first<const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> f64) -> Option
     elements.iter().enumerate().map(|(i, &element)| (i, value(element))).find(|(_, value)| !value.is_finite())
 }
 
-/// Converts a half to an infinity or a NaN; every finite half becomes 0.
+/// Converts the bits of a half-precision float to an infinity or NaN. Every finite half becomes 0, which suffices for
+/// the search.
 fn f16(bits: u16) -> f64 {
     match (bits & 0x7C00 == 0x7C00, bits & 0x03FF, bits >> 15) {
         (false, ..) => 0.0,

@@ -1,21 +1,21 @@
-//! The names of checkpoints, and the checkpoints in a folder by name.
+//! The names of checkpoints, such as `000007-step-100`, and the list of checkpoints that a folder contains.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use crate::disk;
 
-/// The name of a checkpoint. The order of names is the order of publication.
+/// The name of a checkpoint, such as `000007-step-100`. Names are ordered as the checkpoints were published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CheckpointName {
-    /// The sequence number of the publication, from 1.
+    /// The sequence number of the checkpoint in its folder, from 1.
     pub(crate) sequence: u64,
-    /// The number of completed steps.
+    /// The number of training steps that were completed when the checkpoint was made.
     pub(crate) steps: u64,
 }
 
 impl CheckpointName {
-    /// Parses the last part of `path`; returns `None` if it is no name of a checkpoint.
+    /// Parses the last part of `path` as a checkpoint's name; returns `None` if that part is not such a name.
     pub(crate) fn parse(path: &Path) -> Option<Self> {
         let text = path.file_name()?.to_str()?;
         let (sequence, steps) = text.split_once("-step-")?;
@@ -29,15 +29,16 @@ impl CheckpointName {
     }
 }
 
-/// Something in a folder with the name of a checkpoint.
+/// An entry of a folder with a checkpoint's name. The entry is usually the folder of a checkpoint, but may be a file or
+/// a link.
 pub(crate) struct Found {
     pub(crate) name: CheckpointName,
     pub(crate) path: PathBuf,
-    /// False for a file, and for a link even to a folder.
+    /// Whether the entry is a folder. False for a file, and for a link even if its target is a folder.
     pub(crate) is_folder: bool,
 }
 
-/// Lists everything in `dir` with the name of a checkpoint, oldest first.
+/// Lists all entries of the folder `dir` that have a checkpoint's name, oldest first.
 pub(crate) fn list(dir: &Path) -> io::Result<Vec<Found>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir)? {
@@ -50,12 +51,12 @@ pub(crate) fn list(dir: &Path) -> io::Result<Vec<Found>> {
     Ok(found)
 }
 
-/// Lists the folders in `dir` with the name of a checkpoint, oldest first.
+/// Lists the checkpoints in `dir`, oldest first: the subfolders that have a checkpoint's name.
 pub(crate) fn checkpoints(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(list(dir)?.into_iter().filter(|found| found.is_folder).map(|found| found.path).collect())
 }
 
-/// Returns the next older checkpoint in the folder of `path`.
+/// Returns the next older checkpoint in the same folder as the checkpoint at `path`; `None` if there is none.
 pub(crate) fn older(path: &Path) -> Option<PathBuf> {
     let name = CheckpointName::parse(path)?;
     let found = list(disk::or_here(path.parent()?)).ok()?;

@@ -1,7 +1,7 @@
-//! The index of sharded weights that Hugging Face's tools read.
+//! The index of sharded weights that Hugging Face's tools read, `model.safetensors.index.json`.
 //!
-//! It lists the file of each parameter and the total of their bytes. This crate takes both from the manifest, and only
-//! checks that the index agrees.
+//! The index lists the file of each parameter and the total bytes of all parameters. This crate takes both from the
+//! manifest, and only checks that the index agrees.
 
 use std::collections::BTreeMap;
 
@@ -23,12 +23,12 @@ struct Total {
     total_size: u64,
 }
 
-/// Returns the text of the index for these parameters.
+/// Returns the JSON text of the index file for these parameters.
 pub(crate) fn to_text(parameters: &BTreeMap<String, TensorEntry>) -> Result<String, serde_json::Error> {
     serde_json::to_string_pretty(&index(parameters)).map(|text| text + "\n")
 }
 
-/// Whether `text` is the index for these parameters.
+/// Whether `text`, the contents of an index file, is the index for these parameters.
 pub(crate) fn matches(text: &[u8], parameters: &BTreeMap<String, TensorEntry>) -> Result<bool, serde_json::Error> {
     Ok(serde_json::from_slice::<Index>(text)? == index(parameters))
 }

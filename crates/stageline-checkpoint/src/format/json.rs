@@ -13,20 +13,20 @@ use serde_json::{Map, Value, json};
 
 use crate::printable::Printable;
 
-/// The key that marks a float among the values of a run.
+/// The key `$f64`, which marks a float that is written as a string among the `run` values of a manifest.
 const MARK: &str = "$f64";
 
-/// Whether the JSON parser reads `value` back exactly.
+/// Whether the JSON parser reads the float `value` back exactly, after it was written as a JSON number.
 fn reads_back(value: f64) -> bool {
     let text = serde_json::to_string(&value);
     text.and_then(|text| serde_json::from_str::<f64>(&text)).is_ok_and(|read| read.to_bits() == value.to_bits())
 }
 
-/// Writes and reads one float, for `#[serde(with)]`.
+/// Serializes and deserializes one float without loss, for `#[serde(with)]`.
 pub(crate) mod exact_float {
     use super::*;
 
-    /// Writes a float as a number, or as a string if a number would not be read back exactly.
+    /// Serializes a float as a JSON number, or as a string if the parser would not read the number back exactly.
     pub(crate) fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
         if reads_back(*value) {
             serializer.serialize_f64(*value)
@@ -35,7 +35,7 @@ pub(crate) mod exact_float {
         }
     }
 
-    /// Reads a float from a number or a string.
+    /// Deserializes a float from a JSON number, or from a JSON string that contains the number.
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
         deserializer.deserialize_any(Float)
     }
@@ -63,7 +63,8 @@ pub(crate) mod exact_float {
     }
 }
 
-/// Writes and reads the values of a run, for `#[serde(with)]`: see [`encode`].
+/// Serializes and deserializes the `run` values of a manifest without loss of float bits, for `#[serde(with)]`: see
+/// [`encode`].
 pub(crate) mod exact_values {
     use super::*;
 
@@ -78,8 +79,8 @@ pub(crate) mod exact_values {
     }
 }
 
-/// Replaces every float that would not be read back by `{"$f64": "<float>"}`. An object that already looks like this
-/// gets one more `$`.
+/// Replaces every float in a JSON value that the parser would not read back exactly by `{"$f64": "<float>"}`. An object
+/// that already looks like this gets one more `$`.
 fn encode(value: &Value) -> Value {
     match value {
         Value::Number(number) if number.is_f64() => match number.as_f64() {
@@ -96,7 +97,7 @@ fn encode(value: &Value) -> Value {
     }
 }
 
-/// Reverses [`encode`].
+/// Reverses [`encode`]: turns every `{"$f64": "<float>"}` in a JSON value back into a float, and removes the added `$`.
 fn decode(value: Value) -> Value {
     match value {
         Value::Array(values) => values.into_iter().map(decode).collect(),
@@ -115,13 +116,13 @@ fn decode(value: Value) -> Value {
     }
 }
 
-/// Returns the only key of an object if it is [`MARK`] after any number of `$`.
+/// Returns the only key of a JSON object if the key is [`MARK`] after any number of `$`; otherwise `None`.
 fn marked(fields: &Map<String, Value>) -> Option<&str> {
     let key = fields.keys().next().filter(|_| fields.len() == 1)?;
     (key.ends_with(MARK) && key.trim_start_matches('$') == &MARK[1..]).then_some(key)
 }
 
-/// Reads a map and refuses a key that appears twice, for `#[serde(deserialize_with)]`.
+/// Deserializes a JSON map and refuses a key that appears twice, for `#[serde(deserialize_with)]`.
 pub(crate) fn unique_keys<'de, D, V>(deserializer: D) -> Result<BTreeMap<String, V>, D::Error>
 where
     D: Deserializer<'de>,

@@ -1,4 +1,4 @@
-//! The manifest of a checkpoint: everything but the tensors.
+//! The manifest of a checkpoint, `manifest.json`: everything but the tensors, as [`Manifest`] and as text.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,41 +12,43 @@ use crate::format::checkpoint::Progress;
 use crate::format::tensor::Tensor;
 use crate::format::{json, seal};
 
-/// The format version that is written, and the only one that is read.
+/// The checkpoint format version that this crate writes, and the only one that it reads.
 pub(crate) const VERSION: u32 = 1;
-/// The most bytes of a manifest or an index.
+/// The most bytes that the file of a manifest or of an index may have.
 pub(crate) const MOST_BYTES: u64 = 64 << 20;
 
-/// The manifest of a checkpoint: everything but the tensors.
+/// The manifest of a checkpoint: the progress, the run's configuration, and the names, shapes and hashes, but not the
+/// tensors themselves.
 ///
 /// Names and the values of `run` are unchanged text from the file: print them as [`Printable`](crate::Printable).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
-    /// The format version, which is 1.
+    /// The version of the checkpoint format, which is 1.
     pub version: u32,
-    /// The version of this crate that wrote the checkpoint.
+    /// The version of the stageline-checkpoint crate that wrote the checkpoint.
     pub stageline: String,
-    /// The progress of the training.
+    /// The step counts and the loss scale of the training.
     pub progress: Progress,
-    /// The caller's configuration and fingerprints of the run.
+    /// The configuration and fingerprints of the run, as named JSON values that the caller chooses.
     #[serde(with = "json::exact_values")]
     pub run: BTreeMap<String, Value>,
-    /// The files of the checkpoint, except for the manifest.
+    /// The files of the checkpoint with their lengths and hashes, except for the manifest itself.
     pub files: Vec<FileEntry>,
-    /// The parameters by their global names.
+    /// The type, shape and file of each parameter, by the parameter's global name.
     #[serde(deserialize_with = "json::unique_keys")]
     pub parameters: BTreeMap<String, TensorEntry>,
-    /// The optimizer state by `<parameter>/<field>`.
+    /// The type, shape and file of each tensor of the optimizer state, by the name `<parameter>/<field>`.
     #[serde(deserialize_with = "json::unique_keys")]
     pub optimizer: BTreeMap<String, TensorEntry>,
 }
 
-/// A file of a checkpoint.
+/// The manifest's entry for a file of the checkpoint: its name, length and hash.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileEntry {
-    /// The name in the checkpoint's folder, such as `blocks.3.safetensors` or `optimizer/blocks.3.safetensors`.
+    /// The name of the file in the checkpoint's folder, such as `blocks.3.safetensors` or
+    /// `optimizer/blocks.3.safetensors`.
     pub name: String,
     /// The length of the file in bytes.
     pub bytes: u64,
@@ -54,39 +56,40 @@ pub struct FileEntry {
     pub sha256: String,
 }
 
-/// A tensor of a checkpoint.
+/// The manifest's entry for a tensor of the checkpoint: its file, type and shape.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TensorEntry {
-    /// The name of the tensor's file.
+    /// The name of the checkpoint file that contains the tensor.
     pub file: String,
-    /// The type of an element.
+    /// The type of the tensor's elements.
     pub dtype: Dtype,
-    /// The length of each dimension; empty for a scalar.
+    /// The length of each dimension of the tensor; empty for a scalar.
     pub shape: Vec<usize>,
 }
 
-/// The one field that every format has.
+/// The version field of a manifest, the one field that every format version has.
 #[derive(Deserialize)]
 struct Version {
     version: u64,
 }
 
-/// Why a text is not accepted as a manifest.
+/// The reason why a text is not accepted as a manifest.
 #[derive(Debug)]
 pub(crate) enum ManifestError {
-    /// The format is newer; the field is its version.
+    /// The manifest has a newer format than this crate reads; the field is the version of that format.
     Newer(u64),
     Damaged(Damage),
 }
 
 impl Manifest {
-    /// Returns the text of the file, with its seal.
+    /// Returns the text of the manifest file: pretty-printed JSON, with the seal at its end.
     pub(crate) fn to_text(&self) -> Result<String, serde_json::Error> {
         Ok(seal::seal(&serde_json::to_string_pretty(self)?))
     }
 
-    /// Parses the output of [`to_text`](Self::to_text). `validate` checks whether the entries agree with each other.
+    /// Parses the text of a manifest file, after a check of its seal and format version. `validate` checks afterwards
+    /// whether the entries agree with each other.
     pub(crate) fn from_text(text: &[u8]) -> Result<Self, ManifestError> {
         let text = str::from_utf8(text).map_err(malformed)?;
         // Before the version, because the seal is the same in all formats: damage is never taken for a newer format.
@@ -103,7 +106,7 @@ impl Manifest {
 }
 
 impl TensorEntry {
-    /// Returns the entry of a tensor in `file`.
+    /// Returns the manifest's entry for a tensor that is stored in `file`.
     pub(crate) fn new(tensor: &Tensor, file: String) -> Self {
         Self { file, dtype: tensor.dtype, shape: tensor.shape.clone() }
     }

@@ -1,19 +1,22 @@
-//! The contents of a checkpoint's files, and the names of files and folders.
+//! The checkpoint format: the contents of a checkpoint's files, and the names of its files and folders.
 //!
-//! - Input and output: tensors and progress on one side, the text and bytes of files on the other. Writing and reading
-//!   are next to each other, so that a change of the format is a change in one place.
-//! - Except for `folder`, which lists names, no code here may touch the disk. Code that parses text or bytes must not
-//!   trust them: it returns a [`Damage`](crate::Damage) and must not panic.
+//! - Input and output: [`Tensor`]s, a [`Checkpoint`] and its [`Progress`] on one side, the text and bytes of files on
+//!   the other. The code that writes a file's contents and the code that parses them stand next to each other, so that
+//!   a change of the format is a change in one place.
+//! - Except for `folder`, which lists the names in a folder, no code here may touch the disk. Code that parses text or
+//!   bytes must not trust them: it returns a [`Damage`](crate::Damage) and must not panic.
 //!
 //! Imports go from the later to the earlier modules.
 //!
-//! - `seal`: SHA-256, and the seal at the end of a manifest.
+//! - `seal`: SHA-256 in hexadecimal, and the seal at the end of a manifest.
 //! - `json`: JSON that keeps every bit of a float and refuses a repeated key.
-//! - `names`: the file of a tensor; `folder`: the names of checkpoints in their folder.
-//! - `tensor`, `finite`, `checkpoint`: the data to save.
-//! - `manifest`: everything but the tensors.
-//! - `shard`: a tensor file; `index`: Hugging Face's index of the parameters.
-//! - `validate`: the agreement of a manifest with itself.
+//! - `names`: the name of the file that contains a tensor. `folder`: the names of checkpoints, such as
+//!   `000007-step-100`, and the list of them in a folder.
+//! - `tensor`, `finite`, `checkpoint`: [`Tensor`] and [`Checkpoint`], the data to save; the search for infinities and
+//!   NaNs.
+//! - `manifest`: [`Manifest`], the JSON file with everything but the tensors: [`FileEntry`] and [`TensorEntry`].
+//! - `shard`: a tensor file in the safetensors format. `index`: Hugging Face's index of the parameters.
+//! - `validate`: checks that the names, sizes and files of a manifest agree with each other.
 
 pub(crate) mod checkpoint;
 pub(crate) mod finite;

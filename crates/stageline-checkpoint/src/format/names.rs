@@ -1,39 +1,40 @@
-//! The names of files and folders, and the file of a tensor.
+//! The fixed file and folder names of a checkpoint, and the rule that assigns each tensor to a file.
 
 use crate::format::seal;
 
-/// The file that a store locks.
+/// The name of the file that a store locks in its folder of checkpoints.
 pub(crate) const LOCK: &str = ".lock";
-/// The start of a folder's name while the folder is being written.
+/// The start of the name of a checkpoint's folder while the checkpoint is being written.
 pub(crate) const WRITING: &str = ".writing-";
-/// The start of a folder's name while the folder is being removed.
+/// The start of the name of a checkpoint's folder while the checkpoint is being removed.
 pub(crate) const REMOVING: &str = ".removing-";
-/// The file name of the manifest.
+/// The name of the manifest file in a checkpoint's folder.
 pub(crate) const MANIFEST: &str = "manifest.json";
-/// The file name of the index that Hugging Face's tools read.
+/// The name of the index file in a checkpoint's folder, which Hugging Face's tools read.
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
-/// The folder of the optimizer state.
+/// The name of the subfolder of a checkpoint that contains the optimizer state.
 pub(crate) const OPTIMIZER: &str = "optimizer";
-/// The key that safetensors reserves for a file's metadata.
+/// The key that the safetensors format reserves for a file's metadata, so that no tensor may have this name.
 pub(crate) const RESERVED: &str = "__metadata__";
 
-/// The most bytes of an encoded group in a file name.
+/// The most bytes that an encoded layer group may have in a file name.
 const MOST_BYTES: usize = 150;
-/// The bytes that are kept of a longer group.
+/// The bytes that a file name keeps of an encoded layer group that is too long.
 const KEPT_BYTES: usize = 100;
 
-/// Returns the file of a parameter.
+/// Returns the name of the checkpoint file that contains this parameter.
 pub(crate) fn parameter_file(name: &str) -> String {
     format!("{}.safetensors", encoded(group(name)))
 }
 
-/// Returns the file of optimizer state. The name of its parameter ends at the last `/`.
+/// Returns the name of the checkpoint file, in the `optimizer` folder, that contains this tensor of the optimizer
+/// state. In the tensor's name, the parameter's name ends at the last `/`.
 pub(crate) fn optimizer_file(name: &str) -> String {
     let parameter = name.rsplit_once('/').map_or(name, |(parameter, _)| parameter);
     format!("{OPTIMIZER}/{}", parameter_file(parameter))
 }
 
-/// Returns the layer group of a name: `blocks.3` of `blocks.3.up.weight`, `embedding` of `embedding.weight`.
+/// Returns the layer group in a tensor's name: `blocks.3` for `blocks.3.up.weight`, `embedding` for `embedding.weight`.
 fn group(name: &str) -> &str {
     let Some((first, rest)) = name.split_once('.') else { return name };
     let second = rest.split('.').next().unwrap_or_default();
@@ -41,9 +42,10 @@ fn group(name: &str) -> &str {
     if numbered { &name[..first.len() + 1 + second.len()] } else { first }
 }
 
-/// Encodes a group for a file name.
+/// Encodes a layer group so that it is safe as a part of a file name.
 ///
-/// Two groups never get the same name, because `%` and `~` appear nowhere but in escapes and after a cut.
+/// Two groups never get the same file name, because `%` appears only in escapes, and `~` only where a long name was
+/// cut.
 fn encoded(group: &str) -> String {
     let mut name = String::new();
     for (position, byte) in group.bytes().enumerate() {

@@ -1,4 +1,4 @@
-//! SHA-256 in hexadecimal, and the seal at the end of a manifest.
+//! SHA-256 in hexadecimal digits, and the seal at the end of a manifest, by which damage is detected.
 //!
 //! The seal is the hash of all text before it, as the last field of the manifest.
 
@@ -6,31 +6,31 @@ use sha2::{Digest, Sha256};
 
 use crate::damage::Damage;
 
-/// The number of characters of a hash.
+/// The number of hexadecimal digits of a SHA-256.
 pub(crate) const HEX: usize = 64;
 
-/// The text before the hash in a sealed manifest.
+/// The text before the SHA-256 digits in a sealed manifest.
 const BEFORE: &str = ",\n  \"sha256\": \"";
-/// The text after the hash.
+/// The text after the SHA-256 digits in a sealed manifest, at the end of the file.
 const AFTER: &str = "\"\n}\n";
 
-/// Returns the hash of `bytes`.
+/// Returns the SHA-256 of `bytes` in lowercase hexadecimal digits.
 pub(crate) fn sha256(bytes: &[u8]) -> String {
     to_hex(Sha256::new_with_prefix(bytes))
 }
 
-/// Returns the hash of everything that `hasher` has received.
+/// Returns the SHA-256, in lowercase hexadecimal digits, of everything that `hasher` has received.
 pub(crate) fn to_hex(hasher: Sha256) -> String {
     hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Adds the seal to the text of an object, which ends with `\n}`.
+/// Adds the seal as the last field to the JSON text of a manifest, which must end with a line break and `}`.
 pub(crate) fn seal(object: &str) -> String {
     let body = object.strip_suffix("\n}").unwrap_or(object);
     format!("{body}{BEFORE}{}{AFTER}", sha256(body.as_bytes()))
 }
 
-/// Returns the object without its seal, which must be correct.
+/// Checks the seal of a manifest's text and returns the text without the seal.
 pub(crate) fn open(text: &str) -> Result<String, Damage> {
     let cut = (|| {
         let rest = text.strip_suffix(AFTER)?;

@@ -1,4 +1,4 @@
-//! A tensor file in the safetensors format.
+//! A tensor file in the safetensors format: [`Shard`] is one to write, and [`read`] validates the contents of one.
 //!
 //! The file is the length of the header (8 bytes, little-endian), the header as JSON, and the tensors without gaps.
 
@@ -14,23 +14,24 @@ use crate::format::manifest::TensorEntry;
 use crate::format::tensor::Tensor;
 use crate::printable::Printable;
 
-/// The most bytes of a header in the safetensors format.
+/// The most bytes that the header of a tensor file may have in the safetensors format.
 pub(crate) const MOST_HEADER: u64 = 100_000_000;
-/// The bytes before the header, which hold its length.
+/// The number of bytes before the header of a tensor file; they hold the header's length.
 pub(crate) const LENGTH: u64 = 8;
 
-/// A tensor file to write.
+/// The contents of a tensor file to write: the header and the tensors.
 pub(crate) struct Shard<'a> {
-    /// The length of the header, and the header.
+    /// The first bytes of the file: the length of the header (8 bytes), then the header.
     pub(crate) header: Vec<u8>,
-    /// The tensors in the order of the file.
+    /// The tensors in the order in which they follow the header.
     pub(crate) tensors: Vec<&'a Tensor>,
 }
 
 impl<'a> Shard<'a> {
-    /// Makes a file of these tensors, whose lengths were validated.
+    /// Makes the contents of a tensor file from these named tensors, whose lengths must be validated already.
     ///
-    /// The order is that of the safetensors crate: wider types first, so that all tensors are aligned, then by name.
+    /// The tensors have the order of the safetensors crate: wider types first, so that all tensors are aligned, then by
+    /// name.
     pub(crate) fn new(tensors: &[(&'a str, &'a Tensor)]) -> Result<Self, String> {
         let mut ordered = tensors.to_vec();
         ordered.sort_by(|(a, left), (b, right)| right.dtype.cmp(&left.dtype).then(a.cmp(b)));
@@ -56,7 +57,8 @@ impl<'a> Shard<'a> {
     }
 }
 
-/// Adds the tensors of a file to `tensors`. They must be exactly those of `entries`, with finite values.
+/// Parses the contents of a tensor file and adds its tensors to `tensors`. The file must contain exactly the tensors of
+/// `entries`, with finite values.
 pub(crate) fn read(
     contents: Vec<u8>,
     entries: &[(&str, &TensorEntry)],
@@ -81,7 +83,7 @@ pub(crate) fn read(
     if found == entries.len() { Ok(()) } else { Err(Damage::Count { found, expected: entries.len() }) }
 }
 
-/// Splits a file into its header and its tensors, which must fill the rest without gaps.
+/// Splits the contents of a tensor file into its header and its tensors, which must fill the rest without gaps.
 ///
 /// `SafeTensors::deserialize` is no alternative: its sums overflow on hostile offsets and lengths.
 fn split(contents: &Bytes) -> Result<(Metadata, Bytes), Damage> {

@@ -1,23 +1,23 @@
-//! A tensor without a framework: a type, a shape and bytes.
+//! A tensor without a framework: [`Tensor`] is a type, a shape and bytes.
 
 use std::fmt;
 
 use bytes::Bytes;
 use safetensors::Dtype;
 
-/// A tensor as bytes: little-endian, in row-major order.
+/// A tensor as raw bytes: little-endian elements in row-major order, with their type and shape.
 #[derive(Clone, PartialEq)]
 pub struct Tensor {
-    /// The type of an element.
+    /// The type of the tensor's elements.
     pub dtype: Dtype,
-    /// The length of each dimension; empty for a scalar.
+    /// The length of each dimension of the tensor; empty for a scalar.
     pub shape: Vec<usize>,
-    /// The bytes of all elements.
+    /// The bytes of all elements of the tensor.
     pub bytes: Bytes,
 }
 
 impl Tensor {
-    /// Makes a tensor of these parts, without a check.
+    /// Makes a tensor of a type, a shape and bytes, without a check that they match.
     ///
     /// [`Store::save`](crate::Store::save) refuses a tensor whose bytes do not match its type and shape.
     pub fn new(dtype: Dtype, shape: Vec<usize>, bytes: Bytes) -> Self {
@@ -31,7 +31,7 @@ impl fmt::Debug for Tensor {
     }
 }
 
-/// Returns the bytes of a tensor; `None` if they overflow or are not a whole number.
+/// Returns the number of bytes of a tensor with this type and shape; `None` if the number overflows or is not whole.
 pub(crate) fn byte_len(dtype: Dtype, shape: &[usize]) -> Option<usize> {
     let elements = shape.iter().try_fold(1usize, |product, &length| product.checked_mul(length))?;
     let bits = elements.checked_mul(dtype.bitsize())?;

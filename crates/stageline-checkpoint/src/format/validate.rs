@@ -1,6 +1,7 @@
 //! Validates a manifest: its names, sizes and files must agree with each other.
 //!
-//! Whatever does not agree is refused here, before a file is opened or memory is allocated for it.
+//! A manifest that contradicts itself is refused here, before any file of its checkpoint is opened or memory is
+//! allocated for the file.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +14,7 @@ use crate::format::shard::{LENGTH, MOST_HEADER};
 use crate::format::tensor::byte_len;
 use crate::printable::Printable;
 
-/// Parses the text of a manifest and validates it.
+/// Parses the text of a manifest file, and checks that its names, sizes and files agree with each other.
 pub(crate) fn parse(text: &[u8]) -> Result<Manifest, ManifestError> {
     let manifest = Manifest::from_text(text)?;
     validate(&manifest).map_err(ManifestError::Damaged)?;
@@ -39,7 +40,8 @@ fn validate(manifest: &Manifest) -> Result<(), Damage> {
     }
 }
 
-/// Adds the bytes of `entries` to the totals of their files.
+/// Adds the bytes of the manifest's tensor entries to the totals of their files, and checks each tensor's name, file
+/// and size.
 fn add(
     files: &mut BTreeMap<String, u64>,
     entries: &BTreeMap<String, TensorEntry>,
@@ -63,7 +65,8 @@ fn add(
     Ok(())
 }
 
-/// Checks the hash and the size of a file. `tensors` is the bytes of its tensors, or `None` for a file without any.
+/// Checks the form of the SHA-256 and the size in a manifest's entry for a file. `tensors` is the bytes of the file's
+/// tensors, or `None` for a file without any.
 fn validate_file(FileEntry { name, bytes, sha256 }: &FileEntry, tensors: Option<u64>) -> Result<(), Damage> {
     let hexadecimal = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     if sha256.len() != seal::HEX || !sha256.bytes().all(hexadecimal) {
@@ -80,7 +83,8 @@ fn validate_file(FileEntry { name, bytes, sha256 }: &FileEntry, tensors: Option<
     if fits { Ok(()) } else { Err(Damage::Total { file: name.clone(), found: *bytes, tensors: tensors.unwrap_or(0) }) }
 }
 
-/// Whether a file of `bytes` has room for `tensors` bytes of tensors, and a header of a valid length in the rest.
+/// Whether a tensor file of `bytes` bytes has room for `tensors` bytes of tensors, and the rest is a valid length for
+/// its header.
 fn has_header(bytes: u64, tensors: u64) -> bool {
     let header = bytes.checked_sub(tensors).and_then(|rest| rest.checked_sub(LENGTH));
     header.is_some_and(|header| header <= MOST_HEADER)

@@ -1,4 +1,4 @@
-//! Reads files whose contents and sizes are not trusted.
+//! Reads files of a checkpoint, whose contents and sizes are not trusted.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -7,20 +7,20 @@ use std::path::Path;
 use crate::damage::Damage;
 use crate::disk;
 
-/// Returns the bytes of a regular file; refuses a link to one.
+/// Returns the length in bytes of the regular file at `path`; refuses a link to a file.
 pub(crate) fn size(path: &Path) -> Result<u64, Damage> {
     let metadata = fs::symlink_metadata(path).map_err(damage)?;
     require(&metadata, "a file", metadata.is_file())?;
     Ok(metadata.len())
 }
 
-/// Refuses everything but a folder, such as a link to one.
+/// Checks that `path` is a folder; refuses everything else, such as a link to a folder.
 pub(crate) fn require_folder(path: &Path) -> Result<(), Damage> {
     let metadata = fs::symlink_metadata(path).map_err(damage)?;
     require(&metadata, "a folder", metadata.is_dir())
 }
 
-/// Reads a regular file that must have exactly `bytes` bytes, a number that is not trusted.
+/// Reads a regular file that must have exactly `bytes` bytes. The number comes from a manifest and is not trusted.
 pub(crate) fn read(path: &Path, bytes: u64) -> Result<Vec<u8>, Damage> {
     let found = size(path)?; // before the file is opened, because opening a pipe blocks
     if found != bytes {

@@ -1,4 +1,4 @@
-//! Finds the checkpoint that a path names: the path itself, or the latest checkpoint in that folder.
+//! Finds the checkpoint that a path names: the folder at the path itself, or the latest checkpoint in that folder.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -8,9 +8,9 @@ use crate::error::CheckpointError;
 use crate::format::folder::{self, CheckpointName};
 use crate::format::names::{LOCK, MANIFEST};
 
-/// Returns the path if it names a checkpoint, or else the latest checkpoint in it.
+/// Returns `path` if it names a checkpoint, or else the path of the latest checkpoint in the folder `path`.
 ///
-/// A folder with the name of a checkpoint counts as one even without a manifest, so that damage is reported.
+/// A folder with a checkpoint's name counts as a checkpoint even without a manifest, so that damage is reported.
 pub(crate) fn locate(path: &Path) -> Result<PathBuf, CheckpointError> {
     let owned = || path.to_path_buf();
     let failed = |source: io::Error| match source.kind() {

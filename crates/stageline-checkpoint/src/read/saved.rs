@@ -13,7 +13,7 @@ use crate::format::names::{INDEX, MANIFEST, OPTIMIZER};
 use crate::format::{index, seal, shard, validate};
 use crate::read::{file, locate};
 
-/// A checkpoint on disk with a valid manifest and files of the right sizes.
+/// A checkpoint on disk, opened: its manifest is valid, and its files have the right sizes.
 #[derive(Clone, Debug)]
 pub struct Saved {
     path: PathBuf,
@@ -23,15 +23,15 @@ pub struct Saved {
 impl Saved {
     /// Opens a checkpoint without reading its tensors.
     ///
-    /// `path` is a checkpoint, or a folder of checkpoints, of which the latest is opened. An empty path is the current
-    /// folder.
+    /// `path` is the folder of a checkpoint, or a folder of checkpoints, of which the latest is opened. An empty path
+    /// is the current folder.
     ///
     /// # Errors
     /// - [`CheckpointError::PathNotFound`], [`CheckpointError::Look`], [`CheckpointError::NotAFolder`],
     ///   [`CheckpointError::NoCheckpoint`] or [`CheckpointError::Neither`] if `path` names no checkpoint.
-    /// - [`CheckpointError::Newer`] if a newer version wrote it.
-    /// - [`CheckpointError::Damaged`] if it is damaged, with the file and the next older checkpoint. A damaged checkpoint
-    ///   is never skipped silently.
+    /// - [`CheckpointError::Newer`] if a newer version of this crate wrote the checkpoint.
+    /// - [`CheckpointError::Damaged`] if the checkpoint is damaged, with the file and the next older checkpoint. A
+    ///   damaged checkpoint is never skipped silently.
     pub fn open(path: &Path) -> Result<Self, CheckpointError> {
         let path = locate::locate(disk::or_here(path))?;
         let manifest = read_manifest(&path)?;
@@ -51,28 +51,31 @@ impl Saved {
         Ok(saved)
     }
 
-    /// Returns the folder of the checkpoint.
+    /// Returns the path of the checkpoint's own folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns the folder of checkpoints around it; `None` if it no longer has the name that a store gave it.
+    /// Returns the folder of checkpoints that contains this checkpoint; `None` if this checkpoint no longer has the
+    /// name that a store gave it.
     pub fn store(&self) -> Option<&Path> {
         CheckpointName::parse(&self.path)?;
         self.path.parent()
     }
 
-    /// Returns the manifest: everything but the tensors.
+    /// Returns the manifest of the checkpoint: everything but the tensors.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// Reads the whole checkpoint, and validates hashes, names, types, shapes and that all values are finite.
+    /// Reads the whole checkpoint, and validates hashes, names, types and shapes, and that all values of its tensors
+    /// are finite.
     ///
-    /// The tensors of a file share one allocation, which lives as long as any of them.
+    /// The tensors of a file share one allocation, which lives as long as any of these tensors.
     ///
     /// # Errors
-    /// [`CheckpointError::Damaged`], with the file and the next older checkpoint. No part of the checkpoint is returned.
+    /// Returns [`CheckpointError::Damaged`], with the file and the next older checkpoint. No part of the checkpoint is
+    /// returned.
     pub fn read(&self) -> Result<Checkpoint, CheckpointError> {
         let Manifest { progress, run, parameters, optimizer, .. } = &self.manifest;
         let mut checkpoint = Checkpoint {
@@ -138,7 +141,7 @@ fn check_index(text: &[u8], parameters: &BTreeMap<String, TensorEntry>) -> Resul
     }
 }
 
-/// Groups entries by their files.
+/// Groups the manifest's tensor entries by the names of their files.
 fn by_file(entries: &BTreeMap<String, TensorEntry>) -> BTreeMap<&str, Vec<(&str, &TensorEntry)>> {
     let mut files = BTreeMap::<_, Vec<_>>::new();
     for (name, entry) in entries {

@@ -1,4 +1,4 @@
-//! Writes the files of a checkpoint into a temporary folder, the manifest last.
+//! Writes the files of a checkpoint into a temporary folder: tensor files and index first, the manifest last.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::write::output::Output;
 use crate::write::plan::Plan;
 use crate::write::write_point::WritePoint;
 
-/// Creates `folder`, writes the checkpoint into it, and makes both durable.
+/// Creates the temporary folder `folder`, writes all files of the checkpoint into it, and makes both durable.
 pub(crate) fn write(plan: &Plan, folder: &Path, at: &mut dyn FnMut(WritePoint)) -> Result<(), CheckpointError> {
     at(WritePoint::CreateTemporary);
     fs::create_dir(folder).map_err(CheckpointError::write("create the folder", folder))?;
@@ -82,7 +82,7 @@ fn write_manifest(
     output.sync(MANIFEST).map(drop)
 }
 
-/// Returns the text of the manifest, after a check that it is read back unchanged.
+/// Returns the text of the manifest file, after a check that a reader would get the same manifest back.
 fn manifest_text(plan: &Plan, files: Vec<FileEntry>) -> Result<String, CheckpointError> {
     let manifest = Manifest {
         version: VERSION,

@@ -1,18 +1,21 @@
-//! Writes checkpoints into a folder so that each is complete or absent, and removes old ones.
+//! Writes checkpoints into a folder so that each is complete or absent, and removes old ones: [`Store`] while the
+//! caller waits, [`Writer`] in the background.
 //!
 //! - Input: a [`Checkpoint`](crate::Checkpoint), and the folder of a [`Store`].
 //! - Output: the path of the new checkpoint. A caller can observe each [`WritePoint`] at which a crash would leave
 //!   something else behind.
-//! - The code here must not give a name to an incomplete checkpoint, remove an old one before the new one is durable, or
-//!   remove anything whose name is not one that a store gives. It must refuse a checkpoint that cannot be read back.
+//! - The code here must not give a name to an incomplete checkpoint, remove an old one before the new one is durable,
+//!   or remove anything whose name is not one that a store gives. It must refuse a checkpoint that cannot be read back.
 //!
 //! Imports go from the later to the earlier modules.
 //!
-//! - `write_point`: the points of a crash.
-//! - `plan`: the checkpoint, validated and assigned to files.
-//! - `output`: a file that is hashed while it is written; `files`: all files of a checkpoint.
-//! - `prune`: the removal of old checkpoints.
-//! - `store`: the order of all steps of a save; `writer`: saves in the background.
+//! - `write_point`: [`WritePoint`], the operations of a save. A crash before each leaves something different behind.
+//! - `plan`: validates a checkpoint and assigns its tensors to files.
+//! - `output`: a file that is hashed while it is written. `files`: writes all files of a checkpoint into a temporary
+//!   folder.
+//! - `prune`: removes old checkpoints, in an order that a crash cannot break.
+//! - `store`: [`Store`], which locks the folder, writes, publishes by a rename and prunes. `writer`: [`Writer`], which
+//!   saves on a thread of its own.
 
 mod files;
 mod output;

@@ -1,4 +1,4 @@
-//! A file that is hashed while it is written.
+//! A checkpoint's file that is hashed while it is written, and synced to disk at the end.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -10,10 +10,10 @@ use crate::error::CheckpointError;
 use crate::format::manifest::FileEntry;
 use crate::format::seal;
 
-/// The bytes that are hashed and written in one go, so that they are still in the processor's cache.
+/// The bytes of a file that are hashed and written in one go, so that they are still in the processor's cache.
 const CHUNK: usize = 1 << 20;
 
-/// A new file and its hash so far.
+/// A new file of a checkpoint, with the SHA-256 and the count of the bytes written so far.
 pub(crate) struct Output {
     path: PathBuf,
     file: BufWriter<File>,
@@ -22,7 +22,7 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Creates the file, which must not exist yet.
+    /// Creates the file at `path`, where no file may exist yet.
     pub(crate) fn create(path: PathBuf) -> Result<Self, CheckpointError> {
         let file = File::create_new(&path).map_err(CheckpointError::write("create the file", &path))?;
         Ok(Self { path, file: BufWriter::with_capacity(CHUNK, file), hasher: Sha256::new(), bytes: 0 })
@@ -37,12 +37,13 @@ impl Output {
         Ok(())
     }
 
-    /// Hands all bytes to the operating system, so that the next [`WritePoint`](crate::WritePoint) comes after them.
+    /// Hands all buffered bytes of the file to the operating system, so that the next [`WritePoint`](crate::WritePoint)
+    /// comes after them.
     pub(crate) fn flush(&mut self) -> Result<(), CheckpointError> {
         self.file.flush().map_err(CheckpointError::write("write", &self.path))
     }
 
-    /// Makes the file durable and returns its entry under `name`.
+    /// Makes the file durable and returns the manifest's entry for the file under `name`: length and SHA-256.
     pub(crate) fn sync(mut self, name: &str) -> Result<FileEntry, CheckpointError> {
         self.flush()?;
         let synced: io::Result<()> = self.file.get_ref().sync_all();

@@ -9,17 +9,17 @@ use crate::format::manifest::TensorEntry;
 use crate::format::names::{RESERVED, optimizer_file, parameter_file};
 use crate::format::tensor::{Tensor, byte_len};
 
-/// A valid checkpoint and the contents of its files.
+/// A validated checkpoint, with the tensors of each of its files and the tensor entries of its manifest.
 pub(crate) struct Plan<'a> {
     pub(crate) checkpoint: &'a Checkpoint,
-    /// The named tensors of each file, by file name.
+    /// The tensors of each file with their names, by the name of the file.
     pub(crate) files: BTreeMap<String, Vec<(&'a str, &'a Tensor)>>,
     pub(crate) parameters: BTreeMap<String, TensorEntry>,
     pub(crate) optimizer: BTreeMap<String, TensorEntry>,
 }
 
 impl<'a> Plan<'a> {
-    /// Refuses a checkpoint from which a training could not resume.
+    /// Validates a checkpoint and plans its files. Refuses a checkpoint from which a training could not resume.
     pub(crate) fn new(checkpoint: &'a Checkpoint) -> Result<Self, CheckpointError> {
         checkpoint.progress.validate()?;
         let mut files = BTreeMap::new();
@@ -29,7 +29,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Adds tensors to their files and returns their entries.
+/// Validates tensors, adds each to its file in `files`, and returns the manifest's entries for these tensors.
 fn add<'a>(
     files: &mut BTreeMap<String, Vec<(&'a str, &'a Tensor)>>,
     tensors: &'a BTreeMap<String, Tensor>,

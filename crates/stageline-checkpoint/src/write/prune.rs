@@ -1,4 +1,4 @@
-//! Removes old checkpoints.
+//! Removes old checkpoints, so that a crash never leaves a half-removed one under its name.
 
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
@@ -10,9 +10,10 @@ use crate::format::folder;
 use crate::format::names::REMOVING;
 use crate::write::write_point::WritePoint;
 
-/// Removes all checkpoints in `dir` but the `keep` latest, and nothing else.
+/// Removes all checkpoints in the folder `dir` but the `keep` latest, and nothing else.
 ///
-/// Each loses its name first, and the loss is synced, so that a half-removed checkpoint never has its name.
+/// Each old checkpoint is renamed first, and the rename is synced, so that a half-removed checkpoint never has a
+/// checkpoint's name.
 pub(crate) fn prune(
     dir: &Path,
     keep: NonZero<usize>,
@@ -44,7 +45,8 @@ pub(crate) fn prune(
     Ok(())
 }
 
-/// Returns the path in `dir` that a checkpoint has while it is removed.
+/// Returns the path in `dir` to which the checkpoint at `path` is renamed while it is removed, such as
+/// `.removing-000005-step-50`.
 fn hidden(dir: &Path, path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default();
     let mut hidden = std::ffi::OsString::from(REMOVING);

@@ -19,14 +19,15 @@ use crate::write::{files, prune};
 pub struct Store {
     dir: PathBuf,
     keep: NonZero<usize>,
-    /// The lock file, locked until the store is dropped or the process ends, even if it is killed.
+    /// The store's lock file. It is locked until the store is dropped or the process ends, even if the process is
+    /// killed.
     lock: File,
 }
 
 impl Store {
-    /// Creates and locks the folder, and removes the leftovers of killed writers.
+    /// Creates the folder `dir`, locks it against other stores, and removes the temporary folders of killed writers.
     ///
-    /// When a new checkpoint is complete, only the `keep` latest stay. An empty path is the current folder.
+    /// When a new checkpoint is complete, only the `keep` latest checkpoints stay. An empty path is the current folder.
     ///
     /// # Errors
     /// - [`CheckpointError::InUse`] if another store has the lock.
@@ -66,10 +67,11 @@ impl Store {
         self.save_observed(checkpoint, &mut |_| {})
     }
 
-    /// Saves like [`save`](Self::save), and calls `at` before every point at which a crash leaves something else behind.
+    /// Saves like [`save`](Self::save), and calls `at` before every point at which a crash leaves something else
+    /// behind.
     ///
     /// # Errors
-    /// Returns the errors of [`save`](Self::save).
+    /// Returns the same errors as [`save`](Self::save).
     pub fn save_observed(
         &mut self,
         checkpoint: &Checkpoint,
@@ -82,7 +84,7 @@ impl Store {
         Ok(published)
     }
 
-    /// Writes a checkpoint under a temporary name and renames it. Returns its path.
+    /// Writes a checkpoint under a temporary name, renames it to its final name, and returns the final path.
     fn publish(&self, plan: &Plan, at: &mut dyn FnMut(WritePoint)) -> Result<PathBuf, CheckpointError> {
         let name = CheckpointName { sequence: self.next_sequence()?, steps: plan.checkpoint.progress.steps };
         let temporary = self.dir.join(format!("{WRITING}{}-{:06}", process::id(), name.sequence));
@@ -123,7 +125,8 @@ impl Store {
         CheckpointError::write("sync", &self.dir)(source)
     }
 
-    /// Returns the highest number in the folder plus one, counting files and links too.
+    /// Returns the highest sequence number of a checkpoint's name in the folder plus one. Files and links with such
+    /// names count too.
     fn next_sequence(&self) -> Result<u64, CheckpointError> {
         let mut found = folder::list(&self.dir).map_err(CheckpointError::write("list", &self.dir))?;
         let Some(last) = found.pop() else { return Ok(1) };
@@ -139,7 +142,7 @@ impl Drop for Store {
     }
 }
 
-/// Creates a folder and its missing parents, and makes their names durable.
+/// Creates the folder `dir` and its missing parents, and makes their names durable.
 fn create(dir: &Path) -> Result<(), CheckpointError> {
     let missing: Vec<_> =
         dir.ancestors().take_while(|above| !above.as_os_str().is_empty() && !above.exists()).collect();
@@ -153,7 +156,7 @@ fn create(dir: &Path) -> Result<(), CheckpointError> {
     Ok(())
 }
 
-/// Removes the temporary folders of killed writers.
+/// Removes the temporary folders that killed writers left in the folder `dir`.
 fn remove_leftovers(dir: &Path) -> Result<(), CheckpointError> {
     for entry in fs::read_dir(dir).map_err(CheckpointError::write("list", dir))? {
         let entry = entry.map_err(CheckpointError::write("list", dir))?;

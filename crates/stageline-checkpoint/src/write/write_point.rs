@@ -1,56 +1,56 @@
-//! The points of a save at which a crash leaves something else behind.
+//! The operations of a save between which a crash leaves different things on disk: [`WritePoint`].
 
-/// The next operation in [`Store::save_observed`](crate::Store::save_observed).
+/// The next operation of a save, as reported by [`Store::save_observed`](crate::Store::save_observed) just before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WritePoint {
-    /// Creates the temporary folder.
+    /// The save creates the checkpoint's temporary folder.
     CreateTemporary,
-    /// Creates the folder of the optimizer state in it.
+    /// The save creates the subfolder for the optimizer state in the temporary folder.
     CreateSubfolder,
-    /// Creates a file and writes its header.
+    /// The save creates a file of the checkpoint and writes the file's header.
     WriteFile {
-        /// The number of the file, from 0.
+        /// The number of the file among those of the checkpoint, from 0.
         file: usize,
     },
-    /// Writes the tensors of the file.
+    /// The save writes the tensors of a file, after its header.
     WriteTensors {
-        /// The number of the file, from 0.
+        /// The number of the file among those of the checkpoint, from 0.
         file: usize,
     },
-    /// Makes the file durable.
+    /// The save makes the contents of a file durable.
     SyncFile {
-        /// The number of the file, from 0.
+        /// The number of the file among those of the checkpoint, from 0.
         file: usize,
     },
-    /// Makes the names in the folder of the optimizer state durable.
+    /// The save makes the file names in the optimizer state's subfolder durable.
     SyncSubfolder,
-    /// Creates and writes the manifest.
+    /// The save creates and writes the checkpoint's manifest.
     WriteManifest,
-    /// Makes the manifest durable.
+    /// The save makes the contents of the manifest durable.
     SyncManifest,
-    /// Makes the names in the temporary folder durable.
+    /// The save makes the file names in the temporary folder durable.
     SyncTemporary,
-    /// Gives the temporary folder its name: from here on, the checkpoint exists.
+    /// The save renames the temporary folder to the checkpoint's name: from here on, the checkpoint exists.
     Rename,
-    /// Makes the name durable.
+    /// The save makes the checkpoint's name durable by syncing the store's folder.
     SyncFolder,
-    /// Undoes the rename, because the name could not be made durable.
+    /// The save undoes the rename of the new checkpoint, because the new name could not be made durable.
     UndoRename,
-    /// Makes the undo durable, and then removes the temporary folder.
+    /// The save makes the undone rename durable, and then removes the temporary folder.
     SyncUndo,
-    /// Renames an old checkpoint, so that it loses its name.
+    /// The save renames an old checkpoint to a temporary name, before its files are removed.
     HideOld {
-        /// The number of the old checkpoint among those that are removed, from 0.
+        /// The number of the old checkpoint among those that this save removes, from 0.
         old: usize,
     },
-    /// Makes these renames durable.
+    /// The save makes the renames of all old checkpoints durable.
     SyncHidden,
-    /// Removes the files of an old checkpoint.
+    /// The save removes the files of an old checkpoint.
     RemoveOld {
-        /// The number of the old checkpoint among those that are removed, from 0.
+        /// The number of the old checkpoint among those that this save removes, from 0.
         old: usize,
     },
-    /// Returns; the save is complete.
+    /// The save is complete and returns.
     Done,
 }

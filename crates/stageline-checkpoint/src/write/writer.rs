@@ -1,4 +1,4 @@
-//! Saves checkpoints in the background, one at a time.
+//! Saves checkpoints in the background, one at a time: [`Writer`].
 
 use std::any::Any;
 use std::path::PathBuf;
@@ -15,23 +15,24 @@ type Written = Result<PathBuf, CheckpointError>;
 
 /// Saves checkpoints on a thread of its own, one at a time.
 ///
-/// Dropping a writer waits for the save in progress and discards its error: call [`finish`](Self::finish) to see it.
+/// Dropping a writer waits for the save in progress and discards the save's error: call [`finish`](Self::finish) to see
+/// it.
 #[derive(Debug)]
 pub struct Writer {
-    /// The channel to the thread; `None` once it is closed.
+    /// The channel by which the writer hands checkpoints to its thread; `None` once the channel is closed.
     checkpoints: Option<Sender<Checkpoint>>,
-    /// The channel on which the thread returns each result.
+    /// The channel on which the writer's thread returns the path or the error of each save.
     written: Receiver<Written>,
-    /// The thread; `None` once it is joined.
+    /// The thread that saves; `None` once it is joined.
     thread: Option<JoinHandle<()>>,
-    /// Whether a result is outstanding.
+    /// Whether a save was started whose result the writer has not received yet.
     pending: bool,
-    /// The message of the thread's panic.
+    /// The message with which the thread panicked; `None` if it did not panic.
     panicked: Option<String>,
 }
 
 impl Writer {
-    /// Starts the thread that writes into `store`.
+    /// Starts a thread that writes checkpoints into `store`.
     ///
     /// # Errors
     /// Returns [`CheckpointError::Thread`] if the thread cannot be started.
@@ -60,9 +61,9 @@ impl Writer {
     /// `None` if there was none.
     ///
     /// # Errors
-    /// Returns the error of the previous save. This checkpoint is then not written, and the next call may succeed. After
-    /// [`CheckpointError::NotDurable`] and [`CheckpointError::Prune`], the previous checkpoint exists. After a panic of
-    /// the thread, every later write returns [`CheckpointError::Panicked`].
+    /// Returns the error of the previous save. This checkpoint is then not written, and the next call may succeed.
+    /// After [`CheckpointError::NotDurable`] and [`CheckpointError::Prune`], the previous checkpoint exists. After a
+    /// panic of the thread, every later write returns [`CheckpointError::Panicked`].
     pub fn write(&mut self, checkpoint: Checkpoint) -> Result<Option<PathBuf>, CheckpointError> {
         let before = self.wait()?;
         match self.checkpoints.as_ref().map(|checkpoints| checkpoints.send(checkpoint)) {
@@ -72,16 +73,16 @@ impl Writer {
         Ok(before)
     }
 
-    /// Waits for the save in progress. Returns the path of its checkpoint; `None` if there is no such save.
+    /// Waits for the save in progress and returns the path of its checkpoint; `None` if no save is in progress.
     ///
     /// # Errors
-    /// Returns the error of that save. After [`CheckpointError::NotDurable`] and [`CheckpointError::Prune`], the
-    /// checkpoint exists.
+    /// Returns the error of the save in progress. After [`CheckpointError::NotDurable`] and [`CheckpointError::Prune`],
+    /// the checkpoint of that save exists.
     pub fn finish(mut self) -> Result<Option<PathBuf>, CheckpointError> {
         self.wait()
     }
 
-    /// Waits for the outstanding result, if there is one.
+    /// Waits for the result of the save in progress, if there is one.
     fn wait(&mut self) -> Result<Option<PathBuf>, CheckpointError> {
         if !std::mem::take(&mut self.pending) {
             return Ok(None);
@@ -92,7 +93,7 @@ impl Writer {
         }
     }
 
-    /// Returns the error of the thread's panic, the only way in which the thread ends before the writer.
+    /// Joins the thread and returns its panic as an error. Only a panic ends the thread before the writer.
     fn panic(&mut self) -> CheckpointError {
         self.checkpoints = None;
         if let Some(Err(payload)) = self.thread.take().map(JoinHandle::join) {
@@ -111,7 +112,7 @@ impl Drop for Writer {
     }
 }
 
-/// Returns the message of a panic.
+/// Returns the message of a panic, from the payload that joining the thread returned.
 fn message(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().map(ToString::to_string);
     text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "for an unknown reason".into())

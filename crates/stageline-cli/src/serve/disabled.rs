@@ -1,4 +1,5 @@
-//! Replaces `stageline serve` in a build without the feature `serve`: the subcommand exists, and says how to install one that works.
+//! Replaces `stageline serve` in a build without the feature `serve`: the subcommand exists, and says how to install
+//! one that works.
 
 use anyhow::{Result, bail};
 use clap::Args;
@@ -10,10 +11,10 @@ pub struct Flags {
     rest: Vec<String>,
 }
 
-/// Fails with the command that installs a build that can serve.
+/// Fails with an error message that has the command to install a build that can serve devices.
 ///
 /// # Errors
-/// Fails always.
+/// Always fails, because this build has no server.
 pub fn run(Flags { rest: _ }: Flags) -> Result<()> {
     bail!(
         "this build of `stageline` cannot serve devices; install one with the feature `serve`: \

@@ -13,37 +13,39 @@ use crate::output::print;
 
 /// Serves devices of this host to a training on another host
 ///
-/// The training names the devices with `--device`, as this command prints them, and drives them from its own threads. This host needs no
-/// model, data or settings. Servers send tensors to each other directly, so they must reach each other. Ctrl-C stops the server.
+/// The training names the devices with `--device`, as this command prints them, and drives them from its own threads.
+/// This host needs no model, data or settings. Servers send tensors to each other directly, so they must reach each
+/// other. Ctrl-C stops the server.
 #[derive(Args)]
 pub(crate) struct Flags {
-    /// Devices to serve: `cpu`, or a list such as `cuda:0,cuda:1`; all of one kind
+    /// Devices of this host to serve: `cpu`, or a list such as `cuda:0,cuda:1`; all of one kind
     #[arg(long, default_value = "cpu")]
     device: String,
-    /// Transport: iroh is authenticated and encrypted; websocket is not, and only for trusted networks
+    /// Transport between this server and trainings: iroh is authenticated and encrypted; websocket is not, and only for
+    /// trusted networks
     #[arg(long, default_value = "iroh")]
     transport: TransportName,
-    /// File whose first line is the secret that a training must present; created if it does not exist
+    /// File whose first line is the secret that a training must present; the file is created if it does not exist
     #[arg(long, value_name = "FILE", required_unless_present = "allow_anyone")]
     token_file: Option<PathBuf>,
-    /// Accepts any training without a secret, and listens on this host only
+    /// Accepts any training without a secret, and listens for trainings on this host only
     #[arg(long, conflicts_with = "token_file")]
     allow_anyone: bool,
-    /// File of the server's key, created if it does not exist; the id of the server stays the same as long as the file does
-    /// [default: stageline-server-PORT.key]
+    /// File of the server's key, created if it does not exist; the id of the server stays the same as long as the file
+    /// does [default: stageline-server-PORT.key]
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
-    /// Relays that connect iroh through firewalls: `public` for the relays and the lookup service of n0, a URL for a relay of your own,
-    /// `disabled` to use only the address
+    /// Relays that connect iroh through firewalls: `public` for the relays and the lookup service of n0, a URL for a
+    /// relay of your own, `disabled` to use only the address
     #[arg(long, default_value = "disabled")]
     relays: Relays,
     /// Address of this host to listen at [default: all IPv4 addresses, or 127.0.0.1 with --allow-anyone]
     #[arg(long, value_name = "IP")]
     listen: Option<IpAddr>,
-    /// Port to listen at: UDP for iroh, TCP for websocket; 0 for any free port
+    /// Port to listen at: a UDP port for iroh, a TCP port for websocket; 0 for any free port
     #[arg(long, default_value_t = 4433)]
     port: u16,
-    /// Number of cores that kernels may use [default: all]
+    /// Number of CPU cores that compute kernels may use [default: all]
     #[arg(long)]
     cores: Option<usize>,
 }

@@ -1,21 +1,23 @@
 //! Draws two random numbers for a file from a seed and its path, the same on every machine and in every release.
 //!
-//! The standard library does not promise the algorithm of its hasher, so this module implements its own two: FNV-1a turns
-//! bytes into a state, and SplitMix64 turns the state into well-mixed draws.
+//! The standard library does not promise the algorithm of its hasher, so this module implements its own two: FNV-1a
+//! turns bytes into a state, and SplitMix64 turns the state into well-mixed draws.
 
-/// The random draws of one file.
+/// The two random numbers of one file: its rank in the sampling order, and its share for the split.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Draws {
-    /// The sampling order: files are sampled in ascending order of rank.
+    /// The rank of the file in the sampling order: files are sampled in ascending order of rank.
     pub(crate) rank: u64,
-    /// A uniform number in `[0, 1)`. The file is held out if it is below the validation fraction.
+    /// A uniform random number in `[0, 1)`. The file is held out for validation if this number is below the validation
+    /// fraction.
     pub(crate) share: f64,
 }
 
-/// Returns the draws of the file at `path`, relative to the root of the corpus and with `/` between its parts.
+/// Returns the random draws of the file at `path`, which is relative to the root of the corpus and has `/` between its
+/// parts.
 ///
-/// FNV-1a over the seed (8 bytes, little-endian) and the path gives the state of a SplitMix64 generator, whose first two
-/// outputs are the draws.
+/// FNV-1a over the seed (8 bytes, little-endian) and the path gives the state of a SplitMix64 generator, whose first
+/// two outputs are the draws.
 pub(crate) fn draws(seed: u64, path: &str) -> Draws {
     let mut state = fnv1a(fnv1a(FNV_OFFSET, &seed.to_le_bytes()), path.as_bytes());
     let rank = split_mix_64(&mut state);
@@ -26,12 +28,12 @@ pub(crate) fn draws(seed: u64, path: &str) -> Draws {
 const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
 
-/// Continues a 64-bit FNV-1a hash from `state`.
+/// Continues a 64-bit FNV-1a hash from `state` over more `bytes`.
 fn fnv1a(state: u64, bytes: &[u8]) -> u64 {
     bytes.iter().fold(state, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME))
 }
 
-/// Returns the next output of SplitMix64 (Steele, Lea and Flood, 2014).
+/// Returns the next output of the SplitMix64 generator with this state (Steele, Lea and Flood, 2014).
 fn split_mix_64(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;
@@ -40,7 +42,7 @@ fn split_mix_64(state: &mut u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Returns the upper 53 bits, as many as an `f64` holds exactly, as a number in `[0, 1)`.
+/// Returns the upper 53 of 64 random bits, as many as an `f64` holds exactly, as a number in `[0, 1)`.
 fn unit_interval(bits: u64) -> f64 {
     (bits >> 11) as f64 / (1_u64 << 53) as f64
 }

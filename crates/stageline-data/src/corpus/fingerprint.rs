@@ -1,4 +1,4 @@
-//! The fingerprint of a corpus, by which two runs compare their texts.
+//! The fingerprint of a corpus, a hash by which a resumed run recognises its text.
 
 use std::path::Path;
 
@@ -8,11 +8,12 @@ use crate::corpus::split::Split;
 use crate::corpus::walk::relative_name;
 use crate::file_range::FileRange;
 
-/// Returns the SHA-256, in hexadecimal, over training and then validation.
+/// Returns the fingerprint of a corpus: a SHA-256, in hexadecimal, over the file ranges for training and then those for
+/// validation.
 ///
-/// For each of them it covers the number of file ranges, and for each range the length of the relative path, that path,
-/// and the first and the end offset of the bytes. Numbers are 64 bits, little-endian. Checkpoints keep the fingerprint,
-/// so it must stay the same in every release.
+/// For each of the two texts the hash covers the number of file ranges, and for each range the length of the file's
+/// path relative to `root`, that path, and the first and the end offset of the bytes. Numbers are 64 bits,
+/// little-endian. Checkpoints keep the fingerprint, so it must stay the same in every release.
 pub(crate) fn fingerprint(root: &Path, split: &Split) -> String {
     let mut hash = Sha256::new();
     for side in [&split.train, &split.validation] {

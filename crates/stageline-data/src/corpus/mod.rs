@@ -1,4 +1,4 @@
-//! Opens a path as a corpus: a text for training and one for validation.
+//! Opens a file or folder as a [`Corpus`]: a text for training and one for validation, on disk.
 //!
 //! - Input: the path of a file or folder, and [`CorpusOptions`].
 //! - Output: two [`Text`]s and a fingerprint.
@@ -7,12 +7,12 @@
 //!
 //! The data passes through the modules in this order:
 //!
-//! - `options`: the files to read, and the part to hold out.
-//! - `walk`: the files of a folder.
-//! - `draws`: two random numbers for each file, its rank and its share.
-//! - `sample_files`: the files in order of rank, up to the limits.
-//! - `split`: training and validation, by share.
-//! - `fingerprint`: a hash of the result.
+//! - `options`: [`CorpusOptions`], which choose the files to read and the part to hold out.
+//! - `walk`: lists the files in a folder and its subfolders.
+//! - `draws`: two random numbers for each file: its rank, and its share.
+//! - `sample_files`: takes files in order of rank, up to the limits on files and bytes.
+//! - `split`: divides the files, or a single file, into training and validation by their share.
+//! - `fingerprint`: a hash of the chosen file ranges, by which a resumed run recognises its text.
 
 mod draws;
 mod fingerprint;
@@ -42,27 +42,27 @@ pub struct Corpus {
 }
 
 impl Corpus {
-    /// Opens a text file, or all files of a folder and its subfolders.
+    /// Opens a corpus at `path`: a text file, or all files of a folder and its subfolders.
     ///
     /// # Selection
-    /// In a folder, symbolic links, hidden entries (such as `.git`), folders named `target` and empty files are skipped.
-    /// Each file has two random draws, which depend only on the seed and on its path relative to the folder:
+    /// In a folder, symbolic links, hidden entries (such as `.git`), folders named `target` and empty files are
+    /// skipped. Each file has two random draws, which depend only on the seed and on its path relative to the folder:
     ///
     /// - The first draw orders the files, also within both texts. The files within the limits are therefore an unbiased
     ///   sample.
     /// - The second draw decides whether a file is held out: it is if the draw is below the validation fraction. Adding
-    ///   or removing other files never moves a file to the other side, with one exception: if there are two files or more
-    ///   and one side would be empty, the file nearest to the border changes sides.
+    ///   or removing other files never moves a file to the other side, with one exception: if there are two files or
+    ///   more and one side would be empty, the file nearest to the border changes sides.
     ///
     /// If the corpus is a single file, its last bytes are held out instead.
     ///
     /// # Changes
-    /// The files must not change while the corpus is open, so that a run continues with the text it began with. If a file
-    /// is deleted, or its length or modification time changes, the next read of it returns [`CorpusError::Changed`];
-    /// windows in other files can still be read. A change that keeps both the length and the modification time is not
-    /// detected: a second write within the resolution of the file system's clock (some milliseconds), or a write after
-    /// which the time was set back. Every read opens files by `path`, so a relative path ties the process to its working
-    /// directory.
+    /// The files must not change while the corpus is open, so that a run continues with the text it began with. If a
+    /// file is deleted, or its length or modification time changes, the next read of it returns
+    /// [`CorpusError::Changed`]; windows in other files can still be read. A change that keeps both the length and the
+    /// modification time is not detected: a second write within the resolution of the file system's clock (some
+    /// milliseconds), or a write after which the time was set back. Every read opens files by `path`, so a relative
+    /// path ties the process to its working directory.
     ///
     /// # Errors
     /// - [`CorpusError::OutOfRange`] if an option is outside its range.
@@ -92,24 +92,26 @@ impl Corpus {
         Ok(Self { train: Text::new(split.train), validation: Text::new(split.validation), fingerprint })
     }
 
-    /// Returns the text for training; never empty.
+    /// Returns the text for training, which is never empty.
     pub fn train(&self) -> &Text {
         &self.train
     }
 
-    /// Returns the held-out text. It is empty only if the validation fraction is 0 or the corpus is a single byte.
+    /// Returns the text that is held out for validation. It is empty only if the validation fraction is 0 or the corpus
+    /// is a single byte.
     pub fn validation(&self) -> &Text {
         &self.validation
     }
 
     /// Returns the fingerprint of the corpus in 64 hexadecimal digits, by which a resumed run recognises its text.
     ///
-    /// It covers the selected byte ranges of all files, in order, for training and for validation, with the files' paths
-    /// relative to the folder. It therefore changes when a file is added, removed, renamed or resized, and when the options
-    /// select other files or another split.
+    /// The fingerprint covers the selected byte ranges of all files, in order, for training and for validation, with
+    /// the files' paths relative to the folder. It therefore changes when a file is added, removed, renamed or resized,
+    /// and when the options select other files or another split.
     ///
-    /// It does not cover the bytes, which would take a pass over all of them, or modification times and the place of the
-    /// folder, which differ in a copy of the corpus. If `path` is itself a file, its name is not covered either.
+    /// The fingerprint does not cover the bytes, which would take a pass over all of them. Nor does it cover
+    /// modification times and the place of the folder, which differ in a copy of the corpus. If the corpus is a single
+    /// file, its name is not covered either.
     pub fn fingerprint(&self) -> String {
         self.fingerprint.clone()
     }
@@ -121,7 +123,7 @@ mod tests {
 
     use super::*;
 
-    /// Creates a folder of `files` files, `0.txt` and so on, each with a line of its own.
+    /// Creates a temporary folder of `files` files, `0.txt` and so on, each with a different line of text.
     fn folder(files: usize) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         for i in 0..files {

@@ -1,23 +1,24 @@
-//! The options of a corpus: the files to read, and the part to hold out.
+//! The options of a corpus: the files to read, and the part to hold out for validation.
 
 use crate::error::CorpusError;
 
-/// The files to read, and the part to hold out for validation.
+/// The options of a corpus: the files to read, and the part to hold out for validation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CorpusOptions {
-    /// The extensions of the files to read in a folder, such as `rs`; `None`, the default, for every regular file. A
-    /// path that is itself a file is read whatever its extension.
+    /// The extensions of the files to read in a folder, such as `rs`; `None`, the default, reads every regular file. A
+    /// corpus that is a single file is read whatever its extension.
     pub extensions: Option<Vec<String>>,
-    /// The most bytes of both texts together, at least 1. The last file is cut to meet this limit. The default is
-    /// 32 MiB.
+    /// The most bytes that the texts for training and for validation may have together, at least 1. The last file is
+    /// cut to meet this limit. The default is 32 MiB.
     pub max_bytes: u64,
-    /// The most files of both texts together, at least 1. The default is 16,384. Opening the corpus opens each file
-    /// once, to check that it is readable.
+    /// The most files that the texts for training and for validation may have together, at least 1. The default is
+    /// 16,384. Opening the corpus opens each file once, to check that it is readable.
     pub max_files: usize,
-    /// The share of the files, or of the bytes of a single file, to hold out: from 0 (none) to below 1. The default is
-    /// 0.1.
+    /// The share of the files, or of the bytes of a single file, that is held out for validation: from 0 (none) to
+    /// below 1. The default is 0.1.
     pub validation_fraction: f64,
-    /// The seed that decides which files the limits choose, their order, and which are held out. The default is 0.
+    /// The seed of the random choice and order of the files within the limits, and of the choice of held-out files. The
+    /// default is 0.
     pub seed: u64,
 }
 
@@ -28,7 +29,7 @@ impl Default for CorpusOptions {
 }
 
 impl CorpusOptions {
-    /// Checks the ranges that the fields document.
+    /// Checks that each option is within the range that its field documents.
     pub(crate) fn validate(&self) -> Result<(), CorpusError> {
         let refuse = |name, value, allowed| Err(CorpusError::OutOfRange { name, value, allowed });
         if self.max_bytes == 0 {

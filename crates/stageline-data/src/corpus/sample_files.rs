@@ -1,4 +1,4 @@
-//! Samples files in order of rank, up to the limits on files and bytes.
+//! Samples the files of a corpus in random order, up to the limits on files and bytes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,20 +10,22 @@ use crate::corpus::walk::relative_name;
 use crate::error::CorpusError;
 use crate::file_range::FileRange;
 
-/// A file of the corpus.
+/// A file that was chosen for the corpus: its bytes, and the random draw for the split.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SampledFile {
     pub(crate) range: FileRange,
-    /// The draw that decides between training and validation: see [`Draws::share`](crate::corpus::draws::Draws::share).
+    /// The random draw that decides between training and validation: see
+    /// [`Draws::share`](crate::corpus::draws::Draws::share).
     pub(crate) share: f64,
 }
 
-/// Returns the non-empty files in order of rank, until a limit is reached. The last one may be cut to fit.
+/// Returns the non-empty files in order of their random rank, until a limit of the options is reached. The last file
+/// may be cut to fit.
 ///
 /// The rank is random, so the files within the limits are an unbiased sample of all files.
 ///
 /// # Errors
-/// [`CorpusError::Io`] if the length of a file cannot be read.
+/// Returns [`CorpusError::Io`] if the length of a file cannot be read.
 pub(crate) fn sample_files(
     root: &Path,
     files: Vec<PathBuf>,
@@ -56,7 +58,8 @@ mod tests {
 
     use super::*;
 
-    /// Creates a folder of `files` files of 10 bytes each, and one empty file.
+    /// Creates a temporary folder of `files` files of 10 bytes each, and one empty file. Returns the folder and the
+    /// paths of the files.
     fn folder(files: usize) -> (tempfile::TempDir, Vec<PathBuf>) {
         let root = tempfile::tempdir().unwrap();
         let mut paths = vec![root.path().join("empty")];

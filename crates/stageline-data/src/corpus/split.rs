@@ -1,18 +1,19 @@
-//! Splits sampled files, or the bytes of a single file, into training and validation.
+//! Splits the sampled files of a corpus, or the bytes of a single file, into training and validation.
 
 use std::ops::Range;
 
 use crate::corpus::sample_files::SampledFile;
 use crate::file_range::FileRange;
 
-/// The file ranges for training and for validation.
+/// The file ranges of a corpus, divided into those for training and those for validation.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Split {
     pub(crate) train: Vec<FileRange>,
     pub(crate) validation: Vec<FileRange>,
 }
 
-/// Holds out `fraction`, in `[0, 1)`: a share of the bytes of a single file, or of the files if there are more.
+/// Splits files into training and validation. Holds out `fraction`, in `[0, 1)`: a share of the files, or of the bytes
+/// if there is one file.
 pub(crate) fn split(mut files: Vec<SampledFile>, fraction: f64) -> Split {
     match files.len() {
         0 => Split::default(),
@@ -21,7 +22,8 @@ pub(crate) fn split(mut files: Vec<SampledFile>, fraction: f64) -> Split {
     }
 }
 
-/// Holds out the end of a file. If it has two bytes or more and `fraction` is above 0, neither side is empty.
+/// Holds out the end of a single file for validation. If the file has two bytes or more and `fraction` is above 0,
+/// neither side is empty.
 fn split_bytes(whole: FileRange, fraction: f64) -> Split {
     let bytes = whole.bytes.clone();
     let most = whole.len() - 1; // a range is never empty
@@ -34,7 +36,8 @@ fn split_bytes(whole: FileRange, fraction: f64) -> Split {
     Split { train: side(bytes.start..border), validation: side(border..bytes.end) }
 }
 
-/// Holds out the files whose share is below `fraction`, so that other files do not matter unless a side is empty.
+/// Holds out the files whose random share is below `fraction`, so that other files do not influence a file's side
+/// unless a side is empty.
 fn split_files(files: Vec<SampledFile>, fraction: f64) -> Split {
     let (mut validation, mut train): (Vec<_>, Vec<_>) = files.into_iter().partition(|file| file.share < fraction);
     // With few files a side may be empty by chance. The file nearest to the border then changes sides.
@@ -47,7 +50,7 @@ fn split_files(files: Vec<SampledFile>, fraction: f64) -> Split {
     Split { train: ranges(train), validation: ranges(validation) }
 }
 
-/// Removes and returns the file whose share is nearest to `fraction`.
+/// Removes the file whose random share is nearest to `fraction` from a side of the split, and returns the file.
 fn remove_nearest(side: &mut Vec<SampledFile>, fraction: f64) -> Option<SampledFile> {
     let distance = |i: &usize| (side[*i].share - fraction).abs();
     let nearest = (0..side.len()).min_by(|a, b| distance(a).total_cmp(&distance(b)))?;
@@ -63,7 +66,8 @@ mod tests {
         SampledFile { range: FileRange { path: name.into(), bytes: 0..length, stamp: Stamp::default() }, share }
     }
 
-    /// Splits files with the given shares and the names `0`, `1`, and so on. Returns the names on each side.
+    /// Splits files with the given random shares and the names `0`, `1`, and so on. Returns the file names for training
+    /// and for validation.
     fn names(shares: &[f64], fraction: f64) -> (Vec<String>, Vec<String>) {
         let files = shares.iter().enumerate().map(|(i, &share)| file(&i.to_string(), 9, share));
         let sides = split(files.collect(), fraction);

@@ -1,4 +1,4 @@
-//! Finds the files in a folder and its subfolders.
+//! Finds the files of a corpus in a folder and its subfolders.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,11 +7,11 @@ use crate::error::CorpusError;
 
 /// Returns the regular files below `root` with one of `extensions`, or all of them for `None`, in no particular order.
 ///
-/// Skips symbolic links, whose targets may lie outside or form a cycle; hidden entries, such as `.git`; and folders named
-/// `target`, which contain build outputs. The name of `root` itself does not matter.
+/// Skips symbolic links, whose targets may lie outside or form a cycle; hidden entries, such as `.git`; and folders
+/// named `target`, which contain build outputs. The name of `root` itself does not matter.
 ///
 /// # Errors
-/// [`CorpusError::Io`] if a folder cannot be listed.
+/// Returns [`CorpusError::Io`] if a folder cannot be listed.
 pub(crate) fn walk(root: &Path, extensions: Option<&[String]>) -> Result<Vec<PathBuf>, CorpusError> {
     let mut files = Vec::new();
     let mut folders = vec![root.to_path_buf()];
@@ -34,7 +34,8 @@ pub(crate) fn walk(root: &Path, extensions: Option<&[String]>) -> Result<Vec<Pat
     Ok(files)
 }
 
-/// Whether the extension of `path` is in the list. The entries of the list may begin with a dot.
+/// Whether the extension of `path` is in the list of extensions, whose entries may begin with a dot. Without a list,
+/// every file matches.
 fn has_extension(path: &Path, extensions: Option<&[String]>) -> bool {
     let Some(extensions) = extensions else { return true };
     let Some(extension) = path.extension() else { return false };
@@ -54,7 +55,7 @@ pub(crate) fn relative_name(root: &Path, path: &Path) -> String {
 mod tests {
     use super::*;
 
-    /// Creates a folder with the given files of one byte each.
+    /// Creates a temporary folder with the given files of one byte each.
     fn folder(files: &[&str]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         for file in files {

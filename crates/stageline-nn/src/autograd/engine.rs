@@ -11,19 +11,21 @@ use burn::tensor::{Int, Tensor};
 
 /// A backend that this crate is built with, and the conversion of burn's tensors to its primitives and back.
 pub trait Engine: Backend {
-    /// Returns the primitive of an autodiff tensor; `None` if another backend has it or burn's own checkpointing is on.
+    /// Returns the backend's primitive of an autodiff tensor; `None` if the tensor is of another backend or burn's own
+    /// checkpointing is on.
     fn tracked<const D: usize>(tensor: Tensor<D>) -> Option<FloatTensor<Autodiff<Self>>>;
-    /// Returns the primitive of an integer tensor, from an autodiff device or not; `None` if another backend has it.
+    /// Returns the backend's primitive of an integer tensor, from an autodiff device or not; `None` if the tensor is of
+    /// another backend.
     fn indices<const D: usize>(tensor: Tensor<D, Int>) -> Option<IntTensor<Self>>;
-    /// Returns the primitive of a tensor outside autodiff; `None` if another backend has it.
+    /// Returns the backend's primitive of a float tensor outside autodiff; `None` if the tensor is of another backend.
     fn plain<const D: usize>(tensor: Tensor<D>) -> Option<FloatTensor<Self>>;
-    /// Returns burn's tensor for an autodiff primitive.
+    /// Returns the burn tensor of rank `D` that wraps an autodiff primitive of this backend.
     fn of_tracked<const D: usize>(tensor: FloatTensor<Autodiff<Self>>) -> Tensor<D>;
-    /// Returns burn's tensor for a primitive outside autodiff.
+    /// Returns the burn tensor of rank `D` that wraps a primitive of this backend outside autodiff.
     fn of_plain<const D: usize>(tensor: FloatTensor<Self>) -> Tensor<D>;
 }
 
-/// Implements [`Engine`] for a backend.
+/// Implements [`Engine`] for one of the backends that this crate is built with.
 macro_rules! engine {
     ($backend:ty) => {
         impl Engine for $backend {
@@ -75,9 +77,10 @@ macro_rules! of_their_backend {
 
 pub(crate) use of_their_backend;
 
-/// Records one of our own operations in the graph of its inputs, and returns its output as a tensor of that graph.
+/// Records one of this crate's own operations in the autodiff graph of its inputs, and returns the operation's output
+/// as a tensor of that graph.
 ///
-/// `state` is kept for the backward, unless no input is tracked.
+/// The graph keeps `state` for the operation's backward, unless autodiff tracks none of the inputs.
 pub fn recorded<B: Engine, O: Backward<B, N>, const N: usize, const D: usize>(
     operation: O,
     inputs: [NodeGuard; N],

@@ -3,10 +3,12 @@
 //! Inputs are modules, tensors and burn's graphs; outputs are tensors in these graphs and gradients. This folder must
 //! not know stages or plans.
 //!
-//! - `split_backward`: a layer computes the gradient of its input at once and leaves those of its weights for later.
-//! - `recompute`: marked parts of a model are recomputed in the backward instead of kept.
-//! - `seed_gradient`: a backward that starts from a given gradient.
-//! - `engine`: the backends of this build, and our own operations in their graphs.
+//! - `split_backward`: a layer computes the gradient of its input at once and leaves those of its weights for later
+//!   (`Deferred`, `put_off`, `collect`).
+//! - `recompute`: marked parts of a model are recomputed in the backward instead of kept (`Recompute`, `block`,
+//!   `selective`).
+//! - `seed_gradient`: the start of a backward from a given gradient of the output (`root`).
+//! - `engine`: the backends of this build (`Engine`), and the recording of our own operations in their graphs.
 
 pub mod engine;
 pub mod recompute;

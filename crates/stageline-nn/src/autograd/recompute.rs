@@ -35,7 +35,7 @@ use crate::params::shared::{is_trained, unify, with_value};
 /// bits with every choice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Recompute {
-    /// Recomputes nothing and keeps all activations.
+    /// Recomputes no part in the backward, and keeps all activations from the forward.
     #[default]
     Nothing,
     /// Recomputes the parts marked by [`selective`], such as attention, whose activations are large and cheap to
@@ -58,7 +58,7 @@ impl fmt::Display for Recompute {
     }
 }
 
-/// The mark of a part: by [`block`] or by [`selective`].
+/// The function that marked a part of a model for recomputation: [`block`] or [`selective`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mark {
     Block,
@@ -66,9 +66,9 @@ enum Mark {
 }
 
 thread_local! {
-    /// The parts that the forward on this thread leaves to recomputation.
+    /// The configured choice of parts that the forward on this thread leaves to recomputation in the backward.
     static POLICY: Cell<Recompute> = const { Cell::new(Recompute::Nothing) };
-    /// Counts the marked parts of the forward on this thread.
+    /// The counts of the parts that the forward on this thread has marked for recomputation.
     static PARTS: Cell<Parts> = const { Cell::new(Parts { recomputed: 0, untracked: 0, unsupported: 0 }) };
     /// The parameter gradients of recomputed parts in the backward on this thread.
     static PART_GRADIENTS: RefCell<Option<Sum>> = const { RefCell::new(None) };
@@ -77,11 +77,11 @@ thread_local! {
 /// Counts of the parts that a forward marked for recomputation, by whether they will be recomputed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Parts {
-    /// The number of parts that will be recomputed.
+    /// The number of marked parts that will be recomputed in the backward.
     recomputed: usize,
-    /// The number of parts whose activations are kept because their input is outside the autodiff graph.
+    /// The number of marked parts whose activations are kept because their input is outside the autodiff graph.
     untracked: usize,
-    /// The number of parts whose activations are kept because this build has no operations for their backend, or
+    /// The number of marked parts whose activations are kept because this build has no operations for their backend, or
     /// because burn's own checkpointing is on.
     unsupported: usize,
 }
@@ -92,8 +92,8 @@ impl Parts {
         self == Self::default()
     }
 
-    /// Returns the reason why nothing is recomputed although the policy asks for it, and the remedy; `None` if a part
-    /// is recomputed.
+    /// Returns the reason why no part is recomputed although the policy asks for recomputation, and the remedy; `None`
+    /// if a part is recomputed.
     pub fn complaint(self) -> Option<&'static str> {
         match self {
             Self { recomputed: 1.., .. } => None,
@@ -113,19 +113,21 @@ impl Parts {
 }
 
 impl Recompute {
-    /// Runs a stage's forward under this policy, and returns its result and the counts of the parts that it marked.
+    /// Runs a stage's forward, in which the parts that this policy names are left to recomputation. Returns the
+    /// forward's result and the counts of the parts that the forward marked.
     pub fn counting<R>(self, forward: impl FnOnce() -> R) -> (R, Parts) {
         PARTS.set(Parts::default());
         let result = self.during(forward);
         (result, PARTS.take())
     }
 
-    /// Runs a stage's forward under this policy.
+    /// Runs a stage's forward, in which the parts that this policy names are left to recomputation in the backward.
     pub fn during<R>(self, forward: impl FnOnce() -> R) -> R {
         during(&POLICY, self, forward)
     }
 
-    /// Whether the next part with this mark is recomputed; counts the parts for [`Recompute::Blocks`].
+    /// Whether the next part of the forward that `mark` marked is left to recomputation; counts the parts for
+    /// [`Recompute::Blocks`].
     fn takes(mark: Mark) -> bool {
         match (POLICY.get(), mark) {
             (Self::Full, Mark::Block) | (Self::Selective, Mark::Selective) => true,
@@ -213,8 +215,8 @@ fn part<M: Module + 'static, const D: usize, const E: usize>(
     })
 }
 
-/// Detaches parameters from their graph: into a separate graph if `tracked`, else as autodiff tensors that are not
-/// tracked.
+/// A mapper that detaches a module's parameters from their autodiff graph: into a separate graph if `tracked`, else as
+/// autodiff tensors that are not tracked.
 struct Leaves {
     tracked: bool,
 }

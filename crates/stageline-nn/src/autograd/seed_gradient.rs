@@ -37,8 +37,8 @@ impl<B: Backend> Backward<B, 1> for HandIn {
     }
 }
 
-/// Records [`HandIn`] behind `output`; returns `None` if `output` is of another backend or burn's own checkpointing is
-/// on.
+/// Records the operation [`HandIn`] after `output` in its autodiff graph, and returns the operation's output; `None` if
+/// `output` is of another backend or burn's own checkpointing is on.
 fn handed_in<B: Engine, const D: usize>(
     _: PhantomData<B>,
     output: Tensor<D>,
@@ -55,7 +55,8 @@ mod tests {
     use super::*;
     use burn::tensor::Device;
 
-    /// The output is used twice, with another gradient each time, so that gradients of several roots are added.
+    /// The test uses one output twice, each time with another gradient, so that the gradients of several roots are
+    /// added.
     #[test]
     fn a_seeded_backward_gives_the_bits_of_a_sum_of_products() {
         let device = Device::flex();

@@ -13,21 +13,22 @@ use burn::tensor::{FloatDType, Tensor};
 
 use crate::forward::thread_scope::collecting;
 
-/// The sum of gradients of a stage's parameters.
+/// A running sum of the gradients of a stage's parameters, by parameter.
 pub struct Sum {
-    /// The sum for each parameter that has had a gradient.
+    /// The gradient sum of each parameter for which a gradient was added.
     pub gradients: GradientsParams,
-    /// The type in which gradients are added; `None` adds them in their own type.
+    /// The float type in which gradients are added to the sum; `None` adds gradients in their own type.
     pub dtype: Option<FloatDType>,
 }
 
 impl Sum {
-    /// Continues a sum, with its gradients added in this type.
+    /// Creates a sum that starts from `gradients` and adds further gradients in the type `dtype`, or in their own type
+    /// if `dtype` is `None`.
     pub fn new(gradients: GradientsParams, dtype: Option<FloatDType>) -> Self {
         Self { gradients, dtype }
     }
 
-    /// Adds the gradient of a parameter, in place if nothing else uses the sum's tensor.
+    /// Adds a gradient of one parameter to the sum, in place if nothing else uses the sum's tensor.
     pub fn add<const D: usize>(&mut self, id: ParamId, gradient: Tensor<D>) {
         let gradient = match self.dtype {
             Some(dtype) => gradient.cast(dtype),
@@ -40,7 +41,7 @@ impl Sum {
         self.gradients.register(id, sum);
     }
 
-    /// Adds the gradients of all parameters of a module.
+    /// Adds the gradients of all parameters of a module to the sum.
     pub fn add_all<M: Module>(&mut self, module: &M, gradients: GradientsParams) {
         module.visit(&mut AddAll { sum: self, gradients });
     }
@@ -59,9 +60,9 @@ impl ModuleVisitor for AddAll<'_> {
     }
 }
 
-/// The weight gradients of one use of a layer, not yet computed.
+/// The weight gradients of one use of a layer in a forward, which are not computed yet.
 pub struct Deferred {
-    /// The parameters whose gradients are deferred.
+    /// The ids of the layer's parameters whose gradients are deferred.
     pub ids: Vec<ParamId>,
     compute: Box<dyn FnOnce(&mut Sum) + Send>,
 }
@@ -73,7 +74,7 @@ impl Deferred {
         Self { ids, compute: Box::new(compute) }
     }
 
-    /// Computes the deferred gradients and adds them to `sum`.
+    /// Computes the deferred weight gradients of a layer and adds them to `sum`.
     pub fn add_to(self, sum: &mut Sum) {
         (self.compute)(sum);
     }
@@ -101,20 +102,21 @@ pub fn may_put_off<const D: usize>(param: &Param<Tensor<D>>, value: &Tensor<D>) 
     value.is_require_grad().then_some(param.id)
 }
 
-/// The deferred gradients that a running backward collects.
+/// The deferred weight gradients that a running backward collects, and the parameters for which it must not defer any.
 struct Scope {
-    /// The parameters whose gradients must not be deferred.
+    /// The ids of the parameters whose gradients the running backward must not defer.
     exempt: HashSet<ParamId>,
     deferred: Vec<Deferred>,
 }
 
 thread_local! {
-    /// The scope of the backward that runs on this thread inside [`collect`].
+    /// The deferred gradients of the backward that runs on this thread inside [`collect`]; `None` outside such a
+    /// backward.
     static SCOPE: RefCell<Option<Scope>> = const { RefCell::new(None) };
 }
 
-/// Runs a backward, and returns its result and the gradients that it deferred, in the order of the backward. The
-/// gradients of `exempt` parameters are not deferred.
+/// Runs `backward`, and returns its result and the weight gradients that its layers deferred, in the order of the
+/// backward. The gradients of `exempt` parameters are not deferred.
 pub fn collect<R>(exempt: HashSet<ParamId>, backward: impl FnOnce() -> R) -> (R, Vec<Deferred>) {
     let (result, scope) = collecting(&SCOPE, Scope { exempt, deferred: Vec::new() }, backward);
     (result, scope.deferred)

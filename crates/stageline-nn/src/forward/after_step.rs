@@ -8,13 +8,13 @@ use std::cell::RefCell;
 
 use crate::forward::recomputation::is_recomputation;
 
-/// A closure that a forward passed to [`after_step`].
+/// The closure that a layer's forward passes to [`after_step`], to run after the optimizer step.
 type Effect = Box<dyn FnOnce()>;
 
 thread_local! {
-    /// The effects of the running step's forwards on this thread.
+    /// The effects that the forwards of the running step on this thread passed to [`after_step`].
     static EFFECTS: RefCell<Vec<Effect>> = const { RefCell::new(Vec::new()) };
-    /// The effects of a step that has been made but may still be rolled back.
+    /// The effects of a training step that has been made but may still be rolled back.
     static KEPT: RefCell<Vec<Effect>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -30,8 +30,8 @@ pub fn after_step(effect: impl FnOnce() + 'static) {
     EFFECTS.with_borrow_mut(|effects| effects.push(Box::new(effect)));
 }
 
-/// Sets the effects of the current step apart, so that the next step collects its own. Effects that were set apart
-/// before are dropped.
+/// Sets apart the effects that forwards of the current step passed to [`after_step`], so that the next step collects
+/// its own effects. Effects that were set apart before are dropped.
 pub fn keep() {
     drop(KEPT.replace(EFFECTS.take()));
 }
@@ -46,14 +46,14 @@ pub fn do_kept() {
     KEPT.take().into_iter().for_each(|effect| effect());
 }
 
-/// Runs the effects of the current step. A training loop without a pipeline calls this after its optimizer step; a
-/// pipeline does so itself.
+/// Runs the effects that forwards of the current step passed to [`after_step`]. A training loop without a pipeline
+/// calls this function after its optimizer step; a pipeline needs no such call.
 pub fn stepped() {
     EFFECTS.take().into_iter().for_each(|effect| effect());
 }
 
-/// Drops the effects of the current step. A training loop without a pipeline calls this if it skips a step; a pipeline
-/// does so itself.
+/// Drops the effects that forwards of the current step passed to [`after_step`]. A training loop without a pipeline
+/// calls this function if it skips a step; a pipeline needs no such call.
 pub fn skipped() {
     drop(EFFECTS.take());
 }

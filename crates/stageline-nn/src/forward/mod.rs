@@ -3,10 +3,11 @@
 //! The stage runner, or a training loop without a pipeline, sets these facts around a forward, and layers read them on
 //! the same thread. Nothing here may outlive the call that set it, or reach another thread.
 //!
-//! - `samples`: the samples of the micro-batch that is computed.
-//! - `after_step`: effects that run after the optimizer step.
-//! - `recomputation`: whether the forward is a recomputation.
-//! - `thread_scope`: values that hold on one thread for the time of a call.
+//! - `samples`: the step and the samples of the micro-batch that is computed (`Samples`), for dropout and other random
+//!   layers.
+//! - `after_step`: effects of a forward that run after the optimizer step, such as updates of running statistics.
+//! - `recomputation`: whether the forward is a recomputation in the backward (`is_recomputation`).
+//! - `thread_scope`: thread-local values that hold for the time of a call.
 
 pub mod after_step;
 pub mod recomputation;

@@ -1,4 +1,4 @@
-//! Whether the running forward is a recomputation.
+//! Marks and reports whether the forward that runs on a thread is a recomputation in the backward.
 
 use std::cell::Cell;
 
@@ -15,7 +15,7 @@ pub fn is_recomputation() -> bool {
     RECOMPUTING.get()
 }
 
-/// Runs a forward as a recomputation.
+/// Runs `forward` on this thread as a recomputation, so that its layers count nothing a second time.
 pub fn as_recomputation<R>(forward: impl FnOnce() -> R) -> R {
     during(&RECOMPUTING, true, forward)
 }

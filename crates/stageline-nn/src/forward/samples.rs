@@ -7,9 +7,9 @@ use crate::forward::thread_scope::during;
 /// The position of a micro-batch's samples in the training: the step, and a range of the step's batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Samples {
-    /// The index of the step, from 0.
+    /// The index of the training step, from 0.
     pub step: usize,
-    /// The index of the first sample in the batch of the step.
+    /// The index of the micro-batch's first sample in the batch of the step.
     pub first: usize,
     /// The number of samples in the micro-batch.
     pub count: usize,
@@ -22,12 +22,13 @@ thread_local! {
 
 impl Samples {
     /// Returns the samples of the training forward that runs on this thread, or `None` if none runs. A pipeline sets
-    /// them around every forward of a training step, and not in an evaluation.
+    /// these samples around every forward of a training step, and not in an evaluation.
     pub fn current() -> Option<Self> {
         CURRENT.get()
     }
 
-    /// Runs `forward` on this thread as a training forward of these samples, for training loops without a pipeline.
+    /// Runs `forward` on this thread as the training forward of the samples `self`, for training loops without a
+    /// pipeline.
     pub fn during<R>(self, forward: impl FnOnce() -> R) -> R {
         during(&CURRENT, Some(self), forward)
     }

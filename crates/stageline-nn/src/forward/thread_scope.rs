@@ -3,7 +3,8 @@
 use std::cell::{Cell, RefCell};
 use std::thread::LocalKey;
 
-/// Runs `run` with another thread-local value, and restores the previous value afterwards.
+/// Runs the closure `run` with the thread-local variable `key` set to `value`, and restores the variable's previous
+/// value afterwards.
 pub fn during<T: Copy, R>(key: &'static LocalKey<Cell<T>>, value: T, run: impl FnOnce() -> R) -> R {
     struct Restore<T: Copy + 'static>(&'static LocalKey<Cell<T>>, T);
     impl<T: Copy> Drop for Restore<T> {
@@ -15,8 +16,8 @@ pub fn during<T: Copy, R>(key: &'static LocalKey<Cell<T>>, value: T, run: impl F
     run()
 }
 
-/// Runs `run` with an empty thread-local collection, and returns its result and what it collected. The collection is
-/// closed afterwards, also after a panic.
+/// Runs the closure `run` while the thread-local variable `key` holds an empty collection, and returns the closure's
+/// result and the filled collection. The variable is reset to `None` afterwards, also after a panic.
 pub fn collecting<T, R>(key: &'static LocalKey<RefCell<Option<T>>>, empty: T, run: impl FnOnce() -> R) -> (R, T) {
     struct Close<T: 'static>(&'static LocalKey<RefCell<Option<T>>>);
     impl<T> Drop for Close<T> {

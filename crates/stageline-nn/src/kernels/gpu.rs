@@ -14,46 +14,46 @@ use crate::kernels::products::{Products, added_up};
 
 type Float = FloatTensor<Cuda>;
 
-/// Returns a primitive as a tensor of this shape.
+/// Returns a primitive tensor of the GPU backend as a burn tensor of the shape `shape`.
 fn shaped<const D: usize>(tensor: &Float, shape: [usize; D]) -> Tensor<D> {
     Cuda::of_plain(Cuda::float_reshape(tensor.clone(), Shape::new(shape)))
 }
 
-/// Returns a primitive as a vector of all its elements.
+/// Returns a primitive tensor of the GPU backend as a vector of all its elements.
 fn flat(tensor: &Float) -> Tensor<1> {
     shaped(tensor, [tensor.shape().num_elements()])
 }
 
-/// Returns a primitive `[..., width]` as a matrix `[rows, width]`.
+/// Returns a primitive tensor `[..., width]` of the GPU backend as a matrix `[rows, width]`.
 fn rows(tensor: &Float) -> Tensor<2> {
     let shape = tensor.shape();
     let width = shape[shape.num_dims() - 1];
     shaped(tensor, [shape[..shape.num_dims() - 1].iter().product(), width])
 }
 
-/// Returns the primitive of a tensor that was computed from this backend's tensors.
+/// Returns the GPU backend's primitive of a burn tensor, which must have been computed from tensors of this backend.
 fn primitive<const D: usize>(tensor: Tensor<D>) -> Float {
     Cuda::plain(tensor).expect("a result of this backend's tensors is of this backend")
 }
 
-/// Returns the primitive of a tensor, reshaped to the shape of another.
+/// Returns the GPU backend's primitive of a burn tensor, reshaped to the shape of the tensor `other`.
 fn like<const D: usize>(tensor: Tensor<D>, other: &Float) -> Float {
     Cuda::float_reshape(primitive(tensor), other.shape())
 }
 
-/// Returns a primitive as a tensor of rank `D`.
+/// Returns a primitive tensor of the GPU backend as a burn tensor of rank `D`, without reshaping it.
 fn of<const D: usize>(tensor: &Float) -> Tensor<D> {
     Cuda::of_plain(tensor.clone())
 }
 
-/// Returns the moments of rows as tensors.
+/// Returns the moments (mean and deviation) of an input's rows as burn tensors instead of primitives.
 fn moments(Moments { mean, over_deviation }: &Moments<Float>) -> Moments<Tensor<2>> {
     Moments { mean: of(mean), over_deviation: of(over_deviation) }
 }
 
 impl Products for Cuda {
-    /// Computes burn's product, but reshapes the bias before it, because fusion ends a product's kernel at any
-    /// operation between the product and the sum with the bias.
+    /// Computes a linear layer with burn's matrix product, but reshapes the bias before the product, because fusion
+    /// ends a product's kernel at any operation between the product and the sum with the bias.
     fn product(input: Float, weight: Float, bias: Option<Float>) -> Float {
         let bias = bias.map(|bias| {
             let columns = bias.shape().num_elements();
@@ -73,8 +73,8 @@ impl Products for Cuda {
         }
     }
 
-    /// Sums the gradients of a table of up to 4096 rows by one product, if they are in half precision, and else as burn
-    /// does.
+    /// Sums the gradients of an embedding's table of up to 4096 rows by one matrix product if the gradients are in half
+    /// precision, and else as burn does.
     ///
     /// The product has a factor of zeros and ones, which is exact in half precision. In f32 a GPU may compute products
     /// in a type of fewer bits.
@@ -137,7 +137,8 @@ impl Kernels for Cuda {
         primitive(causal_attention::to_input(attended, heads, of(gradient)))
     }
 
-    /// Returns the sum, and the log-likelihood of every class, `[rows, classes]`.
+    /// Returns the cross-entropy summed over the rows, and the log-likelihood of every class for each row, `[rows,
+    /// classes]`.
     fn cross_entropy(logits: &Float, targets: &IntTensor<Cuda>) -> [Float; 2] {
         let (sum, likelihoods) = cross_entropy::summed(of(logits), Tensor::from_primitive::<Cuda>(targets.clone()));
         [primitive(sum), primitive(likelihoods)]
@@ -153,7 +154,7 @@ impl Kernels for Cuda {
         primitive(cross_entropy::to_logits(&of(logits), of(likelihoods), targets, of(gradient)))
     }
 
-    /// Sums in an order that depends only on the kernels that burn's autotune chose.
+    /// Sums the squares of all elements in an order that depends only on the kernels that burn's autotune chose.
     fn sum_of_squares(tensor: &Float) -> Float {
         primitive(sums::of_squares(flat(tensor)))
     }

@@ -1,4 +1,5 @@
-//! The trait of a backend that computes layers' operations in one piece, and the choice of the backend for a tensor.
+//! [`Kernels`]: the trait of a backend that computes layers' operations in one piece, and the choice of the backend for
+//! a tensor.
 
 use std::fmt::Debug;
 use std::marker::PhantomData;
@@ -14,32 +15,32 @@ use crate::kernels::products::Products;
 /// A backend that computes operations of layers in one piece, where burn has several operations. Tensors are outside
 /// autodiff.
 pub trait Kernels: Products {
-    /// The mean and deviation of each row, which the backward of a normalisation needs.
+    /// The mean and deviation of each input row of a layer normalisation, which its backward needs.
     type Moments: Clone + Debug + Send + 'static;
-    /// The values of a forward that the backward of attention needs.
+    /// The values of the forward of causal attention that its backward needs.
     type Attended: Clone + Debug + Send + 'static;
 
-    /// Whether this device has the kernels.
+    /// Whether the device `device` has this backend's kernels.
     fn are_there(device: &Device<Self>) -> bool;
 
-    /// Whether the kernels take tensors of this type.
+    /// Whether the backend's kernels accept tensors with elements of the type `dtype`.
     fn take(dtype: DType) -> bool {
         dtype == DType::F32
     }
 
-    /// Whether the kernels take this tensor, by its type and because it is not empty.
+    /// Whether the backend's kernels accept a tensor, which must be of a suitable type and not empty.
     fn takes<const D: usize>(tensor: &Tensor<D>) -> bool {
         Self::take(tensor.dtype()) && !is_empty(tensor)
     }
 
-    /// Returns GELU of every element.
+    /// Returns the activation function GELU of every element of the input.
     fn gelu_of(input: &FloatTensor<Self>) -> FloatTensor<Self>;
 
-    /// Returns the gradient of GELU's input, given the input and the gradient of the output.
+    /// Returns the gradient of GELU's input, given the input and the gradient of GELU's output.
     fn gelu_to_input(input: &FloatTensor<Self>, gradient: &FloatTensor<Self>) -> FloatTensor<Self>;
 
-    /// Normalises the rows of an input `[..., width]`, with a scale `gamma` and a shift `beta` of `[width]`, and
-    /// returns the output and the moments of the rows.
+    /// Computes the layer normalisation of an input `[..., width]`, with a scale `gamma` and a shift `beta` of
+    /// `[width]`, and returns the output and the moments (mean and deviation) of the input's rows.
     fn normalised(
         input: &FloatTensor<Self>,
         gamma: &FloatTensor<Self>,
@@ -47,7 +48,8 @@ pub trait Kernels: Products {
         epsilon: f32,
     ) -> (FloatTensor<Self>, Self::Moments);
 
-    /// Returns the gradient of a normalisation's input, given the moments of its rows and the gradient of its output.
+    /// Returns the gradient of a layer normalisation's input, given the moments of the input's rows and the gradient of
+    /// the output.
     fn normalised_to_input(
         input: &FloatTensor<Self>,
         gamma: &FloatTensor<Self>,
@@ -55,7 +57,8 @@ pub trait Kernels: Products {
         gradient: &FloatTensor<Self>,
     ) -> FloatTensor<Self>;
 
-    /// Returns the gradients of a normalisation's scale and shift, each `[width]`.
+    /// Returns the gradients of a layer normalisation's scale and shift, each `[width]`, given the moments of the
+    /// input's rows and the gradient of the output.
     fn normalised_to_parameters(
         input: &FloatTensor<Self>,
         moments: &Self::Moments,
@@ -73,11 +76,12 @@ pub trait Kernels: Products {
         gradient: &FloatTensor<Self>,
     ) -> FloatTensor<Self>;
 
-    /// Computes the cross-entropy of logits `[rows, classes]` with targets `[rows]`, and returns the sum, `[1]`, and a
-    /// tensor that the backward needs.
+    /// Computes the cross-entropy of logits `[rows, classes]` with targets `[rows]`, and returns their sum over the
+    /// rows, `[1]`, and a tensor that the backward needs.
     fn cross_entropy(logits: &FloatTensor<Self>, targets: &IntTensor<Self>) -> [FloatTensor<Self>; 2];
 
-    /// Returns the gradient of the logits, given the tensor that the forward kept and the gradient of the sum.
+    /// Returns the gradient of the cross-entropy's logits, given the tensor that the forward kept for the backward and
+    /// the gradient of the summed loss.
     fn cross_entropy_to_logits(
         logits: &FloatTensor<Self>,
         targets: &IntTensor<Self>,
@@ -85,8 +89,8 @@ pub trait Kernels: Products {
         gradient: &FloatTensor<Self>,
     ) -> FloatTensor<Self>;
 
-    /// Returns the sum of the squares of all elements, `[1]`, added in f64 in an order that does not depend on the
-    /// number of cores.
+    /// Returns the sum of the squares of all elements of a tensor, `[1]`, added in f64 in an order that does not depend
+    /// on the number of cores.
     fn sum_of_squares(tensor: &FloatTensor<Self>) -> FloatTensor<Self>;
 }
 
@@ -112,8 +116,8 @@ macro_rules! of_their_kernels {
 
 pub(crate) use of_their_kernels;
 
-/// Runs an operation of one input, and records it if the input is on an autodiff device. `forward` returns the output
-/// and the state that the backward needs.
+/// Runs an operation of one input by a kernel, and records the operation in the autodiff graph if the input is on an
+/// autodiff device. `forward` returns the output and the state that the backward needs.
 ///
 /// Returns `None` if the input is of another backend, or if its type or device has no kernels.
 pub fn operation<B: Kernels, O: Backward<B, 1>, const D: usize, const E: usize>(
@@ -136,8 +140,8 @@ pub fn operation<B: Kernels, O: Backward<B, 1>, const D: usize, const E: usize>(
     Some(recorded::<B, O, 1, E>(backward, [node], state, output))
 }
 
-/// Returns the sum of the squares of a tensor outside autodiff, in f64, `[1]`. Returns `None` if the tensor is empty or
-/// its device has no kernels.
+/// Returns the sum of the squares of all elements of a tensor outside autodiff, in f64, `[1]`. Returns `None` if the
+/// tensor is empty or its device has no kernels.
 pub fn sum_of_squares<const D: usize>(tensor: &Tensor<D>) -> Option<Tensor<1>> {
     fn on_backend<B: Kernels, const D: usize>(_: PhantomData<B>, tensor: &Tensor<D>) -> Option<Tensor<1>> {
         let tensor = B::plain(tensor.clone()).filter(|tensor| B::are_there(&tensor.device()))?;

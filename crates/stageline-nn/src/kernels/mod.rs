@@ -1,14 +1,16 @@
 //! Kernels: operations of layers that a backend computes in one piece, with their gradients.
 //!
-//! Inputs are primitive tensors of one backend, outside autodiff; outputs are new tensors. A kernel keeps none of
-//! its inputs and outputs between calls, and must not know stages or plans.
+//! The operations are GELU, layer normalisation, causal attention, cross-entropy, linear products and sums of squares.
+//! Inputs are primitive tensors of one backend, outside autodiff; outputs are new tensors. A kernel keeps none of its
+//! inputs and outputs between calls, and must not know stages or plans.
 //!
-//! - `interface`: the trait of a backend with kernels, and the choice of the backend for a tensor.
-//! - `attention_blocks`: the scale and the blocks of attention.
-//! - `products`: the products of a linear layer and the gradient of an embedding, on every backend.
+//! - `interface`: the trait of a backend with kernels (`Kernels`), and the choice of the backend for a tensor.
+//! - `attention_blocks`: the scale of attention scores, and the blocks of queries in which attention is computed.
+//! - `products`: the products of a linear layer and the gradient of an embedding, on every backend (`Products`).
 //! - `cpu`: kernels for the cores of this host.
 //! - `fused`: the same operations, composed of burn's in an order that burn fuses for GPUs.
 //! - `gpu`: the operations of `fused` as the kernels of NVIDIA devices.
+//! - `remote`: the kernels on devices of other hosts, requested over burn's remote protocol.
 
 pub mod attention_blocks;
 #[cfg(feature = "flex")]

@@ -7,9 +7,11 @@ use burn::tensor::{DType, FloatDType};
 
 use crate::autograd::engine::Engine;
 
-/// A backend's products for linear layers, whose inputs are matrices of rows, and its sums for embeddings.
+/// The matrix products with which a backend computes linear layers and their gradients, and its sums for the gradient
+/// of an embedding's table.
 pub trait Products: Engine {
-    /// Returns `input x weight + bias`, from `[rows, inputs]` to `[rows, outputs]`.
+    /// Returns the output of a linear layer, `input x weight + bias`, with shape `[rows, outputs]` for an input `[rows,
+    /// inputs]`.
     fn product(
         input: FloatTensor<Self>,
         weight: FloatTensor<Self>,
@@ -41,7 +43,8 @@ pub trait Products: Engine {
     }
 }
 
-/// Sums the gradients of looked-up vectors by table row, as burn does; gradients in bf16 and f16 are added in f32.
+/// Sums the gradients of an embedding's looked-up vectors by table row, as burn does; gradients in bf16 and f16 are
+/// added in f32.
 ///
 /// In bf16 a row that is looked up a few hundred times would stop growing, because a further addend is rounded away.
 pub fn added_up<B: Engine>(table: FloatTensor<B>, gradient: FloatTensor<B>, indices: IntTensor<B>) -> FloatTensor<B> {

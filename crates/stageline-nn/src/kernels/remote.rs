@@ -15,13 +15,14 @@ use crate::kernels::Kernels;
 use crate::kernels::attention_blocks::weights_of_a_head;
 use crate::kernels::products::Products;
 
-/// The names of the operations in the protocol between hosts.
+/// The names of this crate's operations in the protocol between hosts.
 pub mod name {
-    /// Asks for the server's greeting: its version, and whether it has the kernels.
+    /// The name of the operation that asks a server for its greeting: its version, and whether it has the kernels.
     pub const HELLO: &str = "stageline/hello";
-    /// Asks for the numbers that identify the server's process.
+    /// The name of the operation that asks a server for the numbers that identify its process.
     pub const PROCESS: &str = "stageline/process";
-    /// Names the other servers of a training by their ids, and returns how many were accepted.
+    /// The name of the operation that tells a server the ids of the other servers of a training; the reply is the
+    /// number of ids that it accepted.
     pub const PEERS: &str = "stageline/peers";
     pub(crate) const GELU: &str = "stageline/gelu";
     pub(crate) const GELU_TO_INPUT: &str = "stageline/gelu_to_input";
@@ -39,13 +40,14 @@ pub mod name {
     pub(crate) const TO_BIAS: &str = "stageline/to_bias";
 }
 
-/// The number of 64-bit words in which a server's id of 32 bytes is sent.
+/// The number of 64-bit words in which the id of a server, which has 32 bytes, is sent to other hosts.
 pub const ID_WORDS: usize = 4;
 
-/// The connected devices whose servers have these kernels.
+/// The connected devices of other hosts whose servers have this crate's kernels.
 static WITH_KERNELS: RwLock<Vec<Device<Remote>>> = RwLock::new(Vec::new());
 
-/// Records whether the server of a device has these kernels. If not, burn's operations are used on the device.
+/// Records whether the server of a device has this crate's kernels. If not, burn's own operations are used on the
+/// device.
 pub fn set_has_kernels(device: &Device<Remote>, has_kernels: bool) {
     let mut devices = WITH_KERNELS.write();
     devices.retain(|other| other != device);
@@ -58,7 +60,7 @@ type Float = FloatTensor<Remote>;
 
 /// Requests an operation from the server of a device, and returns its outputs, which have the given shapes and types.
 ///
-/// It does not wait for the result: burn sends the request, and the server computes it in order.
+/// The function does not wait for the outputs: burn sends the request, and the server computes requests in order.
 pub fn ask<const N: usize>(
     device: &Device<Remote>,
     name: &'static str,
@@ -76,23 +78,24 @@ fn ir(tensor: &Float) -> TensorIr {
     tensor.clone().into_ir()
 }
 
-/// Returns the shape and type of a tensor, for an output like it.
+/// Returns the shape and element type of a tensor, for a requested output with the same shape and type.
 fn like(tensor: &Float) -> (Shape, DType) {
     (tensor.shape(), tensor.dtype())
 }
 
-/// Returns the shape `[rows, 2]` in f32: an output of two numbers for each row of a tensor.
+/// Returns the shape `[rows, 2]` and the type f32, for a requested output of two numbers for each row of a tensor.
 fn pairs(tensor: &Float) -> (Shape, DType) {
     let shape = tensor.shape();
     (Shape::new([rows(&shape), 2]), DType::F32)
 }
 
-/// Returns the number of rows: the product of all dimensions except the last.
+/// Returns the number of rows of a tensor with this shape: the product of all dimensions except the last.
 fn rows(shape: &Shape) -> usize {
     shape[..shape.num_dims() - 1].iter().product()
 }
 
-/// Returns the shape of the weights of causal attention: all heads of all samples in one row, for the backward.
+/// Returns the shape and type of the attention weights that the backward of causal attention needs: those of all heads
+/// of all samples in one row.
 fn weights(shape: &Shape, heads: usize) -> (Shape, DType) {
     let (samples, length) = (shape[0], shape[1]);
     (Shape::new([samples * heads * weights_of_a_head(length)]), DType::F32)
@@ -144,7 +147,8 @@ impl Products for Remote {
 
 impl Kernels for Remote {
     type Moments = Float;
-    /// The input, and the attention weights of all heads of all samples in one row.
+    /// The values that the backward of causal attention needs: its input, and the attention weights of all heads of all
+    /// samples in one row.
     type Attended = (Float, Float);
 
     fn are_there(device: &Device<Remote>) -> bool {
@@ -234,36 +238,37 @@ pub mod done {
 
     type Float = FloatTensor<Flex>;
 
-    /// A requested operation, with the server's tensors.
+    /// An operation that a client requested, with the server's tensors.
     struct Call<'a> {
         tensors: &'a mut HandleContainer<<Flex as BackendIr>::Handle>,
         asked: &'a CustomOpIr,
     }
 
-    /// An input must be taken at most once, because taking it can remove it from the server.
+    /// Each input of a requested operation must be taken at most once, because the server may drop a tensor when it is
+    /// taken.
     impl Call<'_> {
-        /// Takes a float input.
+        /// Takes the float input `index` of the requested operation from the server's tensors.
         fn float(&mut self, index: usize) -> Float {
             self.tensors.get_float_tensor::<Flex>(&self.asked.inputs[index])
         }
 
-        /// Takes a float input that not every request has, such as a bias.
+        /// Takes the float input `index` of the requested operation if the request has one, such as a bias.
         fn optional(&mut self, index: usize) -> Option<Float> {
             (index < self.asked.inputs.len()).then(|| self.float(index))
         }
 
-        /// Takes an integer input.
+        /// Takes the integer input `index` of the requested operation from the server's tensors.
         fn int(&mut self, index: usize) -> IntTensor<Flex> {
             self.tensors.get_int_tensor::<Flex>(&self.asked.inputs[index])
         }
 
-        /// Returns the only scalar of the request.
+        /// Returns the only scalar argument of the requested operation.
         fn number(&self) -> f64 {
             self.asked.scalars[0].elem()
         }
     }
 
-    /// Adds all kernels to the operations of a server of CPU devices.
+    /// Adds all kernels of this crate to the operations that a server of CPU devices executes.
     pub fn operations(mut registry: CustomOpRegistry<Flex>) -> CustomOpRegistry<Flex> {
         let mut add = |name: &str, operation: fn(&mut Call) -> Vec<Float>| {
             registry.register(name, move |tensors, asked, _| {

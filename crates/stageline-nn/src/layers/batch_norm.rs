@@ -1,4 +1,4 @@
-//! Batch normalisation whose running statistics do not depend on the number of micro-batches.
+//! [`AccumulatedBatchNorm`]: batch normalisation whose running statistics do not depend on the number of micro-batches.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -12,39 +12,40 @@ use crate::forward::after_step::after_step;
 use crate::forward::recomputation::is_recomputation;
 use crate::forward::samples::Samples;
 
-/// The container name that burn's module visitor reports for its `BatchNorm`.
+/// The container name that burn's module visitor reports for burn's `BatchNorm` layer.
 pub const BATCH_NORM: &str = "Struct:BatchNorm";
 
 /// A [`BatchNorm`] of burn's whose running statistics are updated once a step, from all micro-batches of the step
 /// together.
 ///
-/// The running statistics are those of one pass over the whole batch. burn's own layer updates them at every
-/// micro-batch, so that they depend on M.
+/// The running statistics are those of one pass over the whole batch. burn's own layer updates its statistics at every
+/// micro-batch, so that they depend on the number of micro-batches.
 ///
 /// One difference from a pass over the whole batch remains: each micro-batch is *normalised* by its own mean and
 /// variance (Ioffe and Szegedy, 2015, [arXiv:1502.03167](https://arxiv.org/abs/1502.03167)), because the later
-/// micro-batches have not arrived yet. A second batch norm behind the first therefore sees other inputs than in one
+/// micro-batches have not arrived yet. A second batch norm after the first therefore sees other inputs than in one
 /// pass, and its statistics agree only approximately.
 ///
-/// Like burn's layer, it keeps the biased variance. In an evaluation and outside training steps it behaves as burn's
-/// layer.
+/// Like burn's layer, this layer keeps the biased variance. In an evaluation and outside training steps the layer
+/// behaves as burn's layer.
 #[derive(Module, Debug)]
 pub struct AccumulatedBatchNorm {
     norm: BatchNorm,
 }
 
 thread_local! {
-    /// The moments of the micro-batches so far, for every batch norm on this thread. The key is the id of the layer's
-    /// scale, which all copies of the layer share, and the step, because the next step may have begun.
+    /// The moments of the micro-batches that this thread has normalised so far in a step, for every batch norm. The key
+    /// is the id of the layer's scale, which all copies of the layer share, and the step, because the next step may
+    /// have begun.
     static PENDING: RefCell<HashMap<(ParamId, usize), Pending>> = RefCell::default();
 }
 
-/// The moments of a step's micro-batches in one layer, ordered by first sample and then by how often the layer has seen
-/// that micro-batch, so that they are always merged in the same order.
+/// The moments of a step's micro-batches in one batch norm, ordered by first sample and then by how often the layer has
+/// seen that micro-batch, so that the moments are always merged in the same order.
 type Pending = BTreeMap<(usize, usize), Moments>;
 
-/// The update of a layer's running statistics after a step. If the step is skipped, dropping it discards the step's
-/// moments.
+/// The update of a batch norm's running statistics after a step. If the step is skipped, the update is dropped, and
+/// dropping an update discards the step's moments.
 struct Update {
     norm: BatchNorm,
     step: usize,
@@ -66,10 +67,10 @@ impl Drop for Update {
 /// The mean and variance of every channel of one micro-batch, each `[channels]`.
 #[derive(Debug)]
 struct Moments {
-    /// The number of values in every channel.
+    /// The number of values of the micro-batch in every channel.
     count: usize,
     mean: Tensor<1>,
-    /// The biased variance, divided by `count`.
+    /// The biased variance of every channel: the sum of squared deviations divided by `count`.
     variance: Tensor<1>,
 }
 
@@ -80,7 +81,7 @@ impl From<BatchNorm> for AccumulatedBatchNorm {
 }
 
 impl AccumulatedBatchNorm {
-    /// Returns burn's layer with the parameters and running statistics of this one.
+    /// Returns burn's batch norm with the parameters and running statistics of this layer.
     pub fn into_inner(self) -> BatchNorm {
         self.norm
     }
@@ -95,7 +96,8 @@ impl AccumulatedBatchNorm {
         self.forward_full(input.cast(own)).cast(given)
     }
 
-    /// Normalises an input of the parameters' type, and records its moments in the forward of a training step.
+    /// Normalises an input that has the element type of the layer's parameters, and in the forward of a training step
+    /// records the input's moments.
     fn forward_full<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         let training = input.device().is_autodiff() && self.norm.training.is_enabled();
         let Some(samples) = Samples::current().filter(|_| training) else { return self.norm.forward(input) };
@@ -109,7 +111,8 @@ impl AccumulatedBatchNorm {
         result.output
     }
 
-    /// Records the moments of a micro-batch, and returns whether they are the first of the step.
+    /// Records the moments of a micro-batch in this layer, and returns whether these moments are the layer's first in
+    /// the step.
     fn add(&self, samples: Samples, moments: Moments) -> bool {
         PENDING.with_borrow_mut(|pending| {
             let pending = pending.entry((self.norm.gamma.id, samples.step)).or_default();
@@ -121,7 +124,7 @@ impl AccumulatedBatchNorm {
 }
 
 impl Update {
-    /// Moves the running statistics towards those of the whole step.
+    /// Moves the layer's running statistics towards the mean and variance of the whole step's batch.
     fn apply(&self) {
         let norm = &self.norm;
         let moments = PENDING.with_borrow_mut(|pending| pending.remove(&self.key())).unwrap_or_default();
@@ -163,11 +166,11 @@ fn values(tensor: Tensor<1>) -> Vec<f64> {
     tensor.into_data().iter::<f64>().collect()
 }
 
-/// A batch norm that was found in a module.
+/// A batch norm that was found in a module, with its path and whether it is burn's own.
 pub struct Found {
     /// The path of burn's batch norm in the module, such as `0.norm`.
     pub path: String,
-    /// Whether it is burn's own, not wrapped in an [`AccumulatedBatchNorm`].
+    /// Whether the batch norm is burn's own, not wrapped in an [`AccumulatedBatchNorm`].
     pub plain: bool,
 }
 
@@ -181,9 +184,9 @@ pub fn batch_norms<M: Module>(module: &M) -> Vec<Found> {
 /// A visitor that looks for batch norms by the names of the structs that it enters.
 #[derive(Default)]
 struct Search {
-    /// The names of the fields around the current position.
+    /// The names of the fields around the visitor's current position in the module.
     path: Vec<String>,
-    /// The names of the structs around the current position.
+    /// The names of the structs around the visitor's current position in the module.
     containers: Vec<String>,
     found: Vec<Found>,
 }

@@ -1,4 +1,5 @@
-//! Causal self-attention over the queries, keys and values of all heads.
+//! [`causal_attention`]: causal self-attention over the queries, keys and values of all heads, as one operation if the
+//! backend has a kernel.
 
 use burn::tensor::activation::softmax;
 use burn::tensor::{Bool, Tensor};
@@ -13,8 +14,8 @@ use crate::kernels::of_their_kernels;
 /// The input is `[batch, length, 3 x width]`: the queries of all heads, then their keys, then their values. The output
 /// is `[batch, length, width]`.
 ///
-/// In f32 on the host it is one operation that skips the scores of later positions; burn's operations rearrange the
-/// heads and compute all scores. The backward needs the input and the attention weights, which are kept.
+/// In f32 on the host, attention is one operation that skips the scores of later positions; burn's operations rearrange
+/// the heads and compute all scores. The input and the attention weights are kept for the backward.
 ///
 /// # Panics
 /// Panics if the last dimension is not 3 times a positive multiple of `heads`.
@@ -52,11 +53,11 @@ mod one {
 
     use crate::kernels::{Kernels, operation};
 
-    /// Causal attention as one operation of burn's graph.
+    /// The operation that stands for causal attention in burn's autodiff graph.
     #[derive(Debug)]
     struct CausalAttention;
 
-    /// The values of a forward that the backward of attention needs.
+    /// The values of the forward of causal attention that its backward needs.
     #[derive(Clone, Debug)]
     struct State<B: Kernels> {
         attended: B::Attended,
@@ -76,7 +77,8 @@ mod one {
         }
     }
 
-    /// Computes attention by the backend's kernel; returns `None` if there is no kernel for the tensor or its device.
+    /// Computes causal attention by the backend's kernel; returns `None` if there is no kernel for the tensor or its
+    /// device.
     pub fn causal_attention<B: Kernels>(_: PhantomData<B>, input: &Tensor<3>, heads: usize) -> Option<Tensor<3>> {
         operation::<B, _, 3, 3>(CausalAttention, input, |input| {
             let (output, attended) = B::causal_attention(&input, heads);
@@ -98,7 +100,7 @@ mod tests {
         tensor.cast(FloatDType::F64).into_data().iter::<f64>().collect()
     }
 
-    /// Returns the output of `attention` and the gradient of its input.
+    /// Returns the output of the function `attention` and the gradient of its input.
     fn both(attention: impl Fn(Tensor<3>) -> Tensor<3>, input: &Tensor<3>, upstream: &Tensor<3>) -> [Vec<f64>; 2] {
         let leaf = input.clone().autodiff().require_grad();
         let output = attention(leaf.clone());

@@ -1,4 +1,4 @@
-//! The cross-entropy loss, summed over targets.
+//! [`cross_entropy`]: the cross-entropy loss, summed over targets, as one operation if the backend has a kernel.
 
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{Int, Tensor};
@@ -9,7 +9,8 @@ use crate::kernels::of_their_kernels;
 /// Returns the cross-entropy of logits `[rows, classes]` with the target class of each row, `[rows]`: the sum over all
 /// rows in nats, `[1]`.
 ///
-/// The result is the negative sum of burn's `log_softmax` at the targets. In f32 on the host it is one operation.
+/// The result is the negative sum of burn's `log_softmax` at the targets. In f32 on the host, the loss is one operation
+/// of the autodiff graph.
 ///
 /// # Panics
 /// Panics if the numbers of targets and rows differ, or, on the CPU, if a target is not a class.
@@ -36,16 +37,16 @@ mod one {
 
     use crate::kernels::{Kernels, operation};
 
-    /// Cross-entropy as one operation of burn's graph.
+    /// The cross-entropy loss as one operation of burn's autodiff graph.
     #[derive(Debug)]
     struct CrossEntropy;
 
-    /// The values of a forward that the backward of cross-entropy needs.
+    /// The values of the forward of the cross-entropy loss that its backward needs.
     #[derive(Clone, Debug)]
     struct State<B: Backend> {
         logits: FloatTensor<B>,
         targets: IntTensor<B>,
-        /// The second output of [`Kernels::cross_entropy`].
+        /// The tensor that the backward needs: the second output of [`Kernels::cross_entropy`].
         kept: FloatTensor<B>,
     }
 
@@ -62,7 +63,8 @@ mod one {
         }
     }
 
-    /// Computes the loss by the backend's kernel; returns `None` if there is no kernel for the logits or their device.
+    /// Computes the cross-entropy loss by the backend's kernel; returns `None` if there is no kernel for the logits or
+    /// their device.
     pub fn cross_entropy<B: Kernels>(
         _: PhantomData<B>,
         logits: &Tensor<2>,

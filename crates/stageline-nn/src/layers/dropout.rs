@@ -1,4 +1,5 @@
-//! Dropout whose mask depends only on the seed, layer, step and sample, not on stages, micro-batches or threads.
+//! [`Dropout`]: dropout whose mask depends only on the seed, layer, step and sample, not on stages, micro-batches or
+//! threads.
 
 use burn::module::Module;
 use burn::tensor::{FloatDType, Tensor, TensorData};
@@ -7,12 +8,13 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use crate::forward::samples::Samples;
 
-/// The part of the generator's key that separates dropout from other uses of the same seed, such as the order of
-/// samples.
+/// The part of the random number generator's key that separates dropout from other uses of the same seed, such as the
+/// order of samples.
 const TAG: &[u8; 16] = b"stageline drop\0\0";
 
-/// Sets elements to zero with a probability, and scales the others by 1 / (1 - probability), in training only
-/// (Srivastava et al., 2014, [jmlr.org/papers/v15/srivastava14a](https://jmlr.org/papers/v15/srivastava14a.html)).
+/// A dropout layer: sets elements to zero with a probability, and scales the others by 1 / (1 - probability), in
+/// training only (Srivastava et al., 2014,
+/// [jmlr.org/papers/v15/srivastava14a](https://jmlr.org/papers/v15/srivastava14a.html)).
 ///
 /// The dropped elements depend only on the seed, the layer, the step and the sample. They do not depend on the number
 /// of stages or micro-batches, the schedule or the timing of threads, whereas burn's own dropout draws from one
@@ -31,8 +33,8 @@ pub struct Dropout {
 }
 
 impl Dropout {
-    /// Returns a layer that drops each element with this probability. Every dropout of a model needs a different
-    /// `layer` number, or they drop the same elements.
+    /// Returns a dropout layer that drops each element with the probability `probability`. Every dropout of a model
+    /// needs a different `layer` number, or they drop the same elements.
     ///
     /// # Panics
     /// Panics if the probability is less than 0, or 1 or more.
@@ -61,7 +63,7 @@ impl Dropout {
         input.clone() * mask.cast(FloatDType::from(input.dtype()))
     }
 
-    /// Returns the factor of every element: 0 or 1 / (1 - probability).
+    /// Returns the dropout mask, the factor by which every element is multiplied: 0 or 1 / (1 - probability).
     fn mask<const D: usize>(&self, samples: Samples, dims: [usize; D]) -> TensorData {
         let each = dims.iter().product::<usize>() / samples.count.max(1);
         let kept = (1.0 / (1.0 - self.probability)) as f32;
@@ -74,8 +76,9 @@ impl Dropout {
         TensorData::new(mask, dims)
     }
 
-    /// Returns the random number generator of a sample in a step. The key is the seed, the layer and the tag of
-    /// dropout; the step selects the ChaCha stream, and every sample has 2^32 blocks of that stream.
+    /// Returns the random number generator from which this dropout layer draws the mask of a sample in a step. The key
+    /// is the seed, the layer and the tag of dropout; the step selects the ChaCha stream, and every sample has 2^32
+    /// blocks of that stream.
     fn stream(&self, step: usize, sample: usize) -> ChaCha8Rng {
         let mut key = [0; 32];
         key[..8].copy_from_slice(&self.seed.to_le_bytes());

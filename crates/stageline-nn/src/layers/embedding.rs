@@ -1,4 +1,4 @@
-//! An embedding layer: a table of vectors that are looked up by index.
+//! [`Embedding`]: a layer that looks up vectors in a trained table by index, and whose table gradient can be deferred.
 
 use std::marker::PhantomData;
 
@@ -15,12 +15,12 @@ use crate::autograd::engine::{of_their_backend, recorded};
 use crate::autograd::split_backward::{Sum, may_put_off, put_off_any};
 use crate::kernels::products::Products;
 
-/// An embedding like [burn's](burn::nn::Embedding): returns a row of a table for every index. All of its backward is
-/// weight gradient and can be deferred.
+/// An embedding layer like [burn's](burn::nn::Embedding), which returns a row of its table for every index. The whole
+/// backward of the layer is a weight gradient and can be deferred.
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct Embedding {
-    /// The table of vectors, with shape `[indices, width]`.
+    /// The trained table of vectors, one for each index, with shape `[indices, width]`.
     pub weight: Param<Tensor<2>>,
 }
 
@@ -42,22 +42,22 @@ impl ModuleDisplay for Embedding {
 }
 
 impl Embedding {
-    /// Looks up indices `[batch, length]` and returns their vectors, `[batch, length, width]`.
+    /// Looks up indices `[batch, length]` in the table and returns their vectors, `[batch, length, width]`.
     pub fn forward(&self, indices: Tensor<2, Int>) -> Tensor<3> {
         of_their_backend!(split, &indices, &self.weight).unwrap_or_else(|| embedding(self.weight.val(), indices))
     }
 }
 
-/// The embedding as one operation of burn's graph, with a backward that can be deferred.
+/// The embedding layer as one operation of burn's autodiff graph, with a backward that can be deferred.
 #[derive(Debug)]
 struct SplitEmbedding;
 
-/// The values of a forward that the backward of an embedding needs.
+/// The values of the forward of an embedding layer that its backward needs.
 #[derive(Clone, Debug)]
 struct State<B: Backend> {
     weight: FloatTensor<B>,
     indices: IntTensor<B>,
-    /// The id of the table; `None` if its gradient must not be deferred.
+    /// The parameter id of the embedding's table; `None` if the table's gradient must not be deferred.
     id: Option<ParamId>,
 }
 
@@ -78,8 +78,8 @@ impl<B: Products> Backward<B, 1> for SplitEmbedding {
     }
 }
 
-/// Looks up indices with a backward that can be deferred. Returns `None` if the tensors are of another backend or
-/// outside a graph, or if burn's own checkpointing is on.
+/// Looks up indices in an embedding's table, with a backward that can be deferred. Returns `None` if the tensors are of
+/// another backend or outside a graph, or if burn's own checkpointing is on.
 fn split<B: Products>(_: PhantomData<B>, indices: &Tensor<2, Int>, weight: &Param<Tensor<2>>) -> Option<Tensor<3>> {
     let values = weight.val();
     let id = may_put_off(weight, &values);

@@ -1,4 +1,4 @@
-//! The Gaussian error linear unit (GELU), an activation function.
+//! [`gelu`]: the Gaussian error linear unit (GELU), an activation function, with vector instructions on the host.
 
 use burn::tensor::Tensor;
 use burn::tensor::activation;
@@ -32,12 +32,12 @@ mod one {
 
     use crate::kernels::{Kernels, operation};
 
-    /// GELU as one operation of burn's graph.
+    /// The activation function GELU as one operation of burn's autodiff graph.
     #[derive(Debug)]
     struct Gelu;
 
     impl<B: Kernels> Backward<B, 1> for Gelu {
-        /// The input of the forward.
+        /// The input of GELU's forward, which its backward needs.
         type State = FloatTensor<B>;
 
         fn backward(self, ops: Ops<FloatTensor<B>, 1>, gradients: &mut Gradients, _: &mut Checkpointer) {

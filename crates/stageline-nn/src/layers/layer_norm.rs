@@ -1,4 +1,5 @@
-//! Layer normalisation with burn's parameters and a backward that splits.
+//! [`LayerNorm`]: layer normalisation with burn's parameters, whose backward can leave the gradients of scale and shift
+//! for later.
 
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::nn::LayerNormConfig;
@@ -10,13 +11,14 @@ use crate::kernels::of_their_kernels;
 
 /// Layer normalisation with burn's parameters (Ba et al., 2016, [arXiv:1607.06450](https://arxiv.org/abs/1607.06450)).
 ///
-/// In f32 on the host it is one operation whose backward splits; burn 0.22 records a dozen operations in a graph.
+/// In f32 on the host, the layer is one operation in the autodiff graph, whose backward can be split; burn 0.22 records
+/// a dozen operations.
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct LayerNorm {
-    /// The scale, with shape `[width]`.
+    /// The trained scale of the normalised values, with shape `[width]`.
     pub gamma: Param<Tensor<1>>,
-    /// The shift, with shape `[width]`; `None` for a layer without shift.
+    /// The trained shift of the scaled values, with shape `[width]`; `None` for a layer without shift.
     pub beta: Option<Param<Tensor<1>>>,
     epsilon: f64,
 }
@@ -33,7 +35,7 @@ impl ModuleDisplay for LayerNorm {
 }
 
 impl LayerNorm {
-    /// Returns a layer with the parameters that burn initialises from `config`.
+    /// Returns a layer normalisation with the parameters that burn initialises from `config`.
     pub fn init(config: &LayerNormConfig, device: &Device) -> Self {
         let norm = config.init(device);
         Self { gamma: norm.gamma, beta: norm.beta, epsilon: config.epsilon }
@@ -80,17 +82,17 @@ mod one {
     use crate::autograd::split_backward::{Sum, may_put_off, put_off_any};
     use crate::kernels::Kernels;
 
-    /// Layer normalisation as one operation of burn's graph.
+    /// The layer normalisation as one operation of burn's autodiff graph.
     #[derive(Debug)]
     struct Normalised;
 
-    /// The values of a forward that the backward of layer normalisation needs.
+    /// The values of the forward of layer normalisation that its backward needs.
     #[derive(Clone, Debug)]
     struct State<B: Kernels> {
         input: FloatTensor<B>,
         gamma: FloatTensor<B>,
         moments: B::Moments,
-        /// The ids of the scale and the shift; `None` for a gradient that must not be deferred.
+        /// The parameter ids of the scale and the shift; `None` for a parameter whose gradient must not be deferred.
         put_off: [Option<ParamId>; 2],
     }
 
@@ -133,8 +135,8 @@ mod one {
         }
     }
 
-    /// Normalises by the backend's kernel; returns `None` if there is no kernel for the type of the tensors or their
-    /// device.
+    /// Computes layer normalisation by the backend's kernel; returns `None` if there is no kernel for the type of the
+    /// tensors or their device.
     pub fn layer_norm<B: Kernels, const D: usize>(
         _: PhantomData<B>,
         input: &Tensor<D>,

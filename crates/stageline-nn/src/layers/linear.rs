@@ -1,4 +1,4 @@
-//! A linear layer with burn's parameters and a backward that splits.
+//! [`Linear`]: a linear layer with burn's parameters, whose backward can leave the weight gradients for later.
 
 use std::marker::PhantomData;
 
@@ -17,7 +17,8 @@ use crate::kernels::products::Products;
 
 /// A linear layer like [burn's](burn::nn::Linear), which returns `input x weight + bias`. Its backward can be split.
 ///
-/// Inputs of more than two dimensions are taken as rows, so that they need one product instead of one for every batch.
+/// Inputs of more than two dimensions are reshaped to rows, so that they need one matrix product instead of one for
+/// every batch.
 ///
 /// ```
 /// use burn::nn::LinearConfig;
@@ -31,9 +32,9 @@ use crate::kernels::products::Products;
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct Linear {
-    /// The weight, with shape `[inputs, outputs]`.
+    /// The weight matrix of the layer, with shape `[inputs, outputs]`.
     pub weight: Param<Tensor<2>>,
-    /// The bias, with shape `[outputs]`; `None` for a layer without bias.
+    /// The bias that the layer adds to its output, with shape `[outputs]`; `None` for a layer without bias.
     pub bias: Option<Param<Tensor<1>>>,
 }
 
@@ -55,7 +56,7 @@ impl ModuleDisplay for Linear {
 }
 
 impl Linear {
-    /// Takes an input `[..., inputs]` and returns `[..., outputs]`.
+    /// Computes the layer's output `[..., outputs]` for an input `[..., inputs]`.
     ///
     /// # Panics
     /// Panics if the last dimension of the input is not the number of inputs of the weight.
@@ -67,22 +68,23 @@ impl Linear {
     }
 }
 
-/// The linear layer as one operation of burn's graph, with a backward that splits.
+/// The linear layer as one operation of burn's autodiff graph, with a backward that splits.
 #[derive(Debug)]
 struct SplitLinear;
 
-/// The values of a forward that the backward of a linear layer needs.
+/// The values of the forward of a linear layer that its backward needs.
 #[derive(Clone, Debug)]
 struct State<B: Backend> {
     input: FloatTensor<B>,
     weight: FloatTensor<B>,
-    /// The ids of the weight and the bias; `None` for a gradient that must not be deferred.
+    /// The parameter ids of the weight and the bias; `None` for a parameter whose gradient must not be deferred.
     put_off: [Option<ParamId>; 2],
-    /// The shape of the input before it was reshaped to rows.
+    /// The shape of the layer's input before the input was reshaped to rows.
     shape: Shape,
 }
 
-/// Reshapes `[..., columns]` to a matrix `[rows, columns]`, because one product is faster than one for every batch.
+/// Reshapes a tensor `[..., columns]` to a matrix `[rows, columns]`, because one matrix product is faster than one for
+/// every batch.
 fn rows<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
     let shape = tensor.shape();
     let last = shape.num_dims() - 1;
@@ -123,8 +125,8 @@ impl<B: Products, const N: usize> Backward<B, N> for SplitLinear {
     }
 }
 
-/// Applies the layer with a backward that splits. Returns `None` if the tensors are of another backend or outside a
-/// graph, or if burn's own checkpointing is on.
+/// Applies a linear layer with a backward that splits. Returns `None` if the tensors are of another backend or outside
+/// a graph, or if burn's own checkpointing is on.
 fn split<B: Products, const D: usize>(
     _: PhantomData<B>,
     input: &Tensor<D>,

@@ -3,17 +3,17 @@
 use burn::tensor::Tensor;
 use burn::tensor::kind::BridgeTensor;
 
-/// A float tensor of any rank; the caller remembers the rank.
+/// A float tensor whose rank is not in the type; the caller must remember the rank.
 #[derive(Clone)]
 pub struct AnyTensor(BridgeTensor);
 
 impl AnyTensor {
-    /// Wraps a tensor and forgets its rank.
+    /// Wraps a float tensor so that its rank is no longer in the type.
     pub fn new<const D: usize>(tensor: Tensor<D>) -> Self {
         Self(tensor.into_bridge())
     }
 
-    /// Returns the wrapped tensor; `D` must be the rank that it was made with.
+    /// Returns the wrapped tensor; `D` must be the rank with which the tensor was wrapped.
     pub fn tensor<const D: usize>(self) -> Tensor<D> {
         Tensor::from_bridge(self.0)
     }

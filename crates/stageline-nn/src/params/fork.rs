@@ -8,8 +8,8 @@ use burn::tensor::{DType, Device, Tensor};
 use crate::params::any_tensor::AnyTensor;
 use crate::params::shared::with_value;
 
-/// Whether a tensor is stored in a quantized format, as the frozen weights of QLoRA are. The layer that uses it decides
-/// in which precision it computes.
+/// Whether a tensor is stored in a quantized format, as the frozen weights of QLoRA are. The layer that uses the tensor
+/// decides in which precision the layer computes.
 pub fn is_quantized<const D: usize>(tensor: &Tensor<D>) -> bool {
     matches!(tensor.dtype(), DType::QFloat(_))
 }
@@ -25,7 +25,7 @@ pub fn fork<M: Module>(module: M, device: &Device) -> M {
     if quantized.values.is_empty() { forked } else { forked.map(&mut quantized) }
 }
 
-/// The quantized parameters of a module, moved to a device.
+/// The quantized parameters of a module, which are collected, moved to a device and put back into the module.
 struct Quantized<'a> {
     device: &'a Device,
     values: HashMap<ParamId, AnyTensor>,

@@ -1,14 +1,15 @@
 //! The parameters of a module: finds them by path, reads and writes their values, and keeps tied parameters one tensor.
 //!
-//! Inputs are burn modules; outputs are values on the host, descriptions, or the module with other values. Nothing here
-//! trains a module or knows its stage.
+//! The functions take burn modules, and return values on the host, descriptions of parameters, or the module with other
+//! values. Nothing here trains a module or knows its stage.
 //!
-//! - `visit`: describes, reads and writes all tensors of a module.
-//! - `named`: trained parameters and their gradients as numbers on the host, by path.
-//! - `shared`: keeps a parameter that a module uses several times one tensor.
-//! - `fork`: moves a module to another device without dequantizing it.
+//! - `visit`: describes, reads and writes all tensors of a module (`describe`, `read`, `write`).
+//! - `named`: trained parameters and their gradients as numbers on the host, by path (`Named`).
+//! - `seed`: initialises a module from a seed, so that parameters do not depend on the partition (`seeded`).
+//! - `shared`: keeps a parameter that a module uses several times one tensor (`unify`).
+//! - `fork`: moves a module to another device without dequantizing its parameters.
 //! - `read_many`: reads several small tensors from a device at once.
-//! - `any_tensor`: a tensor without its rank in the type.
+//! - `any_tensor`: a float tensor without its rank in the type (`AnyTensor`).
 
 pub mod any_tensor;
 pub mod fork;

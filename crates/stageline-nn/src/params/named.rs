@@ -1,4 +1,4 @@
-//! Trained parameters and their gradients by path, as numbers on the host.
+//! Reads a module's trained parameters and their gradients as numbers on the host, by parameter path.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,27 +9,28 @@ use burn::tensor::{Tensor, TensorData};
 use crate::params::shared::is_trained;
 use crate::params::visit::read;
 
-/// A trained parameter and its gradient.
+/// A trained parameter of a module, described by id and path, with its gradient as numbers on the host.
 pub struct Named {
-    /// The id of the parameter.
+    /// The id by which burn's modules and gradients identify the trained parameter.
     pub id: ParamId,
     /// The path of the parameter in its module, such as `0.linear.weight`.
     pub path: String,
-    /// The number of elements of the parameter.
+    /// The number of elements of the trained parameter.
     pub elements: usize,
-    /// The gradient, row by row; `None` if the loss does not depend on the parameter.
+    /// The elements of the parameter's gradient in row-major order; `None` if the loss does not depend on the
+    /// parameter.
     pub gradient: Option<Vec<f32>>,
 }
 
-/// Returns the trained parameters with their gradients in the module's order; a parameter that the module uses twice
-/// comes once.
+/// Returns the trained parameters of a module with their gradients, in the module's order; a parameter that the module
+/// uses twice is in the list once.
 pub fn gradients<M: Module>(module: &M, gradients: &GradientsParams) -> Vec<Named> {
     let mut read = ReadGradients { path: Vec::new(), seen: HashSet::new(), gradients, found: Vec::new() };
     module.visit(&mut read);
     read.found
 }
 
-/// Returns the values of all tensors of a module, trained or not, as f32.
+/// Returns the values of all tensors of a module, trained or not, as f32 numbers by parameter id.
 pub fn values<M: Module>(module: &M) -> HashMap<ParamId, Vec<f32>> {
     read(module).into_iter().map(|(id, data)| (id, numbers(&data))).collect()
 }
@@ -56,7 +57,7 @@ impl ModuleVisitor for MakeZeros<'_> {
 
 struct ReadGradients<'a> {
     path: Vec<String>,
-    /// The parameters that have been visited, because a module may use a parameter twice.
+    /// The ids of the parameters that have been visited, because a module may use a parameter twice.
     seen: HashSet<ParamId>,
     gradients: &'a GradientsParams,
     found: Vec<Named>,

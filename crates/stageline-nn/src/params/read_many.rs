@@ -2,7 +2,7 @@
 
 use burn::tensor::{FloatDType, Tensor};
 
-/// Returns the numbers of every tensor in f64.
+/// Reads the numbers of every given tensor from the device and returns them in f64, one list for each tensor.
 ///
 /// All tensors come in one read, because every read waits for the device and, on another host, for a round trip. The
 /// tensors must be on the same device.

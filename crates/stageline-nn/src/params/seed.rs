@@ -1,14 +1,14 @@
 //! Seeded initialisation: parameters depend on their layer's seed only, not on the partition of the model.
 //!
-//! burn draws lazy parameters at their first use, which may be on any thread. So initialisation materialises them at
-//! once.
+//! burn draws lazy parameters at their first use, which may be on any thread. So a seeded initialisation draws these
+//! parameters before it returns.
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Bool, Device, Int, Tensor};
 use parking_lot::ReentrantMutex;
 
-/// Allows one seeded initialisation at a time, because burn's CPU backends share one random number generator in a
-/// process. It is reentrant, so that a seeded model may contain seeded layers.
+/// The lock that allows one seeded initialisation at a time, because burn's CPU backends share one random number
+/// generator in a process. The lock is reentrant, so that a seeded model may contain seeded layers.
 static DRAWING: ReentrantMutex<()> = ReentrantMutex::new(());
 
 /// Creates a module whose parameters depend on `seed` only: seeds the device, calls `init`, and materialises every
@@ -33,7 +33,7 @@ pub fn seeded<M: Module>(device: &Device, seed: u64, init: impl FnOnce() -> M) -
     module
 }
 
-/// Initialises lazy parameters now; burn would otherwise draw them at their first use.
+/// Initialises the lazy parameters of a module now; burn would otherwise draw their random values at their first use.
 pub fn materialize<M: Module>(module: &M) {
     module.visit(&mut Touch);
 }

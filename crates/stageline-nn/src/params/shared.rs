@@ -16,7 +16,7 @@ pub fn unify<M: Module>(module: M) -> M {
     if count.repeated { module.map(&mut Unify::default()) } else { module }
 }
 
-/// Finds out whether a module uses a trained parameter more than once.
+/// A visitor that finds out whether a module uses a trained parameter more than once.
 #[derive(Default)]
 struct Count {
     seen: HashSet<ParamId>,
@@ -29,7 +29,7 @@ impl ModuleVisitor for Count {
     }
 }
 
-/// Replaces every later use of a trained parameter by the tensor of its first use.
+/// A mapper that replaces every later use of a trained parameter by the tensor of its first use in the module.
 #[derive(Default)]
 struct Unify {
     first: HashMap<ParamId, AnyTensor>,
@@ -55,7 +55,7 @@ pub fn is_trained<const D: usize>(param: &Param<Tensor<D>>) -> bool {
     param.val().is_require_grad()
 }
 
-/// Returns the parameter with another value, and with the same id and mapper.
+/// Returns a parameter whose value is replaced by `value`, and whose id and mapper stay the same.
 pub fn with_value<T: ParameterValue>(param: Param<T>, value: T) -> Param<T> {
     let (id, _, mapper) = param.consume();
     Param::from_mapped_value(id, value, mapper)

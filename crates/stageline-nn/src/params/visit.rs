@@ -10,19 +10,19 @@ use crate::params::shared::{is_trained, with_value};
 /// The id, path, type and shape of one tensor of a module.
 #[derive(Clone, Debug)]
 pub struct Description {
-    /// The id of the tensor in its module.
+    /// The id by which burn identifies the tensor in its module.
     pub id: ParamId,
     /// The path of the tensor in its module, such as `0.linear.weight`.
     pub path: String,
-    /// The type of its elements.
+    /// The type of the tensor's elements.
     pub dtype: DType,
-    /// The sizes of its dimensions.
+    /// The sizes of the tensor's dimensions.
     pub shape: Vec<usize>,
-    /// Whether the tensor gets gradients.
+    /// Whether the tensor is a trained parameter, which gets gradients.
     pub trained: bool,
 }
 
-/// Describes the tensors of a module in the module's order; a tensor that the module uses twice comes once.
+/// Describes all tensors of a module in the module's order; a tensor that the module uses twice is described once.
 pub fn describe<M: Module>(module: &M) -> Vec<Description> {
     visit(module, |found, _| found)
 }
@@ -32,25 +32,25 @@ pub fn read<M: Module>(module: &M) -> Vec<(ParamId, TensorData)> {
     visit(module, |found, read| (found.id, read()))
 }
 
-/// Calls `each` once for every tensor of a module and returns the results.
+/// Calls `each` once for every tensor of a module and returns the results in the module's order.
 fn visit<M: Module, T>(module: &M, each: impl FnMut(Description, Read) -> T) -> Vec<T> {
     let mut visitor = Visit { path: Vec::new(), seen: HashSet::new(), each, found: Vec::new() };
     module.visit(&mut visitor);
     visitor.found
 }
 
-/// Returns the module with these values, which must have the shapes of its tensors. A tensor whose id has no value
-/// keeps its own.
+/// Returns the module with its tensors replaced by `values`, which must have the shapes of these tensors. A tensor
+/// whose id is not in `values` keeps its own value.
 pub fn write<M: Module>(module: M, values: &HashMap<ParamId, TensorData>) -> M {
     module.map(&mut Write(values))
 }
 
-/// A closure that reads one tensor's values to the host, so that a mere description does not read them.
+/// A closure that reads the values of one tensor to the host, so that describing the tensor does not read its values.
 type Read<'a> = &'a dyn Fn() -> TensorData;
 
 struct Visit<T, F> {
     path: Vec<String>,
-    /// The tensors that have been visited, because a module may use a parameter twice.
+    /// The ids of the tensors that have been visited, because a module may use a parameter twice.
     seen: HashSet<ParamId>,
     each: F,
     found: Vec<T>,
@@ -93,7 +93,8 @@ impl<T, F: FnMut(Description, Read) -> T> ModuleVisitor for Visit<T, F> {
     }
 }
 
-/// Replaces the tensors of a module by these values, on the devices and in the types of the tensors.
+/// A mapper that replaces the tensors of a module by values with the same ids, on the devices and in the types of these
+/// tensors.
 struct Write<'a>(&'a HashMap<ParamId, TensorData>);
 
 impl ModuleMapper for Write<'_> {

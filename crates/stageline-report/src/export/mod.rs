@@ -1,8 +1,10 @@
-//! A run in the file formats of other programs: Perfetto ([`Trace`]) and TensorBoard ([`TensorBoard`]).
+//! Writes a run in the file formats of other programs: [`Trace`] for Perfetto, [`TensorBoard`] for TensorBoard.
 //!
-//! Inputs: the events or figures of one step after the other. Outputs: the text of a trace, or records written to a file.
+//! Inputs: the events of one step after the other ([`Trace`]), or its figures ([`TensorBoard`]). Outputs: the JSON text
+//! of a trace file, or records written to an event file.
 //!
-//! This module converts. It must not summarise steps, and must not need the whole run: a training feeds it while it runs.
+//! This module converts. It must not summarise steps, and must not need the whole run: a training passes each step
+//! while it runs.
 
 mod tensorboard;
 mod trace;

@@ -1,18 +1,20 @@
-//! Writes event files for TensorBoard: `tensorflow.Event` messages as TFRecords, which add a length and checksums.
+//! Writes event files for TensorBoard: `tensorflow.Event` messages as TFRecords, a record format with a length and
+//! checksums.
 
 use std::io::{self, Write};
 
-/// An event file of scalars.
+/// A TensorBoard event file, to which the scalar figures of a run are written step by step.
 #[derive(Debug)]
 pub struct TensorBoard<W> {
     file: W,
 }
 
 impl<W: Write> TensorBoard<W> {
-    /// Begins an event file. `wall_time` is in seconds since 1970. TensorBoard only finds files with `tfevents` in their names.
+    /// Begins an event file by writing its version record. `wall_time` is in seconds since 1970. TensorBoard only finds
+    /// files with `tfevents` in their names.
     ///
     /// # Errors
-    /// [`io::Error`] if the file cannot be written.
+    /// Returns [`io::Error`] if the event file cannot be written.
     pub fn new(file: W, wall_time: f64) -> io::Result<Self> {
         let mut board = Self { file };
         let mut event = Message::default();
@@ -22,10 +24,11 @@ impl<W: Write> TensorBoard<W> {
         Ok(board)
     }
 
-    /// Writes the figures of a step under their tags, and flushes the file. `wall_time` is in seconds since 1970.
+    /// Writes the figures of a training step under their tags, and flushes the event file. `wall_time` is in seconds
+    /// since 1970.
     ///
     /// # Errors
-    /// [`io::Error`] if the file cannot be written.
+    /// Returns [`io::Error`] if the event file cannot be written.
     pub fn scalars(&mut self, wall_time: f64, step: usize, figures: &[(&str, f64)]) -> io::Result<()> {
         let mut summary = Message::default();
         for (tag, figure) in figures {
@@ -51,12 +54,12 @@ impl<W: Write> TensorBoard<W> {
     }
 }
 
-/// Returns the masked CRC-32C of a TFRecord: rotated by 15 bits, plus a constant.
+/// Returns the CRC-32C of a record's data as TFRecord masks it: rotated by 15 bits, plus a constant.
 fn masked(data: &[u8]) -> u32 {
     crc32c::crc32c(data).rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
-/// A message in the wire format of protocol buffers.
+/// A message of an event file, in the wire format of protocol buffers.
 #[derive(Default)]
 struct Message(Vec<u8>);
 
@@ -99,7 +102,8 @@ impl Message {
 mod tests {
     use super::*;
 
-    /// Compares with the bytes that TensorFlow 2 writes for its version record at wall time 0.
+    /// Compares the start of an event file with the bytes that TensorFlow 2 writes for its version record at wall time
+    /// 0.
     #[test]
     fn the_first_record_is_that_of_tensorflow() {
         let mut file = Vec::new();
@@ -110,7 +114,7 @@ mod tests {
         assert_eq!(file.len(), 12 + data.len() + 4);
     }
 
-    /// Compares with the checksum of RFC 3720, B.4, for 32 zeros, masked as TFRecord does.
+    /// Compares a masked checksum with the CRC-32C that RFC 3720, B.4, gives for 32 zeros, masked as TFRecord does.
     #[test]
     fn checksums_are_masked_crc32c() {
         let crc = 0x8a91_36aa_u32;

@@ -1,7 +1,8 @@
 //! Writes a run in Chrome's trace event format, which Perfetto and `chrome://tracing` open.
 //!
-//! A trace has a track for each stage, a slice for each event, an arrow from each send to its receive, and a counter of the memory of
-//! each worker. The format: *Trace Event Format*, Google, docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.
+//! A trace has a track for each stage, a slice for each event, an arrow from each send to its receive, and a counter of
+//! the memory of each worker. The format is specified in *Trace Event Format*, Google,
+//! docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.
 
 use std::collections::HashMap;
 
@@ -10,35 +11,35 @@ use stageline_schedule::{Compute, Instruction, Transfer};
 
 use crate::log::record::Event;
 
-/// A trace that grows step by step.
+/// A trace of a run in Chrome's trace event format, to which training steps are added one by one.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
-    /// The events, each with its time in nanoseconds.
+    /// The JSON events of the trace (slices, counters and arrow ends), each with its time in nanoseconds.
     events: Vec<(u64, Value)>,
     stages: usize,
     arrows: u64,
-    /// The end of the last step, in seconds.
+    /// The end of the last added step, in seconds since the trace began.
     end: f64,
-    /// The number of steps that did not fit.
+    /// The number of training steps that were left out because the trace would have become too large.
     left_out: usize,
 }
 
-/// The most events in a trace: viewers are slow to open larger ones.
+/// The most JSON events in a trace: viewers are slow to open larger ones.
 const MOST_EVENTS: usize = 200_000;
 
-/// Converts nanoseconds to the microseconds of the format.
+/// Converts nanoseconds to microseconds, the unit of the trace event format.
 fn micros(nanoseconds: u64) -> f64 {
     nanoseconds as f64 / 1e3
 }
 
 impl Trace {
-    /// Makes an empty trace.
+    /// Makes a trace without any steps.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Appends a step of so many seconds, with the events of each worker. Returns false, and leaves the step out, if the trace would
-    /// become too large for viewers (200,000 events).
+    /// Appends a training step of `seconds` seconds, with the events of each worker. If the trace would become too
+    /// large for viewers (200,000 events), leaves the step out and returns false.
     pub fn add(&mut self, step: usize, seconds: f64, timeline: &[Vec<Event>]) -> bool {
         let more: usize = timeline.iter().map(Vec::len).sum();
         if self.events.len() + 4 * more > MOST_EVENTS {
@@ -108,7 +109,7 @@ impl Trace {
         self.events.push((to, end("f", to, receiver)));
     }
 
-    /// Returns the text of the trace file: the names of the tracks, then the events in order of time.
+    /// Returns the JSON text of the trace file: the names of the stages' tracks, then the events in order of time.
     pub fn json(&self) -> String {
         let mut events: Vec<_> = (0..self.stages)
             .flat_map(|stage| {
@@ -129,7 +130,8 @@ impl Trace {
     }
 }
 
-/// Returns the name, the category and the viewer's colour of an activity.
+/// Returns the name, the category and the colour with which a viewer shows an activity, such as a forward, a send or a
+/// part of the flush.
 fn style(activity: &str) -> (String, &'static str, &'static str) {
     let computed = |compute| match compute {
         Compute::Forward => ("forward", "good"),
@@ -156,7 +158,7 @@ mod tests {
         Event { stage, activity: activity.to_owned(), start, end, waited: 0.0, waited_for: None, held: Some(7) }
     }
 
-    /// Traces a micro-batch through two stages twice, the second time with transfers of almost no length.
+    /// Traces two steps of a micro-batch through two stages; in the second step the transfers take almost no time.
     fn trace() -> Value {
         let mut trace = Trace::new();
         for length in [0.25, 1e-8] {

@@ -1,28 +1,28 @@
-//! Errors of reading a log.
+//! The errors of reading the log of a run: [`LogError`].
 
 use stageline_schedule::ParsePlanError;
 
-/// The reason why a log cannot be read.
+/// The reason why the log of a run cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LogError {
-    /// The file cannot be read.
+    /// The file of the log cannot be read; the field is the error of the operating system.
     #[error("the log cannot be read: {0}")]
     Io(#[from] std::io::Error),
-    /// A line is no JSON, or lacks a field of its kind.
+    /// A line of the log is no JSON, or lacks a field that lines of its kind must have.
     #[error("line {line} of the log cannot be read: {cause}; write a new log with `--log`")]
     Line {
-        /// The line, counted from 1.
+        /// The number of the line in the log, counted from 1.
         line: usize,
-        /// The error of the JSON parser.
+        /// The error of the JSON parser for the line.
         cause: serde_json::Error,
     },
-    /// The line that describes the run is missing.
+    /// The log lacks the line that describes the run.
     #[error(
         "the log does not describe its run: the first line, with `schedule` and `plan`, is missing; write a new log with `--log`"
     )]
     NoRun,
-    /// The plan in the first line cannot be parsed.
+    /// The plan in the log's description of the run cannot be parsed.
     #[error("the plan of the log cannot be read: {0}")]
     Plan(ParsePlanError),
 }

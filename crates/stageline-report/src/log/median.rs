@@ -1,6 +1,7 @@
-//! The median, by which the steps of a run are summarised.
+//! The median, by which the figures of a run's steps are summarised.
 
-/// Returns the median of the finite values (the upper one of two); `None` if there are none.
+/// Returns the median of the finite values among `values`, the upper of the two middle ones if their number is even;
+/// `None` if no value is finite.
 pub(crate) fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<_> = values.filter(|value| value.is_finite()).collect();
     values.sort_by(f64::total_cmp);

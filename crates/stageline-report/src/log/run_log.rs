@@ -1,4 +1,5 @@
-//! Reads the log of a run, and summarises its steps.
+//! Reads the log of a run into a [`RunLog`], and summarises its steps: step time, bubble, throughput, main cause of
+//! idle time.
 
 use std::io::BufRead;
 
@@ -8,25 +9,25 @@ use super::error::LogError;
 use super::median::median;
 use super::record::{Account, Line, Run, Step, Validation};
 
-/// The log of a run, with its lines sorted by kind.
+/// The log of a run after reading: the description of the run, its plan, its steps and its validations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunLog {
-    /// The description of the run.
+    /// The description of the run, from the first line of the log.
     pub run: Run,
-    /// The plan of the run.
+    /// The plan that the workers of the run followed.
     pub plan: Plan,
-    /// The steps, in order.
+    /// The measurements of the training steps, in the order of the steps.
     pub steps: Vec<Step>,
-    /// The validation losses, in order.
+    /// The validation losses of the run, in the order of the steps.
     pub validations: Vec<Validation>,
 }
 
 impl RunLog {
-    /// Reads a log. Skips a last line that is incomplete, for example after a crash, and steps that the run repeated after it resumed
-    /// from a checkpoint.
+    /// Reads the log of a run from its lines. Skips a last line that is incomplete, for example after a crash, and
+    /// steps that the run repeated after it resumed from a checkpoint.
     ///
     /// # Errors
-    /// [`LogError`] if the lines cannot be read or parsed, or do not describe the run.
+    /// Returns [`LogError`] if the lines cannot be read or parsed, or do not describe the run.
     pub fn read(lines: impl BufRead) -> Result<Self, LogError> {
         let (mut run, mut steps, mut validations) = (None, Vec::new(), Vec::new());
         let mut unreadable = None;
@@ -60,29 +61,32 @@ impl RunLog {
         Ok(Self { run, plan, steps, validations })
     }
 
-    /// Returns the steps that updated parameters, without the first two, in which memory and threads are still cold; all of them if
-    /// there are at most two. If some of these steps are synchronised with their devices, returns only those.
+    /// Returns the steps by which the run is summarised: those that updated parameters, without the first two, in which
+    /// memory and threads are still cold. If at most two steps updated parameters, keeps them. If some of the steps are
+    /// synchronised with their devices, returns only the synchronised ones.
     pub fn warm_steps(&self) -> impl Iterator<Item = &Step> {
         let synchronised = self.synchronised();
         self.warm().filter(move |step| step.synchronised == synchronised)
     }
 
-    /// Whether the times of the run are those of steps that are synchronised with their devices.
+    /// Whether the times of the run come from steps in which workers waited for their devices after every action.
     pub fn synchronised(&self) -> bool {
         self.warm().any(|step| step.synchronised)
     }
 
-    /// Returns the clock of the run's times and bubbles: `device clock` if workers waited for their devices, else `host clock`.
+    /// Returns the name of the clock of the run's times and bubbles: `device clock` if workers waited for their
+    /// devices, else `host clock`.
     pub fn clock(&self) -> &'static str {
         if self.synchronised() { "device clock" } else { "host clock" }
     }
 
-    /// Whether stages ran on other hosts and no step is synchronised, so that times are those of sending requests, not of the work.
+    /// Whether stages ran on other hosts and no step is synchronised, so that times are those of sending requests, not
+    /// of the requested work.
     pub fn only_asks(&self) -> bool {
         self.run.links.iter().any(Option::is_some) && !self.synchronised()
     }
 
-    /// Returns the worker that runs a stage.
+    /// Returns the number of the worker that runs a stage; `None` if the plan has no such stage.
     pub(crate) fn worker_of(&self, stage: usize) -> Option<usize> {
         self.plan.rows().iter().position(|row| row.iter().any(|action| action.stage == stage))
     }
@@ -93,21 +97,22 @@ impl RunLog {
         computed().skip(cold)
     }
 
-    /// Returns the median throughput of the steps that are not synchronised, in targets a second; `None` if there are none.
+    /// Returns the median throughput of the run in targets a second, over the steps that are not synchronised; `None`
+    /// if there are no such steps.
     pub fn throughput(&self) -> Option<f64> {
         median(self.warm().filter(|step| !step.synchronised).map(|step| step.tokens_per_s))
     }
 
-    /// Returns the median step time in seconds and the median bubble, both without the time for asking devices whether they are done;
-    /// `None` without steps.
+    /// Returns the median step time in seconds and the median bubble of the run, both without the time for asking
+    /// devices whether they are done; `None` if the log has no steps.
     pub fn typical(&self) -> Option<(f64, f64)> {
         let typical = |figure: fn(&Step) -> f64| median(self.warm_steps().map(figure));
         let bubble = |step: &Step| 1.0 - (1.0 - step.bubble) * step.step_seconds / step.seconds_without_asking();
         Some((typical(Step::seconds_without_asking)?, typical(bubble)?))
     }
 
-    /// Returns the cause of most of the idle time, and its share of the total stage time; `None` without steps. Filling and draining
-    /// count as one cause, and the time for asking devices is left out.
+    /// Returns the cause of most of the workers' idle time, and its share of the total stage time; `None` if the log
+    /// has no steps. Filling and draining count as one cause, and the time for asking devices is left out.
     pub fn main_cause(&self) -> Option<(Cause, f64)> {
         let accounts = || self.warm_steps().flat_map(|step| &step.workers);
         let total: f64 = self.warm_steps().map(|step| step.seconds_without_asking() * step.workers.len() as f64).sum();
@@ -123,17 +128,17 @@ impl RunLog {
     }
 }
 
-/// A cause of idle time.
+/// A cause of workers' idle time in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// The pipeline fills and drains.
+    /// Workers are idle while the pipeline fills and drains.
     Pipeline,
-    /// Stages have unequal work.
+    /// Workers are idle because stages have unequal work.
     Imbalance,
-    /// Transfers take time.
+    /// Workers are idle because transfers between stages take time.
     Transfer,
-    /// Stages have unequal parts of the flush.
+    /// Workers are idle because their parts of the flush take unequal time.
     Flush,
-    /// The runtime takes time: threads, channels, the split of the batch.
+    /// Workers do not compute because the runtime takes time: threads, channels, the split of the batch.
     Other,
 }

@@ -1,4 +1,5 @@
-//! Draws line charts and stacked bars as SVG. Colours and fonts come from the style of the page, so charts fit light and dark pages.
+//! Draws line charts and stacked bars as SVG: [`LineChart`] and [`StackedBars`]. Colours and fonts come from the style
+//! of the page, so charts fit light and dark pages.
 
 use std::fmt::Write;
 
@@ -10,19 +11,19 @@ const LEFT: f64 = 76.0;
 const RIGHT: f64 = 16.0;
 const TOP: f64 = 32.0;
 const BOTTOM: f64 = 48.0;
-/// The most labels that fit below an axis.
+/// The most category labels that fit below the horizontal axis of a bar chart.
 const MOST_LABELS: usize = 20;
-/// The number of colours in the style of a page.
+/// The number of colours for lines and bars that the style of a page defines.
 const COLOURS: usize = 8;
 
-/// The line style of a series, by the source of its points.
+/// The style of a line in a chart, which shows the source of its points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Line {
-    /// A solid line, for measured points.
+    /// The line is solid, for measured points.
     Solid,
-    /// A dashed line, for simulated points.
+    /// The line is dashed, for simulated points.
     Dashed,
-    /// A dotted line, for points of a formula.
+    /// The line is dotted, for points of a formula.
     Dotted,
 }
 
@@ -36,60 +37,60 @@ impl Line {
     }
 }
 
-/// A line of a chart.
+/// A line of a line chart: its name, points, line style and colour.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
-    /// The name in the legend.
+    /// The name of the line in the legend of the chart.
     pub name: String,
-    /// The points from left to right. Points that are not finite are skipped.
+    /// The points (x, y) of the line from left to right. Points that are not finite are skipped.
     pub points: Vec<(f64, f64)>,
-    /// The line style.
+    /// The style of the line: solid, dashed or dotted.
     pub line: Line,
-    /// The number of the colour; series about the same thing share one.
+    /// The number of the line's colour in the style of the page. Lines about the same thing share a number.
     pub colour: usize,
 }
 
-/// The scale of a horizontal axis.
+/// The scale of a chart's horizontal axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// A linear scale.
+    /// The horizontal axis is linear.
     Linear,
-    /// A logarithmic scale with a tick at each power of two.
+    /// The horizontal axis is logarithmic, with a tick at each power of two.
     Doubling,
 }
 
 /// A chart of lines over a common horizontal axis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LineChart<'a> {
-    /// The title.
+    /// The title above the chart.
     pub title: &'a str,
-    /// The label of the horizontal axis, with its unit.
+    /// The label of the chart's horizontal axis, with its unit.
     pub x: &'a str,
-    /// The label of the vertical axis, with its unit.
+    /// The label of the chart's vertical axis, with its unit.
     pub y: &'a str,
-    /// The scale of the horizontal axis.
+    /// The scale of the chart's horizontal axis.
     pub scale: Scale,
-    /// The lines.
+    /// The lines of the chart.
     pub series: Vec<Series>,
 }
 
 /// A chart of stacked bars, one for each category.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StackedBars<'a> {
-    /// The title.
+    /// The title above the chart.
     pub title: &'a str,
-    /// The label of the horizontal axis.
+    /// The label of the chart's horizontal axis.
     pub x: &'a str,
-    /// The label of the vertical axis, with its unit.
+    /// The label of the chart's vertical axis, with its unit.
     pub y: &'a str,
-    /// The labels below the bars.
+    /// The label below each bar, from left to right.
     pub categories: Vec<String>,
-    /// The parts of the bars from the bottom up: a name, and a value for each category.
+    /// The parts of which each bar is stacked, from the bottom up: the name of a part, and its value in each bar.
     pub parts: Vec<(&'a str, Vec<f64>)>,
 }
 
 impl LineChart<'_> {
-    /// Draws the chart, with its legend; without a finite point, returns a paragraph that says so.
+    /// Draws the line chart as SVG, with its legend. If no point is finite, returns a paragraph that says so.
     pub fn svg(&self) -> String {
         let finite = |point: &&(f64, f64)| point.0.is_finite() && point.1.is_finite();
         let points: Vec<_> = self.series.iter().flat_map(|series| series.points.iter().filter(finite)).collect();
@@ -134,7 +135,7 @@ impl LineChart<'_> {
 }
 
 impl StackedBars<'_> {
-    /// Draws the chart, with its legend; without a category, returns a paragraph that says so.
+    /// Draws the stacked bars as SVG, with their legend. If there is no category, returns a paragraph that says so.
     pub fn svg(&self) -> String {
         let total = |at: usize| self.parts.iter().map(|(_, values)| values[at].max(0.0)).sum::<f64>();
         if self.categories.is_empty() {
@@ -213,7 +214,8 @@ fn legend_of(entries: Vec<(&str, usize, Line)>) -> String {
     legend + "</ul>"
 }
 
-/// Returns the powers of two within the range of the points, with their labels.
+/// Returns the positions of the ticks of a logarithmic axis, the powers of two within the range of the points, with
+/// their labels.
 fn doublings(points: &[&(f64, f64)]) -> Vec<(f64, String)> {
     let exponents = Span::of(points.iter().map(|point| point.0.max(f64::MIN_POSITIVE).log2()));
     let (first, last) = (exponents.from.floor() as i32, exponents.to.ceil() as i32);
@@ -221,7 +223,7 @@ fn doublings(points: &[&(f64, f64)]) -> Vec<(f64, String)> {
     (first..=last).filter(inside).map(|exponent| (f64::from(exponent), number(2.0_f64.powi(exponent)))).collect()
 }
 
-/// A range of values along an axis.
+/// The range of values that an axis of a chart shows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Span {
     from: f64,
@@ -229,7 +231,7 @@ struct Span {
 }
 
 impl Span {
-    /// Returns the range of the values, of which there is at least one.
+    /// Returns the range from the smallest to the largest value; there must be at least one value.
     fn of(values: impl Iterator<Item = f64>) -> Self {
         let (from, to) =
             values.fold((f64::INFINITY, f64::NEG_INFINITY), |(from, to), value| (from.min(value), to.max(value)));
@@ -249,7 +251,7 @@ impl Span {
         HEIGHT - BOTTOM - self.share(value) * (HEIGHT - TOP - BOTTOM)
     }
 
-    /// Returns the round values at which the axis has ticks.
+    /// Returns the round values at which an axis with this range has ticks.
     fn ticks(self) -> Vec<f64> {
         let rough = (self.to - self.from) / 5.0;
         let power = 10.0_f64.powf(rough.log10().floor());
@@ -260,7 +262,8 @@ impl Span {
     }
 }
 
-/// Formats a number with four significant digits, without trailing zeros.
+/// Formats a number for a chart or table: four significant digits, without trailing zeros; very large and small ones
+/// with an exponent.
 pub(super) fn number(value: f64) -> String {
     let size = value.abs();
     match size {

@@ -1,4 +1,4 @@
-//! Builds an HTML file from sections, tables and pictures, with its style inside.
+//! Builds an HTML file from sections, tables and pictures, with its CSS style inside: [`Page`].
 
 use std::fmt::Write;
 
@@ -12,17 +12,17 @@ pub struct Page {
 }
 
 impl Page {
-    /// Makes a page with a title and nothing else.
+    /// Makes a page with the given title and no contents.
     pub fn new(title: &str) -> Self {
         Self { title: escaped(title), body: String::new() }
     }
 
-    /// Adds a heading, and a paragraph about the section.
+    /// Adds a section to the page: a heading, and a paragraph about the contents that follow.
     pub fn section(&mut self, heading: &str, about: &str) {
         let _ = write!(self.body, "<h2>{}</h2><p>{}</p>", escaped(heading), escaped(about));
     }
 
-    /// Adds pictures, side by side if there is room. A picture is HTML or SVG, and is not escaped.
+    /// Adds pictures to the page, side by side if there is room. A picture is HTML or SVG, and is not escaped.
     pub fn pictures(&mut self, pictures: impl IntoIterator<Item = String>) {
         self.body.push_str("<div class='pictures'>");
         for picture in pictures {
@@ -31,7 +31,7 @@ impl Page {
         self.body.push_str("</div>");
     }
 
-    /// Adds a table, with text in the first column and numbers in the others.
+    /// Adds a table to the page, with text in the first column and numbers in the others. `columns` are the headings.
     pub fn table(&mut self, columns: &[&str], rows: impl IntoIterator<Item = Vec<String>>) {
         self.body.push_str("<div class='wide'><table><thead><tr>");
         for column in columns {
@@ -48,7 +48,7 @@ impl Page {
         self.body.push_str("</tbody></table></div>");
     }
 
-    /// Returns the text of the HTML file.
+    /// Returns the text of the page's HTML file.
     pub fn html(&self) -> String {
         let Self { title, body } = self;
         format!(
@@ -59,8 +59,8 @@ impl Page {
     }
 }
 
-/// The style of a page. The colours are those of Okabe and Ito (2008), which people with red-green blindness can tell apart; dark pages
-/// have lighter ones.
+/// The CSS style of a page. Its colours are those of Okabe and Ito (2008), which people with red-green blindness can
+/// tell apart; dark pages have lighter variants.
 const STYLE: &str = "\
 :root{color-scheme:light dark;--ink:#1b1f24;--faint:#6a737d;--rule:#d8dee4;--paper:#ffffff;\
 --k0:#0072b2;--k1:#d55e00;--k2:#009e73;--k3:#cc79a7;--k4:#b58900;--k5:#3a9bd1;--k6:#6a737d;--k7:#7a3e9d}\

@@ -8,7 +8,7 @@ use super::timeline::timeline;
 use crate::log::record::{Account, Event, Health, Step};
 use crate::log::{RunLog, median};
 
-/// Returns the HTML page of a run.
+/// Returns the text of the HTML page that shows a run, from the run's log.
 pub fn run_page(log: &RunLog) -> String {
     let mut page = Page::new("A pipeline run");
     page.section("Summary", &summary(log));
@@ -125,7 +125,7 @@ fn over_steps(steps: &[&Step], title: &str, y: &str, figures: &[Figure], more: O
     LineChart { title, x: "step", y, scale: Scale::Linear, series: series.chain(more).collect() }.svg()
 }
 
-/// Returns at most 2,000 of the steps, evenly spaced, so that charts stay small.
+/// Returns at most 2,000 of the given steps, evenly spaced, so that charts stay small.
 fn thinned<'a>(steps: &[&'a Step]) -> impl Iterator<Item = &'a Step> {
     const MOST: usize = 2_000;
     steps.iter().copied().step_by(steps.len().div_ceil(MOST).max(1))
@@ -153,7 +153,7 @@ fn bubble(page: &mut Page, log: &RunLog) {
     page.pictures([over_steps(&timed, "Bubble", &share, &figures, None), by_cause(log)]);
 }
 
-/// Draws the idle time of each worker by cause, averaged over the steps.
+/// Draws a bar chart of the idle time of each worker by cause, averaged over the warm steps of the run.
 fn by_cause(log: &RunLog) -> String {
     let workers = log.plan.workers();
     let mean = |worker: usize, cause: usize| {
@@ -216,7 +216,7 @@ fn memory(page: &mut Page, log: &RunLog) {
     page.table(&columns, (0..log.plan.stages()).map(row));
 }
 
-/// Makes a line for each worker.
+/// Makes a line of a chart for each worker of the run. `points` returns the points of a worker.
 fn line_per_worker(log: &RunLog, points: impl Fn(usize) -> Vec<(f64, f64)>) -> Vec<Series> {
     let series = |worker| {
         let name = format!("worker {worker}");
@@ -232,7 +232,7 @@ fn peaks(log: &RunLog) -> String {
     LineChart { title: "Peak memory", x: "step", y: "MB of a worker", scale: Scale::Linear, series }.svg()
 }
 
-/// Draws the memory of each worker during the step of the timeline; `None` if no step has events.
+/// Draws a chart of each worker's memory during the step that the page's timeline shows; `None` if no step has events.
 fn memory_over_step(log: &RunLog) -> Option<String> {
     let step = log.steps.iter().find(|step| !step.timeline.is_empty())?;
     let point = |event: &Event| Some((1e3 * event.end, megabytes(event.held?)));
@@ -280,7 +280,7 @@ fn health(page: &mut Page, log: &RunLog) {
     page.table(&columns, last.health.iter().map(row));
 }
 
-/// Draws a histogram of all gradient elements of a step by size.
+/// Draws a histogram of all gradient elements of a step by their size.
 fn histogram(step: &Step) -> String {
     let mut bins: Vec<(f64, u64)> = Vec::new();
     for (from, count) in step.health.iter().flat_map(|health| &health.histogram) {

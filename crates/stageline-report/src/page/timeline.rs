@@ -1,4 +1,4 @@
-//! Draws the timeline of a step: the computes of every stage over time, and the transfers between stages.
+//! Draws the timeline of a step as SVG: the computes of every stage over time, and the transfers between stages.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -9,7 +9,8 @@ use super::chart::number;
 use super::escape::escaped;
 use crate::log::record::Event;
 
-/// Draws a step of so many seconds as SVG, with a row for every stage. `rows` are the events of each worker.
+/// Draws the timeline of a step that took `seconds` seconds as SVG, with a row for every stage. `rows` are the events
+/// of each worker.
 pub(crate) fn timeline(rows: &[Vec<Event>], seconds: f64) -> String {
     const WIDTH: f64 = 1200.0;
     const ROW: f64 = 34.0;
@@ -57,10 +58,10 @@ pub(crate) fn timeline(rows: &[Vec<Event>], seconds: f64) -> String {
     svg + "</svg>"
 }
 
-/// A time in seconds, and a stage.
+/// A point of the timeline: a time in seconds, and the number of a stage.
 type Point = (f64, usize);
 
-/// Returns the start of each transfer's send, and the end of its receive.
+/// Returns both ends of each transfer's line in the timeline: the start of its send, and the end of its receive.
 fn transfers(rows: &[Vec<Event>]) -> Vec<(Point, Point)> {
     let events = || rows.iter().flatten().filter_map(|event| Some((event, event.activity.parse().ok()?)));
     let sent = events().filter_map(|(event, instruction)| match instruction {
@@ -75,7 +76,8 @@ fn transfers(rows: &[Vec<Event>]) -> Vec<(Point, Point)> {
     received.collect()
 }
 
-/// Returns the colour and the label of a compute or a part of the flush; `None` for other activities.
+/// Returns the number of the colour and the label with which the timeline shows an activity, a compute or a part of the
+/// flush; `None` for activities that it does not show.
 fn style(activity: &str) -> Option<(usize, String)> {
     match activity.parse() {
         Ok(Instruction::Compute(action)) => {

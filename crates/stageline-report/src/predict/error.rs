@@ -1,4 +1,4 @@
-//! Errors of predictions.
+//! The errors of predictions from the log of a run: [`PredictError`].
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use stageline_schedule::{BalanceError, CheckError, ScheduleError};
 
 use crate::log::record::Link;
 
-/// The reason why a prediction cannot be made.
+/// The reason why a prediction from the log of a run cannot be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PredictError {
@@ -16,88 +16,91 @@ pub enum PredictError {
     /// The log does not give every stage its layers.
     #[error("the log does not give each of the {stages} stages its layers; write a new log with `--log`")]
     Layers {
-        /// The number of stages of the run.
+        /// The number of stages that the run had.
         stages: usize,
     },
-    /// The log does not give the bytes that stages send to each other.
+    /// The log does not state how many bytes the stages send to each other.
     #[error(
         "the log does not say how many bytes cross between stages; write a new log with `--log`, of 2 stages or more"
     )]
     Bytes,
-    /// The log does not have an entry for the link of each boundary.
+    /// The log does not have exactly one link for each boundary between stages.
     #[error("the log has links for {links} boundaries, but its run has {boundaries}; write a new log with `--log`")]
     Links {
-        /// The number of entries in the log.
+        /// The number of links in the log.
         links: usize,
-        /// The number of boundaries between stages of the run.
+        /// The number of boundaries between the stages of the run.
         boundaries: usize,
     },
-    /// A link has a latency or bandwidth from which no times can be computed.
+    /// A link has a latency or bandwidth from which no transfer times can be computed; the field is the link.
     #[error(
         "a link of {} bytes a second and {} s is invalid; give at least 1 byte a second, and a latency of 0 s or more",
         .0.bandwidth, .0.latency
     )]
     Link(Link),
-    /// The plan sends between two workers whose link the run did not measure.
+    /// The plan to predict for sends between two workers whose link the run did not measure.
     #[error(
         "the log has no link between workers {from} and {to}, which were not neighbours in the run; give the link between workers \
          with `--bandwidth` and `--latency`"
     )]
     Unlinked {
-        /// The sending worker.
+        /// The number of the sending worker.
         from: usize,
-        /// The receiving worker.
+        /// The number of the receiving worker.
         to: usize,
     },
-    /// There are fewer than two hosts, or a host has no workers.
+    /// The given hosts are fewer than two, or one of them has no workers; the field is the number of workers of each
+    /// host.
     #[error("hosts of {0:?} workers: give the number of workers, at least 1, of each of 2 hosts or more")]
     Hosts(Vec<usize>),
-    /// No choice of boundaries of the run leaves each host enough layers.
+    /// The model cannot be split between the hosts: no choice of the run's stage boundaries leaves each host enough
+    /// layers.
     #[error(
         "hosts of {hosts:?} workers cannot be separated at boundaries of the run, which has {stages} stages of {layers} layers: a host \
          needs a layer for each of its stages; log a run of more stages, or give fewer workers"
     )]
     NoHostCut {
-        /// The number of workers of each host.
+        /// The number of workers of each given host.
         hosts: Vec<usize>,
-        /// The number of stages of the run.
+        /// The number of stages that the run had.
         stages: usize,
         /// The number of layers of the model.
         layers: usize,
     },
-    /// There are too many choices of boundaries to simulate them all.
+    /// There are too many choices of stage boundaries at which the model could be split between hosts to simulate them
+    /// all.
     #[error(
         "there are more than {most} ways to choose {meetings} boundaries between hosts from the {boundaries} boundaries of the run; log \
          a run of fewer stages, or take a schedule without chunks"
     )]
     HostCuts {
-        /// The number of boundaries of the run.
+        /// The number of boundaries between the stages of the run.
         boundaries: usize,
-        /// The number of boundaries between hosts.
+        /// The number of boundaries at which the host changes.
         meetings: usize,
-        /// The largest number of choices that are simulated.
+        /// The largest number of choices of boundaries that are simulated.
         most: usize,
     },
-    /// A given partition does not split all layers into contiguous stages.
+    /// A partition given by the caller does not split all layers into contiguous stages.
     #[error(
         "{cut:?} is no partition of {layers} layers into {stages} stages; give each stage at least one layer, following those of the \
          stage before"
     )]
     Cut {
-        /// The layers of each stage.
+        /// The indices of the layers of each stage in the given partition.
         cut: Vec<Range<usize>>,
         /// The number of layers of the model.
         layers: usize,
-        /// The number of stages of the plan.
+        /// The number of stages of the plan to predict for.
         stages: usize,
     },
-    /// There are fewer layers than stages.
+    /// The model has fewer layers than the plan has stages.
     #[error(transparent)]
     Balance(#[from] BalanceError),
-    /// The schedule has no plan of this size.
+    /// The schedule has no plan for the requested numbers of stages and micro-batches.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
-    /// The plan cannot run at the channel capacity of the run.
+    /// The plan to predict for cannot run with the channel capacity of the run.
     #[error(transparent)]
     Check(#[from] CheckError),
 }

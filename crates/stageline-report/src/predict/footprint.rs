@@ -1,12 +1,13 @@
-//! Predicts the peak memory of each worker under another plan, from the memory of a run.
+//! Predicts the peak memory of each worker under another plan, from the memory that a run measured.
 //!
-//! The model:
+//! The model of a worker's memory:
 //!
-//! - Parameters and optimizer states (the resident memory) and gradients (4 bytes a parameter) belong to layers. A layer has a share of
-//!   its worker's resident memory by its parameters.
+//! - Parameters and optimizer states (the resident memory) and gradients (4 bytes a parameter) belong to layers. A
+//!   layer has a share of its worker's resident memory by its parameters.
 //! - Activations are kept once for each live micro-batch. A layer has a share of its stage's activations by its weight.
-//! - During the flush the resident memory is in use twice: the new values and the old ones.
-//! - The rest of a worker's peak (buffers of kernel threads, workspaces of kernels, gradients in flight) stays as the run had it.
+//! - During the flush the resident memory is in use twice: the new parameters and optimizer states, and the old ones.
+//! - The rest of a worker's peak (buffers of kernel threads, workspaces of kernels, gradients in flight) stays as the
+//!   run had it.
 
 use std::ops::Range;
 
@@ -15,11 +16,11 @@ use stageline_schedule::{Plan, StageMemory};
 use crate::log::record::{Layer, WorkerMemory};
 use crate::log::{RunLog, median};
 
-/// The memory of a run by layer, in bytes.
+/// The memory that a run used, divided among the layers of the model, in bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Footprint {
     layers: Vec<LayerBytes>,
-    /// The part of each worker's peak that belongs to no layer.
+    /// The part of each worker's peak memory that belongs to no layer, in bytes.
     rest: Vec<f64>,
 }
 
@@ -27,12 +28,13 @@ pub(super) struct Footprint {
 struct LayerBytes {
     resident: f64,
     gradients: f64,
-    /// The bytes of one live micro-batch.
+    /// The bytes of the layer's activations for one live micro-batch.
     activation: f64,
 }
 
 impl Footprint {
-    /// Reads the memory of a run off its log; `None` if the run did not count it.
+    /// Divides the memory that a run measured among the layers; `None` if the run did not count memory. `cut` is the
+    /// run's partition of the layers into stages.
     pub(super) fn of(log: &RunLog, cut: &[Range<usize>]) -> Option<Self> {
         let (plan, layers) = (&log.plan, &log.run.layers);
         let worker_of = workers(plan);
@@ -64,7 +66,8 @@ impl Footprint {
         Some(footprint)
     }
 
-    /// Returns the peak of each worker in bytes, under a plan and a partition of the layers.
+    /// Returns the predicted peak memory of each worker in bytes, under a plan and a partition of the layers into
+    /// stages.
     pub(super) fn peaks(&self, cut: &[Range<usize>], plan: &Plan) -> Vec<f64> {
         let sum = |range: &Range<usize>, of: fn(&LayerBytes) -> f64| self.layers[range.clone()].iter().map(of).sum();
         let activations: Vec<_> =
@@ -83,7 +86,7 @@ impl Footprint {
     }
 }
 
-/// Returns the worker of each stage.
+/// Returns the number of the worker that runs each stage of a plan.
 fn workers(plan: &Plan) -> Vec<usize> {
     let mut worker_of = vec![0; plan.stages()];
     for (worker, row) in plan.rows().iter().enumerate() {
@@ -92,7 +95,8 @@ fn workers(plan: &Plan) -> Vec<usize> {
     worker_of
 }
 
-/// Returns a layer's share of a figure summed over a group of layers that includes it; equal shares if the sum is 0.
+/// Returns a layer's share of a figure that is summed over a group of layers with this layer in it. If the sum is 0,
+/// all layers of the group have equal shares.
 fn share<'a>(layer: &Layer, group: impl Iterator<Item = &'a Layer> + Clone, figure: fn(&Layer) -> f64) -> f64 {
     let all: f64 = group.clone().map(figure).sum();
     if all > 0.0 { figure(layer) / all } else { 1.0 / group.count().max(1) as f64 }

@@ -1,8 +1,9 @@
-//! Finds the best partitions of a model over several hosts.
+//! Finds the best partitions of a model's layers over several hosts, each with its predicted step: [`HostCut`].
 //!
-//! The bytes of a transfer are known only at the boundaries of the run, so these are the candidates for a boundary between hosts. On
-//! each host the layers are spread as evenly as possible over its stages. Every choice of boundaries is simulated, with a link at each
-//! boundary between hosts; schedules with chunks have several of these.
+//! The bytes of a transfer are known only at the boundaries between stages of the run, so only these are candidates for
+//! a boundary between hosts. On each host the layers are spread over its stages as evenly as possible. Every choice of
+//! boundaries is simulated, with a link at each boundary between hosts. Schedules with chunks have several such
+//! boundaries for two hosts.
 
 use std::ops::Range;
 
@@ -14,29 +15,29 @@ use super::network::Hosts;
 use super::prediction::{Cut, Prediction, Target};
 use crate::log::record::Link;
 
-/// The largest number of choices that are simulated.
+/// The largest number of choices of boundaries between hosts that are simulated.
 const MOST: usize = 10_000;
 
-/// A partition of the layers over hosts, and the prediction for it.
+/// A partition of the model's layers over hosts, with the prediction for it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HostCut {
-    /// The stages of the run after which the host changes, in order.
+    /// The stages of the run after which the next layer is on another host, in order.
     pub behind: Vec<usize>,
-    /// The bytes of a micro-batch at each of these boundaries, in each direction.
+    /// The bytes that one micro-batch sends across each boundary between hosts, in each direction.
     pub bytes: Vec<f64>,
-    /// The seconds in which the slowest worker computes a micro-batch, forward and backward.
+    /// The seconds in which the slowest worker computes the forward and backward of one micro-batch.
     pub slowest: f64,
-    /// The prediction for this partition over the link.
+    /// The predicted step time, bubble, throughput and memory for this partition, with the link between the hosts.
     pub prediction: Prediction,
 }
 
 impl Measured {
-    /// Returns all partitions in which hosts are separated at boundaries of the run. The one with the shortest step comes first; of
-    /// equal steps, the one with fewer bytes between hosts.
+    /// Returns all partitions of the layers over `hosts` that split at stage boundaries of the run. The partition with
+    /// the shortest predicted step comes first; of equal steps, the one with fewer bytes between hosts.
     ///
     /// # Errors
-    /// [`PredictError`] if there is no such partition or more than 10,000 of them, the schedule has no such plan, the link is invalid,
-    /// or the log does not give the bytes between stages.
+    /// Returns [`PredictError`] if there is no such partition or there are more than 10,000. Other reasons are a
+    /// schedule that has no such plan, an invalid link, and a log without the bytes between stages.
     pub fn host_cuts(
         &self,
         hosts: &Hosts,
@@ -68,7 +69,8 @@ impl Measured {
         Ok(cuts)
     }
 
-    /// Returns the most even partition of each group of consecutive stages, with groups separated after these stages of the run.
+    /// Returns the most even partition of the layers into groups of consecutive stages. `behind` has the stages of the
+    /// run after which a new group begins, `groups` the number of stages of each group.
     fn spread(&self, behind: &[usize], groups: &[usize]) -> Result<Vec<Range<usize>>, PredictError> {
         let last = self.cut().last().map_or(0, |range| range.end);
         let ends = behind.iter().map(|&stage| self.cut()[stage].end).chain([last]);
@@ -81,8 +83,9 @@ impl Measured {
     }
 }
 
-/// Returns all choices of stages of the run that leave each group at least one layer for each of its stages. `ends` is the last layer of
-/// each stage of the run plus one, `groups` the number of stages of each group.
+/// Returns all choices of the run's stages after which the host may change. Each choice leaves each group of stages on
+/// one host at least one layer for each of its stages. `ends` is the last layer of each stage of the run plus one,
+/// `groups` the number of stages of each group.
 fn choices(ends: &[usize], groups: &[usize]) -> Result<Vec<Vec<usize>>, PredictError> {
     let (boundaries, meetings) = (ends.len() - 1, groups.len() - 1);
     let layers = ends[boundaries];

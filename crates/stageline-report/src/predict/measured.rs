@@ -1,7 +1,7 @@
-//! The costs of a run by layer, read off its log: the input of all predictions.
+//! The costs of a run divided among its layers, from its log: [`Measured`], the input of all predictions.
 //!
-//! A layer has a share of its stage's forward and backward by its weight, and of its flush by its parameters. Time of the log that is
-//! not of a stage becomes an overhead of each step and of each action.
+//! A layer has a share of the forward and backward of its stage by its weight, and a share of the flush by its
+//! parameters. Time in the log that belongs to no stage becomes an overhead of each step and of each action.
 
 use std::ops::Range;
 
@@ -13,30 +13,31 @@ use super::network::{Hosts, Network, checked};
 use crate::log::record::{Layer, Link, StageCosts, Step};
 use crate::log::{RunLog, median};
 
-/// The costs of a run by layer, from which [`predict`](Self::predict) makes those of another plan.
+/// The measured costs of a run by layer, from which [`predict`](Self::predict) simulates another plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
     pub(super) layers: Vec<LayerCost>,
     pub(super) footprint: Option<Footprint>,
-    /// The partition of the run: the layers of each stage.
+    /// The run's partition of the layers: the indices of the layers of each stage.
     pub(super) cut: Vec<Range<usize>>,
-    /// The tokens of one micro-batch of every replica.
+    /// The number of tokens in one micro-batch of all replicas together.
     pub(super) tokens: f64,
-    /// The seconds of a step outside all actions.
+    /// The seconds of a step before the first action and after the last one.
     pub(super) step_overhead: f64,
-    /// The seconds that the runtime adds to an action.
+    /// The seconds that the runtime adds to each forward and backward.
     pub(super) action_overhead: f64,
-    /// The seconds that a send occupies its worker.
+    /// The seconds for which a send keeps its worker busy.
     pub(super) send_seconds: f64,
-    /// The micro-batches that a channel holds; `None` if all of a step.
+    /// The number of micro-batches that a channel between two stages can hold; `None` if it can hold all of a step.
     pub(super) capacity: Option<usize>,
-    /// The bytes of a micro-batch at each boundary between stages of the run; `None` if the log does not give them.
+    /// The bytes that one micro-batch sends across each boundary between stages of the run; `None` if the log does not
+    /// state the bytes.
     pub(super) boundary_bytes: Option<Vec<f64>>,
-    /// The links between workers in predictions.
+    /// The links between workers that predictions assume.
     pub(super) network: Network,
 }
 
-/// The seconds of one layer: for a micro-batch, and for its part of the flush.
+/// The seconds that one layer takes: forward and backward for one micro-batch, and its part of the flush.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct LayerCost {
     pub(super) forward: f64,
@@ -45,10 +46,10 @@ pub(super) struct LayerCost {
 }
 
 impl Measured {
-    /// Reads the costs of a run off its log: medians over the [warm steps](RunLog::warm_steps).
+    /// Computes the costs of a run from its log, as medians over the [warm steps](RunLog::warm_steps).
     ///
     /// # Errors
-    /// [`PredictError`] if the log has no step, does not give every stage its layers, or has invalid links.
+    /// Returns [`PredictError`] if the log has no step, does not give every stage its layers, or has invalid links.
     pub fn of(log: &RunLog) -> Result<Self, PredictError> {
         let (stages, micro_batches) = (log.plan.stages(), log.plan.micro_batches());
         let costs = (0..stages).map(|stage| stage_costs(log, stage)).collect::<Option<Vec<_>>>();
@@ -78,46 +79,48 @@ impl Measured {
         })
     }
 
-    /// Returns the same costs for workers that are all connected by this link.
+    /// Returns the same costs for predictions in which this link connects any two workers.
     ///
     /// # Errors
-    /// [`PredictError::Link`] if the link is invalid.
+    /// Returns [`PredictError::Link`] if the latency or bandwidth of the link is invalid.
     pub fn over(self, link: Link) -> Result<Self, PredictError> {
         Ok(Self { network: Network::Uniform(checked(link)?), ..self })
     }
 
-    /// Returns the same costs for workers on these hosts. Workers on different hosts are connected by this link.
+    /// Returns the same costs for predictions in which workers are on several hosts. The given link connects workers on
+    /// different hosts.
     ///
     /// # Errors
-    /// [`PredictError::Link`] if the link is invalid.
+    /// Returns [`PredictError::Link`] if the latency or bandwidth of the link is invalid.
     pub fn between(self, hosts: Hosts, link: Link) -> Result<Self, PredictError> {
         Ok(Self { network: Network::Hosts(hosts, checked(link)?), ..self })
     }
 
-    /// Returns the same costs for workers that share the memory of one host.
+    /// Returns the same costs for predictions in which all workers share the memory of one host.
     pub fn without_links(self) -> Self {
         Self { network: Network::Memory, ..self }
     }
 
-    /// Returns the link on which the largest boundary tensor of the run takes the longest; `None` if there is no link.
+    /// Returns the link on which the largest tensor that crosses a boundary of the run takes the longest; `None` if no
+    /// workers are connected by links.
     pub fn slowest_link(&self) -> Option<Link> {
         self.network.slowest(self.boundary_bytes.iter().flatten().copied().fold(0.0, f64::max))
     }
 
-    /// Returns the partition of the run: the layers of each stage, by index.
+    /// Returns the run's partition of the layers: the indices of the layers of each stage.
     pub fn cut(&self) -> &[Range<usize>] {
         &self.cut
     }
 
-    /// Returns the most even partition of the layers into contiguous stages.
+    /// Returns the most even partition of the model's layers into `stages` contiguous stages, by measured time.
     ///
     /// # Errors
-    /// [`PredictError::Balance`] if there are fewer layers than stages.
+    /// Returns [`PredictError::Balance`] if the model has fewer layers than stages.
     pub fn balanced(&self, stages: usize) -> Result<Vec<Range<usize>>, PredictError> {
         self.balanced_within(0..self.layers.len(), stages)
     }
 
-    /// Returns the most even partition of some of the layers.
+    /// Returns the most even partition of a range of layers into `stages` contiguous stages, by measured time.
     pub(super) fn balanced_within(
         &self,
         layers: Range<usize>,
@@ -128,13 +131,13 @@ impl Measured {
         Ok(cut.into_iter().map(|range| layers.start + range.start..layers.start + range.end).collect())
     }
 
-    /// Returns the seconds of a micro-batch's forward and backward on these layers.
+    /// Returns the seconds of one micro-batch's forward and backward on a range of layers.
     pub fn computes(&self, layers: Range<usize>) -> f64 {
         self.layers[layers].iter().map(|layer| layer.forward + layer.backward).sum()
     }
 
-    /// Returns the bytes of a micro-batch, in each direction, at a split point before a layer. Where the run had no boundary, that is
-    /// the mean of its boundaries.
+    /// Returns the bytes that one micro-batch sends, in each direction, across a split point before the layer with
+    /// index `layer`. If the run had no stage boundary at that layer, returns the mean over the run's boundaries.
     pub(super) fn bytes_at(&self, layer: usize) -> Result<f64, PredictError> {
         let known = self.boundary_bytes.as_ref().filter(|bytes| !bytes.is_empty()).ok_or(PredictError::Bytes)?;
         let stage = self.cut.iter().position(|range| range.end == layer);
@@ -143,7 +146,8 @@ impl Measured {
     }
 }
 
-/// Returns the layers of each stage; `None` unless each stage has layers and they are in the order of the stages.
+/// Returns the indices of the layers of each stage; `None` unless each stage has layers and they are in the order of
+/// the stages.
 fn cut_of(layers: &[Layer], stages: usize) -> Option<Vec<Range<usize>>> {
     let mut cut = Vec::with_capacity(stages);
     for chunk in layers.chunk_by(|a, b| a.stage == b.stage) {
@@ -156,7 +160,8 @@ fn cut_of(layers: &[Layer], stages: usize) -> Option<Vec<Range<usize>>> {
     (cut.len() == stages).then_some(cut)
 }
 
-/// Returns the seconds before the first compute and after the last event, in the first step with events; 0 if no step has them.
+/// Returns the seconds of a step before its first compute and after its last event, from the first step with recorded
+/// events; 0 if no step has events.
 fn outside_actions(log: &RunLog) -> f64 {
     let drawn = |step: &&Step| !step.timeline.is_empty() && step.synchronised == log.synchronised();
     let Some(step) = log.steps.iter().find(drawn) else { return 0.0 };
@@ -167,7 +172,7 @@ fn outside_actions(log: &RunLog) -> f64 {
     if first.is_finite() { first + (step.step_seconds - last).max(0.0) } else { 0.0 }
 }
 
-/// Returns the median costs of a stage.
+/// Returns the median costs of a stage over the warm steps of a run; `None` if there are no steps.
 fn stage_costs(log: &RunLog, stage: usize) -> Option<StageCosts> {
     let typical =
         |cost: fn(&StageCosts) -> f64| median(log.warm_steps().filter_map(|step| step.stages.get(stage)).map(cost));
@@ -182,7 +187,7 @@ fn stage_costs(log: &RunLog, stage: usize) -> Option<StageCosts> {
     })
 }
 
-/// Returns the median seconds that a send occupies its worker, without the transfer time of its link.
+/// Returns the median seconds for which a send keeps its worker busy, without the transfer time of the link.
 fn send_seconds(log: &RunLog, costs: &[StageCosts]) -> f64 {
     let transfer_seconds = |boundary: usize| {
         let link = log.run.links.get(boundary).copied().flatten()?;
@@ -195,7 +200,7 @@ fn send_seconds(log: &RunLog, costs: &[StageCosts]) -> f64 {
     median(sends.filter(|send| *send > 0.0)).unwrap_or(0.0)
 }
 
-/// Returns a layer's share of the costs of its stage.
+/// Returns a layer's share of the costs of its stage; `None` if the layer's stage does not exist.
 fn layer_cost(layer: &Layer, layers: &[Layer], stages: &[StageCosts]) -> Option<LayerCost> {
     let stage = stages.get(layer.stage)?;
     let siblings = || layers.iter().filter(|sibling| sibling.stage == layer.stage);

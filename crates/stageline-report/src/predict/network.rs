@@ -1,4 +1,4 @@
-//! The links between the workers of a prediction.
+//! The links between the workers for which a prediction is made, and the workers of each host.
 
 use std::collections::BTreeMap;
 
@@ -6,15 +6,15 @@ use super::error::PredictError;
 use crate::log::RunLog;
 use crate::log::record::Link;
 
-/// The number of workers of each host. Workers are numbered host by host.
+/// The hosts of a prediction, as the number of workers of each. Workers are numbered host by host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hosts(Vec<usize>);
 
 impl Hosts {
-    /// Makes hosts of so many workers each.
+    /// Makes hosts from the number of workers of each host.
     ///
     /// # Errors
-    /// [`PredictError::Hosts`] if there are fewer than two hosts, or a host has no worker.
+    /// Returns [`PredictError::Hosts`] if there are fewer than two hosts, or a host has no worker.
     pub fn new(workers: Vec<usize>) -> Result<Self, PredictError> {
         if workers.len() < 2 || workers.contains(&0) { Err(PredictError::Hosts(workers)) } else { Ok(Self(workers)) }
     }
@@ -24,12 +24,12 @@ impl Hosts {
         &self.0
     }
 
-    /// Returns P, the number of workers of all hosts.
+    /// Returns P, the number of workers of all hosts together.
     pub fn workers(&self) -> usize {
         self.0.iter().sum()
     }
 
-    /// Returns the host of a worker.
+    /// Returns the number of the host on which a worker runs.
     pub(super) fn of(&self, worker: usize) -> usize {
         let ends = self.0.iter().scan(0, |end, workers| {
             *end += workers;
@@ -39,21 +39,22 @@ impl Hosts {
     }
 }
 
-/// The links between workers.
+/// The links between the workers for which a prediction is made.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Network {
-    /// The workers share the memory of one host.
+    /// There is no link, because all workers share the memory of one host.
     Memory,
-    /// The link connects any two workers.
+    /// One given link connects any two workers.
     Uniform(Link),
-    /// The link connects workers on different hosts; workers of one host share its memory.
+    /// One given link connects any two workers on different hosts. Workers on one host share the host's memory.
     Hosts(Hosts, Link),
-    /// The links that the run measured, by pairs of workers with the smaller one first; `None` if two share a host's memory.
+    /// The links that the run measured, by pairs of worker numbers with the smaller one first; `None` if the two
+    /// workers share a host's memory.
     Measured(BTreeMap<(usize, usize), Option<Link>>),
 }
 
 impl Network {
-    /// Returns the network of a run.
+    /// Returns the links between the workers of a run, from its log.
     pub(super) fn of(log: &RunLog) -> Result<Self, PredictError> {
         let (links, boundaries) = (&log.run.links, log.plan.stages() - 1);
         links.iter().flatten().try_for_each(|link| checked(*link).map(drop))?;
@@ -68,7 +69,7 @@ impl Network {
         Ok(Self::Measured(links.iter().enumerate().map(|(stage, link)| (workers(stage), *link)).collect()))
     }
 
-    /// Returns the link between two workers; `None` if they share a host's memory.
+    /// Returns the link between two workers; `None` if the workers share a host's memory.
     pub(super) fn between(&self, from: usize, to: usize) -> Result<Option<Link>, PredictError> {
         match self {
             _ if from == to => Ok(None),
@@ -79,7 +80,8 @@ impl Network {
         }
     }
 
-    /// Returns the link that takes the longest to transfer the bytes; `None` if there is no link.
+    /// Returns the link of the network that takes the longest to transfer `bytes` bytes; `None` if the network has no
+    /// link.
     pub(super) fn slowest(&self, bytes: f64) -> Option<Link> {
         match self {
             Self::Memory => None,
@@ -96,7 +98,7 @@ fn pair(a: usize, b: usize) -> (usize, usize) {
     (a.min(b), a.max(b))
 }
 
-/// Returns the link, if its latency and bandwidth are valid.
+/// Returns the link unchanged if its latency and bandwidth are valid, and an error otherwise.
 pub(super) fn checked(link: Link) -> Result<Link, PredictError> {
     let Link { latency, bandwidth } = link;
     let sound = latency.is_finite() && latency >= 0.0 && bandwidth.is_finite() && bandwidth >= 1.0;

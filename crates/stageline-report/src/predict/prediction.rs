@@ -1,12 +1,16 @@
-//! Predicts the step time, bubble, throughput and memory of another plan, by simulation with the costs of a run.
+//! Predicts the step time, bubble, throughput and memory of another plan, by simulation with the costs of a run:
+//! [`Prediction`].
 //!
-//! - *Stages.* With as many stages as the run had, the prediction uses its stages. Otherwise a stage is a sum of layers, each with its
-//!   share of the stage that it had in the run.
-//! - *Step time.* A step is the simulated step, plus the overheads of the run: that of a step once, that of an action for each action.
-//! - *Transfers.* Worker n of the prediction has the links of worker n of the run. A transfer over a link takes its latency plus bytes /
-//!   bandwidth, and keeps no worker busy. To count a transfer only once, a send of the run counts only as far as it took longer than
-//!   that. The cause `other` of the log is assumed to contain no transfers.
-//! - *Sizes.* The bytes of a transfer are known at the boundaries of the run. Elsewhere their mean is assumed.
+//! - *Stages.* With as many stages as the run had, the prediction uses the stages of the run. Otherwise each stage is a
+//!   sum of layers, and each layer has its share of the stage to which it belonged in the run.
+//! - *Step time.* The predicted step is the simulated step plus the overheads of the run: the overhead of a step once,
+//!   and the overhead of an action for each action.
+//! - *Transfers.* Worker n of the prediction has the links of worker n of the run. A transfer over a link takes its
+//!   latency plus bytes / bandwidth, and keeps no worker busy. To count a transfer only once, a send of the run counts
+//!   only as far as it took longer than this transfer time. The cause `other` of the log is assumed to contain no
+//!   transfers.
+//! - *Sizes.* The bytes of a transfer are known at the stage boundaries of the run. At other split points their mean is
+//!   assumed.
 
 use std::ops::Range;
 
@@ -16,85 +20,88 @@ use super::error::PredictError;
 use super::measured::{LayerCost, Measured};
 use crate::log::record::Link;
 
-/// The plan to predict for.
+/// The plan for which a prediction is made.
 pub struct Target<'a> {
-    /// The number of workers, P.
+    /// The number of workers of the plan, P.
     pub workers: usize,
-    /// The number of micro-batches, M. They have the size of those of the run.
+    /// The number of micro-batches of a step, M. Each has the size of a micro-batch of the run.
     pub micro_batches: usize,
-    /// The schedule, which generates the plan.
+    /// The schedule that generates the plan.
     pub schedule: &'a dyn Schedule,
-    /// The partition of the layers into stages.
+    /// The partition of the model's layers into stages.
     pub cut: Cut,
 }
 
-/// A partition of the layers into stages.
+/// The choice of a partition of the model's layers into stages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cut {
-    /// The partition of the run if it has as many stages as the plan, else the balanced one.
+    /// The run's own partition if it has as many stages as the plan; otherwise the balanced partition.
     OfTheRun,
-    /// The most even partition into contiguous layers.
+    /// The most even partition of the layers into contiguous stages, by measured time.
     Balanced,
-    /// The given partition: the layers of each stage, by index.
+    /// A partition given by the caller: the indices of the layers of each stage.
     Given(Vec<Range<usize>>),
 }
 
-/// The predicted figures of a plan.
+/// The figures that are predicted for a plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prediction {
-    /// The step time, in seconds.
+    /// The predicted step time, in seconds.
     pub step: f64,
-    /// The bubble, as a share of the *total* stage time.
+    /// The predicted bubble, as a share of the *total* stage time.
     pub bubble: f64,
-    /// The throughput, in tokens a second.
+    /// The predicted throughput, in tokens a second.
     pub tokens_per_s: f64,
-    /// The most live micro-batches of each worker, counted over all its chunks.
+    /// The most live micro-batches of each worker, counted over all chunks of the worker.
     pub peak_live: Vec<usize>,
-    /// The peak memory of each worker, in bytes; `None` if the run did not count memory.
+    /// The predicted peak memory of each worker, in bytes; `None` if the run did not count memory.
     pub peak_bytes: Option<Vec<f64>>,
-    /// The layers of each stage, by index.
+    /// The indices of the layers of each stage in the plan.
     pub cut: Vec<Range<usize>>,
 }
 
-/// The transfers over one link, between two neighbouring stages of a plan.
+/// The transfers over the link between two neighbouring stages of a plan.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Crossing {
-    /// The stage before the link.
+    /// The number of the stage before the link.
     pub stage: usize,
-    /// The link to the next stage.
+    /// The link from this stage to the next.
     pub link: Link,
-    /// The bytes of a micro-batch in each direction.
+    /// The bytes that one micro-batch sends over the link, in each direction.
     pub bytes: f64,
 }
 
 impl Crossing {
-    /// Returns the seconds in which a micro-batch's activation and gradient cross the link.
+    /// Returns the seconds in which one micro-batch's activation and gradient cross the link.
     pub fn takes(&self) -> f64 {
         2.0 * self.link.takes(self.bytes)
     }
 }
 
 impl Measured {
-    /// Predicts the figures of a plan.
+    /// Predicts the step time, bubble, throughput and memory of a plan.
     ///
     /// # Errors
-    /// [`PredictError`] if the schedule has no such plan, the partition is invalid, or a link or its bytes are not known.
+    /// Returns [`PredictError`] if the schedule has no such plan, the partition is invalid, or a link or the bytes on
+    /// it are not known.
     pub fn predict(&self, target: &Target) -> Result<Prediction, PredictError> {
         let placed = self.place(target)?;
         Ok(self.predict_over(&placed, &placed.crossings))
     }
 
-    /// Returns the links that a plan uses, in the order of the stages, each with the bubble of the plan if it were the only link.
+    /// Returns the links that a plan uses, in the order of the stages. With each link comes the bubble that the plan
+    /// would have if this were its only link.
     ///
     /// # Errors
-    /// Fails as [`predict`](Self::predict) does.
+    /// Returns the same errors as [`predict`](Self::predict).
     pub fn crossings(&self, target: &Target) -> Result<Vec<(Crossing, f64)>, PredictError> {
         let placed = self.place(target)?;
         let alone = |crossing: &Crossing| (*crossing, self.predict_over(&placed, &[*crossing]).bubble);
         Ok(placed.crossings.iter().map(alone).collect())
     }
 
-    /// Generates and checks the plan, partitions the layers, and finds the links between stages.
+    /// Generates and checks the plan to predict for, partitions the layers into its stages, and finds the links between
+    /// the stages.
     fn place(&self, target: &Target) -> Result<Placed, PredictError> {
         let (stages, layers) = (target.workers * target.schedule.chunks(), self.layers.len());
         let cut = match &target.cut {
@@ -116,7 +123,7 @@ impl Measured {
         Ok(Placed { checked, placement, cut, crossings })
     }
 
-    /// Simulates a plan in which only these links take time.
+    /// Simulates a placed plan in which only the given links take time, and returns its figures.
     fn predict_over(&self, placed: &Placed, crossings: &[Crossing]) -> Prediction {
         let Placed { checked, cut, .. } = placed;
         let plan = checked.plan();
@@ -136,7 +143,8 @@ impl Measured {
         }
     }
 
-    /// Returns the costs of each stage, in which sends occupy their workers, and the seconds of all sends of one micro-batch.
+    /// Returns the costs of each stage for the simulation, with the time for which sends keep workers busy, and the
+    /// seconds of all sends of one micro-batch.
     fn costs(&self, Placed { placement, cut, .. }: &Placed, crossings: &[Crossing]) -> (Costs, f64) {
         let sum =
             |range: &Range<usize>, of: fn(&LayerCost) -> f64| self.layers[range.clone()].iter().map(of).sum::<f64>();
@@ -161,11 +169,11 @@ impl Measured {
         (Costs::by_stage(stages).with_links(occupied).with_optimizer(flush), sends)
     }
 
-    /// Returns the smallest M up to `most` with a bubble of at most `bubble`, and its prediction; `None` if there is no such M. Ignores
-    /// the M of the target, and skips any M that the schedule does not support.
+    /// Returns the smallest M up to `most` with a predicted bubble of at most `bubble`, and the prediction for this M;
+    /// `None` if there is no such M. Ignores the M of the target, and skips any M that the schedule does not support.
     ///
     /// # Errors
-    /// Fails as [`predict`](Self::predict) does.
+    /// Returns the same errors as [`predict`](Self::predict).
     pub fn least_micro_batches(
         &self,
         target: &Target,
@@ -183,7 +191,7 @@ impl Measured {
     }
 }
 
-/// A plan with a partition of the layers, and the links between its stages.
+/// A checked plan with a partition of the layers into its stages, and the links between the stages.
 struct Placed {
     checked: Checked,
     placement: Placement,
@@ -191,7 +199,8 @@ struct Placed {
     crossings: Vec<Crossing>,
 }
 
-/// Whether every stage has layers, and they follow those of the stage before.
+/// Whether `cut` is a partition of all layers into `stages` stages: every stage has layers, and they follow those of
+/// the previous stage.
 fn is_cut(cut: &[Range<usize>], layers: usize, stages: usize) -> bool {
     let starts = [0].into_iter().chain(cut.iter().map(|range| range.end));
     let follow = cut.iter().zip(starts).all(|(range, start)| range.start == start && !range.is_empty());

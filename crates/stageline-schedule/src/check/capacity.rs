@@ -1,21 +1,24 @@
-//! Channel capacities: whether a plan completes at one, and the least at which it does.
+//! Channel capacities: whether a plan completes with channels of a given capacity, and the least capacity at which it
+//! completes.
 
 use super::deadlock::Deadlock;
 use super::replay::{Observer, replay};
 use crate::costs::Costs;
 use crate::plan::Plan;
 
-/// Runs a plan at a capacity. The costs are arbitrary, because completion does not depend on them.
+/// Replays a plan with channels of a given capacity. The costs are arbitrary, because completion does not depend on
+/// costs.
 pub(crate) fn run(plan: &Plan, capacity: usize, observer: &mut impl Observer) -> Result<(), Deadlock> {
     replay(plan, capacity, &Costs::uniform(plan.stages(), 1.0, 2.0), observer)
 }
 
-/// Whether a plan completes at a capacity.
+/// Whether a plan completes, without a deadlock, with channels of this capacity.
 pub(crate) fn completes(plan: &Plan, capacity: usize) -> bool {
     run(plan, capacity, &mut ()).is_ok()
 }
 
-/// Returns the least safe capacity above an unsafe one, by bisection; `None` if `micro_batches` is unsafe too.
+/// Returns the least channel capacity at which a plan completes, by bisection between one at which it deadlocks and
+/// `micro_batches`; `None` if it deadlocks at `micro_batches` as well.
 ///
 /// Bisection is valid because more room never causes a deadlock, and room for all micro-batches is never used up.
 pub(crate) fn least_safe(unsafe_capacity: usize, micro_batches: usize, safe: impl Fn(usize) -> bool) -> Option<usize> {

@@ -1,4 +1,5 @@
-//! The checked plan, and the plans and orders that follow from it.
+//! The checked plan, and what follows from it: its instructions, its global order of transfers, and plans derived from
+//! it.
 
 use super::capacity::{completes, least_safe, run};
 use super::error::CheckError;
@@ -14,22 +15,22 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// Wraps a plan; the caller has proved that it completes at this capacity.
+    /// Marks a plan as checked; the caller has proved that the plan completes at this channel capacity.
     pub(super) fn new(plan: Plan, capacity: usize) -> Self {
         Self { plan, capacity }
     }
 
-    /// Returns the plan.
+    /// Returns the plan that was checked.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// Returns the worker of every stage.
+    /// Returns the placement of the plan's stages: the worker of every stage.
     pub fn placement(&self) -> Placement {
         self.plan.placement()
     }
 
-    /// Returns a worker's instructions in order, transfers included.
+    /// Returns a worker's instructions in order: its computes, with the sends and receives that they need.
     ///
     /// # Panics
     /// Panics if the plan has no such worker.
@@ -48,11 +49,11 @@ impl Checked {
         if safe(0) { 0 } else { least_safe(0, self.capacity, safe).unwrap_or(self.capacity) }
     }
 
-    /// Writes computes and transfers between workers, one row per worker, in PyTorch's lowered format
+    /// Returns the computes and the transfers between workers as text, one row per worker, in PyTorch's lowered format
     /// (`compute_comms`).
     ///
-    /// A row waits for the send of an activation once its gradient is back, and for the send of a gradient at the end
-    /// of the step.
+    /// In each row the worker waits for the send of an activation once the gradient for that activation is back, and
+    /// for the send of a gradient at the end of the step.
     pub fn to_lowered_csv(&self) -> String {
         self.plan.to_lowered_csv()
     }
@@ -71,7 +72,7 @@ impl Checked {
     /// Returns this plan if no worker ever has more than `limit` live micro-batches, summed over its stages.
     ///
     /// # Errors
-    /// Returns [`CheckError::TooManyLive`] otherwise.
+    /// Returns [`CheckError::TooManyLive`] if a worker has more.
     pub fn at_most_live(self, limit: usize) -> Result<Self, CheckError> {
         let peaks = self.plan.peak_live();
         let Some(worker) = peaks.iter().position(|peak| *peak > limit) else { return Ok(self) };
@@ -94,7 +95,8 @@ impl Checked {
 
     /// Returns a plan for evaluation: the forwards of the first `micro_batches` micro-batches.
     ///
-    /// It completes because this plan does: a run of this plan without its other actions is a run of the result.
+    /// The result completes because this plan does: a run of this plan without its other actions is a run of the
+    /// result.
     pub fn forwards(&self, micro_batches: usize) -> Self {
         Self { plan: self.plan.forward_only(micro_batches), capacity: self.capacity }
     }
@@ -102,7 +104,7 @@ impl Checked {
     /// Returns a plan that measures the memory of one micro-batch: two micro-batches, one after the other, pass all
     /// stages forward and backward on the same workers.
     ///
-    /// It completes because no channel ever has to store more than one of the two.
+    /// The result completes because no channel ever has to store more than one of the two.
     pub fn rehearsal(&self) -> Self {
         Self { plan: self.plan.one_by_one(2), capacity: self.capacity }
     }
@@ -110,13 +112,13 @@ impl Checked {
     /// Returns a plan of two overlapping steps, in which each worker begins the second step when it has finished the
     /// first. Micro-batches from M on belong to the second step.
     ///
-    /// It completes because the first step waits for nothing in the second.
+    /// The result completes because the first step waits for nothing in the second.
     pub fn twice(&self) -> Self {
         Self { plan: self.plan.twice(), capacity: self.capacity }
     }
 }
 
-/// Collects each transfer with its time.
+/// The observer of a replay that collects each transfer with the time of its send.
 struct Order(Vec<(f64, Transfer)>);
 
 impl Observer for Order {

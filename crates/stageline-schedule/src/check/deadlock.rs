@@ -4,17 +4,17 @@ use std::fmt;
 
 use crate::plan::Instruction;
 
-/// The largest number of workers that a message names.
+/// The largest number of blocked workers that the message about a deadlock names.
 const SHOWN: usize = 8;
 
 /// A blocked worker in a deadlock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocked {
-    /// The worker.
+    /// The worker that is blocked.
     pub worker: usize,
-    /// The number of actions of its list that the worker has finished.
+    /// The number of actions in its list that the blocked worker has finished.
     pub action: usize,
-    /// The instruction that blocks.
+    /// The send or receive at which the worker is blocked.
     pub at: Instruction,
     /// The micro-batch at the head of the channel from which the worker receives, if it is not the expected one.
     pub found: Option<usize>,
@@ -34,10 +34,10 @@ impl fmt::Display for Blocked {
     }
 }
 
-/// A state of a plan in which no worker can advance.
+/// A deadlock: the state of a plan's run in which no worker can advance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deadlock {
-    /// Every worker that has not finished its list.
+    /// Every worker that has not finished its list of actions, with the instruction at which it waits.
     pub blocked: Vec<Blocked>,
 }
 

@@ -1,4 +1,4 @@
-//! The reasons to reject a plan.
+//! The reasons to reject a plan, each with a message that names the fault and the way to fix it.
 
 use std::fmt;
 
@@ -7,59 +7,59 @@ use super::excerpt::Excerpt;
 use super::sequence::fault;
 use crate::plan::{Action, Compute};
 
-/// The reason to reject a plan.
+/// The reason why a check rejects a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CheckError {
-    /// The plan has no actions.
+    /// The plan has no actions at all.
     Empty,
-    /// A worker has no actions.
+    /// A worker of the plan has no actions.
     IdleWorker {
-        /// The worker.
+        /// The worker without actions.
         worker: usize,
     },
-    /// A stage has actions on two workers.
+    /// A stage of the plan has actions on two workers.
     TwoWorkers {
-        /// The stage.
+        /// The stage that has actions on two workers.
         stage: usize,
-        /// The two workers.
+        /// The two workers that have actions of the stage.
         workers: (usize, usize),
-        /// The plan around the stage's first action on each worker.
+        /// The parts of the plan around the stage's first action on each of the two workers.
         excerpt: Excerpt,
     },
-    /// A stage does not run exactly F B, or F I W, on a micro-batch.
+    /// A stage of the plan does not run exactly F B, or F I W, on a micro-batch.
     Sequence {
-        /// The stage.
+        /// The stage whose computes are wrong.
         stage: usize,
-        /// The micro-batch.
+        /// The micro-batch on which the stage's computes are wrong.
         micro_batch: usize,
-        /// The computes in the plan, in order.
+        /// The computes that the plan has for this stage and micro-batch, in order.
         found: Vec<Compute>,
-        /// The plan around the fault.
+        /// The part of the plan around the wrong or missing compute.
         excerpt: Excerpt,
     },
-    /// The workers would wait for each other forever.
+    /// The plan deadlocks: its workers would wait for each other forever.
     Deadlock {
-        /// The channel capacity, in micro-batches.
+        /// The channel capacity at which the plan deadlocks, in micro-batches.
         capacity: usize,
-        /// The blocked workers.
+        /// The workers that are blocked in the deadlock, with the instruction at which each of them waits.
         deadlock: Deadlock,
-        /// The least capacity at which the plan completes; `None` if every capacity deadlocks.
+        /// The least channel capacity at which the plan completes; `None` if it deadlocks at every capacity.
         least_capacity: Option<usize>,
-        /// The plan around the blocked actions.
+        /// The parts of the plan around the actions at which workers are blocked.
         excerpt: Excerpt,
     },
-    /// A worker would hold more live micro-batches than the limit.
+    /// A worker would hold more live micro-batches than the limit that the caller set.
     TooManyLive {
-        /// The worker.
+        /// The worker that would exceed the limit on live micro-batches.
         worker: usize,
-        /// The forward that exceeds the limit.
+        /// The forward at which the worker would exceed the limit on live micro-batches.
         action: Action,
-        /// The limit in live micro-batches.
+        /// The largest number of live micro-batches that a worker may hold.
         limit: usize,
-        /// The least limit that the plan respects on every worker.
+        /// The least limit on live micro-batches that the plan respects on every worker.
         needed: usize,
-        /// The plan around the forward.
+        /// The part of the plan around the forward that exceeds the limit.
         excerpt: Excerpt,
     },
 }

@@ -4,16 +4,16 @@ use std::fmt;
 
 use crate::plan::{Action, Plan};
 
-/// The number of actions shown on each side of the marked one.
+/// The number of actions that an excerpt shows on each side of the marked action.
 const REACH: usize = 4;
-/// The largest number of workers shown.
+/// The largest number of workers that an excerpt shows.
 const WORKERS: usize = 8;
 
 /// A part of a plan for an error message: one line per worker, with one action in brackets and its neighbours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Excerpt {
     rows: Vec<Row>,
-    /// The number of workers that are not shown.
+    /// The number of workers that the excerpt leaves out.
     left_out: usize,
 }
 
@@ -22,12 +22,14 @@ struct Row {
     worker: usize,
     actions: Vec<Action>,
     marked: usize,
-    /// Whether actions before the shown ones, and after them, are cut off.
+    /// Whether the excerpt cuts off actions of the worker before the shown ones, and whether it cuts off actions after
+    /// them.
     cut_off: (bool, bool),
 }
 
 impl Excerpt {
-    /// Makes the excerpt around one action per worker; each place is a worker and an index into its list.
+    /// Makes the excerpt of a plan around one action per worker. Each place is a worker and an index into its list of
+    /// actions.
     pub(crate) fn around(plan: &Plan, places: &[(usize, usize)]) -> Self {
         let row = |&(worker, at): &(usize, usize)| {
             let row = &plan.rows()[worker];

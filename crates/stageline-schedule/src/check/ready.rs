@@ -5,11 +5,11 @@ use std::collections::BinaryHeap;
 
 use crate::costs::Transfers;
 
-/// Workers that may be able to advance.
+/// The queue of workers that may be able to advance in a replay.
 pub(crate) enum Ready {
-    /// A stack, for runs whose result does not depend on the order of visits.
+    /// A stack of workers, for replays whose result does not depend on the order of visits.
     Stack(Vec<usize>),
-    /// A queue by time, which returns the earliest worker first.
+    /// A queue of workers by simulated time, which returns the earliest worker first.
     ByTime(BinaryHeap<Reverse<(Time, usize)>>),
 }
 
@@ -35,7 +35,7 @@ impl Ready {
         }
     }
 
-    /// Whether another worker must advance before a worker whose time is `now`.
+    /// Whether a worker in the queue must advance before a worker whose simulated time is `now`.
     pub(crate) fn has_earlier_than(&self, now: f64) -> bool {
         match self {
             Self::Stack(_) => false,
@@ -44,7 +44,7 @@ impl Ready {
     }
 }
 
-/// A point in time with a total order.
+/// A point in simulated time, which is a float with a total order.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) struct Time(pub(crate) f64);
 

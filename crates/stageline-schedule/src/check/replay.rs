@@ -15,29 +15,30 @@ use super::ready::Ready;
 use crate::costs::{Costs, Transfers};
 use crate::plan::{Action, Carried, Instruction, Placement, Plan, Transfer, around};
 
-/// The start and end of one compute.
+/// The start and end of one compute in the simulated time of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Span {
-    /// The compute.
+    /// The action that the worker runs in this span of time.
     pub action: Action,
-    /// The time at which it begins, from the start of the step.
+    /// The time at which the compute begins, from the start of the step.
     pub start: f64,
-    /// The time at which it ends.
+    /// The time at which the compute ends, from the start of the step.
     pub end: f64,
 }
 
-/// An observer of the events of a run.
+/// An observer of a replay, which is told of every compute and of every sent transfer.
 pub(crate) trait Observer {
-    /// Reports that a worker has run a compute.
+    /// Reports that a worker has run a compute, with its start and end.
     fn computed(&mut self, _worker: usize, _span: Span) {}
-    /// Reports that a transfer was sent at this time. Causes are reported before their effects.
+    /// Reports that a transfer was sent at this simulated time. Causes are reported before their effects.
     fn sent(&mut self, _transfer: Transfer, _time: f64) {}
 }
 
-/// Observes nothing, for callers that only ask whether the run completes.
+/// The observer that ignores all events, for callers that only ask whether a plan completes.
 impl Observer for () {}
 
-/// Runs a plan at a channel capacity in micro-batches (0 is a rendezvous).
+/// Replays a plan on simulated workers whose channels store `capacity` micro-batches (0 is a rendezvous), and reports
+/// every event to the observer.
 pub(crate) fn replay(
     plan: &Plan,
     capacity: usize,
@@ -65,37 +66,37 @@ pub(crate) fn replay(
     run.finish()
 }
 
-/// The channel of one direction of one boundary.
+/// The simulated channel for one direction of the boundary between two stages.
 #[derive(Default)]
 struct Channel {
     /// The micro-batches in the channel, each with the time from which it can be received.
     messages: VecDeque<(usize, f64)>,
-    /// The room that no message has used yet.
+    /// The number of places in the channel that no message has used yet.
     room: usize,
-    /// The times at which messages were received, for the room that they freed.
+    /// The times at which messages were received, one for each place in the channel that is free again.
     freed: VecDeque<f64>,
-    /// The worker that waits for room.
+    /// The worker that waits for room in the channel.
     sender: Option<usize>,
-    /// The worker that waits for a message.
+    /// The worker that waits for a message in the channel.
     receiver: Option<usize>,
 }
 
 #[derive(Clone, Default)]
 struct Worker {
-    /// The index of the worker's next action.
+    /// The index of the worker's next action in its list.
     action: usize,
-    /// The index of the next instruction among the receive, compute and send of that action.
+    /// The index of the worker's next instruction among the receive, compute and send of its next action.
     phase: usize,
     now: f64,
 }
 
 /// The result of a worker's attempt to run an instruction.
 enum Attempt {
-    /// The instruction is finished at this time.
+    /// The worker has finished the instruction at this simulated time.
     Done(f64),
-    /// The instruction can run from this later time on.
+    /// The worker can run the instruction from this later simulated time on.
     Later(f64),
-    /// The instruction waits for another worker.
+    /// The worker waits at the instruction until another worker sends or receives.
     Blocked,
 }
 
@@ -108,13 +109,13 @@ struct Run<'a> {
     channels: Vec<Channel>,
     /// The time from which each worker's communication stream is free.
     streams: Vec<f64>,
-    /// The time from which each direction of each link is free.
+    /// The time from which each direction of the link between two stages is free.
     links: Vec<f64>,
     ready: Ready,
 }
 
 impl Run<'_> {
-    /// Runs a worker's instructions until one blocks.
+    /// Runs a worker's instructions until one of them blocks or the list ends.
     fn advance(&mut self, worker: usize, observer: &mut impl Observer) {
         while let Some(&action) = self.plan.rows()[worker].get(self.workers[worker].action) {
             let instructions = around(action, self.plan.stages());
@@ -157,7 +158,7 @@ impl Run<'_> {
         }
     }
 
-    /// Puts the message into the channel if there is room.
+    /// Sends a message: puts it into the transfer's channel if there is room, or else blocks the worker.
     fn send(&mut self, worker: usize, transfer: Transfer, observer: &mut impl Observer) -> Attempt {
         let Some(room) = self.room(transfer) else {
             self.channel(transfer).sender = Some(worker);
@@ -173,7 +174,7 @@ impl Run<'_> {
         Attempt::Done(done)
     }
 
-    /// Returns the time from which a message can be received, if it is sent at `sent`.
+    /// Returns the simulated time from which a message can be received, if the worker sends it at the time `sent`.
     fn arrival(&mut self, worker: usize, transfer: Transfer, sent: f64) -> f64 {
         let receiver = self.placement.worker(transfer.to());
         if receiver == worker {
@@ -194,7 +195,8 @@ impl Run<'_> {
         }
     }
 
-    /// Reserves room for a message and returns the time from which there is room; `None` if there is no room.
+    /// Reserves room for a message in its channel, and returns the time from which there is room; `None` if there is no
+    /// room.
     fn room(&mut self, transfer: Transfer) -> Option<f64> {
         if self.capacity == 0 {
             // In a rendezvous the receiver must wait at the matching receive.
@@ -210,7 +212,7 @@ impl Run<'_> {
         channel.freed.pop_front()
     }
 
-    /// Takes the message out of its channel if it is at the head.
+    /// Receives a message: takes it out of the transfer's channel if it is at the head, or else blocks the worker.
     fn receive(&mut self, worker: usize, transfer: Transfer) -> Attempt {
         let now = self.workers[worker].now;
         let rendezvous = self.capacity == 0;
@@ -236,14 +238,14 @@ impl Run<'_> {
         }
     }
 
-    /// Returns the instruction at which a worker waits; `None` if it has finished.
+    /// Returns the instruction at which a worker waits; `None` if the worker has finished its list.
     fn instruction(&self, worker: usize) -> Option<Instruction> {
         let Worker { action, phase, .. } = self.workers[worker];
         let &action = self.plan.rows()[worker].get(action)?;
         around(action, self.plan.stages())[phase..].iter().flatten().next().copied()
     }
 
-    /// Returns the deadlock, if any worker has not finished.
+    /// Ends the replay, with a deadlock as its error if a worker has not finished its list of actions.
     fn finish(self) -> Result<(), Deadlock> {
         let blocked = |worker| {
             let at = self.instruction(worker)?;
@@ -253,14 +255,15 @@ impl Run<'_> {
         if blocked.is_empty() { Ok(()) } else { Err(Deadlock { blocked }) }
     }
 
-    /// Returns the micro-batch at the head of the channel of a receive.
+    /// Returns the micro-batch at the head of the channel from which a receive takes its message, if there is one.
     fn head(&self, at: Instruction) -> Option<usize> {
         let Instruction::Receive(transfer) = at else { return None };
         Some(self.channels[channel_index(transfer)].messages.front()?.0)
     }
 }
 
-/// Returns the index of a transfer's channel. Each stage has two: for its activations and for its gradients.
+/// Returns the index of a transfer's channel. Each stage sends on two channels: its activations on one, its gradients
+/// on the other.
 fn channel_index(transfer: Transfer) -> usize {
     2 * transfer.from + usize::from(transfer.carried == Carried::Gradient)
 }

@@ -2,7 +2,7 @@
 
 use crate::plan::{Action, Compute};
 
-/// The progress of a stage with a micro-batch.
+/// The progress of a stage with a micro-batch: the computes that the stage has done on it so far.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Progress {
     Nothing,
@@ -13,7 +13,7 @@ pub(crate) enum Progress {
 }
 
 impl Progress {
-    /// Returns the progress after one more compute.
+    /// Returns the progress of a stage with a micro-batch after one more compute.
     pub(crate) fn after(self, compute: Compute) -> Self {
         match (self, compute) {
             (Self::Nothing, Compute::Forward) => Self::Forwarded,
@@ -25,7 +25,7 @@ impl Progress {
     }
 }
 
-/// Describes the first fault in the computes of a stage on a micro-batch.
+/// Describes, for an error message, the first fault in the computes of a stage on a micro-batch.
 pub(crate) fn fault(stage: usize, micro_batch: usize, found: &[Compute]) -> String {
     let action = |compute| Action { stage, compute, micro_batch };
     let mut progress = Progress::Nothing;

@@ -1,4 +1,4 @@
-//! The order of transfers on each communication stream.
+//! The order in which each communication stream of a checked plan issues its transfers.
 //!
 //! A stream runs its transfers one after another in the order of issue, as GPUs do over NCCL.
 
@@ -13,7 +13,7 @@ impl Checked {
     /// transfers within one stream, and transfers from or to a device without one.
     ///
     /// # Panics
-    /// Panics if a stage has no entry.
+    /// Panics if a stage of the plan has no entry in `of_stage`.
     pub fn streams(&self, of_stage: &[Option<usize>]) -> Vec<Vec<Transfer>> {
         let mut streams = vec![Vec::new(); of_stage.iter().flatten().max().map_or(0, |last| last + 1)];
         for transfer in self.transfers() {

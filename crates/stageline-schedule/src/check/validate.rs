@@ -10,13 +10,13 @@ use super::excerpt::Excerpt;
 use super::sequence::Progress;
 use crate::plan::{Action, Plan};
 
-/// Checks that a plan trains and completes:
+/// Checks that a plan trains on every micro-batch and completes:
 ///
 /// - Every stage runs the forward and then the backward of every micro-batch, exactly once, on one worker.
 /// - The plan completes with channels that store `capacity` micro-batches; 0 is a rendezvous.
 ///
 /// # Errors
-/// Returns a [`CheckError`] that names the stage, the action and the cause.
+/// Returns a [`CheckError`] that names the faulty stage, the action and the cause.
 pub fn check(plan: Plan, capacity: usize) -> Result<Checked, CheckError> {
     every_stage_has_one_worker(&plan)?;
     every_micro_batch_is_trained_once(&plan)?;
@@ -64,7 +64,8 @@ fn every_micro_batch_is_trained_once(plan: &Plan) -> Result<(), CheckError> {
     wrong.map_or(Ok(()), |pair| Err(sequence_error(plan, pair / micro_batches, pair % micro_batches)))
 }
 
-/// Finds the first stage and micro-batch without actions, in a plan with fewer actions than such pairs.
+/// Returns the error for the first stage and micro-batch without actions, in a plan with fewer actions than pairs of a
+/// stage and a micro-batch.
 fn first_missing(plan: &Plan) -> CheckError {
     let seen: BTreeSet<_> = plan.rows().iter().flatten().map(|action| (action.stage, action.micro_batch)).collect();
     let pairs = (0..plan.stages()).flat_map(|stage| (0..plan.micro_batches()).map(move |m| (stage, m)));

@@ -1,4 +1,4 @@
-//! Actions: one compute of one stage on one micro-batch.
+//! Actions, the entries of a plan: one compute of one stage on one micro-batch, with their text form, such as `2F0`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,21 +6,21 @@ use std::str::FromStr;
 /// The kind of computation that a stage runs on a micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Compute {
-    /// `F`: the forward pass.
+    /// `F`: the forward pass of a stage on a micro-batch.
     Forward,
-    /// `B`: the whole backward pass, which computes input gradient and weight gradient.
+    /// `B`: the whole backward pass, which computes the gradients of the stage's input and of its weights.
     Backward,
-    /// `I`: the input-gradient half of the backward pass.
+    /// `I`: the half of the backward pass that computes the gradient of the stage's input.
     InputGradient,
-    /// `W`: the weight-gradient half of the backward pass.
+    /// `W`: the half of the backward pass that computes the gradients of the stage's weights.
     WeightGradient,
 }
 
 impl Compute {
-    /// Every kind, in the order in which a micro-batch can meet them.
+    /// Every kind of compute, in the order in which a stage can run them on a micro-batch.
     pub const ALL: [Self; 4] = [Self::Forward, Self::Backward, Self::InputGradient, Self::WeightGradient];
 
-    /// Returns the letter of this kind in the text form.
+    /// Returns the letter of this kind of compute in the text form of an action, such as `F` in `2F0`.
     pub const fn letter(self) -> char {
         match self {
             Self::Forward => 'F',
@@ -36,21 +36,21 @@ impl Compute {
 /// The text form is that of PyTorch's `torch.distributed.pipelining`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Action {
-    /// The stage, counted from 0 over the whole model.
+    /// The stage that computes, counted from 0 over the whole model.
     pub stage: usize,
-    /// The kind of computation.
+    /// The kind of computation that the stage runs on the micro-batch.
     pub compute: Compute,
-    /// The micro-batch, counted from 0.
+    /// The micro-batch that the stage computes on, counted from 0 within the step.
     pub micro_batch: usize,
 }
 
 impl Action {
-    /// Returns the forward of `micro_batch` on `stage`.
+    /// Returns the action that runs the forward of `micro_batch` on `stage`.
     pub const fn forward(stage: usize, micro_batch: usize) -> Self {
         Self { stage, compute: Compute::Forward, micro_batch }
     }
 
-    /// Returns the whole backward of `micro_batch` on `stage`.
+    /// Returns the action that runs the whole backward of `micro_batch` on `stage`.
     pub const fn backward(stage: usize, micro_batch: usize) -> Self {
         Self { stage, compute: Compute::Backward, micro_batch }
     }
@@ -62,7 +62,7 @@ impl fmt::Display for Action {
     }
 }
 
-/// The error for a text that is neither an action nor a transfer.
+/// The error for a text in a plan that is neither an action nor a transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseActionError {
     text: String,
@@ -70,7 +70,7 @@ pub struct ParseActionError {
 }
 
 impl ParseActionError {
-    /// Returns the rejected text.
+    /// Returns the text that could not be parsed as an action or a transfer of a plan.
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -113,7 +113,8 @@ impl FromStr for Action {
     }
 }
 
-/// Parses plain digits; `usize::MAX` is rejected, so that the number plus one never overflows.
+/// Parses a stage or micro-batch number from plain digits; `usize::MAX` is rejected, so that the number plus one never
+/// overflows.
 pub(crate) fn number(digits: &str) -> Option<usize> {
     let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
     if plain { digits.parse().ok().filter(|number| *number < usize::MAX) } else { None }

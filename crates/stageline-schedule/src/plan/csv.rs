@@ -8,7 +8,8 @@ use super::lower::Instruction;
 use super::lowered::{Row, validate_transfers};
 use super::rows::Plan;
 
-/// PyTorch's other cells in a lowered plan, which we skip; true if a micro-batch follows the name.
+/// The names of the cells in PyTorch's lowered plans that the parser skips, such as waits and sharding; true if the
+/// number of a micro-batch follows the name.
 const SKIPPED: [(&str, bool); 6] = [
     ("WAIT_SEND_F", true),
     ("WAIT_SEND_B", true),
@@ -18,22 +19,24 @@ const SKIPPED: [(&str, bool); 6] = [
     ("WAIT_REDUCE_GRAD", false),
 ];
 
-/// PyTorch's suffix for a pair `(forward;backward)` whose computes and transfers overlap.
+/// PyTorch's suffix of a cell with a pair `(forward;backward)` whose computes and transfers overlap.
 const OVERLAPPED: &str = "OVERLAP_F_B";
 
-/// PyTorch's earlier name for the whole backward, from when `B` meant the input gradient.
+/// The letters of the whole backward in plans of earlier PyTorch versions, in which `B` is the input gradient.
 const EARLIER_BACKWARD: &str = "BW";
 
 impl Plan {
-    /// Writes the computes, one row per worker, in the format that PyTorch's loader reads.
+    /// Returns the computes of the plan as CSV text, one row per worker, in the format that PyTorch's schedule loader
+    /// reads.
     pub fn to_csv(&self) -> String {
         let row = |row: &Vec<Action>| row.iter().map(Action::to_string).collect::<Vec<_>>().join(",") + "\n";
         self.rows().iter().map(row).collect()
     }
 
-    /// Parses the output of [`to_csv`](Self::to_csv), [`to_lowered_csv`](crate::Checked::to_lowered_csv) or PyTorch.
+    /// Parses a plan from CSV text: the output of [`to_csv`](Self::to_csv),
+    /// [`to_lowered_csv`](crate::Checked::to_lowered_csv) or PyTorch.
     ///
-    /// The plan keeps only the computes:
+    /// The parsed plan keeps only the computes of the text:
     ///
     /// - Empty cells (idle slots), waits and sharding are skipped.
     /// - An overlapped pair, `(0F7;7B3)OVERLAP_F_B`, becomes its two computes in order.
@@ -43,8 +46,8 @@ impl Plan {
     ///   without any `I` is read in these letters.
     ///
     /// # Errors
-    /// Returns the row and column, counted from 1, of the first cell that is none of these, or of the first transfer
-    /// that is missing, superfluous or on the wrong side of its compute.
+    /// Returns the row and column, counted from 1, of the first cell that is neither readable nor skipped, or of the
+    /// first transfer that is missing, superfluous or on the wrong side of its compute.
     pub fn from_csv(csv: &str) -> Result<Self, ParsePlanError> {
         let row = |(row, line): (usize, &str)| {
             let mut cells = Row::new();
@@ -71,7 +74,7 @@ impl Plan {
     }
 }
 
-/// Parses the instructions of one cell, in order.
+/// Parses the computes and transfers in one cell of a plan's CSV text, in order.
 fn read_cell(cell: &str) -> Result<Vec<Instruction>, ParseActionError> {
     if cell.is_empty() || is_skipped(cell) {
         return Ok(Vec::new());
@@ -100,7 +103,8 @@ fn is_skipped(cell: &str) -> bool {
     name.len() < cell.len() && SKIPPED.iter().any(matches)
 }
 
-/// Turns a `B` with a `W` into an `I`, if the plan has no `I`: PyTorch's earlier letters.
+/// Translates PyTorch's earlier letters: if the plan has no `I`, every `B` whose stage and micro-batch also have a `W`
+/// becomes an `I`.
 fn translate_earlier_letters(rows: &mut [Row]) {
     let computes = || rows.iter().flatten().filter_map(|(_, instruction)| instruction.compute());
     if computes().any(|action| action.compute == Compute::InputGradient) {
@@ -138,7 +142,8 @@ mod tests {
         assert_eq!(plan.to_csv(), "0F0,0B0\n1F0,1B0\n");
     }
 
-    /// The text has all forms of PyTorch 2.15's lowered plans: sharding, transfers, waits, and an overlapped pair.
+    /// The CSV text of this test has all forms of cells in PyTorch 2.15's lowered plans: sharding, transfers, waits,
+    /// and an overlapped pair.
     #[test]
     fn the_computes_of_pytorchs_lowered_plan_are_read() {
         let csv = "0UNSHARD,3UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,3RECV_F0,(3F0;3B0)OVERLAP_F_B,3SEND_B0,0RECV_B0,0I0,\

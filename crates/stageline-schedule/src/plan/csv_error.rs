@@ -1,42 +1,42 @@
-//! Errors in a plan's CSV text.
+//! Errors in the CSV text of a plan, with the row and column of the faulty cell.
 
 use std::fmt;
 
 use super::action::{Action, ParseActionError};
 use super::lower::Instruction;
 
-/// The first error in a CSV plan, with its place.
+/// The first error in the CSV text of a plan, with the row and column of the faulty cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParsePlanError {
-    /// The row, counted from 1.
+    /// The row of the faulty cell in the CSV text, counted from 1.
     pub row: usize,
-    /// The column, counted from 1.
+    /// The column of the faulty cell in the CSV text, counted from 1.
     pub column: usize,
-    /// The fault of the cell.
+    /// The reason why the cell is rejected.
     pub cause: CellError,
 }
 
-/// The fault of one cell.
+/// The reason why one cell in the CSV text of a plan is rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CellError {
-    /// The cell is neither an action nor a transfer.
+    /// The text of the cell is neither an action nor a transfer.
     Unreadable(ParseActionError),
-    /// A lowered plan lacks a transfer of the compute in this cell.
+    /// The lowered plan lacks a send or receive that the compute in this cell needs.
     Missing {
-        /// The send or receive.
+        /// The send or receive that is missing.
         transfer: Instruction,
-        /// The compute that receives or sends it.
+        /// The compute that needs the missing send or receive.
         compute: Action,
     },
-    /// A receive comes after its compute, or a send before it.
+    /// A receive comes after the compute that needs its tensor, or a send before the compute that makes its tensor.
     Misplaced {
-        /// The send or receive.
+        /// The send or receive that is on the wrong side of its compute.
         transfer: Instruction,
-        /// The compute that receives or sends it.
+        /// The compute to which the misplaced send or receive belongs.
         compute: Action,
     },
-    /// The transfer belongs to no compute of this worker, or is a duplicate.
+    /// The send or receive in this cell belongs to no compute of its worker, or is a duplicate.
     Superfluous(Instruction),
 }
 

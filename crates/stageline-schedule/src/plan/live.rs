@@ -1,9 +1,9 @@
-//! Live micro-batches: forwarded, with the weight gradient not yet done.
+//! Counts the live micro-batches of a worker: those that are forwarded and whose weight gradient is not yet done.
 
 use super::action::{Action, Compute};
 use super::rows::Plan;
 
-/// The number of live micro-batches after one more compute.
+/// Returns the number of live micro-batches on a worker after one more compute, from the number before that compute.
 pub(crate) fn live_after(live: usize, compute: Compute) -> usize {
     live.saturating_add_signed(change(compute))
 }
@@ -17,8 +17,8 @@ fn change(compute: Compute) -> isize {
 }
 
 impl Plan {
-    /// The peak number of live micro-batches (forwarded, with the weight gradient not yet done) on each worker, summed
-    /// over its stages.
+    /// Returns the peak number of live micro-batches (forwarded, with the weight gradient not yet done) on each worker,
+    /// summed over the worker's stages.
     pub fn peak_live(&self) -> Vec<usize> {
         let peak = |row: &Vec<Action>| {
             // The sum is signed, because an unchecked plan may end a micro-batch before it begins.

@@ -1,4 +1,4 @@
-//! Lowering: adds to a worker's computes the sends and receives that they need.
+//! Lowering: turns a worker's actions into instructions, by adding the sends and receives that its computes need.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use super::rows::Plan;
 /// The kind of tensor that crosses a boundary between two stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Carried {
-    /// A stage's output, which goes to the next stage.
+    /// The activation of a micro-batch: a stage's output, which goes to the next stage.
     Activation,
     /// The gradient of a stage's input, which goes to the previous stage.
     Gradient,
@@ -18,16 +18,16 @@ pub enum Carried {
 /// The transfer of one micro-batch's activation or gradient between neighbouring stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Transfer {
-    /// The sending stage.
+    /// The stage that sends the tensor.
     pub from: usize,
-    /// The kind of tensor, which fixes the direction.
+    /// The kind of tensor that is sent: an activation goes to the next stage, a gradient to the previous one.
     pub carried: Carried,
-    /// The micro-batch.
+    /// The micro-batch to which the sent tensor belongs.
     pub micro_batch: usize,
 }
 
 impl Transfer {
-    /// Returns the receiving stage.
+    /// Returns the stage that receives the tensor of this transfer.
     ///
     /// # Panics
     /// Panics for a gradient that stage 0 sends, because it has no receiver.
@@ -39,19 +39,19 @@ impl Transfer {
     }
 }
 
-/// One entry of a worker's lowered list.
+/// One entry in the lowered list of a worker: a compute, a send or a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Instruction {
-    /// Runs an action.
+    /// The worker runs an action: one compute of one of its stages on a micro-batch.
     Compute(Action),
-    /// Sends a tensor that an earlier compute of this worker made.
+    /// The worker sends a tensor that one of its earlier computes made.
     Send(Transfer),
-    /// Receives a tensor that a later compute of this worker needs.
+    /// The worker receives a tensor that one of its later computes needs.
     Receive(Transfer),
 }
 
 impl Instruction {
-    /// Returns this worker's stage: the one that computes, sends or receives.
+    /// Returns the worker's own stage in this instruction: the stage that computes, sends or receives.
     pub const fn stage(self) -> usize {
         match self {
             Self::Compute(action) => action.stage,
@@ -60,7 +60,7 @@ impl Instruction {
         }
     }
 
-    /// Returns the action if this is a compute.
+    /// Returns the action of a compute instruction, and `None` for a send or a receive.
     pub const fn compute(self) -> Option<Action> {
         match self {
             Self::Compute(action) => Some(action),
@@ -68,7 +68,7 @@ impl Instruction {
         }
     }
 
-    /// Returns the micro-batch.
+    /// Returns the micro-batch that this instruction computes on, sends or receives.
     pub const fn micro_batch(self) -> usize {
         match self {
             Self::Compute(action) => action.micro_batch,
@@ -77,7 +77,7 @@ impl Instruction {
     }
 }
 
-/// The text form of each kind of transfer; true marks the sender's form.
+/// The name of every kind of send and receive in PyTorch's text form; true marks a send.
 const TRANSFERS: [(&str, Carried, bool); 4] = [
     ("SEND_F", Carried::Activation, true),
     ("RECV_F", Carried::Activation, false),
@@ -85,7 +85,7 @@ const TRANSFERS: [(&str, Carried, bool); 4] = [
     ("RECV_B", Carried::Gradient, false),
 ];
 
-/// Writes PyTorch's text forms: `2F0`, `2SEND_F0`, `3RECV_F0`, `3SEND_B0`, `2RECV_B0`.
+/// Writes an instruction in PyTorch's text form, such as `2F0`, `2SEND_F0`, `3RECV_F0`, `3SEND_B0` or `2RECV_B0`.
 impl fmt::Display for Instruction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (transfer, sends) = match self {
@@ -132,7 +132,8 @@ pub fn lower(plan: &Plan, worker: usize) -> impl Iterator<Item = Instruction> + 
     plan.rows()[worker].iter().flat_map(|&action| around(action, plan.stages()).into_iter().flatten())
 }
 
-/// Returns the receive before an action, the action, and the send after it; a missing transfer is `None`.
+/// Returns the instructions of one action: its receive, its compute and its send. A transfer that the action does not
+/// need is `None`.
 pub(crate) fn around(action: Action, stages: usize) -> [Option<Instruction>; 3] {
     let Action { stage, compute, micro_batch } = action;
     let (first, last) = (stage == 0, stage + 1 == stages);

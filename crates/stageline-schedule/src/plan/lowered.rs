@@ -1,4 +1,4 @@
-//! Lowered plans as text: the transfers between the computes.
+//! Lowered plans as CSV text: writes the sends and receives between the computes, and validates those in a parsed text.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,8 @@ use super::lower::{Carried, Instruction, Transfer, around, lower};
 use super::rows::Plan;
 
 impl Plan {
-    /// Writes computes and transfers between workers, one row per worker. The plan is checked.
+    /// Returns the lowered plan as CSV text: the computes and the transfers between workers, one row per worker. The
+    /// caller has checked the plan.
     pub(crate) fn to_lowered_csv(&self) -> String {
         let placement = self.placement();
         let crosses = |transfer: &Transfer| placement.worker(transfer.from) != placement.worker(transfer.to());
@@ -39,7 +40,7 @@ impl Plan {
     }
 }
 
-/// A row of a file: each instruction of a worker, with the column of its cell.
+/// One row in the CSV text of a plan: each instruction of a worker, with the column of its cell.
 pub(crate) type Row = Vec<(usize, Instruction)>;
 
 /// Validates that a lowered plan has exactly the transfers that its computes need: each once, a receive before its

@@ -1,8 +1,8 @@
-//! The placement of stages on workers.
+//! The placement of a model's stages on workers: in turn, in a V, or as a plan has them.
 
 use super::rows::Plan;
 
-/// The worker of every stage.
+/// The placement of stages on workers: the worker that runs each stage of the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     worker_of: Vec<usize>,
@@ -10,7 +10,8 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Makes a placement from the worker of each stage. The memory for it is linear in the largest worker number.
+    /// Makes a placement from the list of each stage's worker. The placement takes memory linear in the largest worker
+    /// number.
     pub fn new(worker_of: Vec<usize>) -> Self {
         let workers = worker_of.iter().max().map_or(0, |last| last + 1);
         Self::with_workers(worker_of, workers)
@@ -34,34 +35,35 @@ impl Placement {
         Self::new((0..workers).chain((0..workers).rev()).collect())
     }
 
-    /// Returns the worker of a stage.
+    /// Returns the worker on which a stage is placed.
     ///
     /// # Panics
-    /// Panics if there is no such stage.
+    /// Panics if the placement has no such stage.
     pub fn worker(&self, stage: usize) -> usize {
         self.worker_of[stage]
     }
 
-    /// Returns the number of workers.
+    /// Returns the number of workers on which the stages are placed.
     pub fn workers(&self) -> usize {
         self.stages_of.len()
     }
 
-    /// Returns the number of stages.
+    /// Returns the number of stages that are placed on workers.
     pub fn stages(&self) -> usize {
         self.worker_of.len()
     }
 
-    /// Returns each worker's stages, in ascending order.
+    /// Returns the stages that are placed on each worker, in ascending order.
     pub fn stages_of(&self) -> &[Vec<usize>] {
         &self.stages_of
     }
 }
 
 impl Plan {
-    /// Returns the worker of each stage; a stage without actions gets worker 0.
+    /// Returns the placement of the plan's stages on its workers; a stage without actions gets worker 0.
     ///
-    /// The memory for it is linear in the largest stage number, so call it only on plans whose numbers are checked.
+    /// The placement takes memory linear in the largest stage number, so call this only on plans whose numbers are
+    /// checked.
     pub fn placement(&self) -> Placement {
         let mut worker_of = vec![0; self.stages()];
         for (worker, row) in self.rows().iter().enumerate() {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::action::{Action, Compute};
 
-/// The actions of every worker in one step, in order.
+/// A plan for a pipeline: the actions of every worker in one training step, in the order in which the worker runs them.
 ///
 /// A row belongs to one worker (one device), and a worker may own several stages. A plan is only data:
 /// [`check`](crate::check()) decides whether it can run.
@@ -16,7 +16,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Makes a plan from each worker's list. The largest stage and micro-batch among the actions give their numbers.
+    /// Makes a plan from each worker's list of actions. The largest stage and the largest micro-batch among the actions
+    /// give the numbers of stages and micro-batches.
     pub fn new(rows: Vec<Vec<Action>>) -> Self {
         let count = |number: fn(&Action) -> usize| {
             rows.iter().flatten().map(|action| number(action).saturating_add(1)).max().unwrap_or(0)
@@ -26,34 +27,35 @@ impl Plan {
         Self { rows, stages, micro_batches }
     }
 
-    /// Returns each worker's list of actions.
+    /// Returns the list of actions of each worker in the plan.
     pub fn rows(&self) -> &[Vec<Action>] {
         &self.rows
     }
 
-    /// Returns the number of workers.
+    /// Returns the number of workers that the plan is for.
     pub fn workers(&self) -> usize {
         self.rows.len()
     }
 
-    /// Returns the number of stages over all workers.
+    /// Returns the number of the plan's stages, over all workers.
     pub fn stages(&self) -> usize {
         self.stages
     }
 
-    /// Returns the number of micro-batches, M.
+    /// Returns M, the number of micro-batches in a step of the plan.
     pub fn micro_batches(&self) -> usize {
         self.micro_batches
     }
 
-    /// Returns a plan for evaluation: the forwards of the first `micro_batches` micro-batches, in the same order.
+    /// Returns a plan for evaluation: the forwards of the first `micro_batches` micro-batches, in the order of this
+    /// plan.
     pub fn forward_only(&self, micro_batches: usize) -> Self {
         let forwards =
             |row: &Vec<Action>| row.iter().filter(|action| action.compute == Compute::Forward).copied().collect();
         Self::new(self.first(micro_batches).rows.iter().map(forwards).collect())
     }
 
-    /// Returns the actions of the first `micro_batches` micro-batches, in the same order.
+    /// Returns a plan with only the actions on the first `micro_batches` micro-batches, in the order of this plan.
     pub fn first(&self, micro_batches: usize) -> Self {
         let wanted = |action: &&Action| action.micro_batch < micro_batches;
         Self::new(self.rows.iter().map(|row| row.iter().filter(wanted).copied().collect()).collect())
@@ -66,8 +68,8 @@ impl Plan {
         Self::new(self.rows.iter().map(twice).collect())
     }
 
-    /// Returns the actions of the first micro-batch, repeated for `micro_batches` micro-batches. Each of them passes
-    /// all stages forward and backward before the next begins.
+    /// Returns a plan that repeats the actions of the first micro-batch for `micro_batches` micro-batches. Each
+    /// micro-batch passes all stages forward and backward before the next one begins.
     pub(crate) fn one_by_one(&self, micro_batches: usize) -> Self {
         let repeated = |row: &Vec<Action>| {
             let mut first: Vec<_> = row.iter().filter(|action| action.micro_batch == 0).copied().collect();
@@ -85,7 +87,7 @@ impl Plan {
     }
 }
 
-/// Writes one line per worker.
+/// Writes the plan as text for people, with one line of actions per worker.
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (worker, row) in self.rows.iter().enumerate() {

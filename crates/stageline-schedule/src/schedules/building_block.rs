@@ -1,4 +1,5 @@
-//! Plans that repeat a building block and then run every action as early as their memory allows.
+//! Generates the plans of V-Half and V-Min, which repeat a building block and then run every action as early as memory
+//! allows.
 
 use std::collections::VecDeque;
 
@@ -6,10 +7,11 @@ use super::error::ScheduleError;
 use super::rows::in_chunks;
 use crate::plan::{Action, Compute, Plan, live_after};
 
-/// The cells from one micro-batch's block to the next: a worker runs six actions per micro-batch.
+/// The number of cells of unit time from the building block of one micro-batch to the block of the next: a worker runs
+/// six actions per micro-batch.
 const INTERVAL: usize = 6;
 
-/// Generates a plan with chunks in a V, where worker w of P has stages w and 2P-1-w.
+/// Generates a plan that repeats a building block, with chunks in a V, where worker w of P has stages w and 2P-1-w.
 ///
 /// `block` gives, by w and P, the cells of unit time in which worker w runs micro-batch 0: the forwards of its first
 /// and second stage, and the input gradients of its second and first stage. The cells must differ modulo [`INTERVAL`].
@@ -24,7 +26,8 @@ pub(crate) fn repeated(
     Ok(squeezed(&pattern))
 }
 
-/// Repeats a worker's block once per interval, one micro-batch each; weight gradients fill free cells.
+/// Returns the actions of a worker that repeats its building block, once per interval and micro-batch; weight gradients
+/// fill free cells.
 fn repeat(block: [usize; 4], [first, second]: [usize; 2], micro_batches: usize) -> Vec<Action> {
     let (forward, input_gradient) = (Compute::Forward, Compute::InputGradient);
     let computes = [(first, forward), (second, forward), (second, input_gradient), (first, input_gradient)];
@@ -46,8 +49,8 @@ fn repeat(block: [usize; 4], [first, second]: [usize; 2], micro_batches: usize) 
     row
 }
 
-/// Moves every action as early as possible, cell by cell, without more live chunks on any worker than the peak of all
-/// workers in the given plan.
+/// Returns the plan with every action as early as possible, cell by cell, without more live chunks on any worker than
+/// the peak of all workers in the given plan.
 ///
 /// This always advances, because the earliest remaining action of the given plan can run next.
 fn squeezed(plan: &Plan) -> Plan {
@@ -81,7 +84,8 @@ fn squeezed(plan: &Plan) -> Plan {
 }
 
 /// Returns the index of a worker's next action among the remaining ones: the first that is ready and fits into the
-/// memory, now and after each action that it overtakes. In the cool-down, weight gradients come last, to fill idle cells.
+/// memory, now and after each action that it overtakes. In the cool-down, weight gradients come last, to fill idle
+/// cells.
 fn next(
     left: &VecDeque<Action>,
     live: usize,
@@ -104,7 +108,8 @@ fn next(
     filler
 }
 
-/// Returns the stage and compute that must come right before an action, and those that receive its message.
+/// Returns the neighbours of an action, each as a stage and a compute: the one that must come right before the action,
+/// and the one that receives its message.
 fn neighbours(action: Action, stages: usize) -> [Option<(usize, Compute)>; 2] {
     let Action { stage, compute, .. } = action;
     let (below, above) = (stage.checked_sub(1), Some(stage + 1).filter(|above| *above < stages));

@@ -6,8 +6,8 @@ use super::v_shape::Step::{B, F, I, Oldest, W};
 use super::v_shape::in_a_v;
 use crate::plan::Plan;
 
-/// Half of DeepSeek's DualPipe: two chunks per worker in a V, where worker w has stages w and 2P-1-w (DeepSeek-AI,
-/// 2024, [arXiv:2412.19437](https://arxiv.org/abs/2412.19437)).
+/// The DualPipeV schedule, which is half of DeepSeek's DualPipe: two chunks per worker in a V, where worker w has
+/// stages w and 2P-1-w (DeepSeek-AI, 2024, [arXiv:2412.19437](https://arxiv.org/abs/2412.19437)).
 ///
 /// In the main part each worker pairs a forward with a backward of the other chunk, so that the transfers of one can
 /// hide behind the compute of the other. Some backwards are split during fill and drain. The order is PyTorch's, which

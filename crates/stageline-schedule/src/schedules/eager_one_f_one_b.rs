@@ -7,9 +7,9 @@ use super::schedule::Schedule;
 use crate::costs::StageCost;
 use crate::plan::Plan;
 
-/// 1F1B with twice the warm-up: stage s forwards 2(P-s-1) micro-batches before it alternates. This hides a transfer of
-/// at most half the time of a forward and a backward behind computes (Zhuang et al., 2023,
-/// [arXiv:2211.05322](https://arxiv.org/abs/2211.05322)).
+/// The eager 1F1B schedule: 1F1B with twice the warm-up, where stage s forwards 2(P-s-1) micro-batches before it
+/// alternates. This hides a transfer of at most half the time of a forward and a backward behind computes (Zhuang et
+/// al., 2023, [arXiv:2211.05322](https://arxiv.org/abs/2211.05322)).
 ///
 /// The plan for P = 4 and M = 8, if a backward takes twice as long as a forward:
 ///

@@ -6,31 +6,31 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ScheduleError {
-    /// No stages were asked for.
+    /// The requested plan has no stages.
     NoStages,
-    /// No micro-batches were asked for.
+    /// The requested plan has no micro-batches.
     NoMicroBatches,
-    /// No chunks were asked for.
+    /// The requested plan has no chunks of the model on its workers.
     NoChunks,
-    /// The stages are not a multiple of the chunks per worker.
+    /// The requested number of stages is not a multiple of the number of chunks per worker.
     Chunks {
-        /// The stages asked for.
+        /// The requested number of stages.
         stages: usize,
-        /// The chunks per worker.
+        /// The number of chunks per worker in the schedule.
         chunks: usize,
     },
-    /// The schedule needs a multiple of some number of micro-batches.
+    /// The requested number of micro-batches is not a multiple of a number that the schedule requires.
     MicroBatches {
-        /// The micro-batches asked for.
+        /// The requested number of micro-batches.
         given: usize,
-        /// The number of which they must be a multiple.
+        /// The number of which the number of micro-batches must be a multiple.
         multiple_of: usize,
     },
-    /// An existing plan has another shape, as (stages, micro-batches).
+    /// A plan that exists already has other numbers of stages and micro-batches than requested.
     Shape {
-        /// The shape of the plan.
+        /// The numbers of stages and micro-batches in the existing plan.
         written: (usize, usize),
-        /// The shape asked for.
+        /// The requested numbers of stages and micro-batches.
         asked: (usize, usize),
     },
 }
@@ -63,7 +63,7 @@ impl fmt::Display for ScheduleError {
 
 impl std::error::Error for ScheduleError {}
 
-/// Lists the multiples of `unit` on both sides of `value`, without 0.
+/// Returns, for an error message, the nearest multiples of `unit` below and above `value`, without 0.
 fn nearest_multiples(value: usize, unit: usize) -> String {
     let below = value / unit * unit;
     if below == 0 { unit.to_string() } else { format!("{below} or {}", below + unit) }

@@ -6,7 +6,8 @@ use super::schedule::Schedule;
 use crate::costs::StageCost;
 use crate::plan::{Action, Plan};
 
-/// Runs all forwards, then all backwards (Huang et al., 2019, [arXiv:1811.06965](https://arxiv.org/abs/1811.06965)).
+/// The GPipe schedule, which runs all forwards, then all backwards (Huang et al., 2019,
+/// [arXiv:1811.06965](https://arxiv.org/abs/1811.06965)).
 ///
 /// Backwards run in ascending micro-batch order, so that each gradient is added to the sum as soon as it is ready.
 ///

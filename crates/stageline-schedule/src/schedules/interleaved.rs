@@ -6,7 +6,7 @@ use super::schedule::Schedule;
 use crate::costs::StageCost;
 use crate::plan::{Action, Plan};
 
-/// 1F1B over V chunks per worker, in Megatron-LM's order (Narayanan et al., 2021,
+/// The interleaved 1F1B schedule over V chunks per worker, in Megatron-LM's order (Narayanan et al., 2021,
 /// [arXiv:2104.04473](https://arxiv.org/abs/2104.04473)): stage s is on worker s mod P, and a worker forwards P
 /// micro-batches through a chunk before it turns to the next chunk.
 ///
@@ -21,7 +21,7 @@ use crate::plan::{Action, Plan};
 /// worker 3 ... ... ... 3F0 3F1 3F2 3F3 7F0 7B0 7B0 7F1 7B1 7B1 7F2 7B2 7B2 7F3 7B3 7B3 3F4 3B0 3B0 3F5 3B1 3B1 3F6 3B2 3B2 3F7 3B3 3B3 7F4 7B4 7B4 7F5 7B5 7B5 7F6 7B6 7B6 7F7 7B7 7B7 3B4 3B4 3B5 3B5 3B6 3B6 3B7 3B7 ... ... ... ... ... ...
 /// ```
 ///
-/// F and B are the times of one chunk.
+/// In these formulas F and B are the times of the forward and the backward of one chunk.
 ///
 /// - The step with transfers of latency c is (VM+P-1)(F+B) + 2(VP-1)c, if c is at most F and B.
 /// - The bubble with free transfers is (P-1)/(VM+P-1) of the total.

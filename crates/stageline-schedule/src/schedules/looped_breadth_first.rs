@@ -6,8 +6,9 @@ use super::schedule::Schedule;
 use crate::costs::StageCost;
 use crate::plan::{Action, Plan};
 
-/// Runs all micro-batches of a chunk before the next chunk: first all forwards, then all backwards (Lamy-Poirier, 2022,
-/// [arXiv:2211.05953](https://arxiv.org/abs/2211.05953)). Stage s is on worker s mod P.
+/// The looped breadth-first schedule, which runs all micro-batches of a chunk before the next chunk: first all
+/// forwards, then all backwards (Lamy-Poirier, 2022, [arXiv:2211.05953](https://arxiv.org/abs/2211.05953)). Stage s is
+/// on worker s mod P.
 ///
 /// The number of stages must be a multiple of V.
 ///
@@ -20,7 +21,7 @@ use crate::plan::{Action, Plan};
 /// worker 3 ... ... ... 3F0 3F1 3F2 3F3 3F4 3F5 3F6 3F7 7F0 7F1 7F2 7F3 7F4 7F5 7F6 7F7 7B0 7B0 7B1 7B1 7B2 7B2 7B3 7B3 7B4 7B4 7B5 7B5 7B6 7B6 7B7 7B7 3B0 3B0 3B1 3B1 3B2 3B2 3B3 3B3 3B4 3B4 3B5 3B5 3B6 3B6 3B7 3B7 ... ... ... ... ... ...
 /// ```
 ///
-/// F and B are the times of one chunk.
+/// In these formulas F and B are the times of the forward and the backward of one chunk.
 ///
 /// - The step with transfers of latency c is the sum over X = F and X = B of (M+P-1)X + (P-1)c + (V-1) max(MX, P(X+c)).
 /// - The bubble with free transfers and M at least P is (P-1)/(VM+P-1) of the total.

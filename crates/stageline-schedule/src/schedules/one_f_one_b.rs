@@ -1,4 +1,4 @@
-//! 1F1B: one forward, one backward.
+//! 1F1B: after a warm-up, every stage alternates one forward and one backward.
 
 use super::error::ScheduleError;
 use super::rows::{Backwards, alternate, one_worker_a_stage};
@@ -6,7 +6,7 @@ use super::schedule::Schedule;
 use crate::costs::StageCost;
 use crate::plan::Plan;
 
-/// Alternates one forward and one backward: PipeDream-Flush (Narayanan et al., 2021,
+/// The 1F1B schedule, which alternates one forward and one backward: PipeDream-Flush (Narayanan et al., 2021,
 /// [arXiv:2006.09503](https://arxiv.org/abs/2006.09503)), the non-interleaved schedule of Megatron-LM
 /// ([arXiv:2104.04473](https://arxiv.org/abs/2104.04473)).
 ///

@@ -1,9 +1,10 @@
-//! Rows and shapes that several schedules share.
+//! Parts that several generators share: plans with one stage or several chunks per worker, and the alternating actions
+//! of 1F1B.
 
 use super::error::ScheduleError;
 use crate::plan::{Action, Compute, Plan};
 
-/// Makes a plan with one stage per worker; `row` gives the actions of a stage.
+/// Makes a plan with one stage per worker; `row` gives the list of actions of each stage.
 pub(crate) fn one_worker_a_stage(
     stages: usize,
     micro_batches: usize,
@@ -44,16 +45,17 @@ pub(crate) fn workers_of(stages: usize, chunks: usize) -> Option<usize> {
 /// The form of the backwards on a stage that alternates forwards and backwards.
 #[derive(Clone, Copy)]
 pub(crate) enum Backwards {
-    /// Each backward is one action.
+    /// Each backward is one action (B), which computes both gradients.
     Whole,
     /// Each weight gradient comes `delay` input gradients after the input gradient of its micro-batch.
     Split {
-        /// The delay, in input gradients.
+        /// The number of input gradients by which a weight gradient comes after the input gradient of its micro-batch.
         delay: usize,
     },
 }
 
-/// Generates `warm_up` forwards, then one forward and one backward in turn, then the remaining backwards.
+/// Generates the actions of one stage as in 1F1B: `warm_up` forwards, then one forward and one backward in turn, then
+/// the remaining backwards.
 pub(crate) fn alternate(stage: usize, micro_batches: usize, warm_up: usize, backwards: Backwards) -> Vec<Action> {
     let action = |compute, micro_batch| Action { stage, compute, micro_batch };
     let warm_up = warm_up.min(micro_batches);

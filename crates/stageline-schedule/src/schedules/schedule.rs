@@ -1,4 +1,4 @@
-//! The trait of all generators of plans.
+//! The trait of all schedules, which generate plans for given numbers of stages and micro-batches.
 
 use std::ops::Deref;
 
@@ -6,12 +6,12 @@ use super::error::ScheduleError;
 use crate::costs::StageCost;
 use crate::plan::Plan;
 
-/// A generator of plans.
+/// A schedule: a generator of plans for given numbers of stages and micro-batches.
 pub trait Schedule {
-    /// Returns the name for reports and command lines, such as `1f1b`.
+    /// Returns the name of the schedule for reports and command lines, such as `1f1b`.
     fn name(&self) -> &'static str;
 
-    /// Returns the plan for `stages` stages and `micro_batches` micro-batches (M).
+    /// Returns the schedule's plan for `stages` stages and `micro_batches` micro-batches (M).
     ///
     /// The stages are those of the whole model. Each worker has V of them, so there are P = `stages` / V workers.
     ///
@@ -19,29 +19,29 @@ pub trait Schedule {
     /// Returns a [`ScheduleError`] if the schedule has no plan for these numbers.
     fn plan(&self, stages: usize, micro_batches: usize) -> Result<Plan, ScheduleError>;
 
-    /// Returns V, the number of stages (chunks of the model) on each worker.
+    /// Returns V, the number of stages (chunks of the model) that the schedule places on each worker.
     fn chunks(&self) -> usize {
         1
     }
 
-    /// Returns the same schedule with `chunks` chunks per worker; `None` if the schedule fixes their number.
+    /// Returns the same schedule with `chunks` chunks per worker; `None` if the schedule fixes the number of chunks.
     fn with_chunks(&self, chunks: usize) -> Option<Box<dyn Schedule>> {
         let _ = chunks;
         None
     }
 
-    /// Returns the step in closed form, in the unit of `cost`, without generating the plan.
+    /// Returns the length of the plan's step in closed form, in the unit of `cost`, without generating the plan.
     ///
-    /// It equals the step of [`simulate`](crate::simulate()) if every stage has these costs for every micro-batch and
-    /// transfers are asynchronous. It is `None` where no closed form is known; each schedule documents its formula and
-    /// its conditions.
+    /// The result equals the step of [`simulate`](crate::simulate()) if every stage has these costs for every
+    /// micro-batch and transfers are asynchronous. The result is `None` where no closed form is known; each schedule
+    /// documents its formula and its conditions.
     fn closed_form(&self, stages: usize, micro_batches: usize, cost: StageCost) -> Option<f64> {
         let _ = (stages, micro_batches, cost);
         None
     }
 }
 
-/// A reference to a schedule, or a box of one, is a schedule.
+/// A reference to a schedule, or a box of a schedule, is a schedule too.
 impl<S: Deref<Target: Schedule>> Schedule for S {
     fn name(&self) -> &'static str {
         (**self).name()

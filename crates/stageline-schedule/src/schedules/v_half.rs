@@ -1,12 +1,12 @@
-//! V-Half: about half the memory of 1F1B.
+//! V-Half: a schedule of chunks in a V that needs about half the memory of 1F1B.
 
 use super::building_block::repeated;
 use super::error::ScheduleError;
 use super::schedule::Schedule;
 use crate::plan::Plan;
 
-/// Two chunks per worker in a V, with split backwards: worker w has stages w and 2P-1-w (Qi et al., 2024,
-/// [arXiv:2405.15362](https://arxiv.org/abs/2405.15362)).
+/// The V-Half schedule: two chunks per worker in a V, with split backwards. Worker w has stages w and 2P-1-w (Qi et
+/// al., 2024, [arXiv:2405.15362](https://arxiv.org/abs/2405.15362)).
 ///
 /// A worker's actions on one micro-batch form a building block, which repeats every six cells of time. Weight gradients
 /// fill free cells, and then every action moves as early as the same memory allows. A longer block keeps more

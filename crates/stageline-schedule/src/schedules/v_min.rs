@@ -1,12 +1,13 @@
-//! V-Min: about a third of the memory of 1F1B.
+//! V-Min: a schedule of chunks in a V that needs about a third of the memory of 1F1B.
 
 use super::building_block::repeated;
 use super::error::ScheduleError;
 use super::schedule::Schedule;
 use crate::plan::Plan;
 
-/// [`VHalf`](crate::VHalf) with forwards and input gradients in steps of one cell everywhere. This is the shortest
-/// block, and so the least memory (Qi et al., 2024, [arXiv:2405.15362](https://arxiv.org/abs/2405.15362)).
+/// The V-Min schedule: [`VHalf`](crate::VHalf) with forwards and input gradients in steps of one cell everywhere. This
+/// is the shortest building block, and so the least memory (Qi et al., 2024,
+/// [arXiv:2405.15362](https://arxiv.org/abs/2405.15362)).
 ///
 /// The number of stages must be even.
 ///

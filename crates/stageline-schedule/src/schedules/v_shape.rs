@@ -1,4 +1,4 @@
-//! Plans with two chunks per worker, placed in a V, that are written step by step.
+//! Generates the plans of ZB-V and DualPipeV, which are written step by step for two chunks per worker, placed in a V.
 
 use std::collections::VecDeque;
 
@@ -6,35 +6,36 @@ use super::error::ScheduleError;
 use super::rows::in_chunks;
 use crate::plan::{Action, Compute, Plan};
 
-/// The next action of a worker by its chunk, 0 or 1. It applies to the chunk's next micro-batch.
+/// A step by which a worker's list is written: the kind of the next action and its chunk, 0 or 1. The action applies to
+/// the chunk's next micro-batch.
 #[derive(Clone, Copy)]
 pub(crate) enum Step {
-    /// The forward of a chunk.
+    /// The forward of a chunk on the chunk's next micro-batch.
     F(usize),
-    /// The whole backward of a chunk.
+    /// The whole backward of a chunk on the chunk's next micro-batch.
     B(usize),
-    /// The input gradient of a chunk.
+    /// The input gradient of a chunk on the chunk's next micro-batch.
     I(usize),
-    /// The oldest pending weight gradient of a chunk.
+    /// The oldest weight gradient of a chunk that the worker's list does not have yet.
     W(usize),
-    /// The oldest pending weight gradient of either chunk.
+    /// The oldest weight gradient of either chunk that the worker's list does not have yet.
     Oldest,
 }
 
 /// A worker's list of actions, written step by step. Steps beyond the last micro-batch add nothing.
 pub(crate) struct Row {
-    /// The stages of chunks 0 and 1.
+    /// The stages that are chunks 0 and 1 of the worker.
     stages: [usize; 2],
     micro_batches: usize,
     forwards: [usize; 2],
     backwards: [usize; 2],
-    /// The pending weight gradients, oldest first.
+    /// The weight gradients that the worker's list does not have yet, oldest first.
     pending: VecDeque<Action>,
     actions: Vec<Action>,
 }
 
 impl Row {
-    /// Appends the steps, repeated `times` times.
+    /// Appends the actions of these steps to the worker's list, repeated `times` times.
     pub(crate) fn repeat(&mut self, times: usize, steps: &[Step]) {
         for _ in 0..times {
             for &step in steps {
@@ -64,8 +65,8 @@ impl Row {
     }
 }
 
-/// Makes a plan in which worker w of P has stage w as chunk 0 and stage 2P-1-w as chunk 1. `write` writes its list, by
-/// w and P.
+/// Makes a plan in which worker w of P has stage w as chunk 0 and stage 2P-1-w as chunk 1. `write` writes the list of
+/// each worker, from w and P.
 pub(crate) fn in_a_v(
     stages: usize,
     micro_batches: usize,

@@ -6,8 +6,8 @@ use super::schedule::Schedule;
 use crate::costs::StageCost;
 use crate::plan::Plan;
 
-/// 1F1B with split backwards: stage s delays every weight gradient by s input gradients, which fills the drain (Qi et
-/// al., 2023, [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)).
+/// The ZB-H1 schedule: 1F1B with split backwards, where stage s delays every weight gradient by s input gradients,
+/// which fills the drain (Qi et al., 2023, [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)).
 ///
 /// The plan for P = 4 and M = 8, if forward, input gradient and weight gradient take the same time:
 ///

@@ -6,8 +6,8 @@ use super::schedule::Schedule;
 use crate::costs::StageCost;
 use crate::plan::Plan;
 
-/// ZB-H1 with twice the warm-up, 2(P-s-1) forwards, and weight gradients delayed by 2s input gradients. With equal
-/// thirds no stage idles between its first and its last compute (Qi et al., 2023,
+/// The ZB-H2 schedule: ZB-H1 with twice the warm-up, 2(P-s-1) forwards, and weight gradients delayed by 2s input
+/// gradients. With equal thirds no stage idles between its first and its last compute (Qi et al., 2023,
 /// [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)).
 ///
 /// The plan for P = 4 and M = 8, if forward, input gradient and weight gradient take the same time:

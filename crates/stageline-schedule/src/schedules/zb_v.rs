@@ -6,8 +6,8 @@ use super::v_shape::Step::{F, I, W};
 use super::v_shape::in_a_v;
 use crate::plan::Plan;
 
-/// Two chunks per worker in a V, with split backwards: worker w has stages w and 2P-1-w, so that the first and the last
-/// stage share a worker. The order is PyTorch's, for equal thirds (Qi et al., 2023,
+/// The ZB-V schedule: two chunks per worker in a V, with split backwards. Worker w has stages w and 2P-1-w, so that the
+/// first and the last stage share a worker. The order is PyTorch's, for equal thirds (Qi et al., 2023,
 /// [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)).
 ///
 /// The number of stages must be even.

@@ -8,19 +8,21 @@ use crate::costs::Costs;
 use crate::plan::{Action, Carried, Compute, Placement, Plan, Transfer};
 use crate::simulate::Memory;
 
-/// The choice of a worker between several possible actions.
+/// The rules by which a worker of an automatic schedule chooses between several possible actions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Rules {
-    /// Whether a forward precedes an input gradient if both are possible.
+    /// Whether a worker runs a forward before an input gradient if both are possible.
     pub(crate) forward_first: bool,
-    /// The share of a forward's time for which the worker waits for an input gradient instead.
+    /// The longest time for which a worker waits for an input gradient instead of running a forward, as a share of the
+    /// forward's time.
     pub(crate) forward_patience: f64,
-    /// The share of a weight gradient's time for which the worker waits for any other action instead.
+    /// The longest time for which a worker waits for another action instead of running a weight gradient, as a share of
+    /// the weight gradient's time.
     pub(crate) weight_patience: f64,
 }
 
 impl Rules {
-    /// Returns every combination of rules that the search tries.
+    /// Returns every combination of rules that the search tries for automatic schedules.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         let shares = [0.0, 0.5, 1.0];
         let patience = shares.into_iter().flat_map(move |forward| shares.map(|weight| (forward, weight)));
@@ -30,7 +32,8 @@ impl Rules {
     }
 }
 
-/// Generates a plan by the rules, or `None` if the memory is too small for them.
+/// Generates the plan of an automatic schedule by its rules, or returns `None` if the memory is too small for these
+/// rules.
 ///
 /// The method is that of Zero Bubble's automatic schedule (Qi et al., 2023,
 /// [arXiv:2401.10241](https://arxiv.org/abs/2401.10241), section 3): a free worker runs an input gradient or a forward
@@ -62,13 +65,13 @@ pub(crate) fn automatic(
     done.then(|| Plan::new(rows))
 }
 
-/// The inputs of a stage: the times at which its next activations and gradients arrive.
+/// The inputs of a stage while a plan is generated: the times at which its next activations and gradients arrive.
 #[derive(Clone, Default)]
 struct Stage {
-    /// The number of forwards so far.
+    /// The number of forwards that the stage has run so far.
     forwarded: usize,
     activations: VecDeque<f64>,
-    /// The number of input gradients so far.
+    /// The number of input gradients that the stage has run so far.
     returned: usize,
     gradients: VecDeque<f64>,
 }
@@ -76,15 +79,15 @@ struct Stage {
 #[derive(Clone, Default)]
 struct Worker {
     stages: Vec<usize>,
-    /// The weight gradients that can run, oldest first.
+    /// The weight gradients that the worker can run, oldest first.
     weights: VecDeque<Action>,
     free_at: f64,
-    /// The memory reserved for live micro-batches.
+    /// The memory that the worker has reserved for its live micro-batches.
     reserved: f64,
     row: Vec<Action>,
 }
 
-/// An action that a worker can run from this time on.
+/// An action that a worker can run next, with the time from which the action is possible.
 #[derive(Clone, Copy)]
 struct Coming {
     at: f64,
@@ -93,9 +96,9 @@ struct Coming {
 
 enum Next {
     Begin(Action),
-    /// The next action becomes possible at this time.
+    /// The worker waits until this time, at which its next action becomes possible.
     Wait(f64),
-    /// No further action is known.
+    /// The worker waits until another worker sends it an input, because no further action of its own is known.
     Nothing,
 }
 
@@ -106,7 +109,7 @@ struct Run<'a> {
     rules: Rules,
     stages: Vec<Stage>,
     workers: Vec<Worker>,
-    /// The times at which to visit workers again.
+    /// The workers to visit again, each with the time of the visit.
     events: BinaryHeap<Reverse<(Time, usize)>>,
 }
 
@@ -120,7 +123,7 @@ impl<'a> Run<'a> {
         Self { placement, costs, memory, rules, stages, workers, events }
     }
 
-    /// Chooses the next action of a free worker.
+    /// Chooses the next action of a free worker by the rules.
     fn next(&self, worker: usize, now: f64) -> Next {
         let soon = |coming: Option<Coming>, action: Action, patience: f64| {
             coming.is_some_and(|coming| coming.at > now && coming.at < now + patience * self.costs.action(action))
@@ -142,7 +145,7 @@ impl<'a> Run<'a> {
         later.min_by(f64::total_cmp).map_or(Next::Nothing, Next::Wait)
     }
 
-    /// Returns the worker's input gradient that becomes possible first.
+    /// Returns the input gradient that becomes possible first on the worker.
     fn next_backward(&self, worker: usize) -> Option<Coming> {
         let coming = |&stage: &usize| {
             let Stage { returned, gradients, .. } = &self.stages[stage];
@@ -152,8 +155,8 @@ impl<'a> Run<'a> {
         self.workers[worker].stages.iter().rev().filter_map(coming).min_by(|a, b| a.at.total_cmp(&b.at))
     }
 
-    /// Returns the worker's forward that becomes possible first and fits into the memory; if several are possible now,
-    /// the one of the latest stage.
+    /// Returns the forward that becomes possible first on the worker and fits into its memory; if several are possible
+    /// now, the forward of the latest stage.
     fn next_forward(&self, worker: usize, now: f64) -> Option<Coming> {
         let Worker { stages, reserved, .. } = &self.workers[worker];
         let mut reserved = *reserved;
@@ -169,7 +172,7 @@ impl<'a> Run<'a> {
         first
     }
 
-    /// Runs an action and delivers its results.
+    /// Runs an action on a worker, and delivers the resulting activation or gradient to the neighbouring stage.
     fn begin(&mut self, worker: usize, action: Action, now: f64) {
         let Action { stage, compute, micro_batch } = action;
         let end = now + self.costs.action(action);
@@ -204,7 +207,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Returns the arrival time of a message, and schedules a visit to its receiver then.
+    /// Returns the time at which a sent activation or gradient arrives, and schedules a visit to the receiving worker
+    /// at that time.
     fn arrival(&mut self, transfer: Transfer, sent: f64) -> f64 {
         let (from, to) = (self.placement.worker(transfer.from), self.placement.worker(transfer.to()));
         let at = if from == to { sent } else { sent + self.costs.latency(transfer) };

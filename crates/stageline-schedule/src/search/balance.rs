@@ -52,12 +52,12 @@ pub fn balance(costs: &[f64], stages: usize) -> Result<Vec<Range<usize>>, Balanc
     Ok(cuts)
 }
 
-/// The error for more stages than layers, or for no stages.
+/// The error for a partition of layers into more stages than layers, or into no stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BalanceError {
-    /// The number of layers.
+    /// The number of layers to partition.
     pub layers: usize,
-    /// The number of stages asked for.
+    /// The requested number of stages.
     pub stages: usize,
 }
 
@@ -79,7 +79,7 @@ mod tests {
         cuts.iter().map(|cut| costs[cut.clone()].iter().sum()).fold(0.0, f64::max)
     }
 
-    /// Tries every partition.
+    /// Returns the least possible largest cost of a stage, by trying every partition of the layers.
     fn least(costs: &[f64], stages: usize) -> f64 {
         if stages == 1 {
             return costs.iter().sum();

@@ -1,4 +1,4 @@
-//! The search for the plan with the shortest simulated step.
+//! The search for the plan with the shortest simulated step, among all generators and automatic schedules.
 
 use std::fmt;
 
@@ -13,23 +13,24 @@ use crate::simulate::{Memory, StageMemory, Timeline, simulate};
 /// The largest number of chunks per worker that the search tries.
 const MOST_CHUNKS: usize = 4;
 
-/// The result of a search.
+/// The best plan that a search found, with its costs, its timeline and a lower bound on the step.
 #[derive(Clone, Debug)]
 pub struct Best {
-    /// The schedule of the plan: the name of a generator, or `automatic`.
+    /// The name of the plan's schedule: that of a generator, or `automatic`.
     pub schedule: &'static str,
-    /// The plan, checked for channels with room for all micro-batches.
+    /// The best plan, checked for channels with room for all micro-batches of a step.
     pub checked: Checked,
-    /// The costs of the plan's stages: the given ones, or those of their chunks.
+    /// The costs of the plan's stages: the costs given to the search, or those of the chunks into which a schedule
+    /// splits each stage.
     pub costs: Costs,
-    /// The timeline of the plan.
+    /// The simulated timeline of one step of the plan.
     pub timeline: Timeline,
-    /// A lower bound on the step of every plan with any of the placements that were tried.
+    /// A lower bound on the step of every plan with any of the placements that the search tried.
     pub bound: f64,
 }
 
 impl Best {
-    /// Returns the share of the bound by which the step exceeds it.
+    /// Returns by how much the step of the best plan exceeds the lower bound, as a share of the bound.
     pub fn above_bound(&self) -> f64 {
         let (step, bound) = (self.timeline.step(), self.bound);
         if bound > 0.0 { (step / bound - 1.0).max(0.0) } else { 0.0 }
@@ -68,7 +69,8 @@ pub fn best(micro_batches: usize, costs: &Costs, memory: &Memory) -> Result<Best
     search.best.map(|best| Best { bound: search.bound, ..best }).ok_or(no_plan)
 }
 
-/// Returns the memory with its own limit and with lower ones, because a lower limit can give a shorter step.
+/// Returns the memory of the stages with its own limit and with several lower limits, because an automatic schedule
+/// with a lower limit can have a shorter step.
 fn lower_limits(memory: &Memory) -> impl Iterator<Item = Memory> + '_ {
     let largest = memory.stages.iter().copied().map(StageMemory::peak).fold(0.0, f64::max);
     // Twice the memory of 1F1B is enough for a plan without bubble except fill and drain.
@@ -85,7 +87,7 @@ struct Search {
 }
 
 impl Search {
-    /// Tries the plan of a generator.
+    /// Tries the plan of one generator as a candidate for the best plan.
     fn generator(&mut self, schedule: &dyn Schedule, costs: &Costs, memory: &Memory) {
         let (costs, memory) = (costs.cut(schedule.chunks()), memory.cut(schedule.chunks()));
         if let Ok(plan) = schedule.plan(costs.stages(), self.micro_batches) {
@@ -94,7 +96,8 @@ impl Search {
         }
     }
 
-    /// Tries automatic schedules with every rule and memory limit.
+    /// Tries the automatic schedules for one placement as candidates for the best plan, with every combination of rules
+    /// and memory limit.
     fn automatic(&mut self, placement: &Placement, costs: &Costs, memory: &Memory) {
         let (micro_batches, chunks) = (self.micro_batches, placement.stages() / placement.workers());
         let (costs, memory) = (costs.cut(chunks), memory.cut(chunks));
@@ -109,12 +112,12 @@ impl Search {
         }
     }
 
-    /// Lowers the bound to that of another placement.
+    /// Lowers the search's bound on the step to the bound of another placement, if that is lower.
     fn add_bound(&mut self, placement: &Placement, costs: &Costs, memory: &Memory) {
         self.bound = self.bound.min(lower_bound(placement, self.micro_batches, costs, memory));
     }
 
-    /// Keeps the plan if it fits into the memory and is the best so far.
+    /// Keeps a plan as the best one if it fits into the memory and its simulated step is the shortest so far.
     fn offer(&mut self, schedule: &'static str, plan: Plan, costs: &Costs, memory: &Memory) {
         if !memory.suffices(&plan) {
             return;
@@ -129,7 +132,8 @@ impl Search {
     }
 }
 
-/// Replaces split backwards by whole ones where those are faster; `None` if they never are.
+/// Returns the plan with whole backwards instead of split ones where the whole backward is faster; `None` if it is
+/// faster nowhere.
 fn with_whole_backwards(plan: &Plan, costs: &Costs) -> Option<Plan> {
     let cheaper = |action: &Action| {
         let cost = costs.stage(action.stage, action.micro_batch);
@@ -149,18 +153,18 @@ fn with_whole_backwards(plan: &Plan, costs: &Costs) -> Option<Plan> {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum SearchError {
-    /// There are no workers or no micro-batches.
+    /// The search was asked for a plan with no workers or no micro-batches.
     Nothing {
-        /// The number of workers.
+        /// The requested number of workers.
         workers: usize,
-        /// The number of micro-batches.
+        /// The requested number of micro-batches.
         micro_batches: usize,
     },
-    /// No plan fits into the memory.
+    /// No plan fits into the memory of the workers.
     Memory {
-        /// The limit of a worker.
+        /// The memory limit of each worker, in the unit of the memory given to the search.
         limit: f64,
-        /// A limit that is enough for some plan.
+        /// The memory limit of each worker under which at least one plan fits, in the same unit as `limit`.
         enough: f64,
     },
 }

@@ -1,4 +1,4 @@
-//! A lower bound on the step of every plan.
+//! A lower bound on the step of every plan, from the work and the memory of each worker.
 
 use crate::costs::Costs;
 use crate::plan::{Carried, Placement, Transfer};
@@ -39,14 +39,14 @@ pub fn lower_bound(placement: &Placement, micro_batches: usize, costs: &Costs, m
     longest(&flush) + longest(&optimizer)
 }
 
-/// The computes of one kind on one stage, for all micro-batches.
+/// The computes of one kind (forward, input gradient or weight gradient) on one stage, for all micro-batches together.
 #[derive(Clone, Copy)]
 struct Computes {
-    /// The earliest time at which one of them can begin.
+    /// The earliest time at which one of these computes can begin.
     head: f64,
-    /// The sum of their times.
+    /// The sum of the times of these computes.
     work: f64,
-    /// The least time of other computes that must follow one of them, on any worker.
+    /// The least time of other computes, on any worker, that must follow one of these computes.
     tail: f64,
 }
 
@@ -60,9 +60,9 @@ impl Computes {
 
 #[derive(Clone, Copy)]
 struct Stage {
-    /// The forwards, input gradients and weight gradients.
+    /// The stage's forwards, input gradients and weight gradients, each kind over all micro-batches.
     computes: [Computes; 3],
-    /// The least memory x time that its micro-batches occupy.
+    /// The least product of memory and time that all micro-batches occupy on the stage.
     memory_time: f64,
 }
 
@@ -72,7 +72,7 @@ impl Default for Stage {
     }
 }
 
-/// Adds the computes of one micro-batch, which passes all stages forward and backward.
+/// Adds to every stage the computes of one micro-batch, which passes all stages forward and backward.
 fn add_micro_batch(stages: &mut [Stage], placement: &Placement, costs: &Costs, memory: &Memory, micro_batch: usize) {
     let last = stages.len() - 1;
     let cost = |stage| costs.stage(stage, micro_batch);
@@ -120,7 +120,7 @@ fn add_micro_batch(stages: &mut [Stage], placement: &Placement, costs: &Costs, m
     }
 }
 
-/// Returns the earliest flush that the work of one worker allows.
+/// Returns the earliest time of the flush (the end of all computes) that the work of one worker allows.
 fn flush_by_work(mut computes: Vec<Computes>) -> f64 {
     computes.sort_by(|a, b| b.tail.total_cmp(&a.tail));
     let mut bound = 0.0_f64;
@@ -134,7 +134,7 @@ fn flush_by_work(mut computes: Vec<Computes>) -> f64 {
     bound
 }
 
-/// Returns the earliest flush that the memory of one worker allows.
+/// Returns the earliest time of the flush (the end of all computes) that the memory limit of one worker allows.
 fn flush_by_memory(stages: &[Stage], limit: f64) -> f64 {
     let first = stages.iter().map(|stage| stage.computes[0].head).fold(f64::INFINITY, f64::min);
     let memory_time: f64 = stages.iter().map(|stage| stage.memory_time).sum();

@@ -1,16 +1,17 @@
-//! The text picture of a timeline.
+//! Draws a timeline as a picture in text, with one line per worker.
 
 use super::timeline::Timeline;
 use crate::check::Span;
 use crate::plan::Action;
 
 impl Timeline {
-    /// Draws the computes as text: one line per worker, one column per `slot` units of time, idle columns as dots.
+    /// Draws the computes of the timeline as text: one line per worker, one column per `slot` units of time, idle
+    /// columns as dots.
     ///
     /// If every worker has one stage, only the start of the line names the stage.
     ///
     /// # Panics
-    /// Panics if `slot` is not positive.
+    /// Panics if `slot`, the time per column, is not positive.
     pub fn grid(&self, slot: f64) -> String {
         assert!(slot > 0.0, "a column of the grid takes {slot} units of time; give more than 0");
         let one_stage = |row: &Vec<Span>| row.iter().all(|span| span.action.stage == row[0].action.stage);

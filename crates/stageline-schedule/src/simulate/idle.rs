@@ -1,4 +1,4 @@
-//! Idle time of each worker, attributed to causes.
+//! The idle time of each worker in a step, attributed to causes: fill, drain, imbalance, transfers and the flush.
 
 use super::timeline::{Timeline, simulate};
 use crate::check::{Checked, Span};
@@ -15,16 +15,16 @@ pub struct Idle {
     pub fill: f64,
     /// The wait for the last backwards, of this worker and of others, while the pipeline drains.
     pub drain: f64,
-    /// The compute time that this worker has less than the busiest worker.
+    /// The idle time because this worker has less compute time than the busiest worker.
     pub imbalance: f64,
-    /// The time that transfers add to the step.
+    /// The idle time because of transfers: the time that they add to the step.
     pub transfer: f64,
-    /// The time by which the worker's optimizer step is shorter than the longest one.
+    /// The idle time after the flush, because the worker's optimizer step is shorter than the longest optimizer step.
     pub flush: f64,
 }
 
 impl Idle {
-    /// Returns the sum of all causes.
+    /// Returns the worker's idle time in the step: the sum over all causes.
     pub fn total(&self) -> f64 {
         self.fill + self.drain + self.imbalance + self.transfer + self.flush
     }
@@ -50,13 +50,15 @@ impl Timeline {
     /// Returns each worker's idle time by cause, compared with a timeline of the same plan in which transfers take no
     /// time.
     ///
-    /// This is [`idle_by_cause`](Self::idle_by_cause) for timelines whose transfers are not latencies.
+    /// Use this instead of [`idle_by_cause`](Self::idle_by_cause) if the costs of the timeline do not describe its
+    /// transfers.
     pub fn idle_besides(&self, untransferred: &Self) -> Vec<Idle> {
         idle(self, untransferred)
     }
 }
 
-/// Compares a timeline with the one in which transfers take no time.
+/// Returns each worker's idle time by cause, from a timeline and the timeline of the same plan in which transfers take
+/// no time.
 fn idle(timeline: &Timeline, untransferred: &Timeline) -> Vec<Idle> {
     let slowest = timeline.optimizers().iter().copied().fold(0.0, f64::max);
     let flush = untransferred.flush();

@@ -5,28 +5,30 @@ use crate::plan::{Action, Compute, Plan};
 /// The bytes that one micro-batch occupies on a stage, from its forward until its backward.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StageMemory {
-    /// The activations that the backward needs, in bytes. They are in use from the start of the forward.
+    /// The bytes of the activations that the micro-batch's backward needs, which are in use from the start of its
+    /// forward.
     pub forward: f64,
-    /// The tensors that the weight gradient needs, in bytes. They are in use from the input gradient until the end of the
-    /// weight gradient.
+    /// The bytes of the tensors that the micro-batch's weight gradient needs, which are in use from its input gradient
+    /// until the end of its weight gradient.
     pub input_gradient: f64,
 }
 
 impl StageMemory {
-    /// One unit until the weight gradient is done, so that memory counts live micro-batches.
+    /// The memory of a micro-batch in units of live micro-batches: one unit until its weight gradient is done.
     pub const LIVE: Self = Self { forward: 1.0, input_gradient: 1.0 };
 
-    /// Makes the memory of a micro-batch that occupies `bytes` until its weight gradient is done.
+    /// Makes the memory of a micro-batch that occupies `bytes` on a stage until its weight gradient is done.
     pub const fn whole(bytes: f64) -> Self {
         Self { forward: bytes, input_gradient: bytes }
     }
 
-    /// Returns the peak of one micro-batch.
+    /// Returns the peak of the bytes that one micro-batch occupies on the stage.
     pub(crate) fn peak(self) -> f64 {
         self.forward.max(self.input_gradient)
     }
 
-    /// Returns the change of the reserved memory by an action. A forward reserves the micro-batch's peak.
+    /// Returns the change that a compute makes to the memory that its worker reserves. A forward reserves the peak of
+    /// its micro-batch.
     pub(crate) fn reserved(self, compute: Compute) -> f64 {
         match compute {
             Compute::Forward => self.peak(),
@@ -36,7 +38,7 @@ impl StageMemory {
         }
     }
 
-    /// Returns the change of the memory in use at the start and at the end of an action.
+    /// Returns the two changes that a compute makes to the memory in use: at its start and at its end.
     pub fn changes(self, compute: Compute) -> [f64; 2] {
         let growth = self.input_gradient - self.forward;
         match compute {
@@ -48,22 +50,22 @@ impl StageMemory {
     }
 }
 
-/// The memory of micro-batches on each stage, and the limit of a worker.
+/// The memory that a micro-batch occupies on each stage, and the memory limit of a worker.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Memory {
-    /// The memory of one micro-batch on each stage.
+    /// The memory that one micro-batch occupies on each stage.
     pub stages: Vec<StageMemory>,
     /// The limit of the memory in use on a worker, in the unit of `stages`.
     pub limit: f64,
 }
 
 impl Memory {
-    /// Makes a limit of `limit` live micro-batches per worker, for workers with one of `stages` stages each.
+    /// Makes a memory limit of `limit` live micro-batches per worker, for workers with one of `stages` stages each.
     pub fn live(stages: usize, limit: usize) -> Self {
         Self { stages: vec![StageMemory::LIVE; stages], limit: limit as f64 }
     }
 
-    /// Makes memory without a limit.
+    /// Makes the memory of `stages` stages without a limit, in units of live micro-batches.
     pub fn unlimited(stages: usize) -> Self {
         Self { stages: vec![StageMemory::LIVE; stages], limit: f64::INFINITY }
     }
@@ -77,26 +79,26 @@ impl Memory {
         Self { stages: self.stages.iter().flat_map(|stage| vec![part(stage); parts]).collect(), limit: self.limit }
     }
 
-    /// Whether every worker of a plan stays within the limit.
+    /// Whether every worker of a plan stays within the memory limit.
     ///
     /// # Panics
-    /// Panics if the plan has more stages.
+    /// Panics if the plan has more stages than this memory describes.
     pub fn suffices(&self, plan: &Plan) -> bool {
         plan.peak_memory(&self.stages).into_iter().all(|peak| self.allows(peak))
     }
 
-    /// Whether the limit allows this amount, apart from rounding in sums of parts.
+    /// Whether the memory limit of a worker allows this amount of memory in use, apart from rounding errors in sums.
     pub(crate) fn allows(&self, used: f64) -> bool {
         used <= self.limit * (1.0 + 1e-9)
     }
 }
 
 impl Plan {
-    /// Returns the peak memory of each worker, in the unit of `stages`. It does not depend on costs, because a worker's
-    /// actions never overlap.
+    /// Returns the peak memory of each worker, in the unit of `stages`. The peak does not depend on costs, because a
+    /// worker's actions never overlap.
     ///
     /// # Panics
-    /// Panics if a stage has no entry.
+    /// Panics if a stage of the plan has no entry in `stages`.
     pub fn peak_memory(&self, stages: &[StageMemory]) -> Vec<f64> {
         let peak = |row: &Vec<Action>| {
             let (mut used, mut peak) = (0.0, 0.0_f64);

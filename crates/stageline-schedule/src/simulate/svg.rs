@@ -1,4 +1,4 @@
-//! The SVG picture of a timeline, for documents.
+//! Draws a timeline as an SVG picture for documents, with a row of bars per worker, a time axis and a legend.
 
 use std::fmt::{self, Write};
 
@@ -11,10 +11,10 @@ const LEFT: f64 = 80.0;
 const TOP: f64 = 34.0;
 const ROW: f64 = 26.0;
 const BAR: f64 = 22.0;
-/// The approximate width of a letter in a label.
+/// The approximate width of a letter in a label of the picture, in pixels.
 const LETTER: f64 = 6.4;
 
-/// Colours for light and dark pages; the text on bars is dark on both.
+/// The style sheet of the picture, with colours for light and dark pages; the text on bars is dark on both.
 const STYLE: &str = "<style>\
 text{font:11px system-ui,sans-serif;fill:#222}.page{fill:#fff}.idle{fill:#eee}.tick{stroke:#ccc}\
 @media(prefers-color-scheme:dark){text{fill:#ddd}.page{fill:#111}.idle{fill:#2a2a2a}.tick{stroke:#444}}\
@@ -23,7 +23,7 @@ text{font:11px system-ui,sans-serif;fill:#222}.page{fill:#fff}.idle{fill:#eee}.t
 </style>";
 
 impl Timeline {
-    /// Draws the step as SVG without scripts or fonts.
+    /// Draws the timeline of a step as an SVG picture without scripts or fonts.
     ///
     /// There is one row per worker, and time runs to the right in `unit`, for example `ms`. Each compute is a bar in
     /// the colour of its kind, with its name if there is space. The title states the step and the bubble.
@@ -92,7 +92,7 @@ impl Timeline {
     }
 }
 
-/// Draws a bar with its name as its tooltip, and as its label if there is space.
+/// Draws the bar of a compute or an optimizer step, with its name as its tooltip, and as its label if there is space.
 fn bar(svg: &mut String, class: char, name: &str, (y, x, width): (f64, f64, f64)) -> fmt::Result {
     let x = LEFT + x;
     write!(svg, "<rect class=\"{class}\" x=\"{x:.2}\" y=\"{y}\" width=\"{width:.2}\" height=\"{BAR}\">")?;
@@ -104,7 +104,7 @@ fn bar(svg: &mut String, class: char, name: &str, (y, x, width): (f64, f64, f64)
     Ok(())
 }
 
-/// Draws at most ten ticks at round numbers along the time axis.
+/// Draws the time axis of the picture, with at most ten ticks at round numbers.
 fn axis(svg: &mut String, step: f64, scale: f64, bottom: f64, unit: &str) -> fmt::Result {
     if step <= 0.0 {
         return Ok(());
@@ -127,7 +127,7 @@ fn axis(svg: &mut String, step: f64, scale: f64, bottom: f64, unit: &str) -> fmt
     Ok(())
 }
 
-/// Formats a time with about four digits.
+/// Formats a time for the picture, with about four digits.
 fn rounded(time: f64) -> String {
     let digits = (3 - time.abs().max(1.0).log10() as i32).max(0) as usize;
     let text = format!("{time:.digits$}");

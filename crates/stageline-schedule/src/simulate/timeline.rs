@@ -11,7 +11,7 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// Returns each worker's computes in order.
+    /// Returns each worker's computes in order, with their start and end.
     pub fn rows(&self) -> &[Vec<Span>] {
         &self.rows
     }
@@ -26,7 +26,7 @@ impl Timeline {
         self.flush() + self.optimizers.iter().copied().fold(0.0, f64::max)
     }
 
-    /// Returns each worker's optimizer time, summed over its stages. It begins at the flush.
+    /// Returns the time of each worker's optimizer steps, summed over the worker's stages. They begin at the flush.
     pub fn optimizers(&self) -> &[f64] {
         &self.optimizers
     }
@@ -62,9 +62,9 @@ impl Timeline {
     }
 }
 
-/// Simulates a checked plan and returns its timeline.
+/// Simulates one step of a checked plan at the given costs, and returns its timeline.
 ///
-/// The run takes time linear in the number of actions, and a factor log(P) more with serialised transfers.
+/// The simulation takes time linear in the number of actions, and a factor log(P) more with serialised transfers.
 ///
 /// # Panics
 /// Panics if `costs` has fewer stages than the plan.

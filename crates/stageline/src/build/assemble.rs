@@ -1,4 +1,5 @@
-//! Assembles a complete chain of stages into replicas: modules on their devices, joined by channels.
+//! Assembles a complete chain of stages ([`Joined`]) into replicas ([`Assembled`]): modules on their devices, joined by
+//! channels.
 
 use burn::tensor::Device;
 use stageline_schedule::Checked;
@@ -22,26 +23,27 @@ use crate::update::optimizer_step::Rollback;
 use crate::update::precision::Precision;
 use stageline_nn::autograd::recompute::Recompute;
 
-/// Assembles all stages of a replica, given the source of the batch's inputs for the first stage and the channel of
-/// targets for the last one.
+/// The function that assembles all stages of one replica, given the source of the batch's inputs for the first stage
+/// and the channel of targets for the last one.
 pub(crate) type LastWire<In, Target> = Box<dyn Fn(&mut Assembly, Source<In>, Receiver<Vec<Target>>)>;
 
-/// A complete chain of stages, from which every replica is assembled.
+/// A complete chain of a model's stages with their devices and owners of parameters, from which every replica is
+/// assembled.
 pub(crate) struct Joined<In, Target> {
-    /// The device of each stage in replica 0.
+    /// The device of each stage in replica 0, the first data-parallel replica.
     pub(crate) devices: Vec<Device>,
-    /// The part of its forward that each stage recomputes in its backward.
+    /// The part of its forward that each stage of the chain recomputes in its backward.
     pub(crate) recompute: Vec<Recompute>,
     pub(crate) owners: Owners,
-    /// The function that assembles all stages of one replica.
+    /// The function that assembles all stages of one data-parallel replica.
     pub(crate) wire: LastWire<In, Target>,
-    /// The loss weight of a micro-batch, given its targets.
+    /// The function that returns the loss weight of a micro-batch, given its targets.
     pub(crate) weight: fn(&Target) -> Weight,
 }
 
-/// The assembled replicas, whose workers have not started.
+/// The assembled data-parallel replicas of a pipeline, whose workers have not started.
 pub(crate) struct Assembled<In, Target> {
-    /// The channels for batches into each replica, and the replica's stages.
+    /// The channels through which each replica gets its batches, and the replica's stages.
     pub(crate) replicas: Vec<(BatchInput<In, Target>, Stages)>,
     /// The fields of a checkpoint's optimizer states that the optimizers reject or miss.
     pub(crate) unfit: Vec<Unfit>,

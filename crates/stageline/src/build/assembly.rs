@@ -1,4 +1,5 @@
-//! The assembly of one replica, stage by stage: a copy of each module on the stage's device in that replica.
+//! The assembly of one data-parallel replica, stage by stage: [`Unplaced::place`] copies each stage's module to the
+//! stage's device in that replica.
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::module::Module;
@@ -19,7 +20,7 @@ use stageline_nn::params::fork::fork;
 use stageline_nn::params::seed::materialize;
 use stageline_nn::params::shared::unify;
 
-/// The module of a stage with its optimizer, from which every replica gets a copy.
+/// The module of a stage with its optimizer and learning rate, from which every replica gets a copy on a device.
 pub(crate) struct Unplaced<M> {
     stage: usize,
     pub(crate) module: M,
@@ -28,8 +29,8 @@ pub(crate) struct Unplaced<M> {
 }
 
 impl<M: Module> Unplaced<M> {
-    /// Creates all parameters of the module now, on the caller's thread: burn initialises them lazily, and the order of
-    /// random numbers must not depend on threads.
+    /// Takes a stage's module and creates all its parameters now, on the caller's thread: burn initialises them lazily,
+    /// and the order of random numbers must not depend on threads.
     pub(crate) fn new(
         stage: usize,
         module: M,
@@ -41,8 +42,8 @@ impl<M: Module> Unplaced<M> {
         Self { stage, module, optimizer, learning_rate }
     }
 
-    /// Copies the module to its device in a replica, with the values of a checkpoint if there are any. Returns the
-    /// stage's slot and the module with its optimizer.
+    /// Copies the stage's module to its device in a replica, with the values of a checkpoint if there is one. Returns
+    /// the stage's slot (its device and connections) and the module with its optimizer.
     pub(crate) fn place(&self, assembly: &mut Assembly) -> (StageSlot, Trained<M>) {
         let slot = assembly.slot(self.stage);
         let module = unify(fork(self.module.clone(), &slot.device));
@@ -63,33 +64,34 @@ impl<M: Module> Unplaced<M> {
     }
 }
 
-/// The state of assembling one replica: settings, devices and connections that its stages take one after another.
+/// The state while one replica is assembled: the settings, devices and connections that the replica's stages take one
+/// after another.
 pub(crate) struct Assembly {
     pub(crate) replica: Replica,
     /// The capacity of the channel between two stages, in micro-batches.
     pub(crate) capacity: usize,
     pub(crate) precision: Precision,
     pub(crate) rollback: Rollback,
-    /// The number of consecutive micro-batches whose gradients form one group of a sum.
+    /// The number of consecutive micro-batches whose gradients form one group of a gradient sum.
     pub(crate) per_group: usize,
-    /// The device of each stage in this replica.
+    /// The device of each stage in the replica that is being assembled.
     pub(crate) devices: Vec<Device>,
-    /// The route of tensors from each stage to the next one.
+    /// The route of activations and gradients between each stage of this replica and the next one.
     pub(crate) routes: Vec<Route>,
     /// The tied parameters that each stage shares with other stages of this replica.
     pub(crate) ties: Vec<Ties>,
-    /// The role of each stage in the exchange with the same stage of other replicas.
+    /// The role of each stage in the exchange of gradients and parameters with the same stage of other replicas.
     pub(crate) collectives: Vec<Collective>,
     /// The part of a checkpoint from which each stage resumes; empty without a checkpoint.
     pub(crate) restored: Vec<Restored>,
     /// The fields of the checkpoint's optimizer states that the optimizers reject or miss.
     pub(crate) unfit: Vec<Unfit>,
-    /// The stages assembled so far.
+    /// The stages of this replica that have been assembled so far.
     pub(crate) runners: Stages,
 }
 
 impl Assembly {
-    /// Takes the device and the connections of a stage.
+    /// Takes the device and the connections of a stage out of the assembly, as the stage's slot.
     fn slot(&mut self, stage: usize) -> StageSlot {
         StageSlot {
             replica: self.replica,

@@ -24,7 +24,7 @@ use stageline_nn::autograd::recompute::Recompute;
 #[must_use = "nothing starts before `build`"]
 pub struct PipelineBuilder<In: Payload, Target: Payload> {
     pub(super) stages: Joined<In, Target>,
-    /// The device of each stage in every replica except replica 0.
+    /// The device of each stage in every data-parallel replica except replica 0.
     pub(super) replica_devices: Vec<Vec<Device>>,
     pub(super) schedule: Box<dyn Schedule>,
     pub(super) micro_batches: usize,
@@ -66,7 +66,7 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         }
     }
 
-    /// Sets the schedule that generates the plan; [`OneFOneB`] if unset.
+    /// Sets the pipeline schedule, which generates the plan of a step; [`OneFOneB`] (1F1B) if unset.
     pub fn schedule(mut self, schedule: impl Schedule + 'static) -> Self {
         self.schedule = Box::new(schedule);
         self
@@ -82,8 +82,8 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         self
     }
 
-    /// Adds a data-parallel replica: a second copy of all stages, on these devices (one for each stage), under the same
-    /// plan.
+    /// Adds a data-parallel replica: a second copy of all stages, on the given devices (one for each stage), under the
+    /// same plan.
     ///
     /// With R replicas a batch is split into R x M micro-batches, and each replica runs M consecutive ones. Replica 0,
     /// which runs on the stages' own devices, has the first M.
@@ -97,8 +97,8 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         self
     }
 
-    /// Sets the number of groups of consecutive micro-batches in which gradients are summed; R, the number of replicas,
-    /// if unset.
+    /// Sets the number of groups of consecutive micro-batches in which gradients are summed. If unset, it is R, the
+    /// number of replicas.
     ///
     /// Each group is summed on its own, and then the groups' sums are added up, both in ascending order. The bits of a
     /// floating-point sum depend on its groups: one replica with R x M micro-batches in R groups gives the same bits as
@@ -166,17 +166,17 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         self
     }
 
-    /// Returns the precision in which forwards and backwards compute.
+    /// Returns the configured precision, in which forwards and backwards compute.
     pub(crate) fn configured_precision(&self) -> Precision {
         self.precision
     }
 
-    /// Returns the gradient clipping; `None` if gradients are not clipped.
+    /// Returns the configured gradient clipping; `None` if gradients are not clipped.
     pub(crate) fn configured_clip(&self) -> Option<Clip> {
         self.flush.clip
     }
 
-    /// Returns the number of micro-batches into which a batch is split over all replicas, R x M.
+    /// Returns R x M, the number of micro-batches into which a batch is split over all replicas.
     pub(crate) fn configured_micro_batches(&self) -> usize {
         self.replicas() * self.micro_batches
     }
@@ -186,9 +186,9 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         &self.stages.owners.batch_norms
     }
 
-    /// Returns the builder of the reference for a verification: the same stages, optimizers and clipping in one replica
-    /// with all stages on the first stage's device, in full precision, without recomputation, with `micro_batches`
-    /// micro-batches.
+    /// Returns the builder of the reference pipeline with which a verification compares: the same stages, optimizers
+    /// and clipping in one replica with all stages on the first stage's device, in full precision, without
+    /// recomputation, with `micro_batches` micro-batches.
     pub(crate) fn reference(mut self, micro_batches: usize) -> Self {
         self.stages.recompute.fill(Recompute::Nothing);
         let first = self.stages.devices[0].clone();
@@ -209,18 +209,18 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         }
     }
 
-    /// Whether any stage recomputes a part of its forward in its backwards.
+    /// Whether any stage of the pipeline recomputes a part of its forward in its backwards.
     pub(crate) fn recomputes(&self) -> bool {
         self.stages.recompute.iter().any(|recompute| *recompute != Recompute::Nothing)
     }
 
-    /// Turns recomputation off on all stages, so that each keeps all activations that its backwards need.
+    /// Turns recomputation off on all stages, so that each stage keeps all activations that its backwards need.
     pub(crate) fn without_recomputation(mut self) -> Self {
         self.stages.recompute.fill(Recompute::Nothing);
         self
     }
 
-    /// Turns gradient clipping off, for gradients that are compared as they were summed.
+    /// Turns gradient clipping off, so that gradients can be compared as they were summed.
     pub(crate) fn unclipped(mut self) -> Self {
         self.flush.clip = None;
         self
@@ -240,8 +240,8 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         self
     }
 
-    /// Sets whether every stage keeps its parameters and optimizer state from before a step until all stages have
-    /// stepped; true if unset.
+    /// Sets whether every stage keeps a copy of its parameters and optimizer state from before a step until all stages
+    /// have stepped; true if unset.
     ///
     /// With these copies, an error in the middle of a flush rolls the step back on all stages. Without them the flush
     /// needs less memory (with Adam in f32, 12 bytes less per parameter), but such an error is
@@ -280,11 +280,11 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         self
     }
 
-    /// Makes workers issue their transfers in the plan's global order on all devices, as they always do between GPUs.
-    /// Several replicas are then ordered as if they shared their devices.
+    /// Makes workers issue their transfers of tensors in the plan's global order on all devices, as they always do
+    /// between GPUs. Several replicas are then ordered as if they shared their devices.
     ///
-    /// It exists for tests, because other devices need no order. Workers then wait for each other's transfers, which
-    /// costs time if steps differ from one another.
+    /// This setting exists for tests, because other devices need no order. Workers then wait for each other's
+    /// transfers, which costs time if steps differ from one another.
     pub fn ordered_transfers(mut self) -> Self {
         self.ordered_transfers = true;
         self

@@ -1,4 +1,5 @@
-//! Chains stages in order; the compiler checks that each stage takes the output type of the one before.
+//! Chains a model's stages in order, each with its [`StageConfig`]; the compiler checks that each stage takes the
+//! output type of the one before.
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::module::Module;
@@ -18,7 +19,7 @@ use crate::threads::Receiver;
 use crate::transfer::link::link;
 use stageline_nn::autograd::recompute::Recompute;
 
-/// The configuration of a stage: a device, an optimizer, a learning rate, and what to recompute.
+/// The configuration of a stage: its device, its optimizer, its learning rate, and which activations it recomputes.
 #[derive(Clone)]
 pub struct StageConfig {
     device: Device,
@@ -28,8 +29,8 @@ pub struct StageConfig {
 }
 
 impl StageConfig {
-    /// Configures a stage on `device` that steps `optimizer` at `learning_rate`, which is a number or a burn scheduler.
-    /// The scheduler advances once per optimizer step.
+    /// Configures a stage on `device`, whose `optimizer` steps at `learning_rate`: a number or a burn scheduler. The
+    /// scheduler advances once per optimizer step.
     pub fn new(
         device: Device,
         optimizer: impl Into<ModuleOptimizer>,
@@ -39,23 +40,24 @@ impl StageConfig {
         Self { device, optimizer, learning_rate, recompute: Recompute::Nothing }
     }
 
-    /// Sets what the stage recomputes in its backwards (activation checkpointing); nothing by default.
+    /// Sets which part of its forward the stage recomputes in its backwards (activation checkpointing). If unset, the
+    /// stage recomputes nothing.
     #[must_use]
     pub fn recompute(self, recompute: Recompute) -> Self {
         Self { recompute, ..self }
     }
 
-    /// Returns the same configuration for another device.
+    /// Returns the same stage configuration (optimizer, learning rate, recomputation) for another device.
     #[must_use]
     pub fn on(self, device: Device) -> Self {
         Self { device, ..self }
     }
 }
 
-/// Assembles the stages chained so far in a replica, given the source of the first stage's input, and returns the
-/// source of the next stage's input.
+/// The function that assembles the stages chained so far in one replica, given the source of the first stage's input.
+/// It returns the source of the next stage's input.
 ///
-/// It is a function that `build` calls, because a channel needs its capacity and a transfer needs both of its devices.
+/// `build` calls this function later, because a channel needs its capacity and a transfer needs both of its devices.
 type Wire<In, Out> = Box<dyn Fn(&mut Assembly, Source<In>) -> Source<Out>>;
 
 /// A chain of stages, from the input of a batch (`In`) to the output of the last stage so far (`Out`).
@@ -70,7 +72,7 @@ pub struct Chain<In: Payload, Out: Payload> {
 }
 
 impl Pipeline<(), ()> {
-    /// Begins a chain of stages, which are appended in the order of the model.
+    /// Begins the chain of a pipeline's stages, to which stages are appended in the order of the model.
     pub fn builder<In: Payload>() -> Chain<In, In> {
         let wire: Wire<In, In> = Box::new(|_, source| source);
         Chain { devices: Vec::new(), recompute: Vec::new(), owners: Owners::default(), wire }
@@ -78,7 +80,8 @@ impl Pipeline<(), ()> {
 }
 
 impl<In: Payload, Out: Payload> Chain<In, Out> {
-    /// Records a stage's device, recomputation and parameters, and returns its module for placement.
+    /// Records the device, the recomputation and the parameters of the chain's next stage, and returns the stage's
+    /// module, not yet placed on a device.
     fn add<M: Module>(&mut self, module: M, config: StageConfig) -> Unplaced<M> {
         let StageConfig { device, optimizer, learning_rate, recompute } = config;
         let stage = self.devices.len();
@@ -89,7 +92,7 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
         unplaced
     }
 
-    /// Appends a stage whose input type is the output type of the chain.
+    /// Appends a stage to the chain. The stage's input type must be the output type of the chain so far.
     pub fn stage<S: Stage<Input = Out>>(mut self, module: S, config: StageConfig) -> Chain<In, S::Output> {
         let stage = self.devices.len();
         let unplaced = self.add(module, config);
@@ -106,7 +109,7 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
         Chain { devices: self.devices, recompute: self.recompute, owners: self.owners, wire: Box::new(wire) }
     }
 
-    /// Ends the chain with the stage that computes the loss, and returns the builder of the pipeline.
+    /// Ends the chain with the last stage, which computes the loss, and returns the builder of the pipeline.
     pub fn loss<L: LossStage<Input = Out>>(mut self, module: L, config: StageConfig) -> PipelineBuilder<In, L::Target> {
         let unplaced = self.add(module, config);
         let before = self.wire;

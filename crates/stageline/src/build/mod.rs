@@ -4,12 +4,14 @@
 //! [`PipelineBuilder`](builder::PipelineBuilder). Validates all of them, generates and checks the plan, distributes the
 //! modules over replicas and devices, and returns a [`Pipeline`](crate::Pipeline). No step runs here.
 //!
-//! - `chain`: stages in order, with types that the compiler checks at every boundary.
-//! - `builder`: the settings of a pipeline.
-//! - `validate`: `build` itself: the checks of stages, settings and plan, and the start of the pipeline.
-//! - `ownership`: the owner of each parameter, and the parameters that cannot be trained as configured.
-//! - `assemble`: the assembly of a complete chain into all its replicas.
-//! - `assembly`: the stages of one replica, each placed on its device.
+//! - `chain`: stages in order (`Chain`) with their settings (`StageConfig`), and types that the compiler checks at
+//!   every boundary.
+//! - `builder`: the settings of a pipeline (`PipelineBuilder`), such as the schedule, M, replicas, precision and
+//!   checkpoints.
+//! - `validate`: `PipelineBuilder::build`: the checks of stages, settings and plan, and the start of the pipeline.
+//! - `ownership`: the owner of each parameter (`Owners`), and the parameters that cannot be trained as configured.
+//! - `assemble`: the assembly of a complete chain (`Joined`) into all its replicas, joined by channels.
+//! - `assembly`: the stages of one replica (`Assembly`), each copied to its device.
 
 pub(crate) mod assemble;
 pub(crate) mod assembly;

@@ -1,4 +1,5 @@
-//! Finds the stage that owns each parameter, and the parameters that cannot be trained as the stages ask.
+//! Finds the stage that owns each parameter ([`Owners`]), and the parameters that cannot be trained as the stages are
+//! configured.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,29 +10,31 @@ use burn::tensor::Tensor;
 use stageline_nn::layers::batch_norm::batch_norms;
 use stageline_nn::params::visit::{Description, describe};
 
-/// The owner of each parameter: the first stage that trains it. Also records what `build` must reject.
+/// The table of owners: the owner of a parameter is the first stage that trains it. The table also records what `build`
+/// must reject.
 #[derive(Default)]
 pub(crate) struct Owners {
-    /// The owner of each trained parameter, and the parameter's shape there.
+    /// The owner stage of each trained parameter, and the parameter's shape in that stage.
     trained: HashMap<ParamId, (usize, Vec<usize>)>,
-    /// The first stage in which each frozen parameter is frozen.
+    /// The first stage in which each frozen parameter, which no optimizer changes, is found.
     frozen: HashMap<ParamId, usize>,
-    /// The owner and another stage of a parameter that has different shapes in them, if there is one.
+    /// The owner and another stage of the first tied parameter that has different shapes in the two, if there is one.
     pub(crate) misshapen: Option<(usize, usize)>,
-    /// The tied parameters, by owner and by the later stage that holds copies of them.
+    /// The ids of the tied parameters, by their owner stage and by the later stage that holds copies of them.
     pub(crate) shared: BTreeMap<(usize, usize), Vec<ParamId>>,
-    /// The tensors of each stage, in the module's order.
+    /// The descriptions (id, path, shape, type) of the tensors of each stage's module, in the module's order.
     pub(crate) tensors: Vec<Vec<Description>>,
-    /// The first stage whose optimizer clips gradients itself, if there is one.
+    /// The first stage whose own optimizer clips gradients, if there is one.
     pub(crate) clipping: Option<usize>,
-    /// The batch norms, each with its stage and its path in the stage's module.
+    /// The batch norms of the model, each with its stage and its path in the stage's module.
     pub(crate) batch_norms: Vec<(usize, String)>,
     /// The first stage with one of burn's own batch norms, if there is one.
     pub(crate) plain_batch_norm: Option<usize>,
 }
 
 impl Owners {
-    /// Adds the parameters of the next stage, and warns if it has a batch norm of burn's.
+    /// Adds the parameters of the chain's next stage to the table of owners, and warns if the stage has one of burn's
+    /// own batch norms.
     pub(crate) fn add<M: Module>(&mut self, stage: usize, module: &M, optimizer: &ModuleOptimizer) {
         module.visit(&mut Claim { owners: self, stage });
         self.tensors.push(describe(module));
@@ -51,19 +54,20 @@ impl Owners {
         }
     }
 
-    /// Returns the parameters that a stage owns, which it steps itself.
+    /// Returns the ids of the parameters that a stage owns, which that stage's optimizer steps.
     pub(crate) fn of_stage(&self, stage: usize) -> Vec<ParamId> {
         self.trained.iter().filter(|(_, (owner, _))| *owner == stage).map(|(id, _)| *id).collect()
     }
 
-    /// Returns the owner of a parameter and a stage in which the same parameter is frozen, if there is one.
+    /// Returns the owner of a trained parameter and a stage in which the same parameter is frozen, if there is such a
+    /// parameter.
     pub(crate) fn half_frozen(&self) -> Option<(usize, usize)> {
         let both = |(id, (trained, _)): (&ParamId, &(usize, Vec<usize>))| Some((*trained, *self.frozen.get(id)?));
         self.trained.iter().filter_map(both).min()
     }
 }
 
-/// The visitor that assigns a stage's float parameters to their owners.
+/// The visitor of one stage's module that assigns each float parameter to its owner.
 struct Claim<'a> {
     owners: &'a mut Owners,
     stage: usize,

@@ -1,4 +1,5 @@
-//! [`PipelineBuilder::build`]: validates all settings, generates and checks the plan, and starts the pipeline.
+//! [`PipelineBuilder::build`]: validates all settings together, generates and checks the plan, and starts the
+//! pipeline's workers.
 
 use crate::build::builder::PipelineBuilder;
 use std::num::NonZero;
@@ -29,7 +30,8 @@ use crate::update::precision::Precision;
 /// stepped that many times, which takes less than a second per stage.
 pub(super) const MOST_STEPS: u64 = 10_000_000;
 
-/// The number of steps from one synchronised step to the next, if unset and a device is not the host's CPU.
+/// The number of training steps from one synchronised step (in which workers wait for their device after every action)
+/// to the next, if it is unset and a device is not the host's CPU.
 pub(super) const SYNCHRONISE_EVERY: usize = 20;
 
 /// Rejects a checkpoint's step counts if no training can have reached them, or if they are too large to resume from.
@@ -41,7 +43,7 @@ pub(super) fn validate_progress(Progress { steps, optimizer_steps, .. }: Progres
 }
 
 impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
-    /// Validates the settings, generates and checks the plan, and starts one thread per worker.
+    /// Builds the pipeline: validates the settings, generates and checks the plan, and starts one thread per worker.
     ///
     /// # Errors
     /// Returns [`BuildError`] if a setting is invalid, the schedule has no plan or a plan that cannot run, the
@@ -104,7 +106,7 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         Ok(pipeline)
     }
 
-    /// Validates the stages and the settings that do not depend on a plan.
+    /// Validates the stages and those settings of the pipeline that do not depend on a plan.
     fn validate(&self, loss_scale: LossScale) -> Result<(), BuildError> {
         let owners = &self.stages.owners;
         if let Some(stage) = owners.clipping {
@@ -137,13 +139,13 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         Ok(())
     }
 
-    /// Returns R, the number of replicas.
+    /// Returns R, the number of data-parallel replicas of the configured pipeline.
     pub(super) fn replicas(&self) -> usize {
         1 + self.replica_devices.len()
     }
 
-    /// Returns the number of groups in which all replicas together sum gradients. Fails if several replicas do not have
-    /// one group each, or if one replica's micro-batches cannot be divided evenly among the groups.
+    /// Returns the number of groups in which all replicas together sum a step's gradients. Fails if several replicas do
+    /// not have one group each, or if one replica's micro-batches cannot be divided evenly among the groups.
     fn groups(&self) -> Result<usize, BuildError> {
         let (replicas, micro_batches) = (self.replicas(), self.micro_batches);
         let groups = self.gradient_groups.unwrap_or(replicas);
@@ -165,7 +167,7 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
     }
 
     /// Returns the number of the communication stream of every stage's device, replica by replica; `None` where
-    /// transfers need no order.
+    /// transfers of tensors need no order.
     fn streams(&self, plan: &Checked, devices: &[Vec<Device>]) -> Vec<Vec<Option<usize>>> {
         let stages = self.stages.devices.len();
         if self.ordered_transfers {
@@ -175,7 +177,8 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         communication_streams(&devices.concat()).chunks(stages).map(<[_]>::to_vec).collect()
     }
 
-    /// Generates the plan, and checks that it runs to its end at the capacity of the channels.
+    /// Generates the schedule's plan for the configured stages and micro-batches, and checks that it runs to its end
+    /// without a deadlock at the capacity of the channels.
     fn checked_plan(&self) -> Result<Checked, BuildError> {
         let (stages, micro_batches, schedule) = (self.stages.devices.len(), self.micro_batches, self.schedule.name());
         let plan = self.schedule.plan(stages, micro_batches);

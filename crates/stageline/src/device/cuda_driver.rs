@@ -1,4 +1,5 @@
-//! The version of the NVIDIA driver, which is checked before burn calls functions that older drivers lack.
+//! The CUDA version that the NVIDIA driver supports ([`CudaVersion`]), which is checked before burn calls functions
+//! that older drivers lack.
 
 use std::ffi::c_int;
 use std::fmt;
@@ -8,12 +9,12 @@ use std::mem::ManuallyDrop;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CudaVersion(c_int);
 
-/// The oldest version that has every function burn calls; the newest of them, `cuEventElapsedTime_v2`, came with CUDA
-/// 12.8.
+/// The oldest CUDA version whose driver has every function that burn calls; the newest of these functions,
+/// `cuEventElapsedTime_v2`, came with CUDA 12.8.
 pub(crate) const OLDEST: CudaVersion = CudaVersion(12_080);
 
 impl CudaVersion {
-    /// Returns the newest version that this host's driver supports, or `None` without a driver.
+    /// Returns the newest CUDA version that this host's NVIDIA driver supports, or `None` without a driver.
     pub(crate) fn of_driver() -> Option<Self> {
         ["libcuda.so.1", "libcuda.so"].into_iter().find_map(Self::of_library)
     }

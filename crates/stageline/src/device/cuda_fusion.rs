@@ -1,11 +1,11 @@
-//! burn's setting for the order in which it fuses operations into kernels on GPUs.
+//! burn's setting for the order in which it fuses tensor operations into kernels on GPUs.
 
 use burn::BurnConfig;
 use burn_std::config::fusion::BeamSearchConfig;
 use serde_json::json;
 
-/// Makes burn fuse operations in the order in which they are issued, unless the program or a `burn.toml` has another
-/// setting.
+/// Makes burn fuse tensor operations in the order in which they are issued, unless the program or a `burn.toml` has
+/// another setting.
 ///
 /// By default, burn 0.22 searches among five chains of operations (`max_blocks`). A backward pass has more chains, and
 /// the operations of the surplus chains run as one kernel each. The operations in `nn` are issued in an order that
@@ -28,7 +28,7 @@ pub(crate) fn fuse_in_issue_order() {
     });
 }
 
-/// Returns the settings with `max_blocks = 1`, unless they have another value than burn's default.
+/// Returns burn's settings with `max_blocks = 1`, unless the given ones have another value than burn's default.
 fn chosen(given: &BurnConfig) -> BurnConfig {
     let mut settings = serde_json::to_value(given).expect("burn's settings are numbers, names and flags");
     if is_default(given) {
@@ -37,7 +37,7 @@ fn chosen(given: &BurnConfig) -> BurnConfig {
     serde_json::from_value(settings).expect("burn reads settings that it has written")
 }
 
-/// Whether `max_blocks` has burn's default value.
+/// Whether the setting `max_blocks` of burn's operation fusion has its default value.
 fn is_default(given: &BurnConfig) -> bool {
     given.fusion().beam_search.max_blocks == BeamSearchConfig::default().max_blocks
 }

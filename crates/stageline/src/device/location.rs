@@ -1,4 +1,4 @@
-//! The location of devices: the CPU of this host, its GPUs, or another host.
+//! Tests of the location of devices: the CPU of this host, its GPUs, or another host.
 
 use burn::tensor::Device;
 
@@ -28,17 +28,17 @@ fn is_gpu(device: &Device) -> bool {
     !is_host(device) && !is_remote(device)
 }
 
-/// Whether two devices use the same memory, as one device with itself does, and any two CPU devices of this host.
+/// Whether two devices use the same memory: a device and itself, or any two CPU devices of this host.
 pub(crate) fn share_memory(one: &Device, other: &Device) -> bool {
     one == other || (is_host(one) && is_host(other))
 }
 
-/// Whether the devices are two different GPUs of this host, between which burn moves tensors by NCCL.
+/// Whether two devices are different GPUs of this host, between which burn moves tensors by NCCL.
 pub(crate) fn between_gpus(from: &Device, to: &Device) -> bool {
     is_gpu(from) && is_gpu(to) && from.clone().inner() != to.clone().inner()
 }
 
-/// Whether both devices are the same GPU of this host, where each thread issues kernels on its own stream.
+/// Whether two devices are the same GPU of this host, where each thread issues kernels on its own stream.
 pub(crate) fn one_gpu(from: &Device, to: &Device) -> bool {
     is_gpu(from) && from.clone().inner() == to.clone().inner()
 }

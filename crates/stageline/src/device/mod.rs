@@ -3,12 +3,13 @@
 //! Takes names such as `cuda:0` or `iroh:<id>/0`; returns burn's devices, or an error for every device that cannot be
 //! used. Also tells where a device is, and how a tensor travels between two devices. Must not know stages or plans.
 //!
-//! - `name`: names on a command line, and the devices that they open.
-//! - `location`: tests whether a device is this host's CPU, a GPU of this host, or a device of another host.
-//! - `cuda_driver`: the check of the NVIDIA driver's version.
+//! - `name`: names on a command line (`DeviceName`), the devices that they open, and the errors (`DeviceError`).
+//! - `location`: tests whether a device is this host's CPU, a GPU of this host, or a device of another host, and
+//!   whether two devices share a memory.
+//! - `cuda_driver`: the check of the CUDA version that the NVIDIA driver supports.
 //! - `cuda_fusion`: burn's setting for the fusion of operations on GPUs.
-//! - `nccl`: loading NCCL, which moves tensors between the GPUs of this host.
-//! - `remote`: devices of other hosts.
+//! - `nccl`: loading NCCL, which moves tensors directly between the GPUs of this host.
+//! - `remote`: devices of other hosts: servers, connections, transfers and lost hosts.
 
 #[cfg(any(feature = "cuda", test))]
 #[cfg_attr(not(feature = "cuda"), allow(dead_code))] // without the feature, only its tests use this module

@@ -1,4 +1,4 @@
-//! Names of devices on a command line, and the burn devices that they open.
+//! Names of devices on a command line ([`DeviceName`]), and the burn devices that they open.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,9 +13,9 @@ use crate::device::remote::{HostName, RemoteError, RemoteName, Token};
 /// `ws://gpu-2:3000/0`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum DeviceName {
-    /// The CPU of this host.
+    /// The CPU of this host, as a device that computes.
     Cpu,
-    /// An NVIDIA GPU of this host, by its index.
+    /// An NVIDIA GPU of this host, given by its index.
     ///
     /// Opening the first GPU sets [`BurnConfig`](burn::BurnConfig), unless it was set or used before, so that burn
     /// fuses operations in the order in which they are issued. A `burn.toml` whose `fusion.beam_search.max_blocks`
@@ -26,7 +26,7 @@ pub enum DeviceName {
 }
 
 impl DeviceName {
-    /// Parses a list of names separated by commas, such as `cuda:0,cuda:1`.
+    /// Parses a list of device names separated by commas, such as `cuda:0,cuda:1`.
     ///
     /// # Errors
     /// Returns [`DeviceError`] if the list is empty, or if an entry is not the name of a device.
@@ -36,7 +36,7 @@ impl DeviceName {
         if devices.is_empty() { Err(DeviceError::None) } else { Ok(devices) }
     }
 
-    /// Opens all devices, in the order of their names.
+    /// Opens the devices of all given names, in the order of the names.
     ///
     /// Devices of other hosts are connected in parallel, and this function waits for all of them. `token` is the secret
     /// for the hosts that require one.
@@ -69,7 +69,7 @@ impl DeviceName {
         if errors.is_empty() { Ok(opened) } else { Err(DeviceErrors(errors)) }
     }
 
-    /// Starts to open a device, and returns a function that waits for the result.
+    /// Starts to open the device of this name, and returns a function that waits for the opened device.
     fn begin(&self, token: Option<&Token>) -> Box<dyn FnOnce() -> Result<Device, DeviceError>> {
         #[cfg(feature = "remote")]
         if let Self::Remote(name) = self {
@@ -81,7 +81,7 @@ impl DeviceName {
         Box::new(|| name.open())
     }
 
-    /// Opens one device: of this machine, or of another host that requires no token.
+    /// Opens the device of this name, which is on this machine, or on another host that requires no token.
     ///
     /// # Errors
     /// Returns [`DeviceError`] if this build or this machine lacks the device, if it does not compute, or if the other
@@ -118,10 +118,10 @@ impl DeviceName {
     }
 }
 
-/// Returns the device if it runs a few kernels, or else the reason why it does not compute.
+/// Returns a GPU that was opened if it runs a few kernels, or else the reason why it does not compute.
 ///
-/// One of the kernels calls `erf`, which is compiled with libdevice. So a missing file of the toolkit shows here as an
-/// error, and not later as a panic on a library's thread.
+/// One of these kernels calls `erf`, which is compiled with libdevice. So a missing file of the CUDA toolkit shows here
+/// as an error, and not later as a panic on a library's thread.
 #[cfg(any(feature = "cuda", test))]
 fn computes(device: DeviceName, opened: Device) -> Result<Device, DeviceError> {
     use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -135,7 +135,8 @@ fn computes(device: DeviceName, opened: Device) -> Result<Device, DeviceError> {
     Err(DeviceError::Unusable { device, cause })
 }
 
-/// Returns the last cause in a message of burn's, which lists all causes one below the other, followed by a backtrace.
+/// Returns the root cause from an error message of burn's, which lists all causes one below the other, followed by a
+/// backtrace.
 #[cfg(any(feature = "cuda", test))]
 fn root_cause(error: &str) -> String {
     let last = error.rsplit("Caused by:").next().unwrap_or(error);
@@ -168,12 +169,12 @@ impl fmt::Display for DeviceName {
     }
 }
 
-/// The errors of all devices that cannot be used, one for each device.
+/// The errors of all devices that could not be opened, one for each device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceErrors(Vec<DeviceError>);
 
 impl DeviceErrors {
-    /// Returns one error for every device that cannot be used.
+    /// Returns the errors of the devices that could not be opened, one for each device.
     pub fn each(&self) -> &[DeviceError] {
         &self.0
     }
@@ -192,39 +193,39 @@ impl std::error::Error for DeviceErrors {}
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// The list of devices is empty.
+    /// The list of device names is empty.
     #[error("no devices: name at least one, such as `cpu` or `cuda:0,cuda:1`")]
     None,
-    /// The text is not the name of a device.
+    /// The given text is not the name of a device.
     #[error(
         "`{text}` is no device; write `cpu`, or `cuda:` and an index, as in `cuda:0`, or what `stageline serve` prints on another \
          host, as in `iroh:<id>/0` or `ws://gpu-2:3000/0`"
     )]
     Unknown {
-        /// The text that was given.
+        /// The text that was given as the name of a device.
         text: String,
     },
     /// This program was built without the backend of the device.
     #[error("this program was built without `{device}`; build it with `--features {feature}`")]
     NotBuilt {
-        /// The name of the device.
+        /// The name of the device whose backend is missing.
         device: DeviceName,
-        /// The feature to build with.
+        /// The Cargo feature with which the program must be built to use the device.
         feature: &'static str,
     },
-    /// A device of another host cannot be reached or used.
+    /// The named device of another host cannot be reached or used.
     #[error(transparent)]
     Remote(#[from] RemoteError),
-    /// The GPU exists, but a first kernel fails on it.
+    /// The GPU exists, but a first test kernel fails on it.
     #[error(
         "`{device}` was found, but does not compute: {cause}; kernels are compiled with libdevice, a file of the CUDA toolkit that is \
          searched for in CUDA_PATH, /usr/local/cuda, /opt/cuda, /usr/lib/cuda and /usr; `nvidia-smi` shows whether device memory is \
          free"
     )]
     Unusable {
-        /// The name of the device.
+        /// The name of the GPU that does not compute.
         device: DeviceName,
-        /// The innermost error, or the wrong result.
+        /// The innermost error of the test kernels, or their wrong result.
         cause: String,
     },
     /// The NVIDIA driver is too old: it lacks functions that burn calls.
@@ -233,7 +234,7 @@ pub enum DeviceError {
          later"
     )]
     OldDriver {
-        /// The name of the device.
+        /// The name of the GPU whose driver is too old.
         device: DeviceName,
         /// The newest version of CUDA that the driver supports.
         found: String,
@@ -246,9 +247,9 @@ pub enum DeviceError {
          check `nvidia-smi`, install the driver, or name a device below that number"
     )]
     NotFound {
-        /// The name of the device.
+        /// The name of the GPU that does not exist.
         device: DeviceName,
-        /// The number of GPUs that were found.
+        /// The number of NVIDIA GPUs that were found on this machine.
         found: usize,
     },
 }

@@ -8,26 +8,26 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::{env, fs, io, process};
 
-/// The names that cudarc looks for and that a file of NCCL can have.
+/// The file names of NCCL's library for which the crate cudarc looks.
 const KNOWN: [&str; 7] =
     ["libnccl.so", "libnccl.so.13", "libnccl.so.12", "libnccl.so.11", "libnccl.so.10", "libnccl.so.9", "libnccl.so.1"];
 
-/// The file name of NCCL 2 in NVIDIA's packages for Debian, Red Hat, conda and pip.
+/// The file name of the library of NCCL 2 in NVIDIA's packages for Debian, Red Hat, conda and pip.
 const PACKAGED: &str = "libnccl.so.2";
 
-/// The path of a tensor from one GPU of this host to another.
+/// The path that a tensor takes from one GPU of this host to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BetweenGpus {
-    /// The tensor goes directly from GPU to GPU by NCCL, which was found under this file name.
+    /// The tensor goes directly from GPU to GPU by NCCL, whose library was found under this file name.
     Nccl(&'static str),
-    /// The tensor goes through the host's memory, because NCCL was not found.
+    /// The tensor goes from GPU to GPU through the host's memory, because NCCL was not found.
     Host,
 }
 
-/// Makes NCCL loadable by burn if it is installed, and returns how tensors travel between GPUs.
+/// Makes NCCL loadable by burn if it is installed, and returns the path that tensors take between GPUs.
 ///
-/// It must be called before burn opens the first GPU, because burn looks for NCCL only then. The result is computed
-/// once.
+/// This function must be called before burn opens the first GPU, because burn looks for NCCL only then. The result is
+/// computed once.
 pub(crate) fn load() -> BetweenGpus {
     static FOUND: OnceLock<BetweenGpus> = OnceLock::new();
     *FOUND.get_or_init(|| {
@@ -39,7 +39,7 @@ pub(crate) fn load() -> BetweenGpus {
     })
 }
 
-/// Logs how tensors travel between the GPUs of this host.
+/// Logs the path that tensors take between the GPUs of this host: NCCL, or the host's memory.
 #[cfg(feature = "cuda")]
 pub(crate) fn log() {
     match load() {
@@ -51,13 +51,13 @@ pub(crate) fn log() {
     }
 }
 
-/// Whether the dynamic linker can load a library of this name.
+/// Whether the dynamic linker can load a shared library of this name.
 fn loads(name: &str) -> bool {
     // SAFETY: the initialisers of NCCL, which is what these names stand for, have no requirements.
     unsafe { libloading::Library::new(name) }.is_ok()
 }
 
-/// Loads `library` so that code which loads `name` from now on gets the functions of `library`.
+/// Loads the shared library `library` so that code which loads `name` from now on gets the functions of `library`.
 ///
 /// The dynamic linker does not search for a library whose name (`DT_SONAME`) is already loaded. So this function loads
 /// an empty library called `name` that depends on `library`; the linker finds the functions of a dependency through it.
@@ -73,7 +73,8 @@ fn load_under_name(library: &str, name: &str) -> io::Result<()> {
     loaded.map(std::mem::forget)
 }
 
-/// Writes a file that must not exist yet, so that nobody else can have prepared the file that is loaded.
+/// Writes a new file with these bytes. Fails if the file exists, so that nobody else can have prepared the file that is
+/// then loaded.
 fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
     use io::Write;
 
@@ -82,9 +83,9 @@ fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 /// Returns the bytes of an empty shared library in ELF format that is called `name` and depends on `library`.
 ///
-/// It has the parts that the System V ABI (chapter 5, dynamic linking) requires: one writable segment with everything,
-/// the dynamic section, and a symbol table with a hash table, both without symbols. The result is `None` except for
-/// Linux with glibc on x86-64 and little-endian AArch64.
+/// The file has the parts that the System V ABI (chapter 5, dynamic linking) requires: one writable segment with
+/// everything, the dynamic section, and a symbol table with a hash table, both without symbols. The result is `None`
+/// except for Linux with glibc on x86-64 and little-endian AArch64.
 fn alias(library: &str, name: &str) -> Option<Vec<u8>> {
     const HEADER: usize = 64;
     const SEGMENT: usize = 56;
@@ -152,7 +153,7 @@ fn alias(library: &str, name: &str) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// The C library's mathematical functions stand in for NCCL.
+    /// Loads the C library's mathematical functions under another name; they stand in for NCCL.
     #[test]
     fn a_library_can_be_loaded_under_another_name() {
         const NAME: &str = "libstageline-other-name.so";

@@ -1,4 +1,5 @@
-//! The activities of a worker, as errors, stall reports and recordings name them.
+//! The activities of a worker, such as an action, a wait or the optimizer step, as errors, stall reports and recordings
+//! name them.
 
 use std::fmt;
 
@@ -8,22 +9,22 @@ use crate::device::remote::HostName;
 use crate::model::replica::Replica;
 use crate::threads::failure::Failure;
 
-/// The failure of one stage: its activity at that time, and the panic or error.
+/// The failure of one stage: what the stage was doing at that time, and the panic or error that ended the stage.
 #[derive(Debug, thiserror::Error)]
 #[error("{} failed in {activity} of {during}: {failure}{}", replica.stage(*stage), logs_of(elsewhere))]
 #[non_exhaustive]
 pub struct StageFailure {
-    /// The replica of the stage that failed.
+    /// The data-parallel replica of the stage that failed.
     pub replica: Replica,
     /// The stage that failed, counted from 0 within its replica.
     pub stage: usize,
-    /// The stage's activity when it failed.
+    /// The activity, such as an action or the optimizer step, in which the stage failed.
     pub activity: Activity,
     /// The step, evaluation or other pass to which the activity belongs.
     pub during: During,
-    /// The panic or error that ended the stage.
+    /// The panic or error that ended the failed stage.
     pub failure: Failure,
-    /// The other hosts that run stages: a failure there may show only where its result is read.
+    /// The other hosts that run stages: a failure on such a host may show only where its result is read.
     pub elsewhere: Vec<HostName>,
 }
 
@@ -36,8 +37,8 @@ fn logs_of(hosts: &[HostName]) -> String {
 }
 
 impl StageFailure {
-    /// Returns the micro-batch, counted from 0 within the replica, that the stage was computing or transferring, if
-    /// any.
+    /// Returns the micro-batch that the failed stage was computing or transferring, counted from 0 within the replica;
+    /// `None` if the stage failed in another activity.
     pub fn micro_batch(&self) -> Option<usize> {
         match self.activity {
             Activity::Instruction(instruction) => Some(instruction.micro_batch()),
@@ -49,21 +50,21 @@ impl StageFailure {
 /// The pass that all workers were running together: a step, an evaluation, a checkpoint or a rehearsal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum During {
-    /// A step, counted from 0.
+    /// A training step, counted from 0.
     Step(usize),
     /// An evaluation: forwards and losses of a batch without training on it.
     Evaluation {
-        /// The number of steps before the evaluation.
+        /// The number of training steps before the evaluation.
         steps: usize,
     },
     /// A checkpoint: a copy of the state of all stages.
     Checkpoint {
-        /// The number of steps before the checkpoint.
+        /// The number of training steps before the checkpoint.
         steps: usize,
     },
     /// A rehearsal: a step that is rolled back and only measures memory.
     Rehearsal {
-        /// The number of steps before the rehearsal.
+        /// The number of training steps before the rehearsal.
         steps: usize,
     },
 }
@@ -79,27 +80,27 @@ impl fmt::Display for During {
     }
 }
 
-/// An activity of a stage: the kinds of work and waits that make up a pass.
+/// An activity of a stage: one of the kinds of work and waits that make up a step or another pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Activity {
-    /// The stage prepares for a pass.
+    /// The stage prepares for a step or another pass.
     Start,
-    /// The stage computes or transfers a micro-batch.
+    /// The stage executes an instruction of the plan: it computes or transfers a micro-batch.
     Instruction(Instruction),
-    /// The stage adds up the gradients of all replicas, or sends its own to the first replica.
+    /// The stage adds up the gradient sums of all replicas, or sends its own sum to replica 0.
     Reduce,
     /// The stage ends its part of the step: it reads gradient norms and losses, and reports its ledger.
     Finish,
     /// The stage waits at the flush for the common verdict of all stages.
     Verdict,
-    /// The stage steps its optimizer, or receives the new values from the replica that does.
+    /// The stage steps its optimizer, or receives the new parameter values from the replica that steps.
     OptimizerStep,
     /// The stage receives the new values of tied parameters that other stages own.
     Follow,
     /// The stage copies its parameters and optimizer state for a checkpoint.
     Save,
-    /// The stage has finished and waits for the next command.
+    /// The stage has finished its pass and waits for the caller's next command.
     Idle,
 }
 
@@ -124,13 +125,13 @@ impl fmt::Display for Activity {
 /// The stages or the caller for which a worker waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitCause {
-    /// The stage that sends the next message, or that has to make room in its channel.
+    /// The neighbouring stage that sends the next message, or that has to make room in the channel to it.
     Stage(usize),
-    /// The slowest of all stages, at the flush.
+    /// The slowest of all stages, for which the others wait at the flush.
     AllStages,
-    /// The stages with copies of the same parameters, in the same replica or in others.
+    /// The stages that hold copies of the same parameters, in the same replica or in others.
     TiedStages,
-    /// The thread that calls `step`.
+    /// The user's thread, which calls [`Pipeline::step`](crate::Pipeline::step).
     Caller,
 }
 
@@ -146,7 +147,8 @@ impl fmt::Display for WaitCause {
 }
 
 impl Activity {
-    /// Returns what a wait during this activity is for; `None` if the activity never waits.
+    /// Returns the stages or the caller for which a worker waits during this activity; `None` if the activity never
+    /// waits.
     pub fn wait_cause(self) -> Option<WaitCause> {
         match self {
             Self::Instruction(Instruction::Receive(transfer)) => Some(WaitCause::Stage(transfer.from)),

@@ -1,4 +1,4 @@
-//! [`BuildError`]: why a pipeline cannot be built, with the values and the way out.
+//! [`BuildError`]: the reasons why a pipeline cannot be built; each message names the invalid values and the way out.
 
 use crate::device::remote::RemoteError;
 use crate::failure::watchdog::Watchdog;
@@ -8,44 +8,45 @@ use crate::update::loss_scale::LossScale;
 use crate::update::precision::Precision;
 use stageline_schedule::{CheckError, ScheduleError};
 
-/// Why a pipeline cannot be built. Any threads that were started have ended.
+/// The reason why [`PipelineBuilder::build`](crate::PipelineBuilder::build) returns no pipeline. Any worker threads
+/// that were started have ended.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// The schedule has no plan for this number of stages and micro-batches.
+    /// The configured schedule has no plan for the pipeline's number of stages and micro-batches.
     #[error("the `{schedule}` schedule has no plan: {cause}")]
     Schedule {
-        /// The name of the schedule.
+        /// The name of the schedule that has no plan for the pipeline.
         schedule: &'static str,
-        /// The reason why the schedule has no plan.
+        /// The reason why the schedule has no plan for the pipeline.
         cause: ScheduleError,
     },
-    /// The plan failed the check that it can run to its end.
+    /// The schedule's plan failed the check that all its actions and transfers run to the end without a deadlock.
     #[error("the plan is rejected: {0}")]
     Check(CheckError),
-    /// The connected host of a stage does not open the sessions that transfers need.
+    /// The host that runs a stage does not open the sessions that transfers of tensors need.
     #[error(transparent)]
     Host(RemoteError),
-    /// The checkpoint's step counts are impossible.
+    /// The checkpoint's numbers of steps contradict each other, or are too large to resume from.
     #[error(
         "the checkpoint claims {optimizer_steps} optimizer steps in {steps} steps; at most {most} optimizer steps can be resumed, and \
          not more than there were steps: take another checkpoint"
     )]
     Steps {
-        /// The number of steps, according to the checkpoint.
+        /// The number of training steps that the checkpoint claims.
         steps: u64,
-        /// The number of steps in which the optimizers stepped, according to the checkpoint.
+        /// The number of steps in which the optimizers stepped, as the checkpoint claims.
         optimizer_steps: u64,
         /// The largest number of optimizer steps from which training can resume.
         most: u64,
     },
-    /// Two stages have the same parameter in different shapes.
+    /// Two stages hold the same (tied) parameter, but in different shapes.
     #[error(
         "stages {} and {} have a parameter of the same id in different shapes; give one of them a parameter id of its own, or \
          transpose it in the forward", stages.0, stages.1
     )]
     TiedShapes {
-        /// The two stages.
+        /// The two stages that hold the tied parameter: its owner, and a stage with another shape.
         stages: (usize, usize),
     },
     /// A parameter is trained in one stage and frozen in another, whose copy would become stale.
@@ -54,33 +55,33 @@ pub enum BuildError {
         stages.0, stages.1
     )]
     HalfFrozen {
-        /// The stage that trains the parameter, and the stage in which it is frozen.
+        /// The stage that trains the parameter, and the stage that holds a frozen copy of it.
         stages: (usize, usize),
     },
-    /// The bound for clipping gradients is not positive and finite.
+    /// The configured bound for gradient clipping is not positive and finite.
     #[error("gradients cannot be clipped to {bound}; give a bound that is positive and finite")]
     Clip {
-        /// The bound for clipping that was given.
+        /// The bound for gradient clipping that the builder was given.
         bound: f64,
     },
-    /// The settings of the loss scale are invalid.
+    /// The configured settings of the loss scale are invalid.
     #[error(
         "the loss cannot be scaled by {scale:?}; give positive and finite scales, a lowest that is not above the initial one, a \
          growth above 1, a back-off between 0 and 1, and an interval of at least 1 step"
     )]
     LossScale {
-        /// The settings of the loss scale that were given.
+        /// The settings of the loss scale that the builder was given.
         scale: LossScale,
     },
-    /// A stage has a batch norm of burn's, which cannot compute in a lower precision.
+    /// A stage has one of burn's own batch norms, which cannot compute in the configured lower precision.
     #[error(
         "stage {stage} has a batch norm of burn's, which cannot compute in {precision}; make it an `AccumulatedBatchNorm`, or \
          leave the precision full"
     )]
     BatchNormPrecision {
-        /// The stage with the batch norm.
+        /// The first stage that contains one of burn's own batch norms.
         stage: usize,
-        /// The configured precision.
+        /// The configured precision of forwards and backwards.
         precision: Precision,
     },
     /// A replica was given more or fewer devices than there are stages.
@@ -88,25 +89,26 @@ pub enum BuildError {
         "replica {replica} was given {devices} devices for {stages} stages; give it one a stage, by `.replica([...])`"
     )]
     ReplicaDevices {
-        /// The replica with the wrong number of devices.
+        /// The number of the replica that was given more or fewer devices than there are stages.
         replica: usize,
-        /// The number of devices that the replica was given.
+        /// The number of devices that this replica was given.
         devices: usize,
-        /// The number of stages, P.
+        /// P, the number of stages of the pipeline, each of which needs one device.
         stages: usize,
     },
-    /// The number of gradient groups does not fit the replicas and micro-batches.
+    /// The configured number of groups in which gradients are summed does not fit the numbers of replicas and
+    /// micro-batches.
     #[error(
         "the gradients of {replicas} replicas with {micro_batches} micro-batches each cannot be summed in {groups} groups: one \
          replica sums in any number of groups that divides its micro-batches, and several in one group each; give \
          `.gradient_groups(...)` such a number, or leave it unset"
     )]
     GradientGroups {
-        /// The number of groups that was given.
+        /// The number of gradient groups that the builder was given.
         groups: usize,
-        /// The number of replicas.
+        /// R, the number of data-parallel replicas.
         replicas: usize,
-        /// The number of micro-batches of each replica, M.
+        /// M, the number of micro-batches of each replica in a step.
         micro_batches: usize,
     },
     /// A batch norm's running statistics would differ between replicas, because each replica sees only its part of a
@@ -116,9 +118,9 @@ pub enum BuildError {
          train it with one replica and more micro-batches, or take a norm without running statistics, such as a layer norm"
     )]
     BatchNormReplicas {
-        /// The stage with the batch norm.
+        /// The stage that contains the batch norm with running statistics.
         stage: usize,
-        /// The path of the batch norm in the stage's module.
+        /// The path of this batch norm in the stage's module.
         path: String,
     },
     /// A stage's optimizer clips gradients itself, one parameter at a time.
@@ -127,10 +129,10 @@ pub enum BuildError {
          gradients together with `.clip(Clip::GlobalNorm(...))`"
     )]
     ClippingOptimizer {
-        /// The stage with that optimizer.
+        /// The first stage whose optimizer clips gradients itself.
         stage: usize,
     },
-    /// The stages were given 0 cores each.
+    /// The setting [`cores_per_stage`](crate::PipelineBuilder::cores_per_stage) is 0, so no kernel could run.
     #[error("0 cores a stage: every stage needs at least 1 core")]
     NoCores,
     /// The operating system did not start a worker's thread.
@@ -138,36 +140,37 @@ pub enum BuildError {
     Spawn {
         /// The worker whose thread did not start, counted from 0.
         worker: usize,
-        /// The operating system's error.
+        /// The error with which the operating system refused to start the worker's thread.
         cause: std::io::Error,
     },
-    /// The configured `Names` leave out a parameter.
+    /// The configured [`Names`](crate::Names) of parameters in checkpoints leave out a parameter.
     #[error("parameter `{path}` of stage {stage} has no name; give `Names` the part of the model that it is in")]
     Unnamed {
-        /// The stage with the parameter.
+        /// The stage that contains the parameter without a name.
         stage: usize,
-        /// The path of the parameter in the stage's module.
+        /// The path of the parameter without a name in the stage's module.
         path: String,
     },
-    /// Two parameters have the same name.
+    /// Two parameters have the same name, so a checkpoint could not tell them apart.
     #[error(
         "two parameters are called `{name}`, in stages {} and {}; give each part of the model a name of its own", stages.0, stages.1
     )]
     OneNameTwice {
-        /// The name that both parameters have.
+        /// The name that both parameters have in checkpoints.
         name: String,
-        /// The stages of the two parameters.
+        /// The stages that contain the two parameters of the same name.
         stages: (usize, usize),
     },
-    /// The checkpoint belongs to another model.
+    /// The checkpoint to restore belongs to another model: its parameters or optimizer states differ from the
+    /// pipeline's.
     #[error("the checkpoint is of another model; build the one that it was made of, or take another checkpoint:{0}")]
     Checkpoint(Mismatch),
-    /// The watchdog's limits are invalid.
+    /// The configured time limits of the watchdog are invalid.
     #[error(
         "the limits {watchdog:?} are invalid: give a floor above 0 and a factor that is finite and not negative, or no watchdog"
     )]
     Watchdog {
-        /// The limits of the watchdog that were given.
+        /// The time limits of the watchdog that the builder was given.
         watchdog: Watchdog,
     },
     /// The operating system did not start the threads for a worker's kernels.
@@ -175,9 +178,9 @@ pub enum BuildError {
     Pool {
         /// The worker whose kernel threads did not start, counted from 0.
         worker: usize,
-        /// The number of cores that the worker was given.
+        /// The number of cores that this worker's kernels were given.
         cores: usize,
-        /// The error with which the thread pool failed to start.
+        /// The error with which the pool of kernel threads failed to start.
         cause: String,
     },
 }

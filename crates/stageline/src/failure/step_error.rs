@@ -1,4 +1,4 @@
-//! [`StepError`]: why a step, an evaluation or a checkpoint failed, and what the training can do then.
+//! [`StepError`]: the reasons why a step, an evaluation or a checkpoint fails, and what the training can do then.
 
 use crate::device::remote::{LostHost, LostWay};
 use crate::failure::activity::{During, StageFailure};
@@ -8,21 +8,23 @@ use crate::threads::failure::Failure;
 use crate::update::finite::Culprit;
 use crate::update::ledger::LedgerError;
 
-/// Why a step, an evaluation or a checkpoint failed.
+/// The error of a failed step, evaluation or checkpoint. Each variant says whether the pipeline can run further steps
+/// or has stopped.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StepError {
     /// The batch cannot be cut into micro-batches. The pipeline is unharmed and accepts another batch.
     #[error(transparent)]
     Batch(#[from] BatchError),
-    /// A stage panicked or returned an error. All workers have stopped and their threads are joined. No stage has
+    /// A stage panicked or returned an error. All workers have stopped, their threads are joined, and no optimizer has
     /// stepped.
     #[error(transparent)]
     Stage(Box<StageFailure>),
-    /// A stage's gradient sum is not that of the whole batch. All workers have stopped; no stage has stepped.
+    /// A stage's gradient sum does not contain every micro-batch of the batch exactly once. All workers have stopped,
+    /// and no optimizer has stepped.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
-    /// The loss or a gradient is NaN or infinite. All workers have stopped; no stage has stepped.
+    /// The loss or a gradient of the step is NaN or infinite. All workers have stopped, and no optimizer has stepped.
     #[error(
         "the loss or a gradient of step {step} is not finite{}; no stage has stepped: check the data of that micro-batch, \
         lower the learning rate, clip the gradients with `.clip(...)`, or skip such steps with \
@@ -30,9 +32,10 @@ pub enum StepError {
         culprit.map_or_else(|| ", but was finite when the step was repeated".to_owned(), |culprit| format!(", first {culprit}"))
     )]
     NonFinite {
-        /// The step with the non-finite result, counted from 0.
+        /// The number of the step whose loss or gradients are not finite, counted from 0.
         step: usize,
-        /// The first stage and micro-batch with a non-finite result; `None` if a second run of the step was finite.
+        /// The first stage and micro-batch with a non-finite result; `None` if a second run of the same step was
+        /// finite.
         culprit: Option<Culprit>,
     },
     /// The pipeline stalled: no worker began a new activity for longer than the [`Watchdog`] allows. All workers are
@@ -41,7 +44,7 @@ pub enum StepError {
         "the pipeline is given up: {0}\ncheck what the stages at work do, or allow more time with `.watchdog(...)`"
     )]
     Stalled(Box<Stall>),
-    /// A stage has made a step that other stages may not have made, and cannot undo it because
+    /// One stage has stepped its optimizer, other stages may not have, and the step cannot be undone because
     /// [`rollback`](crate::PipelineBuilder::rollback) is off.
     #[error(
         "{cause}; stage {stage} has made the step that failed, other stages may not have, and without rollback it cannot be undone: \
@@ -51,26 +54,27 @@ pub enum StepError {
         })
     )]
     Torn {
-        /// The first stage that has made the step.
+        /// The first stage that has stepped its optimizer in the failed step.
         stage: usize,
-        /// The error that ended the step.
+        /// The error that ended the step after that stage had stepped.
         cause: Box<StepError>,
-        /// The number of steps in the last checkpoint that was taken or restored; `None` if there is none.
+        /// The number of training steps before the last checkpoint that was taken or restored; `None` if there is no
+        /// checkpoint.
         checkpoint: Option<usize>,
     },
-    /// Hosts of stages are unreachable. All workers are told to stop; a thread that does not end within 5 s is left
-    /// behind with its module. No stage on a reachable host has stepped.
+    /// Hosts that run stages are unreachable. All workers are told to stop; a thread that does not end within 5 s is
+    /// left behind with its module. No stage on a reachable host has stepped.
     #[error(
         "{}, in {during}; start `stageline serve` there again, or name devices of other hosts, and restart this program from the \
          last checkpoint on disk; the first error: {cause}",
         hosts.iter().map(LostHost::to_string).collect::<Vec<_>>().join("; ")
     )]
     HostsLost {
-        /// The unreachable hosts.
+        /// The unreachable hosts, each with the stages that run on the host's devices.
         hosts: Vec<LostHost>,
-        /// The step, evaluation or other pass that failed.
+        /// The step, evaluation or other pass in which the hosts were lost.
         during: During,
-        /// The first error that was seen.
+        /// The first error that a worker raised, before the hosts were found to be unreachable.
         cause: Box<StepError>,
     },
     /// The link between two hosts is broken, although both answer this program. All workers are told to stop; a thread
@@ -81,29 +85,29 @@ pub enum StepError {
         ways.iter().map(LostWay::to_string).collect::<Vec<_>>().join("; ")
     )]
     HostsApart {
-        /// The broken links, each with its two hosts.
+        /// The broken links, each with its sending and its receiving host.
         ways: Vec<LostWay>,
-        /// The step, evaluation or other pass that failed.
+        /// The step, evaluation or other pass in which the links broke.
         during: During,
-        /// The first error that was seen.
+        /// The first error that a worker raised, before the links were found to be broken.
         cause: Box<StepError>,
     },
-    /// The pipeline has stopped, because an earlier step or evaluation failed.
+    /// The pipeline has stopped, because an earlier step, evaluation or other pass failed.
     #[error(
         "the pipeline stopped in {during}, with the error that it returned; take the state before that with `checkpoint`, \
          build a new pipeline, and `restore` the state there"
     )]
     Stopped {
-        /// The step, evaluation or other pass that failed.
+        /// The earlier step, evaluation or other pass whose failure stopped the pipeline.
         during: During,
     },
-    /// A stage is lost, and with it the state that a checkpoint needs.
+    /// A stage cannot be read any more, and with it a part of the state that a checkpoint needs.
     #[error(
         "stage {stage} is lost: its thread did not end, or panicked outside any action, or its host is unreachable; resume from \
          the last checkpoint on disk"
     )]
     Lost {
-        /// The lost stage.
+        /// The stage whose thread did not end or panicked, or whose host is unreachable.
         stage: usize,
     },
     /// A stage's parameters and optimizer state cannot be copied from its device after an error.
@@ -112,9 +116,9 @@ pub enum StepError {
          the last checkpoint on disk"
     )]
     Unreadable {
-        /// The stage whose state was read.
+        /// The stage whose parameters and optimizer state were to be copied from its device.
         stage: usize,
-        /// The panic or error that ended the read.
+        /// The panic or error that ended the copy of the stage's state.
         failure: Failure,
     },
 }

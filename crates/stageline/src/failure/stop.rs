@@ -18,22 +18,24 @@ use crate::threads::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stopped;
 
-/// The state of the stop signal, under one lock.
+/// The state of the stop signal, under one lock: the committed steps and the first error.
 struct Outcome {
     /// The number of steps that all stages have committed; it does not change after the first error.
     committed: usize,
-    /// Whether any error was raised.
+    /// Whether any worker or the caller has raised an error, which stops the pipeline.
     raised: bool,
-    /// The first error that was raised, until the caller takes it.
+    /// The first error that stopped the pipeline, until the caller takes it.
     first: Option<StepError>,
 }
 
-/// The stop signal that all workers and the caller share. Every wait in the pipeline goes through it.
+/// The stop signal that all workers and the caller share: one error raised on it ends every wait on every channel of
+/// the pipeline.
 pub(crate) struct Stop {
     outcome: Mutex<Outcome>,
-    /// The signal for threads that do not wait.
+    /// The flag by which threads that do not wait learn that the pipeline stops.
     flag: AtomicBool,
-    /// The signal for threads that wait: dropping this sender disconnects `raised`, which every wait watches.
+    /// The signal that wakes waiting threads when the pipeline stops: dropping this sender disconnects `raised`, which
+    /// every wait on a channel watches.
     armed: Mutex<Option<Sender<Infallible>>>,
     raised: Receiver<Infallible>,
 }
@@ -63,13 +65,13 @@ impl Stop {
         drop(armed);
     }
 
-    /// Returns the first error and removes it.
+    /// Returns the first error that stopped the pipeline, and removes the error from the signal.
     pub(crate) fn take_error(&self) -> Option<StepError> {
         self.outcome.lock().first.take()
     }
 
-    /// Commits the first `steps` steps, which all stages have made. Fails if an error was raised before, and then every
-    /// stage rolls back the last step.
+    /// Commits the first `steps` training steps, which all stages have made. Fails if an error was raised before; then
+    /// every stage rolls back the last step.
     pub(crate) fn commit(&self, steps: usize) -> Result<(), Stopped> {
         let mut outcome = self.outcome.lock();
         if outcome.raised {
@@ -79,17 +81,17 @@ impl Stop {
         Ok(())
     }
 
-    /// Returns the number of steps that all stages have committed.
+    /// Returns the number of training steps that all stages have committed.
     pub(crate) fn committed(&self) -> usize {
         self.outcome.lock().committed
     }
 
-    /// Fails if an error was raised, so that the pipeline is stopping.
+    /// Returns an error if the pipeline is stopping because some thread has raised an error.
     pub(crate) fn check(&self) -> Result<(), Stopped> {
         if self.flag.load(Ordering::Acquire) { Err(Stopped) } else { Ok(()) }
     }
 
-    /// Waits for a message. Fails if the pipeline stops or the sender is gone.
+    /// Waits for a message on a channel. Fails if the pipeline stops or the channel's sender is gone.
     pub(crate) fn receive<T>(&self, channel: &Receiver<T>) -> Result<T, Stopped> {
         match self.try_receive(channel)? {
             Some(message) => Ok(message),
@@ -97,7 +99,7 @@ impl Stop {
         }
     }
 
-    /// Waits at most `wait` for a message; `None` if none arrives in that time.
+    /// Waits at most `wait` for a message on a channel; returns `None` if no message arrives in that time.
     pub(crate) fn receive_within<T>(&self, channel: &Receiver<T>, wait: Duration) -> Result<Option<T>, Stopped> {
         if let Some(message) = self.look_for(channel)? {
             return Ok(Some(message));
@@ -109,7 +111,7 @@ impl Stop {
         }
     }
 
-    /// Waits for room in the channel and sends. Fails if the pipeline stops or the receiver is gone.
+    /// Waits for room in a channel and sends a message. Fails if the pipeline stops or the channel's receiver is gone.
     pub(crate) fn send<T>(&self, channel: &Sender<T>, message: T) -> Result<(), Stopped> {
         match self.try_send(channel, message)? {
             None => Ok(()),
@@ -117,7 +119,8 @@ impl Stop {
         }
     }
 
-    /// Waits at most `wait` for room in the channel and sends; returns the message if there is no room in that time.
+    /// Waits at most `wait` for room in a channel and sends a message; returns the message if there is no room in that
+    /// time.
     pub(crate) fn send_within<T>(&self, channel: &Sender<T>, message: T, wait: Duration) -> Result<Option<T>, Stopped> {
         let start = Instant::now();
         let mut message = message;
@@ -131,7 +134,7 @@ impl Stop {
         Ok(None)
     }
 
-    /// Returns a message that is already in the channel, if any, without waiting.
+    /// Returns a message that is already in a channel, or `None`, without waiting. Fails if the pipeline stops.
     fn try_receive<T>(&self, channel: &Receiver<T>) -> Result<Option<T>, Stopped> {
         self.check()?;
         match channel.try_recv() {
@@ -141,7 +144,7 @@ impl Stop {
         }
     }
 
-    /// Polls the channel for [`PATIENCE`], which is cheaper than a sleep if a message arrives soon; yields the core
+    /// Polls a channel for [`PATIENCE`], which is cheaper than a sleep if a message arrives soon; yields the core
     /// between polls.
     fn look_for<T>(&self, channel: &Receiver<T>) -> Result<Option<T>, Stopped> {
         let start = Instant::now();
@@ -163,7 +166,7 @@ impl Stop {
         receive_or(channel, &self.raised, None).map_err(|_| Stopped)
     }
 
-    /// Sends without waiting; returns the message if the channel is full.
+    /// Sends a message on a channel without waiting; returns the message if the channel is full.
     fn try_send<T>(&self, channel: &Sender<T>, message: T) -> Result<Option<T>, Stopped> {
         self.check()?;
         match channel.try_send(message) {
@@ -178,7 +181,8 @@ impl Stop {
     }
 }
 
-/// The waits of one worker on the stop signal's channels, with their total time.
+/// One worker's access to the stop signal: sends and receives that end when the pipeline stops, and the total time that
+/// the worker waited in them.
 pub(crate) struct Waits {
     stop: Arc<Stop>,
     waited: Cell<Duration>,
@@ -189,7 +193,7 @@ impl Waits {
         Self { stop, waited: Cell::default() }
     }
 
-    /// Returns the time spent waiting since the last call.
+    /// Returns the time that the worker has spent waiting on channels since the last call of this function.
     pub(crate) fn take(&self) -> Duration {
         self.waited.take()
     }
@@ -198,7 +202,7 @@ impl Waits {
         self.stop.raise(error);
     }
 
-    /// Does the same as [`Stop::committed`].
+    /// Returns the number of training steps that all stages have committed, as [`Stop::committed`] does.
     pub(crate) fn committed(&self) -> usize {
         self.stop.committed()
     }
@@ -207,7 +211,7 @@ impl Waits {
         self.stop.check()
     }
 
-    /// Does the same as [`Stop::receive`], and counts the time.
+    /// Waits for a message like [`Stop::receive`], and adds the time of the wait to the worker's total.
     pub(crate) fn receive<T>(&self, channel: &Receiver<T>) -> Result<T, Stopped> {
         match self.stop.try_receive(channel)? {
             Some(message) => Ok(message),
@@ -215,12 +219,12 @@ impl Waits {
         }
     }
 
-    /// Returns a message that is already in the channel, if any, without waiting.
+    /// Returns a message that is already in a channel, or `None`, without waiting. Fails if the pipeline stops.
     pub(crate) fn try_receive<T>(&self, channel: &Receiver<T>) -> Result<Option<T>, Stopped> {
         self.stop.try_receive(channel)
     }
 
-    /// Does the same as [`Stop::send`], and counts the time.
+    /// Sends a message like [`Stop::send`], and adds the time of the wait to the worker's total.
     pub(crate) fn send<T>(&self, channel: &Sender<T>, message: T) -> Result<(), Stopped> {
         match self.stop.try_send(channel, message)? {
             None => Ok(()),

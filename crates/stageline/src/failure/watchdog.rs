@@ -12,7 +12,7 @@ use stageline_schedule::Instruction;
 use crate::failure::activity::{Activity, During, WaitCause};
 use crate::model::replica::Replica;
 
-/// The number of recent activities of each worker that a report shows.
+/// The number of recent activities of each worker that a stall report shows.
 const RECENT: usize = 16;
 
 /// The time limits for a stall: a step or an evaluation in which no worker begins a new activity.
@@ -22,36 +22,39 @@ const RECENT: usize = 16;
 pub struct Watchdog {
     /// The shortest time without a new activity before a warning reports what every stage is doing.
     pub floor: Duration,
-    /// The multiple of the longest action so far that has to pass before the warning, if it is longer than `floor`.
+    /// The multiple of the longest action's duration so far that has to pass before the warning, if it is longer than
+    /// `floor`.
     pub factor: f64,
-    /// The time from the warning until the step ends with [`StepError::Stalled`](crate::StepError::Stalled).
+    /// The time from the stall warning until the step ends with [`StepError::Stalled`](crate::StepError::Stalled).
     pub grace: Duration,
 }
 
 impl Default for Watchdog {
-    /// Warns after one minute or 20 times the longest action, whichever is longer, and ends the step ten minutes later.
+    /// Returns the default limits: a warning after one minute or 20 times the longest action, whichever is longer, and
+    /// the end of the stalled step ten minutes later.
     fn default() -> Self {
         Self { floor: Duration::from_secs(60), factor: 20.0, grace: Duration::from_secs(600) }
     }
 }
 
 impl Watchdog {
-    /// Whether the limits are valid: a floor above 0, and a finite factor that is not negative.
+    /// Whether the watchdog's limits are valid: a floor above 0, and a finite factor that is not negative.
     pub(crate) fn is_sound(&self) -> bool {
         self.factor.is_finite() && self.factor >= 0.0 && !self.floor.is_zero()
     }
 
-    /// Returns the time between two checks for progress: an eighth of the floor, from 10 ms to 5 s.
+    /// Returns the time between two checks whether any worker made progress: an eighth of the floor, from 10 ms to 5 s.
     pub(crate) fn interval(&self) -> Duration {
         (self.floor / 8).clamp(Duration::from_millis(10), Duration::from_secs(5))
     }
 
-    /// Returns the time without a new activity after which the warning comes, given the longest action so far.
+    /// Returns the time without a new activity after which the stall warning comes, given the duration of the longest
+    /// action so far.
     pub(crate) fn limit(&self, longest: Duration) -> Duration {
         self.floor.max(self.many(longest))
     }
 
-    /// Returns the longest action multiplied by `factor`.
+    /// Returns the duration of the longest action multiplied by the watchdog's `factor`.
     pub(crate) fn many(&self, longest: Duration) -> Duration {
         // A product too large for a duration means that the limit is never reached.
         Duration::try_from_secs_f64(longest.as_secs_f64() * self.factor).unwrap_or(Duration::MAX)
@@ -67,7 +70,7 @@ pub(crate) struct Place {
     pub(crate) since: Instant,
 }
 
-/// The recent activities of one worker: the worker writes them, and the caller's watchdog reads them.
+/// The board on which one worker records its recent activities, and from which the caller's watchdog reads them.
 #[derive(Clone)]
 pub(crate) struct ProgressBoard(Arc<Mutex<VecDeque<Place>>>);
 
@@ -86,7 +89,7 @@ impl ProgressBoard {
         places.push_back(place);
     }
 
-    /// Returns up to [`RECENT`] activities, the oldest first and the current one last.
+    /// Returns the worker's last [`RECENT`] activities or fewer, the oldest first and the current one last.
     pub(crate) fn places(&self) -> Vec<Place> {
         self.0.lock().iter().copied().collect()
     }
@@ -96,11 +99,11 @@ impl ProgressBoard {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Stall {
-    /// The step, evaluation or other pass that stalled.
+    /// The step, evaluation or other pass in which the pipeline stalled.
     pub during: During,
-    /// The time since any worker last began a new activity.
+    /// The time since the last moment at which any worker began a new activity.
     pub still: Duration,
-    /// The current activity of each worker.
+    /// The current activity of each worker, in the order of the workers.
     pub workers: Vec<Stalled>,
     /// The recent activities of each worker, the oldest first, each with the time since it began.
     pub recent: Vec<Vec<Stalled>>,
@@ -110,18 +113,18 @@ pub struct Stall {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Stalled {
-    /// The worker's replica.
+    /// The data-parallel replica to which the worker belongs.
     pub replica: Replica,
-    /// The stage for which the worker does this.
+    /// The stage for which the worker performs this activity.
     pub stage: usize,
-    /// The activity, which may be work or a wait.
+    /// The worker's activity, which may be a computation, a transfer or a wait.
     pub activity: Activity,
-    /// The time since the activity began.
+    /// The time since the worker began this activity.
     pub since: Duration,
 }
 
 impl Stalled {
-    /// Returns what the worker waits for; `None` if the activity is work of its own.
+    /// Returns the stages or the caller for which the worker waits; `None` if the activity is work of its own.
     pub fn waits_for(&self) -> Option<WaitCause> {
         let computes = matches!(
             self.activity,
@@ -132,7 +135,8 @@ impl Stalled {
 }
 
 impl Stall {
-    /// Builds a report from the workers' recent activities during a pass that began at `began`.
+    /// Builds a stall report from the workers' recent activities during a pass (a step or an evaluation) that began at
+    /// `began`.
     pub(crate) fn seen(boards: impl Iterator<Item = Vec<Place>>, began: Instant, during: During) -> Self {
         let now = Instant::now();
         let boards: Vec<_> = boards.collect();
@@ -153,7 +157,7 @@ impl Stall {
         }
     }
 
-    /// Returns the whole report as JSON, with times in seconds.
+    /// Returns the whole stall report as JSON, with times in seconds.
     pub fn to_json(&self) -> Value {
         let stalled = |stalled: &Stalled| {
             json!({
@@ -172,7 +176,7 @@ impl Stall {
         })
     }
 
-    /// Returns the workers that are at work and not waiting: one of them delays all others.
+    /// Returns the stalled pipeline's workers that are at work and not waiting: one of these delays all others.
     pub fn at_work(&self) -> impl Iterator<Item = &Stalled> {
         self.workers.iter().filter(|worker| worker.waits_for().is_none())
     }

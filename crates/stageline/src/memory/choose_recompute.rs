@@ -5,16 +5,16 @@ use std::time::Duration;
 use crate::memory::estimate::MemoryEstimate;
 use stageline_nn::autograd::recompute::Recompute;
 
-/// One level of recomputation on all stages, with its measured memory and time.
+/// One level of recomputation on all stages, from none to full, with the memory and time that were measured with it.
 pub(crate) struct Level {
     pub(crate) recompute: Recompute,
     pub(crate) estimate: MemoryEstimate,
-    /// The total time of all stages' backwards on one micro-batch at this level.
+    /// The total time of all stages' backwards on one micro-batch at this level of recomputation.
     pub(crate) backwards: Duration,
 }
 
-/// Orders the levels by how much they recompute, the least first. All blocks are taken to need equal time; the measured
-/// times of backwards decide where the selective level stands among them.
+/// Orders the levels of recomputation by how much they recompute, the least first. All blocks are taken to need equal
+/// time; the measured times of backwards decide where the selective level stands among them.
 pub(crate) fn in_order(nothing: Level, selective: Option<Level>, blocks: Vec<Level>, full: Level) -> Vec<Level> {
     let beyond = |level: &Level| level.backwards.saturating_sub(nothing.backwards).as_secs_f64();
     let share = selective.as_ref().map_or(0.0, |selective| beyond(selective) / beyond(&full).max(f64::MIN_POSITIVE));
@@ -27,8 +27,8 @@ pub(crate) fn in_order(nothing: Level, selective: Option<Level>, blocks: Vec<Lev
     levels
 }
 
-/// Returns the least recomputation of each stage with which the estimate fits, and that estimate. `levels` are in
-/// ascending order of recomputation, and the last one must fit.
+/// Returns the least recomputation of each stage with which the memory estimate passes `fits`, and that estimate.
+/// `levels` are in ascending order of recomputation, and the last one must fit.
 pub(crate) fn least(levels: &[Level], fits: impl Fn(&MemoryEstimate) -> bool) -> (Vec<Recompute>, MemoryEstimate) {
     let last = levels.len() - 1;
     let estimate_of = |chosen: &[usize]| {
@@ -92,8 +92,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// No choice that fits has a lower maximum level, and none has a lower level on one stage without a higher one
-        /// on another.
+        /// Checks that no choice of levels that fits has a lower maximum level, and that none has a lower level on one
+        /// stage without a higher one on another.
         #[test]
         fn the_chosen_levels_fit_and_are_the_least(
             steps in prop::collection::vec(prop::array::uniform3(1_u32..50), 4),

@@ -1,5 +1,5 @@
-//! The memory estimate of a training: the figures of each stage, worker and pipeline, from a rehearsal of two
-//! micro-batches.
+//! The memory estimate of a training: the figures of each stage ([`StageEstimate`]), worker ([`WorkerEstimate`]) and
+//! pipeline ([`MemoryEstimate`]), from a rehearsal of two micro-batches.
 //!
 //! A worker has in use, besides a constant part:
 //!
@@ -21,132 +21,137 @@ use crate::model::replica::Replica;
 use crate::threads::cores::KernelThreads;
 use crate::update::optimizer_step::Rollback;
 
-/// The memory of one stage in a step, in bytes.
+/// The memory that one stage needs in a step, in bytes.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct StageEstimate {
-    /// The stage's device.
+    /// The device on which the stage runs.
     pub device: Device,
-    /// The parameters, with their copy in a lower precision, if the stage computes in one.
+    /// The bytes of the stage's parameters, with their copy in a lower precision, if the stage computes in one.
     pub parameters: u64,
-    /// The sums of gradients over the micro-batches.
+    /// The bytes of the stage's gradient sums over the micro-batches.
     pub gradients: u64,
-    /// The optimizer state.
+    /// The bytes of the state that the stage's optimizer keeps.
     pub optimizer: u64,
-    /// The activations of one live micro-batch.
+    /// The bytes of the activations that the stage keeps for one live micro-batch.
     pub activations: StageMemory,
-    /// The additional memory of a forward while it runs.
+    /// The additional bytes that a forward of the stage has in use while it runs.
     pub forward: u64,
-    /// The additional memory of a backward while it runs, including one micro-batch's gradients; of a split backward,
-    /// that of the half that needs more.
+    /// The additional bytes that a backward of the stage has in use while it runs, including one micro-batch's
+    /// gradients; of a split backward, that of the half that needs more.
     pub backward: u64,
-    /// The additional memory of the flush while it runs, including the state before the optimizer step.
+    /// The additional bytes that the flush of the stage has in use while it runs, including the state before the
+    /// optimizer step.
     pub flush: u64,
-    /// The activation that the stage sends to the next stage for one micro-batch.
+    /// The bytes of the activation that the stage sends to the next stage for one micro-batch.
     pub output: u64,
-    /// The gradients that the stage sends to the previous stage for one micro-batch.
+    /// The bytes of the gradients that the stage sends to the previous stage for one micro-batch.
     pub input_gradients: u64,
-    /// The gradients of tied parameters that other stages own, each with its owner: sent for every micro-batch.
+    /// The bytes of the gradients of tied parameters that other stages own, each with its owner stage. The stage sends
+    /// these gradients for every micro-batch.
     pub tied_gradients: Vec<(usize, u64)>,
-    /// The parts of activations, forward and backward that do not depend on the rows of a micro-batch.
+    /// The parts of the stage's activations, forward and backward memory that do not depend on the rows of a
+    /// micro-batch.
     pub(crate) whatever_rows: WhateverRows,
     /// The bytes of the largest parameter that the stage steps itself.
     pub(crate) largest: u64,
 }
 
 impl StageEstimate {
-    /// Returns the bytes that the first half of a split backward adds to a live micro-batch; 0 if backwards were
-    /// measured whole.
+    /// Returns the bytes that the first half of a split backward (the input gradient) adds to a live micro-batch; 0 if
+    /// backwards were measured whole.
     pub(crate) fn left_by_input_gradient(&self) -> u64 {
         (self.activations.input_gradient - self.activations.forward).max(0.0) as u64
     }
 
-    /// Splits the additional memory of a backward into one micro-batch's gradients of parameters, and the rest, in
-    /// bytes.
+    /// Splits the additional memory `backward` of a backward into the parameter gradients of one micro-batch, and the
+    /// rest, in bytes.
     pub(crate) fn backward_parts(&self, backward: u64) -> [u64; 2] {
         let of_parameters = self.gradients + self.tied_gradients.iter().map(|(_, bytes)| bytes).sum::<u64>();
         let of_parameters = of_parameters.min(backward);
         [of_parameters, backward - of_parameters]
     }
 
-    /// Returns the additional memory of a flush without rollback, in bytes: at least the largest parameter with its
-    /// optimizer state, which exist twice while it is stepped.
+    /// Returns the additional memory of the stage's flush without rollback, in bytes: at least the largest parameter
+    /// with its optimizer state, which exist twice while the optimizer steps the parameter.
     pub(crate) fn flush_in_place(&self) -> u64 {
         let state = self.optimizer as f64 / self.gradients.max(1) as f64;
         let [_, rest] = self.flush_parts();
         rest.max((self.largest as f64 * (1.0 + state)) as u64)
     }
 
-    /// Splits the additional memory of the flush into new parameters and optimizer states, and the rest, in bytes.
+    /// Splits the additional memory of the stage's flush into new parameters and optimizer states, and the rest, in
+    /// bytes.
     pub(crate) fn flush_parts(&self) -> [u64; 2] {
         let new = (self.gradients + self.optimizer).min(self.flush);
         [new, self.flush - new]
     }
 }
 
-/// The figures that differ on a stage whose optimizer is in another replica.
+/// The memory figures of a stage in a replica without optimizers, as far as they differ from those of the same stage in
+/// replica 0.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Leaf {
     pub(crate) device: Device,
-    /// The bytes of parameters; if they share the memory of the other replica, only those of a copy in a lower
+    /// The bytes of the stage's parameters; if they share the memory of replica 0, only those of a copy in a lower
     /// precision.
     pub(crate) parameters: u64,
 }
 
-/// The memory of one worker in a step, in bytes.
+/// The memory that one worker needs in a step, in bytes.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct WorkerEstimate {
-    /// The worker's replica.
+    /// The data-parallel replica to which the worker belongs.
     pub replica: Replica,
-    /// The worker's stages, counted within the replica.
+    /// The stages that the worker runs, counted within the replica.
     pub stages: Vec<usize>,
-    /// The memory between steps besides parameters and optimizer states. On CPUs it is mostly the buffers in which each
-    /// kernel thread packs matrix products; each is as large as the processor's L2 cache, whatever the model and the
-    /// batch.
+    /// The bytes that the worker has in use between steps besides parameters and optimizer states. On CPUs these are
+    /// mostly the buffers in which each kernel thread packs matrix products; each is as large as the processor's L2
+    /// cache, whatever the model and the batch.
     pub other: u64,
-    /// The parameters of the worker's stages.
+    /// The bytes of the parameters of the worker's stages.
     pub parameters: u64,
-    /// The optimizer states of the worker's stages.
+    /// The bytes of the optimizer states of the worker's stages.
     pub optimizer: u64,
-    /// The gradient sums of the worker's stages; doubled when gradients are summed in several groups.
+    /// The bytes of the gradient sums of the worker's stages; doubled when gradients are summed in several groups.
     pub gradients: u64,
-    /// The peak of the activations of all live micro-batches.
+    /// The peak of the bytes of the activations of all the worker's live micro-batches.
     pub activations: u64,
-    /// The peak of tensors in flight, which their receiver has not used up. They count for the sender if both share a
-    /// memory (an activation then counts in `activations`), and for the receiver otherwise.
+    /// The peak of the bytes of tensors in flight, which their receiver has not used up. They count for the sender if
+    /// both share a memory (an activation then counts in `activations`), and for the receiver otherwise.
     pub transfers: u64,
-    /// With overlapping steps, the state kept until the verdict on the previous step: the parameters and optimizer
-    /// states before it, and its gradient sums.
+    /// With overlapping steps, the bytes of the state that the worker keeps until the verdict on the previous step: the
+    /// parameters and optimizer states before that step, and its gradient sums.
     pub kept: u64,
-    /// The peak of all the worker's memory before the flush.
+    /// The peak of all bytes that the worker has in use before the flush.
     pub compute_peak: u64,
-    /// The peak of all the worker's memory during the flush.
+    /// The peak of all bytes that the worker has in use during the flush.
     pub flush_peak: u64,
 }
 
 impl WorkerEstimate {
-    /// Returns the peak of the whole step, in bytes.
+    /// Returns the peak of the worker's memory over the whole step, in bytes.
     pub fn peak(&self) -> u64 {
         self.compute_peak.max(self.flush_peak)
     }
 }
 
-/// Whether steps follow one another or overlap.
+/// Whether the training steps that an estimate is for follow one another or overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Steps {
-    /// A step begins when all workers have finished the previous one.
+    /// A training step begins when all workers have finished the previous step.
     Apart,
-    /// A worker begins a step when it has finished its own part of the previous one.
+    /// A worker begins a training step when it has finished its own part of the previous step.
     Overlapping,
 }
 
-/// The additional copies of parameters and optimizer states.
+/// The additional copies of parameters and optimizer states that an estimate counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Copies {
-    /// No copies.
+    /// The estimate counts no additional copies.
     None,
-    /// The copies for one checkpoint.
+    /// The estimate counts the copies for one checkpoint that is being written.
     ForACheckpoint,
 }
 
@@ -154,32 +159,32 @@ pub(crate) enum Copies {
 /// [`Pipeline::estimate_memory`](crate::Pipeline::estimate_memory).
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryEstimate {
-    /// The plan that every replica follows.
+    /// The plan that every data-parallel replica of the pipeline follows.
     pub(crate) plan: Arc<Plan>,
     pub(crate) steps: Steps,
     pub(crate) copies: Copies,
-    /// The stages of the first replica.
+    /// The memory figures of each stage of replica 0.
     pub(crate) stages: Vec<StageEstimate>,
-    /// The stages of the other replicas, replica by replica.
+    /// The memory figures of the stages of the other replicas, replica by replica.
     pub(crate) leaves: Vec<Vec<Leaf>>,
-    /// The number of groups in which gradients are summed.
+    /// The number of groups in which the training sums gradients.
     pub(crate) groups: usize,
     /// The bytes that each worker has in use between steps besides parameters, optimizer states and the buffers of its
     /// threads.
     pub(crate) other: Vec<u64>,
     pub(crate) threads: KernelThreads,
     pub(crate) rollback: Rollback,
-    /// The estimate with full recomputation, if it was measured.
+    /// The estimate of the same training with full recomputation, if it was measured.
     pub(crate) recomputed: Option<Box<Self>>,
 }
 
 impl MemoryEstimate {
-    /// Returns the figures of each stage of the first replica.
+    /// Returns the memory figures of each stage of replica 0.
     pub fn stages(&self) -> &[StageEstimate] {
         &self.stages
     }
 
-    /// Returns the estimate of each replica as a pipeline of its own.
+    /// Returns the memory estimate of each replica as a pipeline of its own.
     pub(crate) fn by_replica(&self) -> impl Iterator<Item = Self> {
         // In the flush the first replica also has the received sums of the others; a sum in shared memory counts for
         // its sender.
@@ -203,7 +208,7 @@ impl MemoryEstimate {
         [roots].into_iter().chain(leaves).map(alone)
     }
 
-    /// Whether a live micro-batch needs no more memory than in `other` on every stage, up to 1%.
+    /// Whether a live micro-batch keeps no more activations on any stage than in the estimate `other`, up to 1%.
     pub(crate) fn keeps_no_more_than(&self, other: &Self) -> bool {
         let mut stages = self.stages.iter().zip(&other.stages);
         stages.all(|(stage, other)| stage.activations.forward <= 1.01 * other.activations.forward)
@@ -259,8 +264,8 @@ pub(crate) mod tests {
         }
     }
 
-    /// A second replica on the same host shares the parameters and has no optimizer state, but gradients and
-    /// activations of its own.
+    /// Estimates a second replica on the same host: it shares the parameters and has no optimizer state, but gradients
+    /// and activations of its own.
     #[test]
     fn a_second_replica_adds_gradients_and_activations_but_no_optimizer_state() {
         let mut estimate = of_activations(&[100.0, 100.0], 8);

@@ -1,4 +1,5 @@
-//! Checks an estimate against the memory of the devices, and lists the changes with which the training would fit.
+//! Checks a memory estimate against the memory of the devices, and lists the changes of settings ([`WayOut`]) with
+//! which the training would fit.
 
 use std::fmt;
 
@@ -13,15 +14,16 @@ use crate::memory::estimate::{MemoryEstimate, WorkerEstimate};
 #[error("{}", self.explain(Lever::to_string, ", "))]
 #[non_exhaustive]
 pub struct DoesNotFit {
-    /// The device that has too little memory.
+    /// The device that has too little memory for its workers.
     pub device: Device,
-    /// The sum of the peaks of the workers on the device, in bytes.
+    /// The memory that the device needs, in bytes: the sum of the peaks of its workers.
     pub needs: u64,
-    /// The memory of the device, in bytes.
+    /// The memory that the device has, in bytes.
     pub has: u64,
-    /// The workers on the device.
+    /// The memory estimates of the workers on the device.
     pub workers: Vec<WorkerEstimate>,
-    /// The changes that help: each single one, the cheapest first, and then, if none is enough, a combination.
+    /// The changes of settings that reduce the memory: each single one, the cheapest first, and then, if none is
+    /// enough, a combination.
     pub ways_out: Vec<WayOut>,
 }
 
@@ -29,36 +31,37 @@ pub struct DoesNotFit {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WayOut {
-    /// The settings to change, all together.
+    /// The settings to change, all of them together.
     pub levers: Vec<Lever>,
-    /// The bytes that the device then needs.
+    /// The bytes that the device needs after the change.
     pub needs: u64,
 }
 
-/// A setting that can be changed to need less memory.
+/// A setting of the training that can be changed to need less memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Lever {
-    /// Full recomputation, [`Recompute::Full`](crate::Recompute::Full), which computes about a third more.
+    /// A change to full recomputation, [`Recompute::Full`](crate::Recompute::Full), which computes about a third more.
     Recompute,
-    /// Smaller micro-batches of the same batch.
+    /// A change to more and smaller micro-batches of the same batch.
     SmallerMicroBatches {
-        /// The rows of each micro-batch.
+        /// The number of rows of each smaller micro-batch.
         rows: usize,
-        /// The number of micro-batches, M.
+        /// M, the number of these micro-batches of each replica.
         micro_batches: usize,
     },
-    /// Every stage cut in two, on twice as many devices; only if every stage has a device of its own that is not the
-    /// host.
+    /// A cut of every stage into two, on twice as many devices; only if every stage has a device of its own that is not
+    /// the host.
     MoreStages {
-        /// The number of stages, P.
+        /// P, the number of stages after the cut.
         stages: usize,
     },
-    /// A single stage with all layers, if the stages share a device; then only one micro-batch is live at a time.
+    /// A change to a single stage with all layers, if the stages share a device; then only one micro-batch is live at a
+    /// time.
     OneStage,
-    /// The 1F1B schedule, which has the fewest live micro-batches that keep every stage at work.
+    /// A change to the 1F1B schedule, which has the fewest live micro-batches that keep every stage at work.
     OneFOneB,
-    /// An optimizer with little or no state for each parameter.
+    /// A change to an optimizer with little or no state for each parameter.
     LeanerOptimizer,
 }
 
@@ -98,7 +101,8 @@ impl MemoryEstimate {
         Err(Box::new(DoesNotFit { device, needs, has, workers, ways_out }))
     }
 
-    /// Whether every device has enough memory for its workers, as in [`check`](Self::check).
+    /// Whether every device has enough memory for its workers, according to the same comparison as
+    /// [`check`](Self::check).
     pub fn fits(&self, has: impl Fn(&Device) -> Option<u64>) -> bool {
         self.too_small(has).is_none()
     }
@@ -108,7 +112,8 @@ impl MemoryEstimate {
         workers.map(|(_, worker)| worker).collect()
     }
 
-    /// Returns the first device with too little memory, with the bytes that it needs and has.
+    /// Returns the first device with too little memory for its workers, with the bytes that it needs and the bytes that
+    /// it has.
     fn too_small(&self, has: impl Fn(&Device) -> Option<u64>) -> Option<(Device, u64, u64)> {
         self.devices().into_iter().find_map(|(device, needs)| {
             let has = has(&device).filter(|has| needs > *has)?;
@@ -117,7 +122,7 @@ impl MemoryEstimate {
     }
 }
 
-/// The change of the number of stages.
+/// The change of the number of stages: none, twice as many, or a single one.
 #[derive(Clone, Copy, PartialEq)]
 enum Cut {
     Same,
@@ -125,11 +130,11 @@ enum Cut {
     One,
 }
 
-/// A combination of changed settings.
+/// A combination of changed settings, whose memory is predicted as a way out.
 #[derive(Clone, Copy)]
 struct Change {
     recompute: bool,
-    /// The factor by which micro-batches become smaller.
+    /// The factor by which the number of rows of a micro-batch becomes smaller.
     times: usize,
     cut: Cut,
     one_f_one_b: bool,
@@ -137,7 +142,8 @@ struct Change {
 }
 
 impl Change {
-    /// Returns all combinations for micro-batches of `rows` rows, the cheapest first; the first one changes nothing.
+    /// Returns all combinations of changed settings for micro-batches of `rows` rows, the cheapest first; the first one
+    /// changes nothing.
     fn all(rows: usize) -> Vec<Self> {
         let sizes: Vec<_> = (1..=rows.max(1)).filter(|times| rows.is_multiple_of(*times)).collect();
         let mut all = Vec::with_capacity(24 * sizes.len());
@@ -167,7 +173,7 @@ impl Change {
         all.into_iter().chain([lean.then_some(Lever::LeanerOptimizer)]).flatten().collect()
     }
 
-    /// Returns the estimate with these changes; `None` if the pipeline cannot be changed so.
+    /// Returns the memory estimate with these changes of settings; `None` if the pipeline cannot be changed so.
     fn of(self, estimate: &MemoryEstimate, schedule: &dyn Schedule) -> Option<MemoryEstimate> {
         let estimate = if self.recompute { estimate.recomputed.as_deref()? } else { estimate };
         let changed = match self.cut {
@@ -185,8 +191,8 @@ impl Change {
         Some(changed.with_rows_times(1.0 / self.times as f64).under(plan))
     }
 
-    /// Returns the bytes that a device needs with these changes. If its stage is cut in two, it is the larger half's
-    /// need.
+    /// Returns the bytes that a device needs with these changes of settings. If the device's stage is cut in two, the
+    /// result is the larger half's need.
     fn needs(self, estimate: &MemoryEstimate, schedule: &dyn Schedule, device: &Device) -> Option<u64> {
         let changed = self.of(estimate, schedule)?;
         let workers = changed.workers_on(device);
@@ -196,15 +202,15 @@ impl Change {
 }
 
 impl WayOut {
-    /// Whether the change is enough with a margin of 10%, because the figure is an estimate of a run that was not
-    /// measured.
+    /// Whether the device's `has` bytes are enough after the change, with a margin of 10%, because the need is an
+    /// estimate of a run that was not measured.
     fn is_enough(&self, has: u64) -> bool {
         self.needs <= has - has / 10
     }
 
-    /// Returns the changes that need less memory, given the rows of a micro-batch. Each lever alone comes first, with
-    /// micro-batches only as small as necessary. If none of them is enough, the cheapest combination that fits follows,
-    /// or else the one that needs least.
+    /// Returns the changes of settings that need less memory, given the rows of a micro-batch. Each lever alone comes
+    /// first, with micro-batches only as small as necessary. If none of them is enough, the cheapest combination that
+    /// fits follows, or else the one that needs least.
     pub(crate) fn all(
         estimate: &MemoryEstimate,
         (schedule, rows): (&dyn Schedule, usize),
@@ -233,8 +239,8 @@ impl WayOut {
 }
 
 impl DoesNotFit {
-    /// Returns the error message, with each lever in a program's own words, such as its flags, and `between` as the
-    /// separator of several levers.
+    /// Returns the message of the error, with each lever in the words of the calling program, such as its flags, and
+    /// `between` as the separator of several levers.
     pub fn explain(&self, lever: impl Fn(&Lever) -> String, between: &str) -> String {
         use fmt::Write;
         let (needs, has) = (Bytes(self.needs), Bytes(self.has));

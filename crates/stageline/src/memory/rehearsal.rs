@@ -1,6 +1,7 @@
-//! The rehearsal: two micro-batches and one optimizer step that is rolled back, to measure the memory of each activity.
+//! The rehearsal ([`Rehearsal`]): two micro-batches and one optimizer step that is rolled back, to measure the memory
+//! of each activity.
 //!
-//! The figures come from the second micro-batch, because the first one also allocates what kernels keep.
+//! The memory figures come from the second micro-batch, because the first one also allocates what kernels keep.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,21 +22,24 @@ use crate::update::optimizer_step::Rollback;
 use crate::update::precision::Precision;
 use stageline_nn::params::visit::Description;
 
-/// The sizes of a stage's parameters, which are known before anything runs, in bytes.
+/// The sizes of a stage's parameters and their gradients in bytes, which are known before anything runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Parameters {
-    /// The parameters, with their copy in a lower precision; without those that are in an owner's memory.
+    /// The bytes of the stage's parameters, with their copy in a lower precision; without tied parameters that are in
+    /// an owner's memory.
     pub(crate) bytes: u64,
-    /// The gradients of the parameters that the stage steps itself.
+    /// The bytes of the gradients of the parameters that the stage steps itself.
     gradients: u64,
-    /// The gradient of the largest parameter that the stage steps itself.
+    /// The bytes of the gradient of the largest parameter that the stage steps itself.
     largest: u64,
-    /// The gradients of tied parameters that other stages own, each with its owner, for one micro-batch.
+    /// The bytes of the gradients of tied parameters that other stages own, each with its owner stage, for one
+    /// micro-batch.
     of_copies: Vec<(usize, u64)>,
 }
 
 impl Parameters {
-    /// Returns the sizes for all stages of every replica, given the stages' parameters and their devices.
+    /// Returns the sizes of the parameters of all stages of every replica, given the descriptions of the stages'
+    /// parameters and their devices.
     pub(crate) fn by_replica(
         stages: &[Vec<Description>],
         devices: &[Vec<Device>],
@@ -46,9 +50,9 @@ impl Parameters {
         replicas.map(|(replica, devices)| Self::of(stages, (devices, root(replica)), precision)).collect()
     }
 
-    /// Returns the sizes for all stages of one replica on its devices; `root` has the devices of the replica that
-    /// steps, if that is another one. A copy of another stage's or the root's parameter takes no memory if it shares
-    /// the owner's memory; its copy in a lower precision is always extra.
+    /// Returns the sizes of the parameters of all stages of one replica on its devices; `root` has the devices of the
+    /// replica that steps, if that is another one. A copy of another stage's or the root's parameter takes no memory if
+    /// it shares the owner's memory; its copy in a lower precision is always extra.
     fn of(
         stages: &[Vec<Description>],
         (devices, root): (&[Device], Option<&[Device]>),
@@ -81,24 +85,24 @@ impl Parameters {
     }
 }
 
-/// The events of a rehearsal, with all that is needed to turn them into an estimate.
+/// The recorded events of a rehearsal, with all that is needed to turn them into a memory estimate.
 pub(crate) struct Rehearsal<'a> {
     pub(crate) plan: Plan,
     pub(crate) stages: &'a [(Device, Parameters)],
-    /// The stages of the other replicas.
+    /// The devices and parameter sizes of the stages of the other replicas, replica by replica.
     pub(crate) elsewhere: &'a [Vec<(Device, Parameters)>],
-    /// The number of groups in which gradients are summed.
+    /// The number of groups in which the training sums gradients.
     pub(crate) groups: usize,
     pub(crate) threads: KernelThreads,
     pub(crate) rollback: Rollback,
-    /// Whether the optimizers have stepped before, so that their states exist already.
+    /// Whether the optimizers have stepped before the rehearsal, so that their states exist already.
     pub(crate) stepped: bool,
-    /// The events of each worker of the first replica.
+    /// The recorded events of each worker of replica 0.
     pub(crate) rows: Vec<Vec<Event>>,
 }
 
 impl Rehearsal<'_> {
-    /// Returns the total time of all stages' backwards on the second micro-batch.
+    /// Returns the total time that all stages' backwards on the rehearsal's second micro-batch took.
     pub(crate) fn backwards(&self) -> Duration {
         let is_backward = |event: &&Event| match event.activity {
             Activity::Instruction(Instruction::Compute(action)) => {
@@ -122,8 +126,8 @@ impl Rehearsal<'_> {
         Some(MemoryEstimate { plan, stages, other, threads, rollback, leaves, groups, recomputed: None, steps, copies })
     }
 
-    /// Returns the bytes that a worker has in use after the rollback, beyond the known sizes of its stages and of its
-    /// threads' buffers.
+    /// Returns the bytes that a worker has in use after the rehearsal's rollback, beyond the known sizes of its stages
+    /// and of its threads' buffers.
     fn other(&self, row: &[Event], stages: &[StageEstimate]) -> Option<u64> {
         let undone = || row.iter().filter(|event| event.activity == Activity::Follow);
         let last = undone().next_back()?;
@@ -181,12 +185,12 @@ impl Rehearsal<'_> {
         })
     }
 
-    /// Returns the size in bytes of a stage's largest transfer of a kind.
+    /// Returns the size in bytes of a stage's largest transfer of one kind (activations or gradients) in the rehearsal.
     fn sent(&self, stage: usize, carried: Carried) -> u64 {
         sent(stage, carried, &self.rows).max().unwrap_or(0)
     }
 
-    /// Returns how an activity changed the memory in use of its worker; `None` if that was not measured.
+    /// Returns how an activity of a stage changed the memory in use of its worker; `None` if that was not measured.
     fn of(&self, stage: usize, activity: Activity) -> Option<Over> {
         let row = self.rows.iter().find(|row| row.iter().any(|event| event.stage == stage))?;
         let at = row.iter().position(|event| event.stage == stage && event.activity == activity)?;
@@ -201,10 +205,10 @@ impl Rehearsal<'_> {
 
 /// The change of a worker's memory in use over one activity, in bytes.
 struct Over {
-    /// The bytes that the activity allocated and left in use, less those that it freed.
+    /// The bytes that the worker's activity allocated and left in use, less those that it freed.
     kept: i64,
-    /// The peak during the activity, above the memory in use before it.
+    /// The peak of the worker's memory during the activity, in bytes above the memory in use before it.
     above_start: u64,
-    /// The peak during the activity, above the memory in use after it.
+    /// The peak of the worker's memory during the activity, in bytes above the memory in use after it.
     above_end: u64,
 }

@@ -1,5 +1,5 @@
 //! Predicts the memory of the same stages under other settings: another plan, batch size, optimizer, or number of
-//! stages.
+//! stages. Most functions are methods of [`MemoryEstimate`].
 
 use std::sync::Arc;
 
@@ -10,7 +10,8 @@ use crate::memory::estimate::{Copies, Leaf, MemoryEstimate, StageEstimate, Steps
 use crate::memory::whatever_rows::WhateverRows;
 
 impl Leaf {
-    /// Joins all stages of a replica into one; `None` if they are on several devices.
+    /// Joins the memory figures of all stages of a replica into those of one stage; `None` if the stages are on several
+    /// devices.
     fn joined(leaves: &[Self]) -> Option<Self> {
         let device = leaves.first()?.device.clone();
         let parameters = leaves.iter().map(|leaf| leaf.parameters).sum();
@@ -19,8 +20,8 @@ impl Leaf {
 }
 
 impl WhateverRows {
-    /// Returns the constant parts by linear extrapolation to 0 rows. The estimate `few` was measured with the rows of
-    /// `all` times `share`, 0 < `share` < 1.
+    /// Returns the parts of a stage's memory that do not depend on rows, by linear extrapolation to 0 rows. The
+    /// estimate `few` was measured with the rows of `all` times `share`, 0 < `share` < 1.
     pub(crate) fn between(few: &StageEstimate, all: &StageEstimate, share: f64) -> Self {
         let constant = |few: f64, all: f64| (all - (all - few) / (1.0 - share)).clamp(0.0, few.min(all).max(0.0));
         Self {
@@ -33,7 +34,8 @@ impl WhateverRows {
         }
     }
 
-    /// Returns the constant parts of half a stage: activations are halved, while working memory stays the same.
+    /// Returns the parts of half a stage's memory that do not depend on rows: activations are halved, while working
+    /// memory stays the same.
     fn halved(self) -> Self {
         let StageMemory { forward, input_gradient } = self.activations;
         Self { activations: StageMemory { forward: forward / 2.0, input_gradient: input_gradient / 2.0 }, ..self }
@@ -41,38 +43,39 @@ impl WhateverRows {
 }
 
 impl MemoryEstimate {
-    /// Adds an estimate with full recomputation, so that a check can suggest it as a way out.
+    /// Adds a memory estimate with full recomputation, so that a check can suggest recomputation as a way out.
     #[must_use]
     pub fn or_recomputed(self, recomputed: Self) -> Self {
         Self { recomputed: Some(Box::new(recomputed)), ..self }
     }
 
-    /// Returns the estimate under another plan, which must have the same number of stages and workers.
+    /// Returns the memory estimate under another plan, which must have the same number of stages and workers.
     #[must_use]
     pub fn under(&self, plan: Plan) -> Self {
         let recomputed = self.recomputed.as_ref().map(|recomputed| Box::new(recomputed.under(plan.clone())));
         Self { plan: Arc::new(plan), recomputed, ..self.clone() }
     }
 
-    /// Returns the estimate for overlapping steps, as [`Pipeline::steps`](crate::Pipeline::steps) runs them.
+    /// Returns the memory estimate for overlapping steps, as [`Pipeline::steps`](crate::Pipeline::steps) runs them.
     #[must_use]
     pub fn of_overlapping_steps(&self) -> Self {
         let recomputed = self.recomputed.as_ref().map(|recomputed| Box::new(recomputed.of_overlapping_steps()));
         Self { steps: Steps::Overlapping, recomputed, ..self.clone() }
     }
 
-    /// Returns the estimate while a checkpoint is being written, with a second copy of parameters and optimizer states.
+    /// Returns the memory estimate while a checkpoint is being written, with a second copy of parameters and optimizer
+    /// states.
     #[must_use]
     pub fn with_checkpoints(&self) -> Self {
         let recomputed = self.recomputed.as_ref().map(|recomputed| Box::new(recomputed.with_checkpoints()));
         Self { copies: Copies::ForACheckpoint, recomputed, ..self.clone() }
     }
 
-    /// Returns the estimate for micro-batches with `share` times the rows.
+    /// Returns the memory estimate for micro-batches with `share` times the rows.
     ///
-    /// The parts that do not depend on the rows are known only after a second rehearsal with other rows
-    /// ([`beside`](Self::beside)). Without one, everything except gradients of parameters is assumed to be proportional
-    /// to the rows.
+    /// The parts of the memory that do not depend on the rows are known only after a second rehearsal with other rows
+    /// ([`beside`](Self::beside)). Without such a rehearsal, everything except gradients of parameters is assumed to be
+    /// proportional to the rows.
     #[must_use]
     pub fn with_rows_times(&self, share: f64) -> Self {
         let float = |all: f64, fixed: f64| fixed + (all - fixed) * share;
@@ -95,9 +98,9 @@ impl MemoryEstimate {
         Self { stages: self.stages.iter().map(scaled).collect(), recomputed, ..self.clone() }
     }
 
-    /// Separates the parts that grow with the rows of a micro-batch from the constant ones. `fewer` is an estimate that
-    /// was measured with `share` times the rows, 0 < `share` < 1. [`with_rows_times`](Self::with_rows_times) and the
-    /// ways out then use the result.
+    /// Separates the parts of the memory that grow with the rows of a micro-batch from the constant ones. `fewer` is an
+    /// estimate that was measured with `share` times the rows, 0 < `share` < 1.
+    /// [`with_rows_times`](Self::with_rows_times) and the ways out then use the result.
     #[must_use]
     pub fn beside(self, fewer: &Self, share: f64) -> Self {
         let known = |(all, fewer): (&StageEstimate, &StageEstimate)| StageEstimate {
@@ -107,7 +110,8 @@ impl MemoryEstimate {
         Self { stages: self.stages.iter().zip(&fewer.stages).map(known).collect(), ..self }
     }
 
-    /// Returns the larger one of each figure: an upper bound if micro-batches may have either of two shapes.
+    /// Returns an estimate with the larger one of each memory figure of two estimates: an upper bound if micro-batches
+    /// may have either of two shapes.
     #[must_use]
     pub(crate) fn or_larger(&self, other: &Self) -> Self {
         let larger = |(one, other): (&StageEstimate, &StageEstimate)| StageEstimate {
@@ -128,7 +132,7 @@ impl MemoryEstimate {
         Self { stages, other, ..self.clone() }
     }
 
-    /// Returns the estimate with optimizers that have no state.
+    /// Returns the memory estimate with optimizers that have no state.
     #[must_use]
     pub fn without_optimizer_states(&self) -> Self {
         let without = |stage: &StageEstimate| StageEstimate {
@@ -140,8 +144,8 @@ impl MemoryEstimate {
         Self { stages: self.stages.iter().map(without).collect(), recomputed, ..self.clone() }
     }
 
-    /// Returns the estimate with every stage cut in two equal parts. The plan stays that of the uncut stages, so the
-    /// caller must replace it.
+    /// Returns the memory estimate with every stage cut in two equal parts. The plan stays that of the uncut stages, so
+    /// the caller must replace it.
     pub(crate) fn cut_in_two(&self) -> Self {
         let halves = |stage: &StageEstimate| {
             let half = StageEstimate {
@@ -173,8 +177,8 @@ impl MemoryEstimate {
         Self { stages, other, leaves, recomputed: None, ..self.clone() }
     }
 
-    /// Returns the estimate with all layers in one stage; `None` if the stages are on several devices, or there is only
-    /// one.
+    /// Returns the memory estimate with all layers in one stage; `None` if the stages are on several devices, or there
+    /// is only one stage.
     pub(crate) fn in_one_stage(&self) -> Option<Self> {
         let plan = Arc::new(OneFOneB.plan(1, self.plan.micro_batches()).ok()?);
         let mut stages = self.stages.iter().cloned();

@@ -3,21 +3,21 @@
 
 use stageline_schedule::StageMemory;
 
-/// The memory of a micro-batch on a stage that does not depend on its rows, in bytes: for example weights that a matrix
-/// product packs.
+/// The parts of a stage's memory for a micro-batch that do not depend on the micro-batch's rows, in bytes: for example
+/// weights that a matrix product packs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct WhateverRows {
-    /// The constant part of a live micro-batch's activations.
+    /// The part of a live micro-batch's activations that does not depend on its rows.
     pub(crate) activations: StageMemory,
-    /// The constant part of a forward's additional memory.
+    /// The part of a forward's additional memory that does not depend on the rows of its micro-batch, in bytes.
     pub(crate) forward: u64,
-    /// The constant part of a backward's additional memory.
+    /// The part of a backward's additional memory that does not depend on the rows of its micro-batch, in bytes.
     pub(crate) backward: u64,
 }
 
 impl WhateverRows {
-    /// Returns the constant parts that are known from a single measurement: only the gradients of parameters of one
-    /// micro-batch, `bytes`, which count for the backward.
+    /// Returns the parts independent of rows that are known from a single measurement: only the parameter gradients of
+    /// one micro-batch, `bytes`, which count for the backward.
     pub(crate) fn gradients(bytes: u64) -> Self {
         Self { activations: StageMemory::whole(0.0), forward: 0, backward: bytes }
     }

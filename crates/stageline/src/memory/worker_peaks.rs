@@ -14,21 +14,21 @@ use crate::memory::estimate::{Copies, MemoryEstimate, StageEstimate, Steps, Work
 use crate::model::replica::Replica;
 use crate::update::optimizer_step::Rollback;
 
-/// The time that a forward takes in the simulation.
+/// The time that a forward of any stage takes in the simulation, in its unit of time.
 const FORWARD: f64 = 1.0;
-/// The time that a backward takes in the simulation.
+/// The time that a backward of any stage takes in the simulation, in its unit of time.
 const BACKWARD: f64 = 2.0;
 
-/// The number of simulated micro-batches for each stage; further ones would repeat the same pattern.
+/// The number of micro-batches that are simulated for each stage; further ones would repeat the same pattern.
 const SIMULATED: usize = 4;
 
 impl MemoryEstimate {
-    /// Returns the estimate of each worker, replica after replica.
+    /// Returns the memory estimate of each worker, replica after replica.
     pub fn workers(&self) -> Vec<WorkerEstimate> {
         self.placed_workers().into_iter().map(|(_, worker)| worker).collect()
     }
 
-    /// Returns the estimate of each worker with its device, replica after replica.
+    /// Returns the memory estimate of each worker with its device, replica after replica.
     pub(crate) fn placed_workers(&self) -> Vec<(Device, WorkerEstimate)> {
         let replicas = 1 + self.leaves.len();
         let buffers = self.threads.buffers_of_one(replicas * self.plan.workers());
@@ -36,8 +36,8 @@ impl MemoryEstimate {
         each.flat_map(|(estimate, replica)| estimate.workers_of(replica, buffers)).collect()
     }
 
-    /// Returns the workers of this estimate, which must be of a single replica. A worker on the host also has `buffers`
-    /// bytes of buffers for matrix products.
+    /// Returns the memory estimates of the workers of a single replica, whose estimate this is. A worker on the host
+    /// also has `buffers` bytes of buffers for matrix products.
     fn workers_of(&self, replica: Replica, buffers: u64) -> Vec<(Device, WorkerEstimate)> {
         let rows = self.plan.rows().iter().zip(&self.other).zip(Pace::of_workers(self));
         let worker = |((row, &other), pace): ((&Vec<Action>, &u64), Pace)| {
@@ -48,7 +48,7 @@ impl MemoryEstimate {
         rows.filter_map(worker).collect()
     }
 
-    /// Returns for each device the sum of its workers' peaks, in bytes; all CPUs count as one device.
+    /// Returns for each device the sum of the peak memory of its workers, in bytes; all CPUs count as one device.
     pub fn devices(&self) -> Vec<(Device, u64)> {
         let mut devices: Vec<(Device, u64)> = Vec::new();
         for (device, worker) in self.placed_workers() {
@@ -61,10 +61,10 @@ impl MemoryEstimate {
     }
 }
 
-/// The timing of a worker relative to others, from the simulation.
+/// The timing of a worker relative to the other workers, from the simulation of a step.
 #[derive(Clone, Copy, Default)]
 struct Pace {
-    /// The largest number of bytes in flight that are in the worker's memory while it computes.
+    /// The largest number of bytes of tensors in flight that are in the worker's memory while it computes.
     transfers: u64,
     /// The number of actions of the next step that the worker has begun when the verdict on a step arrives.
     ahead: usize,
@@ -97,17 +97,18 @@ impl Pace {
     }
 }
 
-/// The number of bytes in use over time, as two running totals.
+/// The number of bytes of tensors in flight in one worker's memory over simulated time, as two running totals.
 struct Held {
-    /// The total number of bytes allocated up to each time.
+    /// The total number of bytes of tensors in flight that were allocated up to each time of the simulation.
     begun: Vec<(f64, u64)>,
-    /// The total number of bytes freed up to each time.
+    /// The total number of bytes of tensors in flight that were freed up to each time of the simulation.
     over: Vec<(f64, u64)>,
 }
 
 impl Held {
-    /// Adds up intervals `(from, to, bytes)`. Bytes count until one forward and one backward after `to`, when the
-    /// receiver uses them, because the receiver may be one micro-batch late.
+    /// Adds up the intervals `(from, to, bytes)` in which tensors are in flight. A tensor's bytes count until one
+    /// forward and one backward after `to`, when the receiver uses them, because the receiver may be one micro-batch
+    /// late.
     fn new(times: Vec<(f64, f64, u64)>) -> Self {
         let summed = |time: fn(&(f64, f64, u64)) -> f64| {
             let mut changes: Vec<_> = times.iter().map(|held| (time(held), held.2)).collect();
@@ -122,7 +123,7 @@ impl Held {
         Self { begun: summed(|held| held.0), over: summed(|held| held.1 + FORWARD + BACKWARD) }
     }
 
-    /// Returns the bytes that are in use at any time during a compute.
+    /// Returns the bytes of tensors in flight that are in use at any time during a simulated action.
     fn during(&self, span: &Span) -> u64 {
         let until = |changes: &[(f64, u64)], so_many: usize| so_many.checked_sub(1).map_or(0, |last| changes[last].1);
         let begun = self.begun.partition_point(|(from, _)| *from < span.end);
@@ -131,7 +132,8 @@ impl Held {
     }
 }
 
-/// The simulated forwards and backwards of every stage and micro-batch, each with its worker and time.
+/// The simulated forwards and backwards of every stage and micro-batch, each with its worker and time, between which
+/// tensors are in flight.
 struct Transfers {
     forwards: HashMap<(usize, usize), (usize, Span)>,
     backwards: HashMap<(usize, usize), (usize, Span)>,
@@ -151,8 +153,8 @@ impl Transfers {
         }
     }
 
-    /// Returns the bytes in flight in each worker's memory. An activation between devices counts for the receiver;
-    /// within one memory it is one of the sender's activations until the sender has its gradient.
+    /// Returns the bytes of tensors in flight in each worker's memory. An activation between devices counts for the
+    /// receiver; within one memory it is one of the sender's activations until the sender has its gradient.
     fn held(&self, stages: &[StageEstimate], workers: usize) -> Vec<Held> {
         let mut held = vec![Vec::new(); workers];
         let shared = |one: usize, other: usize| share_memory(&stages[one].device, &stages[other].device);
@@ -175,7 +177,7 @@ impl Transfers {
     }
 }
 
-/// The actions of one worker with the figures of its stages.
+/// The planned actions of one worker with the memory figures of its stages.
 struct Row<'a> {
     estimate: &'a MemoryEstimate,
     row: &'a [Action],
@@ -213,8 +215,8 @@ impl Row<'_> {
         }
     }
 
-    /// Returns the peak of activations and the peak of all memory before the flush, in bytes. The worker keeps `kept`
-    /// bytes of the previous step during its first actions.
+    /// Returns the worker's peak of activations and its peak of all memory before the flush, in bytes. The worker keeps
+    /// `kept` bytes of the previous step during its first actions.
     fn compute(&self, resident: u64, kept: u64) -> [u64; 2] {
         let (mut activations, mut sums, mut summed) = (0.0, 0, vec![0_u64; self.estimate.stages.len()]);
         let per_group = self.estimate.plan.micro_batches() / self.estimate.groups;
@@ -243,7 +245,7 @@ impl Row<'_> {
         [most_activations as u64, peak]
     }
 
-    /// Returns the peak of all memory in the flush, in bytes, if `held` bytes are in use before it.
+    /// Returns the worker's peak of all memory in the flush, in bytes, if `held` bytes are in use before the flush.
     fn flush(&self, stages: &[usize], mut held: u64) -> u64 {
         let mut peak = held;
         for stage in stages.iter().map(|&stage| &self.estimate.stages[stage]) {

@@ -1,7 +1,7 @@
-//! Batches: the input and the targets of one step, and their split into micro-batches.
+//! Batches ([`Batch`]): the input and the targets of one step, and their split into micro-batches.
 //!
-//! A batch whose rows cannot be split is rejected here, before any worker sees it. `micro_batches` validates its loss
-//! weights.
+//! A batch whose rows cannot be split is rejected here, before any worker sees it. The module `micro_batches` validates
+//! the batch's loss weights.
 
 use crate::model::batch_error::BatchError;
 use crate::model::micro_batches::MicroBatches;
@@ -13,39 +13,40 @@ use burn::tensor::{Bool, Int, Tensor};
 use crate::model::loss_weight::Weight;
 use crate::model::payload::{Payload, PayloadMapper};
 
-/// The input and the targets of one step.
+/// A batch: the input and the targets of one training step or evaluation, as whole tensors or as micro-batches.
 #[derive(Clone, Debug)]
 pub struct Batch<I, T>(Content<I, T>);
 
-/// The tensors of a batch, before it is split for a step.
+/// The input and target tensors of a batch, before the batch is split for a step.
 #[derive(Clone, Debug)]
 pub(super) enum Content<I, T> {
-    /// Whole tensors, which are split along dimension 0.
+    /// The input and the target as whole tensors, which a step splits along dimension 0.
     Whole(I, T),
-    /// Micro-batches that the caller has cut.
+    /// The micro-batches that the caller has cut, each a pair of input and target.
     Cut(Vec<(I, T)>),
 }
 
 impl<I: Payload, T: Payload> Batch<I, T> {
     /// Creates a batch from whole tensors, each with one row per sample along dimension 0.
     ///
-    /// A step splits it into M micro-batches of consecutive rows, as evenly as possible; the larger ones come first.
+    /// A step splits the batch into M micro-batches of consecutive rows, as evenly as possible; the larger ones come
+    /// first.
     pub fn new(input: I, target: T) -> Self {
         Self(Content::Whole(input, target))
     }
 
     /// Creates a batch from micro-batches that the caller has cut, each a pair of input and target.
     ///
-    /// Use it for tensors that do not have one row per sample, and for micro-batches of different lengths. Layers that
-    /// number samples ([`Samples`](crate::Samples)) take the first dimension of a micro-batch's first tensor as its
-    /// number of samples.
+    /// Such a batch serves tensors that do not have one row per sample, and micro-batches of different lengths. Layers
+    /// that number samples ([`Samples`](crate::Samples)) take the first dimension of a micro-batch's first tensor as
+    /// its number of samples.
     pub fn from_micro_batches(micro_batches: Vec<(I, T)>) -> Self {
         Self(Content::Cut(micro_batches))
     }
 
     /// Splits the batch into exactly `micro_batches` pairs of input and target, as a pipeline's step does.
     ///
-    /// It serves training loops that run without a pipeline.
+    /// This function serves training loops that run without a pipeline.
     ///
     /// # Errors
     /// Returns [`BatchError`] if the batch has fewer rows than `micro_batches`, if its tensors differ in their numbers
@@ -100,7 +101,7 @@ pub(super) fn rows<I: Payload, T: Payload>(input: &I, target: &T) -> Result<usiz
     }
 }
 
-/// Slices all tensors of a batch of `rows` rows into `pieces` pieces of consecutive rows.
+/// Slices all tensors of a batch's input and target, which have `rows` rows, into `pieces` pieces of consecutive rows.
 pub(super) fn slice<I: Payload, T: Payload>(input: &I, target: &T, rows: usize, pieces: usize) -> Vec<(I, T)> {
     even_ranges(rows, pieces)
         .map(|range| {
@@ -110,7 +111,8 @@ pub(super) fn slice<I: Payload, T: Payload>(input: &I, target: &T, rows: usize, 
         .collect()
 }
 
-/// Divides `rows` into `pieces` ranges whose lengths differ by at most one; the longer ones come first.
+/// Divides the row numbers from 0 to `rows` into `pieces` ranges whose lengths differ by at most one; the longer ranges
+/// come first.
 pub(super) fn even_ranges(rows: usize, pieces: usize) -> impl Iterator<Item = Range<usize>> {
     let (length, longer) = (rows.checked_div(pieces).unwrap_or(0), rows.checked_rem(pieces).unwrap_or(0));
     (0..pieces).map(move |piece| {
@@ -119,7 +121,7 @@ pub(super) fn even_ranges(rows: usize, pieces: usize) -> impl Iterator<Item = Ra
     })
 }
 
-/// The mapper that slices this range of rows out of every tensor.
+/// The mapper that slices one range of rows out of every tensor of a batch.
 pub(super) struct SliceRows(Range<usize>);
 
 impl PayloadMapper for SliceRows {
@@ -141,7 +143,7 @@ mod tests {
     use super::*;
     use crate::model::micro_batches::Weights;
 
-    /// The advice in each message gives numbers with which the batch would be accepted.
+    /// The advice in each message of a rejected batch gives numbers with which the batch would be accepted.
     #[test]
     fn messages_name_the_micro_batches_of_a_replica() {
         let small = |rows, micro_batches, replicas| BatchError::TooSmall { rows, micro_batches, replicas }.to_string();

@@ -1,11 +1,11 @@
-//! [`BatchError`]: why a batch is rejected, with the values and the way out.
+//! [`BatchError`]: the reasons why a batch is rejected; each message names the values and the way out.
 
 /// The reason why a batch is rejected. No worker has seen the batch, so the pipeline is unchanged and accepts the next
 /// one.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BatchError {
-    /// The batch has fewer rows than the step has micro-batches.
+    /// The batch has fewer rows than the training step has micro-batches.
     #[error(
         "a batch of {rows} rows cannot be cut into {} micro-batches{}; give at least {0} rows, or {}",
         micro_batches * replicas, shared_by(*micro_batches, *replicas), fewer(*rows, *replicas)
@@ -13,15 +13,15 @@ pub enum BatchError {
     TooSmall {
         /// The number of rows in the batch.
         rows: usize,
-        /// M, the number of micro-batches of each replica.
+        /// M, the number of micro-batches of each replica in a step.
         micro_batches: usize,
         /// R, the number of replicas that share the batch.
         replicas: usize,
     },
-    /// The tensors of the batch have no rows.
+    /// The tensors of the batch have 0 rows.
     #[error("the batch has 0 rows; give at least one row per micro-batch")]
     NoRows,
-    /// The sum of all loss weights overflows to infinity.
+    /// The sum of the loss weights of all micro-batches overflows to infinity.
     #[error("the loss weights of the batch add up to infinity; count them in a larger unit")]
     TotalWeight,
     /// A batch that was cut by hand has a different number of pieces than the pipeline has micro-batches.
@@ -30,9 +30,9 @@ pub enum BatchError {
         micro_batches * replicas, shared_by(*micro_batches, *replicas), or_built_for(*given, *replicas)
     )]
     Count {
-        /// The number of pieces that were given.
+        /// The number of micro-batches into which the batch was cut by hand.
         given: usize,
-        /// M, the number of micro-batches of each replica.
+        /// M, the number of micro-batches of each replica in a step.
         micro_batches: usize,
         /// R, the number of replicas that share the batch.
         replicas: usize,
@@ -43,46 +43,48 @@ pub enum BatchError {
          give every tensor one row a sample along dimension 0, or cut by hand with `Batch::from_micro_batches`"
     )]
     Uneven {
-        /// The number of rows of the first tensor.
+        /// The number of rows of the first tensor of the batch.
         rows: usize,
-        /// The index of the tensor that differs; indices run through the input and then the target.
+        /// The index of the tensor whose number of rows differs from the first tensor's; indices run through the input
+        /// and then the target.
         tensor: usize,
-        /// The number of rows of the tensor that differs.
+        /// The number of rows of the tensor whose rows differ from those of the first tensor.
         found: usize,
     },
     /// The batch contains no tensor.
     #[error("the batch contains no tensor, so it has no rows to cut; cut it by hand with `Batch::from_micro_batches`")]
     NoTensors,
-    /// A loss weight is negative or not finite.
+    /// The loss weight of a micro-batch is negative or not finite.
     #[error("micro-batch {micro_batch} has loss weight {weight}; `LossStage::weight` must be finite and not negative")]
     Weight {
-        /// The index of the micro-batch.
+        /// The index of the micro-batch with the invalid loss weight.
         micro_batch: usize,
-        /// The value that `LossStage::weight` returned.
+        /// The negative or non-finite loss weight that [`LossStage::weight`](crate::LossStage::weight) returned.
         weight: f64,
     },
-    /// The loss weights of micro-batches have different numbers of terms, or no term.
+    /// The loss weights of two micro-batches have different numbers of terms, or a loss weight has no term.
     #[error(
         "micro-batch {micro_batch} has a loss weight of {found} terms, but the first micro-batch has {terms}; \
          `LossStage::weight` must return one number for each term of the loss, and at least one, for all targets"
     )]
     Terms {
-        /// The index of the micro-batch.
+        /// The index of the micro-batch whose loss weight has another number of terms than the first micro-batch's, or
+        /// none.
         micro_batch: usize,
-        /// The number of terms of this micro-batch's weight.
+        /// The number of terms of this micro-batch's loss weight.
         found: usize,
-        /// The number of terms of the first micro-batch's weight.
+        /// The number of terms of the first micro-batch's loss weight.
         terms: usize,
     },
-    /// The user's `LossStage::weight` panicked.
+    /// The user's function [`LossStage::weight`](crate::LossStage::weight) panicked.
     #[error("`LossStage::weight` failed on the targets of micro-batch {micro_batch}: {failure}")]
     WeightPanic {
-        /// The index of the micro-batch.
+        /// The index of the micro-batch with whose targets the function was called.
         micro_batch: usize,
-        /// The message of the panic.
+        /// The message of the panic in the function.
         failure: String,
     },
-    /// The total loss weight is 0, because every target is masked.
+    /// The total loss weight of the batch is 0, because every target is masked.
     #[error(
         "the total loss weight of the batch is 0: every target is masked; leave such a batch out, or unmask a target"
     )]
@@ -90,7 +92,7 @@ pub enum BatchError {
 }
 
 impl BatchError {
-    /// Returns the error with its micro-batches counted per replica, for a batch that `replicas` replicas share.
+    /// Returns a batch's error with its micro-batches counted per replica, if `replicas` replicas share the batch.
     pub(crate) fn of_replicas(self, replicas: usize) -> Self {
         match self {
             Self::TooSmall { rows, micro_batches, .. } => {
@@ -104,7 +106,8 @@ impl BatchError {
     }
 }
 
-/// Returns the part of a message that tells how many micro-batches each replica has; empty for one replica.
+/// Returns the part of a batch error's message that tells how many micro-batches each replica has; empty for one
+/// replica.
 pub(super) fn shared_by(micro_batches: usize, replicas: usize) -> String {
     if replicas == 1 { String::new() } else { format!(", {micro_batches} for each of {replicas} replicas") }
 }
@@ -117,7 +120,8 @@ pub(super) fn fewer(rows: usize, replicas: usize) -> String {
     }
 }
 
-/// Returns the advice to build the pipeline for the given pieces; empty if the replicas cannot share them evenly.
+/// Returns the advice to build the pipeline for the number of pieces into which the batch was cut; empty if the
+/// replicas cannot share them evenly.
 pub(super) fn or_built_for(given: usize, replicas: usize) -> String {
     match given / replicas {
         each if each > 0 && given.is_multiple_of(replicas) => format!(", or build the pipeline with {each}"),

@@ -1,4 +1,5 @@
-//! Arithmetic of batch sizes under gradient accumulation and replicas: samples per step, step counts, learning rates.
+//! Arithmetic of batch sizes under gradient accumulation and replicas ([`EffectiveBatch`]): samples per step, step
+//! counts, learning rates.
 //!
 //! A learning rate or a warm-up that was right for one M is wrong for another M; these formulas convert them.
 
@@ -26,14 +27,14 @@ pub struct EffectiveBatch {
 }
 
 impl EffectiveBatch {
-    /// Returns the number of samples in a step: samples in a micro-batch x M x R.
+    /// Returns the number of samples in a training step: samples in a micro-batch x M x R.
     pub fn samples(self) -> usize {
         self.micro_batch * self.micro_batches * self.replicas
     }
 
-    /// Returns the number of steps that process at least `samples` samples.
+    /// Returns the number of training steps that process at least `samples` samples.
     ///
-    /// It converts warm-ups and decays that are given in samples, so that they do not change with M.
+    /// This function converts warm-ups and decays that are given in samples, so that they do not change with M.
     ///
     /// # Panics
     /// Panics if a step has no samples.
@@ -41,7 +42,8 @@ impl EffectiveBatch {
         samples.div_ceil(self.samples())
     }
 
-    /// Returns the number of steps that process at least `tokens` tokens, if every sample has `context` tokens.
+    /// Returns the number of training steps that process at least `tokens` tokens, if every sample has `context`
+    /// tokens.
     ///
     /// # Panics
     /// Panics if a step has no tokens.
@@ -73,14 +75,15 @@ impl EffectiveBatch {
     }
 }
 
-/// A step's number of samples differs from the one for which its schedule was chosen.
+/// A training step's number of samples differs from the number for which the learning rate and the step counts were
+/// chosen.
 ///
 /// This happens when M changes but the learning rate and the step counts do not. The message names the correction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchChange {
-    /// The samples per step for which the learning rate and the step counts were chosen.
+    /// The number of samples per step for which the learning rate and the step counts were chosen.
     pub reference: usize,
-    /// The samples per step now.
+    /// The number of samples per step with the present settings.
     pub samples: usize,
 }
 

@@ -1,4 +1,4 @@
-//! The weight of a loss: the number that its sum is divided by, for every term of the loss.
+//! The weight of a loss ([`Weight`]): the divisor of the loss sum, one number for every term of the loss.
 //!
 //! Weights of micro-batches add up to the weight of the whole step, so that a mean is never taken of means.
 
@@ -12,23 +12,24 @@ use std::fmt;
 pub struct Weight(Vec<f64>);
 
 impl Weight {
-    /// Returns the weight of each term.
+    /// Returns the weights of a loss, one for each of its terms.
     pub fn terms(&self) -> &[f64] {
         &self.0
     }
 
-    /// Adds another weight, term by term; missing terms count as 0.
+    /// Adds another micro-batch's loss weight to this one, term by term; missing terms count as 0.
     pub(crate) fn add(&mut self, other: &Self) {
         self.0.resize(self.0.len().max(other.0.len()), 0.0);
         self.0.iter_mut().zip(&other.0).for_each(|(sum, weight)| *sum += weight);
     }
 
-    /// Whether the weight of every term is 0.
+    /// Whether the loss weight is 0 in every term, as when all targets are masked.
     pub(crate) fn is_zero(&self) -> bool {
         self.0.iter().all(|weight| *weight == 0.0)
     }
 
-    /// Divides the loss sum of every term by the term's weight. A term returns 0 if its sum and its weight are both 0.
+    /// Divides the loss sum of every term by the term's weight. The quotient of a term is 0 if its sum and its weight
+    /// are both 0.
     pub(crate) fn divide(&self, sums: &[f64]) -> Vec<f64> {
         let each = sums.iter().zip(&self.0);
         each.map(|(sum, weight)| if *weight == 0.0 && *sum == 0.0 { 0.0 } else { sum / weight }).collect()

@@ -1,4 +1,5 @@
-//! The micro-batches of a batch, with their loss weights, which are validated here, and the numbers of their samples.
+//! The micro-batches of a batch ([`MicroBatches`]), with their loss weights ([`Weights`]), which are validated here,
+//! and the numbers of their samples.
 
 use crate::model::batch_error::BatchError;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,19 +21,20 @@ pub(crate) struct MicroBatches<I, T> {
 
 /// The loss weights of all micro-batches with their total, and which sample numbers each micro-batch has.
 ///
-/// The total of a whole batch is finite and has a term that is not zero.
+/// The total loss weight of a whole batch is finite and has a term that is not zero.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Weights {
     /// The loss weight of each micro-batch.
     pub(crate) each: Vec<Weight>,
-    /// The sum of all these weights, term by term.
+    /// The sum of the loss weights of all micro-batches, term by term.
     pub(crate) total: Weight,
-    /// The number of each micro-batch's first sample, followed by the end of the last micro-batch.
+    /// The number of each micro-batch's first sample, followed by the end of the last micro-batch's samples.
     starts: Vec<usize>,
 }
 
 impl Weights {
-    /// Sums the weights `each`, and numbers samples from `first`, given how many samples every micro-batch has.
+    /// Sums the loss weights `each` of all micro-batches, and numbers their samples from `first`, given how many
+    /// samples every micro-batch has.
     pub(super) fn new(each: Vec<Weight>, first: usize, samples: impl IntoIterator<Item = usize>) -> Self {
         let total = total(&each);
         let mut end = first;
@@ -49,8 +51,8 @@ impl Weights {
         self.starts[self.each.len()] - self.starts[0]
     }
 
-    /// Splits the weights into parts of `micro_batches` consecutive micro-batches, one part for each replica; the last
-    /// part may have fewer. Samples keep their numbers, and every part has its own total.
+    /// Splits the loss weights into parts of `micro_batches` consecutive micro-batches, one part for each replica; the
+    /// last part may have fewer. Samples keep their numbers, and every part has its own total.
     pub(crate) fn divided(&self, micro_batches: usize) -> Vec<Self> {
         let part = |(index, each): (usize, &[Weight])| {
             let first = index * micro_batches;
@@ -60,7 +62,7 @@ impl Weights {
         self.each.chunks(micro_batches).enumerate().map(part).collect()
     }
 
-    /// Returns the step, the first sample's number and the number of samples of a micro-batch.
+    /// Returns a micro-batch's samples: the step, the number of the first sample, and the number of samples.
     pub(crate) fn samples(&self, step: usize, micro_batch: usize) -> Samples {
         let [first, end] = [self.starts[micro_batch], self.starts[micro_batch + 1]];
         Samples { step, first, count: end - first }
@@ -68,7 +70,8 @@ impl Weights {
 }
 
 impl<I: Payload, T: Payload> MicroBatches<I, T> {
-    /// Computes the loss weight of every piece, and rejects weights that the loss cannot be divided by.
+    /// Computes the loss weight of every micro-batch, given as pairs of input and target, and rejects weights by which
+    /// the loss cannot be divided.
     pub(super) fn weigh(pieces: Vec<(I, T)>, weight: fn(&T) -> Weight) -> Result<Self, BatchError> {
         let weight_of_targets = |(micro_batch, (_, target)): (usize, &(I, T))| {
             let panicked =
@@ -98,8 +101,8 @@ impl<I: Payload, T: Payload> MicroBatches<I, T> {
 
     /// Returns the micro-batches that are not contained in another one, each repeated `times` times as its own batch.
     ///
-    /// A micro-batch contains another one if it is at least as large in every dimension of every tensor. Whatever the
-    /// model computes, one of the returned micro-batches needs the most memory.
+    /// A micro-batch contains another one if every dimension of every tensor is at least as large. Whatever the model
+    /// computes, one of the returned micro-batches needs the most memory.
     pub(crate) fn largest(self, times: usize) -> Vec<Self> {
         let mut largest: Vec<(usize, Shapes)> = Vec::new();
         for (index, (input, target)) in self.inputs.iter().zip(&self.targets).enumerate() {
@@ -121,7 +124,7 @@ impl<I: Payload, T: Payload> MicroBatches<I, T> {
         largest.into_iter().map(repeated).collect()
     }
 
-    /// Returns one micro-batch as its own batch, whose samples keep the numbers that they have in the whole batch.
+    /// Returns one micro-batch as a batch of its own, whose samples keep the numbers that they have in the whole batch.
     pub(crate) fn only(mut self, micro_batch: usize) -> Self {
         let Samples { first, count, .. } = self.weights.samples(0, micro_batch);
         let weight = self.weights.each.swap_remove(micro_batch);
@@ -133,19 +136,20 @@ impl<I: Payload, T: Payload> MicroBatches<I, T> {
     }
 }
 
-/// The shapes of all tensors of a micro-batch, first those of the input, then those of the target.
+/// The shapes of all tensors of a micro-batch: first those of the input, then those of the target.
 #[derive(Default)]
 pub(super) struct Shapes(Vec<Vec<usize>>);
 
 impl Shapes {
-    /// Whether every dimension of every tensor is at least as large as in the other micro-batch, at equal ranks.
+    /// Whether every dimension of every tensor of this micro-batch is at least as large as in the other micro-batch, at
+    /// equal ranks.
     fn contain(&self, other: &Self) -> bool {
         let same_ranks = self.0.iter().map(Vec::len).eq(other.0.iter().map(Vec::len));
         same_ranks && self.0.iter().flatten().zip(other.0.iter().flatten()).all(|(own, other)| own >= other)
     }
 }
 
-/// Adds up the weights of all micro-batches in their order, term by term.
+/// Adds up the loss weights of all micro-batches in their order, term by term.
 pub(super) fn total(each: &[Weight]) -> Weight {
     let mut total = Weight::default();
     each.iter().for_each(|weight| total.add(weight));
@@ -157,12 +161,12 @@ pub(super) fn samples<I: Payload, T: Payload>(input: &I, target: &T) -> usize {
     row_counts(input, target).first().copied().unwrap_or(1)
 }
 
-/// Returns the size of dimension 0 of every tensor in input and target, in order.
+/// Returns the number of rows (the size of dimension 0) of every tensor in a micro-batch's input and target, in order.
 pub(super) fn row_counts<I: Payload, T: Payload>(input: &I, target: &T) -> Vec<usize> {
     shapes(input, target).0.into_iter().map(|shape| shape.first().copied().unwrap_or(0)).collect()
 }
 
-/// Returns the shapes of all tensors in input and target, in order.
+/// Returns the shapes of all tensors in a micro-batch's input and target, in order.
 pub(super) fn shapes<I: Payload, T: Payload>(input: &I, target: &T) -> Shapes {
     let mut shapes = Shapes::default();
     input.clone().map(&mut shapes);

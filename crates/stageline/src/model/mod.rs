@@ -1,16 +1,19 @@
 //! The model and its data: the traits that a user implements, and the values that flow through a pipeline.
 //!
-//! Takes a user's modules, batches and seeds; returns validated micro-batches with their loss weights. Must not know
-//! workers, channels or plans.
+//! Takes a user's modules and batches; returns validated micro-batches with their loss weights. Must not know workers,
+//! channels or plans.
 //!
-//! - `stage`: the traits of a stage and of the last stage, which computes the loss.
-//! - `payload`: the values that may cross a stage boundary.
-//! - `batch`: a batch and its split into micro-batches.
-//! - `micro_batches`: the micro-batches of a batch with their validated loss weights and sample numbers.
-//! - `batch_error`: the reasons why a batch is rejected.
-//! - `loss_weight`: the divisor of a loss, term by term.
-//! - `effective_batch`: samples per step, and the learning rates and step counts that follow from them.
-//! - `replica`: the number of a data-parallel replica.
+//! - `stage`: the traits of a stage (`Stage`) and of the last stage, which computes the loss (`LossStage`).
+//! - `payload`: the values that may cross a stage boundary (`Payload`), and functions on their tensors
+//!   (`PayloadMapper`).
+//! - `batch`: the input and targets of a step (`Batch`) and their split into micro-batches.
+//! - `micro_batches`: the micro-batches of a batch (`MicroBatches`) with their validated loss weights and sample
+//!   numbers.
+//! - `batch_error`: the reasons why a batch is rejected (`BatchError`).
+//! - `loss_weight`: the divisor of a loss, term by term (`Weight`).
+//! - `effective_batch`: samples per step, and the learning rates and step counts that follow from them
+//!   (`EffectiveBatch`).
+//! - `replica`: the number of a data-parallel replica, and the names of its stages in messages (`Replica`).
 
 pub(crate) mod batch;
 pub(crate) mod batch_error;

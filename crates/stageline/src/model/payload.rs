@@ -1,4 +1,4 @@
-//! Payloads: the values made of tensors that may cross a boundary between two stages.
+//! Payloads ([`Payload`]): the values made of tensors that may cross a boundary between two stages.
 
 use burn::tensor::kind::Basic;
 use burn::tensor::quantization::quantized_data_len;
@@ -15,26 +15,27 @@ use burn::tensor::{Bool, DType, Int, Shape, Tensor};
             `stageline::payload!(Name {{ field, field }})`"
 )]
 pub trait Payload: Clone + Send + 'static {
-    /// Replaces every tensor by the one that `mapper` returns for it, always in the same order.
+    /// Replaces every tensor of the payload by the one that `mapper` returns for it, always in the same order.
     fn map<M: PayloadMapper>(self, mapper: &mut M) -> Self;
 }
 
 /// A function on the tensors of a [`Payload`], with one method per kind of tensor.
 pub trait PayloadMapper {
-    /// Maps a float tensor of any shape.
+    /// Returns the replacement of a payload's float tensor of any shape.
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D>;
-    /// Maps an int tensor of any shape.
+    /// Returns the replacement of a payload's int tensor of any shape.
     fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int>;
-    /// Maps a bool tensor of any shape.
+    /// Returns the replacement of a payload's bool tensor of any shape.
     fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool>;
 }
 
-/// Returns the bytes of a tensor's elements.
+/// Returns the number of bytes that a tensor's elements take.
 pub(crate) fn bytes_of<const D: usize, K: Basic>(tensor: &Tensor<D, K>) -> u64 {
     bytes_of_kind(tensor.dtype(), &tensor.shape()) as u64
 }
 
-/// Returns the bytes of a tensor of this type and shape. A quantized tensor has its scales beside its values.
+/// Returns the number of bytes that a tensor of the given type and shape takes. A quantized tensor has its scales
+/// beside its values.
 pub(crate) fn bytes_of_kind(dtype: DType, shape: &Shape) -> usize {
     match dtype {
         DType::QFloat(scheme) => quantized_data_len(&scheme, shape),

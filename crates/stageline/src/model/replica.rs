@@ -1,4 +1,4 @@
-//! The number of a data-parallel replica, and how messages name its stages and micro-batches.
+//! [`Replica`]: the number of a data-parallel replica, and the names of its stages and micro-batches in messages.
 
 /// A data-parallel replica of a pipeline: it has its own stages, workers and channels, and its own part of every batch.
 ///
@@ -6,41 +6,41 @@
 /// taken from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Replica {
-    /// The number of this replica, from 0.
+    /// The number of this replica, counted from 0.
     pub index: usize,
-    /// R, the number of replicas.
+    /// R, the number of data-parallel replicas of the pipeline to which this replica belongs.
     pub of: usize,
 }
 
 impl Default for Replica {
-    /// Returns the replica of a pipeline that has only one.
+    /// Returns the only replica of a pipeline without data parallelism.
     fn default() -> Self {
         Self { index: 0, of: 1 }
     }
 }
 
 impl Replica {
-    /// Returns all replicas of a pipeline that has `of` of them.
+    /// Returns all data-parallel replicas of a pipeline that has `of` of them.
     pub(crate) fn all(of: usize) -> impl Iterator<Item = Self> {
         (0..of).map(move |index| Self { index, of })
     }
 
-    /// Whether this is replica 0, whose stages have the optimizers and give the checkpoints and modules.
+    /// Whether this replica is replica 0, whose stages have the optimizers and give the checkpoints and modules.
     pub(crate) fn is_first(self) -> bool {
         self.index == 0
     }
 
-    /// Returns the name of one of the replica's stages for messages.
+    /// Returns the name of one of the replica's stages, as messages to the user give it.
     pub(crate) fn stage(self, stage: usize) -> String {
         self.name(format!("stage {stage}"))
     }
 
-    /// Returns the name of one of the replica's micro-batches for messages.
+    /// Returns the name of one of the replica's micro-batches, as messages to the user give it.
     pub(crate) fn micro_batch(self, micro_batch: usize) -> String {
         self.name(format!("micro-batch {micro_batch}"))
     }
 
-    /// Returns `what`, followed by the replica's number if the pipeline has several replicas.
+    /// Returns the text `what`, followed by the replica's number if the pipeline has several replicas.
     pub(crate) fn name(self, what: String) -> String {
         if self.of > 1 { format!("{what} of replica {}", self.index) } else { what }
     }

@@ -1,4 +1,5 @@
-//! The traits of a model's parts: a stage maps an input to an output, and the last stage maps its input to a loss.
+//! The traits of a model's parts: a [`Stage`] maps an input to an output, and the last stage, a [`LossStage`], maps its
+//! input to a loss.
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -80,20 +81,20 @@ use crate::threads::failure::BoxError;
 /// # }
 /// ```
 pub trait Stage: Module + 'static {
-    /// The value that the stage receives from the previous stage, or from the batch if it is the first one.
+    /// The value that the stage receives from the previous stage; the first stage receives it from the batch.
     type Input: Payload;
-    /// The value that the stage sends to the next stage.
+    /// The value that the stage's forward sends to the next stage.
     type Output: Payload;
 
-    /// Computes the forward pass of one micro-batch.
+    /// Computes the stage's forward pass of one micro-batch.
     fn forward(&self, input: Self::Input) -> Self::Output;
 
-    /// Computes the forward pass of one micro-batch, with an error that stops the step.
+    /// Computes the stage's forward pass of one micro-batch, or returns an error that stops the step.
     ///
-    /// Override it if the stage can fail; by default it calls [`forward`](Self::forward).
+    /// A stage that can fail overrides this method; by default it calls [`forward`](Self::forward).
     ///
     /// # Errors
-    /// Returns the errors of the stage's own computation; the default has none.
+    /// Returns the errors of the stage's own computation; the default implementation returns none.
     fn try_forward(&self, input: Self::Input) -> Result<Self::Output, BoxError> {
         Ok(self.forward(input))
     }
@@ -106,29 +107,30 @@ pub trait Stage: Module + 'static {
 /// targets. Each term has a sum and a weight; the pipeline divides each sum by the term's total weight, and adds the
 /// terms.
 pub trait LossStage: Module + 'static {
-    /// The value that the stage receives from the previous stage, or from the batch if it is the first one.
+    /// The value that the last stage receives from the previous stage; in a pipeline of one stage, from the batch.
     type Input: Payload;
-    /// The targets of the loss, which come from the batch.
+    /// The targets of a micro-batch's loss, which come from the batch.
     type Target: Payload;
 
-    /// Computes the sum of the losses of one micro-batch, of shape `[1]`.
+    /// Computes the sum of the losses of one micro-batch's targets, as a tensor of shape `[1]`.
     ///
-    /// A loss of several terms returns the sum of each term, multiplied by the term's factor, of shape `[terms]`.
+    /// For a loss of several terms, this method returns the sum of each term, multiplied by the term's factor, of shape
+    /// `[terms]`.
     fn loss(&self, input: Self::Input, target: Self::Target) -> Tensor<1>;
 
-    /// Computes the loss sums of one micro-batch, with an error that stops the step.
+    /// Computes the loss sums of one micro-batch, or returns an error that stops the step.
     ///
-    /// Override it if the stage can fail; by default it calls [`loss`](Self::loss).
+    /// A stage that can fail overrides this method; by default it calls [`loss`](Self::loss).
     ///
     /// # Errors
-    /// Returns the errors of the stage's own computation; the default has none.
+    /// Returns the errors of the stage's own computation; the default implementation returns none.
     fn try_loss(&self, input: Self::Input, target: Self::Target) -> Result<Tensor<1>, BoxError> {
         Ok(self.loss(input, target))
     }
 
-    /// Returns the weight of the loss of these targets, one number per term: usually the number of unmasked targets.
+    /// Returns the loss weight of a micro-batch's targets, one number per term: usually the number of unmasked targets.
     ///
-    /// The pipeline calls it before the first forward of a step, so it depends on the targets only.
+    /// The pipeline calls this function before the first forward of a step, so the weight depends on the targets only.
     fn weight(target: &Self::Target) -> Weight;
 }
 

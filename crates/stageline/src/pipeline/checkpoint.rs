@@ -1,4 +1,4 @@
-//! Takes checkpoints of a running pipeline, and sets the progress of a restored one.
+//! Takes checkpoints of a pipeline, and sets the step counts of a pipeline that resumes from a checkpoint.
 
 use stageline_checkpoint::{Checkpoint, Progress};
 
@@ -8,12 +8,13 @@ use crate::model::payload::Payload;
 use crate::pipeline::Pipeline;
 
 impl<In: Payload, Target: Payload> Pipeline<In, Target> {
-    /// Copies to the host everything from which training resumes: parameters, optimizer states, the loss scale and the
-    /// number of steps, as the last step left them. [`PipelineBuilder::restore`](crate::PipelineBuilder::restore) takes
-    /// the checkpoint; its field `run` has room for a program's own state.
+    /// Takes a checkpoint: copies to the host everything from which training resumes. That is the parameters, the
+    /// optimizer states, the loss scale and the number of steps, as the last step left them.
+    /// [`PipelineBuilder::restore`](crate::PipelineBuilder::restore) takes the checkpoint; the checkpoint's field `run`
+    /// has room for a program's own state.
     ///
-    /// It also works after an error, because a failed step is rolled back on every stage. It does not if
-    /// [`rollback`](crate::PipelineBuilder::rollback) is off and a stage has made the failed step.
+    /// A checkpoint can also be taken after an error, because a failed step is rolled back on every stage. The
+    /// exception is a failed step that some stage has made while [`rollback`](crate::PipelineBuilder::rollback) is off.
     ///
     /// ```no_run
     /// use std::{num::NonZero, path::Path};
@@ -49,8 +50,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// ```
     ///
     /// # Errors
-    /// Returns [`StepError::Lost`] if a stage is lost, and [`StepError::Unreadable`] if its state cannot be copied from
-    /// its device. Other errors are those of [`step`](Self::step).
+    /// Returns [`StepError::Lost`] if a stage is lost, and [`StepError::Unreadable`] if a stage's state cannot be
+    /// copied from its device. Other errors are the errors of [`step`](Self::step).
     pub fn checkpoint(&mut self) -> Result<Checkpoint, StepError> {
         if self.overlap.is_in_flight {
             self.abandon();
@@ -71,7 +72,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         Ok(self.layout.checkpoint(progress, states))
     }
 
-    /// Sets the numbers of steps to those of the checkpoint from which the pipeline was built.
+    /// Sets the pipeline's counts of steps and optimizer steps to the counts of the checkpoint that the builder
+    /// restored.
     pub(crate) fn resume(&mut self, progress: Progress) {
         self.done.steps = progress.steps as usize;
         self.done.last_checkpoint = Some(self.done.steps);

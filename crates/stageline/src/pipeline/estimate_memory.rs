@@ -1,4 +1,5 @@
-//! Estimates the memory of steps from a rehearsal, and chooses the recomputation with which they fit.
+//! Estimates the memory of training steps from a rehearsed step, and chooses the least recomputation with which steps
+//! fit into memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,42 +22,44 @@ use crate::update::flush::Verdict;
 use crate::worker::messages::Asked;
 use stageline_nn::autograd::recompute::Recompute;
 
-/// The number of micro-batches of each replica in a rehearsal.
+/// The number of micro-batches that each replica computes in a rehearsal, a step that only measures memory.
 const MICRO_BATCHES: usize = 2;
 
-/// The largest number of blocks per stage whose recomputation is measured; beyond it, all blocks are recomputed.
+/// The largest number of recomputed blocks per stage that is measured. A stage that needs to recompute more blocks than
+/// this recomputes everything.
 const MOST_BLOCKS: usize = 64;
 
 impl<In: Payload, Target: Payload> Pipeline<In, Target> {
-    /// Estimates the memory that steps with batches like this one need, in bytes, for each stage and each worker.
+    /// Estimates the memory in bytes that training steps with batches like `batch` need, for each stage and each
+    /// worker.
     ///
-    /// It rehearses a step: the largest micro-batch of `batch` passes forward and backward through all stages twice,
-    /// with no other micro-batch live, and every stage makes an optimizer step that is rolled back. If micro-batches
-    /// that were cut by hand differ in shape, every shape that fits into no other one is rehearsed. A rehearsal needs
-    /// the memory of one live micro-batch, whatever M is.
+    /// The estimate comes from a rehearsed step: the largest micro-batch of `batch` passes forward and backward through
+    /// all stages twice, with no other micro-batch live, and every stage makes an optimizer step that is rolled back.
+    /// If micro-batches that were cut by hand differ in shape, every shape that fits into no other shape is rehearsed.
+    /// A rehearsal needs the memory of one live micro-batch, whatever M is.
     ///
-    /// A rehearsal does not count as a step, and the next step has the same bits as without it. The exceptions are
-    /// burn's own dropout, which draws random numbers at every forward, and burn's own batch norm, which updates its
-    /// statistics at every forward.
+    /// A rehearsal does not count as a step, and the next step has the same bits as without the rehearsal. The
+    /// exceptions are burn's own dropout, which draws random numbers at every forward, and burn's own batch norm, which
+    /// updates its statistics at every forward.
     ///
-    /// The estimate is for steps that follow one another. [`MemoryEstimate::of_overlapping_steps`] converts it to
-    /// overlapping steps, and [`MemoryEstimate::with_checkpoints`] adds the copy of the state while a checkpoint is
-    /// written. The result is `None` if the memory in use is unknown: on CPUs the program must install the
-    /// [`CountingAllocator`](crate::CountingAllocator).
+    /// The estimate is for steps that follow one another. [`MemoryEstimate::of_overlapping_steps`] converts the
+    /// estimate to overlapping steps, and [`MemoryEstimate::with_checkpoints`] adds the copy of the state while a
+    /// checkpoint is written. The result is `None` if the memory in use is unknown: on CPUs the program must install
+    /// the [`CountingAllocator`](crate::CountingAllocator).
     ///
     /// # Errors
-    /// Returns the errors of [`step`](Self::step).
+    /// Returns the same errors as [`step`](Self::step).
     pub fn estimate_memory(&mut self, batch: Batch<In, Target>) -> Result<Option<MemoryEstimate>, StepError> {
         Ok(self.rehearse(batch)?.map(|(estimate, _)| estimate))
     }
 
-    /// Sets what all stages recompute in their backwards from now on, instead of the setting of each stage's
+    /// Sets what all stages recompute in their backwards from now on. This replaces the setting in each stage's
     /// [`StageConfig`](crate::StageConfig).
     pub fn set_recompute(&mut self, recompute: Recompute) {
         self.stepping.recompute = (0..self.plan().stages()).map(|_| recompute).collect();
     }
 
-    /// Returns what each stage recomputes in its backwards, in the order of the stages.
+    /// Returns the part of the forward that each stage recomputes in its backwards, in the order of the stages.
     pub fn recompute(&self) -> &[Recompute] {
         &self.stepping.recompute
     }
@@ -64,14 +67,16 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// Sets the least recomputation for each stage with which the memory estimate satisfies `fits`, and returns that
     /// estimate. If the estimate does not fit even with full recomputation, all stages recompute everything.
     ///
-    /// No single stage could recompute less and still fit. If several stages share a memory, the recomputation is
-    /// lowered first on the stages that recompute the most, because the slowest stage limits the pipeline.
+    /// No single stage could recompute less with the estimate still satisfying `fits`. If several stages share a
+    /// memory, the recomputation is lowered first on the stages that recompute the most, because the slowest stage
+    /// limits the pipeline.
     ///
     /// The result is `None`, and no stage recomputes anything, if the memory in use is unknown
     /// ([`estimate_memory`](Self::estimate_memory)).
     ///
     /// # Errors
-    /// Returns the errors of [`step`](Self::step); the recomputation is then as it was before the call.
+    /// Returns the same errors as [`step`](Self::step); the recomputation of all stages is then as it was before the
+    /// call.
     pub fn recompute_to_fit(
         &mut self,
         batch: &Batch<In, Target>,
@@ -83,7 +88,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         found.map(|(_, estimate)| estimate)
     }
 
-    /// Measures the levels of recomputation, and returns the least one of each stage that fits, with its estimate.
+    /// Rehearses the batch at every level of recomputation. Returns, for each stage, the least level whose memory
+    /// estimate satisfies `fits`, and that estimate.
     fn least_to_fit(
         &mut self,
         batch: &Batch<In, Target>,
@@ -117,7 +123,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     }
 
     /// Rehearses a batch, and returns the memory estimate and the total time of all stages' backwards on one
-    /// micro-batch. Of several shapes it returns the maximum.
+    /// micro-batch. If micro-batches differ in shape, returns the maximum over the shapes. `None` if the memory in use
+    /// is unknown.
     fn rehearse(&mut self, batch: Batch<In, Target>) -> Result<Option<(MemoryEstimate, Duration)>, StepError> {
         self.running()?;
         let batches = self.micro_batches(batch)?.largest(MICRO_BATCHES * self.replicas());
@@ -134,7 +141,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         Ok(largest)
     }
 
-    /// Rehearses one shape of micro-batch on all workers.
+    /// Rehearses a step on micro-batches of one shape on all workers. Returns the memory estimate and the total time of
+    /// all stages' backwards on one micro-batch; `None` if the memory in use is unknown.
     fn rehearsed(&mut self, batch: MicroBatches<In, Target>) -> Result<Option<(MemoryEstimate, Duration)>, Ended> {
         self.workers.begin(During::Rehearsal { steps: self.done.steps });
         let plan = Arc::new(self.plan.rehearsal());

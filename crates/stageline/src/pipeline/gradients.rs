@@ -1,4 +1,5 @@
-//! Computes the gradients of a batch without a step.
+//! Computes the gradients and losses of a batch without an optimizer step, for the caller and for the verification of
+//! gradients.
 
 use crate::failure::activity::During;
 use crate::failure::step_error::StepError;
@@ -11,41 +12,41 @@ use crate::pipeline::workers::Ended;
 use crate::update::flush::Verdict;
 use crate::update::parameter_gradient::ParameterGradient;
 
-/// The gradients and losses of a batch on which no stage stepped.
+/// The gradients and losses of a batch that were computed without an optimizer step.
 pub(crate) struct Probe {
-    /// The gradient of every trained parameter, in layer order.
+    /// The gradient of every trained parameter of the model, in layer order.
     pub(crate) gradients: Vec<ParameterGradient>,
-    /// The sum of every term of the loss.
+    /// The sum of each loss term over all micro-batches of the batch, before the division by the loss weight.
     pub(crate) losses: Vec<f64>,
-    /// The total loss weight of the batch.
+    /// The total loss weight of the batch, one number for each loss term.
     pub(crate) weight: Weight,
 }
 
 impl<In: Payload, Target: Payload> Pipeline<In, Target> {
-    /// Computes the gradients that the next step would have with this batch, in layer order, and copies them to the
-    /// host.
+    /// Computes the gradients that the next training step would have with `batch`, in layer order, and copies the
+    /// gradients to the host.
     ///
     /// No optimizer steps, and the call does not count as a step. Burn's own batch norm still updates its running
-    /// statistics, as it does at every forward. If the gradients overflow at the current loss scale, they are computed
-    /// again with a lower one; the scale of later steps stays as it is.
+    /// statistics, as at every forward. If the gradients overflow at the current loss scale, the gradients are computed
+    /// again with a lower loss scale; the loss scale of later steps stays as it is.
     ///
     /// # Errors
-    /// Returns the errors of [`step`](Self::step). If the loss or a gradient is not finite and no lower loss scale
-    /// helps, returns [`StepError::NonFinite`], whatever the
-    /// [`on_non_finite`](crate::PipelineBuilder::on_non_finite) policy is.
+    /// Returns the same errors as [`step`](Self::step). If the loss or a gradient is not finite and no lower loss scale
+    /// helps, returns [`StepError::NonFinite`], whatever the [`on_non_finite`](crate::PipelineBuilder::on_non_finite)
+    /// policy is.
     pub fn gradients(&mut self, batch: Batch<In, Target>) -> Result<Vec<ParameterGradient>, StepError> {
         let batch = self.micro_batches(batch)?;
         let divisor = batch.weights.total.clone();
         Ok(self.probe(batch, &divisor)?.gradients)
     }
 
-    /// Splits a batch into this number of micro-batches, with their loss weights.
+    /// Splits a batch into `pieces` micro-batches and computes the loss weight of each micro-batch.
     pub(crate) fn cut(&self, batch: Batch<In, Target>, pieces: usize) -> Result<MicroBatches<In, Target>, StepError> {
         Ok(batch.cut(pieces, self.weight)?)
     }
 
-    /// Computes the gradients and losses of micro-batches, which must be as many as in a step. Losses are divided by
-    /// `divisor` instead of the batch's own weight.
+    /// Computes the gradients and losses of a batch that is split into as many micro-batches as a step has. Losses are
+    /// divided by `divisor` instead of the batch's own loss weight.
     pub(crate) fn probe(&mut self, batch: MicroBatches<In, Target>, divisor: &Weight) -> Result<Probe, StepError> {
         self.running()?;
         self.workers.begin(During::Step(self.done.steps));
@@ -55,7 +56,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         probe.map_err(|ended| self.end(ended))
     }
 
-    /// Runs the micro-batches, with ever lower loss scales while gradients overflow.
+    /// Computes the gradients and losses of the micro-batches, and repeats the pass with a lower loss scale while
+    /// gradients overflow.
     fn probed(&mut self, batch: MicroBatches<In, Target>, divisor: &Weight) -> Result<Probe, Ended> {
         loop {
             let contexts = self.contexts(&batch.weights, divisor);

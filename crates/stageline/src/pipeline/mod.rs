@@ -1,18 +1,19 @@
 //! The pipeline: the caller's handle for training steps, evaluations, gradients, memory estimates and checkpoints.
 //!
-//! Takes assembled stages and the caller's batches. Runs every batch as a pass of all workers, decides how a step ends,
-//! and returns reports, checkpoints and trained modules. Must not interpret plans or compute gradients, which the
-//! workers do.
+//! [`Pipeline`] takes the assembled stages and the caller's batches. It runs every batch as a pass of all workers and
+//! decides how a step ends (the verdict). It returns a [`StepReport`] or [`EvalReport`], checkpoints and the trained
+//! [`Modules`]. The pipeline must not interpret plans or compute gradients, which the workers do.
 //!
-//! - `train`: one step, from the command to the workers to the report.
-//! - `overlapped_steps`: steps that begin before the verdict on the step before.
-//! - `gradients`: the gradients of a batch without a step.
-//! - `estimate_memory`: the memory that a step will need, and the recomputation with which it fits.
-//! - `checkpoint`: the state to resume from.
-//! - `passes`: the commands and contexts that describe a pass to the workers.
-//! - `workers`: the threads, with their channels.
-//! - `report`: the results of a step and of an evaluation.
-//! - `modules`: the trained modules after the training.
+//! - `train`: one training step, from the commands to the workers to the verdict and the report.
+//! - `overlapped_steps`: training steps that begin before the verdict on the previous step; the iterator [`Steps`].
+//! - `gradients`: the gradients of a batch, computed without an optimizer step.
+//! - `estimate_memory`: the memory that a training step will need, and the least recomputation with which the step
+//!   fits.
+//! - `checkpoint`: checkpoints of parameters, optimizer states and progress, from which training resumes.
+//! - `passes`: the commands and contexts that describe a pass to the workers; inspections and evaluations.
+//! - `workers`: the worker threads, with their channels, their watchdog and their shutdown.
+//! - `report`: the reports of a training step and of an evaluation.
+//! - `modules`: the trained modules of all stages, which the caller takes after the training.
 
 mod checkpoint;
 mod estimate_memory;
@@ -55,72 +56,76 @@ use crate::update::loss_scale::Scaler;
 use crate::update::optimizer_step::Rollback;
 use stageline_nn::autograd::recompute::Recompute;
 
-/// A model on its stages' devices and threads, ready to train.
+/// A model that is split into stages on their devices and worker threads, ready to train.
 ///
 /// [`Pipeline::builder`] begins the chain of stages from which a pipeline is built. Dropping the pipeline ends its
-/// threads.
+/// worker threads.
 pub struct Pipeline<In: Payload, Target: Payload> {
-    /// The plan that every replica follows.
+    /// The schedule of actions that every data-parallel replica follows, as a validated plan.
     plan: Arc<Checked>,
     workers: Workers<In, Target>,
-    /// The loss weight of a micro-batch, given its targets.
+    /// The function that returns the loss weight of a micro-batch, given the targets of the micro-batch.
     weight: fn(&Target) -> Weight,
     stepping: Stepping,
     transfers: TransferOrder,
     done: Done,
     overlap: Overlap,
-    /// The names of all tensors in a checkpoint.
+    /// The layout of a checkpoint: the names of the model's tensors and the stage that owns each tensor.
     layout: Layout,
     sizes: Sizes,
 }
 
-/// The order of transfers between GPUs, for each replica.
+/// The order in which tensors move between GPUs, for each data-parallel replica.
 struct TransferOrder {
-    /// The communication stream of each stage's device, where transfers are ordered.
+    /// The communication stream of each stage's device, by replica and stage; `None` for a device without ordered
+    /// transfers.
     streams: Vec<Vec<Option<usize>>>,
-    /// The turns in which the transfers of a training pass are issued.
+    /// The fixed order in which each replica issues the GPU transfers of a training pass, so that NCCL cannot deadlock.
     turns: Vec<Arc<Turns>>,
 }
 
-/// The progress of the training.
+/// The progress of the training: the number of steps, of optimizer steps, and of steps at the last checkpoint.
 struct Done {
-    /// The number of steps, skipped ones included.
+    /// The number of training steps so far, skipped steps included.
     steps: usize,
-    /// The number of steps in which the optimizers stepped.
+    /// The number of training steps in which the optimizers stepped, so skipped steps do not count.
     optimizer_steps: u64,
-    /// The number of steps after which the last checkpoint was taken or restored.
+    /// The number of training steps after which the last checkpoint was taken or restored; `None` before any
+    /// checkpoint.
     last_checkpoint: Option<usize>,
 }
 
-/// The state between one step and the next, where steps may overlap.
+/// The pipeline's state between one training step and the next, for steps that overlap.
 struct Overlap {
-    /// Whether workers run a step whose report the caller has not fetched. Any other call abandons such a step.
+    /// Whether the workers run an overlapped step whose report the caller has not fetched. Any other call of the
+    /// pipeline abandons such a step.
     is_in_flight: bool,
-    /// The error of a rollback that stopped the pipeline after the caller had dropped its steps; the next call returns
-    /// it.
+    /// The error that stopped the pipeline while it rolled back a step after the caller had dropped the [`Steps`]
+    /// iterator. The next call of the pipeline returns the error.
     error: Option<StepError>,
-    /// The time at which the last step ended.
+    /// The time at which the last training step ended, from which an overlapped step's duration counts.
     last_end: Instant,
-    /// Whether the last verdict was the assumed one; only then may the next step run ahead of its verdict.
+    /// Whether the verdict on the last step was the assumed verdict; only then may the next step run ahead of its own
+    /// verdict.
     as_assumed: bool,
 }
 
-/// The sizes from which a memory estimate is computed.
+/// The sizes of parameters, gradient sums and kernel threads from which a memory estimate is computed.
 struct Sizes {
-    /// The device and the parameters of each stage, by replica.
+    /// The device and the parameter sizes of each stage, by replica and stage.
     stages: Vec<Vec<(Device, Parameters)>>,
-    /// The number of groups in which gradients are summed.
+    /// The number of groups of micro-batches whose gradients are summed separately before the group sums are added.
     groups: usize,
-    /// The cores that workers may use for their kernels.
+    /// The number of CPU cores that the workers may use for their kernels, for each worker or shared by all.
     cores: Cores,
 }
 
-/// The settings that all replicas share, from the builder.
+/// The settings that the builder passes to the pipeline, and that all replicas share.
 pub(crate) struct Common<Target> {
     pub(crate) plan: Arc<Checked>,
-    /// The loss weight of a micro-batch, given its targets.
+    /// The function that returns the loss weight of a micro-batch, given the targets of the micro-batch.
     pub(crate) weight: fn(&Target) -> Weight,
-    /// The number of groups in which gradients are summed.
+    /// The number of groups of micro-batches whose gradients are summed separately before the group sums are added.
     pub(crate) groups: usize,
     pub(crate) cores: Cores,
     pub(crate) stepping: Stepping,
@@ -128,22 +133,24 @@ pub(crate) struct Common<Target> {
     pub(crate) watchdog: Option<Watchdog>,
 }
 
-/// The settings of training steps.
+/// The settings of training steps: loss scale, flush, rollback, recomputation and device synchronisation.
 pub(crate) struct Stepping {
     pub(crate) scaler: Scaler,
-    /// The samples per step for which the learning rates and step counts were tuned; `None` if unset, or after the
-    /// warning about another number of samples.
+    /// The number of samples per step for which the user tuned the learning rates and step counts. `None` if unset, or
+    /// once the pipeline has warned of another number of samples.
     pub(crate) tuned_for: Option<usize>,
     pub(crate) flush: FlushConfig,
-    /// The interval of steps in which actions are synchronised with their devices; 0 if none are.
+    /// The interval, in steps, between steps whose actions wait for their devices so that recorded times are exact; 0
+    /// if no step does.
     pub(crate) synchronise_every: usize,
     pub(crate) rollback: Rollback,
-    /// The part of each stage's forward that its backward recomputes.
+    /// The part of its forward that each stage recomputes in its backward (activation checkpointing), by stage.
     pub(crate) recompute: Arc<[Recompute]>,
 }
 
 impl Stepping {
-    /// Returns the clock for the recording of a step.
+    /// Returns the clock by which the events of this step are timed: the device clock in every `synchronise_every`-th
+    /// step, else the host clock.
     pub(crate) fn clock(&self, step: usize) -> Clock {
         let synchronised = self.synchronise_every > 0 && step.is_multiple_of(self.synchronise_every);
         if synchronised { Clock::Synchronised } else { Clock::Host }
@@ -151,7 +158,7 @@ impl Stepping {
 }
 
 impl<In: Payload, Target: Payload> Pipeline<In, Target> {
-    /// Creates a pipeline from assembled replicas, and starts its workers.
+    /// Creates a pipeline from assembled replicas and the builder's settings, and starts the worker threads.
     pub(crate) fn start(prepared: Vec<Prepared<In, Target>>, common: Common<Target>) -> Result<Self, BuildError> {
         let Common { plan, weight, groups, cores, stepping, layout, watchdog } = common;
         let turns = Turns::of_replicas(prepared.iter().map(|replica| (&*plan, &replica.streams)));
@@ -176,7 +183,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         })
     }
 
-    /// Returns the plan of a step, which every replica follows.
+    /// Returns the plan of a training step: the order of actions on each worker, which every replica follows.
     pub fn plan(&self) -> &Plan {
         self.plan.plan()
     }
@@ -187,17 +194,17 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         self.stepping.synchronise_every
     }
 
-    /// Returns R, the number of replicas.
+    /// Returns R, the number of data-parallel replicas of the pipeline.
     pub fn replicas(&self) -> usize {
         self.workers.replicas()
     }
 
-    /// Splits a batch into the micro-batches of a step, for all replicas.
+    /// Splits a batch into the R x M micro-batches of a training step, for all replicas together.
     fn micro_batches(&self, batch: Batch<In, Target>) -> Result<MicroBatches<In, Target>, BatchError> {
         batch.cut(self.pieces(), self.weight).map_err(|error| error.of_replicas(self.replicas()))
     }
 
-    /// Returns R x M, the number of micro-batches of a step.
+    /// Returns R x M, the number of micro-batches of a training step over all replicas.
     fn pieces(&self) -> usize {
         self.replicas() * self.plan().micro_batches()
     }
@@ -225,25 +232,27 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// fewer rows than a step has micro-batches is split into single rows.
     ///
     /// # Errors
-    /// Returns the errors of [`step`](Self::step).
+    /// Returns the same errors as [`step`](Self::step).
     pub fn eval(&mut self, batch: Batch<In, Target>) -> Result<EvalReport, StepError> {
         self.running()?;
         let batch = batch.cut_up_to(self.pieces(), self.weight)?;
         self.evaluate(batch).map_err(|interrupt| self.end(interrupt))
     }
 
-    /// Ends the threads and returns the modules of all stages, on autodiff devices, as the last step left them.
+    /// Ends the worker threads and returns the modules of all stages, on autodiff devices, as the last training step
+    /// left them.
     pub fn into_modules(mut self) -> Modules {
         self.finish();
         Modules::new(self.workers.take_stages(), self.plan().stages())
     }
 
-    /// Stops and joins every worker, and returns the one root cause.
+    /// Stops and joins every worker after a failure, and returns the error that is the root cause.
     pub(crate) fn end(&mut self, ended: Ended) -> StepError {
         self.workers.end(ended, self.done.last_checkpoint)
     }
 
-    /// Ends the threads. Workers in the middle of a step may be waiting for each other, so they are stopped first.
+    /// Ends the worker threads. If a step is in flight, the workers may wait for each other, so the step is abandoned
+    /// first.
     fn finish(&mut self) {
         if self.overlap.is_in_flight {
             self.abandon();
@@ -251,7 +260,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         self.workers.join(None);
     }
 
-    /// Abandons a step in flight, and returns an error if the pipeline has stopped.
+    /// Checks that the workers still run: abandons an overlapped step in flight, and returns an error if the pipeline
+    /// has stopped.
     fn running(&mut self) -> Result<(), StepError> {
         if self.overlap.is_in_flight {
             self.abandon();

@@ -1,12 +1,12 @@
-//! The trained modules of the stages, returned after the training.
+//! The trained modules of the stages, which the caller takes from [`Modules`] after the training, and [`ModuleError`].
 
 use crate::runner::{ErasedModule, Runner};
 
-/// The modules of a pipeline that has ended, one for each stage. Returned by
-/// [`Pipeline::into_modules`](crate::Pipeline::into_modules).
+/// The trained modules of a pipeline that has ended, one module for each stage, which
+/// [`Pipeline::into_modules`](crate::Pipeline::into_modules) returns.
 pub struct Modules(Vec<Slot>);
 
-/// The state of one stage's module.
+/// The state of one stage's module in [`Modules`]: present, taken by the caller, or lost.
 enum Slot {
     Here(ErasedModule),
     Taken,
@@ -25,7 +25,7 @@ impl Modules {
         Self(slots)
     }
 
-    /// Returns the number of stages.
+    /// Returns the number of stages of the pipeline, each of which had one module.
     pub fn stages(&self) -> usize {
         self.0.len()
     }
@@ -34,8 +34,8 @@ impl Modules {
     /// for that stage.
     ///
     /// # Errors
-    /// Returns [`ModuleError`] if there is no such stage, if its module was taken before or is lost, or if the module
-    /// is not an `M`. In the last case it can still be taken as its own type.
+    /// Returns [`ModuleError`] if the pipeline has no such stage, if the stage's module was taken before or is lost, or
+    /// if the module is not an `M`. A module that is not an `M` can still be taken as its own type.
     pub fn take<M: 'static>(&mut self, stage: usize) -> Result<M, ModuleError> {
         let stages = self.0.len();
         let slot = self.0.get_mut(stage).ok_or(ModuleError::NoSuchStage { stage, stages })?;
@@ -57,14 +57,14 @@ impl Modules {
     }
 }
 
-/// The reason why a module cannot be taken.
+/// The reason why the module of a stage cannot be taken from [`Modules`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModuleError {
-    /// The pipeline has fewer stages.
+    /// The requested stage does not exist, because the pipeline has fewer stages.
     #[error("there is no stage {stage}; the pipeline has {stages}, counted from 0")]
     NoSuchStage {
-        /// The requested stage.
+        /// The number of the requested stage, counted from 0.
         stage: usize,
         /// The number of stages of the pipeline.
         stages: usize,
@@ -72,27 +72,27 @@ pub enum ModuleError {
     /// The stage's module is not of the requested type.
     #[error("the module of stage {stage} is a `{found}`, not a `{asked}`; take it as its own type")]
     OtherType {
-        /// The stage of the module, counted from 0.
+        /// The number of the stage whose module was requested, counted from 0.
         stage: usize,
-        /// The type of the module.
+        /// The name of the type that the stage's module has.
         found: &'static str,
-        /// The requested type.
+        /// The name of the type as which the caller requested the module.
         asked: &'static str,
     },
-    /// The module was taken before.
+    /// The caller has already taken the stage's module.
     #[error("the module of stage {stage} was already taken")]
     Taken {
-        /// The stage of the module, counted from 0.
+        /// The number of the stage whose module was requested, counted from 0.
         stage: usize,
     },
-    /// The module is lost: its thread did not end, or panicked outside any action; or the stage has made a step that
-    /// other stages may not have made, and cannot roll it back.
+    /// The stage's module is lost. Either its worker thread did not end or panicked outside any action, or the stage
+    /// has made a step that other stages may not have made and that cannot be rolled back.
     #[error(
         "the module of stage {stage} is lost: its thread did not end, or panicked outside any action, or it has made a step that \
          cannot be undone; resume from a checkpoint"
     )]
     Lost {
-        /// The stage of the module, counted from 0.
+        /// The number of the stage whose module was requested, counted from 0.
         stage: usize,
     },
 }

@@ -1,4 +1,4 @@
-//! Runs training steps that overlap: a stage begins the next step before the verdict on the last one is known.
+//! Runs training steps that overlap: a stage begins the next step before the verdict on the last step is known.
 
 use std::thread::panicking;
 
@@ -16,37 +16,37 @@ use crate::update::flush::Flush;
 use crate::update::optimizer_step::Rollback;
 
 impl<In: Payload, Target: Payload> Pipeline<In, Target> {
-    /// Trains on one batch after another with overlapping steps, and returns an iterator over their reports. A stage
-    /// that has finished a step begins the next one while other stages still work on it, so the flush does not drain
-    /// the pipeline. The parameters have the same bits as with [`step`](Self::step).
+    /// Trains on one batch after another with overlapping steps, and returns an iterator over the steps' reports. A
+    /// stage that has finished a step begins the next step while other stages still work on the first step, so the
+    /// flush does not drain the pipeline. The parameters have the same bits as with [`step`](Self::step).
     ///
     /// This is the post-validation of Qi et al., 2023 (*Zero Bubble Pipeline Parallelism*, section 4,
     /// [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)):
     ///
-    /// - A stage whose own loss and gradients are finite steps its optimizer at once. It assumes that the results of
-    ///   all other stages are finite too, and that gradients need no clipping.
-    /// - Before its next optimizer step the stage receives the verdict, which depends on all stages.
-    /// - If the verdict differs from the assumed one (gradients are clipped by their norm, or a non-finite step is
-    ///   skipped), every stage rolls back the step and makes it as the verdict says. Work on the following step is
-    ///   discarded, and that step begins again. A misprediction costs up to the time of one step.
+    /// - A stage whose own loss and gradients are finite steps its optimizer at once. The stage assumes that the
+    ///   results of all other stages are finite too, and that gradients need no clipping (the assumed verdict).
+    /// - Before its next optimizer step the stage receives the verdict on the last step, which depends on all stages.
+    /// - If the verdict differs from the assumed verdict (gradients are clipped by their norm, or a non-finite step is
+    ///   skipped), every stage rolls back the step and makes the step again as the verdict says. Work on the following
+    ///   step is discarded, and that step begins again. A misprediction costs up to the time of one step.
     /// - The step after a misprediction waits for all stages, as `step` does. Stages run ahead again after a step whose
-    ///   verdict was the assumed one.
+    ///   verdict was the assumed verdict.
     ///
     /// Until the verdict a stage keeps its state from before the step: a second copy of parameters and optimizer state,
     /// and the step's gradients.
     ///
-    /// A batch is taken from `batches` one step before it is needed. If the iterator is dropped early, the step in
-    /// flight is rolled back, so that exactly the reported steps are made. To run other code after every hundredth
-    /// step, call `steps(batches.by_ref().take(100))` repeatedly.
+    /// A batch is taken from `batches` one step before the batch is needed. If the returned iterator is dropped early,
+    /// the step in flight is rolled back, so that exactly the reported steps are made. To run other code after every
+    /// hundredth step, call `steps(batches.by_ref().take(100))` repeatedly.
     ///
     /// [`StepReport::step_time`] is the time since the end of the previous step. The idle time that the overlap saves
     /// is subtracted from [`Account::other`](crate::Account::other), which can be negative. The recorded events of a
-    /// step that was rolled back and made again are those of its first run.
+    /// step that was rolled back and made again are the events of the step's first run.
     ///
     /// Discarded forwards leave traces in modules with a state of their own: burn's dropout draws random numbers, and
     /// burn's batch norm updates its statistics. [`crate::Dropout`] and [`crate::AccumulatedBatchNorm`] have no such
-    /// traces. With several replicas, or without [`rollback`](crate::PipelineBuilder::rollback), steps do not overlap
-    /// and each one runs as by `step`.
+    /// traces. With several replicas, or without [`rollback`](crate::PipelineBuilder::rollback), steps do not overlap,
+    /// and each step runs as with `step`.
     ///
     /// ```no_run
     /// # use burn::tensor::Tensor;
@@ -63,10 +63,10 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// ```
     ///
     /// # Errors
-    /// Each item has the errors of [`step`](Self::step). After [`StepError::Batch`] the iterator continues with the
-    /// next batch; after any other error it ends. A failure of the user's code in a step that began early is an error
-    /// even if that step would have been discarded. All stages are then in the state before or after the previous step,
-    /// so no work before it is lost.
+    /// Each item of the iterator has the errors of [`step`](Self::step). After [`StepError::Batch`] the iterator
+    /// continues with the next batch; after any other error the iterator ends. A failure of the user's code in a step
+    /// that began early is an error even if that step would have been discarded. All stages are then in the state
+    /// before or after the previous step, so no work before the previous step is lost.
     pub fn steps<I>(&mut self, batches: I) -> Steps<'_, In, Target, I::IntoIter>
     where
         I: IntoIterator<Item = Batch<In, Target>>,
@@ -79,18 +79,20 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
 #[must_use = "the iterator is lazy: a step runs only when it is asked for by `next`"]
 pub struct Steps<'a, In: Payload, Target: Payload, I> {
     pipeline: &'a mut Pipeline<In, Target>,
-    /// The source of batches; `None` once it is exhausted, or once an error has ended the steps.
+    /// The caller's iterator over batches; `None` once the iterator is exhausted, or once an error has ended the steps.
     batches: Option<I>,
-    /// The next batch, split into micro-batches, or the error that rejects it.
+    /// The next batch, already split into micro-batches, or the error with which the batch is rejected; `None` if no
+    /// batch is fetched.
     next: Option<Result<MicroBatches<In, Target>, BatchError>>,
-    /// The step whose report is next.
+    /// The step in flight whose report is returned next; `None` if no step is in flight.
     now: Option<Begun<In, Target>>,
-    /// The step after `now`, which workers begin before the verdict on `now` is known.
+    /// The step after `now`, which the workers begin before the verdict on `now` is known.
     behind: Option<Begun<In, Target>>,
 }
 
 impl<In: Payload, Target: Payload, I: Iterator<Item = Batch<In, Target>>> Steps<'_, In, Target, I> {
-    /// Fetches the next batch and splits it, unless that was done before.
+    /// Fetches the next batch from the caller's iterator and splits it into micro-batches, unless a batch is already
+    /// waiting.
     fn fetch_next(&mut self) {
         if self.next.is_none() {
             let batch = self.batches.as_mut().and_then(I::next);
@@ -99,7 +101,7 @@ impl<In: Payload, Target: Payload, I: Iterator<Item = Batch<In, Target>>> Steps<
         }
     }
 
-    /// Begins a step with the next batch, if there is one.
+    /// Begins a training step with the next batch, if the caller's iterator has one.
     fn begin(&mut self) -> Result<(), StepOver> {
         self.fetch_next();
         let Some(batch) = self.next.take() else { return Ok(()) };
@@ -122,7 +124,7 @@ impl<In: Payload, Target: Payload, I: Iterator<Item = Batch<In, Target>>> Steps<
         Ok(())
     }
 
-    /// Begins the step after `now`, if `now` runs ahead of its verdict and there is a batch.
+    /// Begins the step after `now` on the next batch, if `now` runs ahead of its verdict and there is a next batch.
     fn begin_behind(&mut self) -> Result<(), Ended> {
         if self.now.as_ref().is_some_and(Begun::may_be_followed) {
             self.fetch_next();
@@ -133,7 +135,7 @@ impl<In: Payload, Target: Payload, I: Iterator<Item = Batch<In, Target>>> Steps<
         Ok(())
     }
 
-    /// Ends one step and returns its report; `None` if there are no more batches.
+    /// Completes one training step and returns its report; `None` if there are no more batches.
     fn step(&mut self) -> Result<Option<StepReport>, StepOver> {
         if self.now.is_none() {
             self.begin()?;
@@ -151,13 +153,13 @@ impl<In: Payload, Target: Payload, I: Iterator<Item = Batch<In, Target>>> Steps<
     }
 }
 
-/// The reason why a batch leads to no step that the stages make.
+/// The reason why a batch leads to no training step on the stages.
 enum StepOver {
-    /// The batch has no weight, so its step is skipped with this report.
+    /// The batch has no loss weight (no unmasked target), so its step is skipped with this report.
     Passed(Box<StepReport>),
-    /// The batch is rejected, or the pipeline has stopped.
+    /// The batch is rejected with this error, or the pipeline had already stopped.
     Failed(StepError),
-    /// The workers stopped during the step.
+    /// The workers stopped during the training step, for this reason.
     Ended(Ended),
 }
 
@@ -195,7 +197,8 @@ impl<In: Payload, Target: Payload, I: Iterator<Item = Batch<In, Target>>> Iterat
 }
 
 impl<In: Payload, Target: Payload, I> Drop for Steps<'_, In, Target, I> {
-    /// Rolls back the step in flight. After a panic of the caller it stops the workers instead of waiting for them.
+    /// Rolls back the step in flight when the iterator is dropped. If the caller panics, stops the workers instead of
+    /// waiting for the step.
     fn drop(&mut self) {
         if self.now.is_none() {
             return;

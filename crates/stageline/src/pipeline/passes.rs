@@ -1,5 +1,5 @@
-//! Describes passes over the plan to the workers, and runs those that are no training step: inspections and
-//! evaluations.
+//! Describes passes over the plan to the workers by contexts and commands, and runs the passes that are not training
+//! steps: inspections of non-finite steps, and evaluations.
 
 use std::sync::Arc;
 
@@ -17,13 +17,14 @@ use crate::update::flush::{Flush, Sums, Verdict};
 use crate::worker::messages::Asked;
 
 impl<In: Payload, Target: Payload> Pipeline<In, Target> {
-    /// Returns each replica's context of a step on a batch with these loss weights; losses are divided by `divisor`.
+    /// Returns, for each replica, the context of the current step on a batch with the loss weights `weights`; losses
+    /// are divided by `divisor`.
     pub(crate) fn contexts(&self, weights: &Weights, divisor: &Weight) -> Vec<Arc<Context>> {
         self.contexts_in_turns(weights.divided(self.plan().micro_batches()), divisor, &self.transfers.turns)
     }
 
-    /// Returns each replica's context of the step after the running one, on the assumption that the running step is not
-    /// skipped.
+    /// Returns, for each replica, the context of the step after the running step, on the assumption that the running
+    /// step is not skipped.
     pub(crate) fn contexts_behind(&self, weights: &Weights) -> Vec<Arc<Context>> {
         let mut scaler = self.stepping.scaler;
         scaler.stepped();
@@ -34,8 +35,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         self.contexts(weights, &weights.total).into_iter().map(behind).collect()
     }
 
-    /// Returns each replica's context of the current step, given its part of the batch's weights and its turns for
-    /// transfers.
+    /// Returns, for each replica, the context of the current step. `parts` has each replica's part of the batch's loss
+    /// weights, and `turns` the order in which each replica issues transfers between GPUs.
     pub(crate) fn contexts_in_turns(
         &self,
         parts: Vec<Weights>,
@@ -50,7 +51,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         parts.into_iter().zip(turns).map(context).collect()
     }
 
-    /// Returns the request to each replica to run a pass, with all stages waiting for the verdict at its end.
+    /// Returns, for each replica, the request to its workers to run a pass at whose end all stages wait for the
+    /// verdict.
     pub(crate) fn asked(&self, contexts: &[Arc<Context>], pass: fn(Arc<Context>) -> Pass) -> Vec<Asked> {
         let asked = |context: &Arc<Context>| Asked {
             during: self.workers.during(),
@@ -64,13 +66,14 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         contexts.iter().map(asked).collect()
     }
 
-    /// Runs the forwards and backwards of a step, and returns the loss and the gradient norm over all stages.
+    /// Runs the forwards and backwards of a training step, and returns the loss sums and the gradient norm over all
+    /// stages.
     pub(crate) fn sums(&self, batch: &MicroBatches<In, Target>, contexts: &[Arc<Context>]) -> Result<Sums, Ended> {
         self.workers.run(batch, self.asked(contexts, Pass::Train))?.sums(contexts)
     }
 
-    /// Runs the forwards and backwards of a step again to find the first result that is not finite. No stage steps its
-    /// optimizer.
+    /// Runs the forwards and backwards of a step again to find the first computation whose result is not finite. No
+    /// stage steps its optimizer.
     pub(crate) fn inspect(
         &self,
         batch: &MicroBatches<In, Target>,
@@ -81,7 +84,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         Ok(finite::first(finished.culprits()))
     }
 
-    /// Runs the forwards of a batch and returns its loss. It uses as many replicas as the batch has micro-batches for.
+    /// Runs the forwards of a batch and returns the report with its loss. Only as many replicas take part as the batch
+    /// has micro-batches for.
     pub(crate) fn evaluate(&mut self, batch: MicroBatches<In, Target>) -> Result<EvalReport, Ended> {
         self.workers.begin(During::Evaluation { steps: self.done.steps });
         let (parts, total) = (batch.weights.divided(self.plan().micro_batches()), &batch.weights.total);

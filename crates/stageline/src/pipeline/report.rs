@@ -1,4 +1,4 @@
-//! The reports of a training step and of an evaluation.
+//! The reports that the caller gets: [`StepReport`] of a training step, and [`EvalReport`] of an evaluation.
 
 use std::time::Duration;
 
@@ -10,45 +10,49 @@ use crate::update::health::ParameterHealth;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct StepReport {
-    /// The index of the step, from 0. A skipped step counts here and for [`Dropout`](crate::Dropout), and not as a step
-    /// of the optimizers or learning rates.
+    /// The number of the training step, counted from 0. A skipped step counts here and for [`Dropout`](crate::Dropout),
+    /// and not as a step of the optimizers or learning rates.
     pub step: usize,
-    /// The loss: the sum of its terms, each divided by its weight. NaN if the batch has no unmasked target.
+    /// The loss of the batch: the sum of the loss terms, each divided by its weight. NaN if the batch has no unmasked
+    /// target.
     pub loss: f64,
-    /// The terms of the loss; most losses have one. Empty if the batch has no unmasked target.
+    /// The terms of the batch's loss; most losses have one term. Empty if the batch has no unmasked target.
     pub terms: Vec<LossTerm>,
     /// The loss scale: the factor by which the loss was multiplied before the backward.
     pub loss_scale: f64,
-    /// The time from splitting the batch until the last worker has finished the step. With
-    /// [overlapping steps](crate::Pipeline::steps), the time since the end of the previous step if that is shorter.
+    /// The duration of the step, from splitting the batch until the last worker has finished the step. With
+    /// [overlapping steps](crate::Pipeline::steps), the time since the end of the previous step if that time is
+    /// shorter.
     pub step_time: Duration,
-    /// The part of each stage in the step, in order, over all replicas.
+    /// The report of each stage's part in the step, in the order of the stages, with the times of all replicas added
+    /// up.
     pub stages: Vec<StageReport>,
     /// M, the number of micro-batches of each replica.
     pub micro_batches: usize,
-    /// R, the number of replicas.
+    /// R, the number of data-parallel replicas.
     pub replicas: usize,
     /// The number of reductions of gradient sums over the replicas: one for each stage, or 0 if there is one replica.
     pub reductions: usize,
-    /// The recording of every worker's actions and their times.
+    /// The recording of every worker's actions in the step, with their times.
     pub recording: Recording,
-    /// The outcome for the parameters: updated, or skipped and why.
+    /// The effect of the step on the parameters: updated, or skipped for a given reason.
     pub update: Update,
-    /// The health of every parameter that has a gradient, in layer order; empty unless
+    /// The health report of every parameter that has a gradient, in layer order; empty unless
     /// [`health_every`](crate::PipelineBuilder::health_every) selects this step.
     pub health: Vec<ParameterHealth>,
 }
 
-/// One term of a loss.
+/// One term of a loss, with its mean and its weight; most losses have one term.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LossTerm {
-    /// The sum over the term's targets divided by their weight; 0 if the sum and the weight are 0.
+    /// The mean loss of this term: its sum over the targets, divided by their total weight; 0 if sum and weight are
+    /// both 0.
     pub loss: f64,
-    /// The total weight of the term's targets.
+    /// The total loss weight of the targets of this term.
     pub weight: f64,
 }
 
-/// Returns the weight of the first term; 0 if there is none.
+/// Returns the total weight of the first loss term; 0 if there are no terms.
 fn weight(terms: &[LossTerm]) -> f64 {
     terms.first().map_or(0.0, |term| term.weight)
 }
@@ -57,49 +61,52 @@ fn weight(terms: &[LossTerm]) -> f64 {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Update {
-    /// Every stage stepped its optimizer.
+    /// Every stage stepped its optimizer, so the step updated the parameters.
     Stepped {
         /// The global norm: the Euclidean norm of all gradients of all stages together, before clipping.
         gradient_norm: f64,
-        /// Whether the gradients were clipped. It is always true with [`Clip::Value`](crate::Clip::Value), even if the
-        /// clipping changed no gradient.
+        /// Whether the gradients were clipped. The flag is always true with [`Clip::Value`](crate::Clip::Value), even
+        /// if the clipping changed no gradient.
         clipped: bool,
     },
-    /// The batch has no unmasked target, so nothing was computed or changed.
+    /// The batch has no unmasked target, so the step computed and changed nothing.
     NoWeight,
-    /// Gradients overflowed at this loss scale. No parameter changed, and the scale was lowered for the next step.
+    /// Gradients overflowed at the step's loss scale. No parameter changed, and the loss scale was lowered for the next
+    /// step.
     Overflow {
-        /// The loss scale of the step.
+        /// The loss scale at which the gradients of the step overflowed.
         loss_scale: f64,
-        /// The first computation that overflowed; `None` if a second run of the step did not overflow.
+        /// The first computation of the step whose result overflowed; `None` if a second run of the step did not
+        /// overflow.
         culprit: Option<Culprit>,
     },
-    /// The loss or a gradient was NaN or infinite, so no parameter changed.
+    /// The step's loss or a gradient was NaN or infinite, so no parameter changed.
     NonFinite {
-        /// The first computation with a non-finite result; `None` if a second run of the step was finite.
+        /// The first computation of the step with a non-finite result; `None` if all results of a second run were
+        /// finite.
         culprit: Option<Culprit>,
     },
 }
 
 impl Update {
-    /// Whether the optimizers of all stages stepped.
+    /// Whether the optimizers of all stages stepped, so that the step updated the parameters.
     pub fn stepped(&self) -> bool {
         matches!(self, Self::Stepped { .. })
     }
 }
 
-/// The part of one stage in one training step.
+/// The report of one stage in one training step: its busy time and its learning rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct StageReport {
-    /// The total time of the stage's forwards, backwards and optimizer step, over all replicas.
+    /// The total time of the stage's forwards, backwards and optimizer step, added up over all replicas.
     pub busy: Duration,
     /// The learning rate of the stage's optimizer step; `None` if the step was skipped.
     pub learning_rate: Option<f64>,
 }
 
 impl StepReport {
-    /// Returns the total weight of the loss. If the loss has several terms, returns the weight of the first one.
+    /// Returns the total loss weight of the batch. If the loss has several terms, returns the weight of the first term.
     pub fn weight(&self) -> f64 {
         weight(&self.terms)
     }
@@ -110,7 +117,7 @@ impl StepReport {
         self.recording.bubble()
     }
 
-    /// Returns the number of workers of all replicas together.
+    /// Returns the number of worker threads of all replicas together.
     pub fn workers(&self) -> usize {
         self.recording.events().len()
     }
@@ -124,24 +131,24 @@ impl StepReport {
     }
 }
 
-/// Returns (P-1)/(VM+P-1) for P workers, each with VM forwards.
+/// Returns the ideal bubble (P-1)/(VM+P-1) of P workers (`workers`), each of which runs VM forwards (`chunk_forwards`).
 fn ideal_bubble(workers: usize, chunk_forwards: usize) -> f64 {
     let fill = workers.saturating_sub(1) as f64;
     fill / (chunk_forwards as f64 + fill).max(1.0)
 }
 
-/// The report of one evaluation.
+/// The report of the evaluation of one batch.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct EvalReport {
-    /// The loss: the sum of its terms, each divided by its weight.
+    /// The loss of the batch: the sum of the loss terms, each divided by its weight.
     pub loss: f64,
-    /// The terms of the loss; most losses have one.
+    /// The terms of the batch's loss; most losses have one term.
     pub terms: Vec<LossTerm>,
 }
 
 impl EvalReport {
-    /// Returns the total weight of the loss. If the loss has several terms, returns the weight of the first one.
+    /// Returns the total loss weight of the batch. If the loss has several terms, returns the weight of the first term.
     pub fn weight(&self) -> f64 {
         weight(&self.terms)
     }

@@ -1,4 +1,4 @@
-//! Runs training steps: sends a step to the workers, decides its verdict, and makes the report.
+//! Runs training steps: sends a step to the workers, decides the verdict on the step, and makes the [`StepReport`].
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,48 +20,48 @@ use crate::update::flush::{Flush, Sums, Verdict};
 use crate::update::health::ParameterHealth;
 use crate::worker::messages::{Asked, Stepped};
 
-/// A step that all workers were asked to run, and whose verdict is not yet known.
+/// A training step that all workers were asked to run, and whose verdict is not yet known.
 pub(crate) struct Begun<In, Target> {
     batch: MicroBatches<In, Target>,
-    /// The context of the step for each replica.
+    /// The context of the step for each replica: step number, loss weights and loss scale.
     contexts: Vec<Arc<Context>>,
     flush: Flush,
-    /// The time at which the step began, from which its duration counts.
+    /// The time at which the step began, from which the step's duration counts.
     began: Instant,
-    /// Whether the step began before the verdict on the previous step was known.
+    /// Whether this step began before the verdict on the previous step was known.
     behind: bool,
 }
 
 impl<In, Target> Begun<In, Target> {
-    /// Whether the next step may begin before the verdict on this one is known.
+    /// Whether the next step may begin before the verdict on this step is known.
     pub(crate) fn may_be_followed(&self) -> bool {
         matches!(self.flush, Flush::Ahead(_))
     }
 
-    /// Returns the batch of a discarded step, so that the step can begin again.
+    /// Returns the batch of a discarded step, so that the step can begin again on the same batch.
     pub(crate) fn into_batch(self) -> MicroBatches<In, Target> {
         self.batch
     }
 
-    /// Returns the context of the first replica; step number and loss scale are the same on all replicas.
+    /// Returns the first replica's context of the step; step number and loss scale are the same on all replicas.
     fn context(&self) -> &Context {
         &self.contexts[0]
     }
 }
 
-/// The results of a step that has ended, from which its report is made.
+/// The results of a training step that has ended, from which the step's report is made.
 struct Concluded {
     step: usize,
     loss_scale: f64,
-    /// The terms of the loss; empty if nothing was computed.
+    /// The terms of the step's loss; empty if nothing was computed.
     terms: Vec<LossTerm>,
     stages: Vec<StageReport>,
     reductions: usize,
     health: Vec<ParameterHealth>,
     update: Update,
-    /// The recorded events of each worker.
+    /// The recorded events of each worker in the step, worker by worker.
     events: Vec<Vec<Event>>,
-    /// The time until the last worker ended the step, without a second run that inspects it.
+    /// The duration of the step until its last worker ended, without a second run that inspects a non-finite step.
     took: Duration,
 }
 
@@ -72,7 +72,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         self.complete(&begun, false)
     }
 
-    /// Skips a step whose batch has no weight: the step is counted and reported, and the workers do nothing.
+    /// Skips a step whose batch has no loss weight: the step is counted and reported, and the workers do nothing.
     pub(crate) fn pass_over(&mut self) -> Result<StepReport, Ended> {
         let (plan, loss_scale) = (self.plan(), self.stepping.scaler.scale());
         let (stages, events) = (vec![StageReport::default(); plan.stages()], vec![Vec::new(); self.workers.running()]);
@@ -83,14 +83,14 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         Ok(self.report(Concluded { step, loss_scale, terms, stages, reductions, health, update, events, took }))
     }
 
-    /// Asks all workers to run the next step.
+    /// Asks all workers to run the next training step on `batch`, and returns the step that has begun.
     pub(crate) fn launch(&mut self, batch: MicroBatches<In, Target>, flush: Flush) -> Result<Begun<In, Target>, Ended> {
         self.warn_of_change(batch.weights.all_samples());
         let contexts = self.contexts(&batch.weights, &batch.weights.total);
         self.start_on(Begun { batch, contexts, flush, began: self.workers.began(), behind: false })
     }
 
-    /// Asks all workers to run the step after the one that they are working on, before its verdict is known.
+    /// Asks all workers to run the step after the running step, before the verdict on the running step is known.
     pub(crate) fn launch_behind(&mut self, batch: MicroBatches<In, Target>) -> Result<Begun<In, Target>, Ended> {
         self.warn_of_change(batch.weights.all_samples());
         let contexts = self.contexts_behind(&batch.weights);
@@ -98,7 +98,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         self.start_on(Begun { batch, contexts, flush, began: Instant::now(), behind: true })
     }
 
-    /// Sends the commands and the batch of a step to all workers.
+    /// Sends the commands and the batch of a training step to all workers.
     fn start_on(&mut self, begun: Begun<In, Target>) -> Result<Begun<In, Target>, Ended> {
         self.overlap.is_in_flight = true;
         let Begun { flush, began, behind, .. } = begun;
@@ -110,9 +110,9 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         Ok(begun)
     }
 
-    /// Waits for the end of a step and returns its report; `followed` says whether the next step has begun. If the
-    /// verdict differs from the assumed one, the stages roll back the step, make it as the verdict says, and discard
-    /// the next step.
+    /// Waits for the end of a step and returns the step's report; `followed` says whether the next step has begun. If
+    /// the verdict differs from the assumed verdict, the stages roll back the step, make the step again as the verdict
+    /// says, and discard the next step.
     pub(crate) fn complete(&mut self, begun: &Begun<In, Target>, followed: bool) -> Result<StepReport, Ended> {
         let (context, config) = (begun.context(), self.stepping.flush);
         let sums = self.workers.finished(self.replicas())?.sums(&begun.contexts)?;
@@ -154,7 +154,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         }))
     }
 
-    /// Waits for a step that runs ahead of its verdict, and rolls it back on all stages.
+    /// Waits for a step that runs ahead of its verdict, and rolls the step back on all stages.
     pub(crate) fn undo(&mut self) {
         self.workers.begin(During::Step(self.done.steps));
         let undone = self.undone();
@@ -162,7 +162,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         self.overlap.error = undone.err().map(|ended| self.end(ended));
     }
 
-    /// Gives a step the verdict `Skip`, on which stages that have already stepped roll back.
+    /// Sends the verdict `Skip` on the step in flight, on which stages that have already stepped roll back.
     fn undone(&self) -> Result<(), Ended> {
         self.workers.finished(self.replicas())?;
         self.answer(Verdict::Skip, true)?;
@@ -170,21 +170,22 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         self.workers.recorded().map(drop)
     }
 
-    /// Stops the workers in the middle of their work; a step that not all stages have made is rolled back.
+    /// Abandons a step in flight: stops the workers in the middle of the step, and rolls back a step that not all
+    /// stages have made.
     pub(crate) fn abandon(&mut self) {
         self.overlap.is_in_flight = false;
         let during = self.workers.during();
         self.end(Ended::ByCaller(StepError::Stopped { during }));
     }
 
-    /// Sends the verdict on a step to all workers. If no step follows (`alone`), it also asks them to receive it,
-    /// because they otherwise do so during the next step.
+    /// Sends the verdict on a step to all workers. If no step follows (`alone`), also sends a command to receive the
+    /// verdict, because workers otherwise receive it during the next step.
     fn answer(&self, verdict: Verdict, alone: bool) -> Result<(), Ended> {
         self.workers.tell(verdict)?;
         if alone { self.workers.settle() } else { Ok(()) }
     }
 
-    /// Counts a step that all stages have made or skipped, and tells the workers that it is committed.
+    /// Counts a step that all stages have made or skipped, and tells the workers that the step is committed.
     fn commit_step(&mut self, step: usize, update: Update) -> Result<(), Ended> {
         self.workers.commit(step + 1)?;
         self.done.steps = step + 1;
@@ -195,7 +196,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         Ok(())
     }
 
-    /// Makes the report of a step, and tells the watchdog its longest action.
+    /// Makes the report of a training step, and tells the watchdog the duration of the step's longest action.
     fn report(&mut self, concluded: Concluded) -> StepReport {
         let Concluded { step, loss_scale, terms, stages, reductions, health, update, events, took } = concluded;
         let longest = events.iter().flatten().map(Event::worked).max();
@@ -216,7 +217,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         }
     }
 
-    /// Warns once if the batch size differs from `tuned_for`.
+    /// Logs a warning, once, if the number of samples in a batch differs from the number that the user passed as
+    /// `tuned_for`.
     fn warn_of_change(&mut self, samples: usize) {
         if let Some(change) = self.stepping.tuned_for.and_then(|tuned_for| BatchChange::between(tuned_for, samples)) {
             self.stepping.tuned_for = None;
@@ -224,7 +226,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         }
     }
 
-    /// Returns the outcome of a step. A non-finite step is run again to find the first non-finite result.
+    /// Returns the effect of a step on the parameters. A step that is not finite is run again to find its first
+    /// non-finite result.
     fn update(&mut self, begun: &Begun<In, Target>, sums: &Sums, verdict: Verdict) -> Result<Update, Ended> {
         if let Verdict::Step { scaling, .. } = verdict {
             return Ok(Update::Stepped { gradient_norm: sums.gradient_norm, clipped: scaling != Scaling::Keep });
@@ -233,7 +236,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         self.not_finite(culprit, begun.context().loss_scale)
     }
 
-    /// Decides about a non-finite step: lowers the loss scale, fails, or skips the step, as the settings say.
+    /// Decides what follows from a step whose loss or gradients are not finite: lowers the loss scale, returns an
+    /// error, or skips the step, as the settings say.
     fn not_finite(&mut self, culprit: Option<Culprit>, loss_scale: f64) -> Result<Update, Ended> {
         let step = self.done.steps;
         if self.back_off(culprit) {
@@ -255,14 +259,14 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         }
     }
 
-    /// Lowers the loss scale if that can help, and returns whether it did. A non-finite input or forward does not
-    /// depend on the loss scale.
+    /// Lowers the loss scale after a non-finite step if a lower scale can help, and returns whether it was lowered. A
+    /// lower scale cannot help if the input or a forward was not finite.
     pub(crate) fn back_off(&mut self, culprit: Option<Culprit>) -> bool {
         culprit.is_none_or(|culprit| culprit.origin == Origin::Backward) && self.stepping.scaler.back_off()
     }
 }
 
-/// Shifts the times of events so that the first event of any worker begins at 0.
+/// Shifts the times of a step's events so that the earliest event of all workers begins at 0.
 fn shift_to_first_event(events: &mut [Vec<Event>]) {
     let first = events.iter().flatten().map(|event| event.start).min().unwrap_or_default();
     for event in events.iter_mut().flatten() {

@@ -1,5 +1,5 @@
-//! Counts the host memory of each worker: a global allocator that attributes every allocation to the worker whose
-//! thread made it.
+//! Counts the host memory of each worker: [`CountingAllocator`] is a global allocator that attributes every allocation
+//! to the worker whose thread made it.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
 
 use crate::recording::events::Held;
 
-/// A global allocator that counts the memory of each worker: every allocation by one of its threads, until any thread
-/// frees it.
+/// A global allocator that counts the host memory of each worker: every allocation by one of the worker's threads,
+/// until any thread frees the allocation.
 ///
 /// With this allocator a step's [`Recording`](crate::Recording) contains the memory of stages on CPUs. Every allocation
 /// grows by its alignment, and by at least 16 bytes.
@@ -24,7 +24,7 @@ use crate::recording::events::Held;
 pub struct CountingAllocator<A = System>(A);
 
 impl CountingAllocator {
-    /// Creates an allocator that counts the allocations of the system's allocator.
+    /// Creates a counting allocator that takes its memory from the system's allocator.
     pub const fn new() -> Self {
         Self(System)
     }
@@ -37,22 +37,23 @@ impl Default for CountingAllocator {
 }
 
 impl<A> CountingAllocator<A> {
-    /// Creates an allocator that counts the allocations of another allocator.
+    /// Creates a counting allocator that takes its memory from another allocator.
     pub const fn on(allocator: A) -> Self {
         Self(allocator)
     }
 }
 
-/// The count of one worker's memory. It is never freed, because the worker's allocations may outlive the worker.
+/// The meter of one worker's host memory: bytes in use, their peak, and their change. A meter is never freed, because
+/// the worker's allocations may outlive the worker.
 #[derive(Default)]
 #[repr(align(128))] // so that no two workers' counts share a cache line
 pub(crate) struct Meter {
-    /// The bytes in use.
+    /// The number of bytes that the worker's threads allocated and no thread has freed yet.
     held: AtomicUsize,
-    /// The largest number of bytes in use since the last reading.
+    /// The largest number of the worker's bytes in use since the last reading of the meter.
     peak: AtomicUsize,
-    /// The bytes that the worker's own threads allocated less those that they freed since the last reading; frees by
-    /// other threads do not count.
+    /// The number of bytes that the worker's own threads allocated since the last reading, less the bytes that these
+    /// threads freed. Frees by other threads do not count.
     kept: AtomicIsize,
 }
 
@@ -61,8 +62,8 @@ thread_local! {
 }
 
 impl Meter {
-    /// Creates a meter and counts this thread's allocations on it from now on; `None` if the program's allocator does
-    /// not count.
+    /// Creates a memory meter that counts this thread's allocations from now on; `None` if the program's allocator is
+    /// not a [`CountingAllocator`].
     pub(crate) fn start() -> Option<&'static Self> {
         let meter: &'static Self = Box::leak(Box::default());
         meter.count_this_thread();
@@ -74,7 +75,7 @@ impl Meter {
         counts.then_some(meter)
     }
 
-    /// Counts this thread's allocations on this meter from now on.
+    /// Counts the calling thread's allocations on this memory meter from now on.
     pub(crate) fn count_this_thread(&'static self) {
         METER.set(Some(self));
     }
@@ -87,8 +88,8 @@ impl Meter {
         self.peak.swap(self.held(), Ordering::Relaxed)
     }
 
-    /// Returns the bytes in use, their peak since the last reading, and the worker's own allocations less its own frees
-    /// since then.
+    /// Returns the worker's bytes in use, their peak since the last reading, and the worker's own allocations less its
+    /// own frees since the last reading.
     pub(crate) fn read(&self) -> Held {
         let kept = self.kept.swap(0, Ordering::Relaxed) as i64;
         Held { end: self.held() as u64, peak: self.take_peak() as u64, kept }
@@ -105,7 +106,8 @@ impl Meter {
         self.held.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Counts a change as the worker's own, if the current thread belongs to it.
+    /// Counts a change of the worker's memory as the worker's own, if the current thread is one of the worker's
+    /// threads.
     fn keep(&'static self, bytes: isize) {
         if METER.get().is_some_and(|own| std::ptr::eq(own, self)) {
             self.kept.fetch_add(bytes, Ordering::Relaxed);
@@ -113,11 +115,12 @@ impl Meter {
     }
 }
 
-/// The worker that owns an allocation; stored directly before the allocation's data.
+/// The memory meter of the worker that owns an allocation; `None` if no worker owns it. It is stored directly before
+/// the allocation's data.
 type Owner = Option<&'static Meter>;
 
-/// Returns the layout with room for the owner before the data, and the size of that room; `None` if the layout is too
-/// large.
+/// Returns the layout of a block that has room for the owner before the data of `layout`, and the size of that room;
+/// `None` if the block would be too large.
 fn with_owner(layout: Layout) -> Option<(Layout, usize)> {
     let layout = layout.align_to(align_of::<Owner>()).ok()?;
     // A room of 16 bytes keeps the alignment that malloc gives to large blocks.
@@ -126,7 +129,8 @@ fn with_owner(layout: Layout) -> Option<(Layout, usize)> {
     Some((Layout::from_size_align(size, layout.align()).ok()?, room))
 }
 
-/// Writes the current thread's worker as the owner of a new block, counts the block, and returns its data.
+/// Writes the current thread's worker as the owner of a newly allocated block, counts the block's bytes, and returns
+/// the address of its data.
 ///
 /// # Safety
 /// `block` must be null, or begin with `room` bytes, aligned for an owner, followed by `size` bytes of data.
@@ -147,7 +151,7 @@ unsafe fn sign(block: *mut u8, room: usize, size: usize) -> *mut u8 {
     }
 }
 
-/// Returns the owner of an allocation.
+/// Returns the memory meter of the worker that owns an allocation, given the address of the allocation's data.
 ///
 /// # Safety
 /// `data` must have been returned by [`sign`].
@@ -217,7 +221,8 @@ mod tests {
     const ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
     proptest! {
-        /// A block keeps its alignment and its bytes through any reallocations, and exactly its size is counted.
+        /// A block of memory keeps its alignment and its bytes through any reallocations, and the meter counts exactly
+        /// the block's size.
         #[test]
         fn blocks_keep_their_bytes_and_their_owner(
             sizes in prop::collection::vec(1_usize..5000, 1..6),

@@ -1,4 +1,5 @@
-//! Events: each activity of a worker in a step, with its times, its wait, and the memory in use.
+//! Events: the records of a worker's activities in a step ([`Event`]), with their times, waits and memory in use, and
+//! the worker's recorder ([`Diary`]).
 
 use std::time::{Duration, Instant};
 
@@ -8,40 +9,42 @@ use crate::failure::activity::{Activity, During, WaitCause};
 use crate::failure::watchdog::{Place, ProgressBoard};
 use crate::model::replica::Replica;
 
-/// One activity of a worker in a step. Times count from the beginning of the step.
+/// The record of one activity of a worker in a step. Its times count from the beginning of the step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Event {
-    /// The stage for which the worker did this.
+    /// The number of the stage for which the worker did the activity.
     pub stage: usize,
-    /// The activity that the event records.
+    /// The activity of the worker that the event records, such as an instruction or the optimizer step.
     pub activity: Activity,
     /// The time at which the activity began, which is the end of the worker's previous event.
     pub start: Duration,
-    /// The time at which the activity ended.
+    /// The time at which the activity ended, from the beginning of the step.
     pub end: Duration,
-    /// The time that the worker waited for others.
+    /// The part of the activity's time that the worker waited for other workers or the caller.
     pub waited: Duration,
-    /// The time spent asking the device whether it has finished, in [synchronised](crate::Clock::Synchronised) steps;
-    /// over a network this takes longer than many actions.
+    /// The part of the activity's time spent asking the device whether it has finished, in
+    /// [synchronised](crate::Clock::Synchronised) steps. Over a network, asking takes longer than many actions.
     pub asked: Duration,
-    /// The worker's memory in use; `None` if it is not measured (see [`Held`]).
+    /// The worker's memory in use during the activity; `None` if memory is not measured (see [`Held`]).
     pub held: Option<Held>,
-    /// The bytes sent to another stage.
+    /// The number of bytes of tensors that the activity sent to another stage.
     pub sent: u64,
 }
 
 impl Event {
-    /// Returns the time of the event without the wait for others and the question to the device.
+    /// Returns the event's duration without the wait for other workers and without the time spent asking the device
+    /// whether it has finished.
     pub fn worked(&self) -> Duration {
         (self.end - self.start).saturating_sub(self.waited + self.asked)
     }
 
-    /// Returns what the worker waited for; `None` if it did not wait.
+    /// Returns what the worker waited for during the event; `None` if the worker did not wait.
     pub fn waited_for(&self) -> Option<WaitCause> {
         (self.waited > Duration::ZERO).then(|| self.activity.wait_cause()).flatten()
     }
 
-    /// Whether the event is work of the stage: a forward, a backward, or its part of the flush.
+    /// Whether the event is work of the stage (a forward, a backward, or the stage's part of the flush), not a transfer
+    /// or a wait.
     pub fn computes(&self) -> bool {
         match self.activity {
             Activity::Instruction(Instruction::Compute(_)) | Activity::Finish | Activity::OptimizerStep => true,
@@ -56,50 +59,51 @@ impl Event {
     }
 }
 
-/// The memory in use by a worker during one event, in bytes.
+/// The memory in use by a worker during one recorded event, in bytes.
 ///
 /// Host memory is measured in programs that install the [`CountingAllocator`](crate::CountingAllocator). A GPU's memory
 /// is measured in [synchronised](crate::Clock::Synchronised) steps, as the bytes that its pools have in use at the end
 /// of each event: several stages on one GPU share the pools, and a peak is the largest of these readings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// The memory in use at the end of the event.
+    /// The number of bytes in use at the end of the event.
     pub end: u64,
-    /// The largest memory in use at any time of the event.
+    /// The largest number of bytes in use at any time of the event.
     pub peak: u64,
-    /// The bytes that the worker itself allocated less those that it freed; memory that other workers free does not
-    /// count.
+    /// The number of bytes that the worker itself allocated during the event, less the bytes that it freed. Memory that
+    /// other workers free does not count.
     pub kept: i64,
 }
 
-/// The measurements at the end of an event.
+/// The measurements that a worker takes at the end of an event: memory in use, and the time of asking the device.
 #[derive(Default)]
 pub(crate) struct Reading {
     pub(crate) held: Option<Held>,
-    /// The time that the question to the device took, once the device had finished.
+    /// The time that it took to ask the device whether it has finished, once the device had finished.
     pub(crate) asked: Duration,
 }
 
-/// Returns the total time of computation in these events.
+/// Returns the total time of forwards, backwards and flushes in these events, without waits.
 pub(crate) fn busy<'a>(events: impl IntoIterator<Item = &'a Event>) -> Duration {
     events.into_iter().filter(|event| event.computes()).map(Event::worked).sum()
 }
 
-/// The recorder of one worker: its current activity, and the events of the step so far.
+/// The recorder of one worker's events: the worker's current activity, and the events of the step so far.
 pub(crate) struct Diary {
     pub(crate) replica: Replica,
     pub(crate) stage: usize,
     pub(crate) activity: Activity,
     pub(crate) during: During,
-    /// The bytes sent to another stage in the current activity.
+    /// The number of bytes sent to another stage in the worker's current activity.
     pub(crate) sent: u64,
-    /// The time at which the step began.
+    /// The time at which the current step began, from which the times of its events count.
     began: Instant,
-    /// The time at which the last event ended.
+    /// The time at which the worker's last event ended, which is the start of the next event.
     since: Instant,
-    /// The events of the step. It never grows beyond its capacity, so that nothing is allocated between two actions.
+    /// The events of the current step. The list never grows beyond its capacity, so that nothing is allocated between
+    /// two actions.
     events: Vec<Event>,
-    /// The board on which the watchdog sees the current activity.
+    /// The progress board, on which the watchdog reads the worker's current activity.
     board: ProgressBoard,
 }
 
@@ -110,18 +114,19 @@ impl Diary {
         Self { replica, stage, activity, during, sent: 0, began: now, since: now, events: Vec::new(), board }
     }
 
-    /// Begins a new pass; `room` is an empty vector with capacity for its events.
+    /// Begins the recording of a new pass; `room` is an empty vector with capacity for the events of the pass.
     pub(crate) fn open(&mut self, during: During, began: Instant, room: Vec<Event>) {
         (self.during, self.began, self.since, self.events) = (during, began, Instant::now(), room);
     }
 
-    /// Begins an activity.
+    /// Begins an activity of a stage, and shows it on the progress board for the watchdog.
     pub(crate) fn enter(&mut self, stage: usize, activity: Activity) {
         (self.stage, self.activity) = (stage, activity);
         self.board.tell(Place { replica: self.replica, stage, activity, since: self.since });
     }
 
-    /// Ends the current activity and records its event, with the time that it waited for others.
+    /// Ends the current activity and records its event, with the time `waited` for other workers and the measurements
+    /// at its end.
     pub(crate) fn leave(&mut self, waited: Duration, Reading { held, asked }: Reading) {
         let (now, sent) = (Instant::now(), std::mem::take(&mut self.sent));
         if self.events.len() < self.events.capacity() {
@@ -134,7 +139,7 @@ impl Diary {
         self.since = now;
     }
 
-    /// Ends the pass and returns its events.
+    /// Ends the recording of the pass and returns the events of the pass.
     pub(crate) fn close(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
     }

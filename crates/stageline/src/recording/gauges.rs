@@ -1,4 +1,5 @@
-//! Reads the clock and the memory in use at the end of every activity of a worker.
+//! Measures the end of every activity of a worker: waits for the device where the step's clock is synchronised, and
+//! reads the memory in use.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -10,15 +11,17 @@ use crate::recording::Clock;
 use crate::recording::allocator::Meter;
 use crate::recording::events::{Held, Reading};
 
-/// The instruments that a worker reads at the end of every activity.
+/// The instruments that a worker reads at the end of every activity: the device's clock and the memory meter.
 pub(crate) struct Gauges {
-    /// The clock of the current step.
+    /// The clock by which the current step's events are timed.
     clock: Clock,
-    /// The time that it takes to ask each idle device whether it has finished; longest for a device of another host.
+    /// The time that it takes to ask each idle device whether the device has finished; longest for a device of another
+    /// host.
     asking: Vec<(Device, Duration)>,
-    /// The memory in use on the GPU at the last reading.
+    /// The number of bytes in use on the GPU at the last reading.
     before: Cell<u64>,
-    /// The count of the host memory of the worker's threads; `None` if no allocator counts it.
+    /// The meter of the host memory that the worker's threads allocate; `None` if the program's allocator does not
+    /// count memory.
     pub(crate) meter: Option<&'static Meter>,
 }
 
@@ -27,7 +30,8 @@ impl Gauges {
         Self { clock: Clock::Host, asking: Vec::new(), before: Cell::new(0), meter: None }
     }
 
-    /// Waits for the device if the clock is synchronised, and reads the memory in use there if it is measured.
+    /// Waits for the device if the step's clock is synchronised, and reads the memory in use on the device if memory is
+    /// measured.
     pub(crate) fn read(&self, device: &Device) -> Reading {
         if is_host(device) {
             return Reading { held: self.meter.map(Meter::read), asked: Duration::ZERO };
@@ -46,7 +50,8 @@ impl Gauges {
         Some(Held { end: held, peak: held, kept })
     }
 
-    /// Begins a pass of stages on `devices`: resets the peak, and measures how long a question to each device takes.
+    /// Begins a pass of stages on `devices`: resets the memory peak, and measures how long it takes to ask each device
+    /// whether it has finished.
     pub(crate) fn begin<'a>(&mut self, clock: Clock, devices: impl Iterator<Item = &'a Device>) {
         self.clock = clock;
         self.meter.map(Meter::read);

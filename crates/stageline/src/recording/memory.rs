@@ -9,10 +9,10 @@ use crate::recording::events::Event;
 /// sent tensor counts for its sender until the receiver frees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerMemory {
-    /// The memory in use at the beginning of the step: parameters and optimizer states; with overlapping steps also the
-    /// state kept until the verdict on the previous step.
+    /// The bytes in use at the beginning of the step: parameters and optimizer states. With overlapping steps also the
+    /// state from before the previous step, which is kept until the verdict on that step.
     pub resident: u64,
-    /// The largest memory in use at any time of the step.
+    /// The largest number of bytes in use by the worker at any time of the step.
     pub peak: u64,
 }
 
@@ -24,7 +24,7 @@ impl WorkerMemory {
     }
 }
 
-/// Returns the size in bytes of each of a stage's transfers of one kind.
+/// Returns the sizes in bytes of a stage's sends of one kind, activations or gradients, one size for each send.
 pub(crate) fn sent(stage: usize, carried: Carried, rows: &[Vec<Event>]) -> impl Iterator<Item = u64> {
     rows.iter().flatten().filter_map(move |event| match event.activity {
         Activity::Instruction(Instruction::Send(transfer)) => {
@@ -34,15 +34,15 @@ pub(crate) fn sent(stage: usize, carried: Carried, rows: &[Vec<Event>]) -> impl 
     })
 }
 
-/// Returns the bytes that a stage sent to the next for one micro-batch, as the mean over the micro-batches; `None` for
-/// the last stage.
+/// Returns the number of bytes that a stage sent to the next stage for one micro-batch, as the mean over the
+/// micro-batches; `None` for the last stage.
 pub(crate) fn output(stage: usize, rows: &[Vec<Event>]) -> Option<f64> {
     let sent: Vec<_> = sent(stage, Carried::Activation, rows).collect();
     (!sent.is_empty()).then(|| sent.iter().sum::<u64>() as f64 / sent.len() as f64)
 }
 
-/// Returns the bytes that a stage's forward left for its backward, as the mean over the micro-batches: the memory of
-/// one live micro-batch.
+/// Returns the memory of one live micro-batch on a stage: the number of bytes that the stage's forward keeps for its
+/// backward, as the mean over the micro-batches. `None` if memory was not measured.
 pub(crate) fn activation(stage: usize, rows: &[Vec<Event>]) -> Option<f64> {
     let forward = |event: &&Event| match event.activity {
         Activity::Instruction(Instruction::Compute(action)) => {

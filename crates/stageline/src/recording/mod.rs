@@ -1,11 +1,12 @@
 //! Recordings: what each worker did in a step, and the causes of its idle time.
 //!
-//! Takes the events that workers record. Returns a step's bubble, its costs, and each worker's idle time by cause,
-//! which a simulation of the same costs attributes. Changes nothing in the training.
+//! [`Recording`] takes the events that workers record in a step. It returns the step's bubble, its measured costs, and
+//! an [`Account`] of each worker: its idle time by cause, which simulations of the plan with the measured costs
+//! attribute. A recording changes nothing in the training.
 //!
-//! - `events`: the activities of a worker, with their times.
-//! - `gauges`: the clock and memory readings at the end of every activity.
-//! - `memory`: the measured memory of workers, activations and transfers.
+//! - `events`: the event of one activity of a worker, with its times, and the worker's recorder of events.
+//! - `gauges`: the clock and memory readings that a worker takes at the end of every activity.
+//! - `memory`: the measured memory of workers, activations and transfers, computed from a step's events.
 //! - `allocator`: the global allocator that counts the host memory of each worker.
 
 pub(crate) mod allocator;
@@ -26,18 +27,19 @@ use crate::failure::activity::Activity;
 use crate::recording::events::{Event, busy};
 use crate::recording::memory::{WorkerMemory, activation, output};
 
-/// The clock by which the times of events are measured.
+/// The clock by which the times of a step's recorded events are measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Clock {
-    /// The host's clock. On an asynchronous device it shows when work was enqueued, not when it was finished.
+    /// The host's clock. On an asynchronous device this clock shows when work was enqueued, not when the work was
+    /// finished.
     #[default]
     Host,
-    /// The host's clock, with a wait for the device at the end of every action. It measures the time of actions on any
-    /// device, and slows down steps in which the device would otherwise have continued without the host.
+    /// The host's clock, with a wait for the device at the end of every action. This clock measures the true time of
+    /// actions on any device, and slows down steps in which the device would otherwise have run on without the host.
     Synchronised,
 }
 
-/// Displays the name of the clock, for use beside a time or a bubble.
+/// Displays the name of the clock ("host clock" or "device clock"), for use beside a time or a bubble.
 impl fmt::Display for Clock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -56,34 +58,34 @@ pub struct Recording {
     clock: Clock,
 }
 
-/// The time of one worker in a step, in seconds, divided into work and the causes of idle time. All parts add up to the
-/// time of the step.
+/// The account of one worker's time in a step, in seconds, divided into work and the causes of idle time. All parts add
+/// up to the duration of the step.
 ///
-/// The causes are found by simulations with the measured time of every action and transfer: each cause is the time that
-/// the worker would gain without it. Idle time that the simulations do not explain is `other`.
+/// The causes are found by simulations with the measured time of every action and transfer: the time of a cause is the
+/// time that the worker would gain without that cause. Idle time that the simulations do not explain is `other`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Account {
-    /// The time of forwards, backwards, norms and optimizer steps.
+    /// The worker's time in forwards, backwards, gradient norms and optimizer steps.
     pub busy: f64,
-    /// The idle time while the pipeline fills.
+    /// The worker's idle time while the pipeline fills, before the worker's first backward.
     pub fill: f64,
-    /// The idle time while the pipeline drains.
+    /// The worker's idle time while the pipeline drains, in which the last backwards of all workers run.
     pub drain: f64,
-    /// The idle time because another worker has more to compute.
+    /// The worker's idle time because another worker has more to compute.
     pub imbalance: f64,
-    /// The idle time because of transfers.
+    /// The worker's idle time because of transfers of activations and gradients between stages.
     pub transfer: f64,
-    /// The idle time because another worker's part of the flush takes longer.
+    /// The worker's idle time because another worker's part of the flush (the end of the step) takes longer.
     pub flush: f64,
-    /// The time of questions to devices whether they have finished ([`Clock::Synchronised`]).
+    /// The worker's time spent asking devices whether they have finished, in steps with [`Clock::Synchronised`].
     pub asking: f64,
-    /// The unexplained idle time: cutting the batch, threads that wake late, channels, and the exchange between
-    /// replicas.
+    /// The worker's remaining idle time: splitting the batch, threads that wake late, channels, and the exchange
+    /// between replicas.
     pub other: f64,
 }
 
 impl Account {
-    /// Returns the total idle time, over all causes.
+    /// Returns the worker's total idle time in the step, over all causes, in seconds.
     pub fn idle(&self) -> f64 {
         self.fill + self.drain + self.imbalance + self.transfer + self.flush + self.asking + self.other
     }
@@ -94,50 +96,51 @@ impl Recording {
         Self { plan, took, rows, clock }
     }
 
-    /// The clock by which the step was measured.
+    /// Returns the clock by which the events of the recorded step were timed.
     pub fn clock(&self) -> Clock {
         self.clock
     }
 
-    /// The plan that was run.
+    /// Returns the plan that the workers followed in the recorded step.
     pub fn plan(&self) -> &Checked {
         &self.plan
     }
 
-    /// The time of the step, from cutting the batch until the last worker finished.
+    /// Returns the duration of the recorded step, from splitting the batch until the last worker finished.
     pub fn took(&self) -> Duration {
         self.took
     }
 
-    /// Returns the recording of the workers of one replica.
+    /// Returns the part of this recording that covers the workers of one replica, which is given by its number.
     ///
     /// # Panics
-    /// Panics if there is no such replica.
+    /// Panics if the pipeline has no replica with the number `replica`.
     #[must_use]
     pub fn of_replica(&self, replica: usize) -> Self {
         let rows = self.by_replica().nth(replica).expect("the pipeline has no such replica").to_vec();
         Self { plan: Arc::clone(&self.plan), took: self.took, rows, clock: self.clock }
     }
 
-    /// Returns the workers' events of each replica.
+    /// Returns, for each replica in order, the events of the replica's workers.
     fn by_replica(&self) -> impl Iterator<Item = &[Vec<Event>]> {
         self.rows.chunks(self.plan.plan().workers())
     }
 
-    /// Returns each worker's events in order of time, replica after replica; empty if nothing was computed.
+    /// Returns each worker's events of the step in order of time, replica after replica; empty if nothing was computed.
     pub fn events(&self) -> &[Vec<Event>] {
         &self.rows
     }
 
-    /// Returns the bubble: the share of the *total* stage time (workers x step) in which nothing is computed.
+    /// Returns the measured bubble of the step: the share of the *total* stage time (workers x step time) in which
+    /// nothing is computed.
     pub fn bubble(&self) -> f64 {
         let total = self.took.as_secs_f64() * self.rows.len() as f64;
         let busy = busy(self.rows.iter().flatten());
         if total > 0.0 { (1.0 - busy.as_secs_f64() / total).max(0.0) } else { 0.0 }
     }
 
-    /// Returns the simulated bubble of the same plan with the measured time of every compute and transfer, and without
-    /// the overhead of the runtime.
+    /// Returns the bubble of a simulated step of the same plan, with the measured time of every compute and transfer,
+    /// and without the overhead of the runtime.
     pub fn simulated_bubble(&self) -> f64 {
         let step = self.by_replica().map(|rows| self.simulated(rows, Counted::Transfers).step()).fold(0.0, f64::max);
         let busy = self.by_replica().map(|rows| self.simulated(rows, Counted::Computes).busy().iter().sum::<f64>());
@@ -161,7 +164,8 @@ impl Recording {
         Costs::by_micro_batch(costs).with_optimizer(flush)
     }
 
-    /// Returns each worker's account, replica after replica. The exchange between replicas counts as `other`.
+    /// Returns the account of each worker's busy and idle time, replica after replica. The exchange between replicas
+    /// counts as `other`.
     pub fn accounts(&self) -> Vec<Account> {
         self.by_replica().flat_map(|rows| self.accounts_of(rows)).collect()
     }
@@ -181,25 +185,26 @@ impl Recording {
         rows.iter().zip(idle).map(account).collect()
     }
 
-    /// Returns the memory of each worker, replica after replica; `None` if it was not measured (see
-    /// [`Held`](crate::Held)).
+    /// Returns the memory that each worker had in use in the step, replica after replica; `None` if memory was not
+    /// measured (see [`Held`](crate::Held)).
     pub fn memory(&self) -> Option<Vec<WorkerMemory>> {
         self.rows.iter().map(|row| WorkerMemory::of(row)).collect()
     }
 
-    /// Returns the mean size in bytes of what each stage keeps of one micro-batch from its forward until its backward;
-    /// `None` if it was not measured.
+    /// Returns the mean number of bytes of activations that each stage keeps of one micro-batch from its forward until
+    /// its backward; `None` if memory was not measured.
     pub fn activations(&self) -> Option<Vec<f64>> {
         (0..self.plan.plan().stages()).map(|stage| activation(stage, &self.rows)).collect()
     }
 
-    /// Returns the mean bytes that each stage sends to the next for one micro-batch; `None` for the last stage.
+    /// Returns the mean number of bytes that each stage sends to the next stage for one micro-batch; `None` for the
+    /// last stage.
     pub fn outputs(&self) -> Vec<Option<f64>> {
         (0..self.plan.plan().stages()).map(|stage| output(stage, &self.rows)).collect()
     }
 
-    /// Adds up the times of one replica's events by stage and micro-batch; `took` returns the time of an event that
-    /// counts.
+    /// Adds up the times of one replica's events by stage and micro-batch; `took` returns the part of an event's time
+    /// that counts.
     fn tally(&self, rows: &[Vec<Event>], took: fn(&Event) -> Duration) -> Tally {
         let (stages, micro_batches) = (self.plan.plan().stages(), self.plan.plan().micro_batches());
         let costs = vec![vec![StageCost::new(0.0, 0.0, 0.0); micro_batches]; stages];
@@ -232,7 +237,8 @@ impl Recording {
         tally
     }
 
-    /// Simulates the step with the measured times, without the overhead of the runtime.
+    /// Simulates the step of one replica with the measured times of its events (`rows`), without the overhead of the
+    /// runtime.
     ///
     /// A send counts as part of the compute before it, and a receive as part of the compute that needs it. The norms at
     /// the end count as part of a worker's last compute, because they do not wait for other workers.
@@ -270,32 +276,33 @@ impl Recording {
     }
 }
 
-/// The activities that take time in a simulation; each variant includes those before it.
+/// The activities that take time in a simulation of a step; each variant includes the activities of the variants
+/// before.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Counted {
-    /// Only computes take time.
+    /// Only computes (forwards, backwards and the flush) take time in the simulation.
     Computes,
-    /// Sends and receives occupy their workers too.
+    /// In addition to computes, sends and receives take time on their workers.
     Transfers,
-    /// Questions to devices whether they have finished take time too.
+    /// In addition to computes and transfers, asking devices whether they have finished takes time.
     Asking,
 }
 
-/// Returns the time that a receive occupied its worker. The question to the device counts, because the receive has to
-/// wait for the tensors in any case.
+/// Returns the time that the event of a receive occupied its worker. The time spent asking the device whether it has
+/// finished counts, because a receive has to wait for the tensors in any case.
 fn arriving(receive: &Event) -> Duration {
     receive.worked() + receive.asked
 }
 
-/// The measured times of one step, in seconds.
+/// The measured times of one replica's step, in seconds, by stage and micro-batch.
 struct Tally {
-    /// The costs of each stage, by micro-batch.
+    /// The costs of computes and sends, by stage and micro-batch.
     costs: Vec<Vec<StageCost>>,
-    /// The time that each transfer occupied its receiver.
+    /// The time that each transfer occupied the worker that received the tensor.
     received: Vec<(Transfer, f64)>,
-    /// The time of each stage's norms and losses at the end of the step.
+    /// The time that each stage took for gradient norms and losses at the end of the step.
     finish: Vec<f64>,
-    /// The time of each stage's optimizer step.
+    /// The time that each stage took for its optimizer step.
     optimizer: Vec<f64>,
 }
 

@@ -24,8 +24,8 @@ use stageline_nn::autograd::split_backward::collect;
 use stageline_nn::params::visit::describe;
 
 impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
-    /// Runs the forward of one micro-batch. In training its graph is kept for the backward; in an inspection the input
-    /// and the result are also checked for non-finite values.
+    /// Runs the stage's forward on one micro-batch. In training the autodiff graph is kept for the backward; in an
+    /// inspection the input and the result are also checked for non-finite values.
     pub(super) fn forward(&mut self, micro_batch: usize) -> Result<(), BoxError> {
         let Weighted { payload, weight } = self.arrived.take(micro_batch);
         if let Mode::Evaluating(module) = &self.mode {
@@ -68,8 +68,9 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         Ok(())
     }
 
-    /// Moves a batch's input to the stage's device and rounds it to the stage's precision. Returns an input from the
-    /// previous stage unchanged: it arrives on this device, in this precision.
+    /// Moves an input from the batch to the stage's device and rounds the input to the stage's precision. Returns an
+    /// input from the previous stage unchanged, because such an input arrives on the stage's device in the stage's
+    /// precision.
     pub(super) fn placed(&self, input: K::Input) -> K::Input {
         match self.source {
             Source::Batch(_) => self.trained.precision().round_input(place(input, &self.device)),
@@ -77,27 +78,27 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         }
     }
 
-    /// Whether the current pass is an inspection.
+    /// Whether the stage's current pass is an inspection, which searches for non-finite results.
     pub(super) fn inspects(&self) -> bool {
         matches!(self.mode, Mode::Training { inspection: Some(_), .. })
     }
 
-    /// Records the origin of a non-finite result, if the current pass is an inspection.
+    /// Records which computation of a micro-batch gave a non-finite result, if the current pass is an inspection.
     pub(super) fn add_culprit(&mut self, micro_batch: usize, origin: Origin) {
         if let Mode::Training { inspection: Some(culprits), .. } = &mut self.mode {
             culprits.push(Culprit { replica: self.replica, stage: self.stage, micro_batch, origin });
         }
     }
 
-    /// Runs the whole backward of one micro-batch, and adds its gradients to the sum.
+    /// Runs the whole backward of one micro-batch, and adds its gradients to the stage's gradient sum.
     pub(super) fn backward(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped> {
         let (half, _) = self.differentiate(micro_batch, waits, None)?;
         self.gradients.add(self.trained.module(), micro_batch, half);
         Ok(())
     }
 
-    /// Runs the first half of a split backward: computes the gradients of the input and of tied parameters, and defers
-    /// the other weight gradients where the layers can.
+    /// Runs the first half of a split backward: computes the gradients of the stage's input and of tied parameters, and
+    /// defers the other weight gradients in layers that support it.
     pub(super) fn input_gradient(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped> {
         // The gradients of tied parameters are not deferred, because other stages wait for them.
         let exempt = self.ties.ids().collect();
@@ -112,8 +113,8 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
     /// Warns of parameters whose gradients are computed in the first half of a split backward, because their layers
     /// (such as burn's own) cannot defer them. The second half then has less work with which to fill idle time.
     ///
-    /// Such parameters are ignored up to a tenth of the stage's elements: a table of positions that is added, for
-    /// example, makes no difference.
+    /// There is no warning if such parameters have at most a tenth of the stage's trained elements, as with a table of
+    /// position embeddings.
     pub(super) fn warn_of_whole_backwards(&self, half: &Half) {
         let shared: HashSet<_> = self.ties.ids().collect();
         let module = self.trained.computing();
@@ -140,7 +141,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
     }
 
     /// Runs the second half of a split backward: computes the deferred weight gradients, and adds all gradients of the
-    /// micro-batch to the sum.
+    /// micro-batch to the stage's gradient sum.
     pub(super) fn weight_gradient(&mut self, micro_batch: usize) {
         let (mut half, came_finite) = self.halves.take(micro_batch);
         if came_finite {
@@ -152,11 +153,12 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         self.gradients.add(self.trained.module(), micro_batch, half);
     }
 
-    /// Runs the backward of one micro-batch, keeps the gradient of its input for the previous stage, and exchanges the
-    /// gradients of tied parameters. With `all_but`, the weight gradients of all other parameters are deferred where
-    /// the layers can.
+    /// Runs the backward of one micro-batch, keeps the gradient of the stage's input for the previous stage, and
+    /// exchanges the gradients of tied parameters. With `all_but`, the weight gradients of all parameters except these
+    /// are deferred, in layers that support it.
     ///
-    /// Returns the gradients, and a flag that is true in an inspection if the gradient of the output arrived finite.
+    /// Returns the gradients, and a flag that is true in an inspection if the received gradient of the stage's output
+    /// was finite.
     pub(super) fn differentiate(
         &mut self,
         micro_batch: usize,

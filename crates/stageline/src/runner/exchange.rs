@@ -1,4 +1,5 @@
-//! The exchange of a stage with others: inputs, gradients, and the values of parameters that another stage or replica owns.
+//! The exchange of a stage with other stages and replicas: inputs and gradients of micro-batches, and the values of
+//! parameters that another stage or replica owns.
 
 use crate::runner::stage::Source;
 use crate::runner::stage::StageRunner;
@@ -33,17 +34,19 @@ use crate::update::optimizer_step::Trained;
 use crate::update::parameter_gradient::show;
 
 impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
-    /// Receives the parameter values of replica 0, whose optimizer steps them. Only leaves of the collective call this.
+    /// Receives the stage's parameter values from replica 0, whose optimizer steps them. Only replicas other than
+    /// replica 0 call this function.
     pub(super) fn follow_root(&mut self, waits: &Waits) -> Result<(), Stopped> {
         self.trained.change(|module| self.collective.follow(module, waits))
     }
 
-    /// Receives the values of tied parameters from the stages that own them, if this stage has copies of any.
+    /// Receives the values of tied parameters from the stages that own them, if this stage has copies of tied
+    /// parameters.
     pub(super) fn follow_owners(&mut self, waits: &Waits) -> Result<(), Stopped> {
         if self.ties.follows() { self.trained.change(|module| self.ties.follow(module, waits)) } else { Ok(()) }
     }
 
-    /// Receives the input of a micro-batch from the previous stage.
+    /// Receives the activation of a micro-batch from the previous stage, which is the input of this stage.
     pub(super) fn receive(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped> {
         match &self.source {
             Source::Link(upstream) => self.arrived.put(micro_batch, upstream.receive(waits, micro_batch)?),
@@ -52,8 +55,8 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         Ok(())
     }
 
-    /// Acts on the verdict in a replica without an optimizer: after a step it receives the new values from replica 0,
-    /// and sends them to the stages of its own replica that have copies.
+    /// Acts on the verdict on a step in a replica without an optimizer. After a step, receives the new parameter values
+    /// from replica 0, and sends them to the stages of its own replica that hold copies of tied parameters.
     pub(super) fn conclude_as_leaf(&mut self, verdict: Verdict, waits: &Waits) -> Result<Conclusion, Stopped> {
         if verdict.counts() {
             self.follow_root(waits)?;
@@ -62,7 +65,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         Ok(Conclusion::default())
     }
 
-    /// Sends the gradient of a micro-batch's input to the previous stage, and returns its bytes.
+    /// Sends the gradient of a micro-batch's input to the previous stage, and returns the number of bytes sent.
     pub(super) fn send_gradient(&mut self, transfer: Transfer, waits: &Waits) -> Result<u64, Stopped> {
         match &mut self.source {
             Source::Link(upstream) => {

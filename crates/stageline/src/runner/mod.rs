@@ -1,14 +1,17 @@
 //! Runners: stages with their types erased, which a worker drives by the instructions of a plan.
 //!
-//! Takes instructions, passes and verdicts. Runs the forwards and backwards of one stage, exchanges tensors with other
-//! stages, sums gradients, and steps the optimizer when the verdict says so. Must not know threads, or the order of
-//! instructions.
+//! A [`Runner`] takes instructions, passes and verdicts. It runs the forwards and backwards of one stage, exchanges
+//! tensors with other stages, sums gradients, and steps the optimizer when the verdict says so. A runner must not know
+//! threads, or the order of instructions.
 //!
-//! - `stage`: the runner of a stage, from the begin of a pass to the verdict.
-//! - `compute`: the forwards and backwards of a stage, whole or split.
-//! - `exchange`: inputs and gradients from and to other stages, and values of parameters that another one owns.
-//! - `output`: the destination of a stage's output: the next stage, or the loss.
-//! - `slots`: values of single micro-batches that wait between two instructions.
+//! - `stage`: the runner of one stage, `StageRunner`, with its module, optimizer and gradient sums, from the begin of a
+//!   pass to the verdict.
+//! - `compute`: the forwards and backwards of a stage (whole or split into two halves), and the inspection of their
+//!   results.
+//! - `exchange`: inputs from and gradients to the previous stage, and values of parameters that another stage or
+//!   replica owns.
+//! - `output`: the destination of a stage's output (`Sink`): the next stage, or the loss on the last stage.
+//! - `slots`: storage for tensors of single micro-batches that wait between two instructions.
 //! - `pass`: the description of a pass over a batch, the same for all stages of a replica.
 
 mod compute;
@@ -32,14 +35,14 @@ use crate::update::flush::{Outcome, Verdict};
 use crate::update::health::ParameterHealth;
 use crate::update::parameter_gradient::ParameterGradient;
 
-/// The runners of a replica's stages, in order.
+/// The runners of all stages of one replica, in the order of the stages.
 pub(crate) type Stages = Vec<Box<dyn Runner>>;
 
 /// The reason why a worker stops executing its list of instructions.
 pub(crate) enum Interrupt {
-    /// Another worker failed, or the caller dropped the pipeline.
+    /// The pipeline stops, because another worker failed or the caller dropped the pipeline.
     Stopped,
-    /// The stage's own code returned this error.
+    /// The user's code of the stage returned this error.
     Failed(BoxError),
 }
 
@@ -49,59 +52,66 @@ impl From<Stopped> for Interrupt {
     }
 }
 
-/// The report of a stage at the end of a step, after the verdict.
+/// The report of a stage at the end of a step, after the verdict: learning rate, health and gradients.
 #[derive(Default)]
 pub(crate) struct Conclusion {
-    /// The learning rate of the optimizer step; `None` if the optimizer did not step.
+    /// The learning rate of the stage's optimizer step; `None` if the optimizer did not step.
     pub(crate) learning_rate: Option<f64>,
-    /// The health of each parameter; empty unless the verdict asks for an examination.
+    /// The health of each parameter of the stage; empty unless the verdict asks for an examination of the parameters.
     pub(crate) health: Vec<ParameterHealth>,
-    /// The gradient of each parameter; empty unless the verdict asks for gradients.
+    /// The gradient of each trained parameter of the stage; empty unless the verdict is to show the gradients.
     pub(crate) gradients: Vec<ParameterGradient>,
 }
 
-/// A stage with its types erased. A worker calls `begin`, `run` for each instruction, `reduce`, `finish`, and after the
-/// verdict `conclude` and `follow`.
+/// A stage whose module, input and output types are erased. In a step a worker calls `begin`, `run` for each
+/// instruction, `reduce`, `finish`, and after the verdict `conclude` and `follow`.
 pub(crate) trait Runner: Send {
     fn replica(&self) -> Replica;
     fn stage(&self) -> usize;
-    /// Prepares the stage for a pass. The first and the last stage take the inputs and targets of the batch.
+    /// Prepares the stage for a pass. The first stage receives the inputs of the batch, and the last stage the targets.
     fn begin(&mut self, pass: &Pass, waits: &Waits) -> Result<(), Stopped>;
-    /// Executes one instruction, and returns the number of bytes sent to another stage.
+    /// Executes one instruction of the plan (a compute, a send or a receive), and returns the number of bytes sent to
+    /// another stage.
     fn run(&mut self, instruction: Instruction, waits: &Waits) -> Result<u64, Interrupt>;
     fn device(&self) -> &Device;
-    /// Completes the gradient sums of a step. Replica 0 adds the sums of all replicas; the others send theirs to it.
+    /// Completes the stage's gradient sums of a step. Replica 0 adds up the sums of all replicas; the other replicas
+    /// send their sums to replica 0.
     fn reduce(&mut self, step: usize, waits: &Waits) -> Result<(), Stopped>;
-    /// Ends the pass, and returns the stage's losses, gradient norms and ledger.
+    /// Ends the pass, and returns its outcome on the stage: losses, gradient norms, and how many micro-batches were
+    /// summed.
     fn finish(&mut self) -> Outcome;
-    /// Keeps a copy of the gradient sums, because the verdict may ask for another step after a rollback.
+    /// Keeps the gradient sums of a speculative step, because the verdict may ask for another step after a rollback.
     fn keep_sums(&mut self);
-    /// Discards the gradient sums and losses of a pass that does not count.
+    /// Discards the gradient sums and losses of a step that is discarded after a misprediction.
     fn forget(&mut self);
-    /// Sends the current values of shared parameters to the stages and replicas that hold copies, without a step.
+    /// Sends the current values of shared parameters to the stages and replicas that hold copies of these parameters,
+    /// without an optimizer step.
     fn publish(&mut self, waits: &Waits) -> Result<(), Stopped>;
-    /// Receives the owners' new values and discards them, so that the channels are empty.
+    /// Receives the new values of tied parameters from the stages that own them and discards the values, so that the
+    /// channels are empty.
     fn ignore(&mut self, waits: &Waits) -> Result<(), Stopped>;
-    /// Acts on the verdict: steps the optimizer, or receives the new values from the replica that does, or changes
-    /// nothing.
+    /// Acts on the verdict on a step: steps the optimizer, or receives the new parameter values from replica 0, which
+    /// steps, or changes nothing.
     fn conclude(&mut self, verdict: Verdict, waits: &Waits) -> Result<Conclusion, Stopped>;
-    /// Receives the new values of tied parameters from their owners after a step, and rolls back a rehearsal.
+    /// Receives the new values of tied parameters from the stages that own them after a step, and rolls back a
+    /// rehearsed step.
     fn follow(&mut self, verdict: Verdict, waits: &Waits) -> Result<(), Stopped>;
-    /// Discards the state from before the last step, which all stages have made.
+    /// Commits the last step, which all stages have made: discards the state from before that step.
     fn commit(&mut self);
-    /// Restores the state from before the last step, with the gradient sums if they were kept.
+    /// Rolls back the last step: restores the state from before the step, with the step's gradient sums if they were
+    /// kept.
     fn roll_back(&mut self);
-    /// Copies the state for a checkpoint: parameters and optimizer state.
+    /// Returns a copy of the stage's state for a checkpoint: parameters and optimizer state.
     fn state(&self) -> StageState;
-    /// Whether the module is intact: a panic may have lost it, or a step may be impossible to roll back.
+    /// Whether the stage's module is intact: not lost in a panic, and without a step that cannot be rolled back.
     fn is_whole(&self) -> bool;
     /// Whether the stage has made a step that other stages have not made, and cannot roll it back.
     fn is_torn(&self) -> bool;
-    /// Returns the trained module; `None` if it is not intact.
+    /// Returns the stage's trained module; `None` if the module is not intact.
     fn into_module(self: Box<Self>) -> Option<ErasedModule>;
 }
 
-/// A stage's module as `Any`, with the name of its type for error messages.
+/// A stage's trained module as `Any`, with the name of the module's type for error messages.
 pub(crate) struct ErasedModule {
     pub(crate) module: Box<dyn Any + Send>,
     pub(crate) type_name: &'static str,

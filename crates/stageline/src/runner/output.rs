@@ -1,4 +1,5 @@
-//! The destination of a stage's output: the next stage, or the loss.
+//! The destination of a stage's output ([`Sink`]): the link to the next stage ([`ToNext`]), or the loss on the last
+//! stage ([`ToLoss`]).
 
 use std::collections::BTreeMap;
 
@@ -19,47 +20,51 @@ use crate::transfer::link::{Downstream, Weighted};
 use crate::transfer::order::Turns;
 use crate::update::finite::{Soundness, soundness, tensor_is_finite};
 
-/// The output side of a stage with module `M`: it runs the module's forward, and starts its backward.
+/// The output side of a stage with module `M`: it runs the module's forward, sends the output or computes the loss, and
+/// starts the backward.
 pub(crate) trait Sink<M>: Send {
-    /// The input of the stage's module.
+    /// The type of the input of the stage's module.
     type Input: Payload;
-    /// The part of a forward's graph from which its backward starts.
+    /// The type of the part of a forward's autodiff graph from which the backward starts.
     type Residual: Send;
 
-    /// Prepares for a pass; the last stage takes the targets of the batch.
+    /// Prepares the output side for a pass; on the last stage, receives the targets of the batch from the caller.
     fn begin(&mut self, waits: &Waits) -> Result<(), Stopped>;
-    /// Runs the forward of one micro-batch in training, and returns what its backward needs.
+    /// Runs the training forward of one micro-batch, and returns the part of the autodiff graph from which the backward
+    /// starts.
     fn forward(
         &mut self,
         module: &M,
         input: Weighted<Self::Input>,
         micro_batch: usize,
     ) -> Result<Self::Residual, BoxError>;
-    /// Runs the forward of one micro-batch without an autodiff graph.
+    /// Runs the forward of one micro-batch for an evaluation, without an autodiff graph.
     fn evaluate(&mut self, module: &M, input: Weighted<Self::Input>, micro_batch: usize) -> Result<(), BoxError>;
-    /// Returns the scalar from which the backward starts; `None` if no gradient reaches this stage.
+    /// Returns the scalar tensor from which the backward of a micro-batch starts; `None` if no gradient reaches this
+    /// stage.
     fn root(&mut self, residual: Self::Residual, micro_batch: usize, context: &Context) -> Option<Tensor<1>>;
-    /// Returns the worst value (finite, infinite or NaN) in the result of the last forward of this micro-batch.
+    /// Returns the worst kind of value in the result of the last forward of this micro-batch: NaN if there is one, else
+    /// infinite, else finite.
     fn output_soundness(&self, micro_batch: usize) -> Soundness;
-    /// Whether all received gradients of the output for this micro-batch are finite.
+    /// Whether all gradients of the stage's output that the next stage sent for this micro-batch are finite.
     fn gradient_is_finite(&self, micro_batch: usize) -> bool;
-    /// Sends the output of a micro-batch to the next stage, and returns its bytes.
+    /// Sends the output of a micro-batch to the next stage, and returns the number of bytes sent.
     fn send(&mut self, transfer: Transfer, turns: &Turns, waits: &Waits) -> Result<u64, Stopped>;
-    /// Receives the gradient of a micro-batch's output from the next stage.
+    /// Receives the gradient of the stage's output for one micro-batch from the next stage.
     fn receive_gradient(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped>;
-    /// Returns the losses of the pass on the last stage, one tensor of terms per micro-batch, still on the device.
-    /// Other stages return none.
+    /// Returns the losses of the pass on the last stage, one tensor of loss terms for each micro-batch, still on the
+    /// device. Other stages return an empty list.
     fn losses(&mut self) -> Vec<Tensor<1>>;
-    /// Discards the losses of the pass.
+    /// Discards the losses of a pass whose step is discarded.
     fn forget(&mut self);
 }
 
-/// The sink of every stage except the last: the link to the next stage.
+/// The output side of every stage except the last: the link that sends the stage's output to the next stage.
 pub(crate) struct ToNext<T> {
     downstream: Downstream<T>,
-    /// The outputs that are not sent yet.
+    /// The outputs of micro-batches that the stage has computed and not sent yet.
     ready: Slots<Weighted<T>>,
-    /// The received gradients of outputs, which no backward has used yet.
+    /// The gradients of the stage's outputs that have been received and that no backward has used yet.
     gradients: Slots<LeafGradients>,
 }
 
@@ -117,14 +122,14 @@ impl<S: Stage> Sink<S> for ToNext<S::Output> {
     fn forget(&mut self) {}
 }
 
-/// The sink of the last stage: the loss.
+/// The output side of the last stage, which computes the loss from the targets.
 pub(crate) struct ToLoss<T> {
-    /// The channel of the caller's targets, one message per pass.
+    /// The channel on which the caller sends the targets of all micro-batches, one message for each pass.
     feed: Receiver<Vec<T>>,
     device: Device,
-    /// The targets of the pass that no forward has used yet.
+    /// The targets of the current pass that no forward has used yet.
     targets: Slots<T>,
-    /// The losses of the pass by micro-batch, without their graphs.
+    /// The losses of the current pass by micro-batch, without their autodiff graphs.
     losses: BTreeMap<usize, Tensor<1>>,
 }
 
@@ -133,13 +138,13 @@ impl<T: Payload> ToLoss<T> {
         Self { feed, device, targets: Slots::new(), losses: BTreeMap::new() }
     }
 
-    /// Takes the target of a micro-batch, and moves it to the stage's device.
+    /// Takes the target of a micro-batch, moves it to the last stage's device and returns it.
     fn target(&mut self, micro_batch: usize) -> T {
         place(self.targets.take(micro_batch), &self.device)
     }
 
-    /// Keeps the loss of a micro-batch for the report. Returns an error if it does not have one number per term of the
-    /// weight, or if its type is too imprecise for a sum.
+    /// Keeps the loss of a micro-batch for the step's report. Returns an error if the loss does not have one number for
+    /// each term of its weight, or if its element type (BF16 or F16) is too imprecise for a sum.
     fn note(&mut self, micro_batch: usize, weight: &Weight, loss: &Tensor<1>) -> Result<(), BoxError> {
         let ([numbers], terms) = (loss.dims(), weight.terms().len());
         if numbers != terms {
@@ -184,8 +189,8 @@ impl<L: LossStage> Sink<L> for ToLoss<L::Target> {
         self.note(micro_batch, &input.weight, &loss)
     }
 
-    /// Divides the loss sum by the weight of the whole step, the only such division, and multiplies it by the loss
-    /// scale.
+    /// Divides the loss sum of a micro-batch by the loss weight of the whole step, and multiplies the quotient by the
+    /// loss scale. The loss is divided nowhere else.
     fn root(&mut self, loss: Tensor<1>, _micro_batch: usize, context: &Context) -> Option<Tensor<1>> {
         if !loss.is_tracked() {
             return None;
@@ -221,7 +226,7 @@ impl<L: LossStage> Sink<L> for ToLoss<L::Target> {
     }
 }
 
-/// Returns the sum of the terms, each divided by its weight.
+/// Returns the mean loss: the sum of the loss terms, each divided by the term's weight.
 fn mean(sums: Tensor<1>, weight: &Weight) -> Tensor<1> {
     match *weight.terms() {
         [weight] => sums.div_scalar(weight),

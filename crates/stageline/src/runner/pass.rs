@@ -1,4 +1,4 @@
-//! The description of a pass over a batch, which is the same for all stages of a replica.
+//! The description of a pass over a batch ([`Pass`] and [`Context`]), which is the same for all stages of a replica.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use crate::model::micro_batches::Weights;
 use crate::transfer::order::Turns;
 use stageline_nn::autograd::recompute::Recompute;
 
-/// The kind of a pass over a batch, with its context.
+/// The kind of a pass over a batch (training, inspection or evaluation), with the context of the pass.
 #[derive(Clone)]
 pub(crate) enum Pass {
-    /// A training pass: forwards, backwards and a flush.
+    /// A training pass: forwards, backwards and a flush, at which the optimizers step.
     Train(Arc<Context>),
     /// An inspection: the forwards and backwards of a step again, to find the first non-finite result. No stage steps.
     Inspect(Arc<Context>),
@@ -18,24 +18,25 @@ pub(crate) enum Pass {
     Evaluate(Arc<Context>),
 }
 
-/// The context of a pass: the facts about a batch that all stages of a replica need.
+/// The context of a pass over a batch: step number, loss weights, loss scale and other facts that all stages of a
+/// replica need.
 pub(crate) struct Context {
-    /// The number of the step, counted from 0.
+    /// The number of the training step to which the pass belongs, counted from 0.
     pub(crate) step: usize,
     /// The loss weights and samples of the replica's micro-batches.
     pub(crate) weights: Weights,
     /// The divisor of the loss, term by term: the total weight of the whole batch, over all replicas.
     pub(crate) divisor: Weight,
-    /// The factor by which the loss is multiplied after the division.
+    /// The loss scale: the factor by which the loss is multiplied after its division by `divisor`.
     pub(crate) loss_scale: f64,
-    /// The part of its forward that each stage recomputes in its backward.
+    /// The part of its forward that each stage recomputes in its backward (activation checkpointing), by stage.
     pub(crate) recompute: Arc<[Recompute]>,
-    /// The turns in which transfers between GPUs are issued.
+    /// The turns in which the replica issues transfers between GPUs during the pass.
     pub(crate) turns: Arc<Turns>,
 }
 
 impl Pass {
-    /// Returns the context of the pass, whatever its kind.
+    /// Returns the context of the pass, whether it is a training pass, an inspection or an evaluation.
     pub(crate) fn context(&self) -> &Arc<Context> {
         let (Self::Train(context) | Self::Inspect(context) | Self::Evaluate(context)) = self;
         context

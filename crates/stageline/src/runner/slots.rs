@@ -1,8 +1,10 @@
-//! Storage for values of single micro-batches that wait between two instructions.
+//! Storage ([`Slots`]) for values of single micro-batches, such as inputs and gradients, that wait between two
+//! instructions.
 
 use std::collections::BTreeMap;
 
-/// A map with at most one value for each micro-batch. A checked plan puts every value before it takes it.
+/// A map from micro-batches to values, with at most one value for each micro-batch. A checked plan puts every value
+/// into the map before it takes the value out.
 pub(crate) struct Slots<T>(BTreeMap<usize, T>);
 
 impl<T> Slots<T> {
@@ -27,7 +29,7 @@ impl<T> Slots<T> {
     }
 }
 
-/// Numbers the values in order: the first one belongs to micro-batch 0.
+/// Assigns the values to micro-batches in order: the first value belongs to micro-batch 0.
 impl<T> FromIterator<T> for Slots<T> {
     fn from_iter<I: IntoIterator<Item = T>>(values: I) -> Self {
         Self(values.into_iter().enumerate().collect())

@@ -1,6 +1,7 @@
-//! The runner of one stage: the stage's module and optimizer, and their part in a pass, from its begin to the verdict.
+//! The runner of one stage ([`StageRunner`]): the stage's module, optimizer and gradient sums, and their part in a
+//! pass, from the begin of the pass to the verdict.
 //!
-//! The forwards and backwards are in `compute`.
+//! The stage's forwards and backwards are in `compute`, and its exchange with other stages in `exchange`.
 
 use std::any::type_name;
 use std::sync::Arc;
@@ -32,17 +33,18 @@ use crate::update::health::Examination;
 use crate::update::optimizer_step::Trained;
 use crate::update::parameter_gradient::show;
 
-/// The source of a stage's input.
+/// The source of a stage's input: the caller's batch, or the previous stage.
 pub(crate) enum Source<T> {
-    /// The batch, on the first stage: the caller sends the inputs of all micro-batches of a pass in one message.
+    /// The caller's batch, which is the source on the first stage. The caller sends the inputs of all micro-batches of
+    /// a pass in one message.
     Batch(Receiver<Vec<T>>),
-    /// The link to the previous stage.
+    /// The link to the previous stage, which is the source on every stage except the first.
     Link(Box<Upstream<T>>),
 }
 
-/// The kind of the pass that a stage is running.
+/// The kind of the pass that a stage is running, with the state that the pass needs.
 pub(super) enum Mode<M> {
-    /// No pass is running.
+    /// The stage runs no pass.
     Idle,
     /// A training pass or an inspection, which both have forwards and backwards.
     Training {
@@ -50,7 +52,7 @@ pub(super) enum Mode<M> {
         /// The non-finite results that an inspection has found so far; `None` in a training pass.
         inspection: Option<Vec<Culprit>>,
     },
-    /// An evaluation, with the stage's module without autodiff.
+    /// An evaluation, with the copy of the stage's module that has no autodiff.
     Evaluating(M),
 }
 
@@ -59,52 +61,52 @@ pub(crate) struct StageRunner<M, K: Sink<M>> {
     pub(super) replica: Replica,
     pub(super) stage: usize,
     pub(super) device: Device,
-    /// The module with its optimizer.
+    /// The stage's module with its optimizer and learning rate.
     pub(super) trained: Trained<M>,
     pub(super) source: Source<K::Input>,
-    /// The output side: the link to the next stage, or the loss.
+    /// The output side of the stage: the link to the next stage, or the loss on the last stage.
     pub(super) sink: K,
     pub(super) mode: Mode<M>,
-    /// The inputs that have arrived, and that no forward has used yet.
+    /// The stage's inputs that have arrived, and that no forward has used yet.
     pub(super) arrived: Slots<Weighted<K::Input>>,
-    /// The live micro-batches, whose forward has run and whose backward has not.
+    /// The graph ends of the stage's live micro-batches, whose forward has run and whose backward has not.
     pub(super) tape: Slots<Taped<K::Residual>>,
     /// The gradients of the stage's inputs that wait to be sent to the previous stage.
     pub(super) departing: Slots<LeafGradients>,
-    /// The micro-batches between the two halves of a split backward: the gradient of the input is computed, and
-    /// deferred weight gradients are not. The flag is true in an inspection, if the gradient of the output arrived
-    /// finite.
+    /// The gradients of micro-batches between the two halves of a split backward: the gradient of the stage's input is
+    /// computed, and deferred weight gradients are not. The flag is true in an inspection if the received gradient of
+    /// the output was finite.
     pub(super) halves: Slots<(Half, bool)>,
-    /// The sum of gradients over the micro-batches of the step.
+    /// The sum of the stage's gradients over the micro-batches of the step.
     pub(super) gradients: GradientSum,
-    /// The gradient sums of a speculative step, kept until its verdict.
+    /// The gradient sums of a speculative step, kept until the verdict on the step is known; `None` at other times.
     pub(super) kept: Option<GradientsParams>,
     pub(super) ties: Ties,
     pub(super) collective: Collective,
-    /// The number of reductions over the replicas that this stage has made in this step.
+    /// The number of reductions of gradient sums over the replicas that this stage has made in this step.
     pub(super) reductions: usize,
-    /// The turns in which transfers between GPUs are issued in this pass.
+    /// The turns in which the replica issues transfers between GPUs in the current pass.
     pub(super) turns: Arc<Turns>,
     pub(super) warned: Warned,
-    /// Whether the first pass has begun: parameters are then in memory that the worker's thread allocated, and copies
-    /// of other stages' parameters have their first values.
+    /// Whether the stage's first pass has begun. The parameters are then in memory that the worker's thread allocated,
+    /// and copies of other stages' parameters have their first values.
     pub(super) settled: bool,
 }
 
-/// Flags for the warnings that a stage has logged, so that each of them is logged once.
+/// Flags for the warnings that a stage has logged, so that each warning is logged once.
 #[derive(Default)]
 pub(super) struct Warned {
-    /// Whether the stage has warned that it recomputes nothing, although it is configured to.
+    /// Whether the stage has warned that it recomputes nothing although recomputation is configured.
     pub(super) recompute: bool,
-    /// Whether the stage has checked if its layers split their backwards, and warned if they do not.
+    /// Whether the stage has checked that its layers split their backwards, and warned if some layers do not.
     pub(super) split: bool,
 }
 
 /// A live micro-batch: the ends of its autodiff graph on this stage, which its backward needs.
 pub(super) struct Taped<R> {
-    /// The leaves of the graph that stand for the stage's input.
+    /// The leaf tensors of the micro-batch's autodiff graph that stand for the stage's input.
     pub(super) input: Leaves,
-    /// The part of the graph from which the backward starts.
+    /// The part of the micro-batch's autodiff graph from which the backward starts.
     pub(super) residual: R,
     pub(super) weight: Weight,
 }
@@ -116,9 +118,10 @@ pub(crate) struct StageSlot {
     pub(crate) device: Device,
     /// The tied parameters that the stage shares with other stages of its replica.
     pub(crate) ties: Ties,
-    /// The role of the stage in the exchange with the same stage of other replicas.
+    /// The role of the stage in the exchange of gradient sums and parameter values with the same stage of other
+    /// replicas.
     pub(crate) collective: Collective,
-    /// The number of consecutive micro-batches whose gradients form one group of a sum.
+    /// The number of consecutive micro-batches whose gradients are summed as one group of the stage's gradient sum.
     pub(crate) per_group: usize,
 }
 

@@ -8,7 +8,7 @@ use stageline_checkpoint::{Dtype, Tensor};
 use crate::state::mismatch::Kind;
 use crate::state::optimizer_state::Value;
 
-/// The bytes of a burn tensor, which a checkpoint shares instead of copying them.
+/// The bytes of a burn tensor, which a checkpoint's tensor shares with burn instead of copying them.
 struct Shared(Bytes);
 
 impl AsRef<[u8]> for Shared {
@@ -17,8 +17,8 @@ impl AsRef<[u8]> for Shared {
     }
 }
 
-/// Returns the type and shape under which a checkpoint stores a tensor of burn's. A quantized tensor is stored as its
-/// bytes, values and scales, in burn's order, so that its base keeps its bits.
+/// Returns the element type and shape under which a checkpoint stores a tensor of burn. A quantized tensor is stored as
+/// raw bytes (values and scales in burn's order), so that a quantized base model keeps its bits.
 pub(crate) fn kind_of(dtype: DType, shape: &[usize]) -> Kind {
     match dtype {
         DType::QFloat(scheme) => {
@@ -29,7 +29,7 @@ pub(crate) fn kind_of(dtype: DType, shape: &[usize]) -> Kind {
     }
 }
 
-/// Returns a checkpoint's type for a type of burn's.
+/// Returns the element type under which a checkpoint stores tensors of the given burn type.
 fn dtype_of(dtype: DType) -> Dtype {
     match dtype {
         DType::F64 => Dtype::F64,
@@ -49,7 +49,7 @@ fn dtype_of(dtype: DType) -> Dtype {
     }
 }
 
-/// Returns burn's type for a checkpoint's type, or `None` if burn has no such type.
+/// Returns burn's element type for a checkpoint's element type, or `None` if burn has no such type.
 fn burn_dtype_of(dtype: Dtype) -> Option<DType> {
     Some(match dtype {
         Dtype::F64 => DType::F64,
@@ -69,7 +69,7 @@ fn burn_dtype_of(dtype: Dtype) -> Option<DType> {
     })
 }
 
-/// Converts burn's data to a checkpoint's tensor, which shares burn's bytes.
+/// Converts the data of a burn tensor to a checkpoint's tensor, which shares the bytes instead of copying them.
 pub(crate) fn tensor_of(data: TensorData) -> Tensor {
     let data = match data.dtype() {
         DType::Bool(_) => data.convert::<bool>(),
@@ -80,8 +80,8 @@ pub(crate) fn tensor_of(data: TensorData) -> Tensor {
     Tensor::new(dtype, shape, bytes::Bytes::from_owner(Shared(bytes)))
 }
 
-/// Converts a checkpoint's tensor to the data of a parameter that has this type and shape in the model. Returns `None`
-/// if burn lacks the type, or if the bytes are not those of the type and shape.
+/// Converts a checkpoint's tensor to burn data for a parameter that has type `dtype` and shape `shape` in the model.
+/// Returns `None` if burn lacks the tensor's type, or if the number of bytes does not match type and shape.
 pub(crate) fn data_of_parameter(tensor: &Tensor, dtype: DType, shape: &[usize]) -> Option<TensorData> {
     let DType::QFloat(scheme) = dtype else { return data_of(tensor) };
     let shape = Shape::from(shape.to_vec());
@@ -89,8 +89,8 @@ pub(crate) fn data_of_parameter(tensor: &Tensor, dtype: DType, shape: &[usize]) 
     fits.then(|| TensorData::from_bytes_vec(tensor.bytes.to_vec(), shape, dtype))
 }
 
-/// Converts a checkpoint's tensor to burn's data. Returns `None` if burn lacks the type, or if bytes and shape
-/// disagree.
+/// Converts a checkpoint's tensor to burn data. Returns `None` if burn lacks the tensor's type, or if the number of
+/// bytes does not match the tensor's shape.
 pub(crate) fn data_of(tensor: &Tensor) -> Option<TensorData> {
     let dtype = burn_dtype_of(tensor.dtype)?;
     if let DType::Bool(_) = dtype {
@@ -101,7 +101,7 @@ pub(crate) fn data_of(tensor: &Tensor) -> Option<TensorData> {
     TensorData::try_from_bytes_vec(tensor.bytes.to_vec(), tensor.shape.clone(), dtype).ok()
 }
 
-/// Converts a field of an optimizer's state; a number becomes a tensor without dimensions.
+/// Converts a field of an optimizer's state to a checkpoint's tensor; a number becomes a tensor without dimensions.
 impl From<Value> for Tensor {
     fn from(value: Value) -> Self {
         let number = |dtype, bytes: &[u8]| Self::new(dtype, Vec::new(), bytes::Bytes::copy_from_slice(bytes));
@@ -116,8 +116,8 @@ impl From<Value> for Tensor {
 }
 
 impl Value {
-    /// Converts a checkpoint's tensor to a field of an optimizer's state: a tensor without dimensions becomes a number.
-    /// Returns `None` if burn has no such tensor.
+    /// Converts a checkpoint's tensor to the value of a field of an optimizer's state: a tensor without dimensions
+    /// becomes a number. Returns `None` if burn cannot represent the tensor.
     pub(crate) fn of(tensor: &Tensor) -> Option<Self> {
         let bytes = || tensor.bytes.first_chunk::<8>().copied().filter(|_| tensor.shape.is_empty());
         let scalar = match (tensor.dtype, tensor.shape.is_empty()) {

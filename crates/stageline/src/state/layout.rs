@@ -1,5 +1,5 @@
-//! The layout of a checkpoint: the names of all stages' tensors, and the conversion of stage states to a checkpoint and
-//! back.
+//! The layout of a checkpoint ([`Layout`]): the names and owners of all stages' tensors, and the conversion of stage
+//! states to a checkpoint and back.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -14,49 +14,50 @@ use crate::state::names::{NameError, Names};
 use crate::state::optimizer_state::{Field, Reason, Unfit, Value};
 use stageline_nn::params::visit::Description;
 
-/// Separates a parameter's name from the name of a field of its optimizer state.
+/// The character that separates a parameter's name from the name of a field of the parameter's optimizer state.
 const SEPARATOR: char = '/';
 
-/// The field that marks a trained parameter without optimizer state, because it has had no gradient so far. A state
-/// that is missing without this mark is an error.
+/// The name of the checkpoint field that marks a trained parameter as having no optimizer state, because the parameter
+/// has had no gradient so far. A state that is missing without this mark is an error.
 const STATELESS: &str = "stateless";
 
-/// The state of one stage for a checkpoint: its tensors, and the fields of its optimizer's state.
+/// The state of one stage for a checkpoint: the tensors of its module, and the fields of its optimizer's state.
 pub(crate) struct StageState {
     pub(crate) stage: usize,
     pub(crate) tensors: Vec<(ParamId, TensorData)>,
     pub(crate) optimizer: Vec<Field>,
 }
 
-/// The part of a checkpoint from which one stage resumes.
+/// The part of a checkpoint from which one stage resumes: its tensors and its optimizer state.
 pub(crate) struct Restored {
     pub(crate) tensors: HashMap<ParamId, TensorData>,
     pub(crate) optimizer: Vec<Field>,
     /// The parameters that the checkpoint marks as having no optimizer state.
     pub(crate) stateless: HashSet<ParamId>,
     /// The tensors that this stage owns, each with its path in the stage's module. Copies of tied parameters, which
-    /// another stage owns and steps, are not among them.
+    /// another stage owns and steps, are left out.
     pub(crate) own: Vec<(ParamId, String)>,
-    /// The number of optimizer steps that the training has made.
+    /// The number of optimizer steps that the checkpoint's training has made.
     pub(crate) optimizer_steps: u64,
 }
 
-/// A tensor of the model, with the first stage that has it, which is its owner.
+/// A tensor of the model, with the stage that owns the tensor: the first stage that has it.
 struct Entry {
     stage: usize,
     description: Description,
 }
 
-/// The tensors of all stages by name, each with its owner.
+/// The layout of a checkpoint: the tensors of all stages by name, each with the stage that owns the tensor.
 pub(crate) struct Layout {
     entries: BTreeMap<String, Entry>,
     names: HashMap<ParamId, String>,
-    /// The tensors of each stage, with their paths in the stage's module; tied parameters are in several stages.
+    /// The tensors of each stage, with their paths in the stage's module. A tied parameter is listed for every stage
+    /// that has it.
     paths: Vec<Vec<(ParamId, String)>>,
 }
 
 impl Layout {
-    /// Creates the layout from the tensors of each stage, in the order of the stages.
+    /// Creates the layout of a model's checkpoints from the tensors of each stage, in the order of the stages.
     ///
     /// Without `given` names, a tensor is named by its stage and its path in the stage's module, as in
     /// `stage0.linear.weight`.
@@ -86,7 +87,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Builds a checkpoint from the states of the stages; a tied parameter is taken from its owner.
+    /// Builds a checkpoint from the states of all stages; a tied parameter is taken from the stage that owns it.
     pub(crate) fn checkpoint(&self, progress: Progress, states: Vec<StageState>) -> Checkpoint {
         let (mut parameters, mut optimizer) = (BTreeMap::new(), BTreeMap::new());
         for StageState { stage, tensors, optimizer: optimizer_fields } in states {
@@ -109,10 +110,11 @@ impl Layout {
         Checkpoint { progress, run: BTreeMap::new(), parameters, optimizer }
     }
 
-    /// Divides a checkpoint into the part from which each stage resumes.
+    /// Divides a checkpoint into one part for each stage, from which the stage resumes.
     ///
     /// # Errors
-    /// Returns all differences if the checkpoint's names, shapes or types are not those of the model.
+    /// Returns all differences between checkpoint and model if the checkpoint's names, shapes or types are not those of
+    /// the model.
     pub(crate) fn restore(&self, checkpoint: &Checkpoint) -> Result<Vec<Restored>, Mismatch> {
         let mut differences = self.differences(checkpoint);
         let restored = |(stage, paths): (usize, &Vec<(ParamId, String)>)| Restored {
@@ -153,7 +155,7 @@ impl Layout {
         Ok(stages)
     }
 
-    /// Returns the differences between the model's tensors and the checkpoint's parameters.
+    /// Returns the differences in names, types and shapes between the model's tensors and the checkpoint's parameters.
     fn differences(&self, checkpoint: &Checkpoint) -> Vec<Difference> {
         let of_own_tensors = self.entries.iter().filter_map(|(name, entry)| {
             let model = kind_of(entry.description.dtype, &entry.description.shape);
@@ -170,7 +172,8 @@ impl Layout {
         of_own_tensors.chain(others.map(|name| Difference::NotInModel { name: name.clone() })).collect()
     }
 
-    /// Converts fields that optimizers rejected to differences, which name them as the checkpoint does.
+    /// Converts optimizer-state fields that optimizers rejected to differences, which name the fields as the checkpoint
+    /// does.
     pub(crate) fn unfit(&self, fields: impl IntoIterator<Item = Unfit>) -> Vec<Difference> {
         let difference = |Unfit { id, field, reason }| {
             let name = format!("{}{SEPARATOR}{field}", self.names[&id]);

@@ -1,73 +1,76 @@
-//! The error of a checkpoint that does not fit the model: every difference between the two.
+//! The error of a checkpoint that does not fit the model ([`Mismatch`]): a list of every difference between the
+//! checkpoint and the model.
 
 use std::fmt;
 
 use stageline_checkpoint::{Dtype, Printable};
 
-/// The most differences that a message lists.
+/// The largest number of differences that the error message of a [`Mismatch`] lists.
 const LISTED: usize = 10;
 
-/// The differences between a checkpoint and the model that should resume from it.
+/// The error of a checkpoint that does not fit the model: all differences between the checkpoint and the model.
 ///
-/// Its messages escape and shorten the names of the checkpoint, which may come from an untrusted file.
+/// The error message escapes and shortens the checkpoint's names, which may come from an untrusted file.
 #[derive(Clone, PartialEq)]
 pub struct Mismatch(Vec<Difference>);
 
-/// One difference between a checkpoint and a model.
+/// One difference between a checkpoint and the model that should resume from the checkpoint.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Difference {
-    /// The model has a tensor that the checkpoint lacks.
+    /// The model has a tensor that is missing in the checkpoint.
     NotInCheckpoint {
-        /// The name of the tensor, or of the field of an optimizer's state.
+        /// The name of the differing tensor, or of the differing field of an optimizer's state.
         name: String,
     },
     /// The checkpoint has a tensor that the model lacks, or an optimizer state of a parameter that is not trained.
     NotInModel {
-        /// The name of the tensor, or of the field of an optimizer's state.
+        /// The name of the differing tensor, or of the differing field of an optimizer's state.
         name: String,
     },
-    /// The tensor's type or shape in the checkpoint differs from that in the model.
+    /// The type or shape of a tensor in the checkpoint differs from the tensor's type or shape in the model.
     Kind {
-        /// The name of the tensor, or of the field of an optimizer's state.
+        /// The name of the differing tensor, or of the differing field of an optimizer's state.
         name: String,
-        /// The type and shape in the model.
+        /// The type and shape of the tensor in the model.
         model: Kind,
-        /// The type and shape in the checkpoint.
+        /// The type and shape of the tensor in the checkpoint.
         checkpoint: Kind,
     },
-    /// A field of the optimizer's state is missing, or belongs to another optimizer than the stage has.
+    /// A field of an optimizer's state is missing in the checkpoint, or belongs to another kind of optimizer than the
+    /// stage has.
     OtherOptimizer {
-        /// The name of the tensor, or of the field of an optimizer's state.
+        /// The name of the differing tensor, or of the differing field of an optimizer's state.
         name: String,
     },
-    /// A field of the optimizer's state has a value that the optimizer cannot produce.
+    /// A field of an optimizer's state in the checkpoint has a value that the optimizer cannot produce.
     Value {
-        /// The name of the tensor, or of the field of an optimizer's state.
+        /// The name of the differing tensor, or of the differing field of an optimizer's state.
         name: String,
-        /// The value in the checkpoint; for a tensor, the first of its elements that is wrong.
+        /// The value of the field in the checkpoint; for a tensor, the first element that is wrong.
         found: String,
-        /// A description of the values that the optimizer can produce.
+        /// A description of the values that the optimizer can produce in the field.
         expected: String,
     },
 }
 
-/// A tensor's type and shape.
+/// The type and shape of a tensor, as an error message shows them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kind {
-    /// The type of the elements.
+    /// The type of the tensor's elements.
     pub dtype: Dtype,
-    /// The size of each dimension.
+    /// The size of each dimension of the tensor.
     pub shape: Vec<usize>,
 }
 
 impl Mismatch {
-    /// Returns an error with these differences, if there are any.
+    /// Returns an error with these differences if there are any, and `Ok` if the checkpoint fits the model.
     pub(crate) fn unless_empty(differences: Vec<Difference>) -> Result<(), Self> {
         if differences.is_empty() { Ok(()) } else { Err(Self(differences)) }
     }
 
-    /// Returns all differences, including those that the message leaves out.
+    /// Returns all differences between the checkpoint and the model, including differences that the error message
+    /// leaves out.
     pub fn differences(&self) -> &[Difference] {
         &self.0
     }
@@ -87,7 +90,8 @@ impl fmt::Display for Mismatch {
 
 impl std::error::Error for Mismatch {}
 
-/// Prints the message, so that the debug form shows no more of an untrusted file than the message does.
+/// Prints the error message in place of the debug form, so that the debug form shows no more of an untrusted file than
+/// the message does.
 impl fmt::Debug for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

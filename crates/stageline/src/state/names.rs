@@ -1,4 +1,4 @@
-//! Names of a model's parameters that are the same for every partition of the model.
+//! Names of a model's parameters ([`Names`]) that are the same for every partition of the model into stages.
 
 use std::collections::HashMap;
 
@@ -6,9 +6,10 @@ use burn::module::{Module, ParamId};
 
 use stageline_nn::params::visit::describe;
 
-/// The names of a model's parameters: their paths in the whole model, before it is split into stages.
+/// The names of a model's parameters: their paths in the whole model, before the model is split into stages.
 ///
-/// Such names do not depend on the partition, so a checkpoint of four stages can be resumed with two.
+/// Such names do not depend on the partition, so a checkpoint of a pipeline with four stages can be resumed with two
+/// stages.
 ///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::Device};
@@ -23,15 +24,15 @@ use stageline_nn::params::visit::describe;
 pub struct Names(HashMap<ParamId, String>);
 
 impl Names {
-    /// Creates an empty set of names.
+    /// Creates an empty set of parameter names.
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Names every tensor in a part of the model by `name`, a dot, and the tensor's path in `module`.
     ///
-    /// A tensor that already has a name keeps it, so a tied parameter is named by its first place. An empty `name` adds
-    /// no prefix.
+    /// A tensor that already has a name keeps that name, so a tied parameter is named by its first place in the model.
+    /// An empty `name` adds no prefix.
     pub fn part<M: Module>(mut self, name: &str, module: &M) -> Self {
         for tensor in describe(module) {
             let path = [name, &tensor.path].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(".");
@@ -40,17 +41,17 @@ impl Names {
         self
     }
 
-    /// Returns the name of a parameter, or `None` if no part contains it.
+    /// Returns the name of a parameter, or `None` if no named part of the model contains the parameter.
     pub fn of(&self, id: ParamId) -> Option<&str> {
         self.0.get(&id).map(String::as_str)
     }
 }
 
-/// An error in the names of a model's tensors.
+/// An error in the names that the user gave a model's tensors.
 #[derive(Debug)]
 pub(crate) enum NameError {
-    /// The tensor at this path in a stage's module has no name.
+    /// The tensor at `path` in the module of stage `stage` has no name.
     Unnamed { stage: usize, path: String },
-    /// Two tensors, which these two stages own, have the same name.
+    /// Two tensors have the same name; `stages` are the two stages that own the tensors.
     Repeated { name: String, stages: (usize, usize) },
 }

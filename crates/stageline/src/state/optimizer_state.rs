@@ -1,7 +1,7 @@
 //! Optimizer states as fields: reading, validating and restoring the state that an optimizer keeps for each parameter.
 //!
-//! burn gives access to a state only in its saved form: tensors and numbers named `{parameter id}.{field}`, and under
-//! the id alone the path by which parameter groups find the parameter.
+//! burn gives access to an optimizer's state only in its saved form. That form has tensors and numbers named
+//! `{parameter id}.{field}`, and under each parameter's id alone the path by which parameter groups find the parameter.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -10,23 +10,23 @@ use burn::optim::ModuleOptimizer;
 use burn::tensor::{DType, TensorData};
 use burn_pack::{Error, Reader, Scalar, Tensor, Writer};
 
-/// One field of the state that an optimizer keeps for a parameter.
+/// One field of the state that an optimizer keeps for a parameter, such as Adam's first moment.
 #[derive(Clone, Debug)]
 pub(crate) struct Field {
     pub(crate) id: ParamId,
-    /// The field's name without the parameter's id, such as `momentum.moment_1`.
+    /// The name of the state field without the parameter's id, such as `momentum.moment_1`.
     pub(crate) name: String,
     pub(crate) value: Value,
 }
 
-/// The value of a field.
+/// The value of a field of an optimizer's state: a tensor or a number.
 #[derive(Clone, Debug)]
 pub(crate) enum Value {
     Tensor(TensorData),
     Scalar(Scalar),
 }
 
-/// Returns all fields of an optimizer's state.
+/// Returns all fields of an optimizer's state, for all its parameters.
 pub(crate) fn read(optimizer: &ModuleOptimizer) -> Vec<Field> {
     let bytes = optimizer.into_bytes().expect("a state can be written to memory");
     let reader = Reader::from_bytes(bytes).expect("a state that was just written can be read");
@@ -42,19 +42,20 @@ pub(crate) fn read(optimizer: &ModuleOptimizer) -> Vec<Field> {
     fields
 }
 
-/// Converts a tensor of burn's saved form to a field, or returns `None` if it has no parameter id or no field name.
+/// Converts a tensor of burn's saved optimizer state to a field, or returns `None` if the tensor has no parameter id or
+/// no field name.
 fn field(tensor: Tensor) -> Result<Option<Field>, Error> {
     let (name, dtype, shape, id, bytes) = tensor.into_parts()?;
     let Some((id, name)) = id.zip(name.split_once('.').map(|(_, name)| name.to_owned())) else { return Ok(None) };
     Ok(Some(Field { id: ParamId::from(id), name, value: Value::Tensor(TensorData::from_bytes(bytes, shape, dtype)) }))
 }
 
-/// The properties of a field that do not change from step to step.
+/// The properties of a field of an optimizer's state that do not change from step to step: type, shape and rank.
 #[derive(PartialEq)]
 enum Kind {
     Tensor(DType, Vec<usize>),
     Number(std::mem::Discriminant<Scalar>),
-    /// The rank of the parameter, from which burn chooses the type of the parameter's state.
+    /// The rank of the parameter, from which burn chooses the Rust type of the parameter's optimizer state.
     Rank(Scalar),
 }
 
@@ -66,7 +67,8 @@ fn kind(name: &str, value: &Value) -> Kind {
     }
 }
 
-/// A field that an optimizer rejects, or that it requires and that is missing.
+/// A field of a checkpoint's optimizer state that the stage's optimizer rejects, or a field that the optimizer requires
+/// and the checkpoint lacks.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Unfit {
     pub(crate) id: ParamId,
@@ -74,29 +76,29 @@ pub(crate) struct Unfit {
     pub(crate) reason: Reason,
 }
 
-/// The reason why a field is rejected.
+/// The reason why a field of an optimizer's state does not fit the optimizer.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Reason {
-    /// The optimizer keeps no such field, or keeps such a field and it is missing.
+    /// The stage's optimizer does not keep this field, or keeps this field and the checkpoint lacks it.
     OtherOptimizer,
-    /// The optimizer cannot produce this value.
+    /// The optimizer cannot produce the value `found` in this field, only values as `expected` describes.
     Value { found: String, expected: String },
 }
 
 /// The optimizer state that a checkpoint has for the parameters of one stage.
 pub(crate) struct Given<'a> {
     pub(crate) fields: &'a [Field],
-    /// The parameters that the checkpoint marks as having no state.
+    /// The parameters that the checkpoint marks as having no optimizer state, because they have had no gradient yet.
     pub(crate) stateless: &'a HashSet<ParamId>,
-    /// The number of optimizer steps that the training has made.
+    /// The number of optimizer steps that the checkpoint's training has made.
     pub(crate) steps: u64,
 }
 
-/// Returns the fields of a checkpoint that an optimizer cannot have after `given.steps` steps, and the fields that are
-/// missing.
+/// Returns the fields of a checkpoint's optimizer state that the stage's optimizer cannot have after `given.steps`
+/// steps, and the fields that are missing.
 ///
-/// `after_a_step` is the stage's optimizer after one step of all its parameters: its fields show which ones belong
-/// there.
+/// `after_a_step` is the stage's optimizer after one step of all its parameters: its fields are the fields that the
+/// checkpoint should have.
 pub(crate) fn unfit(after_a_step: &ModuleOptimizer, given: &Given) -> Vec<Unfit> {
     let after_a_step = read(after_a_step);
     let by_name = |fields: &[Field]| -> BTreeMap<_, _> {
@@ -122,12 +124,12 @@ pub(crate) fn unfit(after_a_step: &ModuleOptimizer, given: &Given) -> Vec<Unfit>
     missing.chain(wrong).collect()
 }
 
-/// The fields in which burn's optimizers count the steps of a parameter, in this order: that of Adam, AdamW and Adan;
-/// that of Lamb and Adafactor; that of AdaGrad.
+/// The names of the state fields in which burn's optimizers count the steps of a parameter. In this order: the field of
+/// Adam, AdamW and Adan; of Lamb and Adafactor; of AdaGrad.
 const COUNTS: [&str; 3] = ["momentum.time", "time", "lr_decay.time"];
 
-/// The fields in which burn's optimizers keep sums or means of squares, in this order: those of Adam and AdamW;
-/// AMSGrad; Lamb; Adan; RMSProp; AdaGrad; Adafactor, which has the last two.
+/// The names of the state fields in which burn's optimizers keep sums or means of squared gradients. In this order: the
+/// field of Adam and AdamW; of AMSGrad; Lamb; Adan; RMSProp; AdaGrad; and the last two of Adafactor.
 const SQUARES: [&str; 8] = [
     "momentum.moment_2",
     "momentum.max_moment_2",
@@ -139,9 +141,10 @@ const SQUARES: [&str; 8] = [
     "column_second_moment",
 ];
 
-/// Returns the reason why the optimizer cannot have produced a value after `steps` steps, or `None` if it can.
+/// Returns the reason why an optimizer cannot have produced the value of a state field after `steps` steps, or `None`
+/// if it can.
 ///
-/// `first` is the value of the same field after one step.
+/// `first` is the value of the same field after one optimizer step.
 fn wrong_value(name: &str, value: &Value, first: &Value, steps: u64) -> Option<Reason> {
     let wrong = |found: String, expected: &str| Some(Reason::Value { found, expected: expected.to_owned() });
     match value {
@@ -168,7 +171,7 @@ fn wrong_value(name: &str, value: &Value, first: &Value, steps: u64) -> Option<R
     }
 }
 
-/// Returns a number as an integer, or `None` if it is of another type.
+/// Returns the value of a scalar as an integer, or `None` if the scalar is not of an integer type.
 fn integer(scalar: Scalar) -> Option<i128> {
     match scalar {
         Scalar::Int(value) => Some(value.into()),
@@ -177,11 +180,11 @@ fn integer(scalar: Scalar) -> Option<i128> {
     }
 }
 
-/// Returns the optimizer with a state of these fields. `paths` are the parameters' paths in the stage's module, by
-/// which parameter groups find them.
+/// Returns the optimizer with its state restored from `fields`. `paths` are the parameters' paths in the stage's
+/// module, by which parameter groups find the parameters.
 ///
 /// # Errors
-/// Returns the fields that burn did not restore.
+/// Returns the fields that burn did not restore, because they do not fit the optimizer.
 pub(crate) fn write<'a>(
     optimizer: ModuleOptimizer,
     fields: Vec<Field>,

@@ -1,16 +1,17 @@
-//! The number of cores that the kernels of a worker use, and the memory of their buffers.
+//! The number of CPU cores that the kernels of a worker use ([`Cores`]), and the memory of the kernel threads' buffers
+//! ([`KernelThreads`]).
 
-/// The way in which workers share the cores of the machine.
+/// The way in which workers share the CPU cores of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cores {
-    /// Every worker has this number of cores.
+    /// Every worker has this number of CPU cores for its kernels.
     Each(usize),
-    /// The workers share this number of cores, which is the machine's.
+    /// The workers together share this number of CPU cores, which is the number that the machine has.
     Shared(usize),
 }
 
 impl Cores {
-    /// Returns the number of cores of one worker among `workers`, which is at least 1 if cores are shared.
+    /// Returns the number of CPU cores of each worker if there are `workers` workers; at least 1 if cores are shared.
     pub(crate) fn of_one(self, workers: usize) -> usize {
         match self {
             Self::Each(cores) => cores,
@@ -19,16 +20,17 @@ impl Cores {
     }
 }
 
-/// The threads on which the kernels of workers run: one thread per core.
+/// The threads on which the kernels of workers run, one thread for each core, with the size of a thread's buffer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct KernelThreads {
     pub(crate) cores: Cores,
-    /// The bytes of the buffer that each thread keeps for matrix products on the host.
+    /// The size in bytes of the buffer that each kernel thread keeps for matrix products on the host.
     pub(crate) buffer: u64,
 }
 
 impl KernelThreads {
-    /// Returns the bytes of all buffers of one worker among `workers`.
+    /// Returns the number of bytes that all kernel threads of each worker take for their buffers, if there are
+    /// `workers` workers.
     pub(crate) fn buffers_of_one(self, workers: usize) -> u64 {
         self.cores.of_one(workers) as u64 * self.buffer
     }

@@ -1,7 +1,7 @@
 //! Threads and channels for tests that explore interleavings with [shuttle](https://github.com/awslabs/shuttle).
 //!
-//! shuttle runs one thread at a time and chooses the next one whenever a lock is used. The channels here are built from
-//! its locks, so a test explores many orders of sends and receives, and finds a wait that never ends.
+//! shuttle runs one thread at a time and chooses the next thread whenever a lock is used. The channels here are built
+//! from shuttle's locks, so a test explores many orders of sends and receives, and finds a wait that never ends.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -17,16 +17,16 @@ pub(crate) use shuttle::thread::{yield_now, yield_now as pause};
 
 use super::Over;
 
-/// A wait does not poll before it blocks, because no time passes under shuttle.
+/// The time for which a wait polls a channel before it blocks: zero, because no time passes under shuttle.
 pub(crate) const PATIENCE: Duration = Duration::ZERO;
 
 shuttle::lazy_static! {
-    /// One lock guards the state of all channels, and one condition variable wakes every waiting thread after each
-    /// change. So a wait can watch a channel and the stop signal at once.
+    /// The one lock that guards the state of all channels, and the one condition variable that wakes every waiting
+    /// thread after each change. So a wait can watch a channel and the stop signal at once.
     static ref WORLD: World = World { lock: Lock::new(()), changed: Condvar::new() };
 }
 
-/// The lock and the condition variable that all channels share.
+/// The lock and the condition variable that all channels of a test share.
 struct World {
     lock: Lock<()>,
     changed: Condvar,
@@ -42,13 +42,14 @@ impl World {
     }
 }
 
-/// The state of a channel, which its senders and receivers share.
+/// The state of a channel, which the channel's senders and receivers share: queued messages, capacity and counts.
 struct Shared<T> {
     queue: VecDeque<T>,
     capacity: usize,
     senders: usize,
     receivers: usize,
-    /// The number of receivers that wait now. A channel of capacity 0 accepts a message only for one of them.
+    /// The number of receivers that wait for a message now. A channel of capacity 0 accepts a message only if a
+    /// receiver waits.
     waiting: usize,
 }
 
@@ -73,7 +74,7 @@ pub(crate) enum TryRecvError {
     Disconnected,
 }
 
-/// Creates a channel with room for `capacity` messages; with capacity 0 a send waits for a receiver.
+/// Creates a bounded channel with room for `capacity` messages; with capacity 0 a send waits for a receiver.
 pub(crate) fn bounded<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     let shared = Shared { queue: VecDeque::new(), capacity, senders: 1, receivers: 1, waiting: 0 };
     let shared = Arc::new(Mutex::new(shared));
@@ -90,7 +91,7 @@ impl<T> Sender<T> {
         self.wait_with(message, || false)
     }
 
-    /// Waits for room and sends, unless `ended` becomes true first.
+    /// Waits for room in the channel and sends the message, unless `ended` becomes true first.
     fn wait_with(&self, mut message: T, ended: impl Fn() -> bool) -> Result<(), Over> {
         let mut world = WORLD.enter();
         loop {
@@ -104,7 +105,7 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Adds a message if there is room. The caller holds the lock of all channels.
+    /// Adds a message to the channel if there is room. The caller holds the lock of all channels.
     fn put(&self, message: T) -> Result<(), TrySendError<T>> {
         let mut shared = self.0.lock();
         if shared.receivers == 0 {
@@ -129,7 +130,7 @@ impl<T> Receiver<T> {
         self.wait_for(|| false)
     }
 
-    /// Takes the oldest message, if there is one. The caller holds the lock of all channels.
+    /// Takes the oldest message out of the channel, if there is one. The caller holds the lock of all channels.
     fn take(&self) -> Result<T, TryRecvError> {
         let mut shared = self.0.lock();
         match shared.queue.pop_front() {
@@ -142,12 +143,12 @@ impl<T> Receiver<T> {
         }
     }
 
-    /// Whether all senders were dropped.
+    /// Whether all senders of the channel were dropped.
     fn is_cut(&self) -> bool {
         self.0.lock().senders == 0
     }
 
-    /// Waits for a message, unless `ended` becomes true first.
+    /// Waits for a message on the channel and returns it, unless `ended` becomes true first.
     fn wait_for(&self, ended: impl Fn() -> bool) -> Result<T, Over> {
         let mut world = WORLD.enter();
         self.0.lock().waiting += 1;
@@ -166,7 +167,8 @@ impl<T> Receiver<T> {
     }
 }
 
-/// Waits for a message, unless the other end of `signal` is dropped. The time limit is ignored: no time passes here.
+/// Waits for a message on `channel`, unless the other end of `signal` is dropped first. The time limit is ignored,
+/// because no time passes under shuttle.
 pub(crate) fn receive_or<T>(
     channel: &Receiver<T>,
     signal: &Receiver<Infallible>,
@@ -175,7 +177,7 @@ pub(crate) fn receive_or<T>(
     channel.wait_for(|| signal.is_cut())
 }
 
-/// Waits for room and sends, unless the other end of `signal` is dropped first.
+/// Waits for room in `channel` and sends the message, unless the other end of `signal` is dropped first.
 pub(crate) fn send_or<T>(channel: &Sender<T>, message: T, signal: &Receiver<Infallible>) -> Result<(), Over> {
     channel.wait_with(message, || signal.is_cut())
 }
@@ -211,7 +213,7 @@ fn leave(change: impl FnOnce()) {
     WORLD.changed.notify_all();
 }
 
-/// A thread that shuttle schedules.
+/// The handle of a thread that shuttle schedules, with which a caller joins the thread.
 pub(crate) struct JoinHandle<T>(shuttle::thread::JoinHandle<T>);
 
 impl<T> JoinHandle<T> {
@@ -220,7 +222,7 @@ impl<T> JoinHandle<T> {
     }
 }
 
-/// Starts a thread that shuttle schedules.
+/// Starts a thread with the given name that shuttle schedules.
 pub(crate) fn spawn<T: Send + 'static>(
     name: &str,
     run: impl FnOnce() -> T + Send + 'static,
@@ -228,12 +230,13 @@ pub(crate) fn spawn<T: Send + 'static>(
     shuttle::thread::Builder::new().name(name.to_owned()).spawn(run).map(JoinHandle)
 }
 
-/// Creates no pool: under shuttle, kernels run on the thread that calls them.
+/// Does nothing in place of a pool of kernel threads: under shuttle, kernels run on the thread that calls them.
 pub(crate) fn kernels(_: &str, _: usize, _: impl Fn() + Send + Sync + 'static) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns true, because no time passes under shuttle; the caller then joins the thread.
+/// Returns true, as if the thread ended within the time limit, because no time passes under shuttle; the caller then
+/// joins the thread.
 pub(crate) fn ends_within<T>(_: &JoinHandle<T>, _: Duration) -> bool {
     true
 }

@@ -1,21 +1,21 @@
-//! The failure of work on a thread: a panic or an error.
+//! The failure of a stage's work on a worker thread: a panic or an error.
 
-/// The error type of a user's stage, which may be any error.
+/// The type of errors that a user's stage may return, which holds any error.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The failure of a stage: a panic or an error.
+/// The failure of a stage on a worker thread: a panic or an error of the user's code.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The stage panicked with this message.
+    /// The user's code of the stage panicked with this message.
     #[error("it panicked: {0}")]
     Panic(String),
-    /// The stage returned this error.
+    /// The user's code of the stage returned this error.
     #[error(transparent)]
     Error(BoxError),
 }
 
 impl Failure {
-    /// Returns the failure for the payload of a caught panic.
+    /// Converts the payload of a caught panic to a failure with the panic's message.
     pub(crate) fn of_panic(payload: Box<dyn std::any::Any + Send>) -> Self {
         let text = payload.downcast_ref::<&str>().map(ToString::to_string);
         let text = text.or_else(|| payload.downcast_ref::<String>().cloned());

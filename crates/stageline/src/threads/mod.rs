@@ -1,12 +1,12 @@
-//! Threads, the bounded channels between them, and the waits of a pipeline.
+//! Threads, the bounded channels between threads, and the waits on these channels.
 //!
 //! Every other folder takes threads and channels from here, so that a test can replace them: with the feature `shuttle`
-//! the test decides which thread runs next. Must not know pipelines, stages or errors of training.
+//! the test decides which thread runs next. The code here must not know pipelines, stages or errors of training.
 //!
-//! - `real`: the system's threads and crossbeam's channels.
+//! - `real`: threads of the operating system, crossbeam's channels, and rayon's pools for kernels.
 //! - `explored`: threads and channels under the test framework shuttle, with the same interface as `real`.
-//! - `cores`: the number of cores that a worker's kernels use.
-//! - `failure`: a panic or an error of a thread.
+//! - `cores`: the number of CPU cores that a worker's kernels use, and the memory of their buffers.
+//! - `failure`: the failure of a stage on a thread: a panic, or an error that the stage returned.
 
 pub(crate) mod cores;
 #[cfg(feature = "shuttle")]
@@ -23,9 +23,9 @@ pub(crate) use real::*;
 /// The reason why a wait on a channel ended without success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Over {
-    /// The other end of the channel was dropped, or the stop signal was raised.
+    /// The other end of the channel was dropped, or the pipeline's stop signal was raised during the wait.
     Ended,
-    /// The time limit of the wait passed.
+    /// The time limit of the wait passed before the channel had a message.
     #[cfg_attr(feature = "shuttle", expect(dead_code, reason = "no time passes under shuttle"))]
     InVain,
 }

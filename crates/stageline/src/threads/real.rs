@@ -1,4 +1,5 @@
-//! Threads of the operating system, crossbeam's channels, and rayon's pools for kernels.
+//! Threads of the operating system, crossbeam's channels with waits that a stop signal ends, and rayon's thread pools
+//! for kernels.
 
 use std::convert::Infallible;
 use std::io;
@@ -13,15 +14,16 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::Over;
 
-/// The time for which a wait polls for a message before its thread sleeps; waking a thread takes up to this long.
+/// The time for which a wait polls a channel for a message before its thread sleeps; waking a thread takes up to this
+/// long.
 pub(crate) const PATIENCE: Duration = Duration::from_micros(50);
 
-/// Sleeps between two looks for room in a channel. It is rarely called, because a channel nearly always has room.
+/// Sleeps between two polls for room in a full channel. The sleep is rare, because a channel nearly always has room.
 pub(crate) fn pause() {
     std::thread::sleep(PATIENCE);
 }
 
-/// Starts a thread of the operating system with a name.
+/// Starts a thread of the operating system that has the name `name` and executes `run`.
 pub(crate) fn spawn<T: Send + 'static>(
     name: &str,
     run: impl FnOnce() -> T + Send + 'static,
@@ -29,11 +31,11 @@ pub(crate) fn spawn<T: Send + 'static>(
     Builder::new().name(name.to_owned()).spawn(run)
 }
 
-/// Makes the calling thread the first of a pool of `cores` threads, on which its kernels run.
+/// Makes the calling thread the first of a pool of `cores` threads, on which the kernels that the thread calls run.
 ///
-/// burn's kernels for the CPU use the pool of the thread that calls them. Each of the other threads calls `started`
-/// first, and ends some time after the pool is dropped, because rayon does not join it. The error is rayon's message if
-/// a thread cannot be started.
+/// burn's kernels for the CPU use the pool of the thread that calls them. Each of the pool's other threads calls
+/// `started` first, and ends some time after the pool is dropped, because rayon does not join the thread. The error is
+/// rayon's message if a thread cannot be started.
 pub(crate) fn kernels(
     name: &str,
     cores: usize,
@@ -44,7 +46,7 @@ pub(crate) fn kernels(
     pool.thread_name(move |core| format!("{name}-core-{core}")).build().map_err(|error| error.to_string())
 }
 
-/// Waits until a thread has ended, but at most for `patience`. Returns whether it has ended.
+/// Waits until a thread has ended, but at most for `patience`. Returns whether the thread has ended.
 pub(crate) fn ends_within<T>(thread: &JoinHandle<T>, patience: Duration) -> bool {
     let start = std::time::Instant::now();
     while start.elapsed() < patience && !thread.is_finished() {
@@ -53,7 +55,7 @@ pub(crate) fn ends_within<T>(thread: &JoinHandle<T>, patience: Duration) -> bool
     thread.is_finished()
 }
 
-/// Waits for a message, until the other end of `signal` is dropped, or until the time `within` has passed.
+/// Waits for a message on `channel`, until the other end of `signal` is dropped, or until the time `within` has passed.
 pub(crate) fn receive_or<T>(
     channel: &Receiver<T>,
     signal: &Receiver<Infallible>,
@@ -72,7 +74,7 @@ pub(crate) fn receive_or<T>(
     }
 }
 
-/// Waits for room and sends, unless the other end of `signal` is dropped first.
+/// Waits for room in `channel` and sends the message, unless the other end of `signal` is dropped first.
 pub(crate) fn send_or<T>(channel: &Sender<T>, message: T, signal: &Receiver<Infallible>) -> Result<(), Over> {
     select! {
         send(channel, message) -> sent => sent.map_err(|_| Over::Ended),

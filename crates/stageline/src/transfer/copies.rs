@@ -15,17 +15,19 @@ use crate::transfer::hand_over::hand_tensor;
 use stageline_nn::params::any_tensor::AnyTensor;
 use stageline_nn::params::shared::{is_trained, unify, with_value};
 
-/// Gradients or values by parameter.
+/// A map from parameter ids to tensors: the gradients or the new values of shared parameters.
 pub(crate) type Tensors = HashMap<ParamId, AnyTensor>;
 
-/// A message from a holder to its owner: the gradients of its copies.
+/// The message in which a stage that holds copies of parameters sends the copies' gradients to the parameters' owner.
 struct Gradients {
-    /// The micro-batch (tied parameters) or the step (replicas) to which the gradients belong.
+    /// The index of the micro-batch (for tied parameters) or of the step (for replicas) whose gradients the message
+    /// carries.
     of: usize,
     tensors: Tensors,
 }
 
-/// The owner's end of an exchange: the parameters that it steps, and the channels to one holder of copies.
+/// The owner's end of the exchange of shared parameters: the ids of the parameters that the owner steps, and the
+/// channels to one stage that holds copies of these parameters.
 pub(crate) struct Owned {
     pub(crate) ids: Vec<ParamId>,
     gradients: Receiver<Gradients>,
@@ -33,7 +35,8 @@ pub(crate) struct Owned {
     holder: Device,
 }
 
-/// The holder's end of an exchange: the copies that it keeps, and the channels to their owner.
+/// The holder's end of the exchange of shared parameters: the ids of the parameters of which the holder keeps copies,
+/// and the channels to the stage that owns these parameters.
 pub(crate) struct Held {
     pub(crate) ids: Vec<ParamId>,
     gradients: Sender<Gradients>,
@@ -41,8 +44,8 @@ pub(crate) struct Held {
     owner: Device,
 }
 
-/// Connects an owner of parameters to a holder of copies; the holder can send gradients `ahead` times before the owner
-/// receives any.
+/// Connects the stage that owns parameters to a stage that holds copies of these parameters. The holder can send
+/// gradients `ahead` times before the owner receives any.
 pub(crate) fn share(ids: Vec<ParamId>, owner: &Device, holder: &Device, ahead: usize) -> (Owned, Held) {
     let (gradient_sender, gradient_receiver) = bounded(ahead);
     let (value_sender, value_receiver) = bounded(1);
@@ -53,14 +56,15 @@ pub(crate) fn share(ids: Vec<ParamId>, owner: &Device, holder: &Device, ahead: u
 }
 
 impl Owned {
-    /// Waits for the gradients of the holder's copies for one micro-batch or step.
+    /// Waits for the gradients that the stage with copies of this stage's parameters sends for one micro-batch or step,
+    /// and returns these gradients.
     pub(crate) fn receive(&self, of: usize, waits: &Waits) -> Result<Tensors, Stopped> {
         let received = waits.receive(&self.gradients)?;
         assert_eq!(received.of, of, "owner and holder go through micro-batches and steps in the same order");
         Ok(received.tensors)
     }
 
-    /// Sends the holder the current values of the owned parameters.
+    /// Sends the current values of the owned parameters to the stage that holds copies of these parameters.
     pub(crate) fn publish<M: Module>(&self, module: &M, waits: &Waits) -> Result<(), Stopped> {
         let mut read = ReadValues { ids: &self.ids, holder: &self.holder, values: Tensors::new() };
         module.visit(&mut read);
@@ -69,8 +73,8 @@ impl Owned {
 }
 
 impl Held {
-    /// Removes the gradients of the copies from a stage's gradients for one micro-batch or step, and sends them to the
-    /// owner.
+    /// Removes the gradients of a stage's parameter copies from the stage's gradients for one micro-batch or step, and
+    /// sends the removed gradients to the owner of the parameters.
     pub(crate) fn send<M: Module>(
         &self,
         module: &M,
@@ -84,7 +88,8 @@ impl Held {
         waits.send(&self.gradients, Gradients { of, tensors })
     }
 
-    /// Waits for the owner's new values and writes them to the copies.
+    /// Waits for the new parameter values from the owner of the parameters, and writes these values to this stage's
+    /// copies.
     pub(crate) fn follow<M: Module>(&self, module: M, waits: &Waits) -> Result<M, (M, Stopped)> {
         match waits.receive(&self.values) {
             Ok(values) => Ok(unify(module.map(&mut SetValues { values }))),
@@ -92,13 +97,15 @@ impl Held {
         }
     }
 
-    /// Receives the owner's new values and discards them, so that the channel is empty; the copies stay as they are.
+    /// Receives the new parameter values from the owner of the parameters and discards these values, so that the
+    /// channel is empty; this stage's copies do not change.
     pub(crate) fn ignore(&self, waits: &Waits) -> Result<(), Stopped> {
         waits.receive(&self.values).map(drop)
     }
 }
 
-/// Adds up the gradients received from holders, in the order given, and adds the sum to a stage's own gradients.
+/// Adds up the gradients received from all holders of copies, in the order of `received`, and adds the sum to the
+/// owner's own gradients.
 pub(crate) fn add<M: Module>(module: &M, gradients: &mut GradientsParams, received: Vec<Tensors>) {
     if !received.is_empty() {
         module.visit(&mut AddGradients { gradients, received });
@@ -124,7 +131,7 @@ impl ModuleVisitor for TakeGradients<'_> {
 
 struct AddGradients<'a> {
     gradients: &'a mut GradientsParams,
-    /// The gradients from each holder, in the order in which they are added.
+    /// The gradients from each stage that holds copies, in the order in which the owner adds these gradients.
     received: Vec<Tensors>,
 }
 

@@ -1,4 +1,5 @@
-//! Moves tensors to a device outside the plan's transfers: batches, and the gradients and values of shared parameters.
+//! Moves tensors to a device outside the plan's transfers: the tensors of batches, and the gradients and values of
+//! shared parameters.
 //!
 //! Between GPUs such tensors go through the host's memory: NCCL can deadlock on transfers that the plan does not order
 //! (see `order`).
@@ -10,18 +11,18 @@ use crate::device::location::{between_gpus, one_gpu};
 use crate::device::remote::{by_the_host, moved};
 use crate::model::payload::{Payload, PayloadMapper};
 
-/// Places a payload on a device, detached from any autodiff graph.
+/// Moves all tensors of a payload (such as a batch's input) to a device, detached from any autodiff graph.
 pub(crate) fn place<P: Payload>(payload: P, device: &Device) -> P {
     payload.map(&mut Place(device))
 }
 
-/// Places a tensor on a device for another thread, detached from any autodiff graph.
+/// Moves a tensor to a device for use by another thread, detached from any autodiff graph.
 pub(crate) fn hand_tensor<const D: usize>(tensor: Tensor<D>, device: &Device) -> Tensor<D> {
     Place(device).float(for_another_thread(tensor.inner(), device))
 }
 
-/// Copies a tensor into newly allocated memory if another thread will use it on the same GPU; otherwise returns it as
-/// it is.
+/// Copies a tensor into newly allocated memory if another thread will use the tensor on the same GPU; otherwise returns
+/// the tensor unchanged.
 ///
 /// The other thread's stream waits for the stream that wrote the tensor only if it has not waited since the memory was
 /// *allocated* (cubecl 0.11), and fusion may write a result into the memory of an operand. A flip is always a kernel of

@@ -17,7 +17,7 @@ use crate::device::location::between_gpus;
 use crate::device::remote::moved;
 use crate::transfer::hand_over::for_another_thread;
 
-/// The tensors that one end of a boundary sent last, kept until it sends again.
+/// The tensors that one end of a boundary between two stages sent last, kept in memory until this end sends again.
 pub(crate) struct Sent {
     from: Device,
     last: Vec<Box<dyn Send>>,
@@ -28,7 +28,8 @@ impl Sent {
         Self { from, last: Vec::new() }
     }
 
-    /// Makes the compute stream wait for the transfers submitted so far, and drops the tensors kept for them.
+    /// Makes the sending device's compute stream wait for all transfers submitted so far, and drops the sent tensors
+    /// that were kept for these transfers.
     pub(crate) fn settle(&mut self) {
         if !self.last.is_empty() {
             let from = self.from.clone().inner();
@@ -40,7 +41,8 @@ impl Sent {
         }
     }
 
-    /// Moves a tensor that is in no autodiff graph to a device, and keeps the memory that NCCL reads.
+    /// Sends a tensor that is in no autodiff graph to a device, and keeps the tensor's memory alive, because NCCL reads
+    /// it later.
     pub(crate) fn send<const D: usize, K: Basic + 'static>(
         &mut self,
         tensor: Tensor<D, K>,

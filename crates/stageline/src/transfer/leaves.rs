@@ -17,7 +17,8 @@ use crate::transfer::in_flight::Sent;
 use crate::update::finite::tensor_is_finite;
 use stageline_nn::autograd::seed_gradient::root;
 
-/// The gradient of one leaf, with the tensor's rank erased; the function pointers know the rank.
+/// The gradient of one leaf (a float tensor of a stage's input or output), as a tensor without its rank in the type;
+/// the function pointers know the rank.
 struct LeafGradient {
     tensor: BridgeTensor,
     bytes: u64,
@@ -37,7 +38,7 @@ impl LeafGradient {
         Self { tensor: tensor.into_bridge(), bytes, to_device, send, is_finite }
     }
 
-    /// Returns the gradient as a tensor of rank `D`, which must be the rank that it was created with.
+    /// Returns the gradient as a tensor of rank `D`, which must be the rank with which the gradient was created.
     fn tensor<const D: usize>(self) -> Tensor<D> {
         Tensor::from_bridge(self.tensor)
     }
@@ -55,16 +56,18 @@ impl LeafGradient {
     }
 }
 
-/// The gradients of a payload's float leaves, in the payload's order; `None` where the loss does not depend on a leaf.
+/// The gradients of the float tensors of a payload, in the payload's order; `None` for a tensor on which the loss does
+/// not depend.
 pub(crate) struct LeafGradients(Vec<Option<LeafGradient>>);
 
 impl LeafGradients {
-    /// Moves every gradient to a device.
+    /// Moves the gradients of a stage's input or output to a device.
     pub(crate) fn moved_to(self, device: &Device) -> Self {
         Self(self.0.into_iter().map(|gradient| gradient.map(|gradient| gradient.moved_to(device))).collect())
     }
 
-    /// Sends every gradient to a device, and lets `sent` keep alive what NCCL has yet to read.
+    /// Sends the gradients of a stage's input to a device; `sent` keeps the sent tensors alive until NCCL has read
+    /// them.
     pub(crate) fn sent_to(self, device: &Device, sent: &mut Sent) -> Self {
         Self(self.0.into_iter().map(|gradient| Some(gradient?.sent_to(device, sent))).collect())
     }
@@ -73,21 +76,23 @@ impl LeafGradients {
         self.0.iter().flatten().map(|gradient| gradient.bytes).sum()
     }
 
-    /// Whether every gradient is finite; leaves without a gradient do not count.
+    /// Whether the gradients of all leaves are finite; leaves without a gradient do not count.
     pub(crate) fn is_finite(&self) -> bool {
         self.0.iter().flatten().all(LeafGradient::is_finite)
     }
 }
 
-/// The float leaves of a stage's input or output, with their ranks erased, in the payload's order.
+/// The float tensors of a stage's input or output, at which gradients leave or enter the stage's autodiff graph, in the
+/// payload's order and without their ranks in the type.
 #[derive(Default)]
 pub(crate) struct Leaves(Vec<Box<dyn Leaf>>);
 
-/// A float tensor of a graph whose rank is erased.
+/// A float tensor of an autodiff graph, without its rank in the type.
 trait Leaf: Send {
-    /// Returns the scalar whose backward gives this tensor `gradient`; `None` if the tensor is not tracked.
+    /// Returns a scalar whose backward gives this tensor the gradient `gradient`; `None` if autodiff does not track the
+    /// tensor.
     fn seeded(&self, gradient: LeafGradient) -> Option<Tensor<1>>;
-    /// Removes this tensor's gradient from the result of a backward.
+    /// Removes this tensor's gradient from the gradients that a backward computed, and returns the gradient.
     fn gradient(&self, gradients: &mut Gradients) -> Option<LeafGradient>;
 }
 
@@ -102,28 +107,32 @@ impl<const D: usize> Leaf for Tensor<D> {
 }
 
 impl Leaves {
-    /// Makes a received payload the input of a stage's graph, and records its float leaves.
+    /// Makes a received payload the input of a stage's autodiff graph, and records the payload's float tensors as
+    /// leaves.
     pub(crate) fn of_input<P: Payload>(payload: P) -> (P, Self) {
         let mut record = RecordInput::default();
         (payload.map(&mut record), record.0)
     }
 
-    /// Detaches a stage's output from its graph for the next stage, and records its float leaves.
+    /// Detaches a stage's output from the stage's autodiff graph, ready for the next stage, and records the output's
+    /// float tensors as leaves.
     ///
-    /// The leaves keep the output in memory until the backward, even where burn does not need it: of `tanh`, for
-    /// example, burn keeps only the input.
+    /// The leaves keep the output in memory until the backward, even where burn does not need the output: for `tanh`,
+    /// for example, burn keeps only the input.
     pub(crate) fn of_output<P: Payload>(payload: P) -> (P, Self) {
         let mut record = RecordOutput::default();
         (payload.map(&mut record), record.0)
     }
 
-    /// Returns the scalar from which a backward with the received gradients starts; `None` if no gradient was received.
+    /// Returns the scalar from which a stage's backward starts, given the received gradients of the stage's output;
+    /// `None` if no gradient was received.
     pub(crate) fn root(&self, gradients: LeafGradients) -> Option<Tensor<1>> {
         let leaves = self.0.iter().zip(gradients.0);
         leaves.filter_map(|(leaf, gradient)| leaf.seeded(gradient?)).reduce(Tensor::add)
     }
 
-    /// Removes the gradients of the input from a finished backward; every entry is `None` if no backward ran.
+    /// Removes the gradients of a stage's input from the gradients of a finished backward, and returns them; every
+    /// entry is `None` if no backward ran.
     pub(crate) fn gradients(&self, gradients: Option<&mut Gradients>) -> LeafGradients {
         LeafGradients(match gradients {
             Some(gradients) => self.0.iter().map(|leaf| leaf.gradient(gradients)).collect(),
@@ -165,7 +174,8 @@ impl PayloadMapper for RecordOutput {
     }
 }
 
-/// Makes a payload usable with a stage's tracked parameters without asking for a gradient of the payload.
+/// Turns the tensors of a payload into autodiff tensors that need no gradient, so that a stage can compute with the
+/// payload and its own tracked parameters.
 pub(crate) fn track<P: Payload>(payload: P) -> P {
     payload.map(&mut Track)
 }

@@ -16,7 +16,7 @@ use crate::transfer::in_flight::Sent;
 use crate::transfer::leaves::LeafGradients;
 use crate::transfer::order::Turns;
 
-/// One micro-batch's payload with its loss weight.
+/// The payload of one micro-batch (its input or activation), with the micro-batch's loss weight.
 pub(crate) struct Weighted<T> {
     pub(crate) payload: T,
     pub(crate) weight: Weight,
@@ -27,27 +27,30 @@ struct Message<T> {
     content: T,
 }
 
-/// The boundary's end on the earlier stage, which sends activations and receives gradients.
+/// The earlier stage's end of the boundary between two stages, which sends activations and receives gradients.
 pub(crate) struct Downstream<T> {
     activations: Sender<Message<Weighted<T>>>,
     gradients: Receiver<Message<LeafGradients>>,
     here: Device,
-    /// The devices, or sessions with them, to which activations are sent, in turn by micro-batch.
+    /// The next stage's devices, or sessions with these devices, to which the activations of successive micro-batches
+    /// are sent in turn.
     to: Lanes,
     sent: Sent,
 }
 
-/// The boundary's end on the later stage, which receives activations and sends gradients.
+/// The later stage's end of the boundary between two stages, which receives activations and sends gradients.
 pub(crate) struct Upstream<T> {
     activations: Receiver<Message<Weighted<T>>>,
     gradients: Sender<Message<LeafGradients>>,
     here: Device,
-    /// The devices, or sessions with them, to which gradients are sent, in turn by micro-batch.
+    /// The previous stage's devices, or sessions with these devices, to which the gradients of successive micro-batches
+    /// are sent in turn.
     to: Lanes,
     sent: Sent,
 }
 
-/// Connects a stage on `previous` to a stage on `next` by one channel each way, with room for `capacity` micro-batches.
+/// Connects a stage on the device `previous` to the next stage, on the device `next`, by one channel in each direction
+/// with room for `capacity` micro-batches.
 pub(crate) fn link<T>(capacity: usize, previous: Device, next: Device, route: Route) -> (Downstream<T>, Upstream<T>) {
     let (activation_sender, activation_receiver) = bounded(capacity);
     let (gradient_sender, gradient_receiver) = bounded(capacity);
@@ -92,21 +95,22 @@ impl<T: Payload> Downstream<T> {
         Ok(departure.bytes)
     }
 
-    /// Waits for the gradients of a micro-batch's output, and moves them to this stage's device.
+    /// Waits for the gradients of this stage's output for a micro-batch, and moves these gradients to this stage's
+    /// device.
     pub(crate) fn receive_gradient(&self, waits: &Waits, micro_batch: usize) -> Result<LeafGradients, Stopped> {
         Ok(take(waits, &self.gradients, micro_batch)?.moved_to(&self.here))
     }
 }
 
 impl<T: Payload> Upstream<T> {
-    /// Waits for a micro-batch's activation, and moves it to this stage's device.
+    /// Waits for a micro-batch's activation from the previous stage, and moves the activation to this stage's device.
     pub(crate) fn receive(&self, waits: &Waits, micro_batch: usize) -> Result<Weighted<T>, Stopped> {
         let Weighted { payload, weight } = take(waits, &self.activations, micro_batch)?;
         Ok(Weighted { payload: payload.map(&mut Arrival(&self.here)), weight })
     }
 
-    /// Sends gradients to the previous stage and returns their size in bytes. The tensors move to the previous stage's
-    /// device, or to the session from which that stage receives them.
+    /// Sends the gradients of this stage's input to the previous stage and returns their size in bytes. The tensors
+    /// move to the previous stage's device, or to the session from which that stage receives them.
     pub(crate) fn send_gradient(
         &mut self,
         waits: &Waits,
@@ -126,18 +130,20 @@ impl<T: Payload> Upstream<T> {
     }
 }
 
-/// Waits for the next message, which must belong to `micro_batch`.
+/// Waits for the next message of a neighbouring stage on `channel` and returns the message's content; the message must
+/// belong to `micro_batch`.
 fn take<T>(waits: &Waits, channel: &Receiver<Message<T>>, micro_batch: usize) -> Result<T, Stopped> {
     let message = waits.receive(channel)?;
     assert_eq!(message.micro_batch, micro_batch, "a checked plan receives in the order in which it sends");
     Ok(message.content)
 }
 
-/// Detaches every tensor of a payload from its graph, sends it to a device, and counts the bytes.
+/// A mapper that detaches every tensor of a payload from its autodiff graph, sends the tensor to a device, and counts
+/// the bytes sent.
 struct Departure<'a> {
     sent: &'a mut Sent,
     device: &'a Device,
-    /// The bytes sent so far.
+    /// The number of bytes of the payload that have been sent so far.
     bytes: u64,
 }
 
@@ -162,7 +168,7 @@ impl PayloadMapper for Departure<'_> {
     }
 }
 
-/// Moves every tensor of a received payload to the receiving stage's device.
+/// A mapper that moves every tensor of a received payload to the receiving stage's device.
 struct Arrival<'a>(&'a Device);
 
 impl PayloadMapper for Arrival<'_> {

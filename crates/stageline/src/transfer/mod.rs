@@ -1,16 +1,23 @@
 //! Transfers: how tensors get from one stage to another, and between data-parallel replicas.
 //!
-//! Takes the activations and gradients of micro-batches, and moves them between neighbouring stages over bounded
-//! channels. Transfers between GPUs are issued in one global order. Computes nothing but sums of gradients.
+//! Moves the activations and gradients of micro-batches between neighbouring stages, and the gradients and values of
+//! tied parameters and of replicas between owners and holders of copies. All tensors go over bounded channels, and
+//! transfers between GPUs are issued in one global order. The only computation here is the addition of received
+//! gradients.
 //!
-//! - `link`: the boundary between two neighbouring stages.
-//! - `leaves`: the tensors through which gradients enter and leave a stage's graph.
-//! - `order`: the global order of transfers between GPUs, without which NCCL can deadlock.
-//! - `in_flight`: sent tensors, kept alive until NCCL has read them.
-//! - `hand_over`: tensors that reach a device outside the plan's transfers.
-//! - `copies`: the exchange between the owner of parameters and a holder of copies.
-//! - `ties`: tied parameters, which several stages of one pipeline share.
-//! - `replicas`: the reduction and broadcast between data-parallel replicas of a stage.
+//! - `link`: the boundary between two neighbouring stages, with the ends `Downstream` and `Upstream`, which send and
+//!   receive.
+//! - `leaves`: the float tensors through which gradients enter and leave a stage's autodiff graph (`Leaves`), and their
+//!   gradients (`LeafGradients`).
+//! - `order`: the batons (`Turns`) that keep transfers between GPUs in one global order, without which NCCL can
+//!   deadlock.
+//! - `in_flight`: the tensors sent last (`Sent`), kept alive until NCCL has read them.
+//! - `hand_over`: functions that move batches and shared parameters to a device outside the plan's transfers.
+//! - `copies`: the exchange of gradients and values between the owner of parameters (`Owned`) and a holder of copies
+//!   (`Held`).
+//! - `ties`: the tied parameters of a stage (`Ties`), which several stages of one pipeline share.
+//! - `replicas`: the reduction of gradients and the broadcast of new values between data-parallel replicas
+//!   (`Collective`).
 
 pub(crate) mod copies;
 pub(crate) mod hand_over;

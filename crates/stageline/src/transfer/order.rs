@@ -22,23 +22,24 @@ use stageline_schedule::{Checked, Instruction, Transfer};
 use crate::failure::stop::{Stopped, Waits};
 use crate::threads::{Receiver, Sender, bounded};
 
-/// The batons of one replica's transfers. After the last transfer of a pass over the plan every baton is back at its
-/// start.
+/// The batons of one replica's transfers between GPUs. A worker may issue a transfer only while it has the batons of
+/// both devices. After the last transfer of a pass over the plan, every baton is back at its start.
 #[derive(Default)]
 pub(crate) struct Turns {
-    /// The batons that each transfer takes; a transfer without an entry may be issued at any time.
+    /// The batons that a worker needs to issue each transfer; a transfer without an entry may be issued at any time.
     batons: HashMap<Transfer, Vec<Baton>>,
 }
 
-/// A baton's channels: from the transfer before, and to the transfer after.
+/// The channels on which one transfer gets a device's baton from the previous transfer of this device and passes the
+/// baton on to the next transfer.
 struct Baton {
     comes: Receiver<()>,
     goes: Sender<()>,
 }
 
 impl Turns {
-    /// Returns the batons of each replica, given its plan and the communication stream of each stage's device, if the
-    /// device has one.
+    /// Returns the batons of each replica's transfers, given the replica's plan and the communication stream of each
+    /// stage's device; the stream is `None` for a device that has none.
     pub(crate) fn of_replicas<'a>(
         replicas: impl IntoIterator<Item = (&'a Checked, &'a Vec<Option<usize>>)>,
     ) -> Vec<Arc<Self>> {
@@ -65,7 +66,8 @@ impl Turns {
         all.into_iter().map(Arc::new).collect()
     }
 
-    /// Waits for the transfer's batons, issues it, and passes the batons on.
+    /// Waits for the batons of a transfer's devices, issues the transfer, and passes the batons on to the next
+    /// transfers.
     pub(crate) fn issue<R>(&self, transfer: Transfer, waits: &Waits, issue: impl FnOnce() -> R) -> Result<R, Stopped> {
         let Some(batons) = self.batons.get(&transfer) else { return Ok(issue()) };
         for baton in batons {

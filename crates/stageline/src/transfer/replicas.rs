@@ -12,23 +12,26 @@ use burn::tensor::Device;
 use crate::failure::stop::{Stopped, Waits};
 use crate::transfer::copies::{Held, Owned, add, share};
 
-/// The role of one replica's stage in the reduction and broadcast at the end of a step.
+/// The role of one replica's stage in the reduction of gradients and the broadcast of new parameter values at the end
+/// of a step.
 pub(crate) enum Collective {
-    /// The first replica's stage, which has the optimizer; with the exchanges to the other replicas in order.
+    /// The first replica's stage, which has the optimizer, with its exchanges with the same stage of the other
+    /// replicas, in replica order.
     Root(Vec<Owned>),
-    /// Another replica's stage, which computes with copies of the root's parameters.
+    /// The stage of a replica other than the first, which computes with copies of the first replica's parameters.
     Leaf(Held),
 }
 
 impl Default for Collective {
-    /// Returns the root of a single replica, which has nothing to exchange.
+    /// Returns the role of a stage in a pipeline with one replica: the root, with no other replica to exchange with.
     fn default() -> Self {
         Self::Root(Vec::new())
     }
 }
 
 impl Collective {
-    /// Returns the roles of one stage that trains the parameters `ids`, one for each replica, given its device there.
+    /// Returns the role of one stage in each replica, given the parameters `ids` that the stage trains and the stage's
+    /// device in each replica.
     pub(crate) fn of_stage(ids: &[ParamId], devices: &[&Device]) -> Vec<Self> {
         let [root, leaves @ ..] = devices else { return Vec::new() };
         // A leaf sends its gradients once a step, so room for one message is enough.
@@ -36,12 +39,12 @@ impl Collective {
         [Self::Root(owned)].into_iter().chain(held.into_iter().map(Self::Leaf)).collect()
     }
 
-    /// Whether this replica's stage has the optimizer that steps.
+    /// Whether this stage is that of the first replica, which has the optimizer.
     pub(crate) fn is_root(&self) -> bool {
         matches!(self, Self::Root(_))
     }
 
-    /// The number of reductions that this stage makes in one step: 1 on the root of several replicas, else 0.
+    /// The number of gradient reductions that this stage makes in one step: 1 in the first of several replicas, else 0.
     pub(crate) fn reductions(&self) -> usize {
         match self {
             Self::Root(leaves) => usize::from(!leaves.is_empty()),
@@ -49,8 +52,8 @@ impl Collective {
         }
     }
 
-    /// Adds up a step's gradient sums in replica order: a leaf sends its sum to the root, and the root returns the
-    /// total.
+    /// Adds up the gradient sums of all replicas for one step, in replica order: the other replicas' stages send their
+    /// sums to the first replica's stage, which returns the total.
     pub(crate) fn reduce<M: Module>(
         &self,
         module: &M,
@@ -69,7 +72,8 @@ impl Collective {
         Ok(sums)
     }
 
-    /// Sends the root's parameter values to all leaves; does nothing on a leaf.
+    /// Sends the first replica's parameter values to the same stage of all other replicas; does nothing in the other
+    /// replicas.
     pub(crate) fn broadcast<M: Module>(&self, module: &M, waits: &Waits) -> Result<(), Stopped> {
         match self {
             Self::Root(leaves) => leaves.iter().try_for_each(|leaf| leaf.publish(module, waits)),
@@ -77,7 +81,8 @@ impl Collective {
         }
     }
 
-    /// Waits for the root's values on a leaf and writes them to its copies; returns the module unchanged on the root.
+    /// Waits for the first replica's parameter values and writes these values to this replica's copies; in the first
+    /// replica, returns the module unchanged.
     pub(crate) fn follow<M: Module>(&self, module: M, waits: &Waits) -> Result<M, (M, Stopped)> {
         match self {
             Self::Root(_) => Ok(module),

@@ -13,14 +13,15 @@ use burn::tensor::Device;
 use crate::failure::stop::{Stopped, Waits};
 use crate::transfer::copies::{Held, Owned, add, share};
 
-/// The tied parameters of one stage: those that it owns, and copies that it holds.
+/// The tied parameters of one stage: the parameters that the stage owns, and the copies that it holds of other stages'
+/// parameters.
 #[derive(Default)]
 pub(crate) struct Ties {
     owned: Vec<Owned>,
     held: Vec<Held>,
 }
 
-/// Ties the parameters `ids` of stage `owner` to the copies on stage `holder`.
+/// Ties the parameters `ids`, which stage `owner` trains, to their copies on stage `holder`.
 pub(crate) fn tie(
     ties: &mut [Ties],
     devices: &[Device],
@@ -36,8 +37,9 @@ pub(crate) fn tie(
 }
 
 impl Ties {
-    /// Exchanges the gradients of tied parameters for one micro-batch: sends those of copies to their owners, and adds
-    /// those that holders send. Returns the gradients that this stage sums itself.
+    /// Exchanges the gradients of tied parameters for one micro-batch: sends the gradients of this stage's copies to
+    /// the owners, and adds the gradients that other stages send for parameters of this stage. Returns the gradients
+    /// that remain for this stage to sum.
     pub(crate) fn exchange<M: Module>(
         &self,
         module: &M,
@@ -54,22 +56,24 @@ impl Ties {
         Ok(gradients)
     }
 
-    /// Sends the holders the current values of the parameters that this stage owns.
+    /// Sends the current values of the tied parameters that this stage owns to the stages that hold copies of these
+    /// parameters.
     pub(crate) fn publish<M: Module>(&self, module: &M, waits: &Waits) -> Result<(), Stopped> {
         self.owned.iter().try_for_each(|owned| owned.publish(module, waits))
     }
 
-    /// Receives the owners' new values and discards them, so that the channels are empty.
+    /// Receives the new values of tied parameters from the stages that own them, and discards these values, so that the
+    /// channels are empty.
     pub(crate) fn ignore(&self, waits: &Waits) -> Result<(), Stopped> {
         self.held.iter().try_for_each(|held| held.ignore(waits))
     }
 
-    /// Whether a parameter is a copy of another stage's parameter.
+    /// Whether a parameter of this stage is a copy of another stage's tied parameter.
     pub(crate) fn holds(&self, id: ParamId) -> bool {
         self.held.iter().any(|held| held.ids.contains(&id))
     }
 
-    /// Returns the parameters that this stage shares with others, owned or held.
+    /// Returns the ids of the tied parameters that this stage shares with other stages, as their owner or with a copy.
     pub(crate) fn ids(&self) -> impl Iterator<Item = ParamId> {
         let owned = self.owned.iter().flat_map(|owned| &owned.ids);
         owned.chain(self.held.iter().flat_map(|held| &held.ids)).copied()
@@ -80,7 +84,8 @@ impl Ties {
         !self.held.is_empty()
     }
 
-    /// Waits for the owners' new values and writes them to the copies.
+    /// Waits for the new values of tied parameters from the stages that own them, and writes these values to this
+    /// stage's copies.
     pub(crate) fn follow<M: Module>(&self, module: M, waits: &Waits) -> Result<M, (M, Stopped)> {
         self.held.iter().try_fold(module, |module, held| held.follow(module, waits))
     }

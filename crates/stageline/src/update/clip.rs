@@ -11,18 +11,18 @@ pub enum Clip {
     /// [arXiv:1211.5063](https://arxiv.org/abs/1211.5063)). Every gradient is multiplied by `max / (norm + 1e-6)` if
     /// that factor is below 1, as PyTorch's `clip_grad_norm_` does.
     GlobalNorm(f64),
-    /// Clamps every element to the range from minus this value to this value.
+    /// Clamps every element of the gradients to the range from minus this value to this value.
     Value(f64),
 }
 
 impl Clip {
-    /// Returns the largest norm or value that is allowed.
+    /// Returns the bound of the clipping: the largest global norm, or the largest magnitude of a gradient's element.
     pub(crate) fn bound(self) -> f64 {
         let (Self::GlobalNorm(bound) | Self::Value(bound)) = self;
         bound
     }
 
-    /// Returns the scaling of gradients that have this global norm.
+    /// Returns the scaling that clips gradients whose global norm is `norm`.
     pub(crate) fn scaling(self, norm: f64) -> Scaling {
         match self {
             Self::GlobalNorm(max) if norm + EPSILON > max => Scaling::By(max / (norm + EPSILON)),
@@ -32,17 +32,17 @@ impl Clip {
     }
 }
 
-/// The constant that PyTorch adds to the norm, against a division by 0.
+/// The constant that clipping adds to the gradients' global norm, as PyTorch does, to avoid a division by 0.
 const EPSILON: f64 = 1e-6;
 
-/// The scaling that is applied to all gradients of a step.
+/// The scaling that clips the gradients of a step, the same for all stages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Scaling {
-    /// Gradients stay as they are.
+    /// The gradients of the step are within the bound and stay as they are.
     Keep,
-    /// Every element is multiplied by this factor.
+    /// Every element of the gradients is multiplied by this factor.
     By(f64),
-    /// Every element is clamped to the range from minus this value to this value.
+    /// Every element of the gradients is clamped to the range from minus this value to this value.
     Within(f64),
 }
 

@@ -10,10 +10,12 @@ use crate::model::replica::Replica;
 /// The reaction to a step whose loss or gradients are not finite. No optimizer steps in either case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnNonFinite {
-    /// The step ends with [`StepError::NonFinite`](crate::StepError::NonFinite), and the pipeline with it.
+    /// A step with a non-finite loss or gradient ends with [`StepError::NonFinite`](crate::StepError::NonFinite), and
+    /// the pipeline ends too.
     #[default]
     Stop,
-    /// The step is skipped and its report says so; parameters, optimizer states and learning rates stay as they are.
+    /// A step with a non-finite loss or gradient is skipped, and its report says so; parameters, optimizer states and
+    /// learning rates stay as they are.
     Skip,
 }
 
@@ -24,24 +26,25 @@ pub enum OnNonFinite {
 /// non-finite parameter or target appears as the forward that uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Culprit {
-    /// The replica of the computation.
+    /// The replica whose computation gave the first non-finite results.
     pub replica: Replica,
-    /// The stage of the computation.
+    /// The stage whose computation gave the first non-finite results.
     pub stage: usize,
-    /// The micro-batch, counted from 0 within the replica: micro-batch 0 of replica r is number r x M of the batch.
+    /// The micro-batch whose computation gave the first non-finite results, counted from 0 within the replica:
+    /// micro-batch 0 of replica r is number r x M of the batch.
     pub micro_batch: usize,
-    /// The kind of computation, or the input.
+    /// The kind of the first non-finite results: an input, or the results of a forward or a backward.
     pub origin: Origin,
 }
 
 /// The kinds of results that can be the first non-finite ones of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
-    /// The input that came with the batch.
+    /// The first non-finite numbers are in the input that came with the batch.
     Input,
-    /// The result of a forward: the stage's output, or the loss.
+    /// The first non-finite numbers are in the result of a forward: the stage's output, or the loss.
     Forward,
-    /// The result of a backward: gradients of parameters, or of the stage's input.
+    /// The first non-finite numbers are in the result of a backward: gradients of parameters, or of the stage's input.
     Backward,
 }
 
@@ -57,8 +60,9 @@ impl fmt::Display for Culprit {
     }
 }
 
-/// Returns the first culprit of a step. Inputs and forwards come before all backwards; within each, culprits are
-/// ordered by micro-batch of the batch, then by stage, ascending for forwards and descending for backwards.
+/// Returns the first culprit of a step, which is the earliest computation with non-finite results. Inputs and forwards
+/// come before all backwards; within each, culprits are ordered by micro-batch of the batch, then by stage, ascending
+/// for forwards and descending for backwards.
 pub(crate) fn first(culprits: impl Iterator<Item = Culprit>) -> Option<Culprit> {
     culprits.min_by_key(|culprit| {
         let position = if culprit.origin == Origin::Backward { usize::MAX - culprit.stage } else { culprit.stage };
@@ -66,7 +70,8 @@ pub(crate) fn first(culprits: impl Iterator<Item = Culprit>) -> Option<Culprit> 
     })
 }
 
-/// The worst value in some tensors. An infinity can be intended, as in a mask that is added to scores; a NaN cannot.
+/// The worst kind of number in some tensors, ordered from finite to infinite to NaN. An infinity can be intended, as in
+/// a mask that is added to attention scores; a NaN cannot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Soundness {
     Finite,
@@ -74,14 +79,15 @@ pub(crate) enum Soundness {
     NaN,
 }
 
-/// Returns the worst value in the float tensors of a payload.
+/// Returns the worst kind of number in the float tensors of a payload: NaN if there is one, else infinite if there is
+/// one, else finite.
 pub(crate) fn soundness<P: Payload>(payload: &P) -> Soundness {
     let mut check = Check(Soundness::Finite);
     payload.clone().map(&mut check);
     check.0
 }
 
-/// Whether all elements of a tensor are finite. Waits for the device.
+/// Whether all elements of a tensor are finite. The function waits until the device has computed the answer.
 pub(crate) fn tensor_is_finite<const D: usize>(tensor: Tensor<D>) -> bool {
     tensor.inner().is_finite().all().into_scalar::<bool>()
 }

@@ -9,7 +9,8 @@ use crate::update::clip::{Clip, Scaling};
 use crate::update::finite::{Culprit, OnNonFinite};
 use crate::update::ledger::{Ledger, LedgerError, agree};
 
-/// The settings of the flush: clipping, non-finite results and health reports.
+/// The settings of the flush at the end of every step: gradient clipping, the reaction to non-finite results, and the
+/// interval of health reports.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FlushConfig {
     pub(crate) clip: Option<Clip>,
@@ -19,90 +20,95 @@ pub(crate) struct FlushConfig {
 }
 
 impl FlushConfig {
-    /// Returns the assumed verdict on a step: all gradients are finite, and their norm needs no clipping.
+    /// Returns the verdict on a step that a speculative optimizer step assumes: all gradients are finite, and their
+    /// norm needs no clipping.
     pub(crate) fn assumed(self, step: usize) -> Verdict {
         let scaling = self.clip.map_or(Scaling::Keep, |clip| clip.scaling(0.0));
         Verdict::Step { scaling, examine: self.examines(step) }
     }
 
-    /// Whether a step examines the health of parameters.
+    /// Whether the health of the parameters is examined in the step `step`.
     pub(crate) fn examines(self, step: usize) -> bool {
         self.health_every > 0 && step.is_multiple_of(self.health_every)
     }
 }
 
-/// The time of the optimizer step: after the verdict, or speculatively before it.
+/// The time of the optimizer step: after the common verdict of all stages, or speculatively before that verdict.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Flush {
-    /// The stages wait for the verdict, which depends on the sums of all of them.
+    /// Every stage waits for the verdict, which depends on the gradient sums of all stages, before it steps its
+    /// optimizer.
     Together,
-    /// Each stage steps as soon as its own sums are complete and finite, with this assumed verdict. If the true verdict
-    /// differs, the step is rolled back and made again as the verdict says (the post-validation of Qi et al., 2023).
+    /// Each stage steps its optimizer as soon as its own gradient sums are complete and finite, with this assumed
+    /// verdict. If the true verdict differs, the step is rolled back and made again as the verdict says (the
+    /// post-validation of Qi et al., 2023).
     Ahead(Verdict),
 }
 
 /// The verdict on a step: what every stage does at its end, decided once for all stages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Verdict {
-    /// Every stage steps its optimizer.
+    /// Every stage steps its optimizer with the step's gradients, and keeps the result.
     Step {
-        /// The scaling of the gradients before the step.
+        /// The scaling that clips the gradients before the optimizer step.
         scaling: Scaling,
-        /// Whether to examine the health of each parameter.
+        /// Whether the stages examine the health of each parameter in this step.
         examine: bool,
     },
-    /// Every stage returns its gradients, as summed and as scaled, and changes nothing.
+    /// Every stage returns its gradients, both as summed and as clipped, and changes neither parameters nor optimizer.
     Show { scaling: Scaling },
     /// Every stage steps its optimizer and rolls the step back; no values of tied parameters are exchanged.
     Rehearse { examine: bool },
-    /// Every stage discards its gradients and changes nothing.
+    /// Every stage discards its gradients and changes neither parameters nor optimizer.
     Skip,
 }
 
 impl Verdict {
-    /// Whether the verdict leads to a step that is kept.
+    /// Whether the verdict makes the stages step their optimizers and keep that step.
     pub(crate) fn counts(self) -> bool {
         matches!(self, Self::Step { .. })
     }
 }
 
-/// The report of one stage at the end of a pass.
+/// The report of one stage at the end of a pass over the plan: gradient norms, losses, ledger and non-finite results.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Outcome {
     pub(crate) replica: Replica,
     pub(crate) stage: usize,
-    /// The squared norm of every parameter's gradient, in layer order; empty except on the replica that has the sums.
+    /// The squared norm of every parameter's gradient, in layer order; empty except on the replica that has the sums
+    /// over all replicas.
     pub(crate) squared_norms: Vec<f64>,
-    /// The number of reductions over the replicas that this stage made.
+    /// The number of gradient reductions over the replicas that this stage made.
     pub(crate) reductions: usize,
-    /// The non-finite results that an inspection found.
+    /// The computations of this stage in which an inspection found non-finite results.
     pub(crate) culprits: Vec<Culprit>,
-    /// The micro-batches and weight in the stage's gradient sum.
+    /// The number of micro-batches and the loss weight in the stage's gradient sum.
     pub(crate) ledger: Ledger,
-    /// The loss of every micro-batch, term by term; empty except on the last stage.
+    /// The loss of every micro-batch as a list of the loss's terms; empty except on the last stage.
     pub(crate) losses: Vec<Vec<f64>>,
 }
 
 impl Outcome {
-    /// Whether all losses and gradient norms of this report are finite.
+    /// Whether all losses and gradient norms in this stage's report are finite.
     pub(crate) fn is_finite(&self) -> bool {
         let losses = self.losses.iter().flatten();
         self.squared_norms.iter().chain(losses).all(|number| number.is_finite())
     }
 }
 
-/// The sums over all stages of a step.
+/// The totals of a step over all stages: losses, gradient norm and number of reductions.
 pub(crate) struct Sums {
-    /// Each term of the loss, summed over the micro-batches.
+    /// Each term of the step's loss, summed over the micro-batches.
     pub(crate) losses: Vec<f64>,
     /// The global norm: the norm of all gradients of all stages together.
     pub(crate) gradient_norm: f64,
-    /// The total number of reductions over the replicas.
+    /// The number of gradient reductions over the replicas, summed over all stages.
     pub(crate) reductions: usize,
 }
 
 impl Sums {
-    /// Checks the ledgers and adds up the reports of the stages, in layer order.
+    /// Checks the ledgers of all stages, and adds up the losses and gradient norms in the stages' reports, in layer
+    /// order.
     ///
     /// # Errors
     /// Returns [`LedgerError`] if a stage has not summed its replica's whole part of the step.
@@ -121,14 +127,14 @@ impl Sums {
         self.scaling(config).map_or(Verdict::Skip, step)
     }
 
-    /// Returns the scaling of the gradients; `None` if the loss or a gradient is not finite.
+    /// Returns the scaling that clips the step's gradients; `None` if the loss or a gradient is not finite.
     pub(crate) fn scaling(&self, config: FlushConfig) -> Option<Scaling> {
         let finite = self.losses.iter().all(|loss| loss.is_finite()) && self.gradient_norm.is_finite();
         finite.then(|| config.clip.map_or(Scaling::Keep, |clip| clip.scaling(self.gradient_norm)))
     }
 }
 
-/// Returns each term of the loss, summed over the micro-batches in the order of the batch.
+/// Returns each term of a step's loss, summed over the micro-batches in the order of the batch.
 pub(crate) fn losses(outcomes: &[Outcome]) -> Vec<f64> {
     let each = outcomes.iter().flat_map(|outcome| outcome.losses.iter().cloned());
     each.reduce(|sums, loss| sums.into_iter().zip(loss).map(|(sum, loss)| sum + loss).collect()).unwrap_or_default()
@@ -150,7 +156,8 @@ mod tests {
         }
     }
 
-    /// Without the ledger, all other stages would step with the gradients of one micro-batch too few.
+    /// Without the check of the ledgers, the other stages would step although one stage's gradient sum lacks a
+    /// micro-batch.
     #[test]
     fn sums_that_are_not_the_whole_step_give_an_error_and_no_verdict() {
         let expected = [Ledger { backwards: 4, weight: 10.0.into() }];

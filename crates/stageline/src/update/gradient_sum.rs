@@ -1,5 +1,5 @@
-//! The running sum of a stage's gradients over the micro-batches of a step, in an order that does not depend on the
-//! schedule.
+//! [`GradientSum`]: the running sum of a stage's gradients over the micro-batches of a step, in an order that does not
+//! depend on the schedule.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -18,42 +18,43 @@ use stageline_nn::autograd::split_backward::{Deferred, Sum};
 /// The order of the additions is part of the result: it gives the same bits under every schedule. A sum in R groups has
 /// the same bits as the sum of R replicas.
 pub(crate) struct GradientSum {
-    /// The sum of the complete groups.
+    /// The gradient sum of all complete groups of micro-batches.
     total: GradientsParams,
-    /// The sum of the current group.
+    /// The gradient sum of the current group of micro-batches.
     group: Sum,
-    /// The number of micro-batches in a group.
+    /// The number of micro-batches whose gradients form one group of the sum.
     per_group: usize,
-    /// The gradients of micro-batches that arrived before their turn.
+    /// The gradients that arrived before those of an earlier micro-batch, by micro-batch; they are added in their turn.
     early: BTreeMap<usize, Half>,
     ledger: Ledger,
 }
 
-/// The gradients of one micro-batch with its loss weight. Weight gradients may be deferred.
+/// The gradients of one micro-batch, with the micro-batch's loss weight. The gradients of layers' weights may be
+/// deferred.
 pub(crate) struct Half {
     pub(crate) gradients: GradientsParams,
-    /// The weight gradients that are not computed yet.
+    /// The gradients of layers' weights for this micro-batch that are not computed yet.
     pub(crate) deferred: Vec<Deferred>,
     pub(crate) weight: Weight,
 }
 
 impl Half {
-    /// Computes the deferred weight gradients and adds them to the others.
+    /// Computes the deferred weight gradients of a micro-batch and adds them to the micro-batch's other gradients.
     pub(crate) fn complete(&mut self) {
         let mut sum = Sum::new(std::mem::take(&mut self.gradients), None);
         self.deferred.drain(..).for_each(|deferred| deferred.add_to(&mut sum));
         self.gradients = sum.gradients;
     }
 
-    /// Returns the parameters whose gradients are already computed.
+    /// Returns the ids of the parameters whose gradients for this micro-batch are already computed.
     pub(crate) fn computed<M: Module>(&self, module: &M) -> HashSet<ParamId> {
         let mut known = Known { gradients: &self.gradients, ids: HashSet::new() };
         module.visit(&mut known);
         known.ids
     }
 
-    /// Whether a parameter has several gradients. They must be added to each other before they are added to those of
-    /// other micro-batches.
+    /// Whether a parameter has several gradients in this micro-batch, which must be added to each other before they are
+    /// added to those of other micro-batches.
     fn is_several<M: Module>(&self, module: &M) -> bool {
         let mut seen = self.computed(module);
         self.deferred.iter().flat_map(|deferred| &deferred.ids).any(|id| !seen.insert(*id))
@@ -61,14 +62,15 @@ impl Half {
 }
 
 impl GradientSum {
-    /// Creates an empty sum in the type `dtype`, or in the type of the gradients, in groups of `per_group`
-    /// micro-batches.
+    /// Creates an empty gradient sum, in groups of `per_group` micro-batches. Gradients are added in the type `dtype`,
+    /// or in their own type if `dtype` is `None`.
     pub(crate) fn new(dtype: Option<FloatDType>, per_group: usize) -> Self {
         let group = Sum::new(GradientsParams::new(), dtype);
         Self { total: GradientsParams::new(), group, per_group, early: BTreeMap::new(), ledger: Ledger::default() }
     }
 
-    /// Adds the gradients of one micro-batch and computes its deferred ones; keeps those that arrive before their turn.
+    /// Adds the gradients of one micro-batch to the sum, and computes the micro-batch's deferred gradients. Gradients
+    /// that arrive before those of an earlier micro-batch are kept until their turn.
     pub(crate) fn add<M: Module>(&mut self, module: &M, micro_batch: usize, mut half: Half) {
         if !half.deferred.is_empty() && (micro_batch != self.ledger.backwards || half.is_several(module)) {
             half.complete();
@@ -86,13 +88,14 @@ impl GradientSum {
         }
     }
 
-    /// Adds the current group's sum to the total, and begins a new group.
+    /// Adds the gradient sum of the current group of micro-batches to the total, and begins a new group.
     fn end_group<M: Module>(&mut self, module: &M) {
         let (total, group) = (std::mem::take(&mut self.total), std::mem::take(&mut self.group.gradients));
         self.total = if total.is_empty() { group } else { joined(module, total, group) };
     }
 
-    /// Completes the step's sum and replaces it by the result of `reduce`, the reduction over the replicas.
+    /// Completes the gradient sum of a step, and replaces the sum by the result of `reduce`, the reduction over the
+    /// replicas.
     pub(crate) fn end<M: Module, E>(
         &mut self,
         module: &M,
@@ -104,12 +107,12 @@ impl GradientSum {
         Ok(())
     }
 
-    /// Returns the number of micro-batches in the sum, and their total weight.
+    /// Returns the number of micro-batches in the gradient sum, and their total loss weight.
     pub(crate) fn ledger(&self) -> Ledger {
         self.ledger.clone()
     }
 
-    /// Divides the sum by the scale of the loss.
+    /// Divides the gradient sum by the loss scale.
     pub(crate) fn unscale<M: Module>(&mut self, module: &M, scale: f64) {
         if scale != 1.0 {
             let gradients = std::mem::take(&mut self.total);
@@ -117,25 +120,25 @@ impl GradientSum {
         }
     }
 
-    /// Returns the squared norm of every parameter's sum, in the order of the module's parameters.
+    /// Returns the squared norm of every parameter's gradient sum, in the order of the module's parameters.
     pub(crate) fn squared_norms<M: Module>(&self, module: &M) -> SquaredNorms {
         SquaredNorms::of(module, &self.total)
     }
 
-    /// Returns another handle to the sum, which shares its memory.
+    /// Returns further handles to the tensors of the gradient sum, which share their memory with the sum.
     pub(crate) fn copy<M: Module>(&self, module: &M) -> GradientsParams {
         let mut copy = Again { gradients: &self.total, again: GradientsParams::new() };
         module.visit(&mut copy);
         copy.again
     }
 
-    /// Replaces the sum by `gradients`, for a step that is made again after a rollback.
+    /// Replaces the gradient sum by `gradients`, for a step that is made again after a rollback.
     pub(crate) fn put_back(&mut self, gradients: GradientsParams) {
         self.take();
         self.total = gradients;
     }
 
-    /// Takes the sum and leaves an empty one.
+    /// Takes the gradients out of the sum and leaves an empty sum.
     pub(crate) fn take(&mut self) -> GradientsParams {
         let empty = Self::new(self.group.dtype, self.per_group);
         std::mem::replace(self, empty).total
@@ -155,7 +158,8 @@ impl ModuleVisitor for Again<'_> {
     }
 }
 
-/// Adds further gradients to a set: those that were computed outside the graph, or those of the next group.
+/// Returns the sum of two sets of gradients: `gradients`, and `beside`, which were computed outside the autodiff graph
+/// or belong to the next group of micro-batches.
 pub(crate) fn joined<M: Module>(module: &M, gradients: GradientsParams, beside: GradientsParams) -> GradientsParams {
     if beside.is_empty() {
         return gradients;
@@ -165,7 +169,7 @@ pub(crate) fn joined<M: Module>(module: &M, gradients: GradientsParams, beside: 
     sum.gradients
 }
 
-/// Collects the parameters that have a gradient.
+/// A visitor that collects the ids of the parameters that have a gradient.
 struct Known<'a> {
     gradients: &'a GradientsParams,
     ids: HashSet<ParamId>,
@@ -185,7 +189,8 @@ mod tests {
     use burn::module::Param;
     use burn::tensor::{Device, Tensor};
 
-    /// Sums one value for each micro-batch, which arrive in the order `order`, in groups of `per_group`.
+    /// Returns the gradient sum of micro-batches that have one value each and arrive in the order `order`, summed in
+    /// groups of `per_group`.
     fn total<const N: usize>(values: [f32; N], order: [usize; N], per_group: usize) -> f32 {
         let device = Device::flex().autodiff();
         let parameter = Param::from_tensor(Tensor::<1>::zeros([1], &device));

@@ -7,32 +7,33 @@ use burn::optim::GradientsParams;
 
 use stageline_nn::params::named::{self, Named};
 
-/// The effect of one step on one parameter. Norms are Euclidean, over all elements of the parameter.
+/// The health of one parameter in one step: the size of the update, and norm, zeros and histogram of the gradient.
+/// Norms are Euclidean, over all elements of the parameter.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ParameterHealth {
-    /// The stage that trains the parameter.
+    /// The index of the stage that trains the parameter whose health is reported.
     pub stage: usize,
     /// The path of the parameter in the stage's module, such as `0.linear.weight`.
     pub path: String,
-    /// The norm of the gradient, summed over the micro-batches and not yet clipped.
+    /// The norm of the parameter's gradient, which is summed over the micro-batches and not yet clipped.
     pub gradient_norm: f64,
-    /// The norm of the parameter after the step.
+    /// The norm of the parameter after the optimizer step.
     pub parameter_norm: f64,
-    /// The norm of the difference between the parameter after and before the step.
+    /// The norm of the parameter's update: the difference between its values after and before the optimizer step.
     pub update_norm: f64,
     /// The optimizer's second moment of the gradient, averaged over the elements; `None` unless the optimizer is Adam,
     /// AdamW, Lamb, Adan or RMSProp. If it grows while the loss does not fall, the gradients are mostly noise.
     pub second_moment: Option<f64>,
-    /// The share of gradient elements that are exactly 0.
+    /// The share of the elements of the parameter's gradient that are exactly 0, from 0 to 1.
     pub zeros: f64,
-    /// The histogram of the gradient's elements by magnitude.
+    /// The histogram of the elements of the parameter's gradient by magnitude.
     pub histogram: Histogram,
 }
 
 impl ParameterHealth {
-    /// Returns the norm of the update divided by the norm of the parameter, or 0 if the latter is 0; about 1e-3 is
-    /// usual.
+    /// Returns the norm of the parameter's update divided by the norm of the parameter, or 0 if the parameter's norm is
+    /// 0; about 1e-3 is usual.
     pub fn update_ratio(&self) -> f64 {
         if self.parameter_norm > 0.0 { self.update_norm / self.parameter_norm } else { 0.0 }
     }
@@ -45,11 +46,11 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// The number of bins.
+    /// The number of bins of the histogram.
     pub const BINS: usize = 40;
 
-    /// The exponent of the second bin's lower end, a power of two. The first bin counts all smaller numbers, the last
-    /// bin all larger ones.
+    /// The histogram's second bin begins at 2 to the power of this exponent. The first bin counts all smaller numbers,
+    /// the last bin all larger ones.
     const LOWEST: i32 = -32;
 
     fn of(values: impl Iterator<Item = f64>) -> Self {
@@ -61,26 +62,29 @@ impl Histogram {
         Self { counts }
     }
 
-    /// Returns the bins in ascending order, each as its lower end and its count. Zeros are in no bin.
+    /// Returns the bins of the histogram in ascending order, each as its lower end and the count of its numbers. Zeros
+    /// are in no bin.
     pub fn bins(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
         let from = |bin: usize| if bin == 0 { 0.0 } else { 2.0_f64.powi(Self::LOWEST + bin as i32 - 1) };
         self.counts.iter().enumerate().map(move |(bin, count)| (from(bin), *count))
     }
 }
 
-/// The gradients and values of a stage's parameters before its optimizer step, to compare with those after it.
+/// The gradients and values of a stage's parameters before its optimizer step, to compare with the values after the
+/// step.
 pub(crate) struct Examination {
     gradients: Vec<Named>,
     values: HashMap<ParamId, Vec<f32>>,
 }
 
 impl Examination {
-    /// Reads the parameters and their gradients before the optimizer step.
+    /// Reads the values and gradients of a stage's parameters before its optimizer step.
     pub(crate) fn before<M: Module>(module: &M, gradients: &GradientsParams) -> Self {
         Self { gradients: named::gradients(module, gradients), values: named::values(module) }
     }
 
-    /// Compares with the parameters after the step, and returns the health of every parameter that has a gradient.
+    /// Compares the values of a stage's parameters before and after its optimizer step, and returns the health of every
+    /// parameter that has a gradient.
     pub(crate) fn after<M: Module>(
         self,
         stage: usize,

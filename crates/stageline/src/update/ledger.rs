@@ -3,12 +3,13 @@
 use crate::model::loss_weight::Weight;
 use crate::model::replica::Replica;
 
-/// The contents of a stage's gradient sum: it must contain every micro-batch, and exactly the weight of the batch.
+/// The micro-batches and loss weight in a stage's gradient sum, which must contain every micro-batch and exactly the
+/// weight of the batch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ledger {
-    /// The number of micro-batches whose gradients are in the sum.
+    /// The number of micro-batches whose gradients are in the stage's gradient sum.
     pub backwards: usize,
-    /// The sum of the loss weights of these micro-batches.
+    /// The sum of the loss weights of the micro-batches in the stage's gradient sum.
     pub weight: Weight,
 }
 
@@ -20,19 +21,20 @@ pub struct Ledger {
     replica.stage(*stage), found.backwards, found.weight, expected.backwards, expected.weight, self.missing()
 )]
 pub struct LedgerError {
-    /// The replica of the stage.
+    /// The replica of the stage whose gradient sum is wrong.
     pub replica: Replica,
-    /// The stage whose sum is wrong.
+    /// The stage whose gradient sum is wrong.
     pub stage: usize,
-    /// The micro-batches and weight that the stage summed.
+    /// The number of micro-batches and the loss weight that the stage summed.
     pub found: Ledger,
-    /// The micro-batches and weight of the replica's part of the step.
+    /// The number of micro-batches and the loss weight that the stage should have summed, for its replica's part of the
+    /// step.
     pub expected: Ledger,
 }
 
 impl LedgerError {
-    /// Describes the mismatch. Micro-batches are summed in ascending order, so the first missing one follows the last
-    /// one in the sum.
+    /// Describes for the error message how the stage's gradient sum differs from the expected one. Micro-batches are
+    /// summed in ascending order, so the first missing one follows the last one in the sum.
     fn missing(&self) -> String {
         match self.found.backwards {
             all if all == self.expected.backwards => "their weights differ".to_owned(),
@@ -42,8 +44,8 @@ impl LedgerError {
     }
 }
 
-/// Checks that every stage, given by replica and index, has summed its replica's whole part of the step; `expected` has
-/// one ledger for each replica.
+/// Checks that every stage, given by replica and index, has summed the gradients of its replica's whole part of the
+/// step; `expected` has one ledger for each replica.
 pub(crate) fn agree(
     ledgers: impl IntoIterator<Item = (Replica, usize, Ledger)>,
     expected: &[Ledger],

@@ -11,25 +11,25 @@ use crate::update::precision::Precision;
 /// overflows nor underflows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum LossScale {
-    /// A scale that never changes.
+    /// A loss scale with this value, which never changes.
     Fixed(f64),
-    /// A scale that is as large as the gradients allow.
+    /// A loss scale that falls and rises during the training, so that it is as large as the gradients allow.
     Dynamic(DynamicLossScale),
 }
 
-/// The settings of a scale that falls when gradients overflow, and rises after many steps without an overflow. The
+/// The settings of a loss scale that falls when gradients overflow, and rises after many steps without an overflow. The
 /// defaults are those of PyTorch's `GradScaler`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DynamicLossScale {
-    /// The initial scale; 65536 by default.
+    /// The loss scale of the first step; 65536 by default.
     pub initial: f64,
-    /// The factor by which the scale rises; 2 by default.
+    /// The factor by which the loss scale rises; 2 by default.
     pub growth: f64,
-    /// The factor by which the scale falls; 0.5 by default.
+    /// The factor by which the loss scale falls; 0.5 by default.
     pub back_off: f64,
-    /// The number of steps without an overflow after which the scale rises; 2000 by default.
+    /// The number of steps without an overflow after which the loss scale rises; 2000 by default.
     pub growth_interval: usize,
-    /// The lowest scale; 1 by default. A step that overflows at this scale is not finite for another reason.
+    /// The lowest loss scale; 1 by default. A step that overflows at this scale is not finite for another reason.
     pub lowest: f64,
 }
 
@@ -48,7 +48,7 @@ impl LossScale {
         }
     }
 
-    /// Whether all settings are valid.
+    /// Whether all settings of the loss scale are valid.
     pub(crate) fn is_sound(self) -> bool {
         let positive = |value: f64| value.is_finite() && value > 0.0;
         match self {
@@ -61,12 +61,13 @@ impl LossScale {
     }
 }
 
-/// The current scale, which follows the overflows of the steps.
+/// The current loss scale of a training, which falls after a step with an overflow and rises after many steps without
+/// one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scaler {
     config: LossScale,
     scale: f64,
-    /// The number of steps without an overflow since the scale last changed.
+    /// The number of steps without an overflow since the loss scale last changed.
     calm: usize,
 }
 
@@ -76,7 +77,8 @@ impl Scaler {
         Self { config, scale, calm: 0 }
     }
 
-    /// Returns the scaler with the scale of a checkpoint, if the scale is dynamic.
+    /// Returns the scaler of a resumed training: with the loss scale of the checkpoint if the configured scale is
+    /// dynamic, else with the configured scale.
     pub(crate) fn resumed(config: LossScale, state: Option<State>) -> Self {
         let fresh = Self::new(config);
         match (config, state) {
@@ -87,7 +89,8 @@ impl Scaler {
         }
     }
 
-    /// Returns the scale for a checkpoint; `None` if it is fixed.
+    /// Returns the current loss scale and its count of steps without an overflow, for a checkpoint; `None` if the scale
+    /// is fixed.
     pub(crate) fn state(&self) -> Option<State> {
         let LossScale::Dynamic(_) = self.config else { return None };
         Some(State { scale: self.scale, good_steps: self.calm as u64 })
@@ -97,7 +100,7 @@ impl Scaler {
         self.scale
     }
 
-    /// Counts a step without an overflow; the scale rises after enough of them.
+    /// Counts a step without an overflow; a dynamic loss scale rises after enough such steps.
     pub(crate) fn stepped(&mut self) {
         let LossScale::Dynamic(DynamicLossScale { growth, growth_interval, .. }) = self.config else { return };
         self.calm = self.calm.saturating_add(1);
@@ -106,7 +109,8 @@ impl Scaler {
         }
     }
 
-    /// Lowers the scale after an overflow. Returns whether it could fall, and thus whether a lower scale can help.
+    /// Lowers the loss scale after a step with an overflow. Returns whether the scale could fall, and thus whether a
+    /// lower scale can help.
     pub(crate) fn back_off(&mut self) -> bool {
         let LossScale::Dynamic(DynamicLossScale { back_off, lowest, .. }) = self.config else { return false };
         let can = self.scale > lowest;

@@ -1,17 +1,21 @@
 //! The update: from the gradients of M micro-batches to one optimizer step.
 //!
-//! Sums gradients in ascending micro-batch order, checks the ledger, scales, clips, and steps each stage's optimizer,
-//! or skips the step on all stages. The learning rate schedule, mixed precision and the health of parameters are here
-//! too. Starts no thread.
+//! Sums each stage's gradients in ascending micro-batch order, checks that every stage has summed the whole batch,
+//! unscales and clips the gradients, and steps each stage's optimizer, or skips the step on all stages. The learning
+//! rate schedule, mixed precision and reports on parameters are here too. Nothing here starts a thread.
 //!
-//! - `gradient_sum`: the running sum of gradients over the micro-batches.
-//! - `ledger`: the check that every stage has summed the whole batch.
-//! - `flush`: the reports of all stages at the end of a step, and the common verdict on it.
-//! - `optimizer_step`: a stage's module with its optimizer, whose step can be rolled back.
-//! - `norm`, `clip`, `loss_scale`, `finite`: the global norm, clipping, loss scaling, and non-finite results.
-//! - `precision`: mixed precision with f32 master weights.
-//! - `health`, `moments`, `parameter_gradient`: reports on single parameters.
-//! - `warmup_cosine`: a learning rate schedule.
+//! - `gradient_sum`: the running sum of a stage's gradients over the micro-batches (`GradientSum`).
+//! - `ledger`: the check that every stage has summed the whole batch (`Ledger`).
+//! - `flush`: the reports of all stages at the end of a step (`Outcome`), and the common verdict on the step
+//!   (`Verdict`).
+//! - `optimizer_step`: a stage's module with its optimizer (`Trained`), whose step can be committed or rolled back.
+//! - `norm`, `clip`: the gradients' global norm, and clipping by that norm or by value (`Clip`).
+//! - `loss_scale`: a fixed or dynamic scale of the loss for f16 (`LossScale`).
+//! - `finite`: the search for the first NaN or infinity of a step, and the reaction to it (`Culprit`, `OnNonFinite`).
+//! - `precision`: mixed precision with f32 master weights (`Precision`).
+//! - `health`, `moments`, `parameter_gradient`: reports on single parameters: their health in a step, the optimizer's
+//!   second moments, and their gradients.
+//! - `warmup_cosine`: a learning rate schedule with a warm-up and a cosine decay (`WarmupCosine`).
 //! - `take_ownership`: copies of parameters in memory that the calling thread allocates.
 
 pub(crate) mod clip;

@@ -22,8 +22,8 @@ impl SquaredNorms {
         Self(squares.sums)
     }
 
-    /// Reads the squared norms, with 0 for a parameter without a gradient, and in the same transfer the numbers of
-    /// `others`.
+    /// Reads the squared norm of every parameter's gradient from the device, 0 for a parameter without a gradient, and
+    /// in the same transfer the numbers of the tensors `others`.
     pub(crate) fn read_with(&self, others: &[Tensor<1>]) -> (Vec<f64>, Vec<Vec<f64>>) {
         let mut numbers = read(self.0.iter().flatten().chain(others));
         let squares =
@@ -38,9 +38,9 @@ impl SquaredNorms {
 
 struct Squares<'a> {
     gradients: &'a GradientsParams,
-    /// The parameters visited so far, so that one that a module uses twice counts once.
+    /// The ids of the parameters visited so far, so that a parameter that a module uses twice counts once.
     seen: HashSet<ParamId>,
-    /// The sum of squares of each parameter, on the device; `None` if the parameter has no gradient.
+    /// The sum of squares of each parameter's gradient, on the device; `None` if the parameter has no gradient.
     sums: Vec<Option<Tensor<1>>>,
 }
 
@@ -52,7 +52,7 @@ impl ModuleVisitor for Squares<'_> {
     }
 }
 
-/// Returns the sum of squares of all elements, in f64, with shape `[1]`.
+/// Returns the sum of squares of all elements of a gradient, in f64, with shape `[1]`.
 fn sum_of_squares<const D: usize>(gradient: Tensor<D>) -> Tensor<1> {
     #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
     if let Some(sum) = stageline_nn::kernels::sum_of_squares(&gradient) {

@@ -1,4 +1,5 @@
-//! The optimizer step of one stage, with its commit and rollback.
+//! The optimizer step of one stage, with its commit and rollback: `Trained` is a stage's module with its optimizer,
+//! learning rate and rounded copy, and reads and restores their checkpoint state.
 
 use std::collections::HashMap;
 
@@ -15,7 +16,7 @@ use stageline_nn::params::named::zeros;
 use stageline_nn::params::shared::unify;
 use stageline_nn::params::visit;
 
-/// The state of a stage before an optimizer step, to which a rollback returns.
+/// The module, optimizer and learning rate of a stage before an optimizer step, to which a rollback returns.
 pub(super) struct Before<M> {
     module: M,
     optimizer: ModuleOptimizer,
@@ -27,30 +28,32 @@ pub(super) struct Before<M> {
 /// burn's `ModuleOptimizer` and `ModuleLrScheduler` are type-erased, so a stage has no type parameter for them. The
 /// learning rate changes once for each optimizer step, never for each micro-batch.
 pub(crate) struct Trained<M> {
-    /// The parameters; `None` only while the optimizer steps them.
+    /// The stage's module in full precision; `None` only while the module is being changed, as in an optimizer step.
     module: Option<M>,
-    /// The copy in a lower precision with which the stage computes; `None` in full precision.
+    /// The copy of the stage's module in a lower precision, with which the stage computes; `None` in full precision.
     copy: Option<M>,
     precision: Precision,
     rounding: Option<Rounding>,
     optimizer: ModuleOptimizer,
     learning_rate: ModuleLrScheduler,
-    /// The state before the last step, kept until all stages are known to have stepped.
+    /// The stage's state before its last optimizer step, kept until all stages are known to have stepped.
     before: Option<Before<M>>,
-    /// Whether the stage keeps its state from before a step, so that the step can be rolled back.
+    /// Whether the stage keeps its state from before an optimizer step, so that the step can be rolled back.
     rollback: Rollback,
-    /// Whether the module has made a step that cannot be rolled back, while other stages may not have made it.
+    /// Whether the stage has made an optimizer step that cannot be rolled back, while other stages may not have made
+    /// theirs.
     is_ahead: bool,
-    /// Whether the module has made a step that other stages have not made, and that cannot be rolled back.
+    /// Whether the stage has made an optimizer step that other stages have not made, and that cannot be rolled back.
     is_torn: bool,
 }
 
 /// Whether every stage keeps its state from before a step until all stages have stepped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rollback {
-    /// The state is kept, so that an error during the flush rolls back the step on every stage.
+    /// Every stage keeps its state from before the step, so that an error during the flush rolls back the step on every
+    /// stage.
     Kept,
-    /// The state is not kept, so that an error during the flush ends the training.
+    /// No stage keeps its state from before the step, so that an error during the flush ends the training.
     Off,
 }
 
@@ -77,13 +80,13 @@ impl<M: Module> Trained<M> {
         }
     }
 
-    /// Returns the module in full precision. Panics if a panic in an optimizer step has lost it.
+    /// Returns the stage's module in full precision. Panics if a panic in an optimizer step has lost it.
     pub(crate) fn module(&self) -> &M {
         self.module.as_ref().expect("a worker whose stage has panicked executes no more commands")
     }
 
-    /// Returns a copy of the optimizer after one step of the parameters `own` with zero gradients; the module does not
-    /// change.
+    /// Returns a copy of the stage's optimizer after one step of the parameters `own` with zero gradients; the stage's
+    /// module does not change.
     fn stepped_once(&self, own: impl Iterator<Item = ParamId>) -> ModuleOptimizer {
         let (mut optimizer, mut learning_rate) = (self.optimizer.clone(), self.learning_rate.clone());
         let gradients = zeros(self.module(), &own.collect());
@@ -100,7 +103,7 @@ impl<M: Module> Trained<M> {
         self.precision
     }
 
-    /// Makes one optimizer step and returns its base learning rate. The step is final only after
+    /// Makes one optimizer step of the stage and returns the step's base learning rate. The step is final only after
     /// [`commit`](Self::commit); a rehearsal can be rolled back even if rollback is off.
     pub(crate) fn step(&mut self, gradients: GradientsParams, is_rehearsal: bool) -> f64 {
         if is_rehearsal || self.rollback == Rollback::Kept {
@@ -117,13 +120,14 @@ impl<M: Module> Trained<M> {
         base
     }
 
-    /// Makes the last step final, because all stages have stepped.
+    /// Makes the stage's last optimizer step final, because all stages have stepped.
     pub(crate) fn commit(&mut self) {
         self.before = None;
         self.is_ahead = false;
     }
 
-    /// Rolls back the last step if it is not committed; without the kept state, marks the module as torn instead.
+    /// Rolls back the stage's last optimizer step if it is not committed. If the state before the step was not kept,
+    /// marks the stage as torn instead: its step is one that other stages have not made.
     pub(crate) fn roll_back(&mut self) {
         if let Some(before) = self.before.take() {
             (self.optimizer, self.learning_rate) = (before.optimizer, before.learning_rate);
@@ -132,12 +136,12 @@ impl<M: Module> Trained<M> {
         self.is_torn |= std::mem::take(&mut self.is_ahead);
     }
 
-    /// Whether the module has made a step that other stages have not made, and that cannot be rolled back.
+    /// Whether the stage has made an optimizer step that other stages have not made, and that cannot be rolled back.
     pub(crate) fn is_torn(&self) -> bool {
         self.is_torn
     }
 
-    /// Copies the parameters and the optimizer state to memory that the calling thread allocates.
+    /// Copies the stage's parameters and optimizer state to memory that the calling thread allocates.
     pub(crate) fn settle(&mut self) {
         let module = self.take();
         self.put(settle(module));
@@ -148,12 +152,12 @@ impl<M: Module> Trained<M> {
         }
     }
 
-    /// Returns the state for a checkpoint: all tensors of the module, and the optimizer state.
+    /// Returns the stage's state for a checkpoint: all tensors of the module, and the optimizer state.
     pub(crate) fn state(&self, stage: usize) -> StageState {
         StageState { stage, tensors: visit::read(self.module()), optimizer: optimizer_state::read(&self.optimizer) }
     }
 
-    /// Restores the tensors, optimizer state and learning rate of a checkpoint.
+    /// Restores the stage's tensors, optimizer state and learning rate from a checkpoint.
     ///
     /// # Errors
     /// Returns the parts of the optimizer state that the optimizer cannot use, if any.
@@ -176,13 +180,13 @@ impl<M: Module> Trained<M> {
         Ok(())
     }
 
-    /// Restores the tensors only, for a module whose optimizer is in another replica.
+    /// Restores only the stage's tensors from a checkpoint, because the optimizer is in another replica.
     pub(crate) fn restore_tensors(&mut self, restored: &Restored) {
         let module = self.take();
         self.put(unify(visit::write(module, &restored.tensors)));
     }
 
-    /// Replaces the module by the result of `change`, which returns the module even if it fails.
+    /// Replaces the stage's module by the result of `change`, which returns the module even if it fails.
     pub(crate) fn change<E>(&mut self, change: impl FnOnce(M) -> Result<M, (M, E)>) -> Result<(), E> {
         let (module, result) = match change(self.take()) {
             Ok(module) => (module, Ok(())),
@@ -197,25 +201,26 @@ impl<M: Module> Trained<M> {
         second_moments(&self.optimizer)
     }
 
-    /// Takes the module out, until [`put`](Self::put) replaces it.
+    /// Takes the stage's module out, until [`put`](Self::put) puts a changed module in its place.
     fn take(&mut self) -> M {
         // The copy is dropped first, so that its memory is free while the module changes.
         self.copy = None;
         self.module.take().expect("a worker whose stage has panicked executes no more commands")
     }
 
-    /// Puts a changed module in, and makes its copy in a lower precision again.
+    /// Stores a changed module as the stage's module, and makes the module's copy in a lower precision again.
     fn put(&mut self, module: M) {
         self.copy = self.rounding.as_ref().map(|rounding| rounding.copy_of(&module));
         self.module = Some(module);
     }
 
-    /// Whether the module is complete: not lost in a panic, and without a step that others have not made.
+    /// Whether the stage's module is complete: not lost in a panic, and without an optimizer step that other stages
+    /// have not made.
     pub(crate) fn is_whole(&self) -> bool {
         self.module.is_some() && !self.is_torn
     }
 
-    /// Returns the module; `None` if a panic lost it.
+    /// Returns the stage's module; `None` if a panic in an optimizer step lost it.
     pub(crate) fn into_module(self) -> Option<M> {
         self.module
     }

@@ -6,17 +6,18 @@ use burn::optim::GradientsParams;
 use crate::update::clip::Scaling;
 use stageline_nn::params::named;
 
-/// The gradient of one parameter for one batch.
+/// The gradient of one parameter for one batch, before and after clipping, as numbers on the host.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ParameterGradient {
-    /// The stage that trains the parameter.
+    /// The index of the stage that trains the parameter with this gradient.
     pub stage: usize,
     /// The path of the parameter in the stage's module, such as `0.linear.weight`.
     pub path: String,
-    /// The gradient summed over the micro-batches, with its elements in row-major order.
+    /// The parameter's gradient summed over the micro-batches, with its elements in row-major order.
     pub summed: Vec<f32>,
-    /// The gradient as the optimizer would receive it: clipped, in the same order.
+    /// The parameter's gradient as the optimizer would receive it, which is clipped, with its elements in row-major
+    /// order.
     pub applied: Vec<f32>,
 }
 

@@ -28,19 +28,19 @@ use stageline_nn::params::shared::{unify, with_value};
 /// own batch norm, which cannot compute on rounded inputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
-    /// The precision of the parameters, most often f32. Whether a GPU multiplies matrices of f32 as TF32 is up to burn:
-    /// this setting does not change it.
+    /// The precision of the model's own parameters, most often f32. Whether a GPU multiplies matrices of f32 as TF32 is
+    /// up to burn: this setting does not change it.
     #[default]
     Full,
     /// The format bfloat16: the range of f32 with 8 bits of precision.
     Bf16,
-    /// The format IEEE half: 11 bits of precision, and a range (6e-8 to 65504) that needs loss scaling, which is on
-    /// unless set otherwise.
+    /// The format IEEE half: 11 bits of precision, and a range (6e-8 to 65504) that needs loss scaling, which is on by
+    /// default.
     F16,
 }
 
 impl Precision {
-    /// Returns the type to which parameters and inputs are rounded; `None` in full precision.
+    /// Returns the float type to which this precision rounds parameters and inputs; `None` in full precision.
     fn rounded(self) -> Option<FloatDType> {
         match self {
             Self::Full => None,
@@ -49,12 +49,14 @@ impl Precision {
         }
     }
 
-    /// Returns the size in bytes of one number in a stage's rounded copy; 0 if there is no copy.
+    /// Returns the size in bytes of one number in a stage's rounded copy of its module; 0 in full precision, which
+    /// needs no copy.
     pub(crate) fn bytes(self) -> usize {
         self.rounded().map_or(0, |dtype| DType::from(dtype).size())
     }
 
-    /// Returns how to make rounded copies of a module; `None` in full precision, in which the module itself computes.
+    /// Returns the rule by which rounded copies of a module are made; `None` in full precision, in which the module
+    /// itself computes.
     pub(crate) fn rounding<M: Module>(self, module: &M) -> Option<Rounding> {
         Some(Rounding { dtype: self.rounded()?, kept: kept(module) })
     }
@@ -76,8 +78,8 @@ impl Precision {
 /// The rule by which a stage's rounded copy of its module is made.
 pub(crate) struct Rounding {
     dtype: FloatDType,
-    /// The parameters that are not rounded: all of a batch norm, and running states, whose tensors a module shares with
-    /// its copies.
+    /// The parameters that are not rounded: all parameters of batch norms, and running states, whose tensors a module
+    /// shares with its copies.
     kept: HashSet<ParamId>,
 }
 
@@ -103,7 +105,7 @@ impl ModuleMapper for Round<'_> {
     }
 }
 
-/// Finds the parameters that are not rounded: those of batch norms, and running states.
+/// Returns the ids of a module's parameters that are not rounded: those of batch norms, and running states.
 fn kept<M: Module>(module: &M) -> HashSet<ParamId> {
     let mut batch_norms = BatchNorms { depth: Vec::new(), found: HashSet::new() };
     module.visit(&mut batch_norms);
@@ -120,7 +122,7 @@ fn kept<M: Module>(module: &M) -> HashSet<ParamId> {
 }
 
 struct BatchNorms {
-    /// The modules around the current position, the outermost first: true for a batch norm.
+    /// Whether each module around the visitor's current position is a batch norm, with the outermost module first.
     depth: Vec<bool>,
     found: HashSet<ParamId>,
 }
@@ -141,7 +143,8 @@ impl ModuleVisitor for BatchNorms {
     }
 }
 
-/// Casts every tensor that is not trained to f64, and in the second pass restores the original values.
+/// A mapper that casts every tensor of a module that is not trained to f64, and in a second pass restores the original
+/// values.
 struct Mark {
     values: HashMap<ParamId, AnyTensor>,
     back: bool,
@@ -164,7 +167,7 @@ impl ModuleMapper for Mark {
     }
 }
 
-/// The type that marks a tensor: no parameter is in f64.
+/// The float type to which tensors are cast to mark them: f64, because no parameter is in f64.
 const MARK: FloatDType = FloatDType::F64;
 
 struct Marked(HashSet<ParamId>);
@@ -210,7 +213,7 @@ impl FromStr for Precision {
     }
 }
 
-/// The error of a text that is not the name of a precision.
+/// The error when a text is not the name of a precision: `full`, `bf16` or `f16`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a precision; write `full`, `bf16` or `f16`")]
 pub struct PrecisionError(String);

@@ -1,6 +1,8 @@
-//! Copies trained parameters to memory that the calling thread allocates: near its cores, and counted as its own.
+//! Copies trained parameters to memory that the calling thread allocates, so that the memory is near the thread's cores
+//! and counts as the thread's own.
 //!
-//! Without the copy, an optimizer that works in place would keep the parameters in memory that counts as the caller's.
+//! Without the copy, an optimizer that works in place would keep the parameters in memory that counts as that of the
+//! pipeline's caller.
 
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::Tensor;

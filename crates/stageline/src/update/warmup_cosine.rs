@@ -4,14 +4,14 @@ use std::f64::consts::PI;
 
 use burn::lr_scheduler::{LrScheduler, LrSchedulerRecord};
 
-/// The key of the number of steps taken in a scheduler's record.
+/// The key under which a scheduler's record stores the number of optimizer steps taken.
 const TAKEN: &str = "taken";
 
 /// A learning rate schedule: a linear warm-up to a peak, then half a cosine down to a lowest rate, which all later
 /// steps keep.
 ///
-/// The schedule counts optimizer steps: a step that is skipped because a gradient is not finite does not count, and M
-/// does not matter. burn's own cosine has no end: after its last step the rate rises again.
+/// The schedule counts optimizer steps: a step that is skipped because a gradient is not finite does not count, and the
+/// number of micro-batches does not matter. burn's own cosine has no end: after its last step the rate rises again.
 ///
 /// With `w` steps of warm-up and `n` steps in all, step `k` (from 0) has the rate
 ///
@@ -43,11 +43,12 @@ pub struct WarmupCosine {
 }
 
 impl WarmupCosine {
-    /// Returns a schedule of `steps` optimizer steps: the first `warm_up` rise to `peak`, and the others fall to 0.
+    /// Returns a schedule of `steps` optimizer steps: the learning rate rises to `peak` in the first `warm_up` steps,
+    /// and falls to 0 in the others.
     ///
     /// # Errors
     /// Returns [`WarmupCosineError`] if `peak` is not above 0 and finite, or if there are more steps of warm-up than
-    /// steps.
+    /// steps in all.
     pub fn new(peak: f64, warm_up: usize, steps: usize) -> Result<Self, WarmupCosineError> {
         if !(peak > 0.0 && peak.is_finite()) {
             return Err(WarmupCosineError::Peak { peak });
@@ -58,7 +59,7 @@ impl WarmupCosine {
         Ok(Self { peak, lowest: 0.0, warm_up: warm_up as u64, steps: steps as u64, taken: 0 })
     }
 
-    /// Sets the lowest rate, to which the schedule falls, to `lowest` instead of 0.
+    /// Sets the lowest learning rate, to which the schedule falls, to `lowest` instead of 0.
     ///
     /// # Errors
     /// Returns [`WarmupCosineError`] if `lowest` is not between 0 and the peak.
@@ -69,7 +70,7 @@ impl WarmupCosine {
         Ok(Self { lowest, ..self })
     }
 
-    /// Returns the learning rate of an optimizer step, counted from 0.
+    /// Returns the schedule's learning rate for the optimizer step `step`, counted from 0.
     pub fn at(&self, step: u64) -> f64 {
         let Self { peak, lowest, warm_up, steps, .. } = *self;
         if step < warm_up {
@@ -104,30 +105,30 @@ impl LrScheduler for WarmupCosine {
     }
 }
 
-/// Why the settings of a [`WarmupCosine`] are invalid.
+/// The error when the settings of a [`WarmupCosine`] schedule are invalid.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WarmupCosineError {
-    /// The peak is not a finite number above 0.
+    /// The peak learning rate is not a finite number above 0.
     #[error("the peak learning rate is {peak}; give a finite number above 0")]
     Peak {
         /// The peak learning rate that was given.
         peak: f64,
     },
-    /// The lowest rate is not between 0 and the peak.
+    /// The lowest learning rate is not between 0 and the peak learning rate.
     #[error("the lowest learning rate is {lowest}; give a number from 0 to the peak, {peak}")]
     Lowest {
         /// The lowest learning rate that was given.
         lowest: f64,
-        /// The peak of the schedule.
+        /// The peak learning rate of the schedule.
         peak: f64,
     },
-    /// The warm-up is longer than the schedule.
+    /// The warm-up of the learning rate has more steps than the whole schedule.
     #[error("{warm_up} steps of warm-up do not fit a schedule of {steps} steps; give fewer, or a longer schedule")]
     WarmUp {
-        /// The steps of warm-up.
+        /// The number of steps of warm-up that was given for the learning rate.
         warm_up: usize,
-        /// The number of steps of the whole schedule.
+        /// The number of optimizer steps of the whole learning rate schedule.
         steps: usize,
     },
 }

@@ -1,4 +1,5 @@
-//! [`Cause`]: the known reasons why two trainings of a model differ.
+//! [`Cause`]: the likely cause of a difference between two trainings of a model, with the advice that is printed for
+//! it.
 
 use std::fmt;
 
@@ -9,9 +10,9 @@ use std::fmt;
 pub enum Cause {
     /// The mean over a step is computed from the means of its micro-batches, as if they all had the same weight.
     MeanOfMeans(Whose),
-    /// Every gradient is too large or too small by the same factor.
+    /// Every gradient is too large or too small by the same factor, as if a division by the loss weight were missing.
     MissedDivision {
-        /// The found gradient divided by the expected one.
+        /// The factor by which every gradient is wrong: the found gradient divided by the expected one.
         factor: f64,
     },
     /// The gradients of a stage leave out one micro-batch.
@@ -19,7 +20,7 @@ pub enum Cause {
         /// The last stage with wrong gradients. Earlier stages may miss the micro-batch too, because they receive no
         /// gradients of it.
         stage: usize,
-        /// The micro-batch that is left out.
+        /// The index of the micro-batch that the stage's gradients leave out.
         micro_batch: usize,
     },
     /// The gradients are clipped in parts instead of all gradients of a step together.
@@ -28,7 +29,7 @@ pub enum Cause {
     NotClipped,
     /// A batch norm normalises each micro-batch by its own statistics.
     BatchNorm {
-        /// The stage with the batch norm.
+        /// The stage whose module has the batch norm.
         stage: usize,
         /// The path of the batch norm in the stage's module.
         path: String,
@@ -39,48 +40,49 @@ pub enum Cause {
     DrawsRandomNumbers,
     /// The model has different parameters each time that it is built.
     NotSeeded,
-    /// The stages in sequence compute something else than the uncut model.
+    /// The pipeline's stages, run one after another, compute something else than the uncut model.
     Cut {
         /// The first stage with a parameter whose gradient differs.
         stage: usize,
-        /// The path of that parameter in the stage's module.
+        /// The path of the first parameter whose gradient differs, in the stage's module.
         path: String,
     },
-    /// A part that is recomputed in the backward gives different values or gradients than without recomputation.
+    /// A part of the model that is recomputed in the backward gives different values or gradients than without
+    /// recomputation.
     Recomputation,
-    /// The difference is only rounding, from the precision in which stages compute.
+    /// The difference between the trainings is only rounding, from the precision in which stages compute.
     Rounding,
     /// The gradients of the first step agree; the optimizer step or a later step differs.
     AfterTheGradients {
         /// The first step whose losses differ; `None` if only the validation losses differ.
         step: Option<usize>,
     },
-    /// No known fault explains the difference.
+    /// No known fault explains the difference between the trainings.
     Unknown {
-        /// The stage of the parameter with the largest difference.
+        /// The stage of the parameter whose gradient has the largest difference.
         stage: usize,
-        /// The path of that parameter in the stage's module.
+        /// The path of the parameter with the largest difference, in the stage's module.
         path: String,
     },
 }
 
-/// The place of the wrong mean: in the loss or in the training.
+/// The place where means of micro-batches are averaged wrongly: in the loss function or in the training loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
-    /// The loss function returns a mean instead of a sum.
+    /// The loss function returns the mean over a micro-batch's targets instead of their sum.
     Loss,
     /// The training averages the means of the micro-batches.
     Training,
 }
 
-/// The set of gradients that is clipped alone.
+/// The set of gradients that is clipped alone, instead of all gradients of a step together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClipScope {
-    /// The gradients of each micro-batch.
+    /// The gradients of each micro-batch are clipped alone.
     MicroBatch,
-    /// The gradients of each stage.
+    /// The gradients of each stage are clipped alone.
     Stage,
-    /// The gradient of each parameter.
+    /// The gradient of each parameter is clipped alone.
     Parameter,
 }
 

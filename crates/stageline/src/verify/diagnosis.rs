@@ -1,5 +1,5 @@
-//! Finds the likely cause of a difference: every known fault predicts gradients, which are compared with those that
-//! were found.
+//! Finds the likely cause of a difference between a training and its reference: the gradients that each known fault of
+//! gradient accumulation would give are compared with the gradients found.
 //!
 //! The predictions are made from the gradients of every micro-batch, each computed alone. A fault of the model itself,
 //! such as a loss that is a mean or a batch norm, shows as micro-batches that do not add up to the whole batch.
@@ -21,19 +21,20 @@ use crate::verify::flat::clipped;
 use crate::verify::flat::dot;
 use crate::verify::flat::flat;
 
-/// The inputs of a diagnosis: the model, the batch, and both sets of gradients.
+/// The inputs of the search for a difference's cause: the model, the batch of the first step, and the gradients of the
+/// training as configured and of the reference.
 pub(super) struct Diagnosis<'a, B: ?Sized, In, Target> {
-    /// Builds the pipeline to verify, with the same parameters on every call.
+    /// The closure that builds the pipeline to verify, with the same parameters on every call.
     pub(super) build: &'a B,
     /// Whether the reference is the uncut model instead of the stages of `build`.
     pub(super) is_uncut: bool,
-    /// The batch of the first step.
+    /// The batch of the first training step.
     pub(super) batch: Batch<In, Target>,
-    /// The gradients of the training as configured, for this batch.
+    /// The gradients of the training as configured, for the batch of the first step.
     pub(super) configured: &'a [ParameterGradient],
-    /// The gradients of the reference, for this batch.
+    /// The gradients of the reference, for the batch of the first step.
     pub(super) reference: &'a [ParameterGradient],
-    /// The differences between `configured` and `reference`.
+    /// The difference between the configured training's and the reference's gradient of each parameter.
     pub(super) differences: &'a [Difference],
     /// The number of micro-batches into which the reference cuts the batch.
     pub(super) reference_micro_batches: usize,
@@ -43,25 +44,26 @@ pub(super) struct Diagnosis<'a, B: ?Sized, In, Target> {
 
 /// The losses and gradients of the pieces of a batch, each computed alone.
 struct Parts {
-    /// The sum of every term of the loss and the loss weight, for each piece.
+    /// The summed value of every term of the loss, and the loss weight, for each piece of the batch.
     losses: Vec<(Vec<f64>, Weight)>,
-    /// The sum of all pieces' gradients, divided by the weight of the whole batch.
+    /// The sum of the gradients of all pieces of the batch, divided by the weight of the whole batch.
     sum: Flat,
-    /// The indices of the parameters whose gradient is all zero, for each piece.
+    /// The indices of the parameters whose gradient is all zero, for each piece of the batch.
     zero_gradients: Vec<Vec<usize>>,
 }
 
-/// The gradients that known faults would give.
+/// The gradients of a step that known faults of gradient accumulation and clipping would give.
 struct Predictions {
-    /// The mean over the micro-batches of their mean gradients.
+    /// The gradients if the training averages the mean gradients of the micro-batches.
     mean: Flat,
-    /// The sum of the micro-batches' gradients, each clipped alone.
+    /// The gradients if the training clips the gradients of each micro-batch alone and then sums them.
     clipped_each: Flat,
-    /// The sum of the micro-batches' gradients, clipped after each addition.
+    /// The gradients if the training sums the micro-batches' gradients and clips the sum after each addition.
     clipped_running: Flat,
-    /// The mean of the mean gradients, each clipped alone.
+    /// The gradients if the training clips the mean gradients of each micro-batch alone and then averages them.
     clipped_means: Flat,
-    /// The mean of the mean gradients, clipped after each addition.
+    /// The gradients if the training averages the mean gradients of the micro-batches and clips the running mean after
+    /// each addition.
     clipped_running_means: Flat,
 }
 
@@ -71,7 +73,7 @@ where
     In: Payload,
     Target: Payload,
 {
-    /// Returns the likely cause of the difference; `None` if the gradients are the same.
+    /// Returns the likely cause of the difference between the two trainings; `None` if their gradients are the same.
     pub(super) fn cause(&self) -> Result<Option<Cause>, VerifyError> {
         let configuration = (self.build)();
         let (clip, micro_batches) = (configuration.configured_clip(), configuration.configured_micro_batches());
@@ -115,7 +117,7 @@ where
         Ok(Some(self.unknown()))
     }
 
-    /// Cuts the batch into `count` pieces, and computes the losses and gradients of each piece alone.
+    /// Cuts the batch of the first step into `count` pieces, and computes the losses and gradients of each piece alone.
     fn parts(&self, probes: &mut Pipeline<In, Target>, count: usize) -> Result<Parts, VerifyError> {
         let batch = self.cut(probes, count)?;
         let mut parts = Parts { losses: Vec::new(), sum: self.zeros(), zero_gradients: Vec::new() };
@@ -169,7 +171,7 @@ where
         Ok(probes.cut(self.batch.clone(), count)?)
     }
 
-    /// Returns zero gradients for all parameters.
+    /// Returns the gradients of all parameters of the model as one list of zeros.
     fn zeros(&self) -> Flat {
         vec![0.0; self.reference.iter().map(|gradient| gradient.summed.len()).sum()]
     }
@@ -185,7 +187,7 @@ where
     }
 
     /// Checks one term of the loss: its `(loss, weight)` pairs of the whole batch and of the pieces must have the same
-    /// sums. Returns the fault if they have not.
+    /// sums. Returns the fault if the sums differ.
     fn term_fault(&self, whole: &[(f64, f64)], parts: &[(f64, f64)]) -> Option<Cause> {
         let total = |pairs: &[(f64, f64)]| pairs.iter().fold((0.0, 0.0), |sum, pair| (sum.0 + pair.0, sum.1 + pair.1));
         let ((loss, weight), (sum, weights)) = (total(whole), total(parts));
@@ -228,7 +230,8 @@ where
         Some(self.closest(&applied, candidates).unwrap_or_else(|| self.unknown()))
     }
 
-    /// Searches for a known fault of the summation, given that the summed gradients are wrong.
+    /// Searches for a known fault in the summation of gradients over the micro-batches, given that the summed gradients
+    /// are wrong.
     fn sum_fault(&self, found: &Flat, sum: &Flat, predictions: Predictions) -> Option<Cause> {
         let Predictions { mean, clipped_each, clipped_running, clipped_means, clipped_running_means } = predictions;
         let scaled = |values: &Flat| {
@@ -281,7 +284,8 @@ where
         Ok(None)
     }
 
-    /// Whether the pipeline recomputes, and without recomputation the gradients are right.
+    /// Whether recomputation is the cause of the difference: the pipeline recomputes, and without recomputation its
+    /// gradients are right.
     fn is_recomputation(&self) -> Result<bool, VerifyError> {
         let configuration = (self.build)();
         if !configuration.recomputes() {
@@ -291,7 +295,8 @@ where
         Ok(self.close(&flat(&kept), &flat(self.reference)))
     }
 
-    /// Whether a lower precision is configured, and in full precision the gradients are right.
+    /// Whether rounding is the cause of the difference: the pipeline computes in a lower precision, and in full
+    /// precision its gradients are right.
     fn is_rounding(&self, found: &Flat) -> Result<bool, VerifyError> {
         let configuration = (self.build)();
         if configuration.configured_precision() == Precision::Full {
@@ -301,7 +306,8 @@ where
         Ok(self.close(&flat(&full), &flat(self.reference)) && !self.close(found, &flat(&full)))
     }
 
-    /// Returns the cause whose predicted gradients are the closest; `None` if none are within the bar.
+    /// Returns the candidate cause whose predicted gradients are the closest to the found gradients; `None` if no
+    /// prediction is within the largest allowed difference.
     fn closest<const N: usize>(&self, found: &Flat, candidates: [(Cause, Flat); N]) -> Option<Cause> {
         let largest = |predicted: &Flat| self.distances(found, predicted).into_iter().fold(0.0, f64::max);
         let measured = candidates.into_iter().map(|(cause, predicted)| (largest(&predicted), cause));
@@ -309,18 +315,20 @@ where
         close.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, cause)| cause)
     }
 
-    /// Whether the gradients of all parameters are within the bar of the expected ones.
+    /// Whether the found gradients of all parameters differ from the expected gradients by at most the largest allowed
+    /// difference.
     fn close(&self, found: &Flat, expected: &Flat) -> bool {
         self.wrong(found, expected).is_empty()
     }
 
-    /// Returns the indices of the parameters whose gradients differ by more than the bar.
+    /// Returns the indices of the parameters whose found and expected gradients differ by more than the largest allowed
+    /// difference.
     fn wrong(&self, found: &Flat, expected: &Flat) -> Vec<usize> {
         let apart = |(_, distance): &(usize, f64)| distance.is_nan() || *distance > self.bar;
         self.distances(found, expected).into_iter().enumerate().filter(apart).map(|(at, _)| at).collect()
     }
 
-    /// Returns the relative difference of each parameter's gradients.
+    /// Returns the relative difference between the found and the expected gradient of each parameter.
     fn distances(&self, found: &Flat, expected: &Flat) -> Vec<f64> {
         let norm = dot(expected, expected).sqrt();
         let mut start = 0;
@@ -333,12 +341,13 @@ where
         self.reference.iter().map(distance).collect()
     }
 
-    /// Returns the last stage that has one of the parameters with these indices; `None` if there are no indices.
+    /// Returns the last stage that has one of the parameters whose indices are given; `None` if no indices are given.
     fn last_stage(&self, parameters: &[usize]) -> Option<usize> {
         parameters.iter().map(|&at| self.reference[at].stage).max()
     }
 
-    /// Returns the cause for a difference without a known fault; it names the parameter that differs most.
+    /// Returns the cause for a difference that no known fault explains, which names the parameter whose gradient
+    /// differs most.
     fn unknown(&self) -> Cause {
         let worst = worst(self.differences);
         let (stage, path) = worst.map_or((0, String::new()), |worst| (worst.stage, worst.path.clone()));

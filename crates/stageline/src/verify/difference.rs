@@ -5,15 +5,16 @@ use std::fmt;
 use super::VerifyError;
 use crate::update::parameter_gradient::ParameterGradient;
 
-/// The difference between two gradients of one parameter.
+/// The difference between the gradients of one parameter in the training that is verified and in its reference.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
-    /// The stage that trains the parameter.
+    /// The index of the stage that trains the parameter whose gradients are compared.
     pub stage: usize,
-    /// The path of the parameter in the stage's module.
+    /// The path of the compared parameter in the stage's module, such as `0.linear.weight`.
     pub path: String,
     /// The norm of the difference, relative to the norm of the reference's gradient. If a thousandth of the norm of all
-    /// gradients is larger, it is relative to that, so that rounding in a gradient of zero does not count.
+    /// gradients is larger, the difference is relative to that norm, so that rounding in a gradient of zero does not
+    /// count.
     pub relative: f64,
 }
 
@@ -23,8 +24,8 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Compares two sets of gradients. Each difference is the larger one of those before and after clipping, because
-/// clipping hides gradients that are too large.
+/// Compares two sets of gradients and returns the relative difference for each parameter: the larger of the differences
+/// before and after clipping, because clipping hides gradients that are too large.
 pub(super) fn differences(
     configured: &[ParameterGradient],
     reference: &[ParameterGradient],
@@ -44,12 +45,12 @@ pub(super) fn differences(
     Ok(pairs.map(difference).collect())
 }
 
-/// Returns the largest difference.
+/// Returns the difference of the parameter whose gradients differ most; `None` if there are no parameters.
 pub(super) fn worst(differences: &[Difference]) -> Option<&Difference> {
     differences.iter().max_by(|a, b| a.relative.total_cmp(&b.relative))
 }
 
-/// Checks that both sets have gradients of the same sizes in the same order.
+/// Checks that two sets of gradients have the same number of gradients, with the same sizes in the same order.
 fn same_parameters(configured: &[ParameterGradient], reference: &[ParameterGradient]) -> Result<(), VerifyError> {
     let describe = |gradient: Option<&ParameterGradient>| match gradient {
         Some(gradient) => format!("`{}` of {} elements", gradient.path, gradient.applied.len()),
@@ -66,8 +67,8 @@ fn same_parameters(configured: &[ParameterGradient], reference: &[ParameterGradi
     Ok(())
 }
 
-/// Returns the norm of a difference, relative to the norm of `reference` or to a thousandth of `norm_of_all`, whichever
-/// is larger.
+/// Returns the norm of the difference between `values` and `reference`, relative to the norm of `reference` or to a
+/// thousandth of `norm_of_all`, whichever is larger.
 pub(super) fn relative(
     values: impl Iterator<Item = f64>,
     reference: impl Iterator<Item = f64>,
@@ -79,7 +80,7 @@ pub(super) fn relative(
     if difference == 0.0 { 0.0 } else { difference.sqrt() / norm.sqrt().max(1e-3 * norm_of_all) }
 }
 
-/// Returns the values as f64.
+/// Returns the numbers of a gradient, widened from f32 to f64.
 pub(super) fn wide(values: &[f32]) -> impl Iterator<Item = f64> {
     values.iter().copied().map(f64::from)
 }

@@ -1,18 +1,19 @@
-//! [`VerifyError`]: why a verification cannot be completed.
+//! [`VerifyError`]: the reasons why a verification cannot be completed.
 
 use crate::failure::build_error::BuildError;
 use crate::failure::step_error::StepError;
 use crate::threads::failure::BoxError;
 
-/// Why a verification cannot be completed. A difference between the trainings is not an error.
+/// The error when a verification cannot be completed. A difference between the trainings is not an error.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerifyError {
-    /// A pipeline could not be built.
+    /// A pipeline that the verification needs could not be built.
     #[error(transparent)]
     Build(#[from] BuildError),
-    /// The reference failed, or a step with which the cause of a difference was searched. If the memory was too small,
-    /// split the reference's batch with [`Verify::reference_micro_batches`](crate::Verify::reference_micro_batches).
+    /// The training of the reference failed, or a step that was run to find the cause of a difference failed. If the
+    /// memory was too small, split the reference's batch with
+    /// [`Verify::reference_micro_batches`](crate::Verify::reference_micro_batches).
     #[error("the reference failed: {0}")]
     Reference(#[from] StepError),
     /// The batches are cut by hand into micro-batches, and cannot be joined to a full batch for the reference.
@@ -21,10 +22,10 @@ pub enum VerifyError {
          `.reference_micro_batches({given})`, or give uncut batches"
     )]
     CutByHand {
-        /// The number of micro-batches in a batch.
+        /// The number of micro-batches into which a batch is cut by hand.
         given: usize,
     },
-    /// The training that is verified failed.
+    /// The training that is verified, not its reference, failed with this error.
     #[error("the training that is verified failed: {0}")]
     Trial(BoxError),
     /// The gradients of the training that is verified are not those of the model's parameters.
@@ -33,11 +34,12 @@ pub enum VerifyError {
          gradients of all trained parameters in the order of the model"
     )]
     Gradients {
-        /// The index of the first gradient that differs in size.
+        /// The index of the first gradient whose size is not that of the model's parameter at this index.
         at: usize,
-        /// The description of the gradient that was returned.
+        /// The path and size of the gradient that the verified training returned at this index; "none" if it returned
+        /// fewer.
         found: String,
-        /// The description of the gradient that was expected.
+        /// The path and size of the parameter that the model has at this index; "none" if the model has fewer.
         expected: String,
     },
 }

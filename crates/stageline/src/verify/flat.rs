@@ -4,25 +4,25 @@ use super::difference::wide;
 use crate::update::clip::{Clip, Scaling};
 use crate::update::parameter_gradient::ParameterGradient;
 
-/// The gradients of all parameters, joined in the model's order.
+/// The gradients of all parameters of a model as one list of numbers, joined in the model's order.
 pub(super) type Flat = Vec<f64>;
 
-/// Joins the summed gradients of all parameters.
+/// Joins the summed gradients of all parameters of a model into one list of numbers.
 pub(super) fn flat(gradients: &[ParameterGradient]) -> Flat {
     gradients.iter().flat_map(|gradient| wide(&gradient.summed)).collect()
 }
 
-/// Adds `values`, multiplied by `factor`, to `sum`.
+/// Adds the gradients `values`, multiplied by `factor`, to the gradients `sum`, number by number.
 pub(super) fn add(sum: &mut Flat, values: &Flat, factor: f64) {
     sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += factor * value);
 }
 
-/// Returns the scalar product of two lists of gradients.
+/// Returns the scalar product of two lists of numbers, each with the gradients of all parameters.
 pub(super) fn dot(a: &Flat, b: &Flat) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// Clips one set of gradients alone: by its own norm, or by value.
+/// Clips one list of gradients alone: by the norm of this list, or by value.
 pub(super) fn clipped(mut gradients: Flat, clip: Option<Clip>) -> Flat {
     let norm = dot(&gradients, &gradients).sqrt();
     match clip.map_or(Scaling::Keep, |clip| clip.scaling(norm)) {

@@ -1,15 +1,17 @@
 //! Verification: checks on a user's own model that a pipeline trains as one full batch on one device would.
 //!
-//! Takes a configured pipeline or a custom training loop, and batches. Trains it and a reference from the same
-//! parameters, compares gradients and losses, and names the likely cause of a difference. Does not repair anything.
+//! [`Verify`] is the entry point. It takes a configured pipeline or a custom training loop, and batches. It runs this
+//! training and a reference from the same parameters, compares gradients and losses, and names the likely cause of a
+//! difference, but repairs nothing.
 //!
-//! - `trial`: the training to verify: a pipeline, or a custom loop.
-//! - `verification`: the result of a verification, and its printed report.
-//! - `difference`: the comparison of two sets of gradients, parameter by parameter.
-//! - `diagnosis`: the search for the likely cause of a difference, by the gradients that each known fault would give.
-//! - `cause`: the known faults.
+//! - `trial`: the interface of a training to verify (`Trial`): a pipeline, or a custom loop.
+//! - `verification`: the result of a verification, and its printed report (`Verification`).
+//! - `difference`: the comparison of two sets of gradients, parameter by parameter (`Difference`).
+//! - `diagnosis`: the search for the likely cause of a difference, by the gradients that each known fault would give
+//!   (`Diagnosis`).
+//! - `cause`: the known faults and the advice for each (`Cause`).
 //! - `flat`: arithmetic with all gradients of a model as one list of numbers.
-//! - `error`: the reasons why a verification cannot be completed.
+//! - `error`: the reasons why a verification cannot be completed (`VerifyError`).
 
 mod cause;
 mod diagnosis;
@@ -63,19 +65,20 @@ pub struct Verify {
     bars: Option<Bars>,
 }
 
-/// The largest differences with which a verification passes.
+/// The largest differences between a training and its reference with which a verification passes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bars {
-    /// The bar for each parameter's gradient at the first step, relative to the gradient's norm.
+    /// The largest allowed difference in each parameter's gradient at the first step, relative to the gradient's norm.
     pub gradient: f64,
-    /// The bar for the validation losses, or for the last training losses if there is no validation. It is absolute for
-    /// losses up to 1, and relative above.
+    /// The largest allowed difference between the validation losses, or between the last training losses if there is no
+    /// validation. The difference is absolute for losses up to 1, and relative for larger losses.
     pub loss: f64,
 }
 
 impl Bars {
-    /// Returns the usual bars for a precision: 1e-3 for both in full precision; in a lower precision 0.1 for gradients,
-    /// because those of few samples have few correct bits, and 0.02 for losses.
+    /// Returns the largest differences that are usual for a precision: in full precision 1e-3 for gradients and losses;
+    /// in a lower precision 0.1 for gradients, because gradients of few samples have few correct bits, and 0.02 for
+    /// losses.
     pub fn of(precision: Precision) -> Self {
         match precision {
             Precision::Full => Self { gradient: 1e-3, loss: 1e-3 },
@@ -91,12 +94,12 @@ impl Default for Verify {
 }
 
 impl Verify {
-    /// Creates a verification of 100 steps against one full batch.
+    /// Creates a verification of 100 training steps, whose reference takes each batch as one full micro-batch.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets the number of steps of both trainings; at least 1.
+    /// Sets the number of steps that the training and its reference make; at least 1.
     pub fn steps(self, steps: usize) -> Self {
         Self { steps: steps.max(1), ..self }
     }
@@ -107,7 +110,8 @@ impl Verify {
         Self { reference_micro_batches: micro_batches.max(1), ..self }
     }
 
-    /// Sets the largest differences that pass; if unset, those that are usual for the precision ([`Bars::of`]).
+    /// Sets the largest differences with which the verification passes; if unset, those that are usual for the
+    /// precision ([`Bars::of`]).
     pub fn bars(self, bars: Bars) -> Self {
         Self { bars: Some(bars), ..self }
     }
@@ -162,8 +166,8 @@ impl Verify {
         self.verify(trial, (&build, None), batch, validation)
     }
 
-    /// Runs both trainings and compares them. The reference is the model of `uncut`, or of `build` if there is no
-    /// `uncut`.
+    /// Runs the training and its reference, and compares their gradients and losses. The reference is the model of
+    /// `uncut`, or of `build` if there is no `uncut`.
     fn verify<In: Payload, Target: Payload>(
         self,
         mut trial: impl Trial<In, Target>,
@@ -218,7 +222,8 @@ impl Verify {
         Ok((self.train(&mut reference, batch, validation)?, gradients))
     }
 
-    /// Trains for all steps, then evaluates the validation batches, and returns the losses.
+    /// Runs one training for all steps of the verification, then evaluates the validation batches, and returns the
+    /// losses.
     fn train<In: Payload, Target: Payload>(
         self,
         trial: &mut impl Trial<In, Target>,
@@ -233,10 +238,11 @@ impl Verify {
     }
 }
 
-/// Builds a pipeline, with the same parameters on every call.
+/// A closure that builds a pipeline, with the same parameters on every call.
 pub(super) type Build<'a, In, Target> = dyn Fn() -> PipelineBuilder<In, Target> + 'a;
 
-/// Returns the loss over all batches: the sum over the terms of each term's weighted mean.
+/// Returns the loss over all evaluated batches: the sum of the loss's terms, each as the weighted mean over the
+/// batches.
 pub(super) fn loss_over(batches: &[Vec<LossTerm>]) -> f64 {
     let terms = batches.iter().map(Vec::len).max().unwrap_or(0);
     let mean_of_term = |term: usize| {
@@ -248,30 +254,31 @@ pub(super) fn loss_over(batches: &[Vec<LossTerm>]) -> f64 {
     (0..terms).map(mean_of_term).sum()
 }
 
-/// The losses of one training.
+/// The training losses and the validation loss of one of the two trainings of a verification.
 pub(super) struct Trained {
-    /// The training loss of each step.
+    /// The training loss at each step of the training.
     losses: Vec<f64>,
     /// The validation loss after the last step; `None` if there are no validation batches.
     validation: Option<f64>,
 }
 
-/// A loss of both trainings, which should be equal.
+/// A pair of losses that should be equal: one of the training as configured, one of its reference.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Compared {
-    /// The loss of the training as configured.
+    /// The loss of the training that is verified, as configured.
     pub configured: f64,
-    /// The loss of the full batch on one device.
+    /// The loss of the reference, which trains with the full batch on one device.
     pub reference: f64,
 }
 
 impl Compared {
-    /// Returns the absolute difference of the two losses.
+    /// Returns the absolute difference between the loss of the training as configured and that of the reference.
     pub fn difference(self) -> f64 {
         (self.configured - self.reference).abs()
     }
 
-    /// Whether the difference is at most `bar`: absolute for a loss up to 1, relative to the loss above.
+    /// Whether the difference between the two trainings' losses is at most `bar`: absolute for a loss up to 1, relative
+    /// to the loss above.
     fn within(self, bar: f64) -> bool {
         self.difference() <= bar * self.reference.abs().max(1.0)
     }

@@ -9,14 +9,14 @@ use crate::update::parameter_gradient::ParameterGradient;
 
 /// A training that can be verified: a pipeline, or a custom loop.
 pub trait Trial<In, Target> {
-    /// Returns the gradients that a step with this batch would have, in the order of the model's parameters, and
-    /// changes nothing.
+    /// Returns the gradients that a training step with this batch would have, in the order of the model's parameters,
+    /// without changing the parameters or the optimizer.
     ///
     /// # Errors
     /// Returns the error of the training, if it fails.
     fn gradients(&mut self, batch: Batch<In, Target>) -> Result<Vec<ParameterGradient>, BoxError>;
 
-    /// Trains on a batch, and returns its loss per unit of weight.
+    /// Makes one training step on a batch, and returns the batch's loss per unit of loss weight.
     ///
     /// # Errors
     /// Returns the error of the training, if it fails.

@@ -11,21 +11,22 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Verification {
-    /// The largest differences that pass.
+    /// The largest differences between the two trainings with which the verification passes.
     pub bars: Bars,
-    /// The difference of each parameter's gradient at the first step, in layer order: of the sums or of the clipped
-    /// gradients, whichever is larger.
+    /// The difference of each parameter's gradient at the first step, in layer order: the larger of the differences
+    /// before and after clipping.
     pub gradients: Vec<Difference>,
-    /// The training losses of all steps.
+    /// The training losses of every step, in the training as configured and in the reference.
     pub losses: Vec<Compared>,
-    /// The losses on the validation batches after the last step; `None` if there were none.
+    /// The losses of both trainings on the validation batches after the last step; `None` if there were no such
+    /// batches.
     pub validation: Option<Compared>,
-    /// The likely cause of the difference; `None` if the verification passes.
+    /// The likely cause of a difference between the two trainings; `None` if the verification passes.
     pub cause: Option<Cause>,
 }
 
 impl Verification {
-    /// Whether both trainings agree within the bars.
+    /// Whether the training as configured and the reference agree within the allowed differences.
     pub fn passes(&self) -> bool {
         self.cause.is_none()
     }
@@ -35,15 +36,15 @@ impl Verification {
         difference::worst(&self.gradients)
     }
 
-    /// Whether all gradients of the first step and the last loss are within the bars. The last loss is that of the
-    /// validation, or of the last step if there is no validation.
+    /// Whether the two trainings agree within the allowed differences, in all gradients of the first step and in the
+    /// last loss. The last loss is that of the validation, or of the last step if there is no validation.
     pub(super) fn agrees(&self) -> bool {
         let gradients = self.gradients.iter().all(|difference| difference.relative <= self.bars.gradient);
         let last = self.validation.or(self.losses.last().copied());
         gradients && last.is_none_or(|losses| losses.within(self.bars.loss))
     }
 
-    /// Returns the first step whose training losses differ by more than the bar.
+    /// Returns the first step whose training losses differ by more than the allowed difference; `None` if no step does.
     pub(super) fn first_step_apart(&self) -> Option<usize> {
         self.losses.iter().position(|losses| !losses.within(self.bars.loss))
     }

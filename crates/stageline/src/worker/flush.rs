@@ -1,4 +1,5 @@
-//! The end of a step on one worker: it reduces over replicas, shows the ledger, waits for the verdict, and concludes the step by it.
+//! The flush: the end of a step on one worker. It reduces gradient sums over replicas, sends the outcome of each stage,
+//! waits for the verdict, and ends the step as the verdict says.
 
 use crate::worker::Last;
 use crate::worker::Worker;
@@ -31,8 +32,8 @@ use stageline_nn::forward::after_step;
 use stageline_nn::kernels::allocate_packing_buffer;
 
 impl Worker {
-    /// Ends a training step: at once if the assumed verdict may hold, otherwise when the verdict has arrived. `finite`
-    /// says whether this worker's own losses and gradients are finite.
+    /// Ends a training step on this worker's stages: at once if steps run ahead and the assumed verdict may hold,
+    /// otherwise when the verdict has arrived. `finite` says whether this worker's own losses and gradients are finite.
     pub(super) fn flush(&mut self, step: usize, flush: Flush, finite: bool) -> Result<(), Stopped> {
         match flush {
             Flush::Ahead(assumed) if finite => {
@@ -57,8 +58,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Completes the gradient sum of every stage, over all replicas if there are several. Only then is it an activity
-    /// of its own with an event and a span.
+    /// Completes the gradient sum of each of the worker's stages, over all replicas if there are several. Only with
+    /// several replicas is the reduction an activity with its own event and tracing span.
     pub(super) fn reduce(&mut self, step: usize) -> Result<(), Stopped> {
         for runner in &mut self.runners {
             if self.replica.of == 1 {
@@ -75,8 +76,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Ends the pass on every stage, and sends each outcome (ledger, losses, gradient norms) to the caller. Returns
-    /// whether all losses and gradient norms of this worker are finite.
+    /// Ends the pass on each of the worker's stages, and sends each stage's outcome (ledger, losses, gradient norms) to
+    /// the caller. Returns whether all losses and gradient norms of this worker are finite.
     pub(super) fn finish(&mut self) -> Result<bool, Stopped> {
         let mut finite = true;
         for runner in &mut self.runners {
@@ -102,15 +103,17 @@ impl Worker {
         Ok(verdict)
     }
 
-    /// Acts on a verdict, true or assumed, for the first time in this step: sets the effects of the step's forwards
-    /// (see `after_step`) apart from those of the next step, and ends the step on every stage.
+    /// Acts on a verdict, true or assumed, for the first time in a step. Sets the deferred effects of the step's
+    /// forwards (see `after_step`) apart from the effects of the next step, and ends the step on each of the worker's
+    /// stages.
     pub(super) fn conclude(&mut self, step: usize, verdict: Verdict) -> Result<(), Stopped> {
         after_step::keep();
         self.conclude_stages(step, verdict)
     }
 
-    /// Ends a step on every stage as the verdict says, and sends each stage's report to the caller. The effects of the
-    /// step's forwards must be set apart already; they are dropped if the verdict keeps no step.
+    /// Ends a step on each of the worker's stages as the verdict says, and sends each stage's report to the caller. The
+    /// deferred effects of the step's forwards must be set apart already; the effects are dropped if the verdict keeps
+    /// no step.
     pub(super) fn conclude_stages(&mut self, step: usize, verdict: Verdict) -> Result<(), Stopped> {
         self.uncommitted = matches!(verdict, Verdict::Step { .. } | Verdict::Rehearse { .. }).then_some(step);
         let mut concluded = Vec::with_capacity(self.runners.len());

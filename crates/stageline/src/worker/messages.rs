@@ -1,4 +1,5 @@
-//! The messages between the caller and its workers: commands, verdicts and replies.
+//! The messages between the caller's pipeline and its workers: [`Command`]s, verdicts and replies, and the channels
+//! that carry them.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,74 +16,76 @@ use crate::state::layout::StageState;
 use crate::threads::{Receiver, Sender};
 use crate::update::flush::{Flush, Outcome, Verdict};
 
-/// A command from the caller to a worker.
+/// A command from the caller to a worker: run a pass, save states, or receive a verdict.
 pub(crate) enum Command {
-    /// Runs one pass over the worker's list of instructions.
+    /// The command to run one pass over the worker's list of instructions.
     Run(Run),
-    /// Copies the state of the worker's stages for a checkpoint.
+    /// The command to send a copy of the state of the worker's stages for a checkpoint.
     Save { during: During },
-    /// Receives the verdict on the last step, which ran ahead of it, and acts on it.
+    /// The command to receive the verdict on the last step, which ran ahead of the verdict, and to act on the verdict.
     Settle { during: During },
 }
 
-/// A pass that one worker is to run.
+/// The description of a pass that one worker is commanded to run.
 pub(crate) struct Run {
     pub(crate) asked: Asked,
-    /// The empty list for the worker's events, allocated by the caller; events beyond its capacity are dropped.
+    /// The empty list for the worker's events of the pass, allocated by the caller; events beyond the list's capacity
+    /// are dropped.
     pub(crate) events: Vec<Event>,
 }
 
-/// The request for a pass, which is the same for all workers of a replica.
+/// The request for a pass over the plan, which is the same for all workers of a replica.
 #[derive(Clone)]
 pub(crate) struct Asked {
-    /// The kind of the pass, for errors and logs.
+    /// The kind and number of the pass (step, evaluation, ...), for errors and logs.
     pub(crate) during: During,
-    /// The plan whose instructions the workers execute.
+    /// The plan whose instructions the workers execute in this pass.
     pub(crate) plan: Arc<Checked>,
     pub(crate) pass: Pass,
-    /// The clock by which events are timed.
+    /// The clock by which the events of the pass are timed.
     pub(crate) clock: Clock,
-    /// The time at which the pass began, from which the times of events count.
+    /// The time at which the pass began, from which the times of the pass's events count.
     pub(crate) began: Instant,
-    /// Whether a stage steps before the verdict, and with which assumed verdict.
+    /// Whether a stage steps its optimizer before the verdict on the step, and with which assumed verdict.
     pub(crate) flush: Flush,
-    /// Whether the verdict on the previous step is still unknown. If it is not the assumed one, this pass is discarded.
+    /// Whether the pass begins before the verdict on the previous step is known. If that verdict differs from the
+    /// assumed verdict, this pass is discarded.
     pub(crate) behind: bool,
 }
 
-/// The reply of a stage that has acted on the verdict, or on the assumed verdict, of a step.
+/// The reply of a stage that has acted on the verdict on a step, or on the assumed verdict.
 pub(crate) struct Stepped {
     pub(crate) replica: Replica,
     pub(crate) stage: usize,
-    /// The verdict on which the stage acted.
+    /// The verdict, true or assumed, on which the stage acted.
     pub(crate) verdict: Verdict,
     pub(crate) conclusion: Conclusion,
 }
 
-/// The reply of a worker with its events of a training pass.
+/// The reply of a worker with its recorded events of a training pass.
 pub(crate) struct Recorded {
     pub(crate) replica: Replica,
     pub(crate) worker: usize,
     pub(crate) events: Vec<Event>,
 }
 
-/// The worker's ends of its channels to and from the caller.
+/// A worker's ends of its channels to and from the caller.
 pub(crate) struct WorkerChannels {
     pub(crate) commands: Receiver<Command>,
-    /// The verdict on each step: what all stages do at its end.
+    /// The receiver of the verdicts on steps, each of which says what all stages do at the end of a step.
     pub(crate) verdicts: Receiver<Verdict>,
     pub(crate) replies: ReplySenders,
 }
 
-/// The senders of replies, which all workers share.
+/// The senders of replies to the caller, one for each kind of reply, which all workers share.
 #[derive(Clone)]
 pub(crate) struct ReplySenders {
-    /// The outcome of each stage at the end of a pass.
+    /// The sender of each stage's outcome (ledger, losses, gradient norms) at the end of a pass.
     pub(crate) finished: Sender<Outcome>,
-    /// The report of each stage after the verdict.
+    /// The sender of each stage's report after it has acted on the verdict.
     pub(crate) stepped: Sender<Stepped>,
-    /// The events of each worker.
+    /// The sender of each worker's recorded events of a training pass.
     pub(crate) recorded: Sender<Recorded>,
-    /// The state of each stage, for a checkpoint.
+    /// The sender of each stage's state for a checkpoint.
     pub(crate) saved: Sender<StageState>,
 }

@@ -1,13 +1,14 @@
-//! Workers: each is one thread that interprets its row of the plan for the stages that are placed on it.
+//! Workers: a [`Worker`] is one thread that interprets its row of the plan for the stages that are placed on it.
 //!
-//! Takes commands and verdicts from the caller. Executes each instruction on the runner of its stage, and replies with
-//! the outcome of every stage, the recorded events and saved states. Must not know how a plan was generated, or what a
-//! runner computes.
+//! A worker takes commands and verdicts from the caller. It executes each instruction on the runner of the
+//! instruction's stage, and replies with the outcome of every stage, the recorded events and saved states. A worker
+//! must not know how a plan was generated, or what a runner computes.
 //!
-//! - `flush`: the end of a step: reduction, ledger, verdict, and the conclusion of every stage.
+//! - `flush`: the end of a step: reduction over replicas, outcomes of stages, verdict, and the optimizer step of every
+//!   stage.
 //! - `messages`: the commands, verdicts and replies between the caller and the workers.
-//! - `speculate`: steps that are made before their verdict, with commit and rollback.
-//! - `spans`: the tracing spans of activities.
+//! - `speculate`: speculative steps, which are made before their verdict, with commit and rollback.
+//! - `spans`: the tracing spans of a worker's activities.
 
 mod flush;
 pub(crate) mod messages;
@@ -41,18 +42,20 @@ use crate::worker::messages::{Asked, Command, Recorded, Run, Stepped, WorkerChan
 use stageline_nn::forward::after_step;
 use stageline_nn::kernels::allocate_packing_buffer;
 
-/// A worker that has started.
+/// A worker whose thread has started.
 pub(crate) struct Started {
-    /// The worker's thread, which returns its stages when it ends.
+    /// The worker's thread, which returns the runners of the worker's stages when it ends.
     pub(crate) thread: JoinHandle<Vec<Box<dyn Runner>>>,
-    /// The bytes of the buffer for matrix products that each kernel thread of the worker keeps; 0 if not measured.
+    /// The size in bytes of the buffer for matrix products that each kernel thread of the worker keeps; 0 if not
+    /// measured.
     pub(crate) packing_buffer: u64,
 }
 
-/// A worker: the interpreter of one row of a plan.
+/// A worker: the interpreter of one row of a plan, with the stages that are placed on it and its channels to the
+/// caller.
 pub(crate) struct Worker {
     pub(super) replica: Replica,
-    /// The number of the worker within its replica, which is its row of the plan.
+    /// The number of the worker within its replica, which is also the number of its row in the plan.
     pub(super) index: usize,
     /// The runners of the stages that are placed on this worker.
     pub(super) runners: Vec<Box<dyn Runner>>,
@@ -60,21 +63,22 @@ pub(crate) struct Worker {
     pub(super) waits: Waits,
     pub(super) diary: Diary,
     pub(super) gauges: Gauges,
-    /// The step that this worker's stages have made, and that is not yet known to be made by all other stages.
+    /// The number of the last step that this worker's stages have made, while it is not known that all other stages
+    /// have made the step; else `None`.
     pub(super) uncommitted: Option<usize>,
-    /// The state of the verdict on the last step.
+    /// The state of the verdict on the worker's last step: known, assumed or mispredicted.
     pub(super) last: Last,
 }
 
-/// The state of the verdict on the last step.
+/// The state of the verdict on the worker's last step: known, assumed or mispredicted.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Last {
-    /// The verdict is known, and the step ended as it says.
+    /// The verdict on the last step is known, and the step ended as the verdict says.
     Known,
-    /// The step ended with this assumed verdict, before the true verdict arrived.
+    /// The last step ended with this assumed verdict, before the true verdict arrived.
     Assumed(Verdict),
-    /// The verdict differs from the assumed one. Work on the following step is discarded; a step that was made as
-    /// assumed is rolled back, and then ended again as this verdict says.
+    /// The verdict on the last step differs from the assumed verdict. Work on the following step is discarded; a last
+    /// step that was made as assumed is rolled back, and then ended again as this verdict says.
     Mispredicted(Verdict),
 }
 
@@ -105,7 +109,8 @@ impl Worker {
     /// kernels. The thread ends when the caller drops the command channel, or when the pipeline stops.
     ///
     /// # Errors
-    /// Returns [`BuildError::Spawn`] if the thread cannot be started, and [`BuildError::Pool`] if its pool cannot.
+    /// Returns [`BuildError::Spawn`] if the worker's thread cannot be started, and [`BuildError::Pool`] if its kernel
+    /// pool cannot.
     pub(crate) fn spawn(mut self, cores: usize) -> Result<Started, BuildError> {
         let worker = self.index;
         let name = match (self.diary.stage, self.replica) {
@@ -143,7 +148,8 @@ impl Worker {
         }
     }
 
-    /// Executes commands until the worker ends. A last step that the pipeline has not committed is then rolled back.
+    /// Executes the caller's commands until the worker ends. A last step that the pipeline has not committed is then
+    /// rolled back.
     fn serve(&mut self) {
         // A tracing subscriber is the user's code and may panic while it logs a failure. The worker then still ends
         // here, with its last step committed or rolled back.
@@ -157,7 +163,8 @@ impl Worker {
         }
     }
 
-    /// Executes one command after another, until the caller drops the channel, the pipeline stops, or a stage fails.
+    /// Executes one command after another, until the caller drops the command channel, the pipeline stops, or a stage
+    /// fails.
     fn execute_commands(&mut self) {
         while let Ok(command) = self.waits.receive(&self.channels.commands) {
             match catch_unwind(AssertUnwindSafe(|| self.execute(command))) {
@@ -169,8 +176,8 @@ impl Worker {
         }
     }
 
-    /// Stops all workers with the failure of the current stage. The stop signal comes before the log line, which runs
-    /// the user's code if there is a tracing subscriber.
+    /// Stops all workers with the failure of the stage that this worker was executing. The stop signal comes before the
+    /// log line, which runs the user's code if there is a tracing subscriber.
     fn fail(&self, failure: Failure) {
         let Diary { replica, stage, activity, during, .. } = self.diary;
         let failure = StageFailure { replica, stage, activity, during, failure, elsewhere: Vec::new() };
@@ -178,7 +185,7 @@ impl Worker {
         tracing::error!(stage, replica = replica.index, %activity, %during, "a stage failed, so the pipeline stops");
     }
 
-    /// Executes one command of the caller.
+    /// Executes one command of the caller: runs a pass, saves states, or receives a verdict.
     fn execute(&mut self, command: Command) -> Result<(), Interrupt> {
         match command {
             Command::Run(run) => self.run(run)?,
@@ -193,7 +200,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Sends the caller a copy of each stage's state for a checkpoint.
+    /// Commits the last step, and sends the caller a copy of the state of each of the worker's stages for a checkpoint.
     fn save(&mut self, during: During) -> Result<(), Interrupt> {
         self.diary.open(during, Instant::now(), Vec::new());
         self.commit();
@@ -205,8 +212,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Runs one pass on this worker's stages: begins it, executes the plan's instructions, and ends it with the flush
-    /// of a step, without a step after an inspection, or with nothing more after an evaluation.
+    /// Runs one pass on this worker's stages: begins the pass, executes the plan's instructions, and ends the pass. A
+    /// training pass ends with the flush of a step, an inspection without a step, and an evaluation with the losses.
     fn run(&mut self, Run { asked, events }: Run) -> Result<(), Interrupt> {
         let Asked { during, plan, pass, clock, began, flush, behind } = asked;
         self.gauges.begin(clock, self.runners.iter().map(|runner| runner.device()));
@@ -244,7 +251,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Executes one instruction on the runner of its stage, and records its event and its span.
+    /// Executes one instruction of the plan on the runner of the instruction's stage, and records its event and its
+    /// tracing span.
     fn interpret(&mut self, instruction: Instruction) -> Result<(), Interrupt> {
         self.waits.check()?;
         self.poll_verdict()?;
@@ -266,7 +274,7 @@ impl Worker {
     }
 }
 
-/// Returns the replica and the number of a worker's first stage; zeros for a worker without stages.
+/// Returns the replica and the number of a worker's first stage; replica 0 and stage 0 for a worker without stages.
 pub(crate) fn place_of(runners: &[Box<dyn Runner>]) -> (Replica, usize) {
     runners.first().map_or((Replica::default(), 0), |runner| (runner.replica(), runner.stage()))
 }

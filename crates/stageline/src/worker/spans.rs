@@ -1,18 +1,19 @@
-//! The tracing spans of a worker's activities, with the time that each of them waited for others.
+//! The tracing spans of a worker's activities, with the time that each activity waited for other workers or the caller.
 
 use std::time::Duration;
 
 use crate::failure::activity::Activity;
 use crate::recording::events::Diary;
 
-/// Returns the span of an activity that is no instruction of the plan, such as the optimizer step.
+/// Returns the tracing span of a worker's current activity, if the activity is not an instruction of the plan but, for
+/// example, the optimizer step.
 pub(super) fn span(diary: &Diary) -> tracing::Span {
     let Diary { replica, stage, activity, during, .. } = *diary;
     let (waited_us, waited_for) = (tracing::field::Empty, tracing::field::Empty);
     tracing::trace_span!("action", replica = replica.index, stage, action = %activity, %during, waited_us, waited_for)
 }
 
-/// Records in a span how long its activity waited, in microseconds, and for what.
+/// Records in a tracing span how long the span's activity waited, in microseconds, and the cause of the wait.
 pub(super) fn note_wait(span: &tracing::Span, activity: Activity, waited: Duration) {
     span.record("waited_us", waited.as_micros() as u64);
     if let Some(cause) = activity.wait_cause().filter(|_| !waited.is_zero()) {

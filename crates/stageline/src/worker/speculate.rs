@@ -1,9 +1,9 @@
-//! Speculative steps: a worker's stages step before the verdict is known, and roll back if it differs from the assumed
-//! one.
+//! Speculative steps: a worker's stages step their optimizers before the verdict is known, and roll back if the verdict
+//! differs from the assumed verdict.
 //!
-//! A step is committed when the verdict was the assumed one, or when the caller's next command shows that all stages
-//! have made it. After a misprediction it is rolled back and ended again as the verdict says (stepped or
-//! skipped), and work on the following step is discarded.
+//! A step is committed when the verdict equals the assumed verdict, or when the caller's next command shows that all
+//! stages have made the step. After a misprediction the step is rolled back and ended again as the verdict says
+//! (stepped or skipped), and work on the following step is discarded.
 
 use crate::worker::Last;
 use crate::worker::Worker;
@@ -14,8 +14,8 @@ use crate::update::flush::Verdict;
 use stageline_nn::forward::after_step;
 
 impl Worker {
-    /// Commits the last step, which all stages have made: drops the state from before it, and runs the effects of its
-    /// forwards.
+    /// Commits the last step, which all stages have made: drops the state from before the step, and runs the effects
+    /// (such as updates of running statistics) that the step's forwards deferred.
     pub(super) fn commit(&mut self) {
         if self.uncommitted.take().is_some() {
             self.runners.iter_mut().for_each(|runner| runner.commit());
@@ -23,16 +23,17 @@ impl Worker {
         }
     }
 
-    /// Rolls back the last step, which not all stages have made. The effects of forwards since then are dropped.
+    /// Rolls back the last step, which not all stages have made. Deferred effects (such as updates of running
+    /// statistics) of forwards since that step are dropped.
     pub(super) fn roll_back(&mut self) {
         self.runners.iter_mut().for_each(|runner| runner.roll_back());
         after_step::skipped();
     }
 
-    /// Receives the verdict on the last step if it is not known yet. After a misprediction the step is rolled back and
-    /// ended again as the verdict says.
+    /// Receives the verdict on the last step if the verdict is not known yet. After a misprediction the step is rolled
+    /// back and ended again as the verdict says.
     ///
-    /// Returns whether the work since that step stands; `false` means that it is discarded.
+    /// Returns whether the work since the last step stands; `false` means that this work is discarded.
     pub(super) fn settle(&mut self) -> Result<bool, Stopped> {
         if let Last::Assumed(assumed) = self.last {
             let verdict = self.verdict()?;
@@ -67,7 +68,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Compares the verdict with the assumed one: commits the step if they are equal, and marks a misprediction if not.
+    /// Compares the verdict on the last step with the assumed verdict: commits the step if the two are equal, and marks
+    /// a misprediction if not.
     pub(super) fn note_verdict(&mut self, assumed: Verdict, verdict: Verdict) {
         if verdict == assumed {
             self.last = Last::Known;

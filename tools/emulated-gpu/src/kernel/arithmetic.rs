@@ -4,7 +4,7 @@ use half::{bf16, f16};
 
 /// The bits of a register in the 32 lanes of a warp.
 pub type Lanes = [u64; 32];
-/// The function of an instruction, of up to three registers.
+/// The function that an instruction computes in every lane, from up to three registers.
 pub type Function = Box<dyn Fn(&Lanes, &Lanes, &Lanes) -> Lanes + Send + Sync>;
 
 /// The type of a value in a register. Integers have a width in bits.
@@ -53,7 +53,7 @@ impl Type {
         }
     }
 
-    /// Returns the least and the greatest integer.
+    /// Returns the least and the greatest value of this integer type.
     fn bounds(self) -> [i128; 2] {
         match self {
             Self::Signed(bits) => [-(1 << (bits - 1)), (1 << (bits - 1)) - 1],
@@ -75,7 +75,7 @@ impl Type {
         value as u64 & mask(self.bits())
     }
 
-    /// Converts the bits of a float to f64, which is exact for all types.
+    /// Converts the bits of a float of this type to f64, which is exact for all types.
     #[inline(always)]
     pub fn float(self, bits: u64) -> f64 {
         match self {
@@ -86,8 +86,8 @@ impl Type {
         }
     }
 
-    /// Rounds to the nearest value of the type, ties to even. For one sum, product, quotient or root in f64 this gives the result of the
-    /// type's own arithmetic, also with f32 in between (Figueroa, 1995).
+    /// Rounds an f64 to the nearest value of this float type, ties to even. For one sum, product, quotient or root in
+    /// f64 this gives the result of the type's own arithmetic, also with f32 in between (Figueroa, 1995).
     #[inline(always)]
     pub fn of_float(self, value: f64) -> u64 {
         match self {
@@ -123,16 +123,17 @@ fn floats(of: Type, f: impl Fn(f64, f64, f64) -> f64 + Send + Sync + 'static) ->
     lanes(move |a, b, c| of.of_float(f(of.float(a), of.float(b), of.float(c))))
 }
 
-/// Computes on both halves of a register.
+/// Returns a function that computes on both 16-bit halves of a register separately.
 fn halves(of: Type, f: impl Fn(f64, f64, f64) -> f64 + Send + Sync + 'static) -> Function {
     let part = move |a: u64, b: u64, c: u64| of.of_float(f(of.float(a), of.float(b), of.float(c)));
     lanes(move |a, b, c| part(a, b, c) | part(a >> 16, b >> 16, c >> 16) << 16)
 }
 
-/// The supported modifiers between an operation and its type. Denormal numbers are kept, even with `ftz`.
+/// The supported modifiers between the operation and the type in the name of an instruction. Denormal numbers are kept,
+/// even with `ftz`.
 const KNOWN: [&str; 9] = ["rn", "rm", "approx", "full", "ftz", "NaN", "lo", "hi", "wide"];
 
-/// Returns the function of an instruction by its name; `None` if it is not supported.
+/// Returns the function of a PTX instruction by its name; `None` if the instruction is not supported.
 pub fn function(name: &str) -> Option<Function> {
     let parts: Vec<&str> = name.split('.').collect();
     let (&operation, modifiers) = parts.split_first()?;
@@ -166,8 +167,9 @@ pub fn function(name: &str) -> Option<Function> {
     integer_operation(operation, rest, of)
 }
 
-/// Returns the fused product and sum of three f32 numbers, so that a conversion to f32 rounds only once. The product is exact in f64, and
-/// an inexact sum is rounded to odd (Boldo and Melquiond, 2008, "Emulation of FMA and correctly rounded sums").
+/// Returns the fused product and sum of three f32 numbers, so that a conversion to f32 rounds only once. The product is
+/// exact in f64, and an inexact sum is rounded to odd (Boldo and Melquiond, 2008, "Emulation of FMA and correctly
+/// rounded sums").
 #[inline(always)]
 fn fused(a: f64, b: f64, c: f64) -> f64 {
     let product = a * b;
@@ -187,7 +189,7 @@ fn fused(a: f64, b: f64, c: f64) -> f64 {
     })
 }
 
-/// Returns the fused product and sum, rounded down.
+/// Returns the fused product and sum of three f32 numbers, rounded down.
 fn fma_down(bits: [u64; 3]) -> u64 {
     let [a, b, c] = bits.map(|bits| f64::from(f32::from_bits(bits as u32)));
     let sum = fused(a, b, c);
@@ -196,13 +198,13 @@ fn fma_down(bits: [u64; 3]) -> u64 {
     u64::from(down.to_bits())
 }
 
-/// Returns the larger number, where NaN is less than all numbers and -0 less than 0.
+/// Returns the larger of two numbers, where NaN is less than all numbers and -0 less than 0.
 fn larger(a: f64, b: f64) -> f64 {
     let is_first = b.is_nan() || a > b || (a == b && a.is_sign_positive());
     if is_first { a } else { b }
 }
 
-/// Returns the number of input operands of an instruction.
+/// Returns the number of input operands of a PTX instruction.
 pub fn arity(name: &str) -> usize {
     let parts: Vec<&str> = name.split('.').collect();
     let has = |part: &str| parts.contains(&part);

@@ -1,4 +1,4 @@
-//! Translates PTX to a program. An instruction or modifier that is not supported is an error.
+//! Translates the PTX of a kernel to a program. An instruction or modifier that is not supported is an error.
 
 use std::collections::HashMap;
 
@@ -8,10 +8,10 @@ use super::fragment::{Fragment, Product, Role};
 use super::program::{Address, Initial, Operation, Program, Register, Rows, Shuffle, Space, Step, Tile, window};
 use crate::ptx::{Entry, Instruction, declared, inside};
 
-/// The alignment of declared memory and parameters, in bytes.
+/// The alignment of a kernel's declared memory and parameters, in bytes.
 const ALIGNMENT: usize = 16;
 
-/// The registers, symbols and labels by name.
+/// The registers, symbols and labels of a kernel by name.
 #[derive(Default)]
 struct Names {
     registers: HashMap<String, Register>,
@@ -22,10 +22,10 @@ struct Names {
 }
 
 impl Program {
-    /// Translates a kernel.
+    /// Translates a kernel from PTX to a program that is ready to run.
     ///
     /// # Errors
-    /// Fails with the first statement that is not supported.
+    /// Returns a message that quotes the first statement that is not supported.
     pub fn compile(entry: &Entry) -> Result<Self, String> {
         let unknown = |text: &str| format!("`{text}` in {} is not supported", entry.name);
         let mut names = Names::default();
@@ -85,7 +85,7 @@ impl Names {
         entry.parameters.iter().map(one).collect()
     }
 
-    /// Adds the registers of a declaration such as `.reg .b32 %r<9>` or `.reg .b64 %SP`.
+    /// Adds the registers of a PTX declaration such as `.reg .b32 %r<9>` or `.reg .b64 %SP`.
     fn declare(&mut self, text: &str) -> Option<()> {
         let (name, _) = declared(text)?;
         let all = match name.strip_suffix('>').and_then(|name| name.split_once('<')) {
@@ -104,7 +104,7 @@ impl Names {
         self.count - 1
     }
 
-    /// Returns a declared register.
+    /// Returns the number of a declared register by its name in PTX.
     fn register(&self, name: &str) -> Option<Register> {
         self.registers.get(name).copied()
     }
@@ -118,7 +118,8 @@ impl Names {
         register
     }
 
-    /// Returns the register of an operand: a declared one, or one that holds a number or an address.
+    /// Returns the register of an instruction's operand: a declared register, or one that contains the operand's number
+    /// or address.
     fn operand(&mut self, text: &str) -> Option<Register> {
         if let Some(special) = special(text) {
             return Some(self.holding(special));
@@ -200,7 +201,7 @@ impl Names {
         })
     }
 
-    /// Returns the register of an output; `Some(None)` for the placeholder `_`.
+    /// Returns the register of an instruction's output; `Some(None)` for the placeholder `_`.
     fn target(&self, text: &str) -> Option<Option<Register>> {
         if text == "_" { Some(None) } else { self.register(text).map(Some) }
     }
@@ -220,7 +221,8 @@ impl Names {
         })
     }
 
-    /// Translates `cvta`. The generic address of shared or local memory is its address plus the start of a window.
+    /// Translates the instruction `cvta`. The generic address of shared or local memory is its address plus the start
+    /// of a window.
     fn convert_address(&mut self, parts: &[&str], to: &str, from: &str) -> Option<Operation> {
         let window = match space(parts) {
             Space::Global => 0,
@@ -295,7 +297,8 @@ impl Names {
         })
     }
 
-    /// Returns the registers of a fragment. In f16 `wmma` has eight registers for both factors, however many they need.
+    /// Returns the registers of a matrix operand. In f16 the instruction `wmma` has eight registers for both factors,
+    /// however many they need.
     fn fragment(&mut self, text: &str, fragment: &Fragment) -> Option<Vec<Register>> {
         let (registers, count) = (self.operands(text)?, fragment.registers());
         let is_whole = registers.len() == count || (fragment.of == Type::F16 && registers.len() == 8);
@@ -303,14 +306,14 @@ impl Names {
     }
 }
 
-/// Returns the name in a declaration, and its bytes.
+/// Returns the name in a PTX declaration, and the number of bytes that it declares.
 fn sized(declaration: &str) -> Option<(String, usize)> {
     let (name, count) = declared(declaration)?;
     let of = declaration.split(['.', ' ']).find_map(Type::read)?;
     Some((name, of.bits() as usize / 8 * count))
 }
 
-/// The supported parts of the names of matrix instructions.
+/// The supported parts in the names of PTX's matrix instructions.
 const OF_MATRICES: [&str; 33] = [
     "mma",
     "wmma",
@@ -355,7 +358,7 @@ fn space(parts: &[&str]) -> Space {
     found.map_or(Space::Generic, |(_, space)| space)
 }
 
-/// Returns the three numbers of a shape such as `m16n8k16`.
+/// Returns the three sizes in the shape of a matrix product, such as `m16n8k16`.
 fn sizes(shape: &str) -> Option<[usize; 3]> {
     let mut numbers = shape.split(['m', 'n', 'k']).skip(1).map(|number| number.parse().ok());
     Some([numbers.next()??, numbers.next()??, numbers.next()??])
@@ -375,7 +378,7 @@ fn special(text: &str) -> Option<Initial> {
     })
 }
 
-/// Returns the bits of a literal.
+/// Returns the bits of a number that is written as a literal in PTX.
 fn number(text: &str) -> Option<u64> {
     let text = text.strip_suffix('U').unwrap_or(text);
     if let Some(bits) = text.strip_prefix("0f").or(text.strip_prefix("0F")) {

@@ -1,8 +1,8 @@
-//! Matrices that the lanes of a warp store together in their registers.
+//! Matrices that the lanes of a warp store together in their registers, and products of such matrices.
 
 use super::arithmetic::{Lanes, Type};
 
-/// The place of an element: a lane, one of its registers, and a shift in bits.
+/// The place of a matrix element in the registers of a warp: a lane, one of its registers, and a shift in bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     pub lane: usize,
@@ -10,17 +10,17 @@ pub struct Place {
     pub shift: u32,
 }
 
-/// The layout of a matrix in registers.
+/// The layout of a matrix in the registers of a warp's lanes.
 #[derive(Clone, Debug)]
 pub struct Fragment {
     pub rows: usize,
     pub columns: usize,
     pub of: Type,
-    /// The place of each element, row by row.
+    /// The place of each element of the matrix, row by row.
     pub places: Vec<Place>,
 }
 
-/// The role of a matrix in a product.
+/// The role of a matrix in a matrix product: left factor, right factor or accumulator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     Left,
@@ -38,7 +38,8 @@ impl Fragment {
         Self { rows, columns, of, places: places.collect() }
     }
 
-    /// Returns the layout for `mma`, which the PTX ISA specifies in "Matrix Fragments for mma.m16n8k16" and similar sections.
+    /// Returns the layout in registers of a matrix for the instruction `mma`, which the PTX ISA specifies in "Matrix
+    /// Fragments for mma.m16n8k16" and similar sections.
     pub fn documented(role: Role, rows: usize, columns: usize, of: Type) -> Self {
         let packed = 32 / of.bits() as usize;
         // Four lanes share each of eight rows. Elements further right or below are in later registers.
@@ -57,7 +58,7 @@ impl Fragment {
         }
     }
 
-    /// Returns a layout for `wmma`, for which NVIDIA specifies none.
+    /// Returns a layout in registers of a matrix for the instruction `wmma`, for which NVIDIA specifies no layout.
     pub fn opaque(rows: usize, columns: usize, of: Type) -> Self {
         Self::new(rows, columns, of, |row, column| {
             let at = row * columns + column;
@@ -65,7 +66,7 @@ impl Fragment {
         })
     }
 
-    /// Returns the layout of `ldmatrix` for 8 x 8 matrices, one below the other.
+    /// Returns the layout in registers that the instruction `ldmatrix` gives to 8 x 8 matrices, one below the other.
     pub fn eights(count: usize, transposed: bool) -> Self {
         Self::new(8 * count, 8, Type::Unsigned(16), |row, column| {
             let (matrix, row) = (row / 8, row % 8);
@@ -74,7 +75,7 @@ impl Fragment {
         })
     }
 
-    /// Returns the number of registers of a lane.
+    /// Returns the number of registers that the matrix takes in each lane.
     pub fn registers(&self) -> usize {
         self.places.iter().map(|place| place.register + 1).max().unwrap_or(0)
     }
@@ -100,7 +101,7 @@ impl Fragment {
     }
 }
 
-/// A product of two matrices, added to a third.
+/// The layouts of a matrix product: of its two factors, of the matrix that is added to the product, and of the result.
 #[derive(Clone, Debug)]
 pub struct Product {
     pub left: Fragment,
@@ -110,7 +111,8 @@ pub struct Product {
 }
 
 impl Product {
-    /// Computes the product. Sums are in f64, where tensor cores have fewer bits than f32.
+    /// Computes the matrix product of `left` and `right` plus `added`, all in registers of a warp. Sums are in f64,
+    /// where tensor cores have fewer bits than f32.
     pub fn of(&self, left: &[Lanes], right: &[Lanes], added: &[Lanes]) -> Vec<Lanes> {
         let [a, b] = [self.left.read(left), self.right.read(right)];
         let mut sums = self.added.read(added);

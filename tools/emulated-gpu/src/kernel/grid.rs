@@ -1,4 +1,4 @@
-//! Runs all blocks of a launch.
+//! Runs all blocks of a kernel launch, on all processors of the host.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,21 +7,22 @@ use super::program::Program;
 use super::warp::{Block, Warp};
 use crate::memory::{Ranges, UNSET};
 
-/// The size, the shared memory and the parameters of a launch.
+/// The size, the shared memory and the parameters of a kernel launch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Launch {
     pub grid: [u32; 3],
     pub block: [u32; 3],
-    /// The shared memory of a block that the launch adds, in bytes.
+    /// The bytes of shared memory that the launch adds to each block.
     pub shared: usize,
-    /// The bytes of the parameters, at the offsets of the program.
+    /// The bytes of the kernel's parameters, at the offsets that the program gives.
     pub parameters: Vec<u8>,
 }
 
-/// Runs all blocks, on as many threads as there are processors.
+/// Runs all blocks of a kernel launch, on as many host threads as there are processors.
 ///
 /// # Errors
-/// Fails with the kernel, the instruction and the reason if an instruction is not allowed, or the size of a block is wrong.
+/// Fails with the kernel, the instruction and the reason if an instruction is not allowed, or the size of a block is
+/// wrong.
 pub fn run(program: &Program, launch: &Launch, global: &Ranges) -> Result<(), String> {
     if let Some(threads) = program.threads.filter(|threads| *threads != launch.block) {
         let (name, block) = (&program.name, launch.block);

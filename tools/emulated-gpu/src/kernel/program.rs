@@ -1,36 +1,36 @@
-//! A decoded kernel: steps on numbered registers.
+//! A decoded kernel: the steps of its program, which operate on numbered registers.
 
 use super::arithmetic::{Function, Type};
 use super::flow::Next;
 use super::fragment::{Fragment, Product};
 
-/// The number of a register.
+/// The number of a register in a decoded kernel.
 pub type Register = usize;
 
-/// The value of a register before the first instruction. Indices and sizes have an axis: x, y or z.
+/// The value of a register before the first instruction of a kernel. Indices and sizes have an axis: x, y or z.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Initial {
     Number(u64),
-    /// The index of the thread in its block.
+    /// The index of the thread in its block, along an axis.
     Thread(usize),
-    /// The size of a block in threads.
+    /// The size of a block in threads, along an axis.
     Threads(usize),
-    /// The index of the block in the grid.
+    /// The index of the block in the grid of the launch, along an axis.
     Block(usize),
-    /// The size of the grid in blocks.
+    /// The size of the launch's grid in blocks, along an axis.
     Blocks(usize),
     Lane,
     Warp,
 }
 
-/// The memory of an address.
+/// The kind of memory in which an address of a kernel lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Space {
     Parameter,
     Global,
     Shared,
     Local,
-    /// Any memory: the address itself tells which.
+    /// Any kind of memory, which follows from the value of the address.
     Generic,
 }
 
@@ -41,16 +41,17 @@ pub struct Address {
     pub offset: u64,
 }
 
-/// The layout of a matrix in memory.
+/// The layout of a matrix that an instruction loads from memory or stores there.
 #[derive(Clone, Copy, Debug)]
 pub enum Rows {
-    /// The distance between rows in elements; between columns if the flag is true.
+    /// The register with the distance between the rows of the matrix, in elements; if the flag is true, between its
+    /// columns.
     Strided(Register, bool),
-    /// Each lane gives the address of a row.
+    /// Each lane gives the address of a row of the matrix.
     ByLane,
 }
 
-/// The load or store of a matrix.
+/// The load or store of a matrix by all lanes of a warp.
 #[derive(Debug)]
 pub struct Tile {
     pub fragment: Fragment,
@@ -59,7 +60,7 @@ pub struct Tile {
     pub at: Address,
 }
 
-/// The choice of the lane from which a value comes.
+/// The way in which a shuffle instruction chooses the lane from which a lane gets its value.
 #[derive(Clone, Copy, Debug)]
 pub enum Shuffle {
     Xor,
@@ -68,14 +69,14 @@ pub enum Shuffle {
     Down,
 }
 
-/// The operation of an instruction.
+/// The operation of a decoded instruction.
 pub enum Operation {
     Compute {
         function: Function,
         to: Register,
         from: [Register; 3],
     },
-    /// Splits a register into parts of so many bits, from the lowest.
+    /// Splits the value of a register into parts of `bits` bits, from the lowest.
     Split {
         from: Register,
         to: Vec<Option<Register>>,
@@ -96,7 +97,7 @@ pub enum Operation {
         from: Vec<Register>,
         at: Address,
     },
-    /// Returns the value in memory, and replaces it with a function of it and another.
+    /// Reads a value in memory, and replaces it atomically with a function of that value and of a register's value.
     Atomic {
         of: Type,
         function: Function,
@@ -125,20 +126,20 @@ pub enum Operation {
     Branch(usize),
     Return,
     Barrier,
-    /// A barrier of the lanes in this mask.
+    /// A barrier of those lanes of a warp that the mask in this register names.
     Together(Register),
-    /// An operation without effect here, such as a fence: warps run one after the other.
+    /// An operation without effect in the emulation, such as a fence, because warps run one after the other.
     Nothing,
 }
 
-/// An instruction of a program.
+/// A decoded instruction of a kernel, with its guard.
 pub struct Step {
-    /// The predicate of the instruction; true if it is negated.
+    /// The predicate register that guards the instruction; true if the predicate is negated.
     pub guard: Option<(Register, bool)>,
     pub operation: Operation,
-    /// The step at which lanes that a branch separates reconverge.
+    /// The index of the step at which the lanes reconverge that a branch in this step separates.
     pub reconverges: usize,
-    /// The text of the instruction.
+    /// The PTX text of the instruction, for error messages.
     pub text: String,
 }
 
@@ -153,23 +154,23 @@ impl Step {
     }
 }
 
-/// A kernel that is ready to run.
+/// A kernel that is decoded from PTX and ready to run on the CPU.
 pub struct Program {
     pub name: String,
     pub steps: Vec<Step>,
     pub registers: usize,
     pub initial: Vec<(Register, Initial)>,
-    /// The required size of a block, in threads.
+    /// The size of a block that the kernel requires, in threads along x, y and z.
     pub threads: Option<[u32; 3]>,
-    /// The offset and the bytes of each parameter.
+    /// The offset and the size of each kernel parameter, in bytes.
     pub parameters: Vec<(usize, usize)>,
-    /// The local memory of a thread, in bytes.
+    /// The size of each thread's local memory, in bytes.
     pub local: usize,
-    /// The shared memory of a block in bytes, without that which a launch adds.
+    /// The size of each block's shared memory in bytes, without the part that a launch adds.
     pub shared: usize,
 }
 
-/// Returns the first generic address of a space, if it has a window of its own.
+/// Returns the first generic address of a kind of memory, if that kind has a window of generic addresses of its own.
 pub fn window(space: Space) -> Option<u64> {
     match space {
         Space::Shared => Some(1 << 60),

@@ -1,4 +1,4 @@
-//! Runs small kernels in PTX whose results are known.
+//! Tests that small kernels in PTX, which run on the CPU, give their known results.
 
 use half::bf16;
 
@@ -9,7 +9,8 @@ use crate::ptx::Entry;
 const REGISTERS: &str =
     "	.reg .pred %p<9>;\n	.reg .b16 %rs<9>;\n	.reg .b32 %r<40>;\n	.reg .b64 %rd<20>;\n	.reg .f64 %fd<5>;";
 
-/// Makes a kernel with one buffer. The address of the buffer is in `%rd1`, the index of the thread in `%r1`.
+/// Makes a kernel with one buffer from the text of its body. The address of the buffer is in `%rd1`, the index of the
+/// thread in `%r1`.
 fn kernel(body: &str) -> Program {
     let text = format!(
         ".extern .shared .align 16 .b8 block_memory[];
@@ -28,7 +29,7 @@ fn kernel(body: &str) -> Program {
     Program::compile(&Entry::read(&text).unwrap()).unwrap()
 }
 
-/// Returns the contents of the buffer after a launch.
+/// Returns the contents of a kernel's buffer after a launch.
 fn after<T: Copy>(program: &Program, blocks: u32, threads: u32, buffer: &[T]) -> Result<Vec<T>, String> {
     let mut buffer = buffer.to_vec();
     let address = buffer.as_mut_ptr() as u64;
@@ -42,7 +43,7 @@ fn after<T: Copy>(program: &Program, blocks: u32, threads: u32, buffer: &[T]) ->
     Ok(buffer)
 }
 
-/// Returns the result of one instruction in `%r9`, with numbers in `%r2`, `%r3` and `%r4`.
+/// Returns the result that one PTX instruction leaves in `%r9`, with numbers in `%r2`, `%r3` and `%r4`.
 fn of(instruction: &str, numbers: [u32; 3]) -> u32 {
     let [a, b, c] = numbers;
     let body = format!(
@@ -134,7 +135,8 @@ $end:";
     assert_eq!(found, expected);
 }
 
-/// In each of four rounds lane 0 takes another branch at the end of the loop. All lanes then sum the values of four lanes.
+/// In each of the test's four rounds lane 0 takes another branch at the end of the loop. All lanes then sum the values
+/// of four lanes.
 #[test]
 fn separated_lanes_reconverge_before_a_shuffle() {
     let body = "
@@ -235,7 +237,7 @@ fn unsupported_instructions_are_rejected() {
     }
 }
 
-/// Returns two matrices of numbers that are exact in bf16 and f32, and their product.
+/// Returns two matrices of numbers that are exact in bf16 and f32, and the product of the two matrices.
 fn product(m: usize, n: usize, k: usize) -> [Vec<f32>; 3] {
     let numbers = |count: usize, by: usize| (0..count).map(|at| ((at * by) % 13) as f32 - 6.0).collect::<Vec<_>>();
     let (a, b) = (numbers(m * k, 5), numbers(k * n, 7));
@@ -244,7 +246,8 @@ fn product(m: usize, n: usize, k: usize) -> [Vec<f32>; 3] {
     [a, b, c]
 }
 
-/// The lanes load rows of eight with `ldmatrix`, the right matrix transposed, and write the pairs of sums that `mma` leaves in them.
+/// The lanes of the test's kernel load rows of eight with `ldmatrix`, the right matrix transposed, and write the pairs
+/// of sums that `mma` leaves in them.
 #[test]
 fn mma_computes_the_product_of_two_matrices() {
     let body = "
@@ -299,7 +302,7 @@ fn wmma_computes_the_product_of_two_matrices() {
     assert_eq!(after(&kernel(body), 1, 32, &buffer).unwrap()[256..], c);
 }
 
-/// Values are shuffled within the halves of a warp.
+/// The kernel of this test shuffles values within the halves of a warp.
 #[test]
 fn shuffles_stay_within_their_segment() {
     // A lane without a source keeps its own value.
@@ -318,7 +321,7 @@ fn shuffles_stay_within_their_segment() {
     }
 }
 
-/// Every thread counts to its index in local memory, in f64.
+/// Every thread of the test's kernel counts to its own index in local memory, in f64.
 #[test]
 fn threads_have_local_memory() {
     let body = "
@@ -335,7 +338,7 @@ $end:
     assert_eq!(after(&kernel(body), 1, 40, &[0.0; 40]).unwrap(), (0..40).map(f64::from).collect::<Vec<_>>());
 }
 
-/// The rows of two 8 x 8 matrices are loaded transposed, and stored.
+/// The kernel of this test loads the rows of two 8 x 8 matrices transposed, and stores them.
 #[test]
 fn ldmatrix_and_stmatrix_use_the_same_layout() {
     let body = "

@@ -6,33 +6,33 @@ use super::grid::Launch;
 use super::program::{Address, Initial, Operation, Program, Register, Rows, Shuffle, Space, Step, Tile, window};
 use crate::memory::{Ranges, UNSET};
 
-/// The memory that the warps of a block share.
+/// The memory that the warps of a block share: shared memory, parameters and global memory.
 pub struct Block<'a> {
     pub shared: &'a mut [u8],
     pub parameters: &'a [u8],
     pub global: &'a Ranges,
 }
 
-/// Lanes at the same step.
+/// A group of lanes of a warp that are at the same step of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Group {
     at: usize,
     lanes: u32,
-    /// The step at which the lanes reconverge with the group below on the stack.
+    /// The step at which the lanes of this group reconverge with the group below on the stack.
     until: usize,
 }
 
 /// A warp, with its registers and its stack of diverged lanes.
 pub struct Warp {
     registers: Vec<Lanes>,
-    /// The local memory, one lane after the other.
+    /// The local memory of the warp's threads, one lane after the other.
     local: Vec<u8>,
-    /// A stack, of which the last group runs first.
+    /// The groups of lanes, as a stack of which the last group runs first.
     groups: Vec<Group>,
     is_waiting: bool,
 }
 
-/// Returns the lanes of a mask.
+/// Returns the numbers of the lanes in a mask.
 fn each(lanes: u32) -> impl Iterator<Item = usize> {
     (0..32).filter(move |lane| lanes >> lane & 1 == 1)
 }
@@ -43,7 +43,7 @@ impl Warp {
         Self { registers, local, groups: Vec::new(), is_waiting: false }
     }
 
-    /// Moves to the first step, as a warp of a block.
+    /// Moves the warp to the first step of a program, as the warp of this number in a block.
     pub fn start(&mut self, program: &Program, launch: &Launch, block: [u32; 3], warp: u32) {
         let [x, y, z] = launch.block;
         for (register, initial) in &program.initial {
@@ -69,12 +69,12 @@ impl Warp {
         self.groups.is_empty()
     }
 
-    /// Continues after a barrier that all threads of the block have reached.
+    /// Lets the warp continue after a barrier that all threads of the block have reached.
     pub fn release(&mut self) {
         self.is_waiting = false;
     }
 
-    /// Runs until all lanes are at a barrier or at their end.
+    /// Runs the warp until all its lanes are at a barrier or at their end.
     pub fn run(&mut self, program: &Program, block: &mut Block<'_>) -> Result<(), String> {
         while !self.is_waiting
             && let Some(group) = self.groups.last().copied()
@@ -90,7 +90,7 @@ impl Warp {
         Ok(())
     }
 
-    /// Executes the next step of the group on top.
+    /// Executes the next step of the group of lanes on top of the stack.
     fn advance(&mut self, step: &Step, group: Group, block: &mut Block<'_>) -> Result<(), String> {
         let lanes = self.selected(step) & group.lanes;
         let top = self.groups.len() - 1;
@@ -123,12 +123,12 @@ impl Warp {
         Ok(())
     }
 
-    /// Returns the lanes that have not ended.
+    /// Returns the mask of the warp's lanes that have not ended.
     fn live(&self) -> u32 {
         self.groups.iter().fold(0, |all, group| all | group.lanes)
     }
 
-    /// Returns the lanes for which a step's predicate holds.
+    /// Returns the mask of the warp's lanes for which a step's predicate holds.
     fn selected(&self, step: &Step) -> u32 {
         let Some((predicate, not)) = step.guard else { return u32::MAX };
         let lanes = self.registers[predicate];
@@ -199,7 +199,7 @@ impl Warp {
         Ok(())
     }
 
-    /// Checks that all lanes in a mask that have not ended are at this step.
+    /// Checks that all lanes which a mask names, and which have not ended, are at the current step.
     fn all_here(&self, mask: Register, lanes: u32) -> Result<(), String> {
         let named = each(lanes).fold(0, |named, lane| named | self.registers[mask][lane] as u32) & self.live();
         if named & !lanes == 0 {
@@ -209,7 +209,8 @@ impl Warp {
         }
     }
 
-    /// Returns the values of `shfl.sync`. As in the ISA, `clamp` has the last lane in bits 0 to 4, and the mask of a segment from bit 8.
+    /// Returns the values that lanes get from the instruction `shfl.sync`. As in the ISA, `clamp` has the last lane in
+    /// bits 0 to 4, and the mask of a segment from bit 8.
     fn shuffled(&self, how: Shuffle, [from, by, clamp]: [Register; 3], lanes: u32) -> Result<Lanes, String> {
         let mut values = [0; 32];
         for lane in each(lanes) {
@@ -231,7 +232,7 @@ impl Warp {
         Ok(values)
     }
 
-    /// Returns a pointer to the address of a lane.
+    /// Returns a pointer to the bytes at the address that an instruction accesses in one lane.
     fn pointer(
         &mut self,
         address: &Address,
@@ -319,7 +320,7 @@ impl Warp {
         Ok(())
     }
 
-    /// Returns the address of each element of a tile, row by row.
+    /// Returns the address of each element of a matrix in memory, row by row.
     fn addresses(&self, tile: &Tile) -> Result<Vec<u64>, String> {
         let (rows, columns) = (tile.fragment.rows, tile.fragment.columns);
         let bytes = u64::from(tile.fragment.of.bits()) / 8;
@@ -346,7 +347,7 @@ impl Warp {
         Ok((0..rows * columns).map(|at| address(at / columns, at % columns)).collect())
     }
 
-    /// Returns a pointer to each element of a tile, and its place in registers.
+    /// Returns a pointer to each element of a matrix in memory, and the place of the element in registers.
     fn elements(&mut self, tile: &Tile, lanes: u32, block: &mut Block<'_>) -> Result<Vec<(*mut u8, Place)>, String> {
         whole(lanes)?;
         let bytes = tile.fragment.of.bits() as usize / 8;
@@ -390,7 +391,8 @@ fn write(pointer: *mut u8, index: usize, bytes: usize, value: u64) {
     unsafe { pointer.add(index * bytes).copy_from_nonoverlapping(value.to_le_bytes().as_ptr(), bytes) };
 }
 
-/// Changes a value that other blocks may change at the same time, and returns its old value.
+/// Changes a value in memory atomically, because other blocks may change it at the same time, and returns the old
+/// value.
 fn atomically(pointer: *mut u8, bits: u32, change: impl Fn(u64) -> u64) -> u64 {
     use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
     assert!((pointer as usize).is_multiple_of(bits as usize / 8), "memory begins at multiples of 16 bytes");

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Entry, Instruction};
 
-/// Returns for each parameter of a kernel `Some` if it is a buffer; true if the kernel writes it.
+/// Returns for each parameter of a kernel whether the kernel writes to that buffer, or `None` if the parameter is no
+/// buffer.
 pub fn buffers(entry: &Entry) -> Vec<Option<bool>> {
     let instructions: Vec<_> = entry.statements().filter_map(|statement| Instruction::read(statement.text)).collect();
     let mut points_to = BTreeMap::<&str, BTreeSet<usize>>::new();
@@ -26,7 +27,8 @@ pub fn buffers(entry: &Entry) -> Vec<Option<bool>> {
         .collect()
 }
 
-/// Propagates the buffers that registers point to through an instruction. Values loaded from memory are assumed to be no pointers.
+/// Propagates the buffers that registers point to through an instruction. Values loaded from memory are assumed to be
+/// no pointers.
 fn follow<'a>(
     instruction: &Instruction<'a>,
     points_to: &mut BTreeMap<&'a str, BTreeSet<usize>>,

@@ -1,18 +1,18 @@
-//! Parses a PTX instruction.
+//! Parses a PTX instruction into its guard, its name and its operands.
 
-/// An instruction, with its parts as text.
+/// A PTX instruction, with its guard, name and operands as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instruction<'a> {
-    /// The predicate of the instruction; true if it is negated.
+    /// The predicate register that guards the instruction; true if the predicate is negated.
     pub guard: Option<(&'a str, bool)>,
-    /// The name with its modifiers, such as `add.rn.f32`.
+    /// The name of the instruction with its modifiers, such as `add.rn.f32`.
     pub name: &'a str,
-    /// The operands. A vector in braces or an address in brackets is one operand.
+    /// The operands of the instruction. A vector in braces or an address in brackets is one operand.
     pub operands: Vec<&'a str>,
 }
 
 impl<'a> Instruction<'a> {
-    /// Reads an instruction without labels and comments; `None` for a directive.
+    /// Parses the text of a PTX instruction without labels and comments; `None` for a directive.
     pub fn read(text: &'a str) -> Option<Self> {
         let text = text.trim();
         let (guard, text) = match text.strip_prefix('@') {
@@ -37,7 +37,7 @@ impl<'a> Instruction<'a> {
     }
 }
 
-/// Returns the text within the braces or brackets of an operand, or the operand itself.
+/// Returns the text within the braces or brackets of a PTX operand, or the operand itself if there are none.
 pub fn inside(operand: &str) -> &str {
     operand.trim_matches(['{', '}', '[', ']']).trim()
 }

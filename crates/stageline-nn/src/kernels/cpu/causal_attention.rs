@@ -11,16 +11,17 @@ use super::numbers::numbers;
 use super::wide::{exp_from_below, sum, wide};
 use crate::kernels::attention_blocks::{QUERIES, blocks, scale, weights_of_a_head};
 
-/// The sizes of an input `[batch, length, 3 x heads x size]`, and the positions of its parts.
+/// The sizes of attention's input `[batch, length, 3 x heads x size]`, from which the positions of queries, keys and
+/// values in the input follow.
 #[derive(Clone, Copy)]
 struct Sizes {
     length: usize,
     heads: usize,
-    /// The number of elements in a query of one head.
+    /// The number of elements in a query, key or value of one attention head.
     size: usize,
 }
 
-/// The queries, keys and values of one head, each `[length, size]`.
+/// The queries, keys and values of one attention head of one sample, each `[length, size]`.
 struct Head<T> {
     query: T,
     key: T,
@@ -33,23 +34,25 @@ impl Sizes {
         Self { length: shape[1], heads, size: shape[2] / (3 * heads) }
     }
 
-    /// Returns the number of elements in the queries of all heads at one position.
+    /// Returns the number of elements in the queries of all attention heads at one position of a sequence.
     fn width(self) -> usize {
         self.heads * self.size
     }
 
-    /// Returns the number of elements of one sample's input, which is also that of its gradient.
+    /// Returns the number of elements of attention's input for one sample, which is also the number in the input's
+    /// gradient.
     fn sample(self) -> usize {
         self.length * 3 * self.width()
     }
 
-    /// Returns the queries, keys and values of one head of a sample.
+    /// Returns the queries, keys and values of one attention head from the input of a sample.
     fn head(self, sample: &[f32], head: usize) -> Head<Matrix<'_>> {
         let part = |part: usize| self.columns(&sample[part * self.width()..], 3 * self.width(), head);
         Head { query: part(0), key: part(1), value: part(2) }
     }
 
-    /// Returns the columns of one head, `[length, size]`, in `[length, width]` whose rows are `stride` numbers apart.
+    /// Returns the columns of one attention head, `[length, size]`, as a view into numbers of shape `[length, width]`
+    /// whose rows are `stride` numbers apart.
     fn columns(self, values: &[f32], stride: usize, head: usize) -> Matrix<'_> {
         Matrix::new(&values[head * self.size..], [self.length, self.size], stride)
     }
@@ -76,7 +79,8 @@ pub fn attended(input: &FloatTensor<Flex>, heads: usize) -> (FloatTensor<Flex>, 
     (FloatTensor::<Flex>::from_data(output), weights)
 }
 
-/// Computes the attention of one head into `output`, and returns its weights, block by block of queries.
+/// Computes the attention of one head into `output`, and returns the attention weights of the head, block by block of
+/// queries.
 fn attend(sizes: Sizes, Head { query, key, value }: &Head<Matrix>, mut output: MatrixMut) -> Vec<f32> {
     let mut weights = Vec::with_capacity(weights_of_a_head(sizes.length));
     for (start, end) in blocks(sizes.length) {
@@ -89,8 +93,8 @@ fn attend(sizes: Sizes, Head { query, key, value }: &Head<Matrix>, mut output: M
     weights
 }
 
-/// Returns the gradient of attention's input, given the weights that [`attended`] returned and the gradient of the
-/// output (`upstream`). All tensors must be contiguous.
+/// Returns the gradient of attention's input, given the attention weights that [`attended`] returned and the gradient
+/// of the output (`upstream`). All tensors must be contiguous.
 pub fn to_input(
     input: &FloatTensor<Flex>,
     heads: usize,
@@ -118,8 +122,8 @@ pub fn to_input(
     FloatTensor::<Flex>::from_data(TensorData::new(output, input.shape()))
 }
 
-/// Computes the gradients of one head's queries, and adds those of its keys and values to `gradients`, which begin as
-/// zeros.
+/// Computes the gradients of one attention head's queries, keys and values into `gradients`. The gradients of keys and
+/// values are added up, so `gradients` must begin as zeros.
 fn to_head(
     sizes: Sizes,
     Head { query, key, value }: &Head<Matrix>,

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use super::numbers::{numbers, of_pairs, pairs};
 use super::wide::{exp_from_below, sum, wide};
 
-/// The number of rows that one core takes at a time.
+/// The number of rows of logits that one core takes at a time.
 const ROWS: usize = 64;
 
 /// Returns the cross-entropy of contiguous logits `[rows, classes]` summed over rows, `[1]`, and two numbers of each
@@ -25,8 +25,8 @@ pub fn summed(logits: &FloatTensor<Flex>, targets: &IntTensor<Flex>) -> [FloatTe
     [FloatTensor::<Flex>::from_data(TensorData::new(vec![total as f32], [1])), of_pairs(scales)]
 }
 
-/// Returns the gradient of contiguous logits, given the rows' numbers from [`summed`] (`scales`) and the gradient of
-/// the sum.
+/// Returns the gradient of the cross-entropy's contiguous logits, given the two numbers of each row that [`summed`]
+/// returned (`scales`) and the gradient of the summed loss.
 pub fn gradient_of_logits(
     logits: &FloatTensor<Flex>,
     targets: &IntTensor<Flex>,
@@ -42,7 +42,7 @@ pub fn gradient_of_logits(
     FloatTensor::<Flex>::from_data(TensorData::new(output, shape))
 }
 
-/// Returns the targets as class indices; panics if a target is not one of the classes.
+/// Returns the targets of the cross-entropy as class indices; panics if a target is not one of the `classes` classes.
 fn classes_of(targets: &IntTensor<Flex>, classes: usize) -> Vec<usize> {
     let targets = Tensor::<1, Int>::from_primitive::<Flex>(targets.clone()).into_data();
     let class = |target: i64| {

@@ -11,13 +11,14 @@ use rayon::prelude::*;
 use super::numbers::numbers;
 use super::wide::{exp, wide};
 
-/// The number of elements that are computed in one call of a vectorised function.
+/// The number of elements for which one call of a vectorised function computes GELU or its derivative.
 const CHUNK: usize = 256;
 
-/// The least number of chunks for a core, because fewer do not repay the cost of using another core.
+/// The least number of chunks of elements that one core computes, because fewer do not repay the cost of using another
+/// core.
 const FOR_ONE_CORE: usize = 64;
 
-/// Returns GELU of every element of a contiguous tensor.
+/// Returns the activation function GELU of every element of a contiguous CPU tensor.
 pub fn values(input: &FloatTensor<Flex>) -> FloatTensor<Flex> {
     let (chunks, rest) = numbers(input).as_chunks::<CHUNK>();
     let output: Vec<_> = chunks.par_iter().with_min_len(FOR_ONE_CORE).map(of_chunk).collect();
@@ -63,10 +64,10 @@ wide! {
 /// The density of the standard normal distribution at 0: 1 / sqrt(2 pi).
 const DENSITY_AT_0: f32 = 0.398_942_3;
 
-/// The number from which on `erf` rounds to 1 in f32.
+/// The number from which on the error function `erf` rounds to 1 in f32.
 const FLAT: f32 = 3.832_507;
 
-/// Returns the error function, within a few units in the last place: x times a rational function of x^2 (XLA's
+/// Returns the error function of x, within a few units in the last place: x times a rational function of x^2 (XLA's
 /// `ErfImpl32`).
 #[inline(always)]
 fn erf(x: f32) -> f32 {
@@ -83,19 +84,19 @@ fn erf(x: f32) -> f32 {
     (x * above / below).clamp(-1.0, 1.0)
 }
 
-/// Returns the cumulative distribution function of the standard normal distribution.
+/// Returns the cumulative distribution function of the standard normal distribution at x.
 #[inline(always)]
 fn phi(x: f32) -> f32 {
     0.5 + 0.5 * erf(x * FRAC_1_SQRT_2)
 }
 
-/// Returns GELU of one number.
+/// Returns the activation function GELU of one number.
 #[inline(always)]
 fn value(x: f32) -> f32 {
     x * phi(x)
 }
 
-/// Returns the derivative of GELU at one number.
+/// Returns the derivative of the activation function GELU at one number.
 #[inline(always)]
 fn derivative(x: f32) -> f32 {
     let exponent = (-0.5 * x * x).max(-87.0);
@@ -108,7 +109,7 @@ mod tests {
 
     use super::{derivative, value};
 
-    /// Returns the error function in f64, by its Taylor series near 0 and a continued fraction of its complement
+    /// Returns the error function of x in f64, by its Taylor series near 0 and a continued fraction of its complement
     /// elsewhere.
     fn erf(x: f64) -> f64 {
         if x < 0.0 {

@@ -9,12 +9,12 @@ use rayon::prelude::*;
 use super::numbers::{numbers, of_pairs, pairs};
 use super::wide::{sum, wide};
 
-/// The number of rows that one core takes at a time and sums separately, so that sums do not depend on the number of
-/// cores.
+/// The number of rows of a layer normalisation that one core takes at a time and sums separately, so that sums do not
+/// depend on the number of cores.
 const ROWS: usize = 64;
 
-/// Normalises the rows of a contiguous input `[..., width]`, and returns the output and the moments of the rows,
-/// `[rows, 2]`: mean and 1 / sqrt(variance + epsilon).
+/// Computes the layer normalisation of a contiguous input `[..., width]`, and returns the output and the moments of the
+/// rows, `[rows, 2]`: mean and 1 / sqrt(variance + epsilon).
 pub fn normalised(
     input: &FloatTensor<Flex>,
     gamma: &FloatTensor<Flex>,
@@ -30,7 +30,8 @@ pub fn normalised(
     (FloatTensor::<Flex>::from_data(TensorData::new(output, input.shape())), of_pairs(moments))
 }
 
-/// Returns the gradient of a contiguous input, given the moments of its rows and the gradient of the output.
+/// Returns the gradient of a layer normalisation's contiguous input, given the moments of the input's rows and the
+/// gradient of the output.
 pub fn gradient_of_input(
     input: &FloatTensor<Flex>,
     gamma: &FloatTensor<Flex>,
@@ -46,8 +47,8 @@ pub fn gradient_of_input(
     FloatTensor::<Flex>::from_data(TensorData::new(output, input.shape()))
 }
 
-/// Returns the gradients of the scale and the shift, each `[width]`, given the moments of the rows and the gradient of
-/// the output.
+/// Returns the gradients of a layer normalisation's scale and shift, each `[width]`, given the moments of the input's
+/// rows and the gradient of the output.
 pub fn gradients_of_parameters(
     input: &FloatTensor<Flex>,
     moments: &FloatTensor<Flex>,

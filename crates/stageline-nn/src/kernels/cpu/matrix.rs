@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use gemm::{Parallelism, gemm};
 
-/// The number of multiplications below which a product uses one core, because more cores do not pay; burn-flex has the
-/// same bound.
+/// The number of multiplications below which a matrix product uses one core, because more cores do not pay; burn-flex
+/// has the same bound.
 const FOR_ONE_CORE: usize = 192 * 192 * 192;
 
 /// A view of a slice's numbers as a matrix, which may be transposed or a part of a larger matrix.
@@ -20,7 +20,8 @@ pub(super) struct Matrix<'a> {
 }
 
 impl<'a> Matrix<'a> {
-    /// Returns the first `columns` numbers of each of `rows` rows that begin `stride` numbers apart.
+    /// Returns a view of `values` as a matrix of `rows` rows, which begin `stride` numbers apart and have `columns`
+    /// numbers each.
     ///
     /// # Panics
     /// Panics if the matrix does not lie in the slice.
@@ -30,18 +31,19 @@ impl<'a> Matrix<'a> {
         Self { values, rows, columns, row_stride: stride, column_stride: 1 }
     }
 
-    /// Returns the numbers of rows and columns.
+    /// Returns the number of rows and the number of columns of this matrix.
     pub(super) fn shape(self) -> [usize; 2] {
         [self.rows, self.columns]
     }
 
-    /// Returns the transposed view of the same numbers.
+    /// Returns a view of the numbers of this matrix as the transposed matrix.
     pub(super) fn transposed(self) -> Self {
         let Self { values, rows, columns, row_stride, column_stride } = self;
         Self { values, rows: columns, columns: rows, row_stride: column_stride, column_stride: row_stride }
     }
 
-    /// Returns the product with another matrix, row by row. Its bits do not depend on the number of cores.
+    /// Returns the matrix product of this matrix and `right`, row by row. The product's bits do not depend on the
+    /// number of cores.
     pub(super) fn times(self, right: Matrix) -> Vec<f32> {
         let work = self.rows.saturating_mul(self.columns).saturating_mul(right.columns);
         let parallelism = if work < FOR_ONE_CORE { Parallelism::None } else { Parallelism::Rayon(0) };
@@ -50,12 +52,13 @@ impl<'a> Matrix<'a> {
         product
     }
 
-    /// Appends the product with another matrix to `output`, row by row, computed on one core.
+    /// Appends the matrix product of this matrix and `right` to `output`, row by row, computed on one core.
     pub(super) fn append_product(self, right: Matrix, output: &mut Vec<f32>) {
         self.append_times(right, output, Parallelism::None);
     }
 
-    /// Appends the product with another matrix to `output`, row by row.
+    /// Appends the matrix product of this matrix and `right` to `output`, row by row, computed on the cores that
+    /// `parallelism` allows.
     fn append_times(self, right: Matrix, output: &mut Vec<f32>, parallelism: Parallelism) {
         let (rows, columns) = (self.rows, right.columns);
         output.reserve(rows * columns);
@@ -70,7 +73,7 @@ impl<'a> Matrix<'a> {
         unsafe { output.set_len(output.len() + rows * columns) };
     }
 
-    /// Returns a view of some of the rows.
+    /// Returns a view of the rows of this matrix whose indices are in `range`.
     pub(super) fn rows(self, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= self.rows, "rows {range:?} of {}", self.rows);
         let values = if range.is_empty() { &[] } else { &self.values[range.start * self.row_stride..] };
@@ -91,7 +94,8 @@ pub(super) struct MatrixMut<'a> {
 unsafe impl Send for MatrixMut<'_> {}
 
 impl<'a> MatrixMut<'a> {
-    /// Cuts rows of `stride` numbers into matrices of `columns` columns each, side by side.
+    /// Cuts a slice of rows of `stride` numbers into writable matrices of `columns` columns each, which lie side by
+    /// side.
     ///
     /// # Panics
     /// Panics if `columns` is 0 or does not divide `stride`.
@@ -113,7 +117,7 @@ impl<'a> MatrixMut<'a> {
         (0..stride / columns).map(piece)
     }
 
-    /// Returns a view of all of a slice, row by row.
+    /// Returns a writable view of a whole slice as a matrix, row by row.
     ///
     /// # Panics
     /// Panics if the slice does not have `rows * columns` numbers.
@@ -122,25 +126,25 @@ impl<'a> MatrixMut<'a> {
         Self { first: values.as_mut_ptr(), rows, columns, stride: columns, of: PhantomData }
     }
 
-    /// Returns a writable view of some of the rows.
+    /// Returns a writable view of the rows of this matrix whose indices are in `range`.
     pub(super) fn rows(&mut self, range: Range<usize>) -> MatrixMut<'_> {
         assert!(range.start <= range.end && range.end <= self.rows, "rows {range:?} of {}", self.rows);
         MatrixMut { first: self.first.wrapping_add(range.start * self.stride), rows: range.len(), ..*self }
     }
 
-    /// Overwrites this matrix with a product, computed on one core.
+    /// Overwrites this matrix with the matrix product of `left` and `right`, computed on one core.
     pub(super) fn set_product(&mut self, left: Matrix, right: Matrix) {
         multiply(self.rows(0..self.rows), left, right, (false, Parallelism::None));
     }
 
-    /// Adds a product to this matrix, computed on one core.
+    /// Adds the matrix product of `left` and `right` to this matrix, computed on one core.
     pub(super) fn add_product(&mut self, left: Matrix, right: Matrix) {
         multiply(self.rows(0..self.rows), left, right, (true, Parallelism::None));
     }
 }
 
-/// Writes the product of `left` and `right` to `output`, or adds it to `output` if `add` is set. Panics if the shapes
-/// do not fit or have a zero.
+/// Writes the matrix product of `left` and `right` to `output`, or adds the product to `output` if `add` is set. Panics
+/// if the shapes of the three matrices do not fit or contain a zero.
 fn multiply(output: MatrixMut, left: Matrix, right: Matrix, (add, parallelism): (bool, Parallelism)) {
     let shapes = [[left.rows, left.columns], [right.rows, right.columns], [output.rows, output.columns]];
     let fits = left.columns == right.rows && left.rows == output.rows && right.columns == output.columns;

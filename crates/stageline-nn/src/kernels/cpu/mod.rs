@@ -5,8 +5,8 @@
 //!
 //! - `causal_attention`, `cross_entropy`, `gelu`, `layer_norm`: the operations of layers and their gradients.
 //! - `products`: the products of a linear layer.
-//! - `matrix`: views of numbers as matrices, and their products.
-//! - `numbers`: tensors as slices of numbers, and back.
+//! - `matrix`: views of numbers as matrices (`Matrix`, `MatrixMut`), and matrix products.
+//! - `numbers`: conversions from CPU tensors to slices of numbers, and back.
 //! - `wide`: loops compiled for several vector instruction sets, and the functions that such loops use.
 
 pub mod causal_attention;
@@ -29,9 +29,11 @@ use self::numbers::numbers;
 use crate::kernels::Kernels;
 
 impl Kernels for Flex {
-    /// The mean of each row and the reciprocal of its standard deviation, `[rows, 2]`.
+    /// The moments that the backward of layer normalisation needs: the mean of each input row and the reciprocal of its
+    /// standard deviation, `[rows, 2]`.
     type Moments = FloatTensor<Flex>;
-    /// The input, and the attention weights of every head of every sample, block by block of queries.
+    /// The values that the backward of causal attention needs: its input, and the attention weights of every head of
+    /// every sample, block by block of queries.
     type Attended = (FloatTensor<Flex>, Arc<Vec<Vec<f32>>>);
 
     fn are_there(_: &Device<Flex>) -> bool {
@@ -87,8 +89,8 @@ impl Kernels for Flex {
         causal_attention::to_input(input, heads, weights, &gradient.to_contiguous())
     }
 
-    /// Returns the sum, and two numbers of each row, `[rows, 2]`: the largest logit, and one over the sum of the
-    /// exponentials of all logits minus the largest.
+    /// Returns the cross-entropy summed over the rows, and two numbers of each row of logits, `[rows, 2]`: the largest
+    /// logit, and one over the sum of the exponentials of all logits minus the largest.
     fn cross_entropy(logits: &FloatTensor<Flex>, targets: &IntTensor<Flex>) -> [FloatTensor<Flex>; 2] {
         cross_entropy::summed(&logits.to_contiguous(), targets)
     }
@@ -103,7 +105,8 @@ impl Kernels for Flex {
         cross_entropy::gradient_of_logits(&logits, targets, scales, &gradient)
     }
 
-    /// Adds on one thread, because burn's own sum on the CPU is parallel and its order depends on the number of cores.
+    /// Adds the squares of all elements on one thread, because burn's own sum on the CPU is parallel and its order
+    /// depends on the number of cores.
     fn sum_of_squares(tensor: &FloatTensor<Flex>) -> FloatTensor<Flex> {
         let square = |value: f64| value * value;
         let sum: f64 = match tensor.dtype() {

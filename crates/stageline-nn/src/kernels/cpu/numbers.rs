@@ -4,17 +4,17 @@ use burn::backend::Flex;
 use burn::backend::tensor::FloatTensor;
 use burn::tensor::TensorData;
 
-/// Returns the numbers of a tensor, which must be contiguous and in f32.
+/// Returns the elements of a CPU tensor as a slice; the tensor must be contiguous and in f32.
 pub fn numbers(tensor: &FloatTensor<Flex>) -> &[f32] {
     tensor.as_slice::<f32>().expect("a kernel's tensor must be contiguous and in f32")
 }
 
-/// Returns the numbers of a contiguous f32 tensor `[n, 2]` as pairs.
+/// Returns the elements of a contiguous f32 tensor `[n, 2]` on the CPU as a slice of pairs.
 pub fn pairs(tensor: &FloatTensor<Flex>) -> &[[f32; 2]] {
     numbers(tensor).as_chunks().0
 }
 
-/// Returns a tensor `[n, 2]` of n pairs.
+/// Returns a CPU tensor `[n, 2]` with the n pairs as its rows.
 pub fn of_pairs(pairs: Vec<[f32; 2]>) -> FloatTensor<Flex> {
     let rows = pairs.len();
     FloatTensor::<Flex>::from_data(TensorData::new(pairs.into_flattened(), [rows, 2]))

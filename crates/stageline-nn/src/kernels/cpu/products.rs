@@ -10,8 +10,8 @@ use super::numbers::numbers;
 use super::wide::wide;
 use crate::kernels::products::Products;
 
-/// Contiguous f32 matrices are multiplied here, without the zeros that burn 0.22 writes to an output before a product;
-/// other tensors use burn's products.
+/// The CPU backend's products for linear layers. Contiguous f32 matrices are multiplied here, without the zeros that
+/// burn 0.22 writes to an output before a product; other tensors use burn's products.
 impl Products for Flex {
     fn product(
         input: FloatTensor<Flex>,
@@ -53,8 +53,8 @@ impl Products for Flex {
     }
 }
 
-/// Makes this thread allocate the buffer in which `gemm` packs one operand of a product. The buffer is as large as a
-/// core's L2 cache; a thread allocates it at its first product and keeps it until it ends.
+/// Makes this thread allocate the buffer in which the crate `gemm` packs one operand of a matrix product. The buffer is
+/// as large as a core's L2 cache; a thread allocates it at its first product and keeps it until it ends.
 pub fn allocate_packing_buffer() {
     // The side is a multiple of every vector length, so that this product packs its operands into the buffer.
     const SIDE: usize = 64;
@@ -63,14 +63,15 @@ pub fn allocate_packing_buffer() {
     drop(zeros.times(zeros));
 }
 
-/// Returns a tensor `[rows, columns]` as a matrix; `None` if the tensor is not in f32, not contiguous or empty.
+/// Returns a view of a CPU tensor `[rows, columns]` as a matrix; `None` if the tensor is not in f32, not contiguous or
+/// empty.
 fn matrix(tensor: &FloatTensor<Flex>) -> Option<Matrix<'_>> {
     let shape = tensor.shape();
     let plain = tensor.dtype() == DType::F32 && shape.num_elements() > 0 && tensor.is_contiguous();
     plain.then(|| Matrix::new(numbers(tensor), [shape[0], shape[1]], shape[1]))
 }
 
-/// Returns the product of two matrices as a tensor.
+/// Returns the matrix product of `left` and `right` as a CPU tensor.
 fn tensor(left: Matrix, right: Matrix) -> FloatTensor<Flex> {
     FloatTensor::<Flex>::from_data(TensorData::new(left.times(right), [left.shape()[0], right.shape()[1]]))
 }

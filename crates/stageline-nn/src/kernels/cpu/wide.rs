@@ -36,8 +36,8 @@ macro_rules! wide {
 
 pub(super) use wide;
 
-/// Whether the processor has the parts of AVX-512 that `wide!` compiles for, which every processor with AVX-512 since
-/// Skylake-X has.
+/// Whether the processor has the parts of AVX-512 for which the macro `wide!` compiles functions, which every processor
+/// with AVX-512 since Skylake-X has.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn has_avx512() -> bool {
     is_x86_feature_detected!("avx512f")
@@ -46,10 +46,11 @@ pub(super) fn has_avx512() -> bool {
         && is_x86_feature_detected!("avx512bw")
 }
 
-/// The number of partial sums that [`sum`] keeps in parallel.
+/// The number of partial sums that the function [`sum`] keeps in parallel, one in each lane of a vector.
 const LANES: usize = 16;
 
-/// Returns the sum of `term(index, number)` over a row, in an order that does not depend on the processor.
+/// Returns the sum of `term(index, number)` over all numbers of a row, in an order that does not depend on the
+/// processor.
 #[inline(always)]
 pub(super) fn sum(row: &[f32], term: impl Fn(usize, f32) -> f32) -> f32 {
     let mut lanes = [0.0; LANES];
@@ -78,8 +79,8 @@ pub(super) fn exp_from_below(x: f32) -> f32 {
 /// polynomial of the rest (Cephes' `expf`).
 #[inline(always)]
 pub(super) fn exp(x: f32) -> f32 {
-    /// The number 1.5 x 2^23: adding it to a small number rounds that to an integer, which is then in the sum's last
-    /// bits.
+    /// The number 1.5 x 2^23: the sum of this number and a small number holds the small number, rounded to an integer,
+    /// in its last bits.
     const ROUND: f32 = 12_582_912.0;
     let rounded = x * std::f32::consts::LOG2_E + ROUND;
     let power = rounded - ROUND;

@@ -7,21 +7,21 @@ use burn::tensor::{Bool, DType, Device, Tensor};
 use super::{as_given, wide};
 use crate::kernels::attention_blocks::scale;
 
-/// The values of a forward that the backward of attention needs.
+/// The values of the forward of causal attention that its backward needs.
 #[derive(Clone, Debug)]
 pub struct Attended<T> {
-    /// The queries, keys and values, `[3 x batch x heads, length, size]`.
+    /// The queries, keys and values of all heads, `[3 x batch x heads, length, size]`.
     pub(crate) parts: T,
     /// The attention weights before the division by their sum over a query's keys, `[batch x heads, length, length]`.
     pub(crate) weights: T,
     /// The reciprocal of the sum of each query's weights, `[batch x heads, length, 1]`, in f32.
     pub(crate) shares: T,
-    /// The output, `[batch, length, heads x size]`.
+    /// The output of attention, `[batch, length, heads x size]`.
     pub(crate) output: T,
 }
 
-/// Rearranges `[batch, length, 3 x heads x size]` to `[3 x batch x heads, length, size]`, because a batched product
-/// needs each head in one piece.
+/// Rearranges the input of attention from `[batch, length, 3 x heads x size]` to `[3 x batch x heads, length, size]`,
+/// because a batched matrix product needs each head in one piece.
 fn apart(side_by_side: Tensor<3>, heads: usize) -> Tensor<3> {
     let [batch, length, columns] = side_by_side.dims();
     let size = columns / (3 * heads);
@@ -29,7 +29,8 @@ fn apart(side_by_side: Tensor<3>, heads: usize) -> Tensor<3> {
     all.reshape([3 * batch * heads, length, size])
 }
 
-/// Splits `[3 x batch x heads, length, size]` into the queries, keys and values of all heads.
+/// Splits the rearranged input of attention, `[3 x batch x heads, length, size]`, into the queries, keys and values of
+/// all heads.
 fn each(parts: &Tensor<3>) -> [Tensor<3>; 3] {
     let count = parts.dims()[0] / 3;
     [0, 1, 2].map(|part| parts.clone().slice_dim(0, part * count..(part + 1) * count))
@@ -41,20 +42,22 @@ fn each(parts: &Tensor<3>) -> [Tensor<3>; 3] {
 /// add up to as much as the sequence length, and divided gradients are as small as one over the length, so stored
 /// intermediates are scaled.
 struct Scales {
-    /// The factor of queries before their product with the keys, because that product is stored.
+    /// The factor by which queries are multiplied before their product with the keys, because that product is stored in
+    /// the input's type, which may be f16.
     query: f64,
-    /// The remaining factor of the scores, applied to the product of queries and keys.
+    /// The remaining factor of the attention scores, by which the product of queries and keys is multiplied.
     rest: f64,
-    /// The factor of the undivided attention weights.
+    /// The factor by which the attention weights are multiplied before their division by their sum.
     weights: f64,
 }
 
 impl Scales {
-    /// The longest sequence without a factor for weights: 128 values of up to 512 add up to 65536, the end of f16's
-    /// range.
+    /// The longest sequence whose attention weights need no factor: 128 values of up to 512 add up to 65536, the end of
+    /// f16's range.
     const UNSCALED: usize = 128;
 
-    /// Returns the factors for tensors of this type, sequences of this length and heads of this size.
+    /// Returns the factors for tensors of the type `dtype`, sequences of `length` positions and heads of `size`
+    /// elements.
     fn of(dtype: DType, length: usize, size: usize) -> Self {
         let scale = scale(size);
         if dtype != DType::F16 {

@@ -6,14 +6,15 @@ use burn::tensor::{Int, Tensor};
 use super::table::is_at;
 use super::{as_given, wide};
 
-/// Returns the cross-entropy of logits `[rows, classes]` summed over rows, `[1]`, and the log-likelihood of every
-/// class, `[rows, classes]`.
+/// Returns the cross-entropy of logits `[rows, classes]` summed over rows, `[1]`, and the log-likelihood of every class
+/// for each row, `[rows, classes]`.
 pub(crate) fn summed(logits: Tensor<2>, targets: Tensor<1, Int>) -> (Tensor<1>, Tensor<2>) {
     let likelihoods = log_softmax(wide(logits), 1);
     (-likelihoods.clone().gather(1, targets.unsqueeze_dim(1)).sum(), likelihoods)
 }
 
-/// Returns the gradient of the logits, `[rows, classes]`, given the log-likelihoods and the gradient of the sum.
+/// Returns the gradient of the cross-entropy's logits, `[rows, classes]`, given the log-likelihoods of the classes and
+/// the gradient of the summed loss.
 pub(crate) fn to_logits(
     logits: &Tensor<2>,
     likelihoods: Tensor<2>,

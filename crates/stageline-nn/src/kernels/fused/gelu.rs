@@ -6,12 +6,12 @@ use burn::tensor::Tensor;
 
 use super::{as_given, wide};
 
-/// Returns the cumulative distribution function of the standard normal distribution.
+/// Returns the cumulative distribution function of the standard normal distribution at every element.
 fn cumulative(x: Tensor<2>) -> Tensor<2> {
     (x * FRAC_1_SQRT_2).erf() * 0.5 + 0.5
 }
 
-/// Returns GELU of every element, in the type of the input.
+/// Returns the activation function GELU of every element, in the type of the input.
 pub(crate) fn values(input: &Tensor<2>) -> Tensor<2> {
     let x = wide(input.clone());
     as_given(x.clone() * cumulative(x), input)

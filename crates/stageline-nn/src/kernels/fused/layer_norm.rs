@@ -5,16 +5,16 @@ use burn::tensor::Tensor;
 use super::sums::{ROWS, in_groups, of_groups, of_rows};
 use super::{as_given, wide};
 
-/// The mean and deviation of each row of an input, both `[rows, 1]`.
+/// The mean and the reciprocal standard deviation of each row of a layer normalisation's input, both `[rows, 1]`.
 #[derive(Clone, Debug)]
 pub struct Moments<T> {
     pub(crate) mean: T,
-    /// The reciprocal of the standard deviation: 1 / sqrt(variance + epsilon).
+    /// The reciprocal of the standard deviation of each row: 1 / sqrt(variance + epsilon).
     pub(crate) over_deviation: T,
 }
 
-/// Normalises the rows of an input `[rows, width]`, with a scale and a shift of `[width]`, and returns the output and
-/// the moments of the rows.
+/// Computes the layer normalisation of an input `[rows, width]`, with a scale and a shift of `[width]`, and returns the
+/// output and the moments (mean and deviation) of the rows.
 pub(crate) fn normalised(
     input: &Tensor<2>,
     gamma: Tensor<1>,
@@ -34,7 +34,7 @@ pub(crate) fn normalised(
     (as_given(output, input), Moments { mean, over_deviation })
 }
 
-/// Returns the gradient of the input, `[rows, width]`, given that of the output.
+/// Returns the gradient of a layer normalisation's input, `[rows, width]`, given the gradient of its output.
 pub(crate) fn to_input(
     input: &Tensor<2>,
     gamma: Tensor<1>,
@@ -49,7 +49,7 @@ pub(crate) fn to_input(
     as_given((scaled() - plain - hat() * along) * over_deviation.clone(), input)
 }
 
-/// Returns the gradients of the scale and the shift, each `[width]`, given that of the output.
+/// Returns the gradients of a layer normalisation's scale and shift, each `[width]`, given the gradient of its output.
 pub(crate) fn to_parameters(
     input: &Tensor<2>,
     Moments { mean, over_deviation }: Moments<Tensor<2>>,

@@ -1,4 +1,5 @@
-//! Operations of layers composed of burn's own operations, for devices where burn fuses them into few kernels.
+//! Layer normalisation, GELU, causal attention, cross-entropy, table look-ups and sums, composed of burn's own
+//! operations for GPUs, where burn fuses these operations into few kernels.
 //!
 //! Inputs and outputs are burn tensors outside autodiff, in f32, bf16 or f16. Everything between two products or sums
 //! becomes one kernel that computes in f32 and reads and writes the inputs' type; products are burn's, in the type of
@@ -17,12 +18,12 @@ pub mod table;
 
 use burn::tensor::{FloatDType, Tensor};
 
-/// Returns the tensor in f32, or unchanged if it is in f64.
+/// Returns a tensor cast to f32, or unchanged if it is in f64.
 fn wide<const D: usize>(tensor: Tensor<D>) -> Tensor<D> {
     if FloatDType::from(tensor.dtype()) == FloatDType::F64 { tensor } else { tensor.cast(FloatDType::F32) }
 }
 
-/// Returns the tensor in the type of another one.
+/// Returns a tensor cast to the element type of the tensor `given`.
 fn as_given<const D: usize, const E: usize>(tensor: Tensor<D>, given: &Tensor<E>) -> Tensor<D> {
     tensor.cast(FloatDType::from(given.dtype()))
 }
@@ -42,7 +43,8 @@ mod checks {
         tensor.clone().cast(FloatDType::F64)
     }
 
-    /// Returns the output of a function in f64, and the gradient of its input as burn derives it.
+    /// Returns the output of a tensor function in f64, and the gradient of the function's input as burn's autodiff
+    /// derives it.
     pub fn derived<const D: usize, const E: usize>(
         function: impl Fn(Tensor<D>) -> Tensor<E>,
         input: &Tensor<D>,
@@ -54,8 +56,8 @@ mod checks {
         (output.inner(), leaf.grad(&gradients).unwrap())
     }
 
-    /// Calls `check` with the tensor in f32, bf16 and f16, and with a bound for errors that suits their 24, 8 and 11
-    /// bits.
+    /// Calls `check` with a tensor in f32, bf16 and f16, and each time with a bound for errors that suits their 24, 8
+    /// and 11 bits.
     pub fn in_all<const D: usize>(tensor: &Tensor<D>, check: impl Fn(Tensor<D>, f64)) {
         check(tensor.clone(), 1e-5);
         check(tensor.clone().cast(FloatDType::BF16), 3e-2);

@@ -4,20 +4,21 @@ use burn::tensor::{FloatDType, Tensor};
 
 use super::{as_given, wide};
 
-/// Splits `[rows, columns]` into `[groups, rows, columns]`, because one long sum leaves most of a GPU idle: groups are
-/// summed in parallel, and then their sums. The number of groups is the largest power of two that divides the rows, at
-/// most `most`, which must be a power of two.
+/// Splits a tensor `[rows, columns]` into groups of rows, `[groups, rows, columns]`, because one long sum leaves most
+/// of a GPU idle: groups are summed in parallel, and then their sums. The number of groups is the largest power of two
+/// that divides the rows, at most `most`, which must be a power of two.
 pub(crate) fn in_groups(rows: &Tensor<2>, most: usize) -> Tensor<3> {
     let [count, columns] = rows.dims();
     let groups = most.min(1 << count.trailing_zeros());
     rows.clone().reshape([groups, count / groups, columns])
 }
 
-/// The largest number of groups of rows: enough to use all of a GPU, and few enough that the sum of the groups is
-/// short.
+/// The largest number of groups into which rows are split for a sum: enough to use all of a GPU, and few enough that
+/// the sum of the groups is short.
 pub(crate) const ROWS: usize = 256;
 
-/// Sums `[groups, rows, columns]` to `[columns]`, in the type of `given`.
+/// Sums a tensor `[groups, rows, columns]` over groups and rows to `[columns]`, and returns the sums in the element
+/// type of `given`.
 pub(crate) fn of_groups(all: Tensor<3>, given: &Tensor<2>) -> Tensor<1> {
     // The products with one make burn's fusion join a sum with other operations in one kernel: it does so only if an
     // operation of the same shape comes before the sum and another operation follows it.
@@ -25,12 +26,13 @@ pub(crate) fn of_groups(all: Tensor<3>, given: &Tensor<2>) -> Tensor<1> {
     as_given((sums * 1.0).sum_dim(0), given).squeeze_dim(0)
 }
 
-/// Sums `[rows, columns]` to `[columns]`, in f32, and returns the sums in the type of the rows.
+/// Sums a tensor `[rows, columns]` over its rows to `[columns]`, in f32, and returns the sums in the element type of
+/// the rows.
 pub(crate) fn of_rows(rows: &Tensor<2>) -> Tensor<1> {
     of_groups(wide(in_groups(rows, ROWS)), rows)
 }
 
-/// Returns the sum of the squares of all elements in f64, `[1]`.
+/// Returns the sum of the squares of all elements of a tensor, in f64, with shape `[1]`.
 pub(crate) fn of_squares(tensor: Tensor<1>) -> Tensor<1> {
     let groups = in_groups(&tensor.unsqueeze_dim(1), 1024).squeeze_dim::<2>(2);
     // The product with one makes burn's fusion join the first sum with the operations before it.

@@ -1,10 +1,11 @@
-//! Look-ups in tables as products with zeros and ones, and the gradient of a table.
+//! Look-ups in tables (such as embeddings) as matrix products with one-hot rows of zeros and ones, and the gradient of
+//! a table.
 
 use burn::tensor::{Int, IntDType, Tensor};
 
 use super::as_given;
 
-/// Returns the one-hot rows of indices below `count`, `[indices, count]`: 1 at the index, and 0 elsewhere.
+/// Returns one row for each index below `count`, `[indices, count]`: 1 at the index, and 0 elsewhere.
 pub(crate) fn is_at(indices: Tensor<1, Int>, count: usize) -> Tensor<2> {
     let places = Tensor::<1, Int>::arange(0..count as i64, &indices.device()).unsqueeze::<2>();
     // A comparison on a GPU reads both sides in the type of one side, so the types must agree.
@@ -14,8 +15,8 @@ pub(crate) fn is_at(indices: Tensor<1, Int>, count: usize) -> Tensor<2> {
 
 /// Sums the gradients of looked-up vectors, `[indices, width]`, into a table's gradient, `[rows, width]`.
 ///
-/// It is one product with the one-hot rows of the indices. A product adds in f32 and in parallel, whereas a GPU would
-/// have to wait for each of many successive sums.
+/// The sum is one matrix product with the one-hot rows of the indices. A matrix product adds in f32 and in parallel,
+/// whereas a GPU would have to wait for each of many successive sums.
 pub(crate) fn added_up(gradient: Tensor<2>, indices: Tensor<1, Int>, rows: usize) -> Tensor<2> {
     as_given(is_at(indices, rows), &gradient).swap_dims(0, 1).matmul(gradient)
 }

@@ -1,6 +1,7 @@
 //! Liveness checks: asking a host whether its server still runs and is the same process.
 //!
-//! A check uses its own session, because the sessions of the training may be blocked or lost while the host is not.
+//! A liveness check uses its own session, because the sessions of the training may be blocked or lost while the host is
+//! alive.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -18,28 +19,28 @@ use super::pending::Pending;
 /// The time within which a host must answer a liveness check.
 pub(super) const LIVENESS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A liveness check of a host that is in progress.
+/// A liveness check of another host that is in progress on its own thread.
 pub(super) struct LivenessCheck {
     host: HostName,
     answer: Pending<Result<(), String>>,
 }
 
-/// Starts a liveness check of a device's host.
+/// Starts a liveness check of a connected device's host.
 pub(super) fn check_liveness(connected: Arc<Connected>) -> LivenessCheck {
     LivenessCheck { host: connected.name.host.clone(), answer: Pending::start(move || check_host(&connected)) }
 }
 
 impl LivenessCheck {
-    /// Waits for the answer, at most until [`LIVENESS_TIMEOUT`] after the start. The error says why the host counts as
-    /// lost.
+    /// Waits for the host's answer, at most until [`LIVENESS_TIMEOUT`] after the start of the check. The error says why
+    /// the host counts as lost.
     pub(super) fn finish(self) -> (HostName, Result<(), String>) {
         let silent = |_| Err(format!("it did not answer within {} s", LIVENESS_TIMEOUT.as_secs()));
         (self.host, self.answer.within(LIVENESS_TIMEOUT).unwrap_or_else(silent))
     }
 }
 
-/// Asks a host for its process, in the session of the last check or in a new one. The error says why the host counts as
-/// lost.
+/// Asks a host for the number of its server's process, in the session of the last check or in a new one. The error says
+/// why the host counts as lost.
 fn check_host(connected: &Connected) -> Result<(), String> {
     let last_session = connected.liveness.lock().clone();
     if let Some(process) = last_session.and_then(|session| server_process(&session)) {
@@ -61,13 +62,14 @@ fn check_host(connected: &Connected) -> Result<(), String> {
     }
 }
 
-/// Asks for the process of the server at the other end of a session; `None` if the session is lost, where burn may
-/// panic.
+/// Asks for the number of the process of the server at the other end of a session; `None` if the session is lost, where
+/// burn may panic.
 fn server_process(session: &Device) -> Option<Process> {
     catch_unwind(AssertUnwindSafe(|| greeting::process(session).ok())).ok()?
 }
 
-/// Returns an error if the server is no longer the process that it was when the device was connected.
+/// Returns an error if a host's server is no longer the process that it was when the device was connected: after a
+/// restart the server has lost its tensors.
 fn check_process(connected: &Connected, process: Process) -> Result<(), String> {
     let restarted = || "its server was restarted and has lost its tensors".to_owned();
     if process == connected.process { Ok(()) } else { Err(restarted()) }

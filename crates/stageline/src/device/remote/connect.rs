@@ -19,17 +19,18 @@ use super::name::{HostName, Reach, RemoteName};
 use super::pending::Pending;
 use super::token::Token;
 
-/// The time within which a host must answer. It is longer than the 20 to 30 s after which the network reports an
-/// unreachable host, if it does.
+/// The time within which a host must answer when a device is connected. It is longer than the 20 to 30 s after which
+/// the network reports an unreachable host, if it does.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// Starts to connect a device on its own thread; the result is available when the device's server has answered.
+/// Starts to connect a device of another host on a new thread; the result is available when the device's server has
+/// answered.
 pub(crate) fn begin(name: &RemoteName, token: Option<&Token>) -> Opening<Device> {
     let (connected, token) = (name.clone(), token.cloned());
     Opening::start(name, move || connect(&connected, token))
 }
 
-/// A connection that a thread is opening: to a device, or for more sessions with it.
+/// A connection to another host that a thread is opening: to a device, or for more sessions with a device.
 pub(crate) struct Opening<T> {
     name: RemoteName,
     pending: Pending<Result<T, RemoteError>>,
@@ -40,7 +41,7 @@ impl<T: Send + 'static> Opening<T> {
         Self { name: name.clone(), pending: Pending::start(open) }
     }
 
-    /// Waits for the result, but at most until [`PATIENCE`] after the start.
+    /// Waits for the connection to open, but at most until [`PATIENCE`] after the start.
     pub(crate) fn finish(self) -> Result<T, RemoteError> {
         let silent = |why| {
             Err(match why {
@@ -54,7 +55,8 @@ impl<T: Send + 'static> Opening<T> {
     }
 }
 
-/// Opens a session with a device, checks that its server has this program's version, and registers the device.
+/// Connects a device of another host: opens a session, checks that the device's server has this program's version, and
+/// registers the device.
 fn connect(name: &RemoteName, token: Option<Token>) -> Result<Device, RemoteError> {
     let device = open(name, token.as_ref(), "")?;
     let no_stageline = |cause| RemoteError::NoStageline { device: name.clone(), cause };
@@ -80,7 +82,8 @@ fn connect(name: &RemoteName, token: Option<Token>) -> Result<Device, RemoteErro
     Ok(device)
 }
 
-/// Introduces a server and all servers that were connected before to each other, because they exchange tensors.
+/// Introduces the server of a device and all servers that were connected before to each other, because they exchange
+/// tensors.
 fn introduce(name: &RemoteName, device: &Device) -> Result<(), RemoteError> {
     let failed = |name: &RemoteName| {
         let name = name.clone();
@@ -107,7 +110,8 @@ fn id_of(name: &RemoteName) -> Option<[u8; 32]> {
     id.parse::<burn::remote::EndpointId>().ok().map(|id| *id.as_bytes())
 }
 
-/// Returns the sessions with a device that carry transfers of one kind, and opens them at the first call.
+/// Returns the sessions with a device of another host that carry transfers of one kind, and opens them at the first
+/// call.
 pub(super) fn sessions(connected: &Connected, way: Lane) -> Result<&[Device], RemoteError> {
     let Connected { name, token, transfers, .. } = connected;
     let sessions = &transfers[way as usize];
@@ -121,16 +125,16 @@ pub(super) fn sessions(connected: &Connected, way: Lane) -> Result<&[Device], Re
     Ok(sessions.get().expect("the sessions were opened above"))
 }
 
-/// Opens a session with a device. burn keeps one session for each credential, and the purpose is part of the
-/// credential.
+/// Opens a session with a device of another host. burn keeps one session for each credential, and the purpose is part
+/// of the credential.
 fn open(name: &RemoteName, token: Option<&Token>, purpose: &str) -> Result<Device, RemoteError> {
     let host = host(name)?.with_credential(Token::for_purpose(token, purpose));
     let options = Device::remote_options(&host).device_index(name.index);
     options.init().map_err(|error| refusal(name, &error))
 }
 
-/// Opens a session that no other code uses, for one question. A session that was used before may be blocked by an
-/// earlier question.
+/// Opens a session with a device of another host that no other code uses, for one question to its server. A session
+/// that was used before may be blocked by an earlier question.
 pub(super) fn open_new_session(connected: &Connected, question: &str) -> Result<Device, RemoteError> {
     static OPENED: AtomicUsize = AtomicUsize::new(0);
     let number = OPENED.fetch_add(1, Ordering::Relaxed);
@@ -169,7 +173,7 @@ fn broken(name: &RemoteName, cause: String) -> RemoteError {
     RemoteError::Broken { device: name.clone(), cause }
 }
 
-/// Converts burn's error in opening a session to one that names the device and the way out.
+/// Converts burn's error in opening a session to a [`RemoteError`], which names the device and the way out.
 fn refusal(name: &RemoteName, error: &ConnectError) -> RemoteError {
     let device = name.clone();
     match error {

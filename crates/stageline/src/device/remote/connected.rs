@@ -13,15 +13,15 @@ use super::token::Token;
 /// Random numbers that identify a server's process. They show whether a server was restarted and so lost its tensors.
 pub(super) type Process = [f32; 4];
 
-/// A connected device of another host.
+/// A connected device of another host, with its name, its token, its server's process and its sessions.
 pub(super) struct Connected {
     pub(super) device: DeviceOf<Remote>,
     pub(super) name: RemoteName,
     pub(super) token: Option<Token>,
     pub(super) has_kernels: bool,
-    /// The server's process at the time of the connection.
+    /// The server's process at the time when the device was connected.
     pub(super) process: Process,
-    /// The session for liveness checks, after the first check.
+    /// The session for liveness checks of the device's host; `None` before the first check.
     pub(super) liveness: Mutex<Option<Device>>,
     /// Sessions with the same device for transfers, opened when transfers of a [`Lane`] first need them.
     pub(super) transfers: [OnceLock<Vec<Device>>; 3],
@@ -33,16 +33,16 @@ pub(super) struct Connected {
 /// nothing else. So transfers have sessions of their own, in which nothing is computed.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Lane {
-    /// Activations that the device receives from the previous stage.
+    /// The session carries activations that the device receives from the previous stage.
     Activations,
-    /// Gradients that the device receives from the next stage.
+    /// The session carries gradients that the device receives from the next stage.
     Gradients,
-    /// Tensors that the device sends to this host, which may pass them on to another one.
+    /// The session carries tensors that the device sends to this host, which may pass them on to another host.
     Outgoing,
 }
 
 impl Lane {
-    /// Returns the number of sessions that take turns with micro-batches.
+    /// Returns the number of sessions for transfers of this kind, which take turns with micro-batches.
     ///
     /// A session asks another server for a tensor only when the previous tensor has arrived. With two sessions, one
     /// asks while the other's tensor is in flight, so that a schedule can hide latency: eager 1F1B runs two
@@ -55,22 +55,22 @@ impl Lane {
     }
 }
 
-/// The registry of all connected devices.
+/// The registry of all connected devices of other hosts.
 static CONNECTED: RwLock<Vec<Arc<Connected>>> = RwLock::new(Vec::new());
 
-/// Registers a device, and replaces an earlier connection to it.
+/// Registers a connected device of another host, and replaces an earlier connection to the same device.
 pub(super) fn remember(connected: Connected) {
     let mut all = CONNECTED.write();
     all.retain(|other| other.device != connected.device);
     all.push(Arc::new(connected));
 }
 
-/// Returns all connected devices.
+/// Returns all connected devices of other hosts.
 pub(super) fn all() -> Vec<Arc<Connected>> {
     CONNECTED.read().clone()
 }
 
-/// Returns burn's remote device, or `None` if the device belongs to this host.
+/// Returns burn's remote device behind a device, or `None` if the device belongs to this host.
 pub(super) fn remote(device: &Device) -> Option<DeviceOf<Remote>> {
     match device.clone().inner().as_dispatch() {
         DispatchDevice::Remote(remote) => Some(remote.clone()),

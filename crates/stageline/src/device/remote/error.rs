@@ -1,4 +1,4 @@
-//! The errors of connecting a device of another host.
+//! The errors of connecting a device of another host ([`RemoteError`]).
 
 use super::name::RemoteName;
 
@@ -6,60 +6,60 @@ use super::name::RemoteName;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RemoteError {
-    /// The host did not answer, or its address is wrong.
+    /// The device's host did not answer, or its address is wrong.
     #[error(
         "`{device}` cannot be reached: {cause}; check that `stageline serve` runs there and prints this id, and that its port is \
          open"
     )]
     Unreachable {
-        /// The name of the device.
+        /// The name of the device whose host cannot be reached.
         device: RemoteName,
-        /// The error of the connection.
+        /// The network's error in connecting the host.
         cause: String,
     },
-    /// The host answered, but no session could be opened; or this program failed in opening one.
+    /// The device's host answered, but no session could be opened; or this program failed in opening one.
     #[error(
         "no session with `{device}` could be opened: {cause}; check that the same version is installed on both hosts"
     )]
     Broken {
-        /// The name of the device.
+        /// The name of the device with which no session could be opened.
         device: RemoteName,
-        /// The error of the connection.
+        /// The reason why no session with the device could be opened.
         cause: String,
     },
-    /// The host requires a token, and the given one is wrong or missing.
+    /// The device's host requires a token, and the given token is wrong or missing.
     #[error("`{device}` refuses this program; give the token that `stageline serve` was given there (`--token-file`)")]
     WrongToken {
-        /// The name of the device.
+        /// The name of the device whose host refuses the token.
         device: RemoteName,
     },
-    /// The host serves fewer devices than the index requires.
+    /// The host serves fewer devices than the index in the device's name requires.
     #[error("`{device}` is not served: there are {served} devices, from 0 to {}; name one of them", served.saturating_sub(1))]
     NotServed {
-        /// The name of the device.
+        /// The name of the device that the host does not serve.
         device: RemoteName,
-        /// The number of devices that the host serves.
+        /// The number of devices that the host serves, numbered from 0.
         served: usize,
     },
-    /// The host runs another version, which may compute other bits.
+    /// The device's host runs another version of this program, which may compute other bits.
     #[error("`{device}` is served by {theirs}, and this program is {ours}; install the same version on both hosts")]
     OtherVersion {
-        /// The name of the device.
+        /// The name of the device whose host runs another version.
         device: RemoteName,
-        /// The version of the host's server.
+        /// The version of the server on the device's host.
         theirs: String,
-        /// The version of this program.
+        /// The version of this program, which differs from the server's.
         ours: String,
     },
-    /// The server is one of burn's that does not know Stageline's operations.
+    /// The server on the device's host is a server of burn's that does not know Stageline's operations.
     #[error(
         "`{device}` is served by something else than `stageline serve`, or by one that does not report its version: {cause}; \
          run `stageline serve` of the same version there"
     )]
     NoStageline {
-        /// The name of the device.
+        /// The name of the device whose server is none of Stageline's.
         device: RemoteName,
-        /// The error or the text that came instead of a greeting.
+        /// The error or the text that the server returned instead of a greeting.
         cause: String,
     },
 }

@@ -1,4 +1,5 @@
-//! The greeting of a server: its version, whether it has this crate's kernels, and the number of its process.
+//! The greeting of a server on another host ([`Greeting`]): its version, whether it has this crate's kernels, and the
+//! number of its process.
 //!
 //! A greeting is an operation that only a server of this crate has. burn itself compares only the versions of its
 //! protocol.
@@ -21,15 +22,15 @@ pub(super) struct Greeting {
     pub(super) has_kernels: bool,
 }
 
-/// The number of values in a greeting, which is the same in every version.
+/// The number of values in a server's greeting, which is the same in every version.
 pub(super) const NUMBERS: usize = 5;
 
-/// The version of the operations and kernels that a server offers. It changes whenever one of them takes other inputs
-/// or returns other bits.
+/// The version of the operations and kernels that a server offers. The number changes whenever one of them takes other
+/// inputs or returns other bits.
 const OPERATIONS: u16 = 3;
 
 impl Greeting {
-    /// The greeting of this program.
+    /// The greeting that a server of this program sends.
     pub(super) const OURS: Self = Self {
         version: [
             number(env!("CARGO_PKG_VERSION_MAJOR")),
@@ -40,14 +41,14 @@ impl Greeting {
         has_kernels: cfg!(feature = "flex"),
     };
 
-    /// Returns the greeting as the numbers that a server sends.
+    /// Returns the greeting as the numbers that a server sends to a client.
     #[cfg(feature = "serve")]
     pub(super) fn numbers(self) -> [f32; NUMBERS] {
         let [major, minor, patch, operations] = self.version.map(f32::from);
         [major, minor, patch, operations, f32::from(u8::from(self.has_kernels))]
     }
 
-    /// Reads the greeting from the numbers that a server sent.
+    /// Reads a server's greeting from the numbers that the server sent.
     fn from_numbers(numbers: [f32; NUMBERS]) -> Self {
         let [version @ .., has_kernels] = numbers;
         Self { version: version.map(|number| number as u16), has_kernels: has_kernels != 0.0 }
@@ -61,7 +62,7 @@ impl fmt::Display for Greeting {
     }
 }
 
-/// Parses a part of this program's version at compile time.
+/// Parses one number of this program's version (major, minor or patch) at compile time.
 const fn number(digits: &str) -> u16 {
     match u16::from_str_radix(digits, 10) {
         Ok(number) => number,
@@ -69,36 +70,36 @@ const fn number(digits: &str) -> u16 {
     }
 }
 
-/// Returns random numbers that identify this process of a server.
+/// Returns random numbers that identify this process of a server, so that clients notice a restart.
 #[cfg(feature = "serve")]
 pub(super) fn this_process() -> Process {
     let random = burn::remote::IrohIdentity::random().to_bytes();
     std::array::from_fn(|part| f32::from(u16::from_le_bytes([random[2 * part], random[2 * part + 1]])))
 }
 
-/// Asks the server of a device for its greeting. The error is the text of burn's error or of the answer.
+/// Asks the server of a device for its greeting. The error is the text of burn's error or of the unexpected answer.
 pub(super) fn request(device: &Device) -> Result<Greeting, String> {
     numbers::<NUMBERS>(device, name::HELLO).map(Greeting::from_numbers)
 }
 
-/// Asks the server of a device for the numbers that identify its process.
+/// Asks the server of a device for the numbers that identify its process, which change when the server is restarted.
 pub(super) fn process(device: &Device) -> Result<Process, String> {
     numbers(device, name::PROCESS)
 }
 
-/// Names the other servers of a training to a server by their ids, so that it accepts their tensors.
+/// Names the other servers of a training to a device's server, by their ids, so that it accepts tensors from them.
 pub(super) fn introduce(device: &Device, ids: &[[u8; 32]]) -> Result<(), String> {
     let words = ids.iter().flat_map(|id| id.as_chunks::<8>().0).map(|word| u64::from_le_bytes(*word));
     let [known] = answer::<1>(device, name::PEERS, words.map(ScalarIr::UInt).collect())?;
     if known as usize == ids.len() { Ok(()) } else { Err(format!("it took {known} of {} ids of servers", ids.len())) }
 }
 
-/// Asks a server a question whose answer is N numbers.
+/// Asks the server of a device a question without arguments, whose answer is N numbers.
 fn numbers<const N: usize>(device: &Device, question: &'static str) -> Result<[f32; N], String> {
     answer(device, question, Vec::new())
 }
 
-/// Asks a server a question with scalars whose answer is N numbers.
+/// Asks the server of a device a question with scalars as arguments, whose answer is N numbers.
 fn answer<const N: usize>(device: &Device, question: &'static str, scalars: Vec<ScalarIr>) -> Result<[f32; N], String> {
     let remote = connected::remote(device).ok_or_else(|| "it is not a device of another host".to_owned())?;
     let [answer] = ask(&remote, question, Vec::new(), scalars, [(Shape::new([N]), DType::F32)]);

@@ -1,4 +1,4 @@
-//! The latency and bandwidth of the network between two devices.
+//! The latency and bandwidth of the network between two devices ([`LinkSpeed`]).
 
 use std::time::Duration;
 
@@ -7,14 +7,15 @@ use std::time::Duration;
 pub struct LinkSpeed {
     /// The time that a tensor of one element takes from one device to the other.
     pub latency: Duration,
-    /// The bytes per second that a large tensor reaches.
+    /// The bytes per second with which a large tensor goes from one device to the other.
     pub bandwidth: f64,
 }
 
-/// Returns `None` for each pair of neighbours, because without the feature `remote` every device is on this host.
+/// Returns the measured network speed for each pair of neighbouring devices: always `None`, because without the feature
+/// `remote` every device is on this host.
 ///
 /// # Errors
-/// Returns no error; the signature is that of the function with the feature `remote`.
+/// This function never fails; its signature is that of the function with the feature `remote`.
 #[cfg(not(feature = "remote"))]
 pub fn link_speeds(
     devices: &[burn::tensor::Device],

@@ -1,4 +1,4 @@
-//! Detection of lost hosts: liveness checks of the hosts on which stages are.
+//! Detection of lost hosts ([`LostHost`]): liveness checks of the hosts on which stages run.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use crate::model::replica::Replica;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LostHost {
-    /// The address of the host.
+    /// The address of the lost host.
     pub host: HostName,
-    /// The stages on the host's devices, each with its replica.
+    /// The stages that run on the lost host's devices, each with its replica.
     pub stages: Vec<(Replica, usize)>,
-    /// The error of the liveness check.
+    /// The error of the liveness check, which says why the host counts as lost.
     pub cause: String,
 }
 
@@ -28,7 +28,8 @@ impl fmt::Display for LostHost {
     }
 }
 
-/// Checks the hosts of all stages in parallel, each in a new session if needed, and returns those that are lost.
+/// Checks in parallel whether the hosts of all stages are alive, each in a new session if needed, and returns the lost
+/// hosts.
 #[cfg(feature = "remote")]
 pub(crate) fn lost_hosts<'a>(stages: impl Iterator<Item = (Replica, usize, &'a Device)>) -> Vec<LostHost> {
     use std::sync::Arc;
@@ -53,7 +54,7 @@ pub(crate) fn lost_hosts<'a>(stages: impl Iterator<Item = (Replica, usize, &'a D
     checks.into_iter().filter_map(lost).collect()
 }
 
-/// Returns the other hosts to which these devices belong, each host once.
+/// Returns the other hosts to which the given devices belong, each host once; devices of this host do not count.
 #[cfg(feature = "remote")]
 pub(crate) fn hosts_of<'a>(devices: impl Iterator<Item = &'a Device>) -> Vec<HostName> {
     let mut hosts = Vec::new();

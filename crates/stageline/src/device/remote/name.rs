@@ -1,4 +1,4 @@
-//! Names of devices of other hosts, and the addresses of these hosts.
+//! Names of devices of other hosts ([`RemoteName`]), and the addresses of these hosts ([`HostName`]).
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use std::str::FromStr;
 /// `iroh:<id>@https://relay.example/0`, or `ws://10.0.0.2:3000/0`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RemoteName {
-    /// The host that serves the device.
+    /// The address of the host that serves the device.
     pub host: HostName,
     /// The index of the device among those that the host serves.
     pub index: usize,
@@ -19,19 +19,19 @@ pub enum HostName {
     /// A host that is identified by its public key; the connection is authenticated and encrypted
     /// ([Iroh](https://www.iroh.computer), QUIC).
     Iroh {
-        /// The public key, as 64 hexadecimal digits.
+        /// The public key of the host, as 64 hexadecimal digits.
         id: String,
-        /// The way in which the host is found on the network.
+        /// The way in which a client finds the host on the network: by public relays, a private relay or an address.
         by: Reach,
     },
     /// A host that is identified by its address; the connection is neither authenticated nor encrypted.
     WebSocket {
-        /// The address as `host:port`.
+        /// The network address of the host, as `host:port`.
         address: String,
     },
 }
 
-/// The way in which a host is found whose public key is known.
+/// The way in which a client finds a host on the network, given the host's public key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Reach {
     /// The host is found by the public lookup and relays of n0, Iroh's maker.

@@ -1,18 +1,18 @@
-//! Work with a time limit, for questions to hosts that may never answer.
+//! Work on its own thread with a time limit ([`Pending`]), for questions to hosts that may never answer.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The result of work on its own thread. If the work takes too long, the thread is left running and its result is
-/// dropped.
+/// The pending result of work on its own thread. If the work takes too long, the thread is left running and its result
+/// is dropped.
 pub(super) struct Pending<T> {
     began: Instant,
     result: mpsc::Receiver<T>,
 }
 
 impl<T: Send + 'static> Pending<T> {
-    /// Starts the work on a new thread.
+    /// Starts the given work, such as a question to a host, on a new thread.
     pub(super) fn start(work: impl FnOnce() -> T + Send + 'static) -> Self {
         let (done, result) = mpsc::channel();
         // Sending fails if the receiver has given up, which is no error.
@@ -20,8 +20,8 @@ impl<T: Send + 'static> Pending<T> {
         Self { began: Instant::now(), result }
     }
 
-    /// Waits for the result until `limit` after the start. The error is `Timeout` if it took longer, and `Disconnected`
-    /// if the work panicked.
+    /// Waits for the result of the work until `limit` after its start. The error is `Timeout` if the work took longer,
+    /// and `Disconnected` if it panicked.
     pub(super) fn within(self, limit: Duration) -> Result<T, RecvTimeoutError> {
         self.result.recv_timeout(limit.saturating_sub(self.began.elapsed()))
     }

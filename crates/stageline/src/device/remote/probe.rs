@@ -1,4 +1,5 @@
-//! Measurement of the network between neighbouring devices: latency and bandwidth of the route that activations take.
+//! Measurement of the network between neighbouring devices ([`link_speeds`]): latency and bandwidth of the route that
+//! activations take.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -11,23 +12,24 @@ use super::pending::Pending;
 use super::route::{Route, moved};
 use crate::threads::failure::Failure;
 
-/// The number of transfers of each size, of which the fastest counts, because others were delayed by other work.
+/// The number of test transfers of each size. The fastest one counts, because others were delayed by other work.
 const ROUNDS: usize = 5;
 
-/// The time limit for the measurement of one link.
+/// The time limit for the measurement of one link between two devices.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The time after which no further transfer of the same size starts, so that a slow network is measured less often.
+/// The time after which no further test transfer of the same size starts, so that a slow network is measured less
+/// often.
 const LONG_ENOUGH: Duration = Duration::from_secs(1);
 
-/// The number of f32 elements in the large tensor, which has 4 MB.
+/// The number of f32 elements in the large test tensor, which has 4 MB.
 const LARGE: usize = 1 << 20;
 
-/// Measures how fast activations get from each device to the next one, on the route that a training uses.
+/// Measures how fast activations get from each device to the next one in the list, on the route that a training uses.
 ///
-/// The result has one entry for each pair of neighbours. It is `None` if both are on one host; a remote device that was
-/// not opened by its name counts as one of this host. The measurement sends 4 MB up to five times over each link
-/// between hosts, one link after the other.
+/// The result has one entry for each pair of neighbouring devices. The entry is `None` if both are on one host; a
+/// remote device that was not opened by its name counts as one of this host. The measurement sends 4 MB up to five
+/// times over each link between hosts, one link after the other.
 ///
 /// # Errors
 /// Returns [`Failure`] if a session cannot be opened, or if a tensor does not arrive within 60 s.
@@ -37,7 +39,8 @@ pub fn link_speeds(devices: &[Device]) -> Result<Vec<Option<LinkSpeed>>, Failure
     devices.windows(2).map(between).collect()
 }
 
-/// Measures one link on its own thread, which is left behind if a tensor never arrives.
+/// Measures the speed of one link between two devices on its own thread, which is left behind if a tensor never
+/// arrives.
 fn measure(from: &Device, to: &Device) -> Result<LinkSpeed, Failure> {
     let devices = (from.clone(), to.clone());
     let measured = Pending::start(move || {
@@ -58,7 +61,8 @@ fn measure(from: &Device, to: &Device) -> Result<LinkSpeed, Failure> {
     Err(Failure::Error(text.into()))
 }
 
-/// Measures one link. The time of a reading without a transfer is taken off the latency.
+/// Measures the latency and bandwidth of one link between two devices. The time of a reading without a transfer is
+/// taken off the latency.
 fn speed(from: &Device, to: &Device) -> Result<LinkSpeed, Failure> {
     let nothing = fastest(to, to, 1)?;
     let [small, large] = [fastest(from, to, 1)?, fastest(from, to, LARGE)?];
@@ -68,9 +72,9 @@ fn speed(from: &Device, to: &Device) -> Result<LinkSpeed, Failure> {
 }
 
 /// Returns the shortest time for moving a tensor of `numbers` elements to the other device and reading one element
-/// there.
+/// there, over several rounds.
 ///
-/// The clock starts when the tensor is complete on `from`.
+/// The clock of each round starts when the tensor is complete on the device `from`.
 fn fastest(from: &Device, to: &Device, numbers: usize) -> Result<Duration, Failure> {
     let error = |error: &dyn std::fmt::Display| Failure::Error(error.to_string().into());
     let [from, to] = [from, to].map(|device| device.clone().inner());

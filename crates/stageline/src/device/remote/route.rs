@@ -1,4 +1,5 @@
-//! The route of tensors between two neighbouring stages: directly, through sessions of their own, or through this host.
+//! The route of tensors between two neighbouring stages ([`Route`]): directly, through sessions of their own, or
+//! through this host.
 //!
 //! A receiver asks for tensors in the order of its own list. Over Iroh every tensor in flight has its own stream, so no
 //! order of these requests can deadlock: whatever waits for a tensor was requested after that tensor.
@@ -10,30 +11,31 @@ use burn::tensor::{Device, Tensor};
 
 use super::error::RemoteError;
 
-/// The destinations of the tensors that cross one boundary: the sender moves a tensor there, and the receiver moves it
-/// on to its own device.
+/// The destinations of the activations and gradients that cross one boundary between stages: the sender moves a tensor
+/// to such a destination, and the receiver moves the tensor on to its own device.
 #[derive(Clone)]
 pub(crate) struct Route {
     pub(crate) activations: Lanes,
     pub(crate) gradients: Lanes,
 }
 
-/// Devices, or sessions with one device, that take turns with micro-batches.
+/// The destinations of one kind of transfer: devices, or sessions with one device, that take turns with micro-batches.
 #[derive(Clone)]
 pub(crate) struct Lanes(Vec<Device>);
 
 impl Lanes {
-    /// Returns the device for a micro-batch.
+    /// Returns the device or session to which the tensors of a micro-batch are moved.
     pub(crate) fn of(&self, micro_batch: usize) -> &Device {
         &self.0[micro_batch % self.0.len()]
     }
 }
 
 impl Route {
-    /// Prepares the routes from each device to the next one in parallel, one route for each pair of neighbours.
+    /// Prepares the routes of tensors from each stage's device to the next one in parallel, one route for each pair of
+    /// neighbours.
     ///
     /// # Errors
-    /// Returns [`RemoteError`] if a session cannot be opened.
+    /// Returns [`RemoteError`] if a session with a device of another host cannot be opened.
     pub(crate) fn all(devices: &[Device]) -> Result<Vec<Self>, RemoteError> {
         thread::scope(|scope| {
             let between = |pair: &'_ [Device]| {
@@ -45,13 +47,13 @@ impl Route {
         })
     }
 
-    /// Prepares the route between two devices.
+    /// Prepares the route of tensors between the devices of two neighbouring stages.
     ///
-    /// On one host, tensors go directly to the other stage's device. If another host is involved, they go to separate
-    /// sessions, so that a tensor in flight delays neither stage's computation.
+    /// On one host, tensors go directly to the other stage's device. If another host is involved, tensors go to
+    /// separate sessions, so that a tensor in flight delays neither stage's computation.
     ///
     /// # Errors
-    /// Returns [`RemoteError`] if a session cannot be opened.
+    /// Returns [`RemoteError`] if a session with a device of another host cannot be opened.
     pub(crate) fn between(previous: &Device, next: &Device) -> Result<Self, RemoteError> {
         #[cfg(feature = "remote")]
         {
@@ -108,12 +110,12 @@ pub(super) fn goes_through_this_host(from: &Device, to: &Device) -> bool {
     }
 }
 
-/// Moves a tensor to a device, through this host's memory if the two devices cannot exchange it directly.
+/// Moves a tensor to another device, through this host's memory if the two devices cannot exchange it directly.
 pub(crate) fn moved<const D: usize, K: Basic>(tensor: Tensor<D, K>, to: &Device) -> Tensor<D, K> {
     if goes_through_this_host(&tensor.device(), to) { by_the_host(tensor, to) } else { tensor.to_device(to) }
 }
 
-/// Moves a tensor to a device through this host's memory.
+/// Moves a tensor to another device through this host's memory.
 pub(crate) fn by_the_host<const D: usize, K: Basic>(tensor: Tensor<D, K>, to: &Device) -> Tensor<D, K> {
     let dtype = tensor.dtype();
     Tensor::from_data(tensor.into_data(), (to, dtype))

@@ -1,15 +1,15 @@
-//! The token: the secret by which a server admits programs to its devices.
+//! The token ([`Token`]): the secret by which a server admits programs to its devices.
 
 use std::fmt;
 use std::io;
 use std::path::Path;
 
-/// A secret that a server and the programs that use its devices share. Its debug form does not show it.
+/// A secret that a server and the programs that use its devices share. Its `Debug` output does not show the secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
 impl Token {
-    /// Reads a token from the first line of a file.
+    /// Reads a server's token from the first line of a file.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read, or if its first line is empty.
@@ -38,7 +38,7 @@ impl Token {
         }
     }
 
-    /// Whether users other than its owner may read a file; false on systems without Unix permissions.
+    /// Whether users other than its owner may read a token file; false on systems without Unix permissions.
     #[cfg(feature = "serve")]
     pub fn others_can_read(path: &Path) -> bool {
         #[cfg(unix)]
@@ -68,7 +68,8 @@ impl Token {
         Ok(token)
     }
 
-    /// Returns the credential for a session: the token, or nothing, and in a second line the session's purpose.
+    /// Returns the credential with which a client opens a session: the token, or nothing, and in a second line the
+    /// session's purpose.
     #[cfg(feature = "remote")]
     pub(super) fn for_purpose(token: Option<&Self>, purpose: &str) -> String {
         let token = token.map_or("", |token| &token.0);
@@ -76,7 +77,7 @@ impl Token {
     }
 
     #[cfg(feature = "serve")]
-    /// Returns the secret itself.
+    /// Returns the secret text of the token.
     pub(super) fn secret(&self) -> &str {
         &self.0
     }

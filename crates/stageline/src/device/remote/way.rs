@@ -1,4 +1,4 @@
-//! Detection of broken links between hosts that still answer this program.
+//! Detection of broken links ([`LostWay`]) between hosts that still answer this program.
 
 use std::fmt;
 
@@ -10,11 +10,11 @@ use super::name::HostName;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LostWay {
-    /// The host that sends.
+    /// The host from which no tensor arrives.
     pub from: HostName,
-    /// The host that receives.
+    /// The host at which no tensor arrives.
     pub to: HostName,
-    /// The error of a test transfer.
+    /// The error of a test transfer over the broken link.
     pub cause: String,
 }
 
@@ -28,7 +28,7 @@ impl fmt::Display for LostWay {
 /// Tests the links between the hosts of neighbouring devices, in both directions and in parallel, and returns the
 /// broken ones.
 ///
-/// Each chain has the devices of one replica's stages, in order.
+/// Each entry of `chains` has the devices of one replica's stages, in order.
 #[cfg(feature = "remote")]
 pub(crate) fn lost_ways<'a>(chains: impl Iterator<Item = Vec<&'a Device>>) -> Vec<LostWay> {
     use std::sync::Arc;
@@ -63,8 +63,8 @@ pub(crate) fn lost_ways<'a>(chains: impl Iterator<Item = Vec<&'a Device>>) -> Ve
     tried.into_iter().filter_map(is_lost).collect()
 }
 
-/// Sends one number from one device to the other and reads it back. It uses new sessions, because those of the training
-/// may be blocked by a tensor that never arrives.
+/// Tests the link between two devices of other hosts: sends one number from one device to the other and reads it back.
+/// The test uses new sessions, because those of the training may be blocked by a tensor that never arrives.
 #[cfg(feature = "remote")]
 fn try_transfer(from: &super::connected::Connected, to: &super::connected::Connected) -> Result<(), String> {
     use burn::tensor::Tensor;

@@ -1,4 +1,5 @@
-//! Sends commands and batches to the workers, and gathers their replies.
+//! Sends commands, batches and verdicts to the workers, and gathers their replies: outcomes, reports, events and
+//! states.
 
 use std::sync::Arc;
 
@@ -17,14 +18,15 @@ use crate::update::ledger::Ledger;
 use crate::worker::messages::{Asked, Command, Recorded, Run, Stepped};
 
 impl<In: Clone, Target: Clone> Workers<In, Target> {
-    /// Runs one pass: every worker executes its list of instructions once. Waits for the outcome of all stages.
+    /// Runs one pass over the plan: every worker executes its list of instructions once. Waits for and returns the
+    /// outcomes of all stages.
     pub(crate) fn run(&self, batch: &MicroBatches<In, Target>, asked: Vec<Asked>) -> Result<Finished, Ended> {
         let replicas = asked.len();
         self.ask(batch, asked)?;
         self.finished(replicas)
     }
 
-    /// Sends each replica its part of the batch, and each worker the command to run the pass.
+    /// Sends each replica its micro-batches of the batch, and each worker the command to run a pass.
     pub(crate) fn ask(&self, batch: &MicroBatches<In, Target>, asked: Vec<Asked>) -> Result<(), Ended> {
         let mut next = 0;
         let replicas = self.inputs.iter().zip(self.handles.chunks(self.handles.len() / self.inputs.len()));
@@ -44,13 +46,14 @@ impl<In: Clone, Target: Clone> Workers<In, Target> {
 }
 
 impl<In, Target> Workers<In, Target> {
-    /// Sends the verdict on a step to all workers, and returns the reports of all stages in order.
+    /// Sends the verdict on a step to all workers, and returns the reports of all stages, in the order of replicas and
+    /// stages.
     pub(crate) fn conclude(&self, verdict: Verdict) -> Result<Vec<Stepped>, Ended> {
         self.tell(verdict)?;
         self.concluded_stages(verdict)
     }
 
-    /// Sends the verdict on a step to all workers.
+    /// Sends the verdict on a step (to step the optimizers, to skip the step, ...) to all workers.
     pub(crate) fn tell(&self, verdict: Verdict) -> Result<(), Ended> {
         for worker in &self.handles {
             self.send(&worker.verdicts, verdict)?;
@@ -58,7 +61,8 @@ impl<In, Target> Workers<In, Target> {
         Ok(())
     }
 
-    /// Asks all workers to receive the verdict on the last step, because no step follows during which they would.
+    /// Commands all workers to receive the verdict on the last step, because no further step follows during which the
+    /// workers would receive it.
     pub(crate) fn settle(&self) -> Result<(), Ended> {
         for worker in &self.handles {
             self.send(&worker.commands, Command::Settle { during: self.during() })?;
@@ -66,7 +70,8 @@ impl<In, Target> Workers<In, Target> {
         Ok(())
     }
 
-    /// Copies the state of every stage of the first replica, which has everything that a checkpoint contains.
+    /// Returns a copy of the state of every stage of the first replica, which has everything that a checkpoint
+    /// contains.
     pub(crate) fn copy_states(&mut self, during: During) -> Result<Vec<StageState>, Ended> {
         self.begin(during);
         for worker in self.handles.iter().filter(|worker| worker.replica.is_first()) {
@@ -75,14 +80,15 @@ impl<In, Target> Workers<In, Target> {
         self.gather(&self.replies.saved, 1)
     }
 
-    /// Waits for the outcome of a pass from all stages of the first `replicas` replicas, and returns them in order.
+    /// Waits for the outcome of a pass from all stages of the first `replicas` replicas, and returns the outcomes in
+    /// the order of replicas and stages.
     pub(crate) fn finished(&self, replicas: usize) -> Result<Finished, Ended> {
         let mut outcomes = self.gather(&self.replies.finished, replicas)?;
         outcomes.sort_by_key(|outcome: &Outcome| (outcome.replica.index, outcome.stage));
         Ok(Finished(outcomes))
     }
 
-    /// Waits for every worker's events of a training pass, and returns them in the order of replicas and workers.
+    /// Waits for every worker's events of a training pass, and returns the events in the order of replicas and workers.
     pub(crate) fn recorded(&self) -> Result<Vec<Vec<Event>>, Ended> {
         let mut recorded = (0..self.handles.len())
             .map(|_| self.receive(&self.replies.recorded))
@@ -91,13 +97,14 @@ impl<In, Target> Workers<In, Target> {
         Ok(recorded.into_iter().map(|recorded| recorded.events).collect())
     }
 
-    /// Waits for one message from every stage of this number of replicas.
+    /// Receives from the channel `messages` one message from every stage of `replicas` replicas, in the order of
+    /// arrival.
     fn gather<R>(&self, messages: &Receiver<R>, replicas: usize) -> Result<Vec<R>, Ended> {
         (0..replicas * self.stages).map(|_| self.receive(messages)).collect()
     }
 
-    /// Waits until every stage has ended its step by this verdict, and returns the reports in order. Reports that
-    /// assumed another verdict are discarded.
+    /// Waits until every stage has ended the step as `verdict` says, and returns the stages' reports in the order of
+    /// replicas and stages. Reports of stages that assumed another verdict are discarded.
     pub(crate) fn concluded_stages(&self, verdict: Verdict) -> Result<Vec<Stepped>, Ended> {
         let stages = self.replicas() * self.stages;
         let mut stepped = Vec::with_capacity(stages);
@@ -110,11 +117,12 @@ impl<In, Target> Workers<In, Target> {
     }
 }
 
-/// The outcomes of all stages at the end of a pass.
+/// The outcomes of all stages at the end of a pass: losses, gradient norms, ledgers and non-finite results.
 pub(crate) struct Finished(Vec<Outcome>);
 
 impl Finished {
-    /// Returns the sums over all stages, or an error if a stage's ledger does not contain the whole step.
+    /// Returns the loss and gradient-norm sums over all stages, or an error if a stage's gradient sum does not contain
+    /// every micro-batch of the step.
     pub(crate) fn sums(self, contexts: &[Arc<Context>]) -> Result<Sums, Ended> {
         let ledger =
             |Context { weights, .. }: &Context| Ledger { backwards: weights.each.len(), weight: weights.total.clone() };
@@ -122,24 +130,24 @@ impl Finished {
         Sums::of(&self.0, &expected).map_err(|error| Ended::ByCaller(error.into()))
     }
 
-    /// Returns the sum of every term of the loss over the micro-batches.
+    /// Returns, for every term of the loss, its sum over the micro-batches of the pass.
     pub(crate) fn losses(&self) -> Vec<f64> {
         losses(&self.0)
     }
 
-    /// Returns the non-finite results that an inspection found, in no order.
+    /// Returns the origins of the non-finite results that an inspection pass found, in no particular order.
     pub(crate) fn culprits(self) -> impl Iterator<Item = Culprit> {
         self.0.into_iter().flat_map(|outcome| outcome.culprits)
     }
 }
 
-/// Returns the terms of a loss from their sums and weights.
+/// Returns the terms of a loss, each computed as the sum over the targets divided by the weight of the targets.
 pub(crate) fn terms(sums: &[f64], weight: &Weight) -> Vec<LossTerm> {
     let means = weight.divide(sums).into_iter();
     means.zip(weight.terms()).map(|(loss, &weight)| LossTerm { loss, weight }).collect()
 }
 
-/// Returns the loss: the sum of its terms.
+/// Returns the total loss: the sum of the values of its terms.
 pub(crate) fn total_loss(terms: &[LossTerm]) -> f64 {
     terms.iter().map(|term| term.loss).sum()
 }

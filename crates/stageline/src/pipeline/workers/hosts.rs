@@ -1,4 +1,5 @@
-//! Finds out whether an error comes from a lost host or network.
+//! Finds out whether an error of a pipeline on several hosts comes from a lost host, or from a broken link between
+//! hosts.
 
 use burn::tensor::Device;
 
@@ -8,15 +9,15 @@ use crate::failure::step_error::StepError;
 use crate::model::replica::Replica;
 
 impl<In, Target> Workers<In, Target> {
-    /// Returns the device of every stage of every replica.
+    /// Returns the device of every stage of every replica, with the replica and the number of the stage.
     fn all_devices(&self) -> impl Iterator<Item = (Replica, usize, &Device)> {
         Replica::all(self.replicas()).zip(&self.devices).flat_map(|(replica, stages)| {
             stages.iter().enumerate().map(move |(stage, device)| (replica, stage, device))
         })
     }
 
-    /// Returns an error that names the lost hosts if there are any, and the error itself otherwise. The loss of a
-    /// server appears as a failure of any stage that reads a tensor from it.
+    /// Returns an error that names the lost hosts if there are any, and `error` itself otherwise. The loss of a host's
+    /// server appears as a failure of any stage that reads a tensor from that server.
     pub(super) fn name_lost_hosts(&self, error: StepError) -> StepError {
         match error {
             StepError::Stage(_) | StepError::Stalled(_) => match lost_hosts(self.all_devices()) {
@@ -28,7 +29,7 @@ impl<In, Target> Workers<In, Target> {
     }
 
     /// Returns an error that names the broken links between hosts if there are any. Otherwise adds to a stage's failure
-    /// the other hosts, whose logs may say more.
+    /// the names of the other hosts, whose logs may say more.
     pub(super) fn name_lost_networks(&self, error: StepError) -> StepError {
         if !matches!(error, StepError::Stage(_) | StepError::Stalled(_)) {
             return error;
@@ -46,7 +47,8 @@ impl<In, Target> Workers<In, Target> {
         }
     }
 
-    /// Records the stages of the first replica on these lost hosts, whose state can no longer be read.
+    /// Records which stages of the first replica are on the lost `hosts`, because the state of those stages can no
+    /// longer be read.
     pub(super) fn give_up(&mut self, hosts: &[LostHost]) {
         let stages = hosts.iter().flat_map(|host| &host.stages);
         self.out_of_reach = stages.filter(|(replica, _)| replica.is_first()).map(|(_, stage)| *stage).collect();

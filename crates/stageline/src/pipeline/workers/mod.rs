@@ -1,14 +1,14 @@
-//! The threads of a pipeline: started, asked for passes, watched, and joined.
+//! The worker threads of a pipeline: started, asked for passes, watched for stalls, and joined.
 //!
-//! [`Workers`] owns the channels to and from all workers, the signal that stops them, and the watchdog. It sends
-//! commands, gathers replies in the order of stages, and turns a failure of any worker into one error. Must not decide
-//! how a step ends.
+//! [`Workers`] owns the channels to and from all workers, the signal that stops the workers, and the watchdog. It sends
+//! commands and verdicts, gathers the replies in the order of stages, and turns a failure of any worker into one error.
+//! It must not decide how a step ends.
 //!
 //! - `start`: starts a thread for each worker of each replica.
-//! - `exchange`: sends commands and batches, and gathers replies.
-//! - `watch`: waits for a worker, and notices meanwhile that all of them have stopped making progress.
-//! - `hosts`: finds out whether an error comes from a lost host or network.
-//! - `shutdown`: stops and joins the threads, and keeps their stages.
+//! - `exchange`: sends commands, batches and verdicts to the workers, and gathers their replies.
+//! - `watch`: waits for messages of the workers, and detects a stall of all workers while it waits.
+//! - `hosts`: finds out whether an error comes from a lost host, or from a broken link between hosts.
+//! - `shutdown`: stops and joins the threads, and keeps their stages for checkpoints and trained modules.
 
 mod exchange;
 mod hosts;
@@ -33,27 +33,28 @@ use crate::threads::{JoinHandle, Receiver, Sender};
 use crate::update::flush::{Outcome, Verdict};
 use crate::worker::messages::{Command, Recorded, Stepped};
 
-/// The workers of all replicas, with the caller's ends of their channels.
+/// The worker threads of all replicas, with the caller's ends of their channels.
 pub(crate) struct Workers<In, Target> {
-    /// The channels through which each replica receives its part of a batch.
+    /// The channels through which each replica receives its micro-batches of a batch.
     inputs: Vec<BatchInput<In, Target>>,
-    /// The running workers, replica by replica; empty once they have ended.
+    /// The running workers, replica by replica; empty once the workers have ended.
     handles: Vec<WorkerHandle>,
     replies: Replies,
-    /// The signal that stops all workers, with the error that caused the stop.
+    /// The stop signal, which ends every wait of all workers, with the error that caused the stop.
     stop: Arc<Stop>,
     watch: Watch,
-    /// The device of each stage, by replica.
+    /// The device of each stage, by replica and stage.
     devices: Vec<Vec<Device>>,
-    /// The number of stages of one replica.
+    /// The number of pipeline stages that one replica has.
     stages: usize,
-    /// The stages of the first replica, once their workers have ended.
+    /// The runners of the first replica's stages, once their workers have ended; empty before.
     ended: Vec<Box<dyn Runner>>,
-    /// The stages of the first replica whose hosts are unreachable, so that their state cannot be read.
+    /// The numbers of the first replica's stages whose hosts are unreachable, so that the state of these stages cannot
+    /// be read.
     out_of_reach: Vec<usize>,
 }
 
-/// The receivers of the workers' replies, one for each kind of reply.
+/// The receivers of the workers' replies, one channel for each kind of reply.
 struct Replies {
     finished: Receiver<Outcome>,
     stepped: Receiver<Stepped>,
@@ -68,17 +69,18 @@ struct WorkerHandle {
     verdicts: Sender<Verdict>,
     thread: JoinHandle<Vec<Box<dyn Runner>>>,
     progress: ProgressBoard,
-    /// The number of events for which room is allocated: those of a step or a rehearsal, whichever has more.
+    /// The number of events for which the worker's event list has room: as many as a step or a rehearsal records,
+    /// whichever is more.
     events: usize,
-    /// The bytes of the buffer in which each kernel thread of the worker packs matrix products.
+    /// The size in bytes of the buffer in which each kernel thread of the worker packs the operands of matrix products.
     packing_buffer: u64,
 }
 
-/// The reason why a pass ended early.
+/// The reason why a pass of the workers ended early.
 pub(crate) enum Ended {
-    /// A worker stopped and has reported why.
+    /// A worker stopped, and the stop signal has the worker's error.
     ByWorker,
-    /// The caller stops the workers with this error.
+    /// The caller's thread stops the workers with this error.
     ByCaller(StepError),
 }
 
@@ -89,22 +91,22 @@ impl From<Stopped> for Ended {
 }
 
 impl<In, Target> Workers<In, Target> {
-    /// Returns the number of replicas.
+    /// Returns the number of data-parallel replicas of the pipeline.
     pub(crate) fn replicas(&self) -> usize {
         self.inputs.len()
     }
 
-    /// Returns the number of running workers of all replicas; 0 once the pipeline has stopped.
+    /// Returns the number of running worker threads of all replicas; 0 once the pipeline has stopped.
     pub(crate) fn running(&self) -> usize {
         self.handles.len()
     }
 
-    /// Returns the bytes of the largest packing buffer of a kernel thread.
+    /// Returns the size in bytes of the largest buffer in which a kernel thread of any worker packs matrix products.
     pub(crate) fn packing_buffer(&self) -> u64 {
         self.handles.iter().map(|worker| worker.packing_buffer).max().unwrap_or(0)
     }
 
-    /// Records that all stages have made this many steps, so that none of these is rolled back.
+    /// Records that all stages have made the first `steps` training steps, so that none of these steps is rolled back.
     pub(crate) fn commit(&self, steps: usize) -> Result<(), Ended> {
         Ok(self.stop.commit(steps)?)
     }

@@ -1,4 +1,4 @@
-//! Stops and joins the threads, and keeps their stages.
+//! Stops and joins the worker threads, and keeps their stages, from which checkpoints and trained modules are taken.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -12,13 +12,13 @@ use crate::state::layout::StageState;
 use crate::threads::ends_within;
 use crate::threads::failure::Failure;
 
-/// The shortest time to wait for threads after an error, before they are left behind. A thread whose action never
-/// returns cannot be ended from outside.
+/// The shortest time to wait for worker threads to end after an error, before the pipeline abandons the threads. A
+/// thread whose action never returns cannot be ended from outside.
 const AFTER_AN_ERROR: Duration = Duration::from_secs(5);
 
 impl<In, Target> Workers<In, Target> {
-    /// Stops and joins every worker, and returns the one error that caused the stop. If a stage has made a step that
-    /// others have not and cannot roll it back, the error also says after how many steps the last checkpoint was taken.
+    /// Stops and joins every worker, and returns the one error that caused the stop. If a stage cannot roll back a step
+    /// that other stages have not made, the error also says after how many steps the last checkpoint was taken.
     pub(crate) fn end(&mut self, ended: Ended, last_checkpoint: Option<usize>) -> StepError {
         if let Ended::ByCaller(error) = ended {
             self.stop.raise(error);
@@ -50,8 +50,8 @@ impl<In, Target> Workers<In, Target> {
         }
     }
 
-    /// Joins every running worker, and keeps the stages of the first replica. Waits at most for `patience`, if given; a
-    /// thread that does not end in that time is left behind.
+    /// Joins every running worker thread, and keeps the stages of the first replica. Waits at most for `patience`, if
+    /// given; a thread that does not end in that time is abandoned, and its stages are lost.
     pub(crate) fn join(&mut self, patience: Option<Duration>) {
         // Dropping the caller's ends of the channels ends idle workers.
         let workers: Vec<_> =
@@ -72,15 +72,16 @@ impl<In, Target> Workers<In, Target> {
         }
     }
 
-    /// Takes the stages of the first replica, after the workers have ended.
+    /// Removes and returns the runners of the first replica's stages, after the workers have ended.
     pub(crate) fn take_stages(&mut self) -> Vec<Box<dyn Runner>> {
         std::mem::take(&mut self.ended)
     }
 
-    /// Reads the state of every stage of the first replica, after the workers have ended.
+    /// Returns the state of every stage of the first replica for a checkpoint, after the workers have ended.
     ///
     /// # Errors
-    /// Returns [`StepError::Lost`] if a stage is lost, and [`StepError::Unreadable`] if its device cannot be read.
+    /// Returns [`StepError::Lost`] if a stage is lost, and [`StepError::Unreadable`] if the state cannot be read from a
+    /// stage's device.
     pub(crate) fn states(&self) -> Result<Vec<StageState>, StepError> {
         // This check comes before any read, because a read from a lost host would wait for ever.
         if let Some(&stage) = self.out_of_reach.first() {

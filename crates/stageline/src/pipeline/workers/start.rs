@@ -1,4 +1,4 @@
-//! Starts a thread for each worker of each replica.
+//! Starts a thread for each worker of each replica, and creates the channels between the workers and the caller.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::threads::{Sender, bounded};
 use crate::worker::messages::{ReplySenders, WorkerChannels};
 use crate::worker::{Started, Worker, events_of, place_of};
 
-/// The channels into a replica: inputs go to its first stage, and targets to its last stage.
+/// The channels into a replica: inputs go to the replica's first stage, and targets to its last stage.
 pub(crate) struct BatchInput<In, Target> {
     pub(crate) inputs: Sender<Vec<In>>,
     pub(crate) targets: Sender<Vec<Target>>,
@@ -26,13 +26,13 @@ pub(crate) struct BatchInput<In, Target> {
 pub(crate) struct Prepared<In, Target> {
     pub(crate) input: BatchInput<In, Target>,
     pub(crate) runners: Stages,
-    /// The communication stream of each stage's device, where transfers are ordered.
+    /// The communication stream of each stage's device, by stage; `None` for a device whose transfers are not ordered.
     pub(crate) streams: Vec<Option<usize>>,
-    /// The device and the parameters of each stage.
+    /// The device and the parameter sizes of each stage of the replica.
     pub(crate) stages: Vec<(Device, Parameters)>,
 }
 
-/// The stages of one replica, their devices, and the channels into the replica.
+/// The stages of one replica, the stages' devices, and the channels for the replica's inputs and targets.
 pub(crate) struct Replicated<In, Target> {
     pub(crate) input: BatchInput<In, Target>,
     pub(crate) runners: Stages,
@@ -40,7 +40,7 @@ pub(crate) struct Replicated<In, Target> {
 }
 
 impl<In, Target> Workers<In, Target> {
-    /// Starts the workers of all replicas, each with `cores` threads for its kernels.
+    /// Starts the workers of all replicas, each worker with `cores` threads for its kernels.
     ///
     /// # Errors
     /// Returns [`BuildError`] if a thread or its kernel pool cannot be started; the threads started so far are joined.
@@ -82,7 +82,7 @@ impl<In, Target> Workers<In, Target> {
         Ok(workers)
     }
 
-    /// Starts the workers of one replica, and distributes its stages among them as the plan says.
+    /// Starts the workers of one replica, and distributes the replica's stages among the workers as the plan says.
     fn start_replica(
         &mut self,
         replica: Replicated<In, Target>,

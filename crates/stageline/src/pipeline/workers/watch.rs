@@ -1,4 +1,4 @@
-//! Waits for the workers, and detects a stall while it waits.
+//! Waits for messages from and to the workers, and detects a stall of the workers while it waits.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -9,19 +9,19 @@ use crate::failure::step_error::StepError;
 use crate::failure::watchdog::{Stall, Watchdog};
 use crate::threads::{Receiver, Sender};
 
-/// The watchdog's settings, and its observations of the workers.
+/// The watchdog's settings, and the pass and action times that it observes to detect a stall of the workers.
 pub(super) struct Watch {
     pub(super) watchdog: Option<Watchdog>,
-    /// The longest time of one action in any step so far.
+    /// The longest duration of one action in any training step so far.
     pub(super) longest: Duration,
     /// Whether the watchdog has warned of a stall since the current pass began.
     warned: Cell<bool>,
-    /// The time without progress at the last check, in units of the watchdog's `floor`; it decides when the liveness of
-    /// hosts is checked.
+    /// The time without progress of any worker at the last check, in units of the watchdog's `floor`. This time decides
+    /// when the liveness of hosts is checked.
     asked: Cell<u32>,
-    /// The current pass of the workers.
+    /// The kind and number of the pass that the workers run now, for errors and logs.
     pub(super) during: During,
-    /// The time at which the current pass began.
+    /// The time at which the workers' current pass began.
     began: Instant,
 }
 
@@ -39,28 +39,29 @@ impl Watch {
 }
 
 impl<In, Target> Workers<In, Target> {
-    /// Records the pass that begins now, for the watchdog and for errors.
+    /// Records the kind of the pass that begins now, for the watchdog and for errors, and its start time.
     pub(crate) fn begin(&mut self, during: During) {
         (self.watch.during, self.watch.began) = (during, Instant::now());
         self.watch.warned.set(false);
     }
 
-    /// Returns the current pass of the workers.
+    /// Returns the kind and number of the pass that the workers run now, for errors and logs.
     pub(crate) fn during(&self) -> During {
         self.watch.during
     }
 
-    /// Returns the time at which the current pass began.
+    /// Returns the time at which the workers' current pass began.
     pub(crate) fn began(&self) -> Instant {
         self.watch.began
     }
 
-    /// Records the duration of an action; the watchdog waits several times as long as the longest one.
+    /// Records the duration of an action; the watchdog allows several times the duration of the longest action without
+    /// progress.
     pub(crate) fn note_action(&mut self, took: Duration) {
         self.watch.longest = self.watch.longest.max(took);
     }
 
-    /// Waits for a message of a worker, and checks for a stall while it waits.
+    /// Waits for a message from the workers, and checks for a stall of the workers while it waits.
     pub(super) fn receive<R>(&self, messages: &Receiver<R>) -> Result<R, Ended> {
         let Some(watchdog) = self.watch.watchdog else { return Ok(self.stop.receive(messages)?) };
         loop {
@@ -71,7 +72,7 @@ impl<In, Target> Workers<In, Target> {
         }
     }
 
-    /// Sends a message to a worker. Waits for room in its channel, and checks for a stall while it waits.
+    /// Sends a message to a worker. Waits for room in the worker's channel, and checks for a stall while it waits.
     pub(super) fn send<R>(&self, channel: &Sender<R>, mut message: R) -> Result<(), Ended> {
         let Some(watchdog) = self.watch.watchdog else { return Ok(self.stop.send(channel, message)?) };
         while let Some(back) = self.stop.send_within(channel, message, watchdog.interval())? {
@@ -81,7 +82,8 @@ impl<In, Target> Workers<In, Target> {
         Ok(())
     }
 
-    /// Warns of a stall, and returns an error if it lasts longer than the watchdog allows or if a host is lost.
+    /// Warns if no worker makes progress (a stall), and returns an error if the stall lasts longer than the watchdog
+    /// allows or if a host is lost.
     fn check_progress(&self, watchdog: Watchdog) -> Result<(), Ended> {
         let Watch { longest, warned, asked, during, began, .. } = &self.watch;
         let limit = watchdog.limit(*longest);

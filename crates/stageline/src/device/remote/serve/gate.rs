@@ -17,13 +17,13 @@ use tokio::time::{sleep, timeout};
 
 use super::limits;
 
-/// The largest size of the head of an HTTP request, in bytes.
+/// The largest size of the head of a client's HTTP request, in bytes.
 const HEAD: usize = 8 << 10;
 
-/// The time to wait after a failed accept, which happens when the process has too many open files.
+/// The time that the gate waits after a failed accept, which happens when the process has too many open files.
 const AFTER_A_FAILURE: Duration = Duration::from_millis(100);
 
-/// Accepts clients for ever, and forwards those that observe the limits to the server at `inner`.
+/// Accepts WebSocket clients for ever, and forwards those that observe the limits to burn's server at `inner`.
 pub(super) async fn accept(listener: TcpListener, inner: SocketAddr) {
     let waiting = Arc::new(Waiting::default());
     loop {
@@ -47,18 +47,19 @@ pub(super) async fn accept(listener: TcpListener, inner: SocketAddr) {
     }
 }
 
-/// The number of connections without a session, by the client's address.
+/// The number of connections that have not yet opened a session, by the client's address.
 #[derive(Default)]
 struct Waiting(Mutex<HashMap<IpAddr, usize>>);
 
-/// The place of one connection without a session, which becomes free when this is dropped.
+/// The place of one connection in the count of connections without a session. Dropping this value frees the place.
 struct Place {
     waiting: Arc<Waiting>,
     client: IpAddr,
 }
 
 impl Waiting {
-    /// Counts a connection of a client; `None` if the client or all clients together have too many.
+    /// Counts a new connection of a client, and returns its place; `None` if the client or all clients together have
+    /// too many connections without a session.
     fn enter(waiting: &Arc<Self>, client: IpAddr) -> Option<Place> {
         let mut counts = waiting.0.lock();
         let all: usize = counts.values().sum();
@@ -83,7 +84,8 @@ impl Drop for Place {
     }
 }
 
-/// Forwards a connection: within limits until its first message, and without limits afterwards.
+/// Forwards a client's connection to burn's server: within limits until its first message, and without limits
+/// afterwards.
 async fn pass(mut client: TcpStream, inner: SocketAddr, place: Place) -> io::Result<()> {
     let late = || io::Error::other(format!("it opened no session within {} s", limits::HANDSHAKE.as_secs()));
     let admitted = timeout(limits::HANDSHAKE, admitted(&mut client, inner)).await.map_err(|_| late())?;
@@ -94,8 +96,8 @@ async fn pass(mut client: TcpStream, inner: SocketAddr, place: Place) -> io::Res
     copy_bidirectional(&mut client, &mut server).await.map(drop)
 }
 
-/// Forwards the request and the first message of a client. Returns the connection to the server, or `None` if the
-/// server closed it.
+/// Forwards the HTTP request and the first message of a client to burn's server. Returns the connection to the server,
+/// or `None` if the server closed it.
 async fn admitted(client: &mut TcpStream, inner: SocketAddr) -> io::Result<Option<TcpStream>> {
     let (head, rest) = head(client).await?;
     if has_origin(&head) {
@@ -118,7 +120,8 @@ async fn admitted(client: &mut TcpStream, inner: SocketAddr) -> io::Result<Optio
     Ok((!hung_up).then_some(server))
 }
 
-/// Reads a request up to the empty line that ends its head. Returns the head, and the bytes read after it.
+/// Reads a client's HTTP request up to the empty line that ends its head. Returns the head, and the bytes read after
+/// it.
 async fn head(client: &mut TcpStream) -> io::Result<(Vec<u8>, Vec<u8>)> {
     const END: &[u8] = b"\r\n\r\n";
     let mut read = Vec::with_capacity(HEAD);
@@ -139,14 +142,15 @@ async fn head(client: &mut TcpStream) -> io::Result<(Vec<u8>, Vec<u8>)> {
     }
 }
 
-/// Whether a request comes from a web page: browsers send the header `Origin` (RFC 6455, section 10.2), and programs do
-/// not.
+/// Whether an HTTP request comes from a web page: browsers send the header `Origin` (RFC 6455, section 10.2), and
+/// programs do not.
 fn has_origin(head: &[u8]) -> bool {
     let names = head.split(|&byte| byte == b'\n').filter_map(|line| line.split(|&byte| byte == b':').next());
     names.map(<[u8]>::trim_ascii).any(|name| name.eq_ignore_ascii_case(b"origin"))
 }
 
-/// Forwards WebSocket frames up to the end of the first message (RFC 6455, section 5.2), within the limit of bytes.
+/// Forwards a client's WebSocket frames to burn's server up to the end of the first message (RFC 6455, section 5.2),
+/// within the limit of bytes.
 async fn first_message(
     source: &mut (impl AsyncReadExt + Unpin),
     server: &mut (impl AsyncWriteExt + Unpin),
@@ -194,8 +198,7 @@ mod tests {
         ended.map(|()| server).map_err(|error| error.to_string())
     }
 
-    /// The messages are the masked and the fragmented "Hello" of RFC 6455, section 5.7, a long one, and one after a
-    /// ping.
+    /// Forwards the masked and the fragmented "Hello" of RFC 6455, section 5.7, a long message, and one after a ping.
     #[test]
     fn the_first_message_is_passed_and_what_follows_is_not_read() {
         let masked = [0x81, 0x85, 0x37, 0xfa, 0x21, 0x3d, 0x7f, 0x9f, 0x4d, 0x51, 0x58];

@@ -1,8 +1,9 @@
-//! The limits for clients that have not yet opened a session with the token.
+//! The limits of time, bytes, streams and connections for clients that have not yet opened a session with the server's
+//! token.
 
 use std::time::Duration;
 
-/// The time within which a client must have opened a session.
+/// The time after connecting within which a client must have opened a session.
 pub(super) const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// The number of bytes that a client may send before it has opened a session. A request for a session has a few hundred

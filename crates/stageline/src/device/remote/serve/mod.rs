@@ -1,4 +1,4 @@
-//! The server that lets programs on other hosts use this host's devices.
+//! The server ([`Server`]) that lets programs on other hosts use this host's devices.
 //!
 //! Takes devices, an [`Admission`] and a [`Listen`] address, and runs burn's remote server with the operations of
 //! `stageline-nn`. Clients without a session are limited in what they can make the server do. Must not know stages or
@@ -6,7 +6,8 @@
 //!
 //! - `gate`: the limits for WebSocket clients, before burn's server sees them.
 //! - `peers`: the limits for iroh clients, and the peers for which they are lifted.
-//! - `limits`: the values of these limits.
+//! - `limits`: the values of these limits: time, bytes, streams and connections.
+//! - `signals`: the signals that end a server, Ctrl-C and `SIGTERM`.
 
 mod gate;
 mod limits;
@@ -39,7 +40,7 @@ use stageline_nn::kernels::remote::{ID_WORDS, name};
 /// The clients that a server admits to its devices.
 #[derive(Clone, Debug)]
 pub enum Admission {
-    /// The server admits clients that present this token.
+    /// The server admits the clients that present this token.
     Token(Token),
     /// The server admits every client that can reach it, and listens on this host only.
     AnyoneHere,
@@ -66,7 +67,7 @@ pub enum Listen {
 }
 
 impl Listen {
-    /// Whether no other host can reach the server.
+    /// Whether the listening address is such that no other host can reach the server.
     fn is_here_only(&self) -> bool {
         match self {
             Self::Iroh { relays, address, .. } => *relays == IrohRelays::Disabled && address.ip().is_loopback(),
@@ -75,24 +76,24 @@ impl Listen {
     }
 }
 
-/// The error of a server that cannot start or has failed.
+/// The error of a server of devices that cannot start or has failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
     /// The server cannot listen at its address, most often because another program uses the port.
     #[error("{address} cannot be bound: {cause}; give an address of this host, and a port that no other program uses")]
     Address {
-        /// The address at which the server was to listen.
+        /// The address at which the server was to listen for clients.
         address: SocketAddr,
-        /// The message of the operating system.
+        /// The operating system's message about the address that could not be bound.
         cause: String,
     },
     /// The server's secret key cannot be read or written.
     #[error("the key in {} cannot be used: {cause}; give a file of 32 bytes, or the path of a new file", path.display())]
     Identity {
-        /// The file with the key.
+        /// The file that contains the server's secret key.
         path: PathBuf,
-        /// The error in reading or writing the key.
+        /// The error in reading or writing the key file.
         cause: io::Error,
     },
     /// A server without a token would be reachable from other hosts.
@@ -104,7 +105,7 @@ pub enum ServeError {
     /// The operating system did not start the server's threads or sockets.
     #[error("the server could not be started: {0}")]
     Runtime(io::Error),
-    /// Burn's server failed, with this message.
+    /// The server of the library burn that runs underneath failed, with this message.
     #[error("the devices cannot be served: {0}")]
     Burn(String),
 }
@@ -115,7 +116,8 @@ impl From<BurnError> for ServeError {
     }
 }
 
-/// A server that has bound its address. It answers clients once [`serve`](Self::serve) is called.
+/// A server of this host's devices that has bound its address. It answers clients once [`serve`](Self::serve) is
+/// called.
 pub struct Server {
     runtime: tokio::runtime::Runtime,
     server: RemoteServer,
@@ -124,15 +126,15 @@ pub struct Server {
     ends: EndSignals,
 }
 
-/// The bound address of a server, by transport.
+/// The bound address of a server, by its transport: iroh or WebSocket.
 enum Bound {
     Iroh(Endpoint, IrohRelays),
     WebSocket(TcpListener),
 }
 
 impl Server {
-    /// Binds the address for these devices. Clients that connect wait until [`serve`](Self::serve) is called. On Unix
-    /// Ctrl-C and `SIGTERM` no longer end the process from now on, but end `serve`.
+    /// Creates a server for these devices and binds its address. Clients that connect wait until [`serve`](Self::serve)
+    /// is called. On Unix Ctrl-C and `SIGTERM` no longer end the process from now on, but end `serve`.
     ///
     /// # Errors
     /// Returns [`ServeError`] if the address cannot be bound, if the key cannot be used, or if a server without a token
@@ -178,7 +180,7 @@ impl Server {
         }
     }
 
-    /// Serves until the process is asked to end (Ctrl-C, or `SIGTERM` on Unix).
+    /// Serves the devices to clients until the process is asked to end (Ctrl-C, or `SIGTERM` on Unix).
     ///
     /// # Errors
     /// Returns [`ServeError`] if the network or burn's server fails.
@@ -227,8 +229,8 @@ impl fmt::Debug for Server {
     }
 }
 
-/// Returns an address that other hosts can use. For an unspecified address such as 0.0.0.0 it is the one from which
-/// this host reaches other networks.
+/// Returns a form of the server's address that other hosts can use. An unspecified address such as 0.0.0.0 is replaced
+/// by the one from which this host reaches other networks.
 fn from_elsewhere(address: SocketAddr) -> String {
     if !address.ip().is_unspecified() {
         return address.to_string();
@@ -247,7 +249,7 @@ fn from_elsewhere(address: SocketAddr) -> String {
     route.map_or_else(unknown, |route| SocketAddr::new(route.ip(), address.port()).to_string())
 }
 
-/// Binds an iroh endpoint that limits the streams of every new connection.
+/// Binds the server's iroh endpoint, which limits the streams of every new connection.
 async fn endpoint(key: &IrohIdentity, relays: &IrohRelays, address: SocketAddr) -> Result<Endpoint, ServeError> {
     let builder = match relays {
         IrohRelays::Public => Endpoint::builder(presets::N0),
@@ -272,7 +274,7 @@ async fn endpoint(key: &IrohIdentity, relays: &IrohRelays, address: SocketAddr) 
     builder.bind().await.map_err(|cause| taken(format!("{cause:#}")))
 }
 
-/// Creates burn's server for these devices, with the greeting and, on CPUs, the kernels as additional operations.
+/// Creates burn's server for these devices, with the operations of the greeting and, on CPUs, this crate's kernels.
 fn hosting(devices: Vec<Device>, peers: &Arc<Peers>) -> RemoteServer {
     #[cfg(feature = "flex")]
     if devices.iter().all(crate::device::location::is_host) {
@@ -288,8 +290,8 @@ fn hosting(devices: Vec<Device>, peers: &Arc<Peers>) -> RemoteServer {
     RemoteServer::new(devices)
 }
 
-/// Creates the operations that answer a client's greeting and the question for the server's process, and that admit the
-/// other servers of a training.
+/// Creates the server's operations that answer a client's greeting and the question for the server's process, and that
+/// admit the other servers of a training.
 fn greeting<B: BackendIr>(has_kernels: bool, peers: &Arc<Peers>) -> CustomOpRegistry<B> {
     let mut operations = CustomOpRegistry::new();
     let greeting = TensorData::from(Greeting { has_kernels, ..Greeting::OURS }.numbers());
@@ -308,7 +310,7 @@ fn greeting<B: BackendIr>(has_kernels: bool, peers: &Arc<Peers>) -> CustomOpRegi
     operations
 }
 
-/// Reads the other servers of a training from the scalars in which an admitted client sends them.
+/// Reads the ids of the other servers of a training from the scalars in which an admitted client sends them.
 fn introduced(scalars: &[ScalarIr]) -> Vec<EndpointId> {
     let words: Vec<u64> = scalars.iter().map(|scalar| scalar.elem()).collect();
     let (ids, _) = words.as_chunks::<ID_WORDS>();
@@ -319,7 +321,7 @@ fn introduced(scalars: &[ScalarIr]) -> Vec<EndpointId> {
     ids.iter().filter_map(id).collect()
 }
 
-/// Adds the check of the token to a server; an admitted iroh client is freed from the limits. A credential has the
+/// Adds the check of the token to a server; the limits are lifted for an admitted iroh client. A credential has the
 /// token in its first line, and the purpose of the session in the second.
 fn admitting(server: RemoteServer, admission: Admission, peers: Arc<Peers>) -> RemoteServer {
     use burn::server::PeerAuthorizer;

@@ -1,4 +1,4 @@
-//! The peers of an iroh server: clients and other servers, with limits for those that are not admitted.
+//! The peers of an iroh server ([`Peers`]): clients and other servers, with limits for those that are not admitted.
 //!
 //! A client is admitted when it opens a session with the token. Servers exchange tensors without a session, so an
 //! admitted client names the other servers of its training, and those are admitted as well. No training reaches the
@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep};
 
 use super::limits;
 
-/// The streams that an admitted peer may open at once: one for every session, and for every tensor in flight.
+/// The number of streams that an admitted peer may open at once: one for every session, and for every tensor in flight.
 const STREAMS: u32 = 4096;
 
 /// The interval between two checks of a connection whose peer is not admitted.
@@ -33,12 +33,12 @@ pub(super) struct Peers(Mutex<Known>);
 #[derive(Debug, Default)]
 struct Known {
     admitted: HashSet<EndpointId>,
-    /// The open connections of each peer.
+    /// The open connections of each peer, admitted or not.
     connections: HashMap<EndpointId, Vec<Connection>>,
 }
 
 impl Peers {
-    /// Lifts the limits for a peer, on its open connections and on later ones.
+    /// Admits a peer: lifts the limits on its open connections and on later ones.
     pub(super) fn admit(&self, peer: EndpointId) {
         let mut known = self.0.lock();
         if known.admitted.insert(peer) {
@@ -52,7 +52,8 @@ impl Peers {
         self.0.lock().admitted.contains(&peer)
     }
 
-    /// Registers a connection. Returns false if its peer is not admitted and there are too many such connections.
+    /// Registers a new connection of a peer. Returns false if its peer is not admitted and there are too many such
+    /// connections.
     fn enter(&self, connection: &Connection) -> bool {
         let mut known = self.0.lock();
         let peer = connection.remote_id();
@@ -70,7 +71,7 @@ impl Peers {
         true
     }
 
-    /// Removes a closed connection.
+    /// Removes a closed connection from the open connections of its peer.
     fn leave(&self, connection: &Connection) {
         let mut known = self.0.lock();
         let peer = connection.remote_id();
@@ -82,7 +83,8 @@ impl Peers {
         }
     }
 
-    /// Waits until a connection breaks a limit, and returns which one. For an admitted peer it waits for ever.
+    /// Waits until a connection breaks one of the limits, and returns a message that names the limit. For an admitted
+    /// peer the wait never ends.
     async fn broken_limit(&self, connection: &Connection) -> String {
         let began = Instant::now();
         while !self.is_admitted(connection.remote_id()) {
@@ -99,7 +101,7 @@ impl Peers {
     }
 }
 
-/// Burn's protocol handler, behind the limits for peers that are not admitted.
+/// Burn's handler of its remote protocol, behind the limits for peers that are not admitted.
 pub(super) struct Guarded {
     inner: Box<dyn DynProtocolHandler>,
     peers: Arc<Peers>,

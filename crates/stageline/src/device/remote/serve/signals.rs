@@ -5,7 +5,8 @@ use std::io;
 
 use super::ServeError;
 
-/// The signals that ask the process to end, Ctrl-C and `SIGTERM`. They are caught as soon as this exists.
+/// The signals that ask the process to end, Ctrl-C and `SIGTERM`. The process catches them as soon as a value of this
+/// type exists.
 #[cfg(unix)]
 pub(super) struct EndSignals([tokio::signal::unix::Signal; 2]);
 
@@ -16,7 +17,8 @@ impl EndSignals {
         Ok(Self([signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?]))
     }
 
-    /// Waits until a signal arrives, or until `served` ends, and returns the latter's result.
+    /// Waits until one of these signals arrives, or until the future `served` ends, and then returns that future's
+    /// result.
     pub(super) async fn or(self, served: impl Future<Output = Result<(), ServeError>>) -> Result<(), ServeError> {
         let Self([mut interrupt, mut terminate]) = self;
         tokio::select! {
