@@ -9,7 +9,6 @@ use crate::worker::spans::span;
 use crate::failure::activity::Activity;
 use crate::failure::stop::Stopped;
 use crate::recording::events::Reading;
-use crate::runner::Runner;
 use crate::update::flush::{Flush, Verdict};
 use crate::worker::messages::Stepped;
 use stageline_nn::forward::after_step;
