@@ -8,7 +8,7 @@ use stageline::{Batch, Pipeline, Precision, Recompute, StageConfig, WorkerMemory
 use crate::cut::{self, Bytes};
 use crate::mlp::{Error, Mlp};
 use crate::model::{Layers, Shape};
-use crate::ran_in_a_process_of_its_own;
+use crate::{ran_alone, ran_in_a_process_of_its_own};
 
 const CONTEXT: usize = 64;
 
@@ -141,7 +141,7 @@ fn without_rollback_the_flush_holds_less() {
 /// A worker that runs ahead of the others also holds the state before the previous step, until that step is committed.
 #[test]
 fn overlapping_steps_hold_the_estimated_memory() {
-    if ran_in_a_process_of_its_own() {
+    if ran_alone() {
         return;
     }
     for (what, configuration) in [
