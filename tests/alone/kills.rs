@@ -7,7 +7,6 @@ use std::num::NonZero;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{self, Command};
-use std::sync::PoisonError;
 use std::{env, thread};
 
 use burn::optim::AdamWConfig;
@@ -98,7 +97,6 @@ fn points() -> Vec<String> {
 
 #[test]
 fn a_training_killed_at_every_point_of_a_write_resumes_to_the_same_bits() {
-    let _cores = crate::CORES.read().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
     let points = points();
     let (mut kills, mut last) = (0, 0);

@@ -17,30 +17,15 @@ mod soak;
 mod standing;
 
 use std::process::Command;
-use std::sync::{PoisonError, RwLock};
 use std::{env, thread};
 
 /// The environment variable that is set in the process of a single test.
 const OF_ITS_OWN: &str = "STAGELINE_TEST_OF_ITS_OWN";
 
-/// Held while a test's process runs: by one test alone if what it measures depends on how threads share the cores.
-static CORES: RwLock<()> = RwLock::new(());
-
-/// Runs the calling test as [`ran_in_a_process_of_its_own`] does, while no other test runs.
-fn ran_alone() -> bool {
-    let _cores = CORES.write().unwrap_or_else(PoisonError::into_inner);
-    ran()
-}
-
 /// Runs the calling test in a new process, so that tests that watch their whole process can run beside each other.
 /// Returns false in that process, and if all tests run one after the other (`--test-threads=1`): the caller then runs
 /// the test itself.
 fn ran_in_a_process_of_its_own() -> bool {
-    let _cores = CORES.read().unwrap_or_else(PoisonError::into_inner);
-    ran()
-}
-
-fn ran() -> bool {
     let thread = thread::current();
     // A test's thread has the test's name, and the main thread runs the tests of `--test-threads=1`.
     let Some(name) = thread.name().filter(|name| *name != "main" && env::var_os(OF_ITS_OWN).is_none()) else {

@@ -8,7 +8,7 @@ use stageline::{Batch, Pipeline, Precision, Recompute, StageConfig, WorkerMemory
 use crate::cut::{self, Bytes};
 use crate::mlp::{Error, Mlp};
 use crate::model::{Layers, Shape};
-use crate::{ran_alone, ran_in_a_process_of_its_own};
+use crate::ran_in_a_process_of_its_own;
 
 const CONTEXT: usize = 64;
 
@@ -141,7 +141,7 @@ fn without_rollback_the_flush_holds_less() {
 /// A worker that runs ahead of the others also holds the state before the previous step, until that step is committed.
 #[test]
 fn overlapping_steps_hold_the_estimated_memory() {
-    if ran_alone() {
+    if ran_in_a_process_of_its_own() {
         return;
     }
     for (what, configuration) in [
@@ -157,8 +157,11 @@ fn overlapping_steps_hold_the_estimated_memory() {
         for (worker, estimated) in estimate.workers().iter().enumerate() {
             let measured = steps[2..].iter().map(|workers| workers[worker].peak);
             println!("{what}: {} of {:?}; {estimated:?}", estimated.peak(), measured.clone().collect::<Vec<_>>());
-            let ratio = estimated.peak() as f64 / measured.max().unwrap() as f64;
-            assert!((0.9..1.1).contains(&ratio), "{what}: {ratio}");
+            // How long a worker keeps the state before the previous step depends on when the verdict arrives, so the
+            // estimate may be too high by that state, and not too low.
+            let most = measured.max().unwrap() as f64;
+            let ratios = [estimated.peak(), estimated.peak() - estimated.kept].map(|bytes| bytes as f64 / most);
+            assert!(ratios[0] > 0.9 && ratios[1] < 1.1, "{what}: {ratios:?}");
         }
     }
 }
