@@ -157,8 +157,11 @@ fn overlapping_steps_hold_the_estimated_memory() {
         for (worker, estimated) in estimate.workers().iter().enumerate() {
             let measured = steps[2..].iter().map(|workers| workers[worker].peak);
             println!("{what}: {} of {:?}; {estimated:?}", estimated.peak(), measured.clone().collect::<Vec<_>>());
-            let ratio = estimated.peak() as f64 / measured.max().unwrap() as f64;
-            assert!((0.9..1.1).contains(&ratio), "{what}: {ratio}");
+            // How long a worker keeps the state before the previous step depends on when the verdict arrives, so the
+            // estimate may be too high by that state, and not too low.
+            let most = measured.max().unwrap() as f64;
+            let ratios = [estimated.peak(), estimated.peak() - estimated.kept].map(|bytes| bytes as f64 / most);
+            assert!(ratios[0] > 0.9 && ratios[1] < 1.1, "{what}: {ratios:?}");
         }
     }
 }

@@ -89,8 +89,12 @@ impl Pace {
         let pace = |(row, on_their_way): (&Vec<Span>, Held)| {
             Self {
                 transfers: row.iter().map(|span| on_their_way.during(span)).max().unwrap_or(0),
-                // A worker learns the verdict only after its current action.
-                ahead: row.iter().filter(|span| !is_of_first(span) && span.start <= first_step).count(),
+                // A worker learns the verdict only after its current action, and the verdict may be late by a micro-batch, as a
+                // receiver may be.
+                ahead: row
+                    .iter()
+                    .filter(|span| !is_of_first(span) && span.start <= first_step + FORWARD + BACKWARD)
+                    .count(),
             }
         };
         timeline.rows().iter().zip(on_their_way).map(pace).collect()

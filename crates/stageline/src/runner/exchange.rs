@@ -3,35 +3,14 @@
 
 use crate::runner::stage::Source;
 use crate::runner::stage::StageRunner;
-use std::any::type_name;
-use std::sync::Arc;
 
 use burn::module::Module;
-use burn::optim::GradientsParams;
-use burn::tensor::Device;
-use stageline_schedule::{Action, Carried, Compute, Instruction, Transfer};
+use stageline_schedule::Transfer;
 
 use crate::failure::stop::{Stopped, Waits};
-use crate::model::loss_weight::Weight;
-use crate::model::replica::Replica;
 use crate::runner::output::Sink;
-use crate::runner::pass::{Context, Pass};
-use crate::runner::slots::Slots;
-use crate::runner::{Conclusion, ErasedModule, Interrupt, Runner};
-use crate::state::layout::StageState;
-use crate::threads::Receiver;
-use crate::transfer::leaves::{LeafGradients, Leaves};
-use crate::transfer::link::{Upstream, Weighted};
-use crate::transfer::order::Turns;
-use crate::transfer::replicas::Collective;
-use crate::transfer::ties::Ties;
-use crate::update::clip::Scaling;
-use crate::update::finite::Culprit;
-use crate::update::flush::{Outcome, Verdict};
-use crate::update::gradient_sum::{GradientSum, Half};
-use crate::update::health::Examination;
-use crate::update::optimizer_step::Trained;
-use crate::update::parameter_gradient::show;
+use crate::runner::{Conclusion, Runner};
+use crate::update::flush::Verdict;
 
 impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
     /// Receives the stage's parameter values from replica 0, whose optimizer steps them. Only replicas other than

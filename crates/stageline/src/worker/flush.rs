@@ -6,30 +6,13 @@ use crate::worker::Worker;
 
 use crate::worker::spans::note_wait;
 use crate::worker::spans::span;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::time::Instant;
 
-use stageline_schedule::{Checked, Instruction};
-
-use crate::device::location::is_host;
-use crate::failure::activity::{Activity, During, StageFailure};
-use crate::failure::build_error::BuildError;
-use crate::failure::step_error::StepError;
-use crate::failure::stop::{Stop, Stopped, Waits};
-use crate::failure::watchdog::ProgressBoard;
-use crate::model::replica::Replica;
-use crate::recording::allocator::Meter;
-use crate::recording::events::{Diary, Reading};
-use crate::recording::gauges::Gauges;
-use crate::runner::pass::Pass;
-use crate::runner::{Interrupt, Runner};
-use crate::threads::failure::Failure;
-use crate::threads::{JoinHandle, bounded, kernels, spawn};
+use crate::failure::activity::Activity;
+use crate::failure::stop::Stopped;
+use crate::recording::events::Reading;
 use crate::update::flush::{Flush, Verdict};
-use crate::worker::messages::{Asked, Command, Recorded, Run, Stepped, WorkerChannels};
+use crate::worker::messages::Stepped;
 use stageline_nn::forward::after_step;
-use stageline_nn::kernels::allocate_packing_buffer;
 
 impl Worker {
     /// Ends a training step on this worker's stages: at once if steps run ahead and the assumed verdict may hold,
