@@ -48,7 +48,8 @@ const WORDS: [&str; 34] = [
     "é",
 ];
 
-/// The test below starts this one in a process with little memory.
+/// Reads mutated manifests. Does nothing by itself: `any_bytes_are_a_checkpoint_or_an_error_and_take_little_memory` starts
+/// it in a process with little memory.
 #[test]
 #[ignore = "is started by another test"]
 fn child_with_little_memory() {

@@ -50,8 +50,8 @@ pub enum Lever {
         /// M, the number of these micro-batches of each replica.
         micro_batches: usize,
     },
-    /// A cut of every stage into two, on twice as many devices; only if every stage has a device of its own that is not
-    /// the host.
+    /// The proposal to cut every stage into two, on twice as many devices. It is made only if every stage has its own
+    /// device and none of them is the CPU.
     MoreStages {
         /// P, the number of stages after the cut.
         stages: usize,
@@ -130,7 +130,8 @@ enum Cut {
     One,
 }
 
-/// A combination of changed settings, whose memory is predicted as a way out.
+/// A combination of changed settings that is proposed when a run does not fit into memory, with the memory that it is
+/// predicted to need.
 #[derive(Clone, Copy)]
 struct Change {
     recompute: bool,
