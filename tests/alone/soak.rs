@@ -63,7 +63,10 @@ fn ten_thousand_steps_hold_no_more_than_a_thousand_and_give_the_bits_of_a_plain_
     assert!(resident.last().unwrap().saturating_sub(resident[0]) < 2000, "{resident:?}");
     println!("after 1000 steps {:?}, after {STEPS} {:?}", seen[0], seen.last().unwrap());
     for later in &seen[1..] {
-        assert_eq!(later, &seen[0]);
+        assert_eq!((later.threads, later.files), (seen[0].threads, seen[0].files));
+        // A tensor may be in flight between two stages or not; a leak of one byte a step would be 9000 bytes.
+        let differences = later.held.iter().zip(&seen[0].held).map(|(later, first)| later.abs_diff(*first));
+        assert!(differences.max().unwrap() < 9000, "{:?} after {:?}", later, seen[0]);
     }
     let trained = Mlp::join(pipeline.into_modules()).bits();
     let all: Vec<_> = (0..STEPS).map(|step| batches[step % batches.len()].clone()).collect();
