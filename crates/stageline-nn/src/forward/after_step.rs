@@ -21,7 +21,7 @@ thread_local! {
 /// Runs `effect` on this thread after the optimizer step of the current step, for layers that keep running statistics.
 ///
 /// The effect is dropped without running if the step is skipped. A recomputed forward leaves no effect, because the
-/// first forward did. If steps overlap ([`Pipeline::steps`](crate::Pipeline::steps)), the effect may run after forwards
+/// first forward did. If steps overlap (`Pipeline::steps`), the effect may run after forwards
 /// of the next step.
 pub fn after_step(effect: impl FnOnce() + 'static) {
     if is_recomputation() {

@@ -38,7 +38,7 @@ pub enum StepError {
         /// finite.
         culprit: Option<Culprit>,
     },
-    /// The pipeline stalled: no worker began a new activity for longer than the [`Watchdog`] allows. All workers are
+    /// The pipeline stalled: no worker began a new activity for longer than the [`Watchdog`](crate::Watchdog) allows. All workers are
     /// told to stop; a thread that does not end within 5 s is left behind with its module. No stage has stepped.
     #[error(
         "the pipeline is given up: {0}\ncheck what the stages at work do, or allow more time with `.watchdog(...)`"

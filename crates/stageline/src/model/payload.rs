@@ -7,7 +7,7 @@ use burn::tensor::{Bool, DType, Int, Shape, Tensor};
 /// A value made of tensors that may cross a boundary between stages, or enter the pipeline as part of a batch.
 ///
 /// Tensors of any rank and kind are payloads; so are tuples, arrays, `Vec`s and `Option`s of payloads, and structs for
-/// which [`payload!`](crate::model::payload!) was called. Gradients flow back through float tensors, and not through
+/// which [`payload!`](crate::payload!) was called. Gradients flow back through float tensors, and not through
 /// int and bool tensors.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot cross a stage boundary",

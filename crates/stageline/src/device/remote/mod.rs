@@ -1,7 +1,7 @@
 //! Devices of other hosts: serving them, connecting to them, transferring tensors between them, and detecting lost
 //! hosts.
 //!
-//! A server on each host serves the host's devices ([`Server`], or `stageline serve`). The stages' threads in this
+//! A server on each host serves the host's devices (`Server`, or `stageline serve`). The stages' threads in this
 //! program drive them through burn's remote backend. As with a GPU, such a thread runs ahead of its device until it
 //! needs a number. Tensors go from server to server, and the autodiff graphs of stages stay here. A stage computes the
 //! same bits on another host as here, because a server runs this crate's own kernels as single operations.
