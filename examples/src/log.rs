@@ -96,8 +96,8 @@ impl Log {
                 0 | 1 => (true, true),
                 _ => (step.synchronised, !step.synchronised),
             };
-            let clock = if step.synchronised { "device clock" } else { "host clock" };
-            let [measured, simulated] = ["measured", "simulated"].map(|bubble| format!("bubble/{bubble}, {clock}"));
+            let [measured, simulated] =
+                ["measured", "simulated"].map(|bubble| format!("bubble/{bubble}, {}", step.clock()));
             let figures = [
                 ("loss", step.loss),
                 ("learning rate", step.learning_rate),

@@ -9,7 +9,7 @@ use burn::backend::autodiff::ops::Backward;
 use burn::backend::tensor::{Device, FloatTensor, IntTensor};
 use burn::tensor::{DType, Tensor};
 
-use crate::autograd::engine::recorded;
+use crate::autograd::engine::{of_their_backend, recorded};
 use crate::kernels::products::Products;
 
 /// A backend that computes operations of layers in one piece, where burn has several operations. Tensors are outside
@@ -99,23 +99,6 @@ fn is_empty<const D: usize>(tensor: &Tensor<D>) -> bool {
     tensor.shape().num_elements() == 0
 }
 
-/// Calls a generic function with every backend of this build that has kernels, in turn, until one returns `Some`; each
-/// backend recognises its own tensors.
-macro_rules! of_their_kernels {
-    ($function:path, $($argument:expr),+ $(,)?) => {{
-        let found = None;
-        #[cfg(feature = "flex")]
-        let found = found.or_else(|| $function(std::marker::PhantomData::<burn::backend::Flex>, $($argument),+));
-        #[cfg(feature = "cuda")]
-        let found = found.or_else(|| $function(std::marker::PhantomData::<burn::backend::Cuda>, $($argument),+));
-        #[cfg(feature = "remote")]
-        let found = found.or_else(|| $function(std::marker::PhantomData::<burn::backend::Remote>, $($argument),+));
-        found
-    }};
-}
-
-pub(crate) use of_their_kernels;
-
 /// Runs an operation of one input by a kernel, and records the operation in the autodiff graph if the input is on an
 /// autodiff device. `forward` returns the output and the state that the backward needs.
 ///
@@ -150,5 +133,5 @@ pub fn sum_of_squares<const D: usize>(tensor: &Tensor<D>) -> Option<Tensor<1>> {
     if is_empty(tensor) {
         return None;
     }
-    of_their_kernels!(on_backend, tensor)
+    of_their_backend!(on_backend, tensor)
 }

@@ -4,9 +4,9 @@
 use burn::tensor::activation::softmax;
 use burn::tensor::{Bool, Tensor};
 
-use crate::kernels::attention_blocks::scale;
 #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
-use crate::kernels::of_their_kernels;
+use crate::autograd::engine::of_their_backend;
+use crate::kernels::attention_blocks::scale;
 
 /// Computes causal self-attention with `heads` heads: each position attends to itself and the positions before it
 /// (Vaswani et al., 2017, [arXiv:1706.03762](https://arxiv.org/abs/1706.03762)).
@@ -29,7 +29,7 @@ pub fn causal_attention(query_key_value: Tensor<3>, heads: usize) -> Tensor<3> {
         return query_key_value.slice_dim(2, 0..columns / 3);
     }
     #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
-    if let Some(output) = of_their_kernels!(one::causal_attention, &query_key_value, heads) {
+    if let Some(output) = of_their_backend!(one::causal_attention, &query_key_value, heads) {
         return output;
     }
     let size = columns / (3 * heads);

@@ -4,7 +4,7 @@ use burn::tensor::activation::log_softmax;
 use burn::tensor::{Int, Tensor};
 
 #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
-use crate::kernels::of_their_kernels;
+use crate::autograd::engine::of_their_backend;
 
 /// Returns the cross-entropy of logits `[rows, classes]` with the target class of each row, `[rows]`: the sum over all
 /// rows in nats, `[1]`.
@@ -18,7 +18,7 @@ pub fn cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
     let ([rows, _], [given]) = (logits.dims(), targets.dims());
     assert_eq!(rows, given, "there are {rows} rows of logits, and {given} targets");
     #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
-    if let Some(sum) = of_their_kernels!(one::cross_entropy, &logits, &targets) {
+    if let Some(sum) = of_their_backend!(one::cross_entropy, &logits, &targets) {
         return sum;
     }
     -log_softmax(logits, 1).gather(1, targets.unsqueeze_dim(1)).sum()

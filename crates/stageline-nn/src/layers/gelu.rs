@@ -4,7 +4,7 @@ use burn::tensor::Tensor;
 use burn::tensor::activation;
 
 #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
-use crate::kernels::of_their_kernels;
+use crate::autograd::engine::of_their_backend;
 
 /// Returns `x Phi(x)` for every element, where `Phi` is the cumulative distribution function of the standard normal
 /// distribution (Hendrycks and Gimpel, 2016, [arXiv:1606.08415](https://arxiv.org/abs/1606.08415)).
@@ -14,7 +14,7 @@ use crate::kernels::of_their_kernels;
 /// derivative below 4e-7: absolute, or relative to the exact value if that is greater than 1.
 pub fn gelu<const D: usize>(input: Tensor<D>) -> Tensor<D> {
     #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
-    if let Some(output) = of_their_kernels!(one::gelu, &input) {
+    if let Some(output) = of_their_backend!(one::gelu, &input) {
         return output;
     }
     activation::gelu(input)

@@ -7,7 +7,7 @@ use burn::tensor::module::layer_norm;
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 
 #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
-use crate::kernels::of_their_kernels;
+use crate::autograd::engine::of_their_backend;
 
 /// Layer normalisation with burn's parameters (Ba et al., 2016, [arXiv:1607.06450](https://arxiv.org/abs/1607.06450)).
 ///
@@ -51,7 +51,7 @@ impl LayerNorm {
         #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
         {
             let (beta, epsilon) = (self.beta.as_ref(), self.epsilon as f32);
-            if let Some(output) = of_their_kernels!(one::layer_norm, &input, &self.gamma, beta, epsilon) {
+            if let Some(output) = of_their_backend!(one::layer_norm, &input, &self.gamma, beta, epsilon) {
                 return output;
             }
         }

@@ -226,7 +226,18 @@ pub struct Account {
     pub other: f64,
 }
 
+/// Returns the name of the clock of times that were measured in steps with or without waits for the devices.
+pub(crate) fn clock(synchronised: bool) -> &'static str {
+    if synchronised { "device clock" } else { "host clock" }
+}
+
 impl Step {
+    /// Returns the name of the clock of the step's times and bubbles: `device clock` if workers waited for their devices
+    /// after every action, else `host clock`.
+    pub fn clock(&self) -> &'static str {
+        clock(self.synchronised)
+    }
+
     /// Returns the step time in seconds, without the time that was added by asking devices whether they are done.
     pub(crate) fn seconds_without_asking(&self) -> f64 {
         self.step_seconds - self.workers.first().map_or(0.0, |account| account.asking)

@@ -7,7 +7,7 @@ use stageline_schedule::Plan;
 
 use super::error::LogError;
 use super::median::median;
-use super::record::{Account, Line, Run, Step, Validation};
+use super::record::{Account, Line, Run, Step, Validation, clock};
 
 /// The log of a run after reading: the description of the run, its plan, its steps and its validations.
 #[derive(Clone, Debug, PartialEq)]
@@ -77,7 +77,7 @@ impl RunLog {
     /// Returns the name of the clock of the run's times and bubbles: `device clock` if workers waited for their
     /// devices, else `host clock`.
     pub fn clock(&self) -> &'static str {
-        if self.synchronised() { "device clock" } else { "host clock" }
+        clock(self.synchronised())
     }
 
     /// Whether stages ran on other hosts and no step is synchronised, so that times are those of sending requests, not

@@ -45,7 +45,7 @@ pub fn run_page(log: &RunLog) -> String {
             "Step {}, {} ms by the {}. Blue: forwards. Orange: backwards. Green: norms and optimizer. Thin lines: transfers. Empty: the bubble.",
             step.step,
             number(1e3 * step.step_seconds),
-            if step.synchronised { "device clock" } else { "host clock" }
+            step.clock()
         );
         page.section("The timeline", &about);
         page.pictures([timeline(&step.timeline, step.step_seconds)]);

@@ -4,6 +4,7 @@
 //! Every connection is opened on its own thread, so that all hosts are contacted in parallel and none can block this
 //! program.
 
+use std::collections::HashSet;
 use std::net::ToSocketAddrs;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
@@ -90,7 +91,10 @@ fn introduce(name: &RemoteName, device: &Device) -> Result<(), RemoteError> {
         move |cause| broken(&name, cause)
     };
     let Some(id) = id_of(name) else { return Ok(()) };
-    let others: Vec<_> = connected::all().into_iter().filter(|other| other.name.host != name.host).collect();
+    let mut others = connected::all();
+    // A host with several devices is introduced once.
+    let mut seen = HashSet::from([name.host.clone()]);
+    others.retain(|other| seen.insert(other.name.host.clone()));
     let ids: Vec<_> = others.iter().filter_map(|other| id_of(&other.name)).collect();
     greeting::introduce(device, &ids).map_err(failed(name))?;
     for other in others.iter().filter(|other| id_of(&other.name).is_some()) {
