@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig;
 use burn::module::ParamGroup;
 use burn::optim::momentum::MomentumConfig;
-use burn::optim::{AdamConfig, AdamWConfig, ModuleOptimizer, SgdConfig};
+use burn::optim::{AdamConfig, AdamWConfig, ModuleOptimizer, RmsPropConfig, SgdConfig};
 use burn::tensor::Tensor;
 use stageline::checkpoint::{Checkpoint, Dtype};
 use stageline::schedule::{EagerOneFOneB, GPipe, Interleaved, OneFOneB, Schedule};
@@ -335,6 +335,40 @@ fn optimizer_states_with_impossible_values_are_refused() {
     }
     for (field, bytes) in [("time", 1_u64.to_le_bytes().to_vec()), ("moment_1", (-1.0_f32).to_le_bytes().to_vec())] {
         builder(1, 2, 2).restore(changed(field, &bytes).1).build().unwrap();
+    }
+}
+
+/// Replaces the first number of a field of the last bias's optimizer state, and returns the field's name with it.
+fn with_first_number(checkpoint: &Checkpoint, field: &str, number: f32) -> (String, Checkpoint) {
+    let mut changed = checkpoint.clone();
+    let name = format!("error.linear.bias/{field}");
+    let tensor = changed.optimizer.get_mut(&name).unwrap();
+    tensor.bytes = [&number.to_le_bytes()[..], &tensor.bytes[4..]].concat().into();
+    (name, changed)
+}
+
+/// AMSGrad keeps the largest second moment, and the square of a mean is at most the mean of the squares.
+#[test]
+fn optimizer_states_that_contradict_each_other_are_refused() {
+    let build = |optimizer: ModuleOptimizer| {
+        let model = Mlp::new(LAYERS, WIDTH, 1);
+        let names_of_it = names(&model);
+        model.split(2, &StageConfig::new(device(), optimizer, 0.01)).micro_batches(2).names(names_of_it)
+    };
+    for (optimizer, larger, smaller) in [
+        (AdamConfig::new().with_amsgrad(true).init(), "momentum.max_moment_2", "momentum.moment_2"),
+        (RmsPropConfig::new().with_centered(true).init(), "square_avg.square_avg", "centered.grad_avg"),
+    ] {
+        let mut pipeline = build(optimizer.clone()).build().unwrap();
+        train(&mut pipeline, 0..3);
+        let sound = pipeline.checkpoint().unwrap();
+        build(optimizer.clone()).restore(sound.clone()).build().unwrap();
+        let (name, lower) = with_first_number(&sound, larger, 0.0);
+        for (changed, number) in [(lower, "0"), (with_first_number(&sound, smaller, 1e9).1, "")] {
+            let differences = refused(changed, build(optimizer.clone()));
+            let is_it = |difference: &Difference| matches!(difference, Difference::Value { name: of, found, .. } if *of == name && found.starts_with(number));
+            assert!(differences.len() == 1 && differences.iter().all(is_it), "{differences:?}");
+        }
     }
 }
 

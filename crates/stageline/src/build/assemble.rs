@@ -15,7 +15,7 @@ use crate::pipeline::workers::BatchInput;
 use crate::runner::Stages;
 use crate::runner::stage::Source;
 use crate::state::layout::Restored;
-use crate::state::optimizer_state::Unfit;
+use crate::state::optimizer_check::Unfit;
 use crate::threads::{Receiver, bounded};
 use crate::transfer::replicas::Collective;
 use crate::transfer::ties::{Ties, tie};

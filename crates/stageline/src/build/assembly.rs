@@ -11,7 +11,7 @@ use crate::model::replica::Replica;
 use crate::runner::Stages;
 use crate::runner::stage::StageSlot;
 use crate::state::layout::Restored;
-use crate::state::optimizer_state::Unfit;
+use crate::state::optimizer_check::Unfit;
 use crate::transfer::replicas::Collective;
 use crate::transfer::ties::Ties;
 use crate::update::optimizer_step::{Rollback, Trained};

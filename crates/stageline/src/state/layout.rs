@@ -11,7 +11,8 @@ use stageline_checkpoint::{Checkpoint, Progress, Tensor};
 use crate::state::convert::{data_of_parameter, kind_of, tensor_of};
 use crate::state::mismatch::{Difference, Kind, Mismatch};
 use crate::state::names::{NameError, Names};
-use crate::state::optimizer_state::{Field, Reason, Unfit, Value};
+use crate::state::optimizer_check::{Reason, Unfit};
+use crate::state::optimizer_state::{Field, Value};
 use stageline_nn::params::visit::Description;
 
 /// The character that separates a parameter's name from the name of a field of the parameter's optimizer state.

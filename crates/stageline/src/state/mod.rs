@@ -7,7 +7,8 @@
 //! - `names`: the names of a model's tensors, which are the same for every partition of the model into stages.
 //! - `layout`: the names and owners of all stages' tensors, and the conversion of stage states to a checkpoint and
 //!   back.
-//! - `optimizer_state`: the fields of an optimizer's state: reading, validating and restoring them.
+//! - `optimizer_state`: the fields of an optimizer's state: reading and restoring them.
+//! - `optimizer_check`: the check that a checkpoint's optimizer state is one that the stage's optimizer can have.
 //! - `convert`: the conversion of burn's tensors to a checkpoint's tensors and back, bit for bit.
 //! - `mismatch`: the error with all differences between a checkpoint and a model.
 
@@ -15,4 +16,5 @@ pub(crate) mod convert;
 pub(crate) mod layout;
 pub(crate) mod mismatch;
 pub(crate) mod names;
+pub(crate) mod optimizer_check;
 pub(crate) mod optimizer_state;

@@ -8,7 +8,8 @@ use burn::module::{Module, ParamId};
 use burn::optim::{GradientsParams, ModuleOptimizer};
 
 use crate::state::layout::{Restored, StageState};
-use crate::state::optimizer_state::{self, Given, Unfit};
+use crate::state::optimizer_check::{Given, Unfit, unfit};
+use crate::state::optimizer_state;
 use crate::update::moments::second_moments;
 use crate::update::precision::{Precision, Rounding};
 use crate::update::take_ownership::settle;
@@ -167,7 +168,7 @@ impl<M: Module> Trained<M> {
         let optimizer = std::mem::take(optimizer);
         let own = || own.iter().map(|(id, path)| (*id, path.as_str()));
         let stepped = self.stepped_once(own().map(|(id, _)| id));
-        let unfit = optimizer_state::unfit(&stepped, &Given { fields: &optimizer, stateless, steps: *steps });
+        let unfit = unfit(&stepped, &Given { fields: &optimizer, stateless, steps: *steps });
         if !unfit.is_empty() {
             return Err(unfit);
         }
@@ -176,7 +177,9 @@ impl<M: Module> Trained<M> {
         for _ in 0..*steps {
             self.learning_rate.step();
         }
-        self.optimizer = optimizer_state::write(self.optimizer.clone(), optimizer, own())?;
+        let restored = optimizer_state::write(self.optimizer.clone(), optimizer, own());
+        self.optimizer =
+            restored.map_err(|fields| fields.into_iter().map(Unfit::other_optimizer).collect::<Vec<_>>())?;
         Ok(())
     }
 

@@ -1,0 +1,197 @@
+//! The check of an optimizer state that comes from a checkpoint: its fields must be those that the stage's optimizer
+//! keeps, with values that the optimizer can produce.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use burn::module::ParamId;
+use burn::optim::ModuleOptimizer;
+use burn::tensor::DType;
+use burn_pack::Scalar;
+
+use crate::state::optimizer_state::{Field, Value, read};
+
+/// The properties of a field of an optimizer's state that do not change from step to step: type, shape and rank.
+#[derive(PartialEq)]
+enum Kind {
+    Tensor(DType, Vec<usize>),
+    Number(std::mem::Discriminant<Scalar>),
+    /// The rank of the parameter, from which burn chooses the Rust type of the parameter's optimizer state.
+    Rank(Scalar),
+}
+
+fn kind(name: &str, value: &Value) -> Kind {
+    match value {
+        Value::Tensor(data) => Kind::Tensor(data.dtype(), data.shape().as_slice().to_vec()),
+        Value::Scalar(rank) if name == "__rank" => Kind::Rank(*rank),
+        Value::Scalar(number) => Kind::Number(std::mem::discriminant(number)),
+    }
+}
+
+/// A field of a checkpoint's optimizer state that the stage's optimizer rejects, or a field that the optimizer requires
+/// and the checkpoint lacks.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Unfit {
+    pub(crate) id: ParamId,
+    pub(crate) field: String,
+    pub(crate) reason: Reason,
+}
+
+impl Unfit {
+    /// Creates the reason for a field that the stage's optimizer does not keep, or that the checkpoint lacks.
+    pub(crate) fn other_optimizer((id, field): (ParamId, String)) -> Self {
+        Self { id, field, reason: Reason::OtherOptimizer }
+    }
+}
+
+/// The reason why a field of an optimizer's state does not fit the optimizer.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Reason {
+    /// The stage's optimizer does not keep this field, or keeps this field and the checkpoint lacks it.
+    OtherOptimizer,
+    /// The optimizer cannot produce the value `found` in this field, only values as `expected` describes.
+    Value { found: String, expected: String },
+}
+
+/// The optimizer state that a checkpoint has for the parameters of one stage.
+pub(crate) struct Given<'a> {
+    pub(crate) fields: &'a [Field],
+    /// The parameters that the checkpoint marks as having no optimizer state, because they have had no gradient yet.
+    pub(crate) stateless: &'a HashSet<ParamId>,
+    /// The number of optimizer steps that the checkpoint's training has made.
+    pub(crate) steps: u64,
+}
+
+/// Returns the fields of a checkpoint's optimizer state that the stage's optimizer cannot have after `given.steps`
+/// steps, and the fields that are missing.
+///
+/// `after_a_step` is the stage's optimizer after one step of all its parameters: its fields are the fields that the
+/// checkpoint should have.
+pub(crate) fn unfit(after_a_step: &ModuleOptimizer, given: &Given) -> Vec<Unfit> {
+    let after_a_step = read(after_a_step);
+    let by_name = |fields: &[Field]| -> BTreeMap<_, _> {
+        fields.iter().map(|field| ((field.id.val(), field.name.clone()), field.value.clone())).collect()
+    };
+    let (expected, found) = (by_name(&after_a_step), by_name(given.fields));
+    let remembered: BTreeSet<_> = found.keys().map(|(id, _)| *id).collect();
+    let is_missing = |key: &&(u64, String)| match remembered.contains(&key.0) {
+        true => !found.contains_key(*key),
+        false => given.steps > 0 && !given.stateless.contains(&ParamId::from(key.0)),
+    };
+    let unfit_field = |(id, field): &(u64, String), reason| Unfit { id: (*id).into(), field: field.clone(), reason };
+    let missing = expected.keys().filter(is_missing).map(|key| unfit_field(key, Reason::OtherOptimizer));
+    let wrong = found.iter().filter_map(|(key, value)| {
+        let reason = match expected.get(key) {
+            Some(first) if kind(&key.1, first) == kind(&key.1, value) => {
+                wrong_value(&key.1, value, first, given.steps)?
+            }
+            _ => Reason::OtherOptimizer,
+        };
+        Some(unfit_field(key, reason))
+    });
+    let unbound = found.iter().filter_map(|(key, value)| {
+        let bound = BOUNDS.iter().find(|bound| bound.field == key.1)?;
+        let smaller = found.get(&(key.0, bound.of.to_owned()))?;
+        Some(unfit_field(key, bound.broken(value, smaller)?))
+    });
+    missing.chain(wrong).chain(unbound).collect()
+}
+
+/// A bound that one tensor of an optimizer's state gives another tensor of the same parameter, element by element.
+struct Bound {
+    field: &'static str,
+    of: &'static str,
+    /// The power of an element of `of` that the element of `field` cannot be below.
+    power: i32,
+    /// The part of that power by which rounding may bring an element of `field` below it.
+    rounding: f64,
+    expected: &'static str,
+}
+
+/// The bounds within the states of burn's optimizers: AMSGrad keeps the largest second moment so far, and the variance
+/// of a gradient, from which centered RMSProp computes its step, is never negative.
+const BOUNDS: [Bound; 2] = [
+    Bound {
+        field: "momentum.max_moment_2",
+        of: "momentum.moment_2",
+        power: 1,
+        rounding: 0.0,
+        expected: "numbers of at least those in `momentum.moment_2`, whose largest values it keeps",
+    },
+    Bound {
+        field: "square_avg.square_avg",
+        of: "centered.grad_avg",
+        power: 2,
+        rounding: 1e-3,
+        expected: "numbers of at least the squares of those in `centered.grad_avg`, because their difference is a variance",
+    },
+];
+
+impl Bound {
+    /// Returns the reason why `value` does not keep the bound that `smaller` gives it, or `None` if it does.
+    fn broken(&self, value: &Value, smaller: &Value) -> Option<Reason> {
+        let (Value::Tensor(value), Value::Tensor(smaller)) = (value, smaller) else { return None };
+        if !(value.dtype().is_float() && smaller.dtype().is_float()) {
+            return None;
+        }
+        let mut pairs = value.iter::<f64>().zip(smaller.iter::<f64>());
+        let is_below = |&(value, smaller): &(f64, f64)| value < smaller.powi(self.power) * (1.0 - self.rounding);
+        let (found, _) = pairs.find(is_below)?;
+        Some(Reason::Value { found: found.to_string(), expected: self.expected.to_owned() })
+    }
+}
+
+/// The names of the state fields in which burn's optimizers count the steps of a parameter. In this order: the field of
+/// Adam, AdamW and Adan; of Lamb and Adafactor; of AdaGrad.
+const COUNTS: [&str; 3] = ["momentum.time", "time", "lr_decay.time"];
+
+/// The names of the state fields in which burn's optimizers keep sums or means of squared gradients. In this order: the
+/// field of Adam and AdamW; of AMSGrad; Lamb; Adan; RMSProp; AdaGrad; and the last two of Adafactor.
+const SQUARES: [&str; 8] = [
+    "momentum.moment_2",
+    "momentum.max_moment_2",
+    "moment_2",
+    "momentum.exp_avg_sq",
+    "square_avg.square_avg",
+    "lr_decay.sum",
+    "second_moment",
+    "column_second_moment",
+];
+
+/// Returns the reason why an optimizer cannot have produced the value of a state field after `steps` steps, or `None`
+/// if it can.
+///
+/// `first` is the value of the same field after one optimizer step.
+fn wrong_value(name: &str, value: &Value, first: &Value, steps: u64) -> Option<Reason> {
+    let wrong = |found: String, expected: &str| Some(Reason::Value { found, expected: expected.to_owned() });
+    match value {
+        Value::Scalar(scalar) if COUNTS.contains(&name) => {
+            let (Some(found), Value::Scalar(first)) = (integer(*scalar), first) else { return None };
+            // A parameter had a gradient in at least one step, and in at most all of them.
+            let first = integer(*first)?;
+            let last = first + i128::from(steps) - 1;
+            let expected = format!("{first} to {last} after {steps} optimizer steps");
+            (!(first..=last).contains(&found)).then_some(Reason::Value { found: found.to_string(), expected })
+        }
+        Value::Scalar(Scalar::Float(number)) if !number.is_finite() => wrong(number.to_string(), "a finite number"),
+        Value::Scalar(_) => None,
+        Value::Tensor(data) => {
+            let is_float = data.dtype().is_float();
+            let not_finite = || data.iter::<f64>().find(|number| !number.is_finite());
+            let negative = || data.iter::<f64>().find(|number| *number < 0.0);
+            if let Some(number) = is_float.then(not_finite).flatten() {
+                return wrong(number.to_string(), "finite numbers");
+            }
+            let number = SQUARES.contains(&name).then(negative).flatten()?;
+            wrong(number.to_string(), "numbers of at least 0, because they are squares")
+        }
+    }
+}
+
+/// Returns the value of a scalar as an integer, or `None` if the scalar is not of an integer type.
+fn integer(scalar: Scalar) -> Option<i128> {
+    match scalar {
+        Scalar::Int(value) => Some(value.into()),
+        Scalar::UInt(value) => Some(value.into()),
+        Scalar::Float(_) | Scalar::Bool(_) => None,
+    }
+}
