@@ -24,7 +24,7 @@ mod side_by_side;
 
 use anyhow::Result;
 use clap::Parser;
-use example_gpt::{cut, model};
+use example_gpt::model;
 use stageline::CountingAllocator;
 
 use crate::flags::Flags;

@@ -10,7 +10,7 @@ mod gpt;
 #[path = "support/side_by_side.rs"]
 mod side_by_side;
 
-use example_gpt::{cut, model};
+use example_gpt::model;
 use std::cell::RefCell;
 use std::hint::black_box;
 use std::num::NonZero;

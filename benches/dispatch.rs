@@ -16,13 +16,13 @@ use burn::module::{Initializer, Module, Param};
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, Tensor};
 use clap::Parser;
-use example_gpt::{cut, model};
+use example_gpt::model;
 use rayon::ThreadPoolBuilder;
 use stageline::{Batch, CountingAllocator, LossStage, Pipeline, Stage, StageConfig, Weight};
 
 use crate::empty::Empty;
 use crate::gpt::{LEARNING_RATE, Load};
-use crate::model::{Block, Embeddings, Head, Layers, Shape};
+use crate::model::{Bytes, Layers, Shape, gpt};
 use crate::side_by_side::{median, side_by_side, time};
 
 /// Counts allocated bytes, so that times include the cost of counting.
@@ -74,14 +74,13 @@ fn overhead(flags: &Flags) {
 
 /// A training loop with gradient accumulation, written in burn without the library.
 struct Plain {
-    model: Option<(Embeddings, (Vec<Block>, Head))>,
+    model: Option<Layers>,
     optimizer: ModuleOptimizer,
 }
 
 impl Plain {
     fn new(load: &Load) -> Self {
-        let Layers { embeddings, blocks, head } = load.layers();
-        Self { model: Some((embeddings, (blocks, head))), optimizer: AdamWConfig::new().init() }
+        Self { model: Some(gpt(load.shape, 0).init(&Device::flex())), optimizer: AdamWConfig::new().init() }
     }
 
     fn step(&mut self, load: &Load) {
@@ -92,10 +91,10 @@ impl Plain {
         let mut losses = Vec::new();
         for micro_batch in 0..load.micro_batches {
             let start = micro_batch * load.micro_batch_size;
-            let part = |text: &cut::Bytes| text.clone().slice_dim(0, start..start + load.micro_batch_size).autodiff();
-            let (embeddings, (blocks, head)) = &model;
+            let part = |text: &Bytes| text.clone().slice_dim(0, start..start + load.micro_batch_size).autodiff();
+            let (embeddings, blocks, head) = &model;
             let hidden = blocks.iter().fold(embeddings.forward(part(&inputs)), |hidden, block| block.forward(hidden));
-            let loss = head.loss(hidden, part(&targets));
+            let loss = head.loss_of(hidden, part(&targets));
             losses.push(loss.clone().inner());
             sum.accumulate(&model, GradientsParams::from_grads((loss / total).backward(), &model));
         }
@@ -126,14 +125,13 @@ impl Stage for Tiny {
 }
 
 impl LossStage for Tiny {
-    type Input = Tensor<2>;
     type Target = Tensor<2>;
 
-    fn loss(&self, input: Tensor<2>, _target: Tensor<2>) -> Tensor<1> {
-        self.forward(input).sum()
+    fn loss(&self, output: Tensor<2>, _target: Tensor<2>) -> Tensor<1> {
+        output.sum()
     }
 
-    fn weight(target: &Tensor<2>) -> Weight {
+    fn weight(&self, target: &Tensor<2>) -> Weight {
         target.dims()[0].into()
     }
 }

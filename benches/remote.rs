@@ -11,7 +11,7 @@ mod gpt;
 #[path = "remote/servers.rs"]
 mod servers;
 
-use example_gpt::{cut, model};
+use example_gpt::model;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -20,9 +20,8 @@ use clap::{Parser, Subcommand, ValueEnum};
 use stageline::schedule::OneFOneB;
 use stageline::{CountingAllocator, DeviceName, Pipeline};
 
-use crate::cut::Bytes;
 use crate::gpt::Load;
-use crate::model::Shape;
+use crate::model::{Bytes, Logits, Shape};
 use crate::servers::{Servers, Transport};
 
 /// Counts allocated bytes, so that times include the cost of counting.
@@ -105,7 +104,7 @@ fn drive(place: Place, width: usize, stages: usize, seconds: f64) {
     };
     let devices = servers.as_ref().map_or_else(|| vec![Device::flex(); stages], Servers::devices);
     let mut pipeline = load.on(&devices, &OneFOneB);
-    let step = |pipeline: &mut Pipeline<Bytes, Bytes>| drop(pipeline.step(load.batch()).expect("a step"));
+    let step = |pipeline: &mut Pipeline<Bytes, Logits, Bytes>| drop(pipeline.step(load.batch()).expect("a step"));
     step(&mut pipeline);
     let mut steps = 0;
     let (took, cpu) = used(|| {

@@ -9,16 +9,15 @@ mod gpt;
 #[path = "support/side_by_side.rs"]
 mod side_by_side;
 
-use example_gpt::{cut, model};
+use example_gpt::model;
 use std::thread;
 
 use clap::Parser;
 use stageline::Pipeline;
 use stageline::schedule::{Schedule, schedule_named};
 
-use crate::cut::Bytes;
 use crate::gpt::Load;
-use crate::model::Shape;
+use crate::model::{Bytes, Logits, Shape};
 use crate::side_by_side::{Pairs, median, side_by_side};
 
 /// Times steps of the same model cut into P stages and into one, in turn
@@ -91,7 +90,7 @@ fn main() {
 fn crowding(load: &Load, flags: &Flags) -> Pairs {
     let mut pipelines: Vec<_> = (0..flags.stages).map(|_| load.pipeline(1)).collect();
     let mut alone = load.pipeline(1);
-    let step = |pipeline: &mut Pipeline<Bytes, Bytes>| drop(pipeline.step(load.batch()).expect("a step"));
+    let step = |pipeline: &mut Pipeline<Bytes, Logits, Bytes>| drop(pipeline.step(load.batch()).expect("a step"));
     let at_once = || {
         thread::scope(|scope| {
             for pipeline in &mut pipelines {

@@ -61,23 +61,25 @@ struct Classifier {
     logits: Linear,
 }
 
-impl Classifier {
-    fn logits(&self, (hidden, skip): Hidden) -> Tensor<2> {
+impl Stage for Classifier {
+    type Input = Hidden;
+    type Output = Tensor<2>;
+
+    fn forward(&self, (hidden, skip): Hidden) -> Tensor<2> {
         self.logits.forward(hidden + skip)
     }
 }
 
 impl LossStage for Classifier {
-    type Input = Hidden;
     type Target = Tensor<1, Int>;
 
     /// Returns the loss as a sum over the batch, never a mean: the pipeline divides this sum once, by the weight of the
     /// whole step.
-    fn loss(&self, input: Hidden, target: Tensor<1, Int>) -> Tensor<1> {
-        -log_softmax(self.logits(input), 1).gather(1, target.unsqueeze_dim(1)).sum()
+    fn loss(&self, logits: Tensor<2>, target: Tensor<1, Int>) -> Tensor<1> {
+        -log_softmax(logits, 1).gather(1, target.unsqueeze_dim(1)).sum()
     }
 
-    fn weight(target: &Tensor<1, Int>) -> Weight {
+    fn weight(&self, target: &Tensor<1, Int>) -> Weight {
         target.dims()[0].into()
     }
 }
@@ -117,7 +119,7 @@ fn main() -> Result<()> {
     let encoder = modules.take::<Encoder>(0)?.valid();
     let middle = modules.take::<Middle>(1)?.valid();
     let classifier = modules.take::<Classifier>(2)?.valid();
-    let logits = classifier.logits(middle.forward(encoder.forward(inputs)));
+    let logits = classifier.forward(middle.forward(encoder.forward(inputs)));
     let right = logits.argmax(1).flatten::<1>(0, 1).equal(sums).int().sum().into_scalar::<i64>();
     println!("{right} of {} sums are right", DIGITS * DIGITS);
     Ok(())

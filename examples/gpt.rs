@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::f64::consts::LN_2;
 use std::num::NonZero;
-use std::ops::Range;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
@@ -18,20 +17,19 @@ use stageline::checkpoint::{Checkpoint, Saved};
 use stageline::remote::{LinkSpeed, link_speeds};
 use stageline::schedule::Plan;
 use stageline::{
-    CountingAllocator, MemoryEstimate, Pipeline, PipelineBuilder, StageConfig, StepError, StepReport, Verify,
-    WarmupCosine,
+    Costs, CountingAllocator, Cut, MemoryEstimate, Pipeline, PipelineBuilder, StageConfig, StepError, StepReport,
+    Verify, WarmupCosine,
 };
 use stageline_report::record::{Link, Run};
 use tracing::Level;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 
-use example_gpt::cut::{self, Bytes};
 use example_gpt::flags::{FlushName, OptimizerName};
 use example_gpt::job::{Job, Training};
 use example_gpt::keep::{self, Identity, Keeper};
 use example_gpt::log::{FinalLine, Log, setting};
-use example_gpt::model::Layers;
+use example_gpt::model::{Bytes, Gpt, Logits, costs, gpt};
 use example_gpt::progress::Progress;
 use example_gpt::text::Source;
 use example_gpt::{fingerprint, memory, record, sample};
@@ -90,7 +88,7 @@ fn run() -> Result<()> {
     let mut pipeline = recipe.builder(checkpoint).build()?;
     let estimate = memory::estimate(&mut pipeline, &text, &job, (start, saved.is_some()))?;
     let mut keeper = Keeper::new(&job.keeping, place, identity, saved.as_ref())?;
-    let run = recipe.run(pipeline.plan(), estimate.as_ref(), links(&job.running.devices)?);
+    let run = recipe.run(pipeline.plan(), estimate.as_ref(), links(&job.running.devices)?)?;
     let mut log = Log::create(outputs, run, start..training.steps, pipeline.synchronise_every())?;
     let before = bits_per_byte(&mut pipeline, &text, training.batch_size)?;
     log.validation(start, before * LN_2)?;
@@ -109,14 +107,13 @@ fn run() -> Result<()> {
     log.validation(training.steps, after * LN_2)?;
     println!("validation: {after:.3} bits a byte after training");
 
-    let layers = cut::join(pipeline.into_modules())?;
-    let (parameters_sha256, parameters) = fingerprint::fingerprint(&layers);
+    let (parameters_sha256, parameters) = fingerprint::fingerprint(&recipe.row.join(pipeline.snapshot()?)?);
     println!("{parameters} parameters, sha256 {parameters_sha256}");
     log.finish(&FinalLine { r#final: true, validation_bits_per_byte: after, parameters, parameters_sha256 })?;
 
-    if job.sample.bytes > 0 {
+    if job.sample > 0 {
         let prompt = text.prompt()?;
-        let continued = sample::continue_text(&layers, &prompt, &job.sample, job.seed);
+        let continued = sample::continue_text(&mut pipeline, &prompt, job.sample, job.seed)?;
         println!("--- held-out text:\n{}", String::from_utf8_lossy(&prompt));
         println!("--- continued by the model:\n{}", String::from_utf8_lossy(&continued));
     }
@@ -129,8 +126,9 @@ fn run() -> Result<()> {
 /// A recipe can build more than one pipeline, because `--verify` needs several.
 struct Recipe<'a> {
     job: &'a Job,
-    /// The range of transformer blocks in each stage of the pipeline.
-    cuts: Vec<Range<usize>>,
+    row: Gpt,
+    costs: Costs,
+    cut: Cut,
     /// The configuration of each stage: its device, optimizer and recomputation.
     configs: Vec<StageConfig>,
 }
@@ -138,28 +136,32 @@ struct Recipe<'a> {
 impl<'a> Recipe<'a> {
     /// Partitions the layers of the model among the stages, and prints the partition.
     fn new(job: &'a Job) -> Result<Self> {
-        let cuts = cut::cut(job.shape, job.running.devices.len())?;
-        println!("blocks of every stage, with the embeddings before the first and the head after the last: {cuts:?}");
+        let (row, costs) = (gpt(job.shape, job.seed), costs(job.shape));
+        let cut = costs.cut(job.running.devices.len())?;
+        for (stage, range) in cut.ranges(row.layers())?.into_iter().enumerate() {
+            let [first, last] = [range.start, range.end - 1].map(|layer| &costs.layers()[layer].name);
+            println!("stage {stage}: {}", if first == last { first.clone() } else { format!("{first} to {last}") });
+        }
         let optimizer = optimizer(job.training.optimizer);
         let learning_rate = learning_rate(&job.training)?;
         let recompute = job.running.recompute.policy();
         let config = |device: &Device| {
             StageConfig::new(device.clone(), optimizer.clone(), learning_rate.clone()).recompute(recompute)
         };
-        Ok(Self { job, cuts, configs: job.running.devices.iter().map(config).collect() })
+        Ok(Self { job, row, costs, cut, configs: job.running.devices.iter().map(config).collect() })
     }
 
     /// Returns the description of the run with which the log begins.
-    fn run(&self, plan: &Plan, estimate: Option<&MemoryEstimate>, links: Vec<Option<Link>>) -> Run {
+    fn run(&self, plan: &Plan, estimate: Option<&MemoryEstimate>, links: Vec<Option<Link>>) -> Result<Run> {
         let Job { shape, training, running, settings, .. } = self.job;
         let tokens = training.micro_batch_size * shape.context;
-        Run {
+        Ok(Run {
             stageline: env!("CARGO_PKG_VERSION").to_owned(),
             schedule: running.schedule.name().to_owned(),
             plan: plan.to_csv(),
             replicas: 1 + running.elsewhere.len(),
             channel_capacity: running.channel_capacity.unwrap_or(training.micro_batches),
-            layers: cut::layers(*shape, &self.cuts),
+            layers: record::layers(&self.costs, &self.cut)?,
             links,
             memory: estimate.map(|estimate| record::estimate(estimate, plan.workers())).unwrap_or_default(),
             tokens_per_micro_batch: tokens as f64,
@@ -169,15 +171,15 @@ impl<'a> Recipe<'a> {
                 setting("cores", std::thread::available_parallelism().map_or(0, NonZero::get)),
             ]),
             configuration: settings.0.clone(),
-        }
+        })
     }
 
     /// Returns a pipeline builder with freshly initialised parameters, or with the state of `checkpoint`.
-    fn builder(&self, checkpoint: Option<Checkpoint>) -> PipelineBuilder<Bytes, Bytes> {
-        let Job { shape, training, running, seed, .. } = self.job;
-        let layers = Layers::init(*shape, *seed, &Device::flex().autodiff());
-        let names = cut::names(&layers);
-        let mut builder = cut::split(layers, &self.cuts, self.configs.clone()).names(names).watchdog(running.watchdog);
+    fn builder(&self, checkpoint: Option<Checkpoint>) -> PipelineBuilder<Bytes, Logits, Bytes> {
+        let Job { training, running, .. } = self.job;
+        let builder = self.row.pipeline(&self.cut, self.configs.clone());
+        let mut builder = builder.expect("the cut of this model, with a configuration for each stage");
+        builder = builder.watchdog(running.watchdog);
         if let Some(checkpoint) = checkpoint {
             builder = builder.restore(checkpoint);
         }
@@ -273,7 +275,7 @@ fn learning_rate(training: &Training) -> Result<WarmupCosine> {
 ///
 /// A last checkpoint is written at the end of the training, also after an error.
 fn train(
-    pipeline: &mut Pipeline<Bytes, Bytes>,
+    pipeline: &mut Pipeline<Bytes, Logits, Bytes>,
     text: &Source,
     job: &Job,
     (start, keeper): (usize, &mut Keeper),
@@ -321,7 +323,7 @@ fn train(
 }
 
 /// Returns the mean loss of the model on the windows of held-out text, in bits a byte.
-fn bits_per_byte(pipeline: &mut Pipeline<Bytes, Bytes>, text: &Source, batch_size: usize) -> Result<f64> {
+fn bits_per_byte(pipeline: &mut Pipeline<Bytes, Logits, Bytes>, text: &Source, batch_size: usize) -> Result<f64> {
     let (mut nats, mut bytes) = (0.0, 0.0);
     for batch in text.validation(batch_size) {
         let report = pipeline.eval(batch?)?;

@@ -31,7 +31,7 @@ class Table:
     def write(self, folder, name, about):
         """Writes the table as Markdown and as JSON; `about` describes the hardware."""
         table = ["| what | found | bar | held |", "| --- | --- | --- | --- |"]
-        table += [f"| {' | '.join(row)} |" for row in self.rows]
+        table += [f"| {' | '.join(map(str, row))} |" for row in self.rows]
         Path(folder, f"{name}.md").write_text(f"{about}\n\n" + "\n".join(table) + "\n")
         Path(folder, f"{name}.json").write_text(json.dumps({"hardware": about, "results": self.results}, indent=1) + "\n")
 

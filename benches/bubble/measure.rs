@@ -6,10 +6,9 @@ use burn::tensor::{Device, Tensor};
 use stageline::schedule::{Timeline, simulate};
 use stageline::{Batch, Payload, Pipeline, PipelineBuilder, StageConfig, StepReport};
 
-use crate::cut;
 use crate::flags::{Case, Flags, Kind};
 use crate::gpt::{LEARNING_RATE, Load};
-use crate::model::Shape;
+use crate::model::{Shape, costs, gpt};
 use crate::paced::{Pace, Paced};
 use crate::point::{Point, causes};
 use crate::side_by_side::median;
@@ -24,7 +23,7 @@ pub fn measure(flags: &Flags, case: &Case) -> Result<Point> {
         Kind::Paced => {
             let pace = flags.pace(case.schedule.chunks());
             let rows = Tensor::<2>::ones([case.micro_batches, 1], &Device::flex());
-            point(flags, case, || paced(pace, case), || Batch::new(rows.clone(), ()), case.micro_batches)
+            point(flags, case, || Ok(paced(pace, case)), || Batch::new(rows.clone(), ()), case.micro_batches)
         }
         Kind::Cpu | Kind::Cuda => {
             let load = Load {
@@ -33,20 +32,20 @@ pub fn measure(flags: &Flags, case: &Case) -> Result<Point> {
                 micro_batch_size: flags.micro_batch_size,
             };
             let stages = case.workers * case.schedule.chunks();
-            let (cuts, devices) = (cut::cut(load.shape, stages)?, flags.devices()?);
+            let (cut, devices) = (costs(load.shape).cut(stages)?, flags.devices()?);
+            let row = gpt(load.shape, 0);
             // All chunks of a worker are on the worker's device.
             let placement = case.schedule.plan(stages, case.micro_batches)?.placement();
             let device = |stage: usize| devices[placement.worker(stage) % devices.len()].clone();
             let config = |stage| StageConfig::new(device(stage), AdamWConfig::new().init(), LEARNING_RATE);
-            let configs = || (0..stages).map(config).collect();
-            let build = || cut::split(load.layers(), &cuts, configs()).cores_per_stage(1);
+            let build = || Ok(row.pipeline(&cut, (0..stages).map(config))?.cores_per_stage(1));
             let tokens = case.micro_batches * load.micro_batch_size * load.shape.context;
             point(flags, case, build, || load.batch(), tokens)
         }
     }
 }
 
-fn paced(pace: Pace, case: &Case) -> PipelineBuilder<Tensor<2>, ()> {
+fn paced(pace: Pace, case: &Case) -> PipelineBuilder<Tensor<2>, Tensor<2>, ()> {
     let config = || StageConfig::new(Device::flex(), SgdConfig::new().init(), 0.0);
     let mut chain = Pipeline::builder();
     for _ in 1..case.workers * case.schedule.chunks() {
@@ -55,16 +54,16 @@ fn paced(pace: Pace, case: &Case) -> PipelineBuilder<Tensor<2>, ()> {
     chain.loss(Paced::new(pace), config()).cores_per_stage(1)
 }
 
-fn point<In: Payload, Target: Payload>(
+fn point<In: Payload, Out: Payload, Target: Payload>(
     flags: &Flags,
     case: &Case,
-    build: impl Fn() -> PipelineBuilder<In, Target>,
+    build: impl Fn() -> Result<PipelineBuilder<In, Out, Target>>,
     batch: impl Fn() -> Batch<In, Target>,
     samples: usize,
 ) -> Result<Point> {
     let run = |synchronise_every: usize| -> Result<_> {
         let builder =
-            build().schedule(case.schedule).micro_batches(case.micro_batches).synchronise_every(synchronise_every);
+            build()?.schedule(case.schedule).micro_batches(case.micro_batches).synchronise_every(synchronise_every);
         let mut pipeline = builder.build()?;
         pipeline.step(batch())?;
         let reports = if flags.overlap {

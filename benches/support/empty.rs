@@ -19,14 +19,13 @@ impl Stage for Empty {
 }
 
 impl LossStage for Empty {
-    type Input = ();
     type Target = ();
 
     fn loss(&self, (): (), (): ()) -> Tensor<1> {
         Tensor::ones([1], &Device::flex())
     }
 
-    fn weight((): &()) -> Weight {
+    fn weight(&self, (): &()) -> Weight {
         1.0.into()
     }
 }

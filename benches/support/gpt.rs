@@ -5,8 +5,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use stageline::schedule::{OneFOneB, Schedule};
 use stageline::{Batch, Pipeline, StageConfig};
 
-use crate::cut::{self, Bytes};
-use crate::model::{Layers, Shape};
+use crate::model::{Bytes, Logits, Shape, costs, gpt};
 
 /// The learning rate of every stage.
 pub const LEARNING_RATE: f64 = 3e-4;
@@ -37,26 +36,21 @@ impl Load {
         Batch::new(inputs, targets)
     }
 
-    /// Returns the model's layers with fresh parameters, always the same ones.
-    pub fn layers(&self) -> Layers {
-        Layers::init(self.shape, 0, &Device::flex().autodiff())
-    }
-
     /// Builds a 1F1B pipeline of the model cut into `stages` stages of one core each.
-    pub fn pipeline(&self, stages: usize) -> Pipeline<Bytes, Bytes> {
+    pub fn pipeline(&self, stages: usize) -> Pipeline<Bytes, Logits, Bytes> {
         self.scheduled(stages, &OneFOneB)
     }
 
     /// Builds a pipeline of `stages` stages of one core each, in this schedule.
-    pub fn scheduled(&self, stages: usize, schedule: &'static (dyn Schedule + Sync)) -> Pipeline<Bytes, Bytes> {
+    pub fn scheduled(&self, stages: usize, schedule: &'static (dyn Schedule + Sync)) -> Pipeline<Bytes, Logits, Bytes> {
         self.on(&vec![Device::flex(); stages], schedule)
     }
 
     /// Builds a pipeline with one stage on each of these devices.
-    pub fn on(&self, devices: &[Device], schedule: &'static (dyn Schedule + Sync)) -> Pipeline<Bytes, Bytes> {
+    pub fn on(&self, devices: &[Device], schedule: &'static (dyn Schedule + Sync)) -> Pipeline<Bytes, Logits, Bytes> {
         let config = |device: &Device| StageConfig::new(device.clone(), AdamWConfig::new().init(), LEARNING_RATE);
-        let cuts = cut::cut(self.shape, devices.len()).expect("as many layers as stages");
-        let builder = cut::split(self.layers(), &cuts, devices.iter().map(config).collect());
+        let cut = costs(self.shape).cut(devices.len()).expect("as many layers as stages");
+        let builder = gpt(self.shape, 0).pipeline(&cut, devices.iter().map(config)).expect("the cut of this model");
         builder
             .schedule(schedule)
             .micro_batches(self.micro_batches)

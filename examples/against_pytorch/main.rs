@@ -10,8 +10,7 @@ mod export;
 mod flags;
 mod task;
 
-use example_gpt::cut;
-use example_gpt::model::{self, Layers};
+use example_gpt::model;
 use std::fs::{self, File};
 use std::io::Write;
 
@@ -31,7 +30,7 @@ fn main() -> Result<()> {
     let flags = Flags::parse();
     fs::create_dir_all(&flags.folder)?;
     let device = Device::flex();
-    let Layers { embeddings, blocks, head } = Layers::init(flags.shape(), flags.seed, &device.clone().autodiff());
+    let (embeddings, blocks, head) = model::gpt(flags.shape(), flags.seed).init(&device);
 
     let mut parameters = Parameters::default();
     parameters.add("embeddings", &embeddings);
@@ -48,9 +47,9 @@ fn main() -> Result<()> {
         .with_epsilon(flags.epsilon)
         .with_weight_decay(flags.weight_decay);
     let stage = StageConfig::new(device.clone(), optimizer.init(), learning_rate(&flags)?);
-    let layers = Layers { embeddings, blocks, head: MaskedHead { head } };
-    let cuts = cut::cut(flags.shape(), flags.stages)?;
-    let builder = cut::split(layers, &cuts, vec![stage; flags.stages]).micro_batches(flags.micro_batches);
+    let row = model::gpt_with(flags.shape(), flags.seed, |head| MaskedHead { head });
+    let cut = model::costs(flags.shape()).cut(flags.stages)?;
+    let builder = row.pipeline(&cut, vec![stage; flags.stages])?.micro_batches(flags.micro_batches);
     let mut pipeline = builder.schedule(schedule_named(&flags.schedule)?).clip(Clip::GlobalNorm(flags.clip)).build()?;
 
     let mut log = File::create(flags.folder.join("ours.jsonl"))?;

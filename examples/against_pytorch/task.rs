@@ -5,11 +5,10 @@ use burn::tensor::activation::log_softmax;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
-use stageline::{LossStage, Weight};
+use stageline::{LossStage, Stage, Weight};
 
-use crate::cut::Bytes;
 use crate::flags::Flags;
-use crate::model::{Head, VOCABULARY};
+use crate::model::{Bytes, Head, Logits, VOCABULARY};
 
 /// The head of the model, with a loss that counts only targets whose mask is 1.
 #[derive(Module, Debug)]
@@ -17,21 +16,29 @@ pub struct MaskedHead {
     pub head: Head,
 }
 
-impl LossStage for MaskedHead {
+impl Stage for MaskedHead {
     type Input = Tensor<3>;
+    type Output = Logits;
+
+    fn forward(&self, input: Tensor<3>) -> Logits {
+        self.head.forward(input)
+    }
+}
+
+impl LossStage for MaskedHead {
     /// The next bytes and their mask, both `[batch, context]`.
     type Target = (Bytes, Tensor<2>);
 
     /// Returns the summed cross-entropy of the unmasked targets, in nats.
-    fn loss(&self, input: Tensor<3>, (target, mask): Self::Target) -> Tensor<1> {
-        let log_probabilities = log_softmax(self.head.logits(input), 1);
+    fn loss(&self, logits: Logits, (target, mask): Self::Target) -> Tensor<1> {
+        let log_probabilities = log_softmax(logits.flatten::<2>(0, 1), 1);
         let targets = target.flatten::<1>(0, 1).unsqueeze_dim(1);
         let each = log_probabilities.gather(1, targets).squeeze_dim::<1>(1);
         -(each * mask.flatten::<1>(0, 1)).sum()
     }
 
     /// Returns the weight of a batch in the loss: the number of unmasked targets.
-    fn weight((_, mask): &Self::Target) -> Weight {
+    fn weight(&self, (_, mask): &Self::Target) -> Weight {
         mask.clone().sum().into_scalar::<f64>().into()
     }
 }

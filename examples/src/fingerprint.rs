@@ -10,9 +10,7 @@ use crate::model::Layers;
 /// number of values.
 pub fn fingerprint(layers: &Layers) -> (String, usize) {
     let mut hash = Hash { digest: Sha256::new(), values: 0 };
-    layers.embeddings.visit(&mut hash);
-    layers.blocks.visit(&mut hash);
-    layers.head.visit(&mut hash);
+    layers.visit(&mut hash);
     let bytes = hash.digest.finalize();
     (bytes.iter().map(|byte| format!("{byte:02x}")).collect(), hash.values)
 }

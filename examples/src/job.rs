@@ -11,10 +11,9 @@ use stageline::schedule::{Placement, Schedule};
 use stageline::{Clip, DeviceName, Precision, Watchdog};
 
 use crate::config::Settings;
-use crate::cut::training_flops;
 use crate::flags::{Flags, FlushName, OptimizerName, RecomputeName};
 use crate::log::Outputs;
-use crate::model::Shape;
+use crate::model::{Shape, costs};
 
 /// The largest allowed value of flags that count something, such as stages and micro-batches.
 pub const LARGEST: usize = 65_536;
@@ -35,18 +34,12 @@ pub struct Job {
     /// The number of steps over which the run verifies the pipeline against full-batch training, instead of training to
     /// the end.
     pub verify: Option<usize>,
-    pub sample: Sample,
+    /// The number of bytes of text that the trained model writes at the end of the run.
+    pub sample: usize,
     pub outputs: Outputs,
     pub keeping: Keeping,
     /// The value of every setting of the run, for the log and for checkpoints.
     pub settings: Settings,
-}
-
-/// The text that the trained model writes at the end of the run: the length of the text in bytes, and the device that
-/// computes it.
-pub struct Sample {
-    pub bytes: usize,
-    pub device: Device,
 }
 
 /// The checkpoints that the run writes: their folder, the interval between them in steps, and the number to keep.
@@ -121,7 +114,10 @@ impl Job {
         };
         let shape = Shape { layers: flags.layers, width: flags.width, context: flags.context };
         let schedule_steps = flags.schedule_steps();
-        let share_of_peak = |tflops: f64| training_flops(shape) / (tflops * 1e12 * used as f64);
+        // A backward takes twice the FLOPs of a forward. Recomputed work does not count (Chowdhery et al., 2022,
+        // arXiv:2204.02311, appendix B).
+        let flops_of_a_byte = || 3.0 * costs(shape).flops() / shape.context as f64;
+        let share_of_peak = |tflops: f64| flops_of_a_byte() / (tflops * 1e12 * used as f64);
         Ok(Self {
             data: flags.data,
             shape,
@@ -155,10 +151,7 @@ impl Job {
             },
             seed: flags.seed,
             verify: flags.verify,
-            sample: Sample {
-                bytes: flags.sample,
-                device: if matches!(names[0], DeviceName::Remote(_)) { Device::flex() } else { devices[0].clone() },
-            },
+            sample: flags.sample,
             outputs: Outputs {
                 log: flags.log,
                 trace: flags.trace,

@@ -13,9 +13,9 @@ use stageline::Pipeline;
 use stageline::checkpoint::{Checkpoint, CheckpointError, Printable, Saved, Store, Writer};
 
 use crate::config::{self, Settings};
-use crate::cut::Bytes;
 use crate::flags::Flags;
 use crate::job::{Job, Keeping};
+use crate::model::{Bytes, Logits};
 use crate::text::Source;
 
 /// The exit status of the process after a second SIGINT or SIGTERM, which is the status that shells give for SIGINT.
@@ -220,12 +220,12 @@ impl Keeper {
     }
 
     /// Saves a checkpoint if a checkpoint is due after `steps` steps, which is also the case before the first step.
-    pub fn step(&mut self, pipeline: &mut Pipeline<Bytes, Bytes>, steps: usize) -> Result<()> {
+    pub fn step(&mut self, pipeline: &mut Pipeline<Bytes, Logits, Bytes>, steps: usize) -> Result<()> {
         if steps.is_multiple_of(self.every) { self.save(pipeline) } else { Ok(()) }
     }
 
     /// Saves a checkpoint of the pipeline now, unless there is already a checkpoint after the same number of steps.
-    pub fn save(&mut self, pipeline: &mut Pipeline<Bytes, Bytes>) -> Result<()> {
+    pub fn save(&mut self, pipeline: &mut Pipeline<Bytes, Logits, Bytes>) -> Result<()> {
         let Some(writer) = &mut self.writer else { return Ok(()) };
         let mut checkpoint = pipeline.checkpoint()?;
         let steps = checkpoint.progress.steps;

@@ -5,9 +5,9 @@ use burn::tensor::Device;
 use stageline::{DeviceName, DoesNotFit, Lever, MemoryEstimate, Pipeline, Recompute};
 use sysinfo::System;
 
-use crate::cut::{self, Bytes};
 use crate::flags::{FlushName, OptimizerName, RecomputeName};
 use crate::job::{Job, LARGEST, Training};
+use crate::model::{Bytes, Logits, costs};
 use crate::text::Source;
 
 /// Returns the fewest bytes that a stage needs for each parameter in the flush: the f32 value and its optimizer state,
@@ -27,8 +27,7 @@ fn least_flush_bytes(optimizer: OptimizerName, rollback: bool) -> u64 {
 /// Returns an error with flags to change if the parameters are too large. A job with stages on other devices is not
 /// checked, because the memory of those devices is not known here.
 pub fn refuse_too_many_parameters(job: &Job, resumed: bool) -> Result<()> {
-    let cuts = cut::cut(job.shape, job.running.devices.len())?;
-    let parameters: u64 = cut::layers(job.shape, &cuts).iter().map(|layer| layer.parameters).sum();
+    let parameters = costs(job.shape).parameters();
     let bytes = least_flush_bytes(job.training.optimizer, job.running.rollback);
     let (needs, has) = (parameters.saturating_mul(bytes), memory_for(job, 0));
     let way_out = match (resumed, job.training.optimizer) {
@@ -56,7 +55,7 @@ pub fn refuse_too_many_parameters(job: &Job, resumed: bool) -> Result<()> {
 /// Returns an error with the ways out if the job does not fit, and an error if `--memory` or `--recompute auto` is
 /// given and there is no estimate.
 pub fn estimate(
-    pipeline: &mut Pipeline<Bytes, Bytes>,
+    pipeline: &mut Pipeline<Bytes, Logits, Bytes>,
     text: &Source,
     job: &Job,
     (step, resumed): (usize, bool),
@@ -70,7 +69,7 @@ pub fn estimate(
     };
     // Two estimates, for micro-batches of `rows` rows and of half as many, tell the memory that grows with the rows
     // from the rest.
-    let for_rows = |pipeline: &mut Pipeline<Bytes, Bytes>, rows: usize| {
+    let for_rows = |pipeline: &mut Pipeline<Bytes, Logits, Bytes>, rows: usize| {
         let mut measure = |rows| {
             Ok::<_, Error>(
                 pipeline.estimate_memory(text.batch(step, batch_size / job.training.micro_batch_size * rows)?)?,
@@ -80,10 +79,10 @@ pub fn estimate(
         let Some(fewer) = (if half > 0 { measure(half)? } else { None }) else { return Ok::<_, Error>(all) };
         Ok(all.map(|all| all.beside(&fewer, half as f64 / rows as f64)))
     };
-    let from_two_rows = |pipeline: &mut Pipeline<Bytes, Bytes>| {
+    let from_two_rows = |pipeline: &mut Pipeline<Bytes, Logits, Bytes>| {
         Ok(for_rows(pipeline, 2)?.map(|two| for_flush(two.with_rows_times(rows as f64 / 2.0))))
     };
-    let from_all = |pipeline: &mut Pipeline<Bytes, Bytes>| {
+    let from_all = |pipeline: &mut Pipeline<Bytes, Logits, Bytes>| {
         if !auto {
             return Ok(for_rows(pipeline, rows)?.map(for_flush));
         }
@@ -114,8 +113,8 @@ const UNKNOWN: &str = "memory in use is not known on these devices, as on those 
 /// Returns an error with the ways out if the job does not fit. Full recomputation is estimated as well then, because it
 /// is one of the ways out.
 fn refuse(
-    pipeline: &mut Pipeline<Bytes, Bytes>,
-    estimate: impl Fn(&mut Pipeline<Bytes, Bytes>) -> Result<Option<MemoryEstimate>>,
+    pipeline: &mut Pipeline<Bytes, Logits, Bytes>,
+    estimate: impl Fn(&mut Pipeline<Bytes, Logits, Bytes>) -> Result<Option<MemoryEstimate>>,
     fits: impl Fn(&MemoryEstimate) -> Result<(), Box<DoesNotFit>>,
 ) -> Result<Option<MemoryEstimate>> {
     let Some(found) = estimate(pipeline)? else { return Ok(None) };

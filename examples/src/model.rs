@@ -6,10 +6,16 @@ use burn::module::{Initializer, Module, Param};
 use burn::nn::{EmbeddingConfig, LayerNormConfig, LinearConfig};
 use burn::tensor::{Device, FloatDType, Int, Tensor};
 use stageline::nn::{Embedding, LayerNorm, Linear, block, causal_attention, cross_entropy, gelu, selective};
-use stageline::{LossStage, Stage, Weight, seeded};
+use stageline::{Costs, LossStage, Row, Stage, Weight};
 
 /// The size of the model's vocabulary: the number of different bytes.
 pub const VOCABULARY: usize = 256;
+
+/// A batch of text as bytes, `[batch, context]`.
+pub type Bytes = Tensor<2, Int>;
+
+/// The logits of the next byte at every position, `[batch, context, 256]`.
+pub type Logits = Tensor<3>;
 
 /// The sizes that define a GPT model: blocks, width and context.
 #[derive(Clone, Copy, Debug)]
@@ -62,25 +68,31 @@ pub struct Head {
     logits: Linear,
 }
 
-/// The layers of the whole model, before they are partitioned into stages.
-pub struct Layers<H = Head> {
-    pub embeddings: Embeddings,
-    pub blocks: Vec<Block>,
-    pub head: H,
+/// The model as a row of layers, which can be cut into any number of stages.
+pub type Gpt = Row<Embeddings, Block, Head>;
+
+/// The layers of the whole model.
+pub type Layers = (Embeddings, Vec<Block>, Head);
+
+/// Returns a GPT as a row of layers, whose parameters are drawn from the seed.
+pub fn gpt(shape: Shape, seed: u64) -> Gpt {
+    gpt_with(shape, seed, |head| head)
 }
 
-impl Layers {
-    /// Initialises each layer of the model from a seed of its own, so that parameters do not depend on the partition
-    /// into stages.
-    pub fn init(shape: Shape, seed: u64, device: &Device) -> Self {
-        let layer_seed = |layer: usize| seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(layer as u64);
-        let block = |layer| seeded(device, layer_seed(layer + 1), || Block::init(shape, device));
-        Self {
-            embeddings: seeded(device, layer_seed(0), || Embeddings::init(shape, device)),
-            blocks: (0..shape.layers).map(block).collect(),
-            head: seeded(device, layer_seed(shape.layers + 1), || Head::init(shape, device)),
-        }
-    }
+/// Returns a GPT whose head `wrap` changes.
+pub fn gpt_with<H>(shape: Shape, seed: u64, wrap: impl Fn(Head) -> H + 'static) -> Row<Embeddings, Block, H>
+where
+    H: LossStage<Input = Tensor<3>>,
+{
+    let embeddings = move |device: &Device| Embeddings::init(shape, device);
+    let block = move |_, device: &Device| Block::init(shape, device);
+    let head = move |device: &Device| wrap(Head::init(shape, device));
+    Row::new(embeddings, shape.layers, block, head).seed(seed).names("embeddings", "blocks", "head")
+}
+
+/// Returns the costs of the model's layers for one sample.
+pub fn costs(shape: Shape) -> Costs {
+    gpt(shape, 0).count(Tensor::zeros([1, shape.context], &Device::flex()))
 }
 
 /// The standard deviation of GPT-2's normal initialisation; residual projections have it divided by sqrt(2 x layers).
@@ -130,11 +142,6 @@ impl Head {
     fn init(shape: Shape, device: &Device) -> Self {
         let logits = LinearConfig::new(shape.width, VOCABULARY).with_bias(false).with_initializer(normal(DEVIATION));
         Self { norm: LayerNorm::init(&LayerNormConfig::new(shape.width), device), logits: logits.init(device).into() }
-    }
-
-    /// Maps activations `[batch, context, width]` to the logits of the next byte, `[batch x context, 256]`.
-    pub fn logits(&self, input: Tensor<3>) -> Tensor<2> {
-        self.logits.forward(self.norm.forward(rows(input)))
     }
 }
 
@@ -186,16 +193,25 @@ impl Attention {
     }
 }
 
-impl LossStage for Head {
+impl Stage for Head {
     type Input = Tensor<3>;
-    type Target = Tensor<2, Int>;
+    type Output = Logits;
+
+    fn forward(&self, input: Tensor<3>) -> Logits {
+        let [batch, length, _] = input.dims();
+        self.logits.forward(self.norm.forward(rows(input))).reshape([batch, length, VOCABULARY])
+    }
+}
+
+impl LossStage for Head {
+    type Target = Bytes;
 
     /// Returns the summed cross-entropy of the next bytes, in nats.
-    fn loss(&self, input: Tensor<3>, target: Tensor<2, Int>) -> Tensor<1> {
-        cross_entropy(self.logits(input).cast(FloatDType::F32), target.flatten(0, 1))
+    fn loss(&self, logits: Logits, target: Bytes) -> Tensor<1> {
+        cross_entropy(rows(logits).cast(FloatDType::F32), target.flatten(0, 1))
     }
 
-    fn weight(target: &Tensor<2, Int>) -> Weight {
+    fn weight(&self, target: &Tensor<2, Int>) -> Weight {
         target.shape().num_elements().into()
     }
 }

@@ -1,7 +1,9 @@
 //! Converts the pipeline's reports of steps and estimates of memory into the records of the run's log.
 
-use stageline::{Activity, Clock, MemoryEstimate, ParameterHealth, StepReport, Update};
-use stageline_report::record::{Account, EstimatedMemory, Event, Health, StageCosts, Step, WorkerMemory};
+use stageline::{
+    Activity, Clock, Costs, Cut, CutError, LayerCost, MemoryEstimate, ParameterHealth, StepReport, Update,
+};
+use stageline_report::record::{Account, EstimatedMemory, Event, Health, Layer, StageCosts, Step, WorkerMemory};
 
 /// Returns the log record of a training step, with the events of the step if `timeline` is set. The recorded workers
 /// are those of the first replica.
@@ -33,6 +35,22 @@ pub fn step(report: &StepReport, timeline: bool) -> Step {
         health: report.health.iter().map(health).collect(),
         timeline: if timeline { events(report) } else { Vec::new() },
     }
+}
+
+/// Returns every layer of the model with its name, stage, FLOPs and parameters.
+///
+/// # Errors
+/// Returns [`CutError`] if the model does not have the layers of the cut.
+pub fn layers(costs: &Costs, cut: &Cut) -> Result<Vec<Layer>, CutError> {
+    let layers = costs.layers();
+    let ranges = cut.ranges(layers.len())?.into_iter().enumerate();
+    let layer = |stage: usize, cost: &LayerCost| Layer {
+        name: cost.name.clone(),
+        stage,
+        weight: cost.flops,
+        parameters: cost.parameters,
+    };
+    Ok(ranges.flat_map(|(stage, range)| layers[range].iter().map(move |cost| layer(stage, cost))).collect())
 }
 
 /// Returns the estimated memory of each of the first replica's workers; `workers` is their number.

@@ -1,38 +1,41 @@
 //! Samples text from the trained model: continues a prompt byte by byte.
 
-use burn::module::Module;
+use anyhow::Result;
 use burn::tensor::activation::softmax;
-use burn::tensor::{Int, Tensor, TensorData};
+use burn::tensor::{Device, Int, Tensor, TensorData};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
-use stageline::Stage;
+use stageline::Pipeline;
 
-use crate::job::Sample;
-use crate::model::{Layers, VOCABULARY};
+use crate::model::{Bytes, Logits, VOCABULARY};
 
 /// The temperature of the softmax over the next byte; a temperature below 1 makes likely bytes likelier.
 const TEMPERATURE: f64 = 0.7;
 
-/// Returns the bytes with which the model, on one device, continues `prompt`.
+/// Returns `bytes` bytes with which the pipeline's model continues `prompt`.
 ///
 /// The prompt must not be longer than the model's context. Each byte is predicted from as many bytes before it.
-pub fn continue_text(layers: &Layers, prompt: &[u8], Sample { bytes, device }: &Sample, seed: u64) -> Vec<u8> {
-    let embeddings = layers.embeddings.clone().fork(device).valid();
-    let blocks = layers.blocks.clone().fork(device).valid();
-    let head = layers.head.clone().fork(device).valid();
+///
+/// # Errors
+/// Returns an error if a stage fails.
+pub fn continue_text(
+    pipeline: &mut Pipeline<Bytes, Logits, Bytes>,
+    prompt: &[u8],
+    bytes: usize,
+    seed: u64,
+) -> Result<Vec<u8>> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     // A stream of its own is independent of the other draws with this seed.
     random.set_stream(u64::from_le_bytes(*b"sampling"));
     let mut text = prompt.to_vec();
-    for _ in 0..*bytes {
+    for _ in 0..bytes {
         let context: Vec<_> = text[text.len() - prompt.len()..].iter().map(|&byte| i32::from(byte)).collect();
-        let input = Tensor::<2, Int>::from_data(TensorData::new(context, [1, prompt.len()]), device);
-        let logits = head.logits(blocks.forward(embeddings.forward(input)));
-        let last = logits.slice_dim(0, prompt.len() - 1..prompt.len());
-        let probabilities = softmax(last / TEMPERATURE, 1).into_data();
+        let input = Tensor::<2, Int>::from_data(TensorData::new(context, [1, prompt.len()]), &Device::flex());
+        let last = pipeline.infer(input)?.slice_dim(1, prompt.len() - 1..prompt.len());
+        let probabilities = softmax(last / TEMPERATURE, 2).into_data();
         text.push(draw(probabilities.iter::<f32>(), &mut random));
     }
-    text.split_off(prompt.len())
+    Ok(text.split_off(prompt.len()))
 }
 
 /// Draws the next byte of a text from the probabilities of all bytes, by inversion of the cumulative distribution.

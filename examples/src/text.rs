@@ -8,7 +8,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use stageline::Batch;
 use stageline_data::{Corpus, CorpusError, CorpusOptions, Sampler, Text};
 
-use crate::cut::Bytes;
+use crate::model::Bytes;
 
 /// The number of windows of held-out text in an evaluation.
 const VALIDATION_WINDOWS: usize = 256;

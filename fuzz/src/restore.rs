@@ -44,21 +44,28 @@ struct Last {
     linear: Linear,
 }
 
-impl LossStage for Last {
+impl Stage for Last {
     type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        self.linear.forward(input)
+    }
+}
+
+impl LossStage for Last {
     type Target = Tensor<1>;
 
-    fn loss(&self, input: Tensor<2>, _: Tensor<1>) -> Tensor<1> {
-        let output = self.linear.forward(input);
+    fn loss(&self, output: Tensor<2>, _: Tensor<1>) -> Tensor<1> {
         (output.clone() * output).sum()
     }
 
-    fn weight(target: &Tensor<1>) -> Weight {
+    fn weight(&self, target: &Tensor<1>) -> Weight {
         (target.dims()[0] as f64).into()
     }
 }
 
-fn builder() -> PipelineBuilder<Tensor<2>, Tensor<1>> {
+fn builder() -> PipelineBuilder<Tensor<2>, Tensor<2>, Tensor<1>> {
     let device = Device::flex();
     let linear = || Linear::from(LinearConfig::new(WIDTH, WIDTH).init(&device.clone().autodiff()));
     let config = || StageConfig::new(device.clone(), AdamWConfig::new().init(), 0.01);

@@ -198,7 +198,7 @@ fn falling() -> StageConfig {
 }
 
 /// Returns a pipeline of two stages with running statistics and dropout, and the loss.
-fn noisy(seed: u64, micro_batches: usize) -> PipelineBuilder<Tensor<2>, Target> {
+fn noisy(seed: u64, micro_batches: usize) -> PipelineBuilder<Tensor<2>, Tensor<2>, Target> {
     let Mlp { mut layers, error } = Mlp::new(2, WIDTH, seed);
     let (second, first) = (Noisy::new(layers.pop().unwrap(), 1), Noisy::new(layers.pop().unwrap(), 0));
     let chain = Pipeline::builder().stage(first, falling()).stage(second, falling());
@@ -206,7 +206,12 @@ fn noisy(seed: u64, micro_batches: usize) -> PipelineBuilder<Tensor<2>, Target> 
 }
 
 /// Returns a pipeline whose last layer is tied to the first one.
-fn tied(seed: u64, stages: usize, micro_batches: usize, schedule: Scheduled) -> PipelineBuilder<Tensor<2>, Target> {
+fn tied(
+    seed: u64,
+    stages: usize,
+    micro_batches: usize,
+    schedule: Scheduled,
+) -> PipelineBuilder<Tensor<2>, Tensor<2>, Target> {
     let mut model = Mlp::new(stages, WIDTH, seed);
     let first = model.layers[0].clone();
     model.layers.push(first);
@@ -225,7 +230,7 @@ type Scheduled = &'static (dyn Schedule + Sync);
 struct Case {
     name: String,
     /// Returns the pipeline with parameters of this seed.
-    build: Box<dyn Fn(u64) -> PipelineBuilder<Tensor<2>, Target> + Send>,
+    build: Box<dyn Fn(u64) -> PipelineBuilder<Tensor<2>, Tensor<2>, Target> + Send>,
     /// The state after each undisturbed step.
     undisturbed: Vec<Checkpoint>,
     /// The replica, stage and activity of everything that workers do in a step.
@@ -233,7 +238,10 @@ struct Case {
 }
 
 impl Case {
-    fn new(name: String, build: impl Fn(u64) -> PipelineBuilder<Tensor<2>, Target> + Send + 'static) -> Self {
+    fn new(
+        name: String,
+        build: impl Fn(u64) -> PipelineBuilder<Tensor<2>, Tensor<2>, Target> + Send + 'static,
+    ) -> Self {
         let mut pipeline = build(1).build().unwrap();
         let (mut undisturbed, mut points) = (Vec::new(), Vec::new());
         for step in 0..3 {
@@ -296,7 +304,7 @@ impl Case {
         let made = left.progress.steps as usize;
         let expected = made.checked_sub(1).map_or(&before, |last| &self.undisturbed[last]);
         assert!(left == *expected && made <= 2, "{case}: {made} steps, or the stages have made different steps");
-        let mut again: Pipeline<_, _> = (self.build)(2).restore(left).build().unwrap();
+        let mut again: Pipeline<_, _, _> = (self.build)(2).restore(left).build().unwrap();
         assert!(again.steps((made as u64..3).map(batch)).all(|report| report.is_ok()), "{case}");
         assert!(again.checkpoint().unwrap() == self.undisturbed[2], "{case}");
         true
@@ -326,10 +334,10 @@ impl Case {
 
     /// Asserts that the failed pipeline still has the state after the first step, and that a new pipeline restored from
     /// it makes the second step to the bits of an undisturbed training.
-    fn assert_continues(&self, mut pipeline: Pipeline<Tensor<2>, Target>, case: &str) {
+    fn assert_continues(&self, mut pipeline: Pipeline<Tensor<2>, Tensor<2>, Target>, case: &str) {
         let left = pipeline.checkpoint().unwrap();
         assert!(left == self.undisturbed[0], "{case}: a stage has stepped");
-        let mut again: Pipeline<_, _> = (self.build)(2).restore(left).build().unwrap();
+        let mut again: Pipeline<_, _, _> = (self.build)(2).restore(left).build().unwrap();
         // A rehearsal must leave no trace in the next step.
         again.estimate_memory(batch(7)).unwrap().unwrap();
         again.step(batch(1)).unwrap();

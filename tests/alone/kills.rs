@@ -14,8 +14,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use stageline::checkpoint::{Checkpoint, CheckpointError, Saved, Store, WritePoint};
 use stageline::{Batch, Pipeline, StageConfig};
 
-use crate::cut::{self, Bytes};
-use crate::model::{Layers, Shape};
+use crate::model::{Bytes, Logits, Shape, costs, gpt};
 
 const SHAPE: Shape = Shape { layers: 3, width: 8, context: 8 };
 const DIR: &str = "STAGELINE_TEST_KILLED";
@@ -34,11 +33,10 @@ fn batch(step: u64) -> Batch<Bytes, Bytes> {
 }
 
 /// Builds a pipeline that resumes from a checkpoint, or starts at step 0 without one.
-fn pipeline(stages: usize, from: Option<Checkpoint>) -> Pipeline<Bytes, Bytes> {
-    let layers = Layers::init(SHAPE, 3, &Device::flex().autodiff());
-    let (names, cuts) = (cut::names(&layers), cut::cut(SHAPE, stages).unwrap());
+fn pipeline(stages: usize, from: Option<Checkpoint>) -> Pipeline<Bytes, Logits, Bytes> {
+    let cut = costs(SHAPE).cut(stages).unwrap();
     let config = StageConfig::new(Device::flex(), AdamWConfig::new().init(), 1e-3);
-    let builder = cut::split(layers, &cuts, vec![config; stages]).names(names).micro_batches(2).cores_per_stage(1);
+    let builder = gpt(SHAPE, 3).pipeline(&cut, vec![config; stages]).unwrap().micro_batches(2).cores_per_stage(1);
     match from {
         Some(checkpoint) => builder.restore(checkpoint).build().unwrap(),
         None => builder.build().unwrap(),

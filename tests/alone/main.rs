@@ -5,7 +5,7 @@
 #[path = "../pipeline/mlp.rs"]
 mod mlp;
 
-use example_gpt::{cut, model};
+use example_gpt::model;
 
 #[global_allocator]
 static ALLOCATOR: stageline::CountingAllocator = stageline::CountingAllocator::new();

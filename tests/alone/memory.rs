@@ -5,9 +5,8 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use stageline::schedule::{GPipe, Interleaved, OneFOneB, Schedule, ZbH1, ZbH2, ZbV};
 use stageline::{Batch, Pipeline, Precision, Recompute, StageConfig, WorkerMemory};
 
-use crate::cut::{self, Bytes};
 use crate::mlp::{Error, Mlp};
-use crate::model::{Layers, Shape};
+use crate::model::{Bytes, Logits, Shape, costs, gpt};
 use crate::ran_in_a_process_of_its_own;
 
 const CONTEXT: usize = 64;
@@ -28,19 +27,18 @@ struct Configuration {
 }
 
 impl Configuration {
-    fn pipeline(&self) -> Pipeline<Bytes, Bytes> {
+    fn pipeline(&self) -> Pipeline<Bytes, Logits, Bytes> {
         let shape = Shape { layers: self.layers, width: 64, context: CONTEXT };
-        let layers = Layers::init(shape, 3, &Device::flex().autodiff());
-        let cuts = cut::cut(shape, self.stages).unwrap();
+        let cut = costs(shape).cut(self.stages).unwrap();
         let config = StageConfig::new(Device::flex(), (self.optimizer)(), 1e-3).recompute(self.recompute);
-        let builder = cut::split(layers, &cuts, vec![config; self.stages]).precision(self.precision);
+        let builder = gpt(shape, 3).pipeline(&cut, vec![config; self.stages]).unwrap().precision(self.precision);
         let builder = builder.gradient_groups(self.groups).rollback(self.rollback);
         let builder = (1..self.replicas).fold(builder, |builder, _| builder.replica(vec![Device::flex(); self.stages]));
         builder.micro_batches(self.micro_batches).schedule(self.schedule).cores_per_stage(1).build().unwrap()
     }
 
     /// Returns the measured memory of every worker in the third step, when all buffers exist.
-    fn measure(&self, pipeline: &mut Pipeline<Bytes, Bytes>) -> Vec<WorkerMemory> {
+    fn measure(&self, pipeline: &mut Pipeline<Bytes, Logits, Bytes>) -> Vec<WorkerMemory> {
         (0..2).for_each(|step| drop(pipeline.step(self.batch(step)).unwrap()));
         pipeline.step(self.batch(2)).unwrap().recording.memory().unwrap()
     }

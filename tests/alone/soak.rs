@@ -44,7 +44,7 @@ fn ten_thousand_steps_hold_no_more_than_a_thousand_and_give_the_bits_of_a_plain_
     }
     let batches: Vec<_> = (0..BATCHES).map(|seed| Mlp::batch(4, WIDTH, true, seed)).collect();
     let builder = Mlp::new(3, WIDTH, 9).split(3, &config()).micro_batches(2).schedule(OneFOneB);
-    let mut pipeline: Pipeline<_, _> = builder.cores_per_stage(1).build().unwrap();
+    let mut pipeline: Pipeline<_, _, _> = builder.cores_per_stage(1).build().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let mut store = Store::open(folder.path(), NonZero::new(2).unwrap()).unwrap();
     let (mut seen, mut resident) = (Vec::new(), Vec::new());

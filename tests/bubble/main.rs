@@ -18,7 +18,7 @@ mod report;
 #[allow(dead_code)] // the bench uses only the median
 mod side_by_side;
 
-use example_gpt::{cut, model};
+use example_gpt::model;
 use std::fs;
 
 use clap::Parser;

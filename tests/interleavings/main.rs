@@ -108,7 +108,7 @@ impl Stage for Failing {
 
 /// Returns a pipeline of one layer a stage, where the last stage also has the first one's parameters if there are
 /// several stages. A `failure` is a stage and the number of the forward in which it fails.
-fn builder(shape: Shape, failure: Option<(usize, usize)>) -> PipelineBuilder<Tensor<2>, Target> {
+fn builder(shape: Shape, failure: Option<(usize, usize)>) -> PipelineBuilder<Tensor<2>, Tensor<2>, Target> {
     let Mlp { layers, error } = Mlp::new(shape.stages, WIDTH, 1);
     let tied = layers[0].clone();
     let mut chain = Pipeline::builder();

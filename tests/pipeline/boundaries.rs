@@ -71,19 +71,27 @@ impl Stage for Middle {
     }
 }
 
-impl LossStage for Classifier {
+impl Stage for Classifier {
     type Input = Hidden;
-    type Target = Tensor<2>;
+    type Output = (Tensor<2>, Tensor<1, Int>, Tensor<1, Bool>);
 
-    fn loss(&self, hidden: Hidden, target: Tensor<2>) -> Tensor<1> {
+    fn forward(&self, hidden: Hidden) -> Self::Output {
         let states = hidden.states + hidden.skip.expect("the encoder sets it").squeeze_dim(1);
         let output = self.linear.forward(states) * hidden.scales[1].clone().unsqueeze();
-        let wanted = target * hidden.classes.float().unsqueeze_dim(1);
-        let error = (output - wanted) * hidden.kept.float().unsqueeze_dim(1);
+        (output, hidden.classes, hidden.kept)
+    }
+}
+
+impl LossStage for Classifier {
+    type Target = Tensor<2>;
+
+    fn loss(&self, (output, classes, kept): Self::Output, target: Tensor<2>) -> Tensor<1> {
+        let wanted = target * classes.float().unsqueeze_dim(1);
+        let error = (output - wanted) * kept.float().unsqueeze_dim(1);
         (error.clone() * error).sum()
     }
 
-    fn weight(target: &Tensor<2>) -> Weight {
+    fn weight(&self, target: &Tensor<2>) -> Weight {
         target.dims()[0].into()
     }
 }
@@ -116,7 +124,7 @@ fn every_kind_of_leaf_gives_the_bits_of_the_uncut_model() {
         let classes = classes.clone().slice_dim(0, rows.clone()).autodiff();
         let part = |tensor: &Tensor<2>| tensor.clone().slice_dim(0, rows.clone()).autodiff();
         let hidden = plain.1.forward(plain.0.forward((part(&input), classes)));
-        let loss = plain.2.loss(hidden, part(&target)) / 8.0;
+        let loss = plain.2.loss_of(hidden, part(&target)) / 8.0;
         sum.accumulate(&plain, GradientsParams::from_grads(loss.backward(), &plain));
     }
     let mut optimizer: ModuleOptimizer = SgdConfig::new().init();

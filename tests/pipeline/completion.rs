@@ -17,7 +17,7 @@ fn pipeline(
     micro_batches: usize,
     capacity: usize,
     schedule: impl Schedule + 'static,
-) -> Result<Pipeline<(), ()>, BuildError> {
+) -> Result<Pipeline<(), (), ()>, BuildError> {
     let config = || StageConfig::new(device(), SgdConfig::new().init(), 0.1);
     let mut chain = Pipeline::builder();
     for _ in 1..stages {
@@ -28,7 +28,7 @@ fn pipeline(
 }
 
 /// Asserts that two steps and an evaluation complete within a minute.
-fn completes(mut pipeline: Pipeline<(), ()>, micro_batches: usize) {
+fn completes(mut pipeline: Pipeline<(), (), ()>, micro_batches: usize) {
     within_a_minute(move || {
         for _ in 0..2 {
             let report = pipeline.step(Batch::from_micro_batches(vec![((), ()); micro_batches])).unwrap();

@@ -4,7 +4,7 @@
 use burn::module::Module;
 use burn::tensor::Tensor;
 use stageline::schedule::{OneFOneB, Plan, Schedule, ScheduleError};
-use stageline::{Batch, BatchError, BuildError, LossStage, ModuleError, StepError, Weight};
+use stageline::{Batch, BatchError, BuildError, LossStage, ModuleError, Stage, StepError, Weight};
 
 use crate::mlp::{Error, Layer, Mlp, Target, config};
 
@@ -14,14 +14,14 @@ fn model() -> Mlp {
 
 /// Builds a pipeline, which must be refused, and returns the error and its message.
 fn build_error(
-    build: impl FnOnce(stageline::PipelineBuilder<Tensor<2>, Target>) -> BuildResult,
+    build: impl FnOnce(stageline::PipelineBuilder<Tensor<2>, Tensor<2>, Target>) -> BuildResult,
 ) -> (BuildError, String) {
     let Err(error) = build(model().split(2, &config())) else { panic!("it was built") };
     let message = error.to_string();
     (error, message)
 }
 
-type BuildResult = Result<stageline::Pipeline<Tensor<2>, Target>, BuildError>;
+type BuildResult = Result<stageline::Pipeline<Tensor<2>, Tensor<2>, Target>, BuildError>;
 
 #[test]
 fn zero_micro_batches_are_refused() {
@@ -85,15 +85,23 @@ struct Choosy {
     error: Error,
 }
 
-impl LossStage for Choosy {
+impl Stage for Choosy {
     type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        self.error.forward(input)
+    }
+}
+
+impl LossStage for Choosy {
     type Target = Target;
 
-    fn loss(&self, input: Tensor<2>, target: Target) -> Tensor<1> {
-        self.error.loss(input, target)
+    fn loss(&self, output: Tensor<2>, target: Target) -> Tensor<1> {
+        self.error.loss(output, target)
     }
 
-    fn weight((wanted, _): &Target) -> Weight {
+    fn weight(&self, (wanted, _): &Target) -> Weight {
         assert_eq!(wanted.dims()[0], 2, "two rows are wanted");
         2.0.into()
     }

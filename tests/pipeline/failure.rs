@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Once};
 use std::{panic, thread};
 
-use burn::module::Module;
+use burn::module::{Module, ModuleDisplay};
 use burn::optim::{Optimizer, SgdConfig};
 use burn::tensor::{Device, Tensor};
 use stageline::schedule::{GPipe, OneFOneB, Schedule};
@@ -46,7 +46,7 @@ impl<S: Module> Faulty<S> {
     }
 
     /// Consumes the graph of the output, so that its backward panics.
-    fn consume<const D: usize>(&self, output: &Tensor<D>) {
+    fn consume(&self, output: &Tensor<2>) {
         output.clone().sum().backward();
     }
 
@@ -66,7 +66,10 @@ impl<S: Module> Faulty<S> {
     }
 }
 
-impl Stage for Faulty<Layer> {
+impl<S> Stage for Faulty<S>
+where
+    S: Stage<Input = Tensor<2>, Output = Tensor<2>> + ModuleDisplay,
+{
     type Input = Tensor<2>;
     type Output = Tensor<2>;
 
@@ -86,25 +89,14 @@ impl Stage for Faulty<Layer> {
 }
 
 impl LossStage for Faulty<Error> {
-    type Input = Tensor<2>;
     type Target = Target;
 
-    fn loss(&self, input: Tensor<2>, target: Target) -> Tensor<1> {
-        self.inner.loss(input, target)
+    fn loss(&self, output: Tensor<2>, target: Target) -> Tensor<1> {
+        self.inner.loss(output, target)
     }
 
-    fn try_loss(&self, input: Tensor<2>, target: Target) -> Result<Tensor<1>, BoxError> {
-        let due = self.due();
-        self.fail(due)?;
-        let loss = self.loss(input, target);
-        if due == Fault::PanicInBackward {
-            self.consume(&loss);
-        }
-        Ok(loss)
-    }
-
-    fn weight(target: &Target) -> Weight {
-        Error::weight(target)
+    fn weight(&self, target: &Target) -> Weight {
+        self.inner.weight(target)
     }
 }
 
@@ -125,7 +117,7 @@ pub fn quiet_workers() {
 /// The fault of each stage, with the number of the forward at which it is due.
 type Faults = [(Fault, usize); STAGES];
 
-fn pipeline(faults: Faults, schedule: &'static (dyn Schedule + Sync)) -> Pipeline<Tensor<2>, Target> {
+fn pipeline(faults: Faults, schedule: &'static (dyn Schedule + Sync)) -> Pipeline<Tensor<2>, Tensor<2>, Target> {
     quiet_workers();
     let Mlp { layers, error } = Mlp::new(STAGES - 1, 4, 81);
     let config = StageConfig::new(device(), SgdConfig::new().init(), 0.1);
@@ -144,7 +136,7 @@ fn batch() -> Batch<Tensor<2>, Target> {
 }
 
 /// Ends a pipeline and returns the bits of each stage.
-fn module_bits(pipeline: Pipeline<Tensor<2>, Target>) -> Vec<Vec<u32>> {
+fn module_bits(pipeline: Pipeline<Tensor<2>, Tensor<2>, Target>) -> Vec<Vec<u32>> {
     let mut modules = pipeline.into_modules();
     let mut all: Vec<_> = (0..STAGES - 1).map(|stage| bits(&modules.take::<Faulty<Layer>>(stage).unwrap())).collect();
     all.push(bits(&modules.take::<Faulty<Error>>(STAGES - 1).unwrap()));
@@ -338,16 +330,24 @@ struct Unsummed {
     error: Error,
 }
 
-impl LossStage for Unsummed {
+impl Stage for Unsummed {
     type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        self.error.forward(input)
+    }
+}
+
+impl LossStage for Unsummed {
     type Target = Target;
 
-    fn loss(&self, input: Tensor<2>, (wanted, _): Target) -> Tensor<1> {
-        (self.error.linear.forward(input) - wanted).powi_scalar(2).sum_dim(1).flatten(0, 1)
+    fn loss(&self, output: Tensor<2>, (wanted, _): Target) -> Tensor<1> {
+        (output - wanted).powi_scalar(2).sum_dim(1).flatten(0, 1)
     }
 
-    fn weight(target: &Target) -> Weight {
-        Error::weight(target)
+    fn weight(&self, target: &Target) -> Weight {
+        self.error.weight(target)
     }
 }
 

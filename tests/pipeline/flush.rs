@@ -54,7 +54,7 @@ fn parts() -> (Scale, Root, Error) {
 }
 
 /// Returns a pipeline of three stages (scale, root and error) whose learning rate shows the number of optimizer steps.
-fn pipeline(schedule: impl Schedule + 'static, policy: OnNonFinite) -> PipelineBuilder<Tensor<2>, Target> {
+fn pipeline(schedule: impl Schedule + 'static, policy: OnNonFinite) -> PipelineBuilder<Tensor<2>, Tensor<2>, Target> {
     let (scale, root, error) = parts();
     let rate = LinearLrSchedulerConfig::new(0.01, 0.001, 9).init().unwrap();
     let config = StageConfig::new(device(), AdamWConfig::new().init(), rate);
@@ -77,7 +77,7 @@ fn good() -> Batch<Tensor<2>, Target> {
 }
 
 /// Ends a pipeline and returns the bits of all its parameters.
-fn bits_of(pipeline: Pipeline<Tensor<2>, Target>) -> Vec<u32> {
+fn bits_of(pipeline: Pipeline<Tensor<2>, Tensor<2>, Target>) -> Vec<u32> {
     let mut modules = pipeline.into_modules();
     let (scale, root) = (modules.take::<Scale>(0).unwrap(), modules.take::<Root>(1).unwrap());
     [bits(&scale), bits(&root), bits(&modules.take::<Error>(2).unwrap())].concat()

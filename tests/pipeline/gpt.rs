@@ -6,10 +6,9 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use stageline::schedule::{GPipe, Interleaved, OneFOneB, Schedule, ZbH1, ZbH2, ZbV};
 use stageline::{Batch, LossStage, MemoryEstimate, Pipeline, Recompute, Stage, StageConfig};
 
-use crate::cut::{self, Bytes};
 use crate::fingerprint::fingerprint;
 use crate::mlp::pieces;
-use crate::model::{Block, Embeddings, Head, Layers, Shape};
+use crate::model::{Bytes, Gpt, Layers, Logits, Shape, costs, gpt};
 
 const SHAPE: Shape = Shape { layers: 3, width: 32, context: 16 };
 const STEPS: usize = 2;
@@ -28,8 +27,12 @@ impl Training {
         Self { shape: SHAPE, seed, rows, micro_batches }
     }
 
+    fn row(self) -> Gpt {
+        gpt(self.shape, self.seed)
+    }
+
     fn layers(self) -> Layers {
-        Layers::init(self.shape, self.seed, &Device::flex().autodiff())
+        self.row().init(&Device::flex())
     }
 
     fn text(self, step: usize) -> Tensor<2, Int> {
@@ -43,10 +46,15 @@ impl Training {
     }
 
     /// Builds a pipeline with this recomputation.
-    fn pipeline(self, stages: usize, schedule: Box<dyn Schedule>, recompute: Recompute) -> Pipeline<Bytes, Bytes> {
-        let cuts = cut::cut(self.shape, stages).unwrap();
+    fn pipeline(
+        self,
+        stages: usize,
+        schedule: Box<dyn Schedule>,
+        recompute: Recompute,
+    ) -> Pipeline<Bytes, Logits, Bytes> {
+        let cut = costs(self.shape).cut(stages).unwrap();
         let config = StageConfig::new(Device::flex(), AdamWConfig::new().init(), 1e-3).recompute(recompute);
-        let builder = cut::split(self.layers(), &cuts, vec![config; stages]);
+        let builder = self.row().pipeline(&cut, vec![config; stages]).unwrap();
         builder.micro_batches(self.micro_batches).schedule(schedule).build().unwrap()
     }
 
@@ -60,36 +68,33 @@ impl Training {
     }
 
     /// Trains one step after the other and returns the fingerprint.
-    fn trained(self, mut pipeline: Pipeline<Bytes, Bytes>) -> String {
+    fn trained(self, mut pipeline: Pipeline<Bytes, Logits, Bytes>) -> String {
         self.batches().for_each(|batch| drop(pipeline.step(batch).unwrap()));
-        fingerprint(&cut::join(pipeline.into_modules()).unwrap()).0
+        fingerprint(&self.row().join(pipeline.into_modules()).unwrap()).0
     }
 
     /// Trains with overlapping steps and returns the fingerprint.
-    fn overlapped(self, mut pipeline: Pipeline<Bytes, Bytes>) -> String {
+    fn overlapped(self, mut pipeline: Pipeline<Bytes, Logits, Bytes>) -> String {
         pipeline.steps(self.batches()).for_each(|report| drop(report.unwrap()));
-        fingerprint(&cut::join(pipeline.into_modules()).unwrap()).0
+        fingerprint(&self.row().join(pipeline.into_modules()).unwrap()).0
     }
 
     /// Trains with gradient accumulation without the library and returns the fingerprint.
     fn plainly(self) -> String {
-        type Whole = (Embeddings, (Vec<Block>, Head));
-        let Layers { embeddings, blocks, head } = self.layers();
-        let mut model: Whole = (embeddings, (blocks, head));
+        let mut model = self.layers();
         let mut optimizer: ModuleOptimizer = AdamWConfig::new().init();
         for step in 0..STEPS {
             let mut sum = GradientsAccumulator::new();
             for piece in pieces(self.rows, self.micro_batches) {
                 let part = |step| self.text(step).slice_dim(0, piece.clone()).autodiff();
-                let (embeddings, (blocks, head)) = &model;
+                let (embeddings, blocks, head) = &model;
                 let hidden = blocks.iter().fold(embeddings.forward(part(step)), |hidden, block| block.forward(hidden));
-                let loss = head.loss(hidden, part(step + 1)) / (self.rows * self.shape.context) as f64;
+                let loss = head.loss_of(hidden, part(step + 1)) / (self.rows * self.shape.context) as f64;
                 sum.accumulate(&model, GradientsParams::from_grads(loss.backward(), &model));
             }
             model = optimizer.step(1e-3, model, sum.grads());
         }
-        let (embeddings, (blocks, head)) = model;
-        fingerprint(&Layers { embeddings, blocks, head }).0
+        fingerprint(&model).0
     }
 }
 
@@ -174,34 +179,39 @@ fn another_seed_gives_another_fingerprint() {
 #[test]
 fn cuts_are_balanced_and_cover_all_blocks() {
     let shape = Shape { layers: 8, width: 64, context: 64 };
-    assert_eq!(cut::cut(shape, 1).unwrap(), vec![0..8; 1]);
-    assert_eq!(cut::cut(shape, 2).unwrap(), [0..4, 4..8]);
-    assert_eq!(cut::cut(shape, 10).unwrap().len(), 10);
-    let message = cut::cut(shape, 11).unwrap_err().to_string();
+    // Layer 0 is the embeddings, and layer 9 the head.
+    let ranges = |stages| costs(shape).cut(stages).unwrap().ranges(10).unwrap();
+    assert_eq!(ranges(1), vec![0..10; 1]);
+    assert_eq!(ranges(2), [0..5, 5..10]);
+    assert_eq!(ranges(10).len(), 10);
+    let message = costs(shape).cut(11).unwrap_err().to_string();
     assert_eq!(message, "10 layers cannot be cut into 11 stages; ask for 1 to 10 stages");
 }
 
 #[test]
 fn layers_survive_a_split_and_a_join() {
-    let layers = Layers::init(SHAPE, 3, &Device::flex().autodiff());
+    let row = gpt(SHAPE, 3);
+    let layers = row.init(&Device::flex());
     let (before, parameters) = fingerprint(&layers);
-    let count = layers.embeddings.num_params() + layers.blocks.num_params() + layers.head.num_params();
-    assert_eq!(parameters, count);
+    assert_eq!(parameters, layers.num_params());
     let config = StageConfig::new(Device::flex(), AdamWConfig::new().init(), 1e-3);
-    let builder = cut::split(layers, &cut::cut(SHAPE, 5).unwrap(), vec![config; 5]);
-    assert_eq!(fingerprint(&cut::join(builder.build().unwrap().into_modules()).unwrap()).0, before);
+    let builder = row.pipeline(&costs(SHAPE).cut(5).unwrap(), vec![config; 5]).unwrap();
+    assert_eq!(fingerprint(&row.join(builder.build().unwrap().into_modules()).unwrap()).0, before);
 }
 
 #[test]
-fn every_layer_is_named_with_its_stage_and_size() {
-    let layers = Layers::init(SHAPE, 3, &Device::flex().autodiff());
-    let named = cut::layers(SHAPE, &cut::cut(SHAPE, 2).unwrap());
-    let sizes = [layers.embeddings.num_params(), layers.blocks[0].num_params(), layers.head.num_params()];
-    let found: Vec<_> = named.iter().map(|layer| (layer.name.as_str(), layer.parameters as usize)).collect();
-    let [embeddings, block, head] = sizes;
+fn every_layer_is_named_with_its_size_and_flops() {
+    let (embeddings, blocks, head) = gpt(SHAPE, 3).init(&Device::flex());
+    let costs = costs(SHAPE);
+    let found: Vec<_> = costs.layers().iter().map(|layer| (layer.name.as_str(), layer.parameters as usize)).collect();
+    let [embeddings, block, head] = [embeddings.num_params(), blocks[0].num_params(), head.num_params()];
     assert_eq!(
         found,
-        [("embeddings", embeddings), ("block 0", block), ("block 1", block), ("block 2", block), ("head", head)]
+        [("embeddings", embeddings), ("blocks.0", block), ("blocks.1", block), ("blocks.2", block), ("head", head)]
     );
-    assert!(named.iter().map(|layer| layer.stage).is_sorted() && named[0].stage == 0 && named[4].stage == 1);
+    // 24 w² + 4 c w FLOPs for each byte in a block (Chowdhery et al., 2022, appendix B), and 2 x 256 w in the head.
+    let (width, context) = (SHAPE.width as f64, SHAPE.context as f64);
+    let block = context * (24.0 * width * width + 4.0 * context * width);
+    let flops: Vec<_> = costs.layers().iter().map(|layer| layer.flops).collect();
+    assert_eq!(flops, [0.0, block, block, block, context * 2.0 * 256.0 * width]);
 }

@@ -65,16 +65,24 @@ struct Head {
     linear: Linear,
 }
 
-impl LossStage for Head {
+impl Stage for Head {
     type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        self.linear.forward(input)
+    }
+}
+
+impl LossStage for Head {
     type Target = Tensor<2>;
 
-    fn loss(&self, input: Tensor<2>, target: Tensor<2>) -> Tensor<1> {
-        let difference = self.linear.forward(input).cast(FloatDType::F32) - target;
+    fn loss(&self, output: Tensor<2>, target: Tensor<2>) -> Tensor<1> {
+        let difference = output.cast(FloatDType::F32) - target;
         (difference.clone() * difference).sum() / 2.0
     }
 
-    fn weight(target: &Tensor<2>) -> Weight {
+    fn weight(&self, target: &Tensor<2>) -> Weight {
         (target.dims()[0] as f64).into()
     }
 }
@@ -107,7 +115,7 @@ impl Model {
 
     fn loss(&self, input: Tensor<2, Int>, target: Tensor<2>) -> Tensor<1> {
         let hidden = self.front.forward(input);
-        self.head.loss(self.blocks.iter().fold(hidden, |hidden, block| block.forward(hidden)), target)
+        self.head.loss_of(self.blocks.iter().fold(hidden, |hidden, block| block.forward(hidden)), target)
     }
 
     fn join(mut modules: Modules) -> Self {
@@ -202,7 +210,7 @@ fn train_cut(
     Model::join(pipeline.into_modules())
 }
 
-fn steps(pipeline: &mut Pipeline<Tensor<2, Int>, Tensor<2>>, steps: Range<usize>, replicas: usize) {
+fn steps(pipeline: &mut Pipeline<Tensor<2, Int>, Tensor<2>, Tensor<2>>, steps: Range<usize>, replicas: usize) {
     for (input, target) in steps.map(batch) {
         let parts = pieces(ROWS, replicas * MICRO_BATCHES).into_iter().map(|rows| {
             let target = target.clone().slice_dim(0, rows.clone()).reshape([-1, WIDTH as i32]);

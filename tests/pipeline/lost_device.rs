@@ -131,7 +131,10 @@ fn batch(step: usize) -> Batch<Tensor<2>, Target> {
 
 /// Returns a pipeline of three stages, the second of them on a device that is lost after `lifetime` requests, with the
 /// device's handle and its thread.
-fn pipeline(lifetime: usize, from: Option<&Checkpoint>) -> (Pipeline<Tensor<2>, Target>, Handle, JoinHandle<()>) {
+fn pipeline(
+    lifetime: usize,
+    from: Option<&Checkpoint>,
+) -> (Pipeline<Tensor<2>, Tensor<2>, Target>, Handle, JoinHandle<()>) {
     quiet_workers();
     let Gpu { requests, thread } = Gpu::new(lifetime);
     let gpu = Handle { requests, asked: Arc::default() };
@@ -150,7 +153,7 @@ fn pipeline(lifetime: usize, from: Option<&Checkpoint>) -> (Pipeline<Tensor<2>, 
 }
 
 /// Ends a pipeline and returns the bits of all stages.
-fn trained(pipeline: Pipeline<Tensor<2>, Target>) -> [Vec<u32>; 3] {
+fn trained(pipeline: Pipeline<Tensor<2>, Tensor<2>, Target>) -> [Vec<u32>; 3] {
     let mut modules = pipeline.into_modules();
     let second = bits(&modules.take::<OnGpu>(STAGE).unwrap());
     [bits(&modules.take::<Layer>(0).unwrap()), second, bits(&modules.take::<Error>(2).unwrap())]

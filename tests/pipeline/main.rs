@@ -9,7 +9,7 @@ mod programs;
 #[path = "../support/runs.rs"]
 mod runs;
 
-use example_gpt::{cut, fingerprint, model};
+use example_gpt::{fingerprint, model};
 
 #[global_allocator]
 static ALLOCATOR: stageline::CountingAllocator = stageline::CountingAllocator::new();
@@ -26,6 +26,7 @@ mod flush;
 mod frozen;
 mod gpt;
 mod health;
+mod infer;
 mod keeping;
 mod lora;
 mod lost_device;
@@ -38,6 +39,7 @@ mod recompute;
 mod recording;
 mod replicas;
 mod resume;
+mod row;
 mod steps;
 mod terms;
 mod tied;

@@ -68,16 +68,24 @@ impl Stage for Noisy {
     }
 }
 
-impl LossStage for Error {
+impl Stage for Error {
     type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        self.linear.forward(input)
+    }
+}
+
+impl LossStage for Error {
     type Target = Target;
 
-    fn loss(&self, input: Tensor<2>, (wanted, mask): Target) -> Tensor<1> {
-        let difference = (self.linear.forward(input).cast(FloatDType::F32) - wanted) * mask;
+    fn loss(&self, output: Tensor<2>, (wanted, mask): Target) -> Tensor<1> {
+        let difference = (output.cast(FloatDType::F32) - wanted) * mask;
         (difference.clone() * difference).sum() / 2.0
     }
 
-    fn weight((_, mask): &Target) -> Weight {
+    fn weight(&self, (_, mask): &Target) -> Weight {
         mask.clone().sum().into_scalar::<f64>().into()
     }
 }
@@ -200,7 +208,7 @@ impl Mlp {
     }
 
     /// Cuts the model into `stages` stages with the layers spread as evenly as possible.
-    pub fn split(self, stages: usize, config: &StageConfig) -> PipelineBuilder<Tensor<2>, Target> {
+    pub fn split(self, stages: usize, config: &StageConfig) -> PipelineBuilder<Tensor<2>, Tensor<2>, Target> {
         let cuts = pieces(self.layers.len() + 1, stages);
         let mut layers = self.layers.into_iter();
         let mut chain = Pipeline::builder();

@@ -73,7 +73,7 @@ fn train_plainly(mut model: Mlp, dtype: FloatDType, scale: f64) -> Vec<u32> {
     model.bits()
 }
 
-fn train_cut(builder: PipelineBuilder<Tensor<2>, Target>) -> (Vec<u32>, Vec<StepReport>) {
+fn train_cut(builder: PipelineBuilder<Tensor<2>, Tensor<2>, Target>) -> (Vec<u32>, Vec<StepReport>) {
     let mut pipeline = builder.micro_batches(MICRO_BATCHES).build().unwrap();
     let step = |(input, target)| pipeline.step(Batch::new(input, target)).unwrap();
     let reports = batches().into_iter().map(step).collect();
@@ -155,15 +155,23 @@ struct One {
     value: Param<Tensor<1>>,
 }
 
-impl LossStage for One {
+impl Stage for One {
     type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        input * self.value.val().unsqueeze()
+    }
+}
+
+impl LossStage for One {
     type Target = Tensor<2>;
 
-    fn loss(&self, input: Tensor<2>, target: Tensor<2>) -> Tensor<1> {
-        -((input * self.value.val().unsqueeze()).cast(FloatDType::F32) * target).sum()
+    fn loss(&self, output: Tensor<2>, target: Tensor<2>) -> Tensor<1> {
+        -(output.cast(FloatDType::F32) * target).sum()
     }
 
-    fn weight(_: &Tensor<2>) -> Weight {
+    fn weight(&self, _: &Tensor<2>) -> Weight {
         1.0.into()
     }
 }
@@ -306,15 +314,22 @@ fn a_loss_in_a_low_precision_is_refused() {
     struct Careless {
         linear: Linear,
     }
-    impl LossStage for Careless {
+    impl Stage for Careless {
         type Input = Tensor<2>;
+        type Output = Tensor<2>;
+
+        fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+            self.linear.forward(input)
+        }
+    }
+    impl LossStage for Careless {
         type Target = ();
 
-        fn loss(&self, input: Tensor<2>, (): ()) -> Tensor<1> {
-            self.linear.forward(input).sum()
+        fn loss(&self, output: Tensor<2>, (): ()) -> Tensor<1> {
+            output.sum()
         }
 
-        fn weight((): &()) -> Weight {
+        fn weight(&self, (): &()) -> Weight {
             1.0.into()
         }
     }

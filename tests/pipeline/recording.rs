@@ -23,7 +23,7 @@ fn batch(rows: usize) -> Batch<Tensor<2>, Target> {
 }
 
 /// Returns the report of the second step, when threads and memory are warm.
-fn step(builder: PipelineBuilder<Tensor<2>, Target>) -> StepReport {
+fn step(builder: PipelineBuilder<Tensor<2>, Tensor<2>, Target>) -> StepReport {
     let mut pipeline = builder.build().unwrap();
     pipeline.step(batch(8)).unwrap();
     pipeline.step(batch(8)).unwrap()
@@ -188,17 +188,25 @@ impl Stage for Middle {
     }
 }
 
-impl LossStage for Back {
+impl Stage for Back {
     type Input = Moved;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Moved) -> Tensor<2> {
+        sleep(LONG / 5);
+        self.error.forward(input.tensor)
+    }
+}
+
+impl LossStage for Back {
     type Target = Target;
 
-    fn loss(&self, input: Moved, target: Target) -> Tensor<1> {
-        sleep(LONG / 5);
-        self.error.loss(input.tensor, target)
+    fn loss(&self, output: Tensor<2>, target: Target) -> Tensor<1> {
+        self.error.loss(output, target)
     }
 
-    fn weight(target: &Target) -> Weight {
-        Error::weight(target)
+    fn weight(&self, target: &Target) -> Weight {
+        self.error.weight(target)
     }
 }
 

@@ -47,12 +47,12 @@ enum As {
 }
 
 /// Divides batches into R x M micro-batches, either way.
-fn divided<In: stageline::Payload, T: stageline::Payload>(
-    builder: PipelineBuilder<In, T>,
+fn divided<In: stageline::Payload, Out: stageline::Payload, T: stageline::Payload>(
+    builder: PipelineBuilder<In, Out, T>,
     (replicas, micro_batches): (usize, usize),
     stages: usize,
     how: As,
-) -> PipelineBuilder<In, T> {
+) -> PipelineBuilder<In, Out, T> {
     match how {
         As::Groups => builder.micro_batches(replicas * micro_batches).gradient_groups(replicas),
         As::Replicas => {
@@ -172,7 +172,7 @@ fn written(checkpoint: Checkpoint) -> Vec<(PathBuf, Vec<u8>)> {
 }
 
 /// Returns a pipeline with dropout and recomputation whose last layer is tied to the first one.
-fn tied(stages: usize, recompute: Recompute) -> PipelineBuilder<Tensor<2>, Target> {
+fn tied(stages: usize, recompute: Recompute) -> PipelineBuilder<Tensor<2>, Tensor<2>, Target> {
     let Mlp { layers, error } = Mlp::new(1, WIDTH, 21);
     let dropped = |layer: Layer, salt| vec![Dropped { layer, dropout: Dropout::new(0.3, 1, salt) }];
     let ends = error.linear.clone();
@@ -317,7 +317,7 @@ impl Stage for Wary {
 }
 
 /// Returns a pipeline of two replicas with two stages and two micro-batches each.
-fn wary(panics: bool, optimizer: impl Into<ModuleOptimizer>) -> PipelineBuilder<Tensor<2>, Target> {
+fn wary(panics: bool, optimizer: impl Into<ModuleOptimizer>) -> PipelineBuilder<Tensor<2>, Tensor<2>, Target> {
     quiet_workers();
     let Mlp { mut layers, error } = Mlp::new(1, WIDTH, 81);
     let last = StageConfig::new(device(), optimizer, LEARNING_RATE);
@@ -389,7 +389,7 @@ fn a_non_finite_value_in_one_replica_is_attributed_and_no_replica_steps() {
 #[test]
 fn invalid_replicas_are_refused() {
     let builder = || Mlp::new(3, WIDTH, 1).split(2, &config()).micro_batches(4);
-    let refused = |builder: PipelineBuilder<Tensor<2>, Target>| {
+    let refused = |builder: PipelineBuilder<Tensor<2>, Tensor<2>, Target>| {
         let Err(error) = builder.build() else { panic!("it was built") };
         (error.to_string(), error)
     };

@@ -40,13 +40,13 @@ fn batch(step: usize) -> Batch<Tensor<2>, Target> {
     Batch::new(input, target)
 }
 
-fn builder(seed: u64, stages: usize, micro_batches: usize) -> PipelineBuilder<Tensor<2>, Target> {
+fn builder(seed: u64, stages: usize, micro_batches: usize) -> PipelineBuilder<Tensor<2>, Tensor<2>, Target> {
     let model = Mlp::new(LAYERS, WIDTH, seed);
     let names = names(&model);
     model.split(stages, &remembering()).micro_batches(micro_batches).names(names)
 }
 
-fn train(pipeline: &mut Pipeline<Tensor<2>, Target>, steps: std::ops::Range<usize>) {
+fn train(pipeline: &mut Pipeline<Tensor<2>, Tensor<2>, Target>, steps: std::ops::Range<usize>) {
     for step in steps {
         assert_eq!(pipeline.step(batch(step)).unwrap().step, step);
     }
@@ -203,7 +203,7 @@ fn skipped_steps_count_as_steps_and_not_as_optimizer_steps() {
 }
 
 /// Restores a checkpoint, which must be refused, and returns the differences.
-fn refused(from: Checkpoint, builder: PipelineBuilder<Tensor<2>, Target>) -> Vec<Difference> {
+fn refused(from: Checkpoint, builder: PipelineBuilder<Tensor<2>, Tensor<2>, Target>) -> Vec<Difference> {
     match builder.restore(from).build() {
         Err(BuildError::Checkpoint(mismatch)) => mismatch.differences().to_vec(),
         Err(other) => panic!("{other}"),

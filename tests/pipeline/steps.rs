@@ -50,7 +50,7 @@ fn timeless(report: &StepReport) -> impl PartialEq + std::fmt::Debug {
 }
 
 /// Trains with and without overlap, asserts equal reports and states, and returns the updates.
-fn both(case: &str, build: impl Fn() -> PipelineBuilder<Tensor<2>, Target>) -> Vec<Update> {
+fn both(case: &str, build: impl Fn() -> PipelineBuilder<Tensor<2>, Tensor<2>, Target>) -> Vec<Update> {
     let (mut together, mut ahead) = (build().build().unwrap(), build().build().unwrap());
     let expected: Vec<_> = (0..STEPS).map(|step| together.step(batch(step)).unwrap()).collect();
     let found: Vec<_> = ahead.steps((0..STEPS).map(batch)).map(Result::unwrap).collect();
@@ -189,7 +189,7 @@ fn counted(
     forwards: &Arc<AtomicUsize>,
     fails_at: Option<usize>,
     waits_for: usize,
-) -> PipelineBuilder<Tensor<2>, Target> {
+) -> PipelineBuilder<Tensor<2>, Tensor<2>, Target> {
     let Mlp { mut layers, error } = Mlp::new(1, WIDTH, 25);
     let waiting = Waiting { inner: AdamWConfig::new().build(), forwards: Arc::clone(forwards), until: waits_for };
     let first = Counted { layer: layers.remove(0), forwards: Arc::clone(forwards), fails_at };

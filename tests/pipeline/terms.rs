@@ -5,7 +5,7 @@ use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOpti
 use burn::tensor::Tensor;
 use stageline::nn::Linear;
 use stageline::schedule::{EagerOneFOneB, GPipe, OneFOneB, Schedule};
-use stageline::{Batch, BatchError, LossStage, LossTerm, Pipeline, StepError, StepReport, Update, Weight};
+use stageline::{Batch, BatchError, LossStage, LossTerm, Pipeline, Stage, StepError, StepReport, Update, Weight};
 
 use crate::mlp::{LEARNING_RATE, Layer, Mlp, bits, config, pieces};
 
@@ -25,21 +25,28 @@ struct Both {
 type Target = (Tensor<2>, Tensor<2>, Tensor<2>);
 
 /// Returns the sums of the two terms.
-fn sums(linear: &Linear, input: Tensor<2>, (wanted, error_mask, size_mask): Target) -> [Tensor<1>; 2] {
-    let output = linear.forward(input);
+fn sums(output: Tensor<2>, (wanted, error_mask, size_mask): Target) -> [Tensor<1>; 2] {
     let squares = |rows: Tensor<2>| (rows.clone() * rows).sum();
     [squares((output.clone() - wanted) * error_mask) / 2.0, squares(output * size_mask) * FACTOR]
 }
 
-impl LossStage for Both {
+impl Stage for Both {
     type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        self.linear.forward(input)
+    }
+}
+
+impl LossStage for Both {
     type Target = Target;
 
-    fn loss(&self, input: Tensor<2>, target: Target) -> Tensor<1> {
-        Tensor::cat(sums(&self.linear, input, target).to_vec(), 0)
+    fn loss(&self, output: Tensor<2>, target: Target) -> Tensor<1> {
+        Tensor::cat(sums(output, target).to_vec(), 0)
     }
 
-    fn weight((_, error_mask, size_mask): &Target) -> Weight {
+    fn weight(&self, (_, error_mask, size_mask): &Target) -> Weight {
         [error_mask, size_mask].map(|mask| mask.clone().sum().into_scalar::<f64>()).into()
     }
 }
@@ -58,7 +65,7 @@ fn parts() -> (Vec<Layer>, Both) {
     (layers, Both { linear: error.linear })
 }
 
-fn pipeline(stages: usize, schedule: impl Schedule + 'static) -> Pipeline<Tensor<2>, Target> {
+fn pipeline(stages: usize, schedule: impl Schedule + 'static) -> Pipeline<Tensor<2>, Tensor<2>, Target> {
     let (mut layers, both) = parts();
     let rest = layers.split_off(stages - 1);
     let mut chain = Pipeline::builder();
@@ -99,7 +106,8 @@ fn plainly() -> (Vec<f32>, Vec<[f64; 2]>) {
         for rows in pieces(ROWS, MICRO_BATCHES) {
             let part = |tensor: &Tensor<2>| tensor.clone().slice_dim(0, rows.clone()).autodiff();
             let hidden = model.layers.iter().fold(part(&input), |hidden, layer| layer.linear.forward(hidden).tanh());
-            let [first, second] = sums(&model.linear, hidden, (part(&wanted), part(&error_mask), part(&size_mask)));
+            let [first, second] =
+                sums(model.linear.forward(hidden), (part(&wanted), part(&error_mask), part(&size_mask)));
             loss[0] += first.clone().into_scalar::<f64>() / weights[0];
             loss[1] += second.clone().into_scalar::<f64>() / weights[1];
             let gradients = (first / weights[0] + second / weights[1]).backward();
@@ -156,15 +164,23 @@ struct Fickle {
     linear: Linear,
 }
 
-impl LossStage for Fickle {
+impl Stage for Fickle {
     type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        self.linear.forward(input)
+    }
+}
+
+impl LossStage for Fickle {
     type Target = Tensor<2>;
 
-    fn loss(&self, input: Tensor<2>, wanted: Tensor<2>) -> Tensor<1> {
-        (self.linear.forward(input) - wanted).sum()
+    fn loss(&self, output: Tensor<2>, wanted: Tensor<2>) -> Tensor<1> {
+        (output - wanted).sum()
     }
 
-    fn weight(wanted: &Tensor<2>) -> Weight {
+    fn weight(&self, wanted: &Tensor<2>) -> Weight {
         if wanted.clone().sum().into_scalar::<f64>() > 2.0 { [1.0, 1.0].into() } else { 1.0.into() }
     }
 }

@@ -33,7 +33,7 @@ fn batches() -> Vec<(Tensor<2>, Target)> {
 }
 
 /// Cuts the model (ends, middle, and ends again with the loss) into 1 to 4 stages.
-pub fn cut(stages: usize, config: &StageConfig) -> PipelineBuilder<Tensor<2>, Target> {
+pub fn cut(stages: usize, config: &StageConfig) -> PipelineBuilder<Tensor<2>, Tensor<2>, Target> {
     let Parts { ends, middle } = parts();
     let (first, middle, last) = (Layer { linear: ends.clone() }, Layer { linear: middle }, Error { linear: ends });
     let empty = Vec::<Layer>::new;

@@ -76,7 +76,7 @@ fn run(schedule: impl Schedule + 'static, stages: usize, capacity: Option<usize>
     if let Some(capacity) = capacity {
         builder = builder.channel_capacity(capacity);
     }
-    let mut pipeline: Pipeline<_, _> = builder.build().unwrap();
+    let mut pipeline: Pipeline<_, _, _> = builder.build().unwrap();
     let plan = check(pipeline.plan().clone(), capacity.unwrap_or(MICRO_BATCHES)).unwrap();
     let stream_of: Vec<_> = (0..stages).map(|stage| Some(plan.placement().worker(stage))).collect();
     pipeline.step(batch(8)).unwrap();

@@ -23,7 +23,7 @@ const MAX_NORM: f64 = 0.05;
 const STEPS: usize = 8;
 
 pub type MlpBatch = Batch<Tensor<2>, Target>;
-pub type MlpBuilder = PipelineBuilder<Tensor<2>, Target>;
+pub type MlpBuilder = PipelineBuilder<Tensor<2>, Tensor<2>, Target>;
 type Make = Box<dyn Fn() -> MlpBuilder>;
 
 pub fn batch(step: usize) -> MlpBatch {
@@ -104,31 +104,38 @@ struct Faulty<const FAULT: usize> {
 const FAULTS: [Fault; 4] =
     [Fault::MeanThatWeighsOne, Fault::MeanThatIsDivided, Fault::SumThatWeighsOne, Fault::Coupled];
 
-impl<const FAULT: usize> LossStage for Faulty<FAULT> {
+impl<const FAULT: usize> Stage for Faulty<FAULT> {
     type Input = Tensor<2>;
-    type Target = Target;
+    type Output = Tensor<2>;
 
-    fn loss(&self, input: Tensor<2>, (wanted, mask): Target) -> Tensor<1> {
-        let input = match FAULTS[FAULT] {
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        self.error.forward(match FAULTS[FAULT] {
             Fault::Coupled => input.clone() - input.mean_dim(0),
             _ => input,
-        };
-        let sum = self.error.loss(input, (wanted, mask.clone()));
+        })
+    }
+}
+
+impl<const FAULT: usize> LossStage for Faulty<FAULT> {
+    type Target = Target;
+
+    fn loss(&self, output: Tensor<2>, (wanted, mask): Target) -> Tensor<1> {
+        let sum = self.error.loss(output, (wanted, mask.clone()));
         match FAULTS[FAULT] {
             Fault::MeanThatWeighsOne | Fault::MeanThatIsDivided => sum / mask.sum(),
             Fault::SumThatWeighsOne | Fault::Coupled => sum,
         }
     }
 
-    fn weight(target: &Target) -> Weight {
+    fn weight(&self, target: &Target) -> Weight {
         match FAULTS[FAULT] {
             Fault::MeanThatWeighsOne | Fault::SumThatWeighsOne => 1.0.into(),
-            Fault::MeanThatIsDivided | Fault::Coupled => Error::weight(target),
+            Fault::MeanThatIsDivided | Fault::Coupled => self.error.weight(target),
         }
     }
 }
 
-fn with_loss(loss: impl LossStage<Input = Tensor<2>, Target = Target>) -> MlpBuilder {
+fn with_loss(loss: impl LossStage<Input = Tensor<2>, Output = Tensor<2>, Target = Target>) -> MlpBuilder {
     let chain = Pipeline::builder().stage(model().layers, config());
     chain.loss(loss, config()).micro_batches(MICRO_BATCHES)
 }
@@ -288,7 +295,7 @@ impl Loop {
     fn part(&self, input: Tensor<2>, (wanted, mask): Target) -> (f64, All, f64) {
         let weight = mask.clone().sum().into_scalar::<f64>();
         let hidden = self.model.layers.iter().fold(input.autodiff(), |hidden, layer| layer.forward(hidden));
-        let loss = self.model.error.loss(hidden, (wanted.autodiff(), mask.autodiff()));
+        let loss = self.model.error.loss_of(hidden, (wanted.autodiff(), mask.autodiff()));
         let sum = loss.clone().into_scalar::<f64>();
         let mut gradients = loss.backward();
         let mut all = All::new();
@@ -419,7 +426,7 @@ fn mistakes_of_a_training_loop_are_diagnosed_by_name() {
     assert!(sound.passes(), "{sound}");
 
     let total: f64 =
-        batch(0).into_micro_batches(1).unwrap().iter().map(|(_, target)| Error::weight(target).terms()[0]).sum();
+        batch(0).into_micro_batches(1).unwrap().iter().map(|(_, target)| model().error.weight(target).terms()[0]).sum();
     let m = MICRO_BATCHES as f64;
     for (slip, expected) in [(Slip::NoDivision, total), (Slip::DividedByM, 1.0 / m), (Slip::SumOfMeans, m)] {
         let verification = Verify::new().steps(2).trial(Loop::new(slip), like_the_loop, batch, &held_out()).unwrap();

@@ -69,7 +69,7 @@ fn large_losses_are_compared_relatively() {
 
 /// A pipeline that is verified as if it were a user's own training loop, optionally with a NaN among its gradients.
 struct Own {
-    pipeline: Pipeline<Tensor<2>, Target>,
+    pipeline: Pipeline<Tensor<2>, Tensor<2>, Target>,
     nan: bool,
 }
 
@@ -120,19 +120,26 @@ struct Two<const FAULT: usize> {
 
 type TwoMasks = (Tensor<2>, Tensor<2>, Tensor<2>);
 
-impl<const FAULT: usize> LossStage for Two<FAULT> {
+impl<const FAULT: usize> Stage for Two<FAULT> {
     type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        self.linear.forward(input)
+    }
+}
+
+impl<const FAULT: usize> LossStage for Two<FAULT> {
     type Target = TwoMasks;
 
-    fn loss(&self, input: Tensor<2>, (wanted, first, second): TwoMasks) -> Tensor<1> {
-        let output = self.linear.forward(input);
+    fn loss(&self, output: Tensor<2>, (wanted, first, second): TwoMasks) -> Tensor<1> {
         let squares = |rows: Tensor<2>| (rows.clone() * rows).sum();
         let size = squares(output.clone() * second.clone());
         let size = if FAULT == 1 { size / second.sum() } else { size };
         Tensor::cat(vec![squares((output - wanted) * first), size], 0)
     }
 
-    fn weight((_, first, second): &TwoMasks) -> Weight {
+    fn weight(&self, (_, first, second): &TwoMasks) -> Weight {
         let count = |mask: &Tensor<2>| mask.clone().sum().into_scalar::<f64>();
         if FAULT == 0 { [count(first), count(second)].into() } else { [count(first), 1.0].into() }
     }
@@ -147,7 +154,7 @@ fn two_masks(step: usize) -> Batch<Tensor<2>, TwoMasks> {
     Batch::new(input, (wanted, first, second))
 }
 
-fn two_terms<const FAULT: usize>() -> PipelineBuilder<Tensor<2>, TwoMasks> {
+fn two_terms<const FAULT: usize>() -> PipelineBuilder<Tensor<2>, Tensor<2>, TwoMasks> {
     let Mlp { layers, error } = model();
     let chain = Pipeline::builder().stage(layers, config());
     chain.loss(Two::<FAULT> { linear: error.linear }, config()).micro_batches(MICRO_BATCHES)
@@ -205,17 +212,25 @@ struct Regularised {
     error: Error,
 }
 
-impl LossStage for Regularised {
+impl Stage for Regularised {
     type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        self.error.forward(input)
+    }
+}
+
+impl LossStage for Regularised {
     type Target = Target;
 
-    fn loss(&self, input: Tensor<2>, target: Target) -> Tensor<1> {
+    fn loss(&self, output: Tensor<2>, target: Target) -> Tensor<1> {
         let weights = self.error.linear.weight.val();
-        self.error.loss(input, target) + (weights.clone() * weights).sum() * 0.01
+        self.error.loss(output, target) + (weights.clone() * weights).sum() * 0.01
     }
 
-    fn weight(target: &Target) -> Weight {
-        Error::weight(target)
+    fn weight(&self, target: &Target) -> Weight {
+        self.error.weight(target)
     }
 }
 

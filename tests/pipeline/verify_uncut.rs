@@ -39,16 +39,24 @@ struct Whole {
     error: Error,
 }
 
-impl LossStage for Whole {
+impl Stage for Whole {
     type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        self.error.forward(input.clone() + self.second.forward(self.first.forward(input)))
+    }
+}
+
+impl LossStage for Whole {
     type Target = Target;
 
-    fn loss(&self, input: Tensor<2>, target: Target) -> Tensor<1> {
-        self.error.loss(input.clone() + self.second.forward(self.first.forward(input)), target)
+    fn loss(&self, output: Tensor<2>, target: Target) -> Tensor<1> {
+        self.error.loss(output, target)
     }
 
-    fn weight(target: &Target) -> Weight {
-        Error::weight(target)
+    fn weight(&self, target: &Target) -> Weight {
+        self.error.weight(target)
     }
 }
 
@@ -82,26 +90,34 @@ struct Back {
     mistake: usize,
 }
 
-impl LossStage for Back {
+impl Stage for Back {
     type Input = (Tensor<2>, Tensor<2>);
-    type Target = Target;
+    type Output = Tensor<2>;
 
-    fn loss(&self, (input, hidden): Self::Input, target: Target) -> Tensor<1> {
+    fn forward(&self, (input, hidden): Self::Input) -> Tensor<2> {
         let wrong = self.mistake == Mistake::Recomputation as usize;
         let hidden = block(&self.layer, hidden, move |layer, hidden| {
             let factor = if wrong && is_recomputation() { 1.5 } else { 1.0 };
             layer.forward(hidden) * factor
         });
         let output = if self.mistake == Mistake::Cut as usize { hidden } else { input + hidden };
-        self.error.loss(output, target)
-    }
-
-    fn weight(target: &Target) -> Weight {
-        Error::weight(target)
+        self.error.forward(output)
     }
 }
 
-fn cut(mistake: Mistake) -> PipelineBuilder<Tensor<2>, Target> {
+impl LossStage for Back {
+    type Target = Target;
+
+    fn loss(&self, output: Tensor<2>, target: Target) -> Tensor<1> {
+        self.error.loss(output, target)
+    }
+
+    fn weight(&self, target: &Target) -> Weight {
+        self.error.weight(target)
+    }
+}
+
+fn cut(mistake: Mistake) -> PipelineBuilder<Tensor<2>, Tensor<2>, Target> {
     let (first, second, error) = model();
     let config = || config().recompute(Recompute::Full);
     let (front, back) =
@@ -109,7 +125,7 @@ fn cut(mistake: Mistake) -> PipelineBuilder<Tensor<2>, Target> {
     Pipeline::builder().stage(front, config()).loss(back, config()).schedule(ZbH1).micro_batches(4)
 }
 
-fn uncut() -> PipelineBuilder<Tensor<2>, Target> {
+fn uncut() -> PipelineBuilder<Tensor<2>, Tensor<2>, Target> {
     let (first, second, error) = model();
     Pipeline::builder().loss(Whole { first, second, error }, config())
 }

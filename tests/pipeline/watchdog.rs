@@ -95,7 +95,7 @@ fn batch(scale: f64) -> Batch<Tensor<2>, Target> {
     Batch::new(input * scale + scale, target)
 }
 
-fn builder(watchdog: impl Into<Option<Watchdog>>, sleep: &Arc<Sleep>) -> PipelineBuilder<Tensor<2>, Target> {
+fn builder(watchdog: impl Into<Option<Watchdog>>, sleep: &Arc<Sleep>) -> PipelineBuilder<Tensor<2>, Tensor<2>, Target> {
     let Mlp { mut layers, error } = Mlp::new(1, WIDTH, 1);
     let chain = Pipeline::builder().stage(Passes::default(), config()).stage(Sleeper::new(sleep), config());
     let chain = chain.stage(layers.remove(0), config());
@@ -105,7 +105,7 @@ fn builder(watchdog: impl Into<Option<Watchdog>>, sleep: &Arc<Sleep>) -> Pipelin
 fn pipeline(
     watchdog: impl Into<Option<Watchdog>>,
     sleep: &Arc<Sleep>,
-) -> Result<Pipeline<Tensor<2>, Target>, BuildError> {
+) -> Result<Pipeline<Tensor<2>, Tensor<2>, Target>, BuildError> {
     builder(watchdog, sleep).build()
 }
 

@@ -33,6 +33,7 @@ pub mod params;
 
 pub use autograd::recompute::{Recompute, block, selective};
 pub use autograd::split_backward::{Deferred, Sum, put_off};
+pub use forward::flops::{counting_flops, report_flops};
 pub use forward::recomputation::is_recomputation;
 pub use forward::samples::Samples;
 pub use layers::batch_norm::AccumulatedBatchNorm;

@@ -10,9 +10,12 @@
 //!
 //! - A model: [`Stage`] and [`LossStage`] are the traits of its parts, and [`Payload`] marks the values that may cross
 //!   between two stages. [`Batch`] holds the input and the targets of a step, and [`Weight`] the divisor of a loss.
+//! - A model of many equal blocks: [`Row`] cuts it into any number of stages, by the [`Costs`] of its layers or as a
+//!   [`Cut`] says, and creates each layer on the device of its stage.
 //! - A pipeline: [`Pipeline::builder`] chains the stages, each with a [`StageConfig`] of device, optimizer and learning
 //!   rate. [`DeviceName`] opens devices by name, and [`PipelineBuilder`] has all settings.
-//! - Training: [`Pipeline::step`], [`Pipeline::steps`] and [`Pipeline::eval`] run batches; [`StepReport`] says what a
+//! - Training: [`Pipeline::step`], [`Pipeline::steps`] and [`Pipeline::eval`] run batches, and [`Pipeline::infer`] returns
+//!   outputs; [`StepReport`] says what a
 //!   step did, and [`StepError`] why it failed. [`Pipeline::checkpoint`] copies the state to resume from.
 //! - Time and memory: [`Recording`] explains the idle time of a step, and [`MemoryEstimate`] predicts the memory of the
 //!   workers.
@@ -62,6 +65,9 @@ mod worker;
 
 pub use build::builder::PipelineBuilder;
 pub use build::chain::{Chain, StageConfig};
+pub use build::cost::{Costs, LayerCost};
+pub use build::cut::{Cut, CutError};
+pub use build::row::Row;
 pub use device::name::{DeviceError, DeviceErrors, DeviceName};
 pub use failure::activity::{Activity, During, StageFailure, WaitCause};
 pub use failure::build_error::BuildError;
@@ -77,7 +83,7 @@ pub use model::payload::{Payload, PayloadMapper};
 pub use model::replica::Replica;
 pub use model::stage::{LossStage, Stage};
 pub use pipeline::modules::{ModuleError, Modules};
-pub use pipeline::report::{EvalReport, LossTerm, StageReport, StepReport, Update};
+pub use pipeline::report::{EvalReport, LossTerm, Metric, StageReport, StepReport, Update};
 pub use pipeline::{Pipeline, Steps};
 pub use recording::allocator::CountingAllocator;
 pub use recording::events::{Event, Held};
@@ -111,7 +117,7 @@ pub mod nn {
 
     pub use stageline_nn::forward::{after_step, samples};
     pub use stageline_nn::{
-        Deferred, Embedding, LayerNorm, Linear, Sum, block, causal_attention, cross_entropy, gelu, is_recomputation,
-        put_off, selective,
+        Deferred, Embedding, LayerNorm, Linear, Sum, block, causal_attention, counting_flops, cross_entropy, gelu,
+        is_recomputation, put_off, report_flops, selective,
     };
 }

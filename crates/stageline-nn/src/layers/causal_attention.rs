@@ -6,6 +6,7 @@ use burn::tensor::{Bool, Tensor};
 
 #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
 use crate::autograd::engine::of_their_backend;
+use crate::forward::flops::report_flops;
 use crate::kernels::attention_blocks::scale;
 
 /// Computes causal self-attention with `heads` heads: each position attends to itself and the positions before it
@@ -28,6 +29,8 @@ pub fn causal_attention(query_key_value: Tensor<3>, heads: usize) -> Tensor<3> {
     if batch * length == 0 {
         return query_key_value.slice_dim(2, 0..columns / 3);
     }
+    // The products of queries and keys, and of weights and values. Scores of later positions count as well, as is usual.
+    report_flops(4.0 * (batch * length * length) as f64 * (columns / 3) as f64);
     #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
     if let Some(output) = of_their_backend!(one::causal_attention, &query_key_value, heads) {
         return output;

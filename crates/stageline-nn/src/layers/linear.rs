@@ -13,6 +13,7 @@ use burn::tensor::{Shape, Tensor};
 
 use crate::autograd::engine::{of_their_backend, recorded};
 use crate::autograd::split_backward::{Sum, may_put_off, put_off_any};
+use crate::forward::flops::report_flops;
 use crate::kernels::products::Products;
 
 /// A linear layer like [burn's](burn::nn::Linear), which returns `input x weight + bias`. Its backward can be split.
@@ -61,8 +62,9 @@ impl Linear {
     /// # Panics
     /// Panics if the last dimension of the input is not the number of inputs of the weight.
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
-        let (inputs, [expected, _]) = (input.dims()[D - 1], self.weight.shape().dims());
+        let (inputs, [expected, outputs]) = (input.dims()[D - 1], self.weight.shape().dims());
         assert_eq!(inputs, expected, "the input has {inputs} features, and the layer takes {expected}");
+        report_flops(2.0 * input.shape().num_elements() as f64 * outputs as f64);
         of_their_backend!(split, &input, &self.weight, self.bias.as_ref())
             .unwrap_or_else(|| linear(input, self.weight.val(), self.bias.as_ref().map(Param::val)))
     }

@@ -8,11 +8,13 @@
 //! - `seed`: initialises a module from a seed, so that parameters do not depend on the partition (`seeded`).
 //! - `shared`: keeps a parameter that a module uses several times one tensor (`unify`).
 //! - `fork`: moves a module to another device without dequantizing its parameters.
+//! - `hollow`: a module's constants without the memory of its tensors.
 //! - `read_many`: reads several small tensors from a device at once.
 //! - `any_tensor`: a float tensor without its rank in the type (`AnyTensor`).
 
 pub mod any_tensor;
 pub mod fork;
+pub mod hollow;
 pub mod named;
 pub mod read_many;
 pub mod seed;

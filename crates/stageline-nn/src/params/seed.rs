@@ -33,6 +33,13 @@ pub fn seeded<M: Module>(device: &Device, seed: u64, init: impl FnOnce() -> M) -
     module
 }
 
+/// Runs code that may draw random numbers without a seed, while no seeded initialisation runs on another thread, whose
+/// numbers it would change.
+pub fn unseeded<R>(run: impl FnOnce() -> R) -> R {
+    let _drawing = DRAWING.lock();
+    run()
+}
+
 /// Initialises the lazy parameters of a module now; burn would otherwise draw their random values at their first use.
 pub fn materialize<M: Module>(module: &M) {
     module.visit(&mut Touch);

@@ -8,15 +8,16 @@ use crate::build::assembly::Assembly;
 use crate::build::ownership::Owners;
 use crate::device::remote::Route;
 use crate::failure::build_error::BuildError;
-use crate::model::loss_weight::Weight;
 use crate::model::payload::Payload;
 use crate::model::replica::Replica;
-use crate::pipeline::workers::BatchInput;
+use crate::model::scoring::Scoring;
+use crate::pipeline::workers::BatchChannels;
 use crate::runner::Stages;
-use crate::runner::stage::Source;
+use crate::runner::input::Source;
+use crate::runner::output::CallerChannels;
 use crate::state::layout::Restored;
 use crate::state::optimizer_check::Unfit;
-use crate::threads::{Receiver, bounded};
+use crate::threads::bounded;
 use crate::transfer::replicas::Collective;
 use crate::transfer::ties::{Ties, tie};
 use crate::update::optimizer_step::Rollback;
@@ -24,32 +25,31 @@ use crate::update::precision::Precision;
 use stageline_nn::autograd::recompute::Recompute;
 
 /// The function that assembles all stages of one replica, given the source of the batch's inputs for the first stage
-/// and the channel of targets for the last one.
-pub(crate) type LastWire<In, Target> = Box<dyn Fn(&mut Assembly, Source<In>, Receiver<Vec<Target>>)>;
+/// and the channels to and from the caller for the last one.
+pub(crate) type LastWire<In, Out, Target> = Box<dyn Fn(&mut Assembly, Source<In>, CallerChannels<Out, Target>)>;
 
 /// A complete chain of a model's stages with their devices and owners of parameters, from which every replica is
 /// assembled.
-pub(crate) struct Joined<In, Target> {
+pub(crate) struct Joined<In, Out, Target> {
     /// The device of each stage in replica 0, the first data-parallel replica.
     pub(crate) devices: Vec<Device>,
     /// The part of its forward that each stage of the chain recomputes in its backward.
     pub(crate) recompute: Vec<Recompute>,
     pub(crate) owners: Owners,
     /// The function that assembles all stages of one data-parallel replica.
-    pub(crate) wire: LastWire<In, Target>,
-    /// The function that returns the loss weight of a micro-batch, given its targets.
-    pub(crate) weight: fn(&Target) -> Weight,
+    pub(crate) wire: LastWire<In, Out, Target>,
+    pub(crate) scoring: Scoring<Target>,
 }
 
 /// The assembled data-parallel replicas of a pipeline, whose workers have not started.
-pub(crate) struct Assembled<In, Target> {
+pub(crate) struct Assembled<In, Out, Target> {
     /// The channels through which each replica gets its batches, and the replica's stages.
-    pub(crate) replicas: Vec<(BatchInput<In, Target>, Stages)>,
+    pub(crate) replicas: Vec<(BatchChannels<In, Out, Target>, Stages)>,
     /// The fields of a checkpoint's optimizer states that the optimizers reject or miss.
     pub(crate) unfit: Vec<Unfit>,
 }
 
-impl<In: Payload, Target: Payload> Joined<In, Target> {
+impl<In: Payload, Out: Payload, Target: Payload> Joined<In, Out, Target> {
     /// Assembles every replica: places a copy of each stage on its device, and joins the stages by channels and routes.
     /// `groups` is the number of groups in which a step's gradients are summed, and `restored` the part of a checkpoint
     /// for each stage.
@@ -63,7 +63,7 @@ impl<In: Payload, Target: Payload> Joined<In, Target> {
         groups: usize,
         (precision, rollback): (Precision, Rollback),
         mut restored: Vec<Restored>,
-    ) -> Result<Assembled<In, Target>, BuildError> {
+    ) -> Result<Assembled<In, Out, Target>, BuildError> {
         let (micro_batches, mut unfit) = (plan.plan().micro_batches(), Vec::new());
         let roles = |stage: usize| {
             let everywhere: Vec<_> = devices.iter().map(|devices| &devices[stage]).collect();
@@ -92,10 +92,12 @@ impl<In: Payload, Target: Payload> Joined<In, Target> {
                     unfit: std::mem::take(&mut unfit),
                     runners: Vec::new(),
                 };
-                let ((inputs, input_feed), (targets, target_feed)) = (bounded(1), bounded(1));
-                (self.wire)(&mut assembly, Source::Batch(input_feed), target_feed);
+                let (inputs, input_feed) = bounded(1);
+                let ((targets, target_feed), (output_feed, outputs)) = (bounded(1), bounded(1));
+                let channels = CallerChannels { targets: target_feed, outputs: output_feed };
+                (self.wire)(&mut assembly, Source::batch(input_feed), channels);
                 (restored, unfit) = (assembly.restored, assembly.unfit);
-                (BatchInput { inputs, targets }, assembly.runners)
+                (BatchChannels { inputs, targets, outputs }, assembly.runners)
             });
         let replicas = assemble.collect();
         Ok(Assembled { replicas, unfit })

@@ -22,8 +22,8 @@ use stageline_nn::autograd::recompute::Recompute;
 
 /// A complete chain of stages with the settings of its pipeline, which [`build`](Self::build) validates and starts.
 #[must_use = "nothing starts before `build`"]
-pub struct PipelineBuilder<In: Payload, Target: Payload> {
-    pub(super) stages: Joined<In, Target>,
+pub struct PipelineBuilder<In: Payload, Out: Payload, Target: Payload> {
+    pub(super) stages: Joined<In, Out, Target>,
     /// The device of each stage in every data-parallel replica except replica 0.
     pub(super) replica_devices: Vec<Vec<Device>>,
     pub(super) schedule: Box<dyn Schedule>,
@@ -43,8 +43,8 @@ pub struct PipelineBuilder<In: Payload, Target: Payload> {
     pub(super) flush: FlushConfig,
 }
 
-impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
-    pub(crate) fn new(stages: Joined<In, Target>) -> Self {
+impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target> {
+    pub(crate) fn new(stages: Joined<In, Out, Target>) -> Self {
         Self {
             stages,
             replica_devices: Vec::new(),

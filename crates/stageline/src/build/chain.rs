@@ -11,13 +11,15 @@ use crate::build::assembly::{Assembly, Unplaced};
 use crate::build::builder::PipelineBuilder;
 use crate::build::ownership::Owners;
 use crate::model::payload::Payload;
+use crate::model::scoring::Scoring;
 use crate::model::stage::{LossStage, Stage};
 use crate::pipeline::Pipeline;
-use crate::runner::output::{ToLoss, ToNext};
-use crate::runner::stage::{Source, StageRunner};
-use crate::threads::Receiver;
+use crate::runner::input::Source;
+use crate::runner::output::{CallerChannels, ToCaller, ToNext};
+use crate::runner::stage::StageRunner;
 use crate::transfer::link::link;
 use stageline_nn::autograd::recompute::Recompute;
+use stageline_nn::params::hollow::hollow;
 
 /// The configuration of a stage: its device, its optimizer, its learning rate, and which activations it recomputes.
 #[derive(Clone)]
@@ -47,6 +49,10 @@ impl StageConfig {
         Self { recompute, ..self }
     }
 
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
+    }
+
     /// Returns the same stage configuration (optimizer, learning rate, recomputation) for another device.
     #[must_use]
     pub fn on(self, device: Device) -> Self {
@@ -71,7 +77,7 @@ pub struct Chain<In: Payload, Out: Payload> {
     wire: Wire<In, Out>,
 }
 
-impl Pipeline<(), ()> {
+impl Pipeline<(), (), ()> {
     /// Begins the chain of a pipeline's stages, to which stages are appended in the order of the model.
     pub fn builder<In: Payload>() -> Chain<In, In> {
         let wire: Wire<In, In> = Box::new(|_, source| source);
@@ -104,19 +110,25 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
             let (downstream, upstream) =
                 link(assembly.capacity, slot.device.clone(), next, assembly.routes[stage].clone());
             assembly.runners.push(Box::new(StageRunner::new(slot, trained, source, ToNext::new(downstream))));
-            Source::Link(Box::new(upstream))
+            Source::previous(upstream)
         };
         Chain { devices: self.devices, recompute: self.recompute, owners: self.owners, wire: Box::new(wire) }
     }
 
     /// Ends the chain with the last stage, which computes the loss, and returns the builder of the pipeline.
-    pub fn loss<L: LossStage<Input = Out>>(mut self, module: L, config: StageConfig) -> PipelineBuilder<In, L::Target> {
+    pub fn loss<L: LossStage<Input = Out>>(
+        mut self,
+        module: L,
+        config: StageConfig,
+    ) -> PipelineBuilder<In, L::Output, L::Target> {
         let unplaced = self.add(module, config);
         let before = self.wire;
-        let wire = move |assembly: &mut Assembly, source: Source<In>, targets: Receiver<Vec<L::Target>>| {
+        let constants = hollow(unplaced.module.clone());
+        type Channels<L> = CallerChannels<<L as Stage>::Output, <L as LossStage>::Target>;
+        let wire = move |assembly: &mut Assembly, source: Source<In>, channels: Channels<L>| {
             let source = before(assembly, source);
             let (slot, trained) = unplaced.place(assembly);
-            let sink = ToLoss::new(targets, slot.device.clone());
+            let sink = ToCaller::new(channels, slot.device.clone());
             assembly.runners.push(Box::new(StageRunner::new(slot, trained, source, sink)));
         };
         PipelineBuilder::new(Joined {
@@ -124,7 +136,7 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
             recompute: self.recompute,
             owners: self.owners,
             wire: Box::new(wire),
-            weight: L::weight,
+            scoring: Scoring { weight: Box::new(move |target| constants.weight(target)), metrics: L::METRICS },
         })
     }
 }

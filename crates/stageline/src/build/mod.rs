@@ -6,6 +6,9 @@
 //!
 //! - `chain`: stages in order (`Chain`) with their settings (`StageConfig`), and types that the compiler checks at
 //!   every boundary.
+//! - `row`: a model as a row of layers (`Row`), which becomes a chain of any number of stages.
+//! - `cut`: the partition of a row of layers into stages (`Cut`).
+//! - `cost`: parameters, FLOPs and times of the layers of a row, by which it is cut (`Costs`).
 //! - `builder`: the settings of a pipeline (`PipelineBuilder`), such as the schedule, M, replicas, precision and
 //!   checkpoints.
 //! - `validate`: `PipelineBuilder::build`: the checks of stages, settings and plan, and the start of the pipeline.
@@ -17,5 +20,8 @@ pub(crate) mod assemble;
 pub(crate) mod assembly;
 pub(crate) mod builder;
 pub(crate) mod chain;
+pub(crate) mod cost;
+pub(crate) mod cut;
 pub(crate) mod ownership;
+pub(crate) mod row;
 mod validate;

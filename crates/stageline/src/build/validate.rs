@@ -42,13 +42,13 @@ pub(super) fn validate_progress(Progress { steps, optimizer_steps, .. }: Progres
     Ok(())
 }
 
-impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
+impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target> {
     /// Builds the pipeline: validates the settings, generates and checks the plan, and starts one thread per worker.
     ///
     /// # Errors
     /// Returns [`BuildError`] if a setting is invalid, the schedule has no plan or a plan that cannot run, the
     /// checkpoint does not fit the model, or a thread cannot be started. The message names the values and the way out.
-    pub fn build(mut self) -> Result<Pipeline<In, Target>, BuildError> {
+    pub fn build(mut self) -> Result<Pipeline<In, Out, Target>, BuildError> {
         let loss_scale = self.loss_scale.unwrap_or_else(|| LossScale::of(self.precision));
         self.validate(loss_scale)?;
         let plan = self.checked_plan()?;
@@ -71,8 +71,8 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         Mismatch::unless_empty(layout.unfit(unfit)).map_err(BuildError::Checkpoint)?;
         let known = streams.into_iter().zip(devices).zip(parameters);
         let prepared = replicas.into_iter().zip(known);
-        let prepared = prepared.map(|((input, runners), ((streams, devices), parameters))| Prepared {
-            input,
+        let prepared = prepared.map(|((channels, runners), ((streams, devices), parameters))| Prepared {
+            channels,
             runners,
             streams,
             stages: devices.into_iter().zip(parameters).collect(),
@@ -88,7 +88,7 @@ impl<In: Payload, Target: Payload> PipelineBuilder<In, Target> {
         };
         let common = Common {
             plan: Arc::new(plan),
-            weight: self.stages.weight,
+            scoring: self.stages.scoring,
             groups,
             cores,
             stepping,

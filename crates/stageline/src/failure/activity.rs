@@ -57,6 +57,16 @@ pub enum During {
         /// The number of training steps before the evaluation.
         steps: usize,
     },
+    /// An inference: forwards of a batch whose outputs the caller gets.
+    Inference {
+        /// The number of training steps before the inference.
+        steps: usize,
+    },
+    /// A snapshot: a copy of the modules of all stages.
+    Snapshot {
+        /// The number of training steps before the snapshot.
+        steps: usize,
+    },
     /// A checkpoint: a copy of the state of all stages.
     Checkpoint {
         /// The number of training steps before the checkpoint.
@@ -74,6 +84,8 @@ impl fmt::Display for During {
         match self {
             Self::Step(step) => write!(f, "step {step}"),
             Self::Evaluation { steps } => write!(f, "an evaluation after {steps} steps"),
+            Self::Inference { steps } => write!(f, "an inference after {steps} steps"),
+            Self::Snapshot { steps } => write!(f, "a snapshot after {steps} steps"),
             Self::Checkpoint { steps } => write!(f, "a checkpoint after {steps} steps"),
             Self::Rehearsal { steps } => write!(f, "a rehearsal after {steps} steps"),
         }
@@ -98,7 +110,7 @@ pub enum Activity {
     OptimizerStep,
     /// The stage receives the new values of tied parameters that other stages own.
     Follow,
-    /// The stage copies its parameters and optimizer state for a checkpoint.
+    /// The stage copies its parameters and optimizer state for a checkpoint, or its module for a snapshot.
     Save,
     /// The stage has finished its pass and waits for the caller's next command.
     Idle,

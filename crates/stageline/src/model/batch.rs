@@ -10,8 +10,8 @@ use std::ops::Range;
 
 use burn::tensor::{Bool, Int, Tensor};
 
-use crate::model::loss_weight::Weight;
 use crate::model::payload::{Payload, PayloadMapper};
+use crate::model::scoring::WeightOf;
 
 /// A batch: the input and the targets of one training step or evaluation, as whole tensors or as micro-batches.
 #[derive(Clone, Debug)]
@@ -69,7 +69,7 @@ impl<I: Payload, T: Payload> Batch<I, T> {
     }
 
     /// Splits the batch into exactly `micro_batches` pieces for training, and validates the loss weight of each.
-    pub(crate) fn cut(self, micro_batches: usize, weight: fn(&T) -> Weight) -> Result<MicroBatches<I, T>, BatchError> {
+    pub(crate) fn cut(self, micro_batches: usize, weight: &WeightOf<T>) -> Result<MicroBatches<I, T>, BatchError> {
         MicroBatches::weigh(self.into_micro_batches(micro_batches)?, weight)
     }
 
@@ -78,7 +78,7 @@ impl<I: Payload, T: Payload> Batch<I, T> {
     pub(crate) fn cut_up_to(
         self,
         micro_batches: usize,
-        weight: fn(&T) -> Weight,
+        weight: &WeightOf<T>,
     ) -> Result<MicroBatches<I, T>, BatchError> {
         match self.0 {
             Content::Whole(input, target) => {
@@ -141,6 +141,7 @@ mod tests {
     use stageline_nn::Samples;
 
     use super::*;
+    use crate::model::loss_weight::Weight;
     use crate::model::micro_batches::Weights;
 
     /// The advice in each message of a rejected batch gives numbers with which the batch would be accepted.
@@ -191,7 +192,7 @@ mod tests {
         let zeros = |[rows, columns]: [usize; 2]| Tensor::<2>::zeros([rows, columns], &burn::tensor::Device::flex());
         let largest = |shapes: &[[usize; 2]]| {
             let pieces = shapes.iter().map(|&shape| (zeros(shape), zeros([1, 1]))).collect();
-            let batch = MicroBatches::weigh(pieces, |_| Weight::from(1.0)).unwrap();
+            let batch = MicroBatches::weigh(pieces, &|_| Weight::from(1.0)).unwrap();
             let found = batch.largest(2).into_iter();
             found.map(|batch| (batch.inputs[0].dims(), batch.inputs.len())).collect::<Vec<_>>()
         };

@@ -54,6 +54,16 @@ pub enum BatchError {
     /// The batch contains no tensor.
     #[error("the batch contains no tensor, so it has no rows to cut; cut it by hand with `Batch::from_micro_batches`")]
     NoTensors,
+    /// The outputs of two micro-batches of an inference cannot be concatenated, because they differ in more than their
+    /// number of rows.
+    #[error(
+        "the output of micro-batch {micro_batch} cannot be appended to that of micro-batch 0: they differ in the sizes of their rows \
+         or in their number of tensors; infer the micro-batches one by one with `Pipeline::infer_micro_batches`"
+    )]
+    Outputs {
+        /// The index of the first micro-batch whose output differs from that of micro-batch 0.
+        micro_batch: usize,
+    },
     /// The loss weight of a micro-batch is negative or not finite.
     #[error("micro-batch {micro_batch} has loss weight {weight}; `LossStage::weight` must be finite and not negative")]
     Weight {

@@ -8,6 +8,7 @@ use burn::tensor::{Bool, Int, Tensor};
 
 use crate::model::loss_weight::Weight;
 use crate::model::payload::{Payload, PayloadMapper};
+use crate::model::scoring::WeightOf;
 use crate::threads::failure::Failure;
 use stageline_nn::forward::samples::Samples;
 
@@ -72,7 +73,7 @@ impl Weights {
 impl<I: Payload, T: Payload> MicroBatches<I, T> {
     /// Computes the loss weight of every micro-batch, given as pairs of input and target, and rejects weights by which
     /// the loss cannot be divided.
-    pub(super) fn weigh(pieces: Vec<(I, T)>, weight: fn(&T) -> Weight) -> Result<Self, BatchError> {
+    pub(super) fn weigh(pieces: Vec<(I, T)>, weight: &WeightOf<T>) -> Result<Self, BatchError> {
         let weight_of_targets = |(micro_batch, (_, target)): (usize, &(I, T))| {
             let panicked =
                 |panic| BatchError::WeightPanic { micro_batch, failure: Failure::of_panic(panic).to_string() };
@@ -138,7 +139,7 @@ impl<I: Payload, T: Payload> MicroBatches<I, T> {
 
 /// The shapes of all tensors of a micro-batch: first those of the input, then those of the target.
 #[derive(Default)]
-pub(super) struct Shapes(Vec<Vec<usize>>);
+pub(super) struct Shapes(pub(super) Vec<Vec<usize>>);
 
 impl Shapes {
     /// Whether every dimension of every tensor of this micro-batch is at least as large as in the other micro-batch, at

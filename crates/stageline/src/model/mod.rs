@@ -11,15 +11,19 @@
 //!   numbers.
 //! - `batch_error`: the reasons why a batch is rejected (`BatchError`).
 //! - `loss_weight`: the divisor of a loss, term by term (`Weight`).
+//! - `scoring`: the loss weight of targets and the names of metrics (`Scoring`).
+//! - `concatenate`: the outputs of all micro-batches as one payload.
 //! - `effective_batch`: samples per step, and the learning rates and step counts that follow from them
 //!   (`EffectiveBatch`).
 //! - `replica`: the number of a data-parallel replica, and the names of its stages in messages (`Replica`).
 
 pub(crate) mod batch;
 pub(crate) mod batch_error;
+pub(crate) mod concatenate;
 pub(crate) mod effective_batch;
 pub(crate) mod loss_weight;
 pub(crate) mod micro_batches;
 pub(crate) mod payload;
 pub(crate) mod replica;
+pub(crate) mod scoring;
 pub(crate) mod stage;

@@ -1,5 +1,5 @@
-//! The traits of a model's parts: a [`Stage`] maps an input to an output, and the last stage, a [`LossStage`], maps its
-//! input to a loss.
+//! The traits of a model's parts: a [`Stage`] maps an input to an output, and the output of the last stage, a
+//! [`LossStage`], has a loss.
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -12,8 +12,9 @@ use crate::threads::failure::BoxError;
 // not compare error codes. A separate harness for such examples would build burn again.
 /// A part of the model that runs on one device: any burn module with a forward pass.
 ///
-/// Stages compose: a pair of stages is a stage, and so is a `Vec` of stages of one type. So a model is written as
-/// layers and can be split between any two of them. burn's derive of `Module` needs a struct with named fields.
+/// Stages compose: a tuple of up to six stages is a stage, and so is a `Vec` of stages of one type. So a model is
+/// written as layers and can be split between any two of them. burn's derive of `Module` needs a struct with named
+/// fields.
 ///
 /// The compiler checks the boundaries. Here the types match:
 ///
@@ -100,23 +101,25 @@ pub trait Stage: Module + 'static {
     }
 }
 
-/// The last stage of the model, which computes the loss from its input and the targets.
+/// The last stage of the model, whose output has a loss: a [`Stage`] that also compares its output with targets.
 ///
-/// A loss is the *sum* over the unmasked targets, never their mean: the pipeline divides once, by the weight of the
-/// whole step, so that uneven and masked micro-batches are exact. A loss may have several terms, each over its own
-/// targets. Each term has a sum and a weight; the pipeline divides each sum by the term's total weight, and adds the
-/// terms.
-pub trait LossStage: Module + 'static {
-    /// The value that the last stage receives from the previous stage; in a pipeline of one stage, from the batch.
-    type Input: Payload;
+/// The output is what [`Pipeline::infer`](crate::Pipeline::infer) returns, such as logits. A loss is the *sum* over the
+/// unmasked targets, never their mean: the pipeline divides once, by the weight of the whole step, so that uneven and
+/// masked micro-batches are exact. A loss may have several terms, each over its own targets. Each term has a sum and a
+/// weight; the pipeline divides each sum by the term's total weight, and adds the terms.
+pub trait LossStage: Stage {
     /// The targets of a micro-batch's loss, which come from the batch.
     type Target: Payload;
 
-    /// Computes the sum of the losses of one micro-batch's targets, as a tensor of shape `[1]`.
+    /// The names of the stage's metrics, such as `accuracy`; none by default.
+    const METRICS: &'static [&'static str] = &[];
+
+    /// Computes the sum of the losses of one micro-batch's targets, as a tensor of shape `[1]`. `output` is the result
+    /// of the stage's forward.
     ///
     /// For a loss of several terms, this method returns the sum of each term, multiplied by the term's factor, of shape
     /// `[terms]`.
-    fn loss(&self, input: Self::Input, target: Self::Target) -> Tensor<1>;
+    fn loss(&self, output: Self::Output, target: Self::Target) -> Tensor<1>;
 
     /// Computes the loss sums of one micro-batch, or returns an error that stops the step.
     ///
@@ -124,30 +127,31 @@ pub trait LossStage: Module + 'static {
     ///
     /// # Errors
     /// Returns the errors of the stage's own computation; the default implementation returns none.
-    fn try_loss(&self, input: Self::Input, target: Self::Target) -> Result<Tensor<1>, BoxError> {
-        Ok(self.loss(input, target))
+    fn try_loss(&self, output: Self::Output, target: Self::Target) -> Result<Tensor<1>, BoxError> {
+        Ok(self.loss(output, target))
     }
 
     /// Returns the loss weight of a micro-batch's targets, one number per term: usually the number of unmasked targets.
     ///
-    /// The pipeline calls this function before the first forward of a step, so the weight depends on the targets only.
-    fn weight(target: &Self::Target) -> Weight;
-}
+    /// The pipeline calls this method before the first forward of a step, on a copy of the stage whose tensors are
+    /// single zeros. So the weight may depend on the targets and on the stage's constants, such as a padding id, and
+    /// not on its parameters.
+    fn weight(&self, target: &Self::Target) -> Weight;
 
-impl<A, B> Stage for (A, B)
-where
-    A: Stage,
-    B: Stage<Input = A::Output>,
-{
-    type Input = A::Input;
-    type Output = B::Output;
-
-    fn forward(&self, input: Self::Input) -> Self::Output {
-        self.1.forward(self.0.forward(input))
+    /// Computes the sums of the stage's metrics over the unmasked targets of one micro-batch, of shape
+    /// `[METRICS.len()]`.
+    ///
+    /// Steps and evaluations report each sum divided by the loss weight of the whole batch, and do not add it to the
+    /// loss. Output and target are part of no autodiff graph. Metrics are computed only if
+    /// [`METRICS`](Self::METRICS) names some.
+    fn metrics(&self, output: Self::Output, target: Self::Target) -> Tensor<1> {
+        let _ = (output, target);
+        unimplemented!("a stage that names METRICS overrides `metrics`")
     }
 
-    fn try_forward(&self, input: Self::Input) -> Result<Self::Output, BoxError> {
-        self.1.try_forward(self.0.try_forward(input)?)
+    /// Computes the loss sums from the stage's input, for training loops that run without a pipeline.
+    fn loss_of(&self, input: Self::Input, target: Self::Target) -> Tensor<1> {
+        self.loss(self.forward(input), target)
     }
 }
 
@@ -167,23 +171,74 @@ where
     }
 }
 
-impl<A, B> LossStage for (A, B)
-where
-    A: Stage,
-    B: LossStage<Input = A::Output>,
-{
-    type Input = A::Input;
-    type Target = B::Target;
+/// Implements [`Stage`] and [`LossStage`] for a tuple of stages, given the first stage, the stages after it (each with
+/// the stage before it), and the last stage.
+macro_rules! tuple_stage {
+    ($first:ident $(, $next:ident after $before:ident)*; $last:ident) => {
+        impl<$first: Stage $(, $next: Stage<Input = $before::Output>)*> Stage for ($first, $($next),*) {
+            type Input = $first::Input;
+            type Output = $last::Output;
 
-    fn loss(&self, input: Self::Input, target: Self::Target) -> Tensor<1> {
-        self.1.loss(self.0.forward(input), target)
-    }
+            #[allow(non_snake_case)]
+            fn forward(&self, input: Self::Input) -> Self::Output {
+                let ($first, $($next),*) = self;
+                let value = $first.forward(input);
+                $(let value = $next.forward(value);)*
+                value
+            }
 
-    fn try_loss(&self, input: Self::Input, target: Self::Target) -> Result<Tensor<1>, BoxError> {
-        self.1.try_loss(self.0.try_forward(input)?, target)
-    }
-
-    fn weight(target: &Self::Target) -> Weight {
-        B::weight(target)
-    }
+            #[allow(non_snake_case)]
+            fn try_forward(&self, input: Self::Input) -> Result<Self::Output, BoxError> {
+                let ($first, $($next),*) = self;
+                let value = $first.try_forward(input)?;
+                $(let value = $next.try_forward(value)?;)*
+                Ok(value)
+            }
+        }
+    };
 }
+
+/// Implements [`LossStage`] for a tuple of stages, given the stages before the last one and the last stage.
+macro_rules! tuple_loss_stage {
+    ($($before:ident),*; $last:ident) => {
+        impl<$($before: Stage,)* $last: LossStage> LossStage for ($($before,)* $last)
+        where
+            Self: Stage<Output = $last::Output>,
+        {
+            type Target = $last::Target;
+
+            const METRICS: &'static [&'static str] = $last::METRICS;
+
+            fn loss(&self, output: Self::Output, target: Self::Target) -> Tensor<1> {
+                let (.., last) = self;
+                last.loss(output, target)
+            }
+
+            fn try_loss(&self, output: Self::Output, target: Self::Target) -> Result<Tensor<1>, BoxError> {
+                let (.., last) = self;
+                last.try_loss(output, target)
+            }
+
+            fn weight(&self, target: &Self::Target) -> Weight {
+                let (.., last) = self;
+                last.weight(target)
+            }
+
+            fn metrics(&self, output: Self::Output, target: Self::Target) -> Tensor<1> {
+                let (.., last) = self;
+                last.metrics(output, target)
+            }
+        }
+    };
+}
+
+tuple_stage!(A, B after A; B);
+tuple_stage!(A, B after A, C after B; C);
+tuple_stage!(A, B after A, C after B, D after C; D);
+tuple_stage!(A, B after A, C after B, D after C, E after D; E);
+tuple_stage!(A, B after A, C after B, D after C, E after D, F after E; F);
+tuple_loss_stage!(A; B);
+tuple_loss_stage!(A, B; C);
+tuple_loss_stage!(A, B, C; D);
+tuple_loss_stage!(A, B, C, D; E);
+tuple_loss_stage!(A, B, C, D, E; F);

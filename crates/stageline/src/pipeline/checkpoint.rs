@@ -7,7 +7,7 @@ use crate::failure::step_error::StepError;
 use crate::model::payload::Payload;
 use crate::pipeline::Pipeline;
 
-impl<In: Payload, Target: Payload> Pipeline<In, Target> {
+impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// Takes a checkpoint: copies to the host everything from which training resumes. That is the parameters, the
     /// optimizer states, the loss scale and the number of steps, as the last step left them.
     /// [`PipelineBuilder::restore`](crate::PipelineBuilder::restore) takes the checkpoint; the checkpoint's field `run`
@@ -26,7 +26,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// type Float = Tensor<2>;
     ///
     /// fn train(
-    ///     builder: PipelineBuilder<Float, Float>,
+    ///     builder: PipelineBuilder<Float, Float, Float>,
     ///     batch: impl Fn(u64) -> Batch<Float, Float>,
     /// ) -> Result<(), BoxError> {
     ///     let folder = Path::new("kept");

@@ -29,7 +29,7 @@ const MICRO_BATCHES: usize = 2;
 /// this recomputes everything.
 const MOST_BLOCKS: usize = 64;
 
-impl<In: Payload, Target: Payload> Pipeline<In, Target> {
+impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// Estimates the memory in bytes that training steps with batches like `batch` need, for each stage and each
     /// worker.
     ///

@@ -22,7 +22,7 @@ pub(crate) struct Probe {
     pub(crate) weight: Weight,
 }
 
-impl<In: Payload, Target: Payload> Pipeline<In, Target> {
+impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// Computes the gradients that the next training step would have with `batch`, in layer order, and copies the
     /// gradients to the host.
     ///
@@ -42,7 +42,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
 
     /// Splits a batch into `pieces` micro-batches and computes the loss weight of each micro-batch.
     pub(crate) fn cut(&self, batch: Batch<In, Target>, pieces: usize) -> Result<MicroBatches<In, Target>, StepError> {
-        Ok(batch.cut(pieces, self.weight)?)
+        Ok(batch.cut(pieces, &*self.scoring.weight)?)
     }
 
     /// Computes the gradients and losses of a batch that is split into as many micro-batches as a step has. Losses are

@@ -10,6 +10,7 @@
 //! - `estimate_memory`: the memory that a training step will need, and the least recomputation with which the step
 //!   fits.
 //! - `checkpoint`: checkpoints of parameters, optimizer states and progress, from which training resumes.
+//! - `infer`: the outputs of the last stage for a batch, and copies of the modules, while the pipeline stays alive.
 //! - `passes`: the commands and contexts that describe a pass to the workers; inspections and evaluations.
 //! - `workers`: the worker threads, with their channels, their watchdog and their shutdown.
 //! - `report`: the reports of a training step and of an evaluation.
@@ -18,6 +19,7 @@
 mod checkpoint;
 mod estimate_memory;
 mod gradients;
+mod infer;
 pub(crate) mod modules;
 mod overlapped_steps;
 mod passes;
@@ -41,9 +43,9 @@ use crate::failure::watchdog::Watchdog;
 use crate::memory::rehearsal::Parameters;
 use crate::model::batch::Batch;
 use crate::model::batch_error::BatchError;
-use crate::model::loss_weight::Weight;
 use crate::model::micro_batches::MicroBatches;
 use crate::model::payload::Payload;
+use crate::model::scoring::Scoring;
 use crate::pipeline::modules::Modules;
 use crate::pipeline::report::{EvalReport, StepReport};
 use crate::pipeline::workers::Replicated;
@@ -60,12 +62,11 @@ use stageline_nn::autograd::recompute::Recompute;
 ///
 /// [`Pipeline::builder`] begins the chain of stages from which a pipeline is built. Dropping the pipeline ends its
 /// worker threads.
-pub struct Pipeline<In: Payload, Target: Payload> {
+pub struct Pipeline<In: Payload, Out: Payload, Target: Payload> {
     /// The schedule of actions that every data-parallel replica follows, as a validated plan.
     plan: Arc<Checked>,
-    workers: Workers<In, Target>,
-    /// The function that returns the loss weight of a micro-batch, given the targets of the micro-batch.
-    weight: fn(&Target) -> Weight,
+    workers: Workers<In, Out, Target>,
+    scoring: Scoring<Target>,
     stepping: Stepping,
     transfers: TransferOrder,
     done: Done,
@@ -123,8 +124,7 @@ struct Sizes {
 /// The settings that the builder passes to the pipeline, and that all replicas share.
 pub(crate) struct Common<Target> {
     pub(crate) plan: Arc<Checked>,
-    /// The function that returns the loss weight of a micro-batch, given the targets of the micro-batch.
-    pub(crate) weight: fn(&Target) -> Weight,
+    pub(crate) scoring: Scoring<Target>,
     /// The number of groups of micro-batches whose gradients are summed separately before the group sums are added.
     pub(crate) groups: usize,
     pub(crate) cores: Cores,
@@ -157,15 +157,15 @@ impl Stepping {
     }
 }
 
-impl<In: Payload, Target: Payload> Pipeline<In, Target> {
+impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// Creates a pipeline from assembled replicas and the builder's settings, and starts the worker threads.
-    pub(crate) fn start(prepared: Vec<Prepared<In, Target>>, common: Common<Target>) -> Result<Self, BuildError> {
-        let Common { plan, weight, groups, cores, stepping, layout, watchdog } = common;
+    pub(crate) fn start(prepared: Vec<Prepared<In, Out, Target>>, common: Common<Target>) -> Result<Self, BuildError> {
+        let Common { plan, scoring, groups, cores, stepping, layout, watchdog } = common;
         let turns = Turns::of_replicas(prepared.iter().map(|replica| (&*plan, &replica.streams)));
         let (mut replicas, mut streams, mut stages) = (Vec::new(), Vec::new(), Vec::new());
-        for Prepared { input, runners, streams: stage_streams, stages: stage_parameters } in prepared {
+        for Prepared { channels, runners, streams: stage_streams, stages: stage_parameters } in prepared {
             let devices = stage_parameters.iter().map(|(device, _)| device.clone()).collect();
-            replicas.push(Replicated { input, runners, devices });
+            replicas.push(Replicated { channels, runners, devices });
             streams.push(stage_streams);
             stages.push(stage_parameters);
         }
@@ -173,7 +173,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         Ok(Self {
             workers: Workers::start(replicas, &plan, cores_per_worker, watchdog)?,
             plan,
-            weight,
+            scoring,
             stepping,
             transfers: TransferOrder { streams, turns },
             done: Done { steps: 0, optimizer_steps: 0, last_checkpoint: None },
@@ -201,7 +201,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
 
     /// Splits a batch into the R x M micro-batches of a training step, for all replicas together.
     fn micro_batches(&self, batch: Batch<In, Target>) -> Result<MicroBatches<In, Target>, BatchError> {
-        batch.cut(self.pieces(), self.weight).map_err(|error| error.of_replicas(self.replicas()))
+        batch.cut(self.pieces(), &*self.scoring.weight).map_err(|error| error.of_replicas(self.replicas()))
     }
 
     /// Returns R x M, the number of micro-batches of a training step over all replicas.
@@ -235,7 +235,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// Returns the same errors as [`step`](Self::step).
     pub fn eval(&mut self, batch: Batch<In, Target>) -> Result<EvalReport, StepError> {
         self.running()?;
-        let batch = batch.cut_up_to(self.pieces(), self.weight)?;
+        let batch = batch.cut_up_to(self.pieces(), &*self.scoring.weight)?;
         self.evaluate(batch).map_err(|interrupt| self.end(interrupt))
     }
 
@@ -243,7 +243,9 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// left them.
     pub fn into_modules(mut self) -> Modules {
         self.finish();
-        Modules::new(self.workers.take_stages(), self.plan().stages())
+        let runners = self.workers.take_stages().into_iter();
+        let modules = runners.filter_map(|runner| Some((runner.stage(), runner.into_module()?)));
+        Modules::new(modules, self.plan().stages())
     }
 
     /// Stops and joins every worker after a failure, and returns the error that is the root cause.
@@ -276,7 +278,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     }
 }
 
-impl<In: Payload, Target: Payload> Drop for Pipeline<In, Target> {
+impl<In: Payload, Out: Payload, Target: Payload> Drop for Pipeline<In, Out, Target> {
     fn drop(&mut self) {
         self.finish();
     }

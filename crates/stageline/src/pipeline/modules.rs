@@ -1,9 +1,10 @@
 //! The trained modules of the stages, which the caller takes from [`Modules`] after the training, and [`ModuleError`].
 
-use crate::runner::{ErasedModule, Runner};
+use crate::runner::ErasedModule;
 
-/// The trained modules of a pipeline that has ended, one module for each stage, which
-/// [`Pipeline::into_modules`](crate::Pipeline::into_modules) returns.
+/// The modules of a pipeline, one for each stage: those of a pipeline that has ended
+/// ([`Pipeline::into_modules`](crate::Pipeline::into_modules)), or copies of those of a pipeline that goes on
+/// ([`Pipeline::snapshot`](crate::Pipeline::snapshot)).
 pub struct Modules(Vec<Slot>);
 
 /// The state of one stage's module in [`Modules`]: present, taken by the caller, or lost.
@@ -14,13 +15,11 @@ enum Slot {
 }
 
 impl Modules {
-    pub(crate) fn new(runners: Vec<Box<dyn Runner>>, stages: usize) -> Self {
+    /// Creates the modules of `stages` stages from the modules that are not lost, each with the number of its stage.
+    pub(crate) fn new(modules: impl IntoIterator<Item = (usize, ErasedModule)>, stages: usize) -> Self {
         let mut slots: Vec<_> = (0..stages).map(|_| Slot::Lost).collect();
-        for runner in runners {
-            let stage = runner.stage();
-            if let Some(module) = runner.into_module() {
-                slots[stage] = Slot::Here(module);
-            }
+        for (stage, module) in modules {
+            slots[stage] = Slot::Here(module);
         }
         Self(slots)
     }

@@ -15,7 +15,7 @@ use crate::pipeline::workers::Ended;
 use crate::update::flush::Flush;
 use crate::update::optimizer_step::Rollback;
 
-impl<In: Payload, Target: Payload> Pipeline<In, Target> {
+impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// Trains on one batch after another with overlapping steps, and returns an iterator over the steps' reports. A
     /// stage that has finished a step begins the next step while other stages still work on the first step, so the
     /// flush does not drain the pipeline. The parameters have the same bits as with [`step`](Self::step).
@@ -52,7 +52,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// # use burn::tensor::Tensor;
     /// # use stageline::{Batch, Pipeline, StepError};
     /// # fn train(
-    /// #     mut pipeline: Pipeline<Tensor<2>, Tensor<2>>,
+    /// #     mut pipeline: Pipeline<Tensor<2>, Tensor<2>, Tensor<2>>,
     /// #     batches: Vec<Batch<Tensor<2>, Tensor<2>>>,
     /// # ) -> Result<(), StepError> {
     /// for report in pipeline.steps(batches) {
@@ -67,7 +67,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     /// continues with the next batch; after any other error the iterator ends. A failure of the user's code in a step
     /// that began early is an error even if that step would have been discarded. All stages are then in the state
     /// before or after the previous step, so no work before the previous step is lost.
-    pub fn steps<I>(&mut self, batches: I) -> Steps<'_, In, Target, I::IntoIter>
+    pub fn steps<I>(&mut self, batches: I) -> Steps<'_, In, Out, Target, I::IntoIter>
     where
         I: IntoIterator<Item = Batch<In, Target>>,
     {
@@ -77,8 +77,8 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
 
 /// The iterator over overlapping steps that [`Pipeline::steps`] returns. Each item is the report of one step.
 #[must_use = "the iterator is lazy: a step runs only when it is asked for by `next`"]
-pub struct Steps<'a, In: Payload, Target: Payload, I> {
-    pipeline: &'a mut Pipeline<In, Target>,
+pub struct Steps<'a, In: Payload, Out: Payload, Target: Payload, I> {
+    pipeline: &'a mut Pipeline<In, Out, Target>,
     /// The caller's iterator over batches; `None` once the iterator is exhausted, or once an error has ended the steps.
     batches: Option<I>,
     /// The next batch, already split into micro-batches, or the error with which the batch is rejected; `None` if no
@@ -90,7 +90,7 @@ pub struct Steps<'a, In: Payload, Target: Payload, I> {
     behind: Option<Begun<In, Target>>,
 }
 
-impl<In: Payload, Target: Payload, I: Iterator<Item = Batch<In, Target>>> Steps<'_, In, Target, I> {
+impl<In: Payload, Out: Payload, Target: Payload, I: Iterator<Item = Batch<In, Target>>> Steps<'_, In, Out, Target, I> {
     /// Fetches the next batch from the caller's iterator and splits it into micro-batches, unless a batch is already
     /// waiting.
     fn fetch_next(&mut self) {
@@ -175,7 +175,9 @@ impl From<StepError> for StepOver {
     }
 }
 
-impl<In: Payload, Target: Payload, I: Iterator<Item = Batch<In, Target>>> Iterator for Steps<'_, In, Target, I> {
+impl<In: Payload, Out: Payload, Target: Payload, I: Iterator<Item = Batch<In, Target>>> Iterator
+    for Steps<'_, In, Out, Target, I>
+{
     type Item = Result<StepReport, StepError>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -196,7 +198,7 @@ impl<In: Payload, Target: Payload, I: Iterator<Item = Batch<In, Target>>> Iterat
     }
 }
 
-impl<In: Payload, Target: Payload, I> Drop for Steps<'_, In, Target, I> {
+impl<In: Payload, Out: Payload, Target: Payload, I> Drop for Steps<'_, In, Out, Target, I> {
     /// Rolls back the step in flight when the iterator is dropped. If the caller panics, stops the workers instead of
     /// waiting for the step.
     fn drop(&mut self) {

@@ -9,14 +9,14 @@ use crate::model::micro_batches::{MicroBatches, Weights};
 use crate::model::payload::Payload;
 use crate::pipeline::Pipeline;
 use crate::pipeline::report::EvalReport;
-use crate::pipeline::workers::{Ended, terms, total_loss};
+use crate::pipeline::workers::{Ended, metrics, terms, total_loss};
 use crate::runner::pass::{Context, Pass};
 use crate::transfer::order::Turns;
 use crate::update::finite::{self, Culprit};
 use crate::update::flush::{Flush, Sums, Verdict};
 use crate::worker::messages::Asked;
 
-impl<In: Payload, Target: Payload> Pipeline<In, Target> {
+impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// Returns, for each replica, the context of the current step on a batch with the loss weights `weights`; losses
     /// are divided by `divisor`.
     pub(crate) fn contexts(&self, weights: &Weights, divisor: &Weight) -> Vec<Arc<Context>> {
@@ -84,17 +84,24 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
         Ok(finite::first(finished.culprits()))
     }
 
+    /// Returns, for each replica that takes part, the request to run only the forwards of micro-batches with these loss
+    /// weights.
+    pub(crate) fn asked_forwards(&self, weights: &Weights, pass: fn(Arc<Context>) -> Pass) -> Vec<Asked> {
+        let parts = weights.divided(self.plan().micro_batches());
+        let plans: Vec<_> = parts.iter().map(|part| Arc::new(self.plan.forwards(part.each.len()))).collect();
+        let turns = Turns::of_replicas(plans.iter().map(|plan| &**plan).zip(&self.transfers.streams));
+        let contexts = self.contexts_in_turns(parts, &weights.total, &turns);
+        self.asked(&contexts, pass).into_iter().zip(plans).map(|(asked, plan)| Asked { plan, ..asked }).collect()
+    }
+
     /// Runs the forwards of a batch and returns the report with its loss. Only as many replicas take part as the batch
     /// has micro-batches for.
     pub(crate) fn evaluate(&mut self, batch: MicroBatches<In, Target>) -> Result<EvalReport, Ended> {
         self.workers.begin(During::Evaluation { steps: self.done.steps });
-        let (parts, total) = (batch.weights.divided(self.plan().micro_batches()), &batch.weights.total);
-        let plans: Vec<_> = parts.iter().map(|part| Arc::new(self.plan.forwards(part.each.len()))).collect();
-        let turns = Turns::of_replicas(plans.iter().map(|plan| &**plan).zip(&self.transfers.streams));
-        let contexts = self.contexts_in_turns(parts, total, &turns);
-        let asked = self.asked(&contexts, Pass::Evaluate).into_iter().zip(plans);
-        let finished = self.workers.run(&batch, asked.map(|(asked, plan)| Asked { plan, ..asked }).collect())?;
+        let total = &batch.weights.total;
+        let finished = self.workers.run(&batch, self.asked_forwards(&batch.weights, Pass::Evaluate))?;
         let terms = terms(&finished.losses(), total);
-        Ok(EvalReport { loss: total_loss(&terms), terms })
+        let metrics = metrics(self.scoring.metrics, &finished.metrics(), total);
+        Ok(EvalReport { loss: total_loss(&terms), terms, metrics })
     }
 }

@@ -18,6 +18,9 @@ pub struct StepReport {
     pub loss: f64,
     /// The terms of the batch's loss; most losses have one term. Empty if the batch has no unmasked target.
     pub terms: Vec<LossTerm>,
+    /// The metrics of the batch, in the order of [`LossStage::METRICS`](crate::LossStage::METRICS); empty if nothing was
+    /// computed.
+    pub metrics: Vec<Metric>,
     /// The loss scale: the factor by which the loss was multiplied before the backward.
     pub loss_scale: f64,
     /// The duration of the step, from splitting the batch until the last worker has finished the step. With
@@ -50,6 +53,15 @@ pub struct LossTerm {
     pub loss: f64,
     /// The total loss weight of the targets of this term.
     pub weight: f64,
+}
+
+/// A metric of a batch beside its loss, such as the accuracy.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Metric {
+    /// The name of the metric in [`LossStage::METRICS`](crate::LossStage::METRICS).
+    pub name: &'static str,
+    /// The sum of the metric over the targets of the batch, divided by the loss weight of the first term.
+    pub value: f64,
 }
 
 /// Returns the total weight of the first loss term; 0 if there are no terms.
@@ -145,6 +157,8 @@ pub struct EvalReport {
     pub loss: f64,
     /// The terms of the batch's loss; most losses have one term.
     pub terms: Vec<LossTerm>,
+    /// The metrics of the batch, in the order of [`LossStage::METRICS`](crate::LossStage::METRICS).
+    pub metrics: Vec<Metric>,
 }
 
 impl EvalReport {

@@ -9,8 +9,8 @@ use crate::model::effective_batch::BatchChange;
 use crate::model::micro_batches::MicroBatches;
 use crate::model::payload::Payload;
 use crate::pipeline::Pipeline;
-use crate::pipeline::report::{LossTerm, StageReport, StepReport, Update};
-use crate::pipeline::workers::{Ended, terms, total_loss};
+use crate::pipeline::report::{LossTerm, Metric, StageReport, StepReport, Update};
+use crate::pipeline::workers::{Ended, metrics, terms, total_loss};
 use crate::recording::Recording;
 use crate::recording::events::{Event, busy};
 use crate::runner::pass::{Context, Pass};
@@ -55,6 +55,7 @@ struct Concluded {
     loss_scale: f64,
     /// The terms of the step's loss; empty if nothing was computed.
     terms: Vec<LossTerm>,
+    metrics: Vec<Metric>,
     stages: Vec<StageReport>,
     reductions: usize,
     health: Vec<ParameterHealth>,
@@ -65,7 +66,7 @@ struct Concluded {
     took: Duration,
 }
 
-impl<In: Payload, Target: Payload> Pipeline<In, Target> {
+impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// Trains on one batch: runs one step in which all stages wait for the verdict.
     pub(crate) fn train(&mut self, batch: MicroBatches<In, Target>) -> Result<StepReport, Ended> {
         let begun = self.launch(batch, Flush::Together)?;
@@ -76,11 +77,22 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
     pub(crate) fn pass_over(&mut self) -> Result<StepReport, Ended> {
         let (plan, loss_scale) = (self.plan(), self.stepping.scaler.scale());
         let (stages, events) = (vec![StageReport::default(); plan.stages()], vec![Vec::new(); self.workers.running()]);
-        let (terms, reductions, health, step, took) =
-            (Vec::new(), 0, Vec::new(), self.done.steps, self.workers.began().elapsed());
+        let (terms, metrics, reductions, health, step, took) =
+            (Vec::new(), Vec::new(), 0, Vec::new(), self.done.steps, self.workers.began().elapsed());
         let update = Update::NoWeight;
         self.commit_step(step, update)?;
-        Ok(self.report(Concluded { step, loss_scale, terms, stages, reductions, health, update, events, took }))
+        Ok(self.report(Concluded {
+            step,
+            loss_scale,
+            terms,
+            metrics,
+            stages,
+            reductions,
+            health,
+            update,
+            events,
+            took,
+        }))
     }
 
     /// Asks all workers to run the next training step on `batch`, and returns the step that has begun.
@@ -145,6 +157,7 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
             step: context.step,
             loss_scale: context.loss_scale,
             terms: terms(&sums.losses, &begun.batch.weights.total),
+            metrics: metrics(self.scoring.metrics, &sums.metrics, &begun.batch.weights.total),
             stages: stepped.iter().filter(|stage| stage.replica.is_first()).map(report).collect(),
             reductions: sums.reductions,
             health: stepped.into_iter().flat_map(|stage| stage.conclusion.health).collect(),
@@ -198,13 +211,15 @@ impl<In: Payload, Target: Payload> Pipeline<In, Target> {
 
     /// Makes the report of a training step, and tells the watchdog the duration of the step's longest action.
     fn report(&mut self, concluded: Concluded) -> StepReport {
-        let Concluded { step, loss_scale, terms, stages, reductions, health, update, events, took } = concluded;
+        let Concluded { step, loss_scale, terms, metrics, stages, reductions, health, update, events, took } =
+            concluded;
         let longest = events.iter().flatten().map(Event::worked).max();
         self.workers.note_action(longest.unwrap_or_default());
         StepReport {
             step,
             loss: if terms.is_empty() { f64::NAN } else { total_loss(&terms) },
             terms,
+            metrics,
             loss_scale,
             step_time: took,
             stages,

@@ -1,9 +1,5 @@
 //! The forwards and backwards of a stage, whole or split, and the search for non-finite results in an inspection.
 
-use crate::runner::stage::Mode;
-use crate::runner::stage::Source;
-use crate::runner::stage::StageRunner;
-use crate::runner::stage::Taped;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -12,9 +8,8 @@ use burn::optim::GradientsParams;
 
 use crate::failure::stop::{Stopped, Waits};
 use crate::runner::output::Sink;
+use crate::runner::stage::{Mode, StageRunner, Taped};
 use crate::threads::failure::BoxError;
-use crate::transfer::hand_over::place;
-use crate::transfer::leaves::{Leaves, track};
 use crate::transfer::link::Weighted;
 use crate::update::finite::{Culprit, Origin, Soundness, soundness};
 use crate::update::gradient_sum::{Half, joined};
@@ -27,17 +22,12 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
     /// Runs the stage's forward on one micro-batch. In training the autodiff graph is kept for the backward; in an
     /// inspection the input and the result are also checked for non-finite values.
     pub(super) fn forward(&mut self, micro_batch: usize) -> Result<(), BoxError> {
-        let Weighted { payload, weight } = self.arrived.take(micro_batch);
-        if let Mode::Evaluating(module) = &self.mode {
-            let payload = self.placed(payload);
-            return self.sink.evaluate(module, Weighted { payload, weight }, micro_batch);
-        }
+        let arrived = self.source.take(micro_batch, &self.device, self.trained.precision());
+        let Mode::Training { context, .. } = &self.mode else { return self.evaluate(arrived, micro_batch) };
+        let context = Arc::clone(context);
+        let Weighted { payload, weight } = arrived;
         let given = self.inspects().then(|| soundness(&payload));
-        let (payload, input) = match self.source {
-            Source::Batch(_) => (track(self.placed(payload)), Leaves::default()),
-            Source::Link(_) => Leaves::of_input(payload),
-        };
-        let Mode::Training { context, .. } = &self.mode else { unreachable!("a forward runs only during a pass") };
+        let (payload, input) = self.source.track(payload);
         let samples = context.weights.samples(context.step, micro_batch);
         let (sink, module) = (&mut self.sink, self.trained.computing());
         let weighted = Weighted { payload, weight: weight.clone() };
@@ -55,11 +45,9 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
                 tracing::warn!(stage, replica, %recompute, "stage {stage} recomputes nothing: {complaint}");
             }
         }
-        self.tape.put(micro_batch, Taped { input, residual, weight });
+        self.tape.put(micro_batch, Taped { context, input, residual, weight });
         match given {
-            Some(Soundness::NaN) if matches!(self.source, Source::Batch(_)) => {
-                self.add_culprit(micro_batch, Origin::Input)
-            }
+            Some(Soundness::NaN) if self.source.is_batch() => self.add_culprit(micro_batch, Origin::Input),
             Some(given) if self.sink.output_soundness(micro_batch) > given => {
                 self.add_culprit(micro_batch, Origin::Forward)
             }
@@ -68,13 +56,11 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         Ok(())
     }
 
-    /// Moves an input from the batch to the stage's device and rounds the input to the stage's precision. Returns an
-    /// input from the previous stage unchanged, because such an input arrives on the stage's device in the stage's
-    /// precision.
-    pub(super) fn placed(&self, input: K::Input) -> K::Input {
-        match self.source {
-            Source::Batch(_) => self.trained.precision().round_input(place(input, &self.device)),
-            Source::Link(_) => input,
+    /// Runs the stage's forward on one micro-batch of an evaluation or an inference, without an autodiff graph.
+    fn evaluate(&mut self, input: Weighted<K::Input>, micro_batch: usize) -> Result<(), BoxError> {
+        match &self.mode {
+            Mode::Evaluating(module) => self.sink.evaluate(module, input, micro_batch),
+            _ => Err("a forward was asked for outside a pass, which is a bug in the pipeline".into()),
         }
     }
 
@@ -165,9 +151,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         waits: &Waits,
         all_but: Option<HashSet<ParamId>>,
     ) -> Result<(Half, bool), Stopped> {
-        let Mode::Training { context, .. } = &self.mode else { unreachable!("an evaluation has no backwards") };
-        let context = Arc::clone(context);
-        let Taped { input, residual, weight } = self.tape.take(micro_batch);
+        let Taped { context, input, residual, weight } = self.tape.take(micro_batch);
         let came_finite = self.inspects() && self.sink.gradient_is_finite(micro_batch);
         let root = self.sink.root(residual, micro_batch, &context);
         let backward = || root.map(|root| root.backward());
@@ -175,16 +159,11 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
             None => (backward(), Vec::new()),
             Some(exempt) => collect(exempt, backward),
         });
-        if let Source::Link(_) = self.source {
-            self.departing.put(micro_batch, input.gradients(gradients.as_mut()));
-        }
+        let to_input = self.source.keep(micro_batch, &input, gradients.as_mut(), came_finite);
         let module = self.trained.computing();
         let gradients = gradients.map(|gradients| GradientsParams::from_grads(gradients, module)).unwrap_or_default();
         let gradients = joined(module, gradients, beside);
-        let left_finite = !came_finite || {
-            let to_input = matches!(self.source, Source::Batch(_)) || self.departing.get(micro_batch).is_finite();
-            to_input && SquaredNorms::of(module, &gradients).are_finite()
-        };
+        let left_finite = !came_finite || to_input && SquaredNorms::of(module, &gradients).are_finite();
         let gradients = self.ties.exchange(module, micro_batch, gradients, waits)?;
         if !left_finite {
             self.add_culprit(micro_batch, Origin::Backward);

@@ -1,14 +1,13 @@
-//! The exchange of a stage with other stages and replicas: inputs and gradients of micro-batches, and the values of
-//! parameters that another stage or replica owns.
-
-use crate::runner::stage::Source;
-use crate::runner::stage::StageRunner;
+//! The exchange of a stage with other stages and replicas: the neighbouring stages, and the values of parameters that
+//! another stage or replica owns.
 
 use burn::module::Module;
-use stageline_schedule::Transfer;
+use stageline_schedule::Carried;
 
 use crate::failure::stop::{Stopped, Waits};
+use crate::runner::neighbour::Neighbour;
 use crate::runner::output::Sink;
+use crate::runner::stage::StageRunner;
 use crate::runner::{Conclusion, Runner};
 use crate::update::flush::Verdict;
 
@@ -25,15 +24,6 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         if self.ties.follows() { self.trained.change(|module| self.ties.follow(module, waits)) } else { Ok(()) }
     }
 
-    /// Receives the activation of a micro-batch from the previous stage, which is the input of this stage.
-    pub(super) fn receive(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped> {
-        match &self.source {
-            Source::Link(upstream) => self.arrived.put(micro_batch, upstream.receive(waits, micro_batch)?),
-            Source::Batch(_) => unreachable!("the plan has no transfer before the first stage"),
-        }
-        Ok(())
-    }
-
     /// Acts on the verdict on a step in a replica without an optimizer. After a step, receives the new parameter values
     /// from replica 0, and sends them to the stages of its own replica that hold copies of tied parameters.
     pub(super) fn conclude_as_leaf(&mut self, verdict: Verdict, waits: &Waits) -> Result<Conclusion, Stopped> {
@@ -44,14 +34,13 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         Ok(Conclusion::default())
     }
 
-    /// Sends the gradient of a micro-batch's input to the previous stage, and returns the number of bytes sent.
-    pub(super) fn send_gradient(&mut self, transfer: Transfer, waits: &Waits) -> Result<u64, Stopped> {
-        match &mut self.source {
-            Source::Link(upstream) => {
-                let gradients = self.departing.take(transfer.micro_batch);
-                upstream.send_gradient(waits, &self.turns, transfer, gradients)
-            }
-            Source::Batch(_) => unreachable!("the plan has no transfer before the first stage"),
-        }
+    /// Returns the exchange with the neighbouring stage to or from which tensors are carried: activations come from the
+    /// previous stage and go to the next stage, gradients the other way round.
+    pub(super) fn neighbour(&mut self, carried: Carried, is_sent: bool) -> &mut dyn Neighbour {
+        let neighbour = match (carried, is_sent) {
+            (Carried::Activation, false) | (Carried::Gradient, true) => self.source.neighbour(),
+            (Carried::Activation, true) | (Carried::Gradient, false) => self.sink.neighbour(),
+        };
+        neighbour.expect("a checked plan has no transfer before the first stage or behind the last one")
     }
 }

@@ -8,20 +8,23 @@
 //!   pass to the verdict.
 //! - `compute`: the forwards and backwards of a stage (whole or split into two halves), and the inspection of their
 //!   results.
-//! - `exchange`: inputs from and gradients to the previous stage, and values of parameters that another stage or
-//!   replica owns.
-//! - `output`: the destination of a stage's output (`Sink`): the next stage, or the loss on the last stage.
+//! - `exchange`: the neighbouring stages, and values of parameters that another stage or replica owns.
+//! - `neighbour`: receives from and sends to the stage before or behind a stage (`Neighbour`).
+//! - `input`: the input side of a stage (`Source`): the caller's batch, or the previous stage.
+//! - `output`: the output side of a stage (`Sink`): the next stage, or the loss and the caller on the last stage.
 //! - `slots`: storage for tensors of single micro-batches that wait between two instructions.
 //! - `pass`: the description of a pass over a batch, the same for all stages of a replica.
 
 mod compute;
 mod exchange;
+pub(crate) mod input;
+mod neighbour;
 pub(crate) mod output;
 pub(crate) mod pass;
 mod slots;
 pub(crate) mod stage;
 
-use std::any::Any;
+use std::any::{Any, type_name};
 
 use burn::tensor::Device;
 use stageline_schedule::Instruction;
@@ -77,9 +80,9 @@ pub(crate) trait Runner: Send {
     /// Completes the stage's gradient sums of a step. Replica 0 adds up the sums of all replicas; the other replicas
     /// send their sums to replica 0.
     fn reduce(&mut self, step: usize, waits: &Waits) -> Result<(), Stopped>;
-    /// Ends the pass, and returns its outcome on the stage: losses, gradient norms, and how many micro-batches were
-    /// summed.
-    fn finish(&mut self) -> Outcome;
+    /// Ends the pass, and returns its outcome on the stage: losses, metrics, gradient norms, and how many micro-batches
+    /// were summed. The last stage sends the outputs of an inference to the caller.
+    fn finish(&mut self, waits: &Waits) -> Result<Outcome, Stopped>;
     /// Keeps the gradient sums of a speculative step, because the verdict may ask for another step after a rollback.
     fn keep_sums(&mut self);
     /// Discards the gradient sums and losses of a step that is discarded after a misprediction.
@@ -103,6 +106,8 @@ pub(crate) trait Runner: Send {
     fn roll_back(&mut self);
     /// Returns a copy of the stage's state for a checkpoint: parameters and optimizer state.
     fn state(&self) -> StageState;
+    /// Returns a copy of the stage's module without autodiff, in the precision in which its parameters are trained.
+    fn copy(&self) -> ErasedModule;
     /// Whether the stage's module is intact: not lost in a panic, and without a step that cannot be rolled back.
     fn is_whole(&self) -> bool;
     /// Whether the stage has made a step that other stages have not made, and cannot roll it back.
@@ -115,4 +120,10 @@ pub(crate) trait Runner: Send {
 pub(crate) struct ErasedModule {
     pub(crate) module: Box<dyn Any + Send>,
     pub(crate) type_name: &'static str,
+}
+
+impl ErasedModule {
+    pub(crate) fn new<M: Send + 'static>(module: M) -> Self {
+        Self { module: Box::new(module), type_name: type_name::<M>() }
+    }
 }

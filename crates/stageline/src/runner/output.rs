@@ -1,5 +1,5 @@
-//! The destination of a stage's output ([`Sink`]): the link to the next stage ([`ToNext`]), or the loss on the last
-//! stage ([`ToLoss`]).
+//! The output side of a stage ([`Sink`]): the link to the next stage ([`ToNext`]), or, on the last stage, the loss and
+//! the outputs for the caller ([`ToCaller`]).
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,13 @@ use crate::failure::stop::{Stopped, Waits};
 use crate::model::loss_weight::Weight;
 use crate::model::payload::Payload;
 use crate::model::stage::{LossStage, Stage};
-use crate::runner::pass::Context;
+use crate::runner::neighbour::Neighbour;
+use crate::runner::pass::{Context, Pass};
 use crate::runner::slots::Slots;
-use crate::threads::Receiver;
 use crate::threads::failure::BoxError;
-use crate::transfer::hand_over::place;
-use crate::transfer::leaves::{LeafGradients, Leaves, track};
+use crate::threads::{Receiver, Sender};
+use crate::transfer::hand_over::{hand_over, place};
+use crate::transfer::leaves::{LeafGradients, Leaves, detach, track};
 use crate::transfer::link::{Downstream, Weighted};
 use crate::transfer::order::Turns;
 use crate::update::finite::{Soundness, soundness, tensor_is_finite};
@@ -28,8 +29,8 @@ pub(crate) trait Sink<M>: Send {
     /// The type of the part of a forward's autodiff graph from which the backward starts.
     type Residual: Send;
 
-    /// Prepares the output side for a pass; on the last stage, receives the targets of the batch from the caller.
-    fn begin(&mut self, waits: &Waits) -> Result<(), Stopped>;
+    /// Prepares the output side for a pass; the last stage receives the targets of the batch from the caller.
+    fn begin(&mut self, pass: &Pass, waits: &Waits) -> Result<(), Stopped>;
     /// Runs the training forward of one micro-batch, and returns the part of the autodiff graph from which the backward
     /// starts.
     fn forward(
@@ -38,7 +39,7 @@ pub(crate) trait Sink<M>: Send {
         input: Weighted<Self::Input>,
         micro_batch: usize,
     ) -> Result<Self::Residual, BoxError>;
-    /// Runs the forward of one micro-batch for an evaluation, without an autodiff graph.
+    /// Runs the forward of one micro-batch without an autodiff graph, for an evaluation or an inference.
     fn evaluate(&mut self, module: &M, input: Weighted<Self::Input>, micro_batch: usize) -> Result<(), BoxError>;
     /// Returns the scalar tensor from which the backward of a micro-batch starts; `None` if no gradient reaches this
     /// stage.
@@ -48,15 +49,23 @@ pub(crate) trait Sink<M>: Send {
     fn output_soundness(&self, micro_batch: usize) -> Soundness;
     /// Whether all gradients of the stage's output that the next stage sent for this micro-batch are finite.
     fn gradient_is_finite(&self, micro_batch: usize) -> bool;
-    /// Sends the output of a micro-batch to the next stage, and returns the number of bytes sent.
-    fn send(&mut self, transfer: Transfer, turns: &Turns, waits: &Waits) -> Result<u64, Stopped>;
-    /// Receives the gradient of the stage's output for one micro-batch from the next stage.
-    fn receive_gradient(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped>;
-    /// Returns the losses of the pass on the last stage, one tensor of loss terms for each micro-batch, still on the
-    /// device. Other stages return an empty list.
-    fn losses(&mut self) -> Vec<Tensor<1>>;
-    /// Discards the losses of a pass whose step is discarded.
+    /// Returns the exchange with the next stage; `None` on the last stage.
+    fn neighbour(&mut self) -> Option<&mut dyn Neighbour>;
+    /// Ends a pass: returns the losses and metrics that the last stage has computed, and sends the outputs of an
+    /// inference to the caller.
+    fn finish(&mut self, waits: &Waits) -> Result<Results, Stopped>;
+    /// Discards the losses and metrics of a pass whose step is discarded.
     fn forget(&mut self);
+}
+
+/// The losses and metrics of a pass, one tensor for each micro-batch, still on the device. Empty except on the last
+/// stage.
+#[derive(Default)]
+pub(crate) struct Results {
+    /// The sums of the loss's terms, by micro-batch.
+    pub(crate) losses: BTreeMap<usize, Tensor<1>>,
+    /// The sums of the metrics, by micro-batch; empty if the last stage has no metrics.
+    pub(crate) metrics: BTreeMap<usize, Tensor<1>>,
 }
 
 /// The output side of every stage except the last: the link that sends the stage's output to the next stage.
@@ -78,7 +87,7 @@ impl<S: Stage> Sink<S> for ToNext<S::Output> {
     type Input = S::Input;
     type Residual = Leaves;
 
-    fn begin(&mut self, _waits: &Waits) -> Result<(), Stopped> {
+    fn begin(&mut self, _pass: &Pass, _waits: &Waits) -> Result<(), Stopped> {
         Ok(())
     }
 
@@ -106,46 +115,60 @@ impl<S: Stage> Sink<S> for ToNext<S::Output> {
         self.gradients.get(micro_batch).is_finite()
     }
 
-    fn send(&mut self, transfer: Transfer, turns: &Turns, waits: &Waits) -> Result<u64, Stopped> {
-        self.downstream.send(waits, turns, transfer, self.ready.take(transfer.micro_batch))
+    fn neighbour(&mut self) -> Option<&mut dyn Neighbour> {
+        Some(self)
     }
 
-    fn receive_gradient(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped> {
-        self.gradients.put(micro_batch, self.downstream.receive_gradient(waits, micro_batch)?);
-        Ok(())
-    }
-
-    fn losses(&mut self) -> Vec<Tensor<1>> {
-        Vec::new()
+    fn finish(&mut self, _waits: &Waits) -> Result<Results, Stopped> {
+        Ok(Results::default())
     }
 
     fn forget(&mut self) {}
 }
 
-/// The output side of the last stage, which computes the loss from the targets.
-pub(crate) struct ToLoss<T> {
-    /// The channel on which the caller sends the targets of all micro-batches, one message for each pass.
-    feed: Receiver<Vec<T>>,
-    device: Device,
-    /// The targets of the current pass that no forward has used yet.
-    targets: Slots<T>,
-    /// The losses of the current pass by micro-batch, without their autodiff graphs.
-    losses: BTreeMap<usize, Tensor<1>>,
-}
-
-impl<T: Payload> ToLoss<T> {
-    pub(crate) fn new(feed: Receiver<Vec<T>>, device: Device) -> Self {
-        Self { feed, device, targets: Slots::new(), losses: BTreeMap::new() }
+impl<T: Payload> Neighbour for ToNext<T> {
+    fn receive(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped> {
+        self.gradients.put(micro_batch, self.downstream.receive_gradient(waits, micro_batch)?);
+        Ok(())
     }
 
-    /// Takes the target of a micro-batch, moves it to the last stage's device and returns it.
-    fn target(&mut self, micro_batch: usize) -> T {
-        place(self.targets.take(micro_batch), &self.device)
+    fn send(&mut self, transfer: Transfer, turns: &Turns, waits: &Waits) -> Result<u64, Stopped> {
+        self.downstream.send(waits, turns, transfer, self.ready.take(transfer.micro_batch))
+    }
+}
+
+/// The last stage's ends of its channels to and from the caller: the targets of a batch, and the outputs of an
+/// inference. Each pass has one message with all micro-batches.
+pub(crate) struct CallerChannels<Out, Target> {
+    pub(crate) targets: Receiver<Vec<Target>>,
+    pub(crate) outputs: Sender<Vec<Out>>,
+}
+
+/// The work of the last stage in the current pass.
+enum Wanted<Out, Target> {
+    /// The stage computes losses and metrics; the slots have the targets that no forward has used yet.
+    Losses(Slots<Target>),
+    /// The stage computes outputs for the caller, by micro-batch.
+    Outputs(BTreeMap<usize, Out>),
+}
+
+/// The output side of the last stage, which computes the loss from the targets, or returns its outputs to the caller.
+pub(crate) struct ToCaller<Out, Target> {
+    channels: CallerChannels<Out, Target>,
+    device: Device,
+    wanted: Wanted<Out, Target>,
+    /// The losses and metrics of the current pass, without their autodiff graphs.
+    results: Results,
+}
+
+impl<Out: Payload, Target: Payload> ToCaller<Out, Target> {
+    pub(crate) fn new(channels: CallerChannels<Out, Target>, device: Device) -> Self {
+        Self { channels, device, wanted: Wanted::Losses(Slots::new()), results: Results::default() }
     }
 
     /// Keeps the loss of a micro-batch for the step's report. Returns an error if the loss does not have one number for
     /// each term of its weight, or if its element type (BF16 or F16) is too imprecise for a sum.
-    fn note(&mut self, micro_batch: usize, weight: &Weight, loss: &Tensor<1>) -> Result<(), BoxError> {
+    fn note_loss(&mut self, micro_batch: usize, weight: &Weight, loss: &Tensor<1>) -> Result<(), BoxError> {
         let ([numbers], terms) = (loss.dims(), weight.terms().len());
         if numbers != terms {
             return Err(format!(
@@ -154,39 +177,90 @@ impl<T: Payload> ToLoss<T> {
             )
             .into());
         }
-        if matches!(loss.dtype(), DType::BF16 | DType::F16) {
-            return Err(format!(
-                "the loss is summed in {:?}, whose precision is too low; compute it in f32: cast the tensors that it is \
-                 computed from with `.cast(FloatDType::F32)`",
-                loss.dtype()
-            )
-            .into());
-        }
-        self.losses.insert(micro_batch, loss.clone().inner());
+        require_f32("loss", loss)?;
+        self.results.losses.insert(micro_batch, loss.clone().inner());
         Ok(())
+    }
+
+    /// Computes the loss of a micro-batch from the stage's output, and its metrics if the stage has some.
+    fn score<L>(&mut self, module: &L, output: Out, target: Target, micro_batch: usize) -> Result<Tensor<1>, BoxError>
+    where
+        L: LossStage<Output = Out, Target = Target>,
+    {
+        if !L::METRICS.is_empty() {
+            let sums = module.metrics(detach(output.clone()), detach(target.clone()));
+            let ([found], names) = (sums.dims(), L::METRICS);
+            if found != names.len() {
+                return Err(format!(
+                    "`metrics` returned shape [{found}] for the metrics {}; return one sum for each, of shape [{}]",
+                    names.join(", "),
+                    names.len()
+                )
+                .into());
+            }
+            require_f32("sum of a metric", &sums)?;
+            self.results.metrics.insert(micro_batch, sums.inner());
+        }
+        module.try_loss(output, target)
+    }
+
+    /// Takes the target of a micro-batch, moved to the last stage's device; `None` in an inference.
+    fn target(&mut self, micro_batch: usize) -> Option<Target> {
+        match &mut self.wanted {
+            Wanted::Losses(targets) => Some(place(targets.take(micro_batch), &self.device)),
+            Wanted::Outputs(_) => None,
+        }
     }
 }
 
-impl<L: LossStage> Sink<L> for ToLoss<L::Target> {
+/// Rejects a sum whose element type is too imprecise for it.
+fn require_f32(what: &str, sum: &Tensor<1>) -> Result<(), BoxError> {
+    if matches!(sum.dtype(), DType::BF16 | DType::F16) {
+        return Err(format!(
+            "the {what} is summed in {:?}, whose precision is too low; compute it in f32: cast the tensors that it is \
+             computed from with `.cast(FloatDType::F32)`",
+            sum.dtype()
+        )
+        .into());
+    }
+    Ok(())
+}
+
+impl<L: LossStage> Sink<L> for ToCaller<L::Output, L::Target> {
     type Input = L::Input;
     type Residual = Tensor<1>;
 
-    fn begin(&mut self, waits: &Waits) -> Result<(), Stopped> {
-        self.targets = waits.receive(&self.feed)?.into_iter().collect();
+    fn begin(&mut self, pass: &Pass, waits: &Waits) -> Result<(), Stopped> {
+        self.wanted = match pass {
+            Pass::Infer(_) => Wanted::Outputs(BTreeMap::new()),
+            _ => Wanted::Losses(waits.receive(&self.channels.targets)?.into_iter().collect()),
+        };
         Ok(())
     }
 
     fn forward(&mut self, module: &L, input: Weighted<L::Input>, micro_batch: usize) -> Result<Tensor<1>, BoxError> {
-        let target = track(self.target(micro_batch));
-        let loss = module.try_loss(input.payload, target)?;
-        self.note(micro_batch, &input.weight, &loss)?;
+        let target = self.target(micro_batch).expect("a training pass has targets");
+        let output = module.try_forward(input.payload)?;
+        let loss = self.score(module, output, track(target), micro_batch)?;
+        self.note_loss(micro_batch, &input.weight, &loss)?;
         Ok(loss)
     }
 
     fn evaluate(&mut self, module: &L, input: Weighted<L::Input>, micro_batch: usize) -> Result<(), BoxError> {
-        let target = self.target(micro_batch);
-        let loss = module.try_loss(input.payload, target)?;
-        self.note(micro_batch, &input.weight, &loss)
+        let output = module.try_forward(input.payload)?;
+        match self.target(micro_batch) {
+            Some(target) => {
+                let loss = self.score(module, output, target, micro_batch)?;
+                self.note_loss(micro_batch, &input.weight, &loss)?;
+            }
+            None => {
+                let output = hand_over(output, &self.device);
+                if let Wanted::Outputs(outputs) = &mut self.wanted {
+                    outputs.insert(micro_batch, output);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Divides the loss sum of a micro-batch by the loss weight of the whole step, and multiplies the quotient by the
@@ -201,7 +275,7 @@ impl<L: LossStage> Sink<L> for ToLoss<L::Target> {
 
     fn output_soundness(&self, micro_batch: usize) -> Soundness {
         // An infinite loss is as bad as NaN, even if the stage's input was already infinite.
-        let sound = self.losses.get(&micro_batch).is_none_or(|loss| tensor_is_finite(loss.clone()));
+        let sound = self.results.losses.get(&micro_batch).is_none_or(|loss| tensor_is_finite(loss.clone()));
         if sound { Soundness::Finite } else { Soundness::NaN }
     }
 
@@ -209,20 +283,20 @@ impl<L: LossStage> Sink<L> for ToLoss<L::Target> {
         true
     }
 
-    fn send(&mut self, _transfer: Transfer, _turns: &Turns, _waits: &Waits) -> Result<u64, Stopped> {
-        unreachable!("the plan has no transfer behind the last stage")
+    fn neighbour(&mut self) -> Option<&mut dyn Neighbour> {
+        None
     }
 
-    fn receive_gradient(&mut self, _micro_batch: usize, _waits: &Waits) -> Result<(), Stopped> {
-        unreachable!("the plan has no transfer behind the last stage")
-    }
-
-    fn losses(&mut self) -> Vec<Tensor<1>> {
-        std::mem::take(&mut self.losses).into_values().collect()
+    fn finish(&mut self, waits: &Waits) -> Result<Results, Stopped> {
+        if let Wanted::Outputs(outputs) = &mut self.wanted {
+            let outputs = std::mem::take(outputs).into_values().collect();
+            waits.send(&self.channels.outputs, outputs)?;
+        }
+        Ok(std::mem::take(&mut self.results))
     }
 
     fn forget(&mut self) {
-        self.losses.clear();
+        self.results = Results::default();
     }
 }
 

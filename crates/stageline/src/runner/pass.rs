@@ -7,15 +7,17 @@ use crate::model::micro_batches::Weights;
 use crate::transfer::order::Turns;
 use stageline_nn::autograd::recompute::Recompute;
 
-/// The kind of a pass over a batch (training, inspection or evaluation), with the context of the pass.
+/// The kind of a pass over a batch (training, inspection, evaluation or inference), with the context of the pass.
 #[derive(Clone)]
 pub(crate) enum Pass {
     /// A training pass: forwards, backwards and a flush, at which the optimizers step.
     Train(Arc<Context>),
     /// An inspection: the forwards and backwards of a step again, to find the first non-finite result. No stage steps.
     Inspect(Arc<Context>),
-    /// An evaluation: forwards only, without an autodiff graph.
+    /// An evaluation: forwards and losses only, without an autodiff graph.
     Evaluate(Arc<Context>),
+    /// An inference: forwards only, whose outputs the last stage sends to the caller.
+    Infer(Arc<Context>),
 }
 
 /// The context of a pass over a batch: step number, loss weights, loss scale and other facts that all stages of a
@@ -36,9 +38,9 @@ pub(crate) struct Context {
 }
 
 impl Pass {
-    /// Returns the context of the pass, whether it is a training pass, an inspection or an evaluation.
+    /// Returns the context of the pass, whatever its kind.
     pub(crate) fn context(&self) -> &Arc<Context> {
-        let (Self::Train(context) | Self::Inspect(context) | Self::Evaluate(context)) = self;
+        let (Self::Train(context) | Self::Inspect(context) | Self::Evaluate(context) | Self::Infer(context)) = self;
         context
     }
 }

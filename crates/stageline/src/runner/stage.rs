@@ -3,25 +3,24 @@
 //!
 //! The stage's forwards and backwards are in `compute`, and its exchange with other stages in `exchange`.
 
-use std::any::type_name;
 use std::sync::Arc;
 
 use burn::module::Module;
 use burn::optim::GradientsParams;
 use burn::tensor::Device;
-use stageline_schedule::{Action, Carried, Compute, Instruction, Transfer};
+use stageline_schedule::{Action, Compute, Instruction, Transfer};
 
 use crate::failure::stop::{Stopped, Waits};
 use crate::model::loss_weight::Weight;
 use crate::model::replica::Replica;
-use crate::runner::output::Sink;
+use crate::runner::input::Source;
+use crate::runner::output::{Results, Sink};
 use crate::runner::pass::{Context, Pass};
 use crate::runner::slots::Slots;
 use crate::runner::{Conclusion, ErasedModule, Interrupt, Runner};
 use crate::state::layout::StageState;
-use crate::threads::Receiver;
-use crate::transfer::leaves::{LeafGradients, Leaves};
-use crate::transfer::link::{Upstream, Weighted};
+use crate::transfer::hand_over::hand_over_module;
+use crate::transfer::leaves::Leaves;
 use crate::transfer::order::Turns;
 use crate::transfer::replicas::Collective;
 use crate::transfer::ties::Ties;
@@ -33,15 +32,6 @@ use crate::update::health::Examination;
 use crate::update::optimizer_step::Trained;
 use crate::update::parameter_gradient::show;
 
-/// The source of a stage's input: the caller's batch, or the previous stage.
-pub(crate) enum Source<T> {
-    /// The caller's batch, which is the source on the first stage. The caller sends the inputs of all micro-batches of
-    /// a pass in one message.
-    Batch(Receiver<Vec<T>>),
-    /// The link to the previous stage, which is the source on every stage except the first.
-    Link(Box<Upstream<T>>),
-}
-
 /// The kind of the pass that a stage is running, with the state that the pass needs.
 pub(super) enum Mode<M> {
     /// The stage runs no pass.
@@ -52,7 +42,7 @@ pub(super) enum Mode<M> {
         /// The non-finite results that an inspection has found so far; `None` in a training pass.
         inspection: Option<Vec<Culprit>>,
     },
-    /// An evaluation, with the copy of the stage's module that has no autodiff.
+    /// An evaluation or an inference, with the copy of the stage's module that has no autodiff.
     Evaluating(M),
 }
 
@@ -63,16 +53,13 @@ pub(crate) struct StageRunner<M, K: Sink<M>> {
     pub(super) device: Device,
     /// The stage's module with its optimizer and learning rate.
     pub(super) trained: Trained<M>,
+    /// The input side of the stage: the caller's batch on the first stage, or the link to the previous stage.
     pub(super) source: Source<K::Input>,
     /// The output side of the stage: the link to the next stage, or the loss on the last stage.
     pub(super) sink: K,
     pub(super) mode: Mode<M>,
-    /// The stage's inputs that have arrived, and that no forward has used yet.
-    pub(super) arrived: Slots<Weighted<K::Input>>,
     /// The graph ends of the stage's live micro-batches, whose forward has run and whose backward has not.
     pub(super) tape: Slots<Taped<K::Residual>>,
-    /// The gradients of the stage's inputs that wait to be sent to the previous stage.
-    pub(super) departing: Slots<LeafGradients>,
     /// The gradients of micro-batches between the two halves of a split backward: the gradient of the stage's input is
     /// computed, and deferred weight gradients are not. The flag is true in an inspection if the received gradient of
     /// the output was finite.
@@ -104,6 +91,8 @@ pub(super) struct Warned {
 
 /// A live micro-batch: the ends of its autodiff graph on this stage, which its backward needs.
 pub(super) struct Taped<R> {
+    /// The context of the pass in which the micro-batch's forward ran.
+    pub(super) context: Arc<Context>,
     /// The leaf tensors of the micro-batch's autodiff graph that stand for the stage's input.
     pub(super) input: Leaves,
     /// The part of the micro-batch's autodiff graph from which the backward starts.
@@ -143,9 +132,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
             source,
             sink,
             mode: Mode::Idle,
-            arrived: Slots::new(),
             tape: Slots::new(),
-            departing: Slots::new(),
             halves: Slots::new(),
             gradients: GradientSum::new(sums, per_group),
             kept: None,
@@ -163,10 +150,7 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
     }
 
     fn begin(&mut self, pass: &Pass, waits: &Waits) -> Result<(), Stopped> {
-        if let Source::Batch(feed) = &self.source {
-            let micro_batches = waits.receive(feed)?.into_iter().zip(pass.context().weights.each.iter().cloned());
-            self.arrived = micro_batches.map(|(payload, weight)| Weighted { payload, weight }).collect();
-        }
+        self.source.begin(pass, waits)?;
         if !self.settled {
             match self.collective.is_root() {
                 true => self.trained.settle(),
@@ -176,12 +160,12 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
             self.follow_owners(waits)?;
             self.settled = true;
         }
-        self.sink.begin(waits)?;
+        self.sink.begin(pass, waits)?;
         self.turns = Arc::clone(&pass.context().turns);
         self.mode = match pass {
             Pass::Train(context) => Mode::Training { context: Arc::clone(context), inspection: None },
             Pass::Inspect(context) => Mode::Training { context: Arc::clone(context), inspection: Some(Vec::new()) },
-            Pass::Evaluate(_) => Mode::Evaluating(self.trained.computing().valid()),
+            Pass::Evaluate(_) | Pass::Infer(_) => Mode::Evaluating(self.trained.computing().valid()),
         };
         Ok(())
     }
@@ -194,15 +178,12 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
                 Compute::InputGradient => self.input_gradient(micro_batch, waits)?,
                 Compute::WeightGradient => self.weight_gradient(micro_batch),
             },
-            Instruction::Receive(Transfer { carried, micro_batch, .. }) => match carried {
-                Carried::Activation => self.receive(micro_batch, waits)?,
-                Carried::Gradient => self.sink.receive_gradient(micro_batch, waits)?,
-            },
+            Instruction::Receive(Transfer { carried, micro_batch, .. }) => {
+                self.neighbour(carried, false).receive(micro_batch, waits)?;
+            }
             Instruction::Send(transfer) => {
-                return Ok(match transfer.carried {
-                    Carried::Activation => self.sink.send(transfer, &self.turns, waits)?,
-                    Carried::Gradient => self.send_gradient(transfer, waits)?,
-                });
+                let turns = Arc::clone(&self.turns);
+                return Ok(self.neighbour(transfer.carried, true).send(transfer, &turns, waits)?);
             }
         }
         Ok(0)
@@ -221,7 +202,7 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
         })
     }
 
-    fn finish(&mut self) -> Outcome {
+    fn finish(&mut self, waits: &Waits) -> Result<Outcome, Stopped> {
         let mode = std::mem::replace(&mut self.mode, Mode::Idle);
         let (squares, culprits) = match mode {
             Mode::Training { inspection: None, context } if self.collective.is_root() => {
@@ -232,8 +213,12 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
             Mode::Training { inspection: Some(culprits), .. } => (None, culprits),
             Mode::Training { .. } | Mode::Evaluating(_) | Mode::Idle => (None, Vec::new()),
         };
-        let (squared_norms, losses) = squares.unwrap_or_default().read_with(&self.sink.losses());
-        Outcome {
+        let Results { losses, metrics } = self.sink.finish(waits)?;
+        let count = losses.len();
+        let sums: Vec<_> = losses.into_values().chain(metrics.into_values()).collect();
+        let (squared_norms, mut losses) = squares.unwrap_or_default().read_with(&sums);
+        let metrics = losses.split_off(count);
+        Ok(Outcome {
             replica: self.replica,
             stage: self.stage,
             squared_norms,
@@ -241,7 +226,8 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
             culprits,
             ledger: self.gradients.ledger(),
             losses,
-        }
+            metrics,
+        })
     }
 
     fn ignore(&mut self, waits: &Waits) -> Result<(), Stopped> {
@@ -314,6 +300,10 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
         self.trained.state(self.stage)
     }
 
+    fn copy(&self) -> ErasedModule {
+        ErasedModule::new(hand_over_module(self.trained.module().valid(), &self.device))
+    }
+
     fn is_whole(&self) -> bool {
         self.trained.is_whole()
     }
@@ -326,7 +316,6 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
         if self.trained.is_torn() {
             return None;
         }
-        let module = self.trained.into_module()?;
-        Some(ErasedModule { module: Box::new(module), type_name: type_name::<M>() })
+        Some(ErasedModule::new(self.trained.into_module()?))
     }
 }

@@ -1,15 +1,18 @@
-//! Moves tensors to a device outside the plan's transfers: the tensors of batches, and the gradients and values of
-//! shared parameters.
+//! Moves tensors to a device outside the plan's transfers: the tensors of batches and outputs, and the gradients and
+//! values of shared parameters.
 //!
 //! Between GPUs such tensors go through the host's memory: NCCL can deadlock on transfers that the plan does not order
 //! (see `order`).
 
+use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::kind::Basic;
 use burn::tensor::{Bool, Device, Int, Tensor};
 
 use crate::device::location::{between_gpus, one_gpu};
 use crate::device::remote::{by_the_host, moved};
 use crate::model::payload::{Payload, PayloadMapper};
+use stageline_nn::params::fork::is_quantized;
+use stageline_nn::params::shared::with_value;
 
 /// Moves all tensors of a payload (such as a batch's input) to a device, detached from any autodiff graph.
 pub(crate) fn place<P: Payload>(payload: P, device: &Device) -> P {
@@ -21,6 +24,11 @@ pub(crate) fn hand_tensor<const D: usize>(tensor: Tensor<D>, device: &Device) ->
     Place(device).float(for_another_thread(tensor.inner(), device))
 }
 
+/// Prepares a payload on `device` for use by another thread, detached from any autodiff graph.
+pub(crate) fn hand_over<P: Payload>(payload: P, device: &Device) -> P {
+    payload.map(&mut HandOver(device))
+}
+
 /// Copies a tensor into newly allocated memory if another thread will use the tensor on the same GPU; otherwise returns
 /// the tensor unchanged.
 ///
@@ -29,6 +37,40 @@ pub(crate) fn hand_tensor<const D: usize>(tensor: Tensor<D>, device: &Device) ->
 /// its own that writes to new memory, and two flips give the same values.
 pub(crate) fn for_another_thread<const D: usize, K: Basic>(tensor: Tensor<D, K>, to: &Device) -> Tensor<D, K> {
     if one_gpu(&tensor.device(), to) { tensor.flip([0]).flip([0]) } else { tensor }
+}
+
+/// Prepares a module without autodiff on `device` for use by another thread.
+pub(crate) fn hand_over_module<M: Module>(module: M, device: &Device) -> M {
+    module.map(&mut HandOver(device))
+}
+
+struct HandOver<'a>(&'a Device);
+
+impl ModuleMapper for HandOver<'_> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let value = param.val();
+        if is_quantized(&value) { param } else { with_value(param, for_another_thread(value, self.0)) }
+    }
+    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
+        let value = for_another_thread(param.val(), self.0);
+        with_value(param, value)
+    }
+    fn map_bool<const D: usize>(&mut self, param: Param<Tensor<D, Bool>>) -> Param<Tensor<D, Bool>> {
+        let value = for_another_thread(param.val(), self.0);
+        with_value(param, value)
+    }
+}
+
+impl PayloadMapper for HandOver<'_> {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+        for_another_thread(tensor.inner(), self.0)
+    }
+    fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
+        for_another_thread(tensor.inner(), self.0)
+    }
+    fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
+        for_another_thread(tensor.inner(), self.0)
+    }
 }
 
 struct Place<'a>(&'a Device);

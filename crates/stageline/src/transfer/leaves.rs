@@ -174,6 +174,25 @@ impl PayloadMapper for RecordOutput {
     }
 }
 
+/// Detaches the float tensors of a payload from their autodiff graph.
+pub(crate) fn detach<P: Payload>(payload: P) -> P {
+    payload.map(&mut Detach)
+}
+
+struct Detach;
+
+impl PayloadMapper for Detach {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+        tensor.detach()
+    }
+    fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
+        tensor
+    }
+    fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
+        tensor
+    }
+}
+
 /// Turns the tensors of a payload into autodiff tensors that need no gradient, so that a stage can compute with the
 /// payload and its own tracked parameters.
 pub(crate) fn track<P: Payload>(payload: P) -> P {

@@ -86,6 +86,8 @@ pub(crate) struct Outcome {
     pub(crate) ledger: Ledger,
     /// The loss of every micro-batch as a list of the loss's terms; empty except on the last stage.
     pub(crate) losses: Vec<Vec<f64>>,
+    /// The sums of the metrics for every micro-batch; empty except on a last stage that has metrics.
+    pub(crate) metrics: Vec<Vec<f64>>,
 }
 
 impl Outcome {
@@ -100,6 +102,8 @@ impl Outcome {
 pub(crate) struct Sums {
     /// Each term of the step's loss, summed over the micro-batches.
     pub(crate) losses: Vec<f64>,
+    /// Each metric of the step, summed over the micro-batches.
+    pub(crate) metrics: Vec<f64>,
     /// The global norm: the norm of all gradients of all stages together.
     pub(crate) gradient_norm: f64,
     /// The number of gradient reductions over the replicas, summed over all stages.
@@ -117,7 +121,7 @@ impl Sums {
         let squares = outcomes.iter().flat_map(|outcome| &outcome.squared_norms);
         let gradient_norm = squares.sum::<f64>().sqrt();
         let reductions = outcomes.iter().map(|outcome| outcome.reductions).sum();
-        Ok(Self { losses: losses(outcomes), gradient_norm, reductions })
+        Ok(Self { losses: losses(outcomes), metrics: metrics(outcomes), gradient_norm, reductions })
     }
 
     /// Returns the verdict on the step for all stages: step with gradients scaled as the settings say, or skip the step
@@ -136,8 +140,17 @@ impl Sums {
 
 /// Returns each term of a step's loss, summed over the micro-batches in the order of the batch.
 pub(crate) fn losses(outcomes: &[Outcome]) -> Vec<f64> {
-    let each = outcomes.iter().flat_map(|outcome| outcome.losses.iter().cloned());
-    each.reduce(|sums, loss| sums.into_iter().zip(loss).map(|(sum, loss)| sum + loss).collect()).unwrap_or_default()
+    summed(outcomes.iter().flat_map(|outcome| outcome.losses.iter().cloned()))
+}
+
+/// Returns each metric of a pass, summed over the micro-batches in the order of the batch.
+pub(crate) fn metrics(outcomes: &[Outcome]) -> Vec<f64> {
+    summed(outcomes.iter().flat_map(|outcome| outcome.metrics.iter().cloned()))
+}
+
+/// Adds up lists of equal length, element by element.
+fn summed(each: impl Iterator<Item = Vec<f64>>) -> Vec<f64> {
+    each.reduce(|sums, next| sums.into_iter().zip(next).map(|(sum, next)| sum + next).collect()).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -153,6 +166,7 @@ mod tests {
             culprits: Vec::new(),
             ledger: Ledger { backwards, weight: weight.into() },
             losses: Vec::new(),
+            metrics: Vec::new(),
         }
     }
 

@@ -6,7 +6,6 @@
 
 use super::difference::{Difference, relative, wide, worst};
 use super::{Cause, ClipScope, VerifyError, Whose};
-use crate::build::builder::PipelineBuilder;
 use crate::model::batch::Batch;
 use crate::model::loss_weight::Weight;
 use crate::model::micro_batches::MicroBatches;
@@ -15,6 +14,7 @@ use crate::pipeline::{Pipeline, Probe};
 use crate::update::clip::Clip;
 use crate::update::parameter_gradient::ParameterGradient;
 use crate::update::precision::Precision;
+use crate::verify::Build;
 use crate::verify::flat::Flat;
 use crate::verify::flat::add;
 use crate::verify::flat::clipped;
@@ -23,9 +23,9 @@ use crate::verify::flat::flat;
 
 /// The inputs of the search for a difference's cause: the model, the batch of the first step, and the gradients of the
 /// training as configured and of the reference.
-pub(super) struct Diagnosis<'a, B: ?Sized, In, Target> {
+pub(super) struct Diagnosis<'a, In: Payload, Out: Payload, Target: Payload> {
     /// The closure that builds the pipeline to verify, with the same parameters on every call.
-    pub(super) build: &'a B,
+    pub(super) build: &'a Build<'a, In, Out, Target>,
     /// Whether the reference is the uncut model instead of the stages of `build`.
     pub(super) is_uncut: bool,
     /// The batch of the first training step.
@@ -67,12 +67,7 @@ struct Predictions {
     clipped_running_means: Flat,
 }
 
-impl<B, In, Target> Diagnosis<'_, B, In, Target>
-where
-    B: Fn() -> PipelineBuilder<In, Target> + ?Sized,
-    In: Payload,
-    Target: Payload,
-{
+impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> {
     /// Returns the likely cause of the difference between the two trainings; `None` if their gradients are the same.
     pub(super) fn cause(&self) -> Result<Option<Cause>, VerifyError> {
         let configuration = (self.build)();
@@ -118,7 +113,7 @@ where
     }
 
     /// Cuts the batch of the first step into `count` pieces, and computes the losses and gradients of each piece alone.
-    fn parts(&self, probes: &mut Pipeline<In, Target>, count: usize) -> Result<Parts, VerifyError> {
+    fn parts(&self, probes: &mut Pipeline<In, Out, Target>, count: usize) -> Result<Parts, VerifyError> {
         let batch = self.cut(probes, count)?;
         let mut parts = Parts { losses: Vec::new(), sum: self.zeros(), zero_gradients: Vec::new() };
         for piece in 0..count {
@@ -135,7 +130,7 @@ where
     /// Computes the gradients that known faults would give with `count` micro-batches.
     fn predictions(
         &self,
-        probes: &mut Pipeline<In, Target>,
+        probes: &mut Pipeline<In, Out, Target>,
         count: usize,
         clip: Option<Clip>,
     ) -> Result<Predictions, VerifyError> {
@@ -167,7 +162,7 @@ where
     }
 
     /// Cuts the batch of the first step into `count` micro-batches.
-    fn cut(&self, probes: &Pipeline<In, Target>, count: usize) -> Result<MicroBatches<In, Target>, VerifyError> {
+    fn cut(&self, probes: &Pipeline<In, Out, Target>, count: usize) -> Result<MicroBatches<In, Target>, VerifyError> {
         Ok(probes.cut(self.batch.clone(), count)?)
     }
 
@@ -264,7 +259,7 @@ where
     /// training drops it.
     fn dropped_by_training(
         &self,
-        probes: &mut Pipeline<In, Target>,
+        probes: &mut Pipeline<In, Out, Target>,
         count: usize,
         sum: &Flat,
     ) -> Result<Option<Cause>, VerifyError> {

@@ -47,7 +47,7 @@ use diagnosis::Diagnosis;
 /// # use burn::tensor::Tensor;
 /// # use stageline::{Batch, PipelineBuilder, Verify};
 /// # fn check(
-/// #     build: impl Fn() -> PipelineBuilder<Tensor<2>, Tensor<2>>,
+/// #     build: impl Fn() -> PipelineBuilder<Tensor<2>, Tensor<2>, Tensor<2>>,
 /// #     batch: impl Fn(usize) -> Batch<Tensor<2>, Tensor<2>>,
 /// #     held_out: Vec<Batch<Tensor<2>, Tensor<2>>>,
 /// # ) -> Result<(), Box<dyn std::error::Error>> {
@@ -123,9 +123,9 @@ impl Verify {
     ///
     /// # Errors
     /// Returns [`VerifyError`] if one of the runs fails. A difference between the trainings is not an error.
-    pub fn pipeline<In: Payload, Target: Payload>(
+    pub fn pipeline<In: Payload, Out: Payload, Target: Payload>(
         self,
-        build: impl Fn() -> PipelineBuilder<In, Target>,
+        build: impl Fn() -> PipelineBuilder<In, Out, Target>,
         batch: impl Fn(usize) -> Batch<In, Target>,
         validation: &[Batch<In, Target>],
     ) -> Result<Verification, VerifyError> {
@@ -140,10 +140,10 @@ impl Verify {
     ///
     /// # Errors
     /// Returns [`VerifyError`] if one of the runs fails, as [`pipeline`](Self::pipeline) does.
-    pub fn pipeline_and_uncut<In: Payload, Target: Payload>(
+    pub fn pipeline_and_uncut<In: Payload, Out: Payload, Target: Payload>(
         self,
-        build: impl Fn() -> PipelineBuilder<In, Target>,
-        uncut: impl Fn() -> PipelineBuilder<In, Target>,
+        build: impl Fn() -> PipelineBuilder<In, Out, Target>,
+        uncut: impl Fn() -> PipelineBuilder<In, Out, Target>,
         batch: impl Fn(usize) -> Batch<In, Target>,
         validation: &[Batch<In, Target>],
     ) -> Result<Verification, VerifyError> {
@@ -156,10 +156,10 @@ impl Verify {
     /// # Errors
     /// Returns [`VerifyError`] if one of the runs fails, as [`pipeline`](Self::pipeline) does, or if the gradients are
     /// not those of the model's parameters.
-    pub fn trial<In: Payload, Target: Payload>(
+    pub fn trial<In: Payload, Out: Payload, Target: Payload>(
         self,
         trial: impl Trial<In, Target>,
-        build: impl Fn() -> PipelineBuilder<In, Target>,
+        build: impl Fn() -> PipelineBuilder<In, Out, Target>,
         batch: impl Fn(usize) -> Batch<In, Target>,
         validation: &[Batch<In, Target>],
     ) -> Result<Verification, VerifyError> {
@@ -168,10 +168,10 @@ impl Verify {
 
     /// Runs the training and its reference, and compares their gradients and losses. The reference is the model of
     /// `uncut`, or of `build` if there is no `uncut`.
-    fn verify<In: Payload, Target: Payload>(
+    fn verify<In: Payload, Out: Payload, Target: Payload>(
         self,
         mut trial: impl Trial<In, Target>,
-        (build, uncut): (&Build<'_, In, Target>, Option<&Build<'_, In, Target>>),
+        (build, uncut): (&Build<'_, In, Out, Target>, Option<&Build<'_, In, Out, Target>>),
         batch: impl Fn(usize) -> Batch<In, Target>,
         validation: &[Batch<In, Target>],
     ) -> Result<Verification, VerifyError> {
@@ -208,9 +208,9 @@ impl Verify {
     }
 
     /// Trains the reference, and returns its losses and the gradients of its first step.
-    fn reference<In: Payload, Target: Payload>(
+    fn reference<In: Payload, Out: Payload, Target: Payload>(
         self,
-        build: impl Fn() -> PipelineBuilder<In, Target>,
+        build: impl Fn() -> PipelineBuilder<In, Out, Target>,
         batch: impl Fn(usize) -> Batch<In, Target>,
         validation: &[Batch<In, Target>],
     ) -> Result<(Trained, Vec<ParameterGradient>), VerifyError> {
@@ -239,7 +239,7 @@ impl Verify {
 }
 
 /// A closure that builds a pipeline, with the same parameters on every call.
-pub(super) type Build<'a, In, Target> = dyn Fn() -> PipelineBuilder<In, Target> + 'a;
+pub(super) type Build<'a, In, Out, Target> = dyn Fn() -> PipelineBuilder<In, Out, Target> + 'a;
 
 /// Returns the loss over all evaluated batches: the sum of the loss's terms, each as the weighted mean over the
 /// batches.

@@ -29,7 +29,7 @@ pub trait Trial<In, Target> {
     fn evaluate(&mut self, batch: Batch<In, Target>) -> Result<Vec<LossTerm>, BoxError>;
 }
 
-impl<In: Payload, Target: Payload> Trial<In, Target> for Pipeline<In, Target> {
+impl<In: Payload, Out: Payload, Target: Payload> Trial<In, Target> for Pipeline<In, Out, Target> {
     fn gradients(&mut self, batch: Batch<In, Target>) -> Result<Vec<ParameterGradient>, BoxError> {
         Ok(Pipeline::gradients(self, batch)?)
     }

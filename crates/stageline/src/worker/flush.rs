@@ -66,7 +66,7 @@ impl Worker {
         for runner in &mut self.runners {
             self.diary.enter(runner.stage(), Activity::Finish);
             let _entered = span(&self.diary).entered();
-            let outcome = runner.finish();
+            let outcome = runner.finish(&self.waits)?;
             finite &= outcome.is_finite();
             // The event ends before the outcome is sent, because others may continue as soon as the caller has it.
             self.diary.leave(self.waits.take(), self.gauges.read(runner.device()));

@@ -10,18 +10,20 @@ use crate::failure::activity::During;
 use crate::model::replica::Replica;
 use crate::recording::Clock;
 use crate::recording::events::Event;
-use crate::runner::Conclusion;
 use crate::runner::pass::Pass;
+use crate::runner::{Conclusion, ErasedModule};
 use crate::state::layout::StageState;
 use crate::threads::{Receiver, Sender};
 use crate::update::flush::{Flush, Outcome, Verdict};
 
-/// A command from the caller to a worker: run a pass, save states, or receive a verdict.
+/// A command from the caller to a worker: run a pass, copy states or modules, or receive a verdict.
 pub(crate) enum Command {
     /// The command to run one pass over the worker's list of instructions.
     Run(Run),
     /// The command to send a copy of the state of the worker's stages for a checkpoint.
     Save { during: During },
+    /// The command to send a copy of the module of each of the worker's stages for a snapshot.
+    Copy { during: During },
     /// The command to receive the verdict on the last step, which ran ahead of the verdict, and to act on the verdict.
     Settle { during: During },
 }
@@ -88,4 +90,6 @@ pub(crate) struct ReplySenders {
     pub(crate) recorded: Sender<Recorded>,
     /// The sender of each stage's state for a checkpoint.
     pub(crate) saved: Sender<StageState>,
+    /// The sender of each stage's number and module for a snapshot.
+    pub(crate) copied: Sender<(usize, ErasedModule)>,
 }

@@ -185,11 +185,12 @@ impl Worker {
         tracing::error!(stage, replica = replica.index, %activity, %during, "a stage failed, so the pipeline stops");
     }
 
-    /// Executes one command of the caller: runs a pass, saves states, or receives a verdict.
+    /// Executes one command of the caller: runs a pass, copies states or modules, or receives a verdict.
     fn execute(&mut self, command: Command) -> Result<(), Interrupt> {
         match command {
             Command::Run(run) => self.run(run)?,
             Command::Save { during } => self.save(during)?,
+            Command::Copy { during } => self.copy(during)?,
             Command::Settle { during } => {
                 self.diary.open(during, Instant::now(), Vec::new());
                 self.settle()?;
@@ -212,8 +213,21 @@ impl Worker {
         Ok(())
     }
 
+    /// Commits the last step, and sends the caller a copy of the module of each of the worker's stages for a snapshot.
+    fn copy(&mut self, during: During) -> Result<(), Interrupt> {
+        self.diary.open(during, Instant::now(), Vec::new());
+        self.commit();
+        for runner in &self.runners {
+            self.diary.enter(runner.stage(), Activity::Save);
+            let _entered = span(&self.diary).entered();
+            self.waits.send(&self.channels.replies.copied, (runner.stage(), runner.copy()))?;
+        }
+        Ok(())
+    }
+
     /// Runs one pass on this worker's stages: begins the pass, executes the plan's instructions, and ends the pass. A
-    /// training pass ends with the flush of a step, an inspection without a step, and an evaluation with the losses.
+    /// training pass ends with the flush of a step, an inspection without a step, an evaluation with the losses, and an
+    /// inference with the outputs.
     fn run(&mut self, Run { asked, events }: Run) -> Result<(), Interrupt> {
         let Asked { during, plan, pass, clock, began, flush, behind } = asked;
         self.gauges.begin(clock, self.runners.iter().map(|runner| runner.device()));
@@ -246,7 +260,7 @@ impl Worker {
                 self.waits.send(&self.channels.replies.recorded, recorded)?;
             }
             Pass::Inspect(context) => self.conclude(context.step, Verdict::Skip)?,
-            Pass::Evaluate(_) => after_step::skipped(),
+            Pass::Evaluate(_) | Pass::Infer(_) => after_step::skipped(),
         }
         Ok(())
     }

@@ -7,17 +7,18 @@ use super::{Ended, Workers};
 use crate::failure::activity::During;
 use crate::model::loss_weight::Weight;
 use crate::model::micro_batches::MicroBatches;
-use crate::pipeline::report::LossTerm;
+use crate::pipeline::report::{LossTerm, Metric};
 use crate::recording::events::Event;
+use crate::runner::ErasedModule;
 use crate::runner::pass::{Context, Pass};
 use crate::state::layout::StageState;
 use crate::threads::Receiver;
 use crate::update::finite::Culprit;
-use crate::update::flush::{Outcome, Sums, Verdict, losses};
+use crate::update::flush::{self, Outcome, Sums, Verdict};
 use crate::update::ledger::Ledger;
 use crate::worker::messages::{Asked, Command, Recorded, Run, Stepped};
 
-impl<In: Clone, Target: Clone> Workers<In, Target> {
+impl<In: Clone, Out, Target: Clone> Workers<In, Out, Target> {
     /// Runs one pass over the plan: every worker executes its list of instructions once. Waits for and returns the
     /// outcomes of all stages.
     pub(crate) fn run(&self, batch: &MicroBatches<In, Target>, asked: Vec<Asked>) -> Result<Finished, Ended> {
@@ -28,13 +29,32 @@ impl<In: Clone, Target: Clone> Workers<In, Target> {
 
     /// Sends each replica its micro-batches of the batch, and each worker the command to run a pass.
     pub(crate) fn ask(&self, batch: &MicroBatches<In, Target>, asked: Vec<Asked>) -> Result<(), Ended> {
+        self.feed(&batch.inputs, Some(&batch.targets), asked)
+    }
+
+    /// Runs an inference on the inputs of all micro-batches, and returns the outputs of the last stage in their order.
+    pub(crate) fn infer(&self, inputs: &[In], asked: Vec<Asked>) -> Result<Vec<Out>, Ended> {
+        let replicas = asked.len();
+        self.feed(inputs, None, asked)?;
+        // The last stages send their outputs before their outcomes.
+        let outputs: Result<Vec<_>, Ended> =
+            self.batches[..replicas].iter().map(|batch| self.receive(&batch.outputs)).collect();
+        self.finished(replicas)?;
+        Ok(outputs?.into_iter().flatten().collect())
+    }
+
+    /// Sends each replica its micro-batches of the inputs and of the targets, if there are targets, and each worker the
+    /// command to run a pass.
+    fn feed(&self, inputs: &[In], targets: Option<&[Target]>, asked: Vec<Asked>) -> Result<(), Ended> {
         let mut next = 0;
-        let replicas = self.inputs.iter().zip(self.handles.chunks(self.handles.len() / self.inputs.len()));
-        for (asked, (input, workers)) in asked.into_iter().zip(replicas) {
+        let replicas = self.batches.iter().zip(self.handles.chunks(self.handles.len() / self.batches.len()));
+        for (asked, (channels, workers)) in asked.into_iter().zip(replicas) {
             let part = next..next + asked.pass.context().weights.each.len();
             next = part.end;
-            self.send(&input.inputs, batch.inputs[part.clone()].to_vec())?;
-            self.send(&input.targets, batch.targets[part].to_vec())?;
+            self.send(&channels.inputs, inputs[part.clone()].to_vec())?;
+            if let Some(targets) = targets {
+                self.send(&channels.targets, targets[part].to_vec())?;
+            }
             for worker in workers {
                 let events =
                     if let Pass::Train(_) = asked.pass { Vec::with_capacity(worker.events) } else { Vec::new() };
@@ -45,7 +65,7 @@ impl<In: Clone, Target: Clone> Workers<In, Target> {
     }
 }
 
-impl<In, Target> Workers<In, Target> {
+impl<In, Out, Target> Workers<In, Out, Target> {
     /// Sends the verdict on a step to all workers, and returns the reports of all stages, in the order of replicas and
     /// stages.
     pub(crate) fn conclude(&self, verdict: Verdict) -> Result<Vec<Stepped>, Ended> {
@@ -78,6 +98,15 @@ impl<In, Target> Workers<In, Target> {
             self.send(&worker.commands, Command::Save { during })?;
         }
         self.gather(&self.replies.saved, 1)
+    }
+
+    /// Returns a copy of the module of every stage of the first replica, with the number of the stage.
+    pub(crate) fn copy_modules(&mut self, during: During) -> Result<Vec<(usize, ErasedModule)>, Ended> {
+        self.begin(during);
+        for worker in self.handles.iter().filter(|worker| worker.replica.is_first()) {
+            self.send(&worker.commands, Command::Copy { during })?;
+        }
+        self.gather(&self.replies.copied, 1)
     }
 
     /// Waits for the outcome of a pass from all stages of the first `replicas` replicas, and returns the outcomes in
@@ -132,7 +161,12 @@ impl Finished {
 
     /// Returns, for every term of the loss, its sum over the micro-batches of the pass.
     pub(crate) fn losses(&self) -> Vec<f64> {
-        losses(&self.0)
+        flush::losses(&self.0)
+    }
+
+    /// Returns each metric, summed over the micro-batches of the pass.
+    pub(crate) fn metrics(&self) -> Vec<f64> {
+        flush::metrics(&self.0)
     }
 
     /// Returns the origins of the non-finite results that an inspection pass found, in no particular order.
@@ -145,6 +179,12 @@ impl Finished {
 pub(crate) fn terms(sums: &[f64], weight: &Weight) -> Vec<LossTerm> {
     let means = weight.divide(sums).into_iter();
     means.zip(weight.terms()).map(|(loss, &weight)| LossTerm { loss, weight }).collect()
+}
+
+/// Returns the metrics with these names and sums, each divided by the loss weight of the first term.
+pub(crate) fn metrics(names: &[&'static str], sums: &[f64], weight: &Weight) -> Vec<Metric> {
+    let weight = weight.terms().first().copied().unwrap_or_default();
+    names.iter().zip(sums).map(|(name, sum)| Metric { name, value: sum / weight }).collect()
 }
 
 /// Returns the total loss: the sum of the values of its terms.

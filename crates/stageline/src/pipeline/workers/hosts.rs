@@ -8,7 +8,7 @@ use crate::device::remote::{LostHost, hosts_of, lost_hosts, lost_ways};
 use crate::failure::step_error::StepError;
 use crate::model::replica::Replica;
 
-impl<In, Target> Workers<In, Target> {
+impl<In, Out, Target> Workers<In, Out, Target> {
     /// Returns the device of every stage of every replica, with the replica and the number of the stage.
     fn all_devices(&self) -> impl Iterator<Item = (Replica, usize, &Device)> {
         Replica::all(self.replicas()).zip(&self.devices).flat_map(|(replica, stages)| {

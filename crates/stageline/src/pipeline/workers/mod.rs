@@ -20,23 +20,23 @@ use std::sync::Arc;
 
 use burn::tensor::Device;
 
-pub(crate) use self::exchange::{terms, total_loss};
-pub(crate) use self::start::{BatchInput, Prepared, Replicated};
+pub(crate) use self::exchange::{metrics, terms, total_loss};
+pub(crate) use self::start::{BatchChannels, Prepared, Replicated};
 use self::watch::Watch;
 use crate::failure::step_error::StepError;
 use crate::failure::stop::{Stop, Stopped};
 use crate::failure::watchdog::ProgressBoard;
 use crate::model::replica::Replica;
-use crate::runner::Runner;
+use crate::runner::{ErasedModule, Runner};
 use crate::state::layout::StageState;
 use crate::threads::{JoinHandle, Receiver, Sender};
 use crate::update::flush::{Outcome, Verdict};
 use crate::worker::messages::{Command, Recorded, Stepped};
 
 /// The worker threads of all replicas, with the caller's ends of their channels.
-pub(crate) struct Workers<In, Target> {
-    /// The channels through which each replica receives its micro-batches of a batch.
-    inputs: Vec<BatchInput<In, Target>>,
+pub(crate) struct Workers<In, Out, Target> {
+    /// The caller's ends of the channels through which each replica receives its micro-batches of a batch.
+    batches: Vec<BatchChannels<In, Out, Target>>,
     /// The running workers, replica by replica; empty once the workers have ended.
     handles: Vec<WorkerHandle>,
     replies: Replies,
@@ -60,6 +60,7 @@ struct Replies {
     stepped: Receiver<Stepped>,
     recorded: Receiver<Recorded>,
     saved: Receiver<StageState>,
+    copied: Receiver<(usize, ErasedModule)>,
 }
 
 /// A running worker: its thread, its progress, and the caller's ends of its channels.
@@ -90,10 +91,10 @@ impl From<Stopped> for Ended {
     }
 }
 
-impl<In, Target> Workers<In, Target> {
+impl<In, Out, Target> Workers<In, Out, Target> {
     /// Returns the number of data-parallel replicas of the pipeline.
     pub(crate) fn replicas(&self) -> usize {
-        self.inputs.len()
+        self.batches.len()
     }
 
     /// Returns the number of running worker threads of all replicas; 0 once the pipeline has stopped.

@@ -16,7 +16,7 @@ use crate::threads::failure::Failure;
 /// thread whose action never returns cannot be ended from outside.
 const AFTER_AN_ERROR: Duration = Duration::from_secs(5);
 
-impl<In, Target> Workers<In, Target> {
+impl<In, Out, Target> Workers<In, Out, Target> {
     /// Stops and joins every worker, and returns the one error that caused the stop. If a stage cannot roll back a step
     /// that other stages have not made, the error also says after how many steps the last checkpoint was taken.
     pub(crate) fn end(&mut self, ended: Ended, last_checkpoint: Option<usize>) -> StepError {

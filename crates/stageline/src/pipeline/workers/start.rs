@@ -12,19 +12,21 @@ use crate::failure::stop::Stop;
 use crate::failure::watchdog::{ProgressBoard, Watchdog};
 use crate::memory::rehearsal::Parameters;
 use crate::runner::Stages;
-use crate::threads::{Sender, bounded};
+use crate::threads::{Receiver, Sender, bounded};
 use crate::worker::messages::{ReplySenders, WorkerChannels};
 use crate::worker::{Started, Worker, events_of, place_of};
 
-/// The channels into a replica: inputs go to the replica's first stage, and targets to its last stage.
-pub(crate) struct BatchInput<In, Target> {
+/// The caller's ends of a replica's channels for batches: inputs go to its first stage, and targets to its last stage,
+/// from which the outputs of an inference come.
+pub(crate) struct BatchChannels<In, Out, Target> {
     pub(crate) inputs: Sender<Vec<In>>,
     pub(crate) targets: Sender<Vec<Target>>,
+    pub(crate) outputs: Receiver<Vec<Out>>,
 }
 
 /// An assembled replica whose workers have not started, with the sizes of its stages.
-pub(crate) struct Prepared<In, Target> {
-    pub(crate) input: BatchInput<In, Target>,
+pub(crate) struct Prepared<In, Out, Target> {
+    pub(crate) channels: BatchChannels<In, Out, Target>,
     pub(crate) runners: Stages,
     /// The communication stream of each stage's device, by stage; `None` for a device whose transfers are not ordered.
     pub(crate) streams: Vec<Option<usize>>,
@@ -32,20 +34,20 @@ pub(crate) struct Prepared<In, Target> {
     pub(crate) stages: Vec<(Device, Parameters)>,
 }
 
-/// The stages of one replica, the stages' devices, and the channels for the replica's inputs and targets.
-pub(crate) struct Replicated<In, Target> {
-    pub(crate) input: BatchInput<In, Target>,
+/// The stages of one replica, the stages' devices, and the replica's channels for batches.
+pub(crate) struct Replicated<In, Out, Target> {
+    pub(crate) channels: BatchChannels<In, Out, Target>,
     pub(crate) runners: Stages,
     pub(crate) devices: Vec<Device>,
 }
 
-impl<In, Target> Workers<In, Target> {
+impl<In, Out, Target> Workers<In, Out, Target> {
     /// Starts the workers of all replicas, each worker with `cores` threads for its kernels.
     ///
     /// # Errors
     /// Returns [`BuildError`] if a thread or its kernel pool cannot be started; the threads started so far are joined.
     pub(crate) fn start(
-        replicas: Vec<Replicated<In, Target>>,
+        replicas: Vec<Replicated<In, Out, Target>>,
         plan: &Checked,
         cores: usize,
         watchdog: Option<Watchdog>,
@@ -56,16 +58,18 @@ impl<In, Target> Workers<In, Target> {
         let (stepped_sender, stepped) = bounded(all_stages);
         let (recorded_sender, recorded) = bounded(all_workers);
         let (saved_sender, saved) = bounded(stages);
+        let (copied_sender, copied) = bounded(stages);
         let senders = ReplySenders {
             finished: finished_sender,
             stepped: stepped_sender,
             recorded: recorded_sender,
             saved: saved_sender,
+            copied: copied_sender,
         };
         let mut workers = Self {
-            inputs: Vec::new(),
+            batches: Vec::new(),
             handles: Vec::new(),
-            replies: Replies { finished, stepped, recorded, saved },
+            replies: Replies { finished, stepped, recorded, saved, copied },
             stop: Arc::new(Stop::new()),
             watch: Watch::new(watchdog),
             devices: Vec::new(),
@@ -85,7 +89,7 @@ impl<In, Target> Workers<In, Target> {
     /// Starts the workers of one replica, and distributes the replica's stages among the workers as the plan says.
     fn start_replica(
         &mut self,
-        replica: Replicated<In, Target>,
+        replica: Replicated<In, Out, Target>,
         plan: &Checked,
         senders: &ReplySenders,
         cores: usize,
@@ -105,7 +109,7 @@ impl<In, Target> Workers<In, Target> {
             let events = count(plan).max(count(&plan.rehearsal()));
             self.handles.push(WorkerHandle { replica, commands, verdicts, thread, progress, events, packing_buffer });
         }
-        self.inputs.push(replica.input);
+        self.batches.push(replica.channels);
         self.devices.push(replica.devices);
         Ok(())
     }

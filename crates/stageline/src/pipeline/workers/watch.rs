@@ -38,7 +38,7 @@ impl Watch {
     }
 }
 
-impl<In, Target> Workers<In, Target> {
+impl<In, Out, Target> Workers<In, Out, Target> {
     /// Records the kind of the pass that begins now, for the watchdog and for errors, and its start time.
     pub(crate) fn begin(&mut self, during: During) {
         (self.watch.during, self.watch.began) = (during, Instant::now());

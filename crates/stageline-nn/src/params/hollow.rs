@@ -1,0 +1,29 @@
+//! Copies of modules without the memory of their tensors.
+
+use burn::module::{Module, ModuleMapper, Param};
+use burn::tensor::{Bool, Int, Tensor};
+
+/// Returns the module with a single zero in place of every tensor. Constants, such as sizes and padding ids, keep their
+/// values, so that functions of them can be called without keeping the parameters in memory.
+pub fn hollow<M: Module>(module: M) -> M {
+    module.map(&mut Hollow)
+}
+
+struct Hollow;
+
+impl ModuleMapper for Hollow {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let device = param.val().device();
+        Param::initialized(param.id, Tensor::zeros([1; D], &device))
+    }
+
+    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
+        let device = param.val().device();
+        Param::initialized(param.id, Tensor::zeros([1; D], &device))
+    }
+
+    fn map_bool<const D: usize>(&mut self, param: Param<Tensor<D, Bool>>) -> Param<Tensor<D, Bool>> {
+        let device = param.val().device();
+        Param::initialized(param.id, Tensor::<D, Int>::zeros([1; D], &device).equal_elem(1))
+    }
+}

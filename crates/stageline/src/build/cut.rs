@@ -1,0 +1,126 @@
+//! The partition of a row of layers into stages ([`Cut`]).
+
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+
+use stageline_schedule::BalanceError;
+
+/// The partition of a row of layers into stages: the number of the first layer of every stage.
+///
+/// Layers are counted from 0, the first layer of the row. As text a cut is a list such as `0,3,6`: three stages, of
+/// which the second begins with layer 3.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cut(Vec<usize>);
+
+impl Cut {
+    /// Creates the cut in which the stages begin with these layers.
+    ///
+    /// # Errors
+    /// Returns [`CutError::Starts`] if the first stage does not begin with layer 0, or a stage does not begin behind
+    /// the one before.
+    pub fn new(starts: impl IntoIterator<Item = usize>) -> Result<Self, CutError> {
+        let starts: Vec<_> = starts.into_iter().collect();
+        let ascends = starts.windows(2).all(|pair| pair[0] < pair[1]);
+        if starts.first() == Some(&0) && ascends { Ok(Self(starts)) } else { Err(CutError::Starts { starts }) }
+    }
+
+    /// Returns the number of stages.
+    pub fn stages(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Returns the range of layers of every stage, in a row of `layers` layers.
+    ///
+    /// # Errors
+    /// Returns [`CutError::Layers`] if a stage begins behind the last layer.
+    pub fn ranges(&self, layers: usize) -> Result<Vec<Range<usize>>, CutError> {
+        let last = *self.0.last().expect("a cut has a stage");
+        if last >= layers {
+            return Err(CutError::Layers { start: last, layers });
+        }
+        let ends = self.0.iter().skip(1).copied().chain([layers]);
+        Ok(self.0.iter().copied().zip(ends).map(|(start, end)| start..end).collect())
+    }
+}
+
+impl From<Vec<Range<usize>>> for Cut {
+    /// Creates the cut with these ranges of layers, which follow one another.
+    fn from(ranges: Vec<Range<usize>>) -> Self {
+        Self(ranges.into_iter().map(|range| range.start).collect())
+    }
+}
+
+impl FromStr for Cut {
+    type Err = CutError;
+
+    fn from_str(text: &str) -> Result<Self, CutError> {
+        let numbers = text.split(',').map(|number| number.trim().parse());
+        Self::new(numbers.collect::<Result<Vec<_>, _>>().map_err(|_| CutError::Text { text: text.to_owned() })?)
+    }
+}
+
+impl fmt::Display for Cut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let starts: Vec<_> = self.0.iter().map(usize::to_string).collect();
+        write!(f, "{}", starts.join(","))
+    }
+}
+
+/// The reason why a row of layers cannot be cut as asked.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CutError {
+    /// The text of a cut is not a list of numbers.
+    #[error("`{text}` is not a cut; give the first layer of every stage, such as 0,3,6")]
+    Text {
+        /// The text that was given as a cut.
+        text: String,
+    },
+    /// The first layers of the stages do not ascend from 0.
+    #[error(
+        "a cut at layers {starts:?}: the first stage begins with layer 0, and each other stage behind the one before"
+    )]
+    Starts {
+        /// The first layer of every stage, as given.
+        starts: Vec<usize>,
+    },
+    /// A stage begins behind the last layer of the row.
+    #[error(
+        "a stage begins with layer {start}, and the model has {layers} layers, counted from 0; begin it with an earlier one"
+    )]
+    Layers {
+        /// The first layer of the last stage.
+        start: usize,
+        /// The number of layers in the row, with the first and the last one.
+        layers: usize,
+    },
+    /// There are more stages than layers, or no stages.
+    #[error(transparent)]
+    Balance(#[from] BalanceError),
+    /// The number of stage configurations is not the number of stages.
+    #[error("{configs} stage configurations for a cut into {stages} stages; give one for each stage")]
+    Configs {
+        /// The number of stage configurations that were given.
+        configs: usize,
+        /// The number of stages in the cut.
+        stages: usize,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cut_is_the_first_layer_of_every_stage() {
+        let cut: Cut = "0, 3,6".parse().unwrap();
+        assert_eq!((cut.stages(), cut.to_string()), (3, "0,3,6".to_owned()));
+        assert_eq!(cut.ranges(8).unwrap(), [0..3, 3..6, 6..8]);
+        assert_eq!(Cut::from(cut.ranges(8).unwrap()), cut);
+        assert!(matches!(cut.ranges(6), Err(CutError::Layers { start: 6, layers: 6 })));
+        for text in ["", "1,2", "0,2,2", "0,x", "0;3"] {
+            assert!(text.parse::<Cut>().is_err(), "{text}");
+        }
+    }
+}

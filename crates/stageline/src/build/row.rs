@@ -1,0 +1,265 @@
+//! A model as a row of layers ([`Row`]): a first layer, blocks of one type, and a last layer with a loss.
+
+use std::ops::Range;
+
+use burn::module::Module;
+use burn::tensor::Device;
+
+use crate::build::builder::PipelineBuilder;
+use crate::build::chain::StageConfig;
+use crate::build::cost::{Costing, Costs, Way};
+use crate::build::cut::{Cut, CutError};
+use crate::model::stage::{LossStage, Stage};
+use crate::pipeline::Pipeline;
+use crate::pipeline::modules::{ModuleError, Modules};
+use crate::state::names::Names;
+use stageline_nn::params::fork::fork;
+use stageline_nn::params::seed::{seeded, unseeded};
+
+/// A model as a row of layers: a first layer, any number of blocks of one type, and a last layer with a loss.
+///
+/// A row knows how to create each layer, and creates none by itself. [`pipeline`](Self::pipeline) cuts it into stages
+/// and creates each layer from a seed of its own, on the device of its stage. So the parameters do not depend on the
+/// cut, and the whole model is never on one device.
+///
+/// ```
+/// use burn::module::Module;
+/// use burn::nn::{Linear, LinearConfig};
+/// use burn::optim::AdamWConfig;
+/// use burn::tensor::{Device, Tensor, activation::relu};
+/// use stageline::{LossStage, Row, Stage, StageConfig, Weight};
+///
+/// #[derive(Module, Debug)]
+/// struct Layer {
+///     linear: Linear,
+/// }
+/// impl Layer {
+///     fn new(from: usize, to: usize, device: &Device) -> Self {
+///         Self { linear: LinearConfig::new(from, to).init(device) }
+///     }
+/// }
+/// impl Stage for Layer {
+///     type Input = Tensor<2>;
+///     type Output = Tensor<2>;
+///     fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+///         relu(self.linear.forward(input))
+///     }
+/// }
+/// impl LossStage for Layer {
+///     type Target = Tensor<2>;
+///     fn loss(&self, output: Tensor<2>, target: Tensor<2>) -> Tensor<1> {
+///         (output - target).square().sum()
+///     }
+///     fn weight(&self, target: &Tensor<2>) -> Weight {
+///         target.dims()[0].into()
+///     }
+/// }
+///
+/// let row = Row::new(|d| Layer::new(2, 8, d), 4, |_, d| Layer::new(8, 8, d), |d| Layer::new(8, 1, d));
+/// let cpu = Device::flex();
+/// let cut = row.count(Tensor::zeros([1, 2], &cpu)).cut(3)?;
+/// let config = || StageConfig::new(cpu.clone(), AdamWConfig::new().init(), 1e-3);
+/// let mut pipeline = row.pipeline(&cut, (0..3).map(|_| config()))?.build()?;
+/// assert_eq!(pipeline.infer(Tensor::ones([5, 2], &cpu))?.dims(), [5, 1]);
+/// # Ok::<(), stageline::BoxError>(())
+/// ```
+pub struct Row<F, B, L> {
+    first: Box<dyn Fn(&Device) -> F>,
+    block: Box<dyn Fn(usize, &Device) -> B>,
+    last: Box<dyn Fn(&Device) -> L>,
+    /// The number of blocks between the first and the last layer.
+    blocks: usize,
+    seed: u64,
+    /// The names of the first layer, of the list of blocks, and of the last layer.
+    names: [String; 3],
+}
+
+/// The layers of a stage, in one of the four places that a stage can have in a row.
+enum Part<F, B, L> {
+    Whole(F, Vec<B>, L),
+    Begin(F, Vec<B>),
+    Middle(Vec<B>),
+    End(Vec<B>, L),
+}
+
+impl<F, B, L> Row<F, B, L>
+where
+    F: Stage,
+    B: Stage<Input = F::Output, Output = F::Output>,
+    L: LossStage<Input = F::Output>,
+{
+    /// Creates a row from functions that create its layers on a device: the first layer, each of `blocks` blocks, and
+    /// the last layer.
+    pub fn new(
+        first: impl Fn(&Device) -> F + 'static,
+        blocks: usize,
+        block: impl Fn(usize, &Device) -> B + 'static,
+        last: impl Fn(&Device) -> L + 'static,
+    ) -> Self {
+        let names = ["first", "blocks", "last"].map(str::to_owned);
+        Self { first: Box::new(first), block: Box::new(block), last: Box::new(last), blocks, seed: 0, names }
+    }
+
+    /// Sets the seed from which the parameters of all layers are drawn; 0 if unset.
+    #[must_use]
+    pub fn seed(self, seed: u64) -> Self {
+        Self { seed, ..self }
+    }
+
+    /// Sets the names of the first layer, of the blocks and of the last layer in checkpoints; `first`, `blocks` and
+    /// `last` if unset. Block 3 is `blocks.3`.
+    #[must_use]
+    pub fn names(self, first: &str, blocks: &str, last: &str) -> Self {
+        Self { names: [first, blocks, last].map(str::to_owned), ..self }
+    }
+
+    /// Returns the number of layers of the row, with the first and the last one.
+    pub fn layers(&self) -> usize {
+        self.blocks + 2
+    }
+
+    /// Returns the costs of the layers for a sample input, by counting: the parameters of each layer, and the FLOPs
+    /// that its layers report.
+    ///
+    /// Layers with the same parameter shapes count as equal, so that only one of them is created and run. One layer
+    /// after another is on the CPU.
+    pub fn count(&self, sample: F::Input) -> Costs {
+        unseeded(|| self.costs(sample, Costing::new(Way::Count, drawing_device(None))))
+    }
+
+    /// Returns the costs of the layers for a sample input as [`count`](Self::count) does, and measures the time of each
+    /// layer's forward and backward on `device`.
+    pub fn measure(&self, sample: F::Input, device: &Device) -> Costs {
+        unseeded(|| self.costs(sample, Costing::new(Way::Measure, device.clone().inner())))
+    }
+
+    fn costs(&self, sample: F::Input, mut costing: Costing) -> Costs {
+        let [first, blocks, last] = &self.names;
+        let device = costing.device().clone().autodiff();
+        let mut hidden = costing.add(first.clone(), (self.first)(&device), sample);
+        for index in 0..self.blocks {
+            hidden = costing.add_block(format!("{blocks}.{index}"), (self.block)(index, &device), hidden);
+        }
+        costing.add(last.clone(), (self.last)(&device), hidden);
+        costing.into_costs()
+    }
+
+    /// Cuts the row into stages, each with its configuration, and returns the builder of their pipeline. The names of
+    /// the parameters do not depend on the cut.
+    ///
+    /// # Errors
+    /// Returns [`CutError`] if the row does not have the layers of the cut, or there is not one configuration for each
+    /// stage.
+    pub fn pipeline(
+        &self,
+        cut: &Cut,
+        configs: impl IntoIterator<Item = StageConfig>,
+    ) -> Result<PipelineBuilder<F::Input, L::Output, L::Target>, CutError> {
+        let ranges = cut.ranges(self.layers())?;
+        let configs: Vec<_> = configs.into_iter().collect();
+        let stages = ranges.len();
+        if configs.len() != stages {
+            return Err(CutError::Configs { configs: configs.len(), stages });
+        }
+        let mut names = Names::new();
+        let mut stages = ranges.into_iter().zip(configs).map(|(range, config)| {
+            let first_block = range.start.saturating_sub(1);
+            let part = self.part(range, config.device());
+            names = self.named(std::mem::take(&mut names), &part, first_block);
+            (part, config)
+        });
+        let mut chain = None;
+        let builder = loop {
+            let (part, config) = stages.next().expect("the last stage of a cut has the last layer");
+            chain = match (part, chain) {
+                (Part::Whole(first, blocks, last), _) => {
+                    break Pipeline::builder().loss((first, blocks, last), config);
+                }
+                (Part::Begin(first, blocks), _) => Some(Pipeline::builder().stage((first, blocks), config)),
+                (Part::Middle(blocks), chain) => chain.map(|chain| chain.stage(blocks, config)),
+                (Part::End(blocks, last), chain) => {
+                    let chain = chain.expect("the first stage of a cut has the first layer");
+                    break chain.loss((blocks, last), config);
+                }
+            };
+        };
+        drop(stages);
+        Ok(builder.names(names))
+    }
+
+    /// Creates all layers on one device, for a model that is not cut.
+    pub fn init(&self, device: &Device) -> (F, Vec<B>, L) {
+        match self.part(0..self.layers(), device) {
+            Part::Whole(first, blocks, last) => (first, blocks, last),
+            _ => unreachable!("a range of all layers is the whole row"),
+        }
+    }
+
+    /// Joins the modules of a pipeline that was built from a row of these layers. Each layer stays on the device of its
+    /// stage.
+    ///
+    /// # Errors
+    /// Returns [`ModuleError`] if a module was taken before, is lost, or is not of a row of these layers.
+    pub fn join(&self, mut modules: Modules) -> Result<(F, Vec<B>, L), ModuleError> {
+        let last_stage = modules.stages().saturating_sub(1);
+        if last_stage == 0 {
+            return modules.take(0);
+        }
+        let (first, mut blocks) = modules.take::<(F, Vec<B>)>(0)?;
+        for stage in 1..last_stage {
+            blocks.extend(modules.take::<Vec<B>>(stage)?);
+        }
+        let (rest, last) = modules.take::<(Vec<B>, L)>(last_stage)?;
+        blocks.extend(rest);
+        Ok((first, blocks, last))
+    }
+
+    /// Creates the layers of one stage, one after another, each moved to the stage's device before the next one.
+    fn part(&self, range: Range<usize>, device: &Device) -> Part<F, B, L> {
+        let (begins, ends) = (range.start == 0, range.end == self.layers());
+        let first = || self.layer(0, device, |home| (self.first)(home));
+        let blocks = range.start.max(1)..range.end.min(self.layers() - 1);
+        let blocks = blocks.map(|layer| self.layer(layer, device, |home| (self.block)(layer - 1, home)));
+        let last = || self.layer(self.layers() - 1, device, |home| (self.last)(home));
+        match (begins, ends) {
+            (true, true) => Part::Whole(first(), blocks.collect(), last()),
+            (true, false) => Part::Begin(first(), blocks.collect()),
+            (false, false) => Part::Middle(blocks.collect()),
+            (false, true) => Part::End(blocks.collect(), last()),
+        }
+    }
+
+    /// Creates one layer from a seed of its own, and moves it to a device.
+    fn layer<M: Module>(&self, layer: usize, device: &Device, init: impl FnOnce(&Device) -> M) -> M {
+        let seed = self.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(layer as u64);
+        let home = drawing_device(Some(device)).autodiff();
+        fork(seeded(&home, seed, || init(&home)), &device.clone().autodiff())
+    }
+
+    /// Names the parameters of one stage's layers, as in the whole model.
+    fn named(&self, names: Names, part: &Part<F, B, L>, first_block: usize) -> Names {
+        let [first_name, blocks_name, last_name] = &self.names;
+        let (first, blocks, last) = match part {
+            Part::Whole(first, blocks, last) => (Some(first), blocks, Some(last)),
+            Part::Begin(first, blocks) => (Some(first), blocks, None),
+            Part::Middle(blocks) => (None, blocks, None),
+            Part::End(blocks, last) => (None, blocks, Some(last)),
+        };
+        let names = first.into_iter().fold(names, |names, first| names.part(first_name, first));
+        let blocks = (first_block..).zip(blocks);
+        let names = blocks.fold(names, |names, (index, block)| names.part(&format!("{blocks_name}.{index}"), block));
+        last.into_iter().fold(names, |names, last| names.part(last_name, last))
+    }
+}
+
+/// Returns the device on which layers are drawn: the CPU, so that parameters have the same bits whichever device their
+/// stage has. Without a backend for the CPU it is the stage's own device.
+fn drawing_device(stage: Option<&Device>) -> Device {
+    #[cfg(feature = "flex")]
+    {
+        let _ = stage;
+        Device::flex()
+    }
+    #[cfg(not(feature = "flex"))]
+    stage.cloned().unwrap_or_default()
+}

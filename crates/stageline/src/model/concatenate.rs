@@ -1,0 +1,80 @@
+//! Concatenates the outputs of micro-batches into the output of their batch.
+
+use std::any::Any;
+use std::collections::VecDeque;
+
+use burn::tensor::{Bool, Int, Tensor};
+
+use crate::model::batch_error::BatchError;
+use crate::model::micro_batches::shapes;
+use crate::model::payload::{Payload, PayloadMapper};
+
+/// Concatenates payloads along dimension 0 of every tensor, in their order.
+///
+/// # Errors
+/// Returns [`BatchError::Outputs`] if there is no payload, or if the payloads differ in their number of tensors or in
+/// any other dimension.
+pub(crate) fn concatenate<P: Payload>(pieces: Vec<P>) -> Result<P, BatchError> {
+    let rows: Vec<Vec<Vec<usize>>> = pieces.iter().map(|piece| rows_of(piece)).collect();
+    if let Some(other) = rows.iter().position(|rows_of_piece| *rows_of_piece != rows[0]) {
+        return Err(BatchError::Outputs { micro_batch: other });
+    }
+    let mut pieces = pieces.into_iter();
+    let first = pieces.next().ok_or(BatchError::NoRows)?;
+    let rest = pieces.map(|piece| {
+        let mut tensors = Tensors::default();
+        piece.map(&mut tensors);
+        tensors.0
+    });
+    Ok(first.map(&mut Join(rest.collect())))
+}
+
+/// Returns the size of one row of every tensor in a payload: its dimensions without the first one.
+fn rows_of<P: Payload>(piece: &P) -> Vec<Vec<usize>> {
+    shapes(piece, &()).0.into_iter().map(|shape| shape.get(1..).unwrap_or_default().to_vec()).collect()
+}
+
+/// The tensors of a payload, without their types, in order.
+#[derive(Default)]
+struct Tensors(VecDeque<Box<dyn Any>>);
+
+impl PayloadMapper for Tensors {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+        self.0.push_back(Box::new(tensor.clone()));
+        tensor
+    }
+    fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
+        self.0.push_back(Box::new(tensor.clone()));
+        tensor
+    }
+    fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
+        self.0.push_back(Box::new(tensor.clone()));
+        tensor
+    }
+}
+
+/// The mapper that appends the tensors of all further payloads to those of the first one.
+struct Join(Vec<VecDeque<Box<dyn Any>>>);
+
+impl Join {
+    /// Returns a tensor of the first payload with the tensors in the same place of all further payloads.
+    fn beside<T: 'static>(&mut self, tensor: T) -> Vec<T> {
+        let next = |tensors: &mut VecDeque<Box<dyn Any>>| {
+            let tensor = tensors.pop_front().and_then(|tensor| tensor.downcast::<T>().ok());
+            *tensor.expect("payloads of one type with as many tensors have tensors of the same types")
+        };
+        [tensor].into_iter().chain(self.0.iter_mut().map(next)).collect()
+    }
+}
+
+impl PayloadMapper for Join {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+        Tensor::cat(self.beside(tensor), 0)
+    }
+    fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
+        Tensor::cat(self.beside(tensor), 0)
+    }
+    fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
+        Tensor::cat(self.beside(tensor), 0)
+    }
+}

@@ -1,0 +1,13 @@
+//! How a batch is scored ([`Scoring`]): the loss weight of its targets, and the names of the metrics beside the loss.
+
+use crate::model::loss_weight::Weight;
+
+/// A function that returns the loss weight of a micro-batch, given its targets.
+pub(crate) type WeightOf<Target> = dyn Fn(&Target) -> Weight + Send;
+
+/// The scoring of batches by the last stage: their loss weights, and the names of their metrics.
+pub(crate) struct Scoring<Target> {
+    pub(crate) weight: Box<WeightOf<Target>>,
+    /// The names of the last stage's metrics, in the order in which it computes them.
+    pub(crate) metrics: &'static [&'static str],
+}

@@ -1,0 +1,64 @@
+//! Inference and snapshots: the outputs of the last stage, and copies of the modules, while the pipeline stays alive.
+
+use crate::failure::activity::During;
+use crate::failure::step_error::StepError;
+use crate::model::batch::Batch;
+use crate::model::concatenate::concatenate;
+use crate::model::loss_weight::Weight;
+use crate::model::micro_batches::MicroBatches;
+use crate::model::payload::Payload;
+use crate::pipeline::Pipeline;
+use crate::pipeline::modules::Modules;
+use crate::runner::pass::Pass;
+
+impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
+    /// Returns the outputs of the last stage for a batch of inputs, computed by forwards without an autodiff graph.
+    ///
+    /// The rows of the input are split into as many micro-batches as a step has, or into single rows if there are
+    /// fewer, and the outputs are concatenated along dimension 0. On a deterministic backend they have the same bits
+    /// for every partition into stages. The tensors are on the device of the last stage.
+    ///
+    /// # Errors
+    /// Returns [`StepError::Batch`] if the input cannot be split into rows or the outputs cannot be concatenated, which
+    /// leaves the pipeline unchanged. Other errors are the errors of [`step`](Self::step).
+    pub fn infer(&mut self, input: In) -> Result<Out, StepError> {
+        let micro_batches = Batch::new(input, ()).cut_up_to(self.pieces(), &|()| Weight::from(1.0))?;
+        Ok(concatenate(self.outputs(micro_batches)?)?)
+    }
+
+    /// Returns the output of the last stage for each of these inputs, which are micro-batches of any size.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`step`](Self::step).
+    pub fn infer_micro_batches(&mut self, inputs: Vec<In>) -> Result<Vec<Out>, StepError> {
+        let mut outputs = Vec::with_capacity(inputs.len());
+        for inputs in inputs.chunks(self.pieces()) {
+            let pieces = inputs.iter().map(|input| (input.clone(), ())).collect();
+            let batch = Batch::from_micro_batches(pieces).cut_up_to(self.pieces(), &|()| Weight::from(1.0))?;
+            outputs.extend(self.outputs(batch)?);
+        }
+        Ok(outputs)
+    }
+
+    /// Runs an inference on at most as many micro-batches as a step has.
+    fn outputs(&mut self, batch: MicroBatches<In, ()>) -> Result<Vec<Out>, StepError> {
+        self.running()?;
+        self.workers.begin(During::Inference { steps: self.done.steps });
+        let asked = self.asked_forwards(&batch.weights, Pass::Infer);
+        self.workers.infer(&batch.inputs, asked).map_err(|ended| self.end(ended))
+    }
+
+    /// Returns copies of the modules of all stages, as the last step left them, while the pipeline stays alive.
+    ///
+    /// The copies are without autodiff, in the precision in which the parameters are trained. A copy shares the memory
+    /// of its parameters until the next step replaces them, so keeping it costs that memory from then on.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`step`](Self::step).
+    pub fn snapshot(&mut self) -> Result<Modules, StepError> {
+        self.running()?;
+        let copied = self.workers.copy_modules(During::Snapshot { steps: self.done.steps });
+        let modules = copied.map_err(|ended| self.end(ended))?;
+        Ok(Modules::new(modules, self.plan().stages()))
+    }
+}

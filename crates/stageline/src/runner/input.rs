@@ -1,0 +1,125 @@
+//! The input side of a stage ([`Source`]): the caller's batch on the first stage ([`FromBatch`]), or the link to the
+//! previous stage ([`FromPrevious`]).
+
+use burn::tensor::{Device, Gradients};
+use stageline_schedule::Transfer;
+
+use crate::failure::stop::{Stopped, Waits};
+use crate::model::payload::Payload;
+use crate::runner::neighbour::Neighbour;
+use crate::runner::pass::Pass;
+use crate::runner::slots::Slots;
+use crate::threads::Receiver;
+use crate::transfer::hand_over::place;
+use crate::transfer::leaves::{LeafGradients, Leaves, track};
+use crate::transfer::link::{Upstream, Weighted};
+use crate::transfer::order::Turns;
+use crate::update::precision::Precision;
+
+/// The source of a stage's input: the caller's batch, or the previous stage.
+pub(crate) enum Source<T> {
+    Batch(FromBatch<T>),
+    Previous(Box<FromPrevious<T>>),
+}
+
+/// The input side of the first stage, to which the caller sends the inputs of all micro-batches of a pass in one
+/// message.
+pub(crate) struct FromBatch<T> {
+    feed: Receiver<Vec<T>>,
+    /// The inputs of the current pass that no forward has used yet.
+    arrived: Slots<Weighted<T>>,
+}
+
+/// The input side of every stage except the first: the link to the previous stage.
+pub(crate) struct FromPrevious<T> {
+    upstream: Upstream<T>,
+    /// The inputs that have arrived, and that no forward has used yet.
+    arrived: Slots<Weighted<T>>,
+    /// The gradients of the stage's inputs that wait to be sent to the previous stage.
+    departing: Slots<LeafGradients>,
+}
+
+impl<T> Source<T> {
+    pub(crate) fn batch(feed: Receiver<Vec<T>>) -> Self {
+        Self::Batch(FromBatch { feed, arrived: Slots::new() })
+    }
+
+    pub(crate) fn previous(upstream: Upstream<T>) -> Self {
+        Self::Previous(Box::new(FromPrevious { upstream, arrived: Slots::new(), departing: Slots::new() }))
+    }
+
+    /// Whether this is the input side of the first stage, which reads the caller's batch.
+    pub(super) fn is_batch(&self) -> bool {
+        matches!(self, Self::Batch(_))
+    }
+}
+
+impl<T: Payload> Source<T> {
+    /// Prepares the input side for a pass: the first stage receives the inputs of the batch from the caller.
+    pub(super) fn begin(&mut self, pass: &Pass, waits: &Waits) -> Result<(), Stopped> {
+        if let Self::Batch(FromBatch { feed, arrived }) = self {
+            let micro_batches = waits.receive(feed)?.into_iter().zip(pass.context().weights.each.iter().cloned());
+            *arrived = micro_batches.map(|(payload, weight)| Weighted { payload, weight }).collect();
+        }
+        Ok(())
+    }
+
+    /// Takes the input of one micro-batch, on the stage's device in the stage's precision. An input from the previous
+    /// stage arrives there already.
+    pub(super) fn take(&mut self, micro_batch: usize, device: &Device, precision: Precision) -> Weighted<T> {
+        match self {
+            Self::Batch(batch) => {
+                let Weighted { payload, weight } = batch.arrived.take(micro_batch);
+                Weighted { payload: precision.round_input(place(payload, device)), weight }
+            }
+            Self::Previous(previous) => previous.arrived.take(micro_batch),
+        }
+    }
+
+    /// Makes an input part of the stage's autodiff graph, and returns the leaves of the graph whose gradients go to the
+    /// previous stage.
+    pub(super) fn track(&self, payload: T) -> (T, Leaves) {
+        match self {
+            Self::Batch(_) => (track(payload), Leaves::default()),
+            Self::Previous(_) => Leaves::of_input(payload),
+        }
+    }
+
+    /// Keeps the gradients of a micro-batch's input until they are sent to the previous stage. Returns whether
+    /// `inspects` is false or they are finite.
+    pub(super) fn keep(
+        &mut self,
+        micro_batch: usize,
+        input: &Leaves,
+        gradients: Option<&mut Gradients>,
+        inspects: bool,
+    ) -> bool {
+        match self {
+            Self::Batch(_) => true,
+            Self::Previous(previous) => {
+                previous.departing.put(micro_batch, input.gradients(gradients));
+                !inspects || previous.departing.get(micro_batch).is_finite()
+            }
+        }
+    }
+
+    /// Returns the exchange with the previous stage; `None` on the first stage.
+    pub(super) fn neighbour(&mut self) -> Option<&mut dyn Neighbour> {
+        match self {
+            Self::Batch(_) => None,
+            Self::Previous(previous) => Some(&mut **previous),
+        }
+    }
+}
+
+impl<T: Payload> Neighbour for FromPrevious<T> {
+    fn receive(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped> {
+        self.arrived.put(micro_batch, self.upstream.receive(waits, micro_batch)?);
+        Ok(())
+    }
+
+    fn send(&mut self, transfer: Transfer, turns: &Turns, waits: &Waits) -> Result<u64, Stopped> {
+        let gradients = self.departing.take(transfer.micro_batch);
+        self.upstream.send_gradient(waits, turns, transfer, gradients)
+    }
+}

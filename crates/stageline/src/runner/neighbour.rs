@@ -1,0 +1,15 @@
+//! The exchange of a stage with the stage before or behind it ([`Neighbour`]).
+
+use stageline_schedule::Transfer;
+
+use crate::failure::stop::{Stopped, Waits};
+use crate::transfer::order::Turns;
+
+/// The exchange with a neighbouring stage. From the previous stage come activations, and gradients go there; from the
+/// next stage come gradients, and activations go there.
+pub(crate) trait Neighbour {
+    /// Receives the tensors of one micro-batch from the neighbouring stage, and keeps them until a compute needs them.
+    fn receive(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped>;
+    /// Sends the tensors of one micro-batch to the neighbouring stage, and returns the number of bytes sent.
+    fn send(&mut self, transfer: Transfer, turns: &Turns, waits: &Waits) -> Result<u64, Stopped>;
+}

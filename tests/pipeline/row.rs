@@ -1,0 +1,110 @@
+//! Tests of a row of layers: its parameters and training do not depend on the cut, and checkpoints fit every cut.
+
+use burn::module::Module;
+use burn::optim::AdamWConfig;
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use stageline::schedule::{Interleaved, LoopedBreadthFirst, OneFOneB, Plan, Schedule, ZbV};
+use stageline::{Batch, Cut, CutError, Pipeline, StageConfig};
+
+use crate::fingerprint::fingerprint;
+use crate::model::{Bytes, Logits, Shape, costs, gpt};
+
+const SHAPE: Shape = Shape { layers: 4, width: 32, context: 8 };
+const MICRO_BATCHES: usize = 6;
+const SEED: u64 = 5;
+
+fn config() -> StageConfig {
+    StageConfig::new(Device::flex(), AdamWConfig::new().init(), 1e-3)
+}
+
+fn batch(step: usize) -> Batch<Bytes, Bytes> {
+    let text = |shift: usize| {
+        let bytes: Vec<i32> = (0..6 * SHAPE.context).map(|at| ((at + shift) * 37 % 256) as i32).collect();
+        Tensor::<2, Int>::from_data(TensorData::new(bytes, [6, SHAPE.context]), &Device::flex())
+    };
+    Batch::new(text(step), text(step + 1))
+}
+
+fn pipeline(cut: &Cut, schedule: impl Schedule + 'static) -> Pipeline<Bytes, Logits, Bytes> {
+    let builder = gpt(SHAPE, SEED).pipeline(cut, vec![config(); cut.stages()]).unwrap();
+    builder.micro_batches(MICRO_BATCHES).schedule(schedule).cores_per_stage(1).build().unwrap()
+}
+
+fn trained(cut: &Cut, schedule: impl Schedule + 'static) -> String {
+    let mut pipeline = pipeline(cut, schedule);
+    (0..2).for_each(|step| drop(pipeline.step(batch(step)).unwrap()));
+    fingerprint(&gpt(SHAPE, SEED).join(pipeline.into_modules()).unwrap()).0
+}
+
+/// P = 1 to 6, uneven cuts, stages of only the first or the last layer, 1 to 3 chunks a worker, and a plan from text.
+#[test]
+fn every_cut_trains_to_the_same_bits() {
+    let expected = trained(&costs(SHAPE).cut(1).unwrap(), OneFOneB);
+    for stages in 2..=6 {
+        assert_eq!(trained(&costs(SHAPE).cut(stages).unwrap(), OneFOneB), expected, "P = {stages}");
+    }
+    for cut in ["0,1", "0,5", "0,1,2", "0,1,5", "0,2,3,5"] {
+        assert_eq!(trained(&cut.parse().unwrap(), OneFOneB), expected, "{cut}");
+    }
+    for (stages, chunks) in [(4, 2), (6, 3), (3, 3)] {
+        let cut = costs(SHAPE).cut(stages).unwrap();
+        assert_eq!(trained(&cut, Interleaved { chunks }), expected, "{stages} stages in {chunks} chunks");
+        assert_eq!(trained(&cut, LoopedBreadthFirst { chunks }), expected, "{stages} stages in {chunks} chunks");
+    }
+    assert_eq!(trained(&costs(SHAPE).cut(4).unwrap(), ZbV), expected);
+    let written = OneFOneB.plan(3, MICRO_BATCHES).unwrap().to_csv();
+    assert_eq!(trained(&costs(SHAPE).cut(3).unwrap(), Plan::from_csv(&written).unwrap()), expected);
+}
+
+#[test]
+fn outputs_do_not_depend_on_the_cut() {
+    let (input, _) = batch(0).into_micro_batches(1).unwrap().pop().unwrap();
+    let logits = |stages: usize| {
+        let mut pipeline = pipeline(&costs(SHAPE).cut(stages).unwrap(), OneFOneB);
+        let logits = pipeline.infer(input.clone()).unwrap();
+        assert_eq!(logits.dims(), [6, SHAPE.context, 256]);
+        logits.into_data().iter::<f32>().map(f32::to_bits).collect::<Vec<_>>()
+    };
+    let expected = logits(1);
+    (2..=6).for_each(|stages| assert!(logits(stages) == expected, "P = {stages}"));
+}
+
+#[test]
+fn checkpoints_resume_on_another_cut_without_names_of_the_user() {
+    let mut through = pipeline(&"0,2".parse().unwrap(), OneFOneB);
+    through.step(batch(0)).unwrap();
+    let kept = through.checkpoint().unwrap();
+    assert!(kept.parameters.contains_key("blocks.3.up.weight") && kept.parameters.contains_key("head.norm.gamma"));
+    through.step(batch(1)).unwrap();
+    for cut in ["0", "0,1,5", "0,3,4"] {
+        let cut: Cut = cut.parse().unwrap();
+        let builder = gpt(SHAPE, 99).pipeline(&cut, vec![config(); cut.stages()]).unwrap();
+        let mut again = builder.micro_batches(MICRO_BATCHES).restore(kept.clone()).build().unwrap();
+        again.step(batch(1)).unwrap();
+        assert!(again.checkpoint().unwrap() == through.checkpoint().unwrap(), "{cut}");
+    }
+}
+
+#[test]
+fn cuts_that_do_not_fit_the_row_are_refused() {
+    let refused = |cut: &str, configs: usize| {
+        let cut: Cut = cut.parse().unwrap();
+        gpt(SHAPE, SEED).pipeline(&cut, vec![config(); configs]).map(drop).unwrap_err()
+    };
+    assert_eq!(refused("0,6", 2), CutError::Layers { start: 6, layers: 6 });
+    assert_eq!(refused("0,3", 3), CutError::Configs { configs: 3, stages: 2 });
+    assert!(matches!(costs(SHAPE).cut(7), Err(CutError::Balance(_))));
+}
+
+/// A measured cut follows the times of the layers, and measuring changes no parameter.
+#[test]
+fn measured_costs_have_times_and_the_same_counts() {
+    let row = gpt(SHAPE, SEED);
+    let sample = Tensor::zeros([1, SHAPE.context], &Device::flex());
+    let (counted, measured) = (row.count(sample.clone()), row.measure(sample, &Device::flex()));
+    assert_eq!((counted.parameters(), counted.flops()), (measured.parameters(), measured.flops()));
+    assert_eq!(counted.parameters() as usize, row.init(&Device::flex()).num_params());
+    assert!(counted.layers().iter().all(|layer| layer.time.is_none()));
+    assert!(measured.layers().iter().all(|layer| layer.time.is_some_and(|time| !time.is_zero())));
+    assert_eq!(measured.cut(3).unwrap().stages(), 3);
+}
