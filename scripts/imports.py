@@ -22,6 +22,9 @@ ORDER = {
     "stageline-checkpoint": "write read format error damage printable disk".split(),
     "stageline-data": "corpus sampler key text file_range error change".split(),
     "stageline-report": "export page predict log".split(),
+    "stageline-train": (
+        "program training steps memory checkpoints plan prefetch settings outputs model data fingerprint".split()
+    ),
 }
 TESTS = re.compile(r"#\[cfg\(.*test.*\)\]\s*(?:#\[[^\n]*\]\s*)*(?:pub(?:\([a-z]+\))? )?mod \w+ \{")
 COMMENT = re.compile(r"//[^\n]*")

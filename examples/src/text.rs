@@ -1,12 +1,14 @@
 //! Makes batches for training and evaluation from text files on the user's machine.
 
 use std::env;
+use std::f64::consts::LN_2;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use stageline::Batch;
 use stageline_data::{Corpus, CorpusError, CorpusOptions, Sampler, Text};
+use stageline_train::Data;
 
 use crate::model::Bytes;
 
@@ -60,22 +62,6 @@ impl Source {
         Ok(Self { corpus, sampler, validation, context, device })
     }
 
-    /// Returns a hash of the text, by which a resumed run recognises it.
-    pub fn fingerprint(&self) -> String {
-        self.corpus.fingerprint()
-    }
-
-    /// Returns the batch of a training step: `size` windows of text, in which each byte is the target of the bytes
-    /// before it.
-    pub fn batch(&self, step: usize, size: usize) -> Result<Batch<Bytes, Bytes>> {
-        self.windows(self.corpus.train(), &self.sampler.offsets(step as u64, size))
-    }
-
-    /// Returns the windows of held-out text for an evaluation, in batches of `size` windows.
-    pub fn validation(&self, size: usize) -> impl Iterator<Item = Result<Batch<Bytes, Bytes>>> {
-        self.validation.chunks(size).map(|offsets| self.windows(self.corpus.validation(), offsets))
-    }
-
     /// Returns the entropy of single bytes in the held-out text, in bits. The loss of a model that ignores the context
     /// cannot go below it.
     pub fn unigram_entropy(&self) -> Result<f64> {
@@ -104,6 +90,32 @@ impl Source {
             Tensor::<2, Int>::from_data(data, &self.device)
         };
         Ok(Batch::new(tensor(inputs), tensor(targets)))
+    }
+}
+
+impl Data for Source {
+    type Input = Bytes;
+    type Target = Bytes;
+
+    /// Returns windows of text, in which each byte is the target of the bytes before it.
+    fn batch(&self, step: usize, samples: usize) -> Result<Batch<Bytes, Bytes>> {
+        self.windows(self.corpus.train(), &self.sampler.offsets(step as u64, samples))
+    }
+
+    fn validation(&self, samples: usize) -> Result<Vec<Batch<Bytes, Bytes>>> {
+        self.validation.chunks(samples).map(|offsets| self.windows(self.corpus.validation(), offsets)).collect()
+    }
+
+    fn fingerprint(&self) -> String {
+        self.corpus.fingerprint()
+    }
+
+    fn tokens_per_sample(&self) -> usize {
+        self.context
+    }
+
+    fn show_loss(&self, loss: f64) -> String {
+        format!("{:.3} bits a byte", loss / LN_2)
     }
 }
 

@@ -1,5 +1,5 @@
-//! Fuzzes the example's settings: reads bytes as a command line, a settings file and the settings of a resumed run, and
-//! merges them with the example's own code.
+//! Fuzzes the settings of a training: reads bytes as a command line, a settings file and the settings of a resumed run,
+//! and merges them with the code of `stageline-train`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -8,13 +8,13 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use anyhow::{Context, Result};
-use clap::{Args, CommandFactory, Parser, ValueEnum, parser::ValueSource};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, ValueEnum, parser::ValueSource};
 use serde_json::Value;
 
-use config::{Resolved, Settings};
+use config::{Merged, Settings};
 
 #[allow(dead_code)] // the functions that end the process or read files are not called here
-#[path = "../../examples/src/config.rs"]
+#[path = "../../crates/stageline-train/src/settings/merge.rs"]
 mod config;
 
 /// The longest input in bytes: longer ones reach no other code.
@@ -23,7 +23,13 @@ const LIMIT: usize = 4_096;
 /// The byte between the parts of an input.
 const BORDER: u8 = b'|';
 
-/// Flags that stand in for the example's: one of every type that it has, under some of its names.
+/// The parsed flags of a run, and the same values as settings.
+struct Resolved {
+    flags: Flags,
+    settings: Settings,
+}
+
+/// Flags that stand in for those of a training: one of every type that it has, under some of its names.
 #[derive(Debug, Parser)]
 struct Flags {
     #[command(flatten)]
@@ -132,12 +138,14 @@ fn argument(bytes: &[u8]) -> OsString {
     String::from_utf8_lossy(bytes).into_owned().into()
 }
 
-fn merge(arguments: &[OsString], resumed: Option<&Settings>, file: Option<&str>) -> Result<Resolved<Flags>> {
-    config::merge(arguments, resumed, |_| Ok(file.context("it cannot be read")?.to_owned()))
+fn merge(arguments: &[OsString], resumed: Option<&Settings>, file: Option<&str>) -> Result<Resolved> {
+    let read = |_: &std::path::Path| Ok(file.context("it cannot be read")?.to_owned());
+    let Merged { matches, settings } = config::merge(Flags::command(), arguments, resumed, read)?;
+    Ok(Resolved { flags: Flags::from_arg_matches(&matches)?, settings })
 }
 
 /// Merges a settings file alone, without other flags.
-fn merge_file(file: &str) -> Result<Resolved<Flags>> {
+fn merge_file(file: &str) -> Result<Resolved> {
     merge(&["gpt".into(), "--config=file".into()], None, Some(file))
 }
 
@@ -198,7 +206,7 @@ fn assert_inherited(before: &Settings) {
 }
 
 /// Asserts that every setting outside `names` has its default.
-fn assert_changes_only(resolved: &Resolved<Flags>, names: &BTreeSet<&str>) {
+fn assert_changes_only(resolved: &Resolved, names: &BTreeSet<&str>) {
     let default = &default().0;
     let now = &resolved.settings.0;
     for name in default.keys().chain(now.keys()).filter(|name| !names.contains(name.as_str())) {
@@ -208,7 +216,7 @@ fn assert_changes_only(resolved: &Resolved<Flags>, names: &BTreeSet<&str>) {
 
 /// Asserts that printed settings, read as a file, give the same settings and flags, and that a resumed run inherits
 /// them.
-fn assert_round_trips(resolved: &Resolved<Flags>) {
+fn assert_round_trips(resolved: &Resolved) {
     let text = resolved.settings.to_toml().expect("settings are numbers and texts");
     let printed = merge_file(&text).expect("it was taken before");
     assert_eq!(printed.settings, resolved.settings);
@@ -225,12 +233,7 @@ fn assert_round_trips(resolved: &Resolved<Flags>) {
 
 /// Asserts that each setting comes from the strongest source that sets it: flags and `--set`, then the file, then the
 /// resumed run.
-fn assert_precedence(
-    resolved: &Resolved<Flags>,
-    arguments: &[OsString],
-    resumed: Option<&Settings>,
-    file: Option<&str>,
-) {
+fn assert_precedence(resolved: &Resolved, arguments: &[OsString], resumed: Option<&Settings>, file: Option<&str>) {
     let given = Flags::command().args_override_self(true).get_matches_from(arguments);
     let file = file.filter(|_| resolved.flags.config.is_some()).unwrap_or_default();
     let table: toml::Table = file.parse().expect("it was read before");

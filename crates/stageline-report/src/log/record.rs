@@ -158,6 +158,9 @@ pub struct Step {
     pub step: usize,
     /// The training loss of the step per unit of target weight; `None` if no target counted.
     pub loss: Option<f64>,
+    /// The metrics of the step beside its loss, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metrics: BTreeMap<String, f64>,
     /// The sum of the weights of all targets that counted in the step; in most models, the number of these targets.
     pub weight: f64,
     /// The throughput of the step, in targets a second.
@@ -341,11 +344,14 @@ pub struct Event {
 }
 
 /// The loss on validation data, measured after some training steps.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Validation {
     /// The number of training steps that were completed before the validation.
     pub after_steps: usize,
     /// The validation loss per unit of target weight.
     #[serde(deserialize_with = "or_nan")]
     pub validation_loss: f64,
+    /// The metrics on validation data beside the loss, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metrics: BTreeMap<String, f64>,
 }

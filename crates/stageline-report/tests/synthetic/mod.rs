@@ -46,6 +46,7 @@ pub fn log(layers: &[f64], stages: usize, micro_batches: usize, other: f64) -> R
     let step = |step| Step {
         step,
         loss: Some(1.0),
+        metrics: BTreeMap::new(),
         weight: 1.0,
         tokens_per_s: 1.0,
         model_flop_utilisation: None,

@@ -1,8 +1,8 @@
 //! Merges the settings of a checkpoint, a TOML file, `--set` and the command line into one set of flags; the later
 //! source wins.
 //!
-//! A setting has the name of its flag, with `_` for `-`, so clap parses, validates and documents all of them. This
-//! module works with any set of flags: a fuzzer gives it a set of its own (`fuzz/src/configuration.rs`).
+//! A setting has the name of its flag, with `_` for `-`, so clap parses, validates and documents all of them. The code
+//! here works with any set of flags: a fuzzer gives it a set of its own (`fuzz/src/configuration.rs`).
 
 use std::any::TypeId;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use std::num::NonZero;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
+use clap::{Arg, ArgMatches, Command};
 use serde_json::{Number, Value};
 use stageline::checkpoint::Printable;
 
@@ -26,9 +26,9 @@ const LONGEST_VALUE: usize = 4_096;
 /// The maximum length of the TOML file of `--config`, in bytes.
 const LONGEST: u64 = 1 << 20;
 
-/// The parsed flags of a run, and the same values as settings for logs and checkpoints.
-pub struct Resolved<F> {
-    pub flags: F,
+/// The parsed arguments of a run, and the same values as settings for logs and checkpoints.
+pub struct Merged {
+    pub matches: ArgMatches,
     pub settings: Settings,
 }
 
@@ -39,11 +39,8 @@ pub struct Settings(pub BTreeMap<String, Value>);
 /// Resolves the command line into flags and settings as [`merge`] does, and reads the file of `--config` from the disk.
 ///
 /// As usual with the parser clap, `--help` and wrong flags end the process.
-pub fn resolve<F>(arguments: &[OsString], resumed: Option<&Settings>) -> Result<Resolved<F>>
-where
-    F: CommandFactory + FromArgMatches,
-{
-    let merged = merge(arguments, resumed, contents);
+pub fn resolve(command: Command, arguments: &[OsString], resumed: Option<&Settings>) -> Result<Merged> {
+    let merged = merge(command, arguments, resumed, contents);
     merged.map_err(|error| error.downcast::<clap::Error>().map_or_else(|other| other, |error| error.exit()))
 }
 
@@ -55,15 +52,13 @@ where
 /// # Errors
 /// A [`clap::Error`] if a flag is wrong or `--help` is given, and else an error that names the source of the wrong
 /// setting.
-pub fn merge<F>(
+pub fn merge(
+    command: Command,
     arguments: &[OsString],
     resumed: Option<&Settings>,
     read: impl FnOnce(&Path) -> Result<String>,
-) -> Result<Resolved<F>>
-where
-    F: CommandFactory + FromArgMatches,
-{
-    let mut command = F::command().args_override_self(true);
+) -> Result<Merged> {
+    let mut command = command.args_override_self(true);
     command.build();
     let (program, flags) =
         arguments.split_first().map_or((OsString::new(), arguments), |(first, rest)| (first.clone(), rest));
@@ -84,7 +79,7 @@ where
     }
     all.extend_from_slice(flags);
     let matches = parse(&all)?;
-    Ok(Resolved { settings: settings(&command, &matches)?, flags: F::from_arg_matches(&matches)? })
+    Ok(Merged { settings: settings(&command, &matches)?, matches })
 }
 
 /// Reads the TOML file of `--config`, of at most [`LONGEST`] bytes.

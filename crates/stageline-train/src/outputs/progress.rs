@@ -6,7 +6,7 @@ use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 use stageline::StepReport;
 
-/// A progress bar with the figures of the last step: the loss in nats a byte, and bubbles as shares of the total stage
+/// A progress bar with the figures of the last step: the loss, the metrics, and bubbles as shares of the total stage
 /// time.
 ///
 /// Text that is written to it, such as warnings, appears on stderr above the bar.
@@ -42,6 +42,9 @@ impl Progress {
             100.0 * report.ideal_bubble(),
             100.0 * report.recording.simulated_bubble(),
         );
+        for metric in &report.metrics {
+            message += &format!(", {} {:.3}", metric.name, metric.value);
+        }
         if let Some(utilisation) = utilisation {
             message += &format!(", {:.1}% of the peak FLOP/s", 100.0 * utilisation);
         }

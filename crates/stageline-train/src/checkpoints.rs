@@ -1,115 +1,54 @@
-//! Writes the checkpoints of a run, resumes runs from them, and ends a run on a signal.
+//! Writes the checkpoints of a run in the background, recognises the run that a checkpoint is of, and ends a run on a
+//! signal.
 
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Error, Result, anyhow, bail, ensure};
-use serde_json::{Value, json};
+use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
-use stageline::Pipeline;
-use stageline::checkpoint::{Checkpoint, CheckpointError, Printable, Saved, Store, Writer};
+use stageline::checkpoint::{Checkpoint, CheckpointError, Saved, Store, Writer};
+use stageline::{Payload, Pipeline};
 
-use crate::config::{self, Settings};
-use crate::flags::Flags;
-use crate::job::{Job, Keeping};
-use crate::model::{Bytes, Logits};
-use crate::text::Source;
+use crate::settings::job::{Job, Keeping};
+use crate::settings::merge::Settings;
+use crate::settings::resume::shown;
 
 /// The exit status of the process after a second SIGINT or SIGTERM, which is the status that shells give for SIGINT.
 const INTERRUPTED: i32 = 130;
 
-type Resolved = config::Resolved<Flags>;
-
-/// Resolves the command line, with the settings of the checkpoint that `--resume` names, and returns the opened
-/// checkpoint as well.
-///
-/// # Errors
-/// Returns an error if there is no such checkpoint, or its settings are not valid.
-pub fn command_line(arguments: &[OsString]) -> Result<(Resolved, Option<Saved>)> {
-    let alone = resolve(arguments, None)?;
-    let Some(requested) = &alone.flags.resume else { return Ok((alone, None)) };
-    let place = match requested.as_os_str() == "latest" {
-        true => {
-            alone.flags.checkpoint.as_deref().context("--resume latest: give --checkpoint the folder to look in")?
-        }
-        false => requested,
-    };
-    let saved = Saved::open(place).context("--resume")?;
-    let settings = settings_of(saved.manifest().run.get("settings"));
-    let mut resolved = resolve(arguments, Some(&settings))
-        .with_context(|| format!("--resume, with the settings in {}", saved.path().display()))?;
-    // New checkpoints go to the folder in which this one was found, because the folder may have been moved.
-    let folder = alone.flags.checkpoint.clone().or_else(|| (place != saved.path()).then(|| place.to_owned()));
-    resolved.flags.checkpoint = folder.or_else(|| saved.store().map(Path::to_owned));
-    for (name, before) in &settings.0 {
-        if let Some(now) = resolved.settings.0.get(name).filter(|now| *now != before) {
-            println!("different from the checkpoint: {name} = {now}, was {}", shown(before));
-        }
-    }
-    // Paths that only the checkpoint names are printed, so that it cannot make a run read a file unnoticed.
-    for (name, now) in PATHS.into_iter().filter_map(|name| Some((name, resolved.settings.0.get(name)?))) {
-        if alone.settings.0.get(name) != Some(now) {
-            println!("as in the checkpoint: {name} = {now}");
-        }
-    }
-    Ok((resolved, Some(saved)))
-}
-
-/// The settings that a resumed run inherits from its checkpoint and that are paths of files to read.
-const PATHS: [&str; 1] = ["data"];
-
-/// Returns a value from a checkpoint's manifest as text that is safe to print: escaped and of bounded length.
-fn shown(value: &Value) -> Printable<'static> {
-    Printable::new(value.to_string())
-}
-
-/// Resolves all settings of a run, and stores the default of `schedule_steps` among them, so that resuming with more
-/// `--steps` keeps this number.
-fn resolve(arguments: &[OsString], resumed: Option<&Settings>) -> Result<Resolved> {
-    let mut resolved: Resolved = config::resolve(arguments, resumed)?;
-    resolved.settings.0.insert("schedule_steps".to_owned(), resolved.flags.schedule_steps().into());
-    Ok(resolved)
-}
-
-/// Reads the settings in a checkpoint's manifest; a manifest without settings gives none.
-fn settings_of(value: Option<&Value>) -> Settings {
-    let object = value.and_then(Value::as_object).cloned().unwrap_or_default();
-    Settings(object.into_iter().collect())
-}
-
-/// The facts that identify a run in its checkpoints: a hash of the text, the seed, the batch size and the settings.
+/// The facts that identify a run in its checkpoints: its data, the seed, the batch size and the settings.
 pub struct Identity {
-    text: String,
+    data: String,
     seed: u64,
     batch_size: usize,
     settings: Settings,
 }
 
 impl Identity {
-    /// Returns the identity of a run, from its job and its text.
-    pub fn of(job: &Job, text: &Source) -> Self {
+    /// Returns the identity of a run, from its job and the fingerprint of its data.
+    pub fn of(job: &Job, data: String) -> Self {
         let (seed, batch_size, mut settings) = (job.seed, job.training.batch_size, job.settings.clone());
         // The number of gradient groups affects the bits, and by default it is that of replicas. It is written down, so
         // that a resumed run keeps it with any number of replicas.
-        let replicas = 1 + job.running.elsewhere.len();
+        let replicas = job.running.replicas;
         settings.0.insert("gradient_groups".to_owned(), job.training.gradient_groups.unwrap_or(replicas).into());
-        Self { text: text.fingerprint(), seed, batch_size, settings }
+        Self { data, seed, batch_size, settings }
     }
 
     /// Refuses to resume a checkpoint with other batches than before, or with fewer `steps` than it already has.
     ///
     /// # Errors
-    /// Returns an error if the text, the seed or the batch size differ, or the checkpoint is after more than `steps`
+    /// Returns an error if the data, the seed or the batch size differ, or the checkpoint is after more than `steps`
     /// steps.
     pub fn check(&self, checkpoint: &Checkpoint, steps: usize) -> Result<()> {
         let done = checkpoint.progress.steps;
         let recorded = |name: &str| checkpoint.run.get(name).cloned().unwrap_or_default();
         let mut different = Vec::new();
         for (name, now, way_out) in [
-            ("text", json!(self.text), "the files have changed: give --data the former text, or start a new run"),
+            ("data", json!(self.data), "the data has changed: give the former data, or start a new run"),
             ("seed", json!(self.seed), "leave --seed out"),
             ("batch_size", json!(self.batch_size), "keep replicas x M x micro-batch size, or leave these flags out"),
         ] {
@@ -129,7 +68,7 @@ impl Identity {
     fn write(&self, checkpoint: &mut Checkpoint, plan: String) {
         let samples = checkpoint.progress.steps * self.batch_size as u64;
         for (name, value) in [
-            ("text", json!(self.text)),
+            ("data", json!(self.data)),
             ("seed", json!(self.seed)),
             ("batch_size", json!(self.batch_size)),
             ("samples", json!(samples)),
@@ -220,12 +159,22 @@ impl Keeper {
     }
 
     /// Saves a checkpoint if a checkpoint is due after `steps` steps, which is also the case before the first step.
-    pub fn step(&mut self, pipeline: &mut Pipeline<Bytes, Logits, Bytes>, steps: usize) -> Result<()> {
+    pub fn step<In, Out, Target>(&mut self, pipeline: &mut Pipeline<In, Out, Target>, steps: usize) -> Result<()>
+    where
+        In: Payload,
+        Out: Payload,
+        Target: Payload,
+    {
         if steps.is_multiple_of(self.every) { self.save(pipeline) } else { Ok(()) }
     }
 
     /// Saves a checkpoint of the pipeline now, unless there is already a checkpoint after the same number of steps.
-    pub fn save(&mut self, pipeline: &mut Pipeline<Bytes, Logits, Bytes>) -> Result<()> {
+    pub fn save<In, Out, Target>(&mut self, pipeline: &mut Pipeline<In, Out, Target>) -> Result<()>
+    where
+        In: Payload,
+        Out: Payload,
+        Target: Payload,
+    {
         let Some(writer) = &mut self.writer else { return Ok(()) };
         let mut checkpoint = pipeline.checkpoint()?;
         let steps = checkpoint.progress.steps;

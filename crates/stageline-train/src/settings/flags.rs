@@ -1,25 +1,30 @@
-//! The command-line flags of the GPT example: the doc comment of each field is its help text.
+//! The command-line flags that every training has: the doc comment of each field is its help text.
 
 use std::num::NonZero;
 use std::path::PathBuf;
+use std::str::FromStr;
 
-use clap::{Parser, ValueEnum};
-use stageline::schedule::{Schedule, schedule_named};
-use stageline::{Precision, Recompute};
+use clap::{Args, ValueEnum};
+use stageline::schedule::{Schedule, UnknownSchedule, schedule_named};
+use stageline::{Cut, CutError, DynamicLossScale, LossScale, Precision, Recompute};
 
 /// The default number of training steps, and the least number of steps over which the learning rate rises and falls by
 /// default.
 const SHORTEST_SCHEDULE: usize = 400;
 
-/// Trains a byte-level GPT, cut into pipeline stages, on text.
-#[derive(Parser)]
-pub struct Flags {
-    /// Text file to train on, or a folder of them [default: the Rust sources in the cargo registry]
-    #[arg(long)]
-    pub data: Option<PathBuf>,
-    /// Number of pipeline stages into which the model is cut
+/// The flags of a training, beside those of the model and its data.
+#[derive(Args)]
+pub struct TrainingFlags {
+    /// Number of workers (P), each with one stage of the model, or with several in schedules with chunks
     #[arg(long, default_value_t = 2)]
     pub stages: usize,
+    /// Number of stages on each worker (V), for schedules that leave it free: interleaved and looped-breadth-first
+    #[arg(long, value_name = "V")]
+    pub chunks: Option<usize>,
+    /// Cut of the model into stages: `counted` balances FLOPs and parameters, `measured` the times of the layers on the
+    /// first device, and a list such as 0,3,6 has the first layer of every stage
+    #[arg(long, default_value = "counted", value_name = "CUT")]
+    pub cut: CutBy,
     /// Number of micro-batches (M) into which each replica cuts its part of a batch; also the gradient accumulation
     /// count
     #[arg(long, default_value_t = 8)]
@@ -38,9 +43,10 @@ pub struct Flags {
     pub micro_batch_size: usize,
     /// Schedule, which is the order of forwards and backwards: gpipe, 1f1b or eager-1f1b; zb-h1 or zb-h2, which split
     /// backwards; with 2 stages a worker, interleaved or looped-breadth-first, or, placed in a V, zb-v, v-half, v-min
-    /// or dualpipe-v
-    #[arg(long, default_value = "1f1b", value_parser = schedule_named)]
-    pub schedule: &'static (dyn Schedule + Sync),
+    /// or dualpipe-v; `search`, for the plan with the shortest simulated step; or a CSV file with a plan, as `stageline
+    /// search --csv` writes it
+    #[arg(long, default_value = "1f1b")]
+    pub schedule: ScheduleBy,
     /// Number of optimizer steps
     #[arg(long, default_value_t = SHORTEST_SCHEDULE)]
     pub steps: usize,
@@ -48,15 +54,6 @@ pub struct Flags {
     /// short run trains like the beginning of a longer one]
     #[arg(long, value_name = "STEPS")]
     pub schedule_steps: Option<usize>,
-    /// Number of transformer blocks
-    #[arg(long, default_value_t = 4)]
-    pub layers: usize,
-    /// Width of the model: the number of values in the activation of one byte
-    #[arg(long, default_value_t = 128)]
-    pub width: usize,
-    /// Length of a sample, in bytes
-    #[arg(long, default_value_t = 128)]
-    pub context: usize,
     /// Batch size, in samples, for which the number of steps and the learning rate were chosen. With another one, for
     /// example after a change of M, a warning says what that changes
     #[arg(long, default_value_t = 32)]
@@ -64,12 +61,33 @@ pub struct Flags {
     /// Peak learning rate, which is reached at the end of the warm-up
     #[arg(long, default_value_t = 2e-3)]
     pub learning_rate: f64,
+    /// Steps over which the learning rate rises from 0 to its peak; before the fall along a cosine to a tenth of the
+    /// peak [default: a tenth of --schedule-steps]
+    #[arg(long, value_name = "STEPS", conflicts_with = "warmup_samples")]
+    pub warmup_steps: Option<usize>,
+    /// The warm-up of the learning rate in samples instead of steps, which does not change with the batch size
+    #[arg(long, value_name = "SAMPLES")]
+    pub warmup_samples: Option<usize>,
+    /// Weight decay of all parameters except norms and biases
+    #[arg(long, default_value_t = 0.1)]
+    pub weight_decay: f32,
     /// Global norm to which the gradients of a step are clipped; 0 turns clipping off
     #[arg(long, default_value_t = 1.0)]
     pub clip: f64,
     /// Precision of forwards and backwards: full, bf16 or f16. Parameters and gradient sums stay in f32
     #[arg(long, default_value_t = Precision::Full)]
     pub precision: Precision,
+    /// Factor by which the loss is multiplied before its backward: a number, or `dynamic` [default: dynamic with f16,
+    /// else 1]
+    #[arg(long, value_name = "FACTOR")]
+    pub loss_scale: Option<LossScaleBy>,
+    /// Reaction to a step whose loss or gradients are NaN or infinite: `stop` ends the training with an error, `skip`
+    /// leaves the step out
+    #[arg(long, default_value = "stop")]
+    pub on_non_finite: NonFiniteName,
+    /// Interval between evaluations of held-out samples, in steps; 0 evaluates only before and after the training
+    #[arg(long, default_value_t = 0)]
+    pub validate_every: usize,
     /// Interval, in steps, at which the log records the gradient and update norms of each parameter; 0 never does
     #[arg(long, default_value_t = 0)]
     pub health_every: usize,
@@ -146,10 +164,6 @@ pub struct Flags {
     /// the training ends with an error. 0 turns this off
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub watchdog: u32,
-    /// Number of bytes that the trained model writes at the end, on the first device, or on the CPU if that is on
-    /// another host
-    #[arg(long, value_name = "BYTES", default_value_t = 256)]
-    pub sample: usize,
     /// TOML file of settings: flags by their names, with `_` for `-`. Flags on the command line override it
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -182,6 +196,77 @@ pub struct Flags {
 pub enum OptimizerName {
     Adamw,
     Adafactor,
+    Lion,
+    Sgd,
+}
+
+/// The values of the flag `--on-non-finite`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum NonFiniteName {
+    Stop,
+    Skip,
+}
+
+/// The value of the flag `--cut`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum CutBy {
+    /// The cut balances counted FLOPs and parameters.
+    Counted,
+    /// The cut balances the measured times of the layers.
+    Measured,
+    /// The cut is given by the first layer of every stage.
+    List(Cut),
+}
+
+impl FromStr for CutBy {
+    type Err = CutError;
+
+    fn from_str(text: &str) -> Result<Self, CutError> {
+        match text {
+            "counted" => Ok(Self::Counted),
+            "measured" => Ok(Self::Measured),
+            list => Ok(Self::List(list.parse()?)),
+        }
+    }
+}
+
+/// The value of the flag `--schedule`.
+#[derive(Clone)]
+pub enum ScheduleBy {
+    /// The schedule has a name.
+    Name(&'static (dyn Schedule + Sync)),
+    /// The plan is searched among all schedules and generated plans.
+    Search,
+    /// The plan is in a CSV file.
+    File(PathBuf),
+}
+
+impl FromStr for ScheduleBy {
+    type Err = UnknownSchedule;
+
+    fn from_str(text: &str) -> Result<Self, UnknownSchedule> {
+        match text {
+            "search" => Ok(Self::Search),
+            path if path.ends_with(".csv") => Ok(Self::File(path.into())),
+            name => Ok(Self::Name(schedule_named(name)?)),
+        }
+    }
+}
+
+/// The value of the flag `--loss-scale`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LossScaleBy(pub LossScale);
+
+impl FromStr for LossScaleBy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse() {
+            _ if text == "dynamic" => Ok(Self(LossScale::Dynamic(DynamicLossScale::default()))),
+            Ok(factor) if factor > 0.0 && f64::is_finite(factor) => Ok(Self(LossScale::Fixed(factor))),
+            _ => Err(format!("`{text}` is not a loss scale; give a number above 0, or `dynamic`")),
+        }
+    }
 }
 
 /// The values of the flag `--flush`: with `Ahead`, a stage that is done with a step does not wait for the other stages.
@@ -212,7 +297,7 @@ impl RecomputeName {
     }
 }
 
-impl Flags {
+impl TrainingFlags {
     /// Returns the length of the learning rate schedule, in steps.
     pub fn schedule_steps(&self) -> usize {
         self.schedule_steps.unwrap_or(self.steps.max(SHORTEST_SCHEDULE))

@@ -2,13 +2,13 @@
 
 use anyhow::{Error, Result, anyhow, ensure};
 use burn::tensor::Device;
-use stageline::{DeviceName, DoesNotFit, Lever, MemoryEstimate, Pipeline, Recompute};
+use stageline::{Costs, DeviceName, DoesNotFit, Lever, MemoryEstimate, Payload, Pipeline, Recompute};
 use sysinfo::System;
 
-use crate::flags::{FlushName, OptimizerName, RecomputeName};
-use crate::job::{Job, LARGEST, Training};
-use crate::model::{Bytes, Logits, costs};
-use crate::text::Source;
+use crate::data::Data;
+use crate::plan::Planned;
+use crate::settings::flags::{FlushName, OptimizerName, RecomputeName};
+use crate::settings::job::{Job, LARGEST};
 
 /// Returns the fewest bytes that a stage needs for each parameter in the flush: the f32 value and its optimizer state,
 /// and with rollback copies of both. Gradients do not count, because they are freed while new values are made.
@@ -16,8 +16,9 @@ fn least_flush_bytes(optimizer: OptimizerName, rollback: bool) -> u64 {
     let times = if rollback { 2 } else { 1 };
     match optimizer {
         OptimizerName::Adamw => times * 4 * (1 + 2),
-        // The rows and columns of its state are small.
-        OptimizerName::Adafactor => times * 4,
+        OptimizerName::Lion => times * 4 * (1 + 1),
+        // The rows and columns of Adafactor's state are small, and plain SGD has none.
+        OptimizerName::Adafactor | OptimizerName::Sgd => times * 4,
     }
 }
 
@@ -26,14 +27,14 @@ fn least_flush_bytes(optimizer: OptimizerName, rollback: bool) -> u64 {
 /// # Errors
 /// Returns an error with flags to change if the parameters are too large. A job with stages on other devices is not
 /// checked, because the memory of those devices is not known here.
-pub fn refuse_too_many_parameters(job: &Job, resumed: bool) -> Result<()> {
-    let parameters = costs(job.shape).parameters();
+pub fn refuse_too_many_parameters(job: &Job, costs: &Costs, resumed: bool) -> Result<()> {
+    let parameters = costs.parameters();
     let bytes = least_flush_bytes(job.training.optimizer, job.running.rollback);
     let (needs, has) = (parameters.saturating_mul(bytes), memory_for(job, 0));
     let way_out = match (resumed, job.training.optimizer) {
         (true, _) => "free memory, or resume on another host",
-        (false, OptimizerName::Adamw) => "lower --width or --layers, or try --optimizer adafactor",
-        (false, OptimizerName::Adafactor) => "lower --width or --layers",
+        (false, OptimizerName::Adamw | OptimizerName::Lion) => "use a smaller model, or try --optimizer adafactor",
+        (false, OptimizerName::Adafactor | OptimizerName::Sgd) => "use a smaller model",
     };
     // The memory of other devices is not known here.
     let on_the_host = job.running.devices.iter().all(is_host);
@@ -49,19 +50,25 @@ pub fn refuse_too_many_parameters(job: &Job, resumed: bool) -> Result<()> {
 /// Estimates the memory that steps need, and refuses a job that does not fit. With `--recompute auto` it also chooses
 /// the least recomputation that fits.
 ///
-/// `step` is the first step to train. The estimate is `None` if memory in use cannot be measured on these devices.
+/// The estimate is `None` if memory in use cannot be measured on these devices.
 ///
 /// # Errors
 /// Returns an error with the ways out if the job does not fit, and an error if `--memory` or `--recompute auto` is
 /// given and there is no estimate.
-pub fn estimate(
-    pipeline: &mut Pipeline<Bytes, Logits, Bytes>,
-    text: &Source,
-    job: &Job,
-    (step, resumed): (usize, bool),
-) -> Result<Option<MemoryEstimate>> {
-    let Training { batch_size, micro_batch_size: rows, .. } = job.training;
-    let fits = |estimate: &MemoryEstimate| check(estimate, job, resumed);
+pub fn estimate<In, Out, Target, D>(
+    pipeline: &mut Pipeline<In, Out, Target>,
+    data: &D,
+    training: &Demand,
+) -> Result<Option<MemoryEstimate>>
+where
+    In: Payload,
+    Out: Payload,
+    Target: Payload,
+    D: Data<Input = In, Target = Target> + ?Sized,
+{
+    let Demand { job, step, .. } = *training;
+    let (batch_size, rows) = (job.training.batch_size, job.training.micro_batch_size);
+    let fits = |estimate: &MemoryEstimate| training.check(estimate);
     let auto = job.running.recompute == RecomputeName::Auto;
     let for_flush = |estimate: MemoryEstimate| match job.running.flush {
         FlushName::Together => estimate,
@@ -69,24 +76,24 @@ pub fn estimate(
     };
     // Two estimates, for micro-batches of `rows` rows and of half as many, tell the memory that grows with the rows
     // from the rest.
-    let for_rows = |pipeline: &mut Pipeline<Bytes, Logits, Bytes>, rows: usize| {
+    let for_rows = |pipeline: &mut Pipeline<In, Out, Target>, rows: usize| {
         let mut measure = |rows| {
             Ok::<_, Error>(
-                pipeline.estimate_memory(text.batch(step, batch_size / job.training.micro_batch_size * rows)?)?,
+                pipeline.estimate_memory(data.batch(step, batch_size / job.training.micro_batch_size * rows)?)?,
             )
         };
         let (all, half) = (measure(rows)?, rows / 2);
         let Some(fewer) = (if half > 0 { measure(half)? } else { None }) else { return Ok::<_, Error>(all) };
         Ok(all.map(|all| all.beside(&fewer, half as f64 / rows as f64)))
     };
-    let from_two_rows = |pipeline: &mut Pipeline<Bytes, Logits, Bytes>| {
+    let from_two_rows = |pipeline: &mut Pipeline<In, Out, Target>| {
         Ok(for_rows(pipeline, 2)?.map(|two| for_flush(two.with_rows_times(rows as f64 / 2.0))))
     };
-    let from_all = |pipeline: &mut Pipeline<Bytes, Logits, Bytes>| {
+    let from_all = |pipeline: &mut Pipeline<In, Out, Target>| {
         if !auto {
             return Ok(for_rows(pipeline, rows)?.map(for_flush));
         }
-        let batch = text.batch(step, batch_size)?;
+        let batch = data.batch(step, batch_size)?;
         let there_is_room = |estimate: &MemoryEstimate| Room::new(&for_flush(estimate.clone()), job).is_enough();
         let found = pipeline.recompute_to_fit(&batch, there_is_room)?;
         ensure!(found.is_some(), "--recompute auto: {UNKNOWN}; give none, selective or full");
@@ -112,9 +119,9 @@ const UNKNOWN: &str = "memory in use is not known on these devices, as on those 
 /// # Errors
 /// Returns an error with the ways out if the job does not fit. Full recomputation is estimated as well then, because it
 /// is one of the ways out.
-fn refuse(
-    pipeline: &mut Pipeline<Bytes, Logits, Bytes>,
-    estimate: impl Fn(&mut Pipeline<Bytes, Logits, Bytes>) -> Result<Option<MemoryEstimate>>,
+fn refuse<In: Payload, Out: Payload, Target: Payload>(
+    pipeline: &mut Pipeline<In, Out, Target>,
+    estimate: impl Fn(&mut Pipeline<In, Out, Target>) -> Result<Option<MemoryEstimate>>,
     fits: impl Fn(&MemoryEstimate) -> Result<(), Box<DoesNotFit>>,
 ) -> Result<Option<MemoryEstimate>> {
     let Some(found) = estimate(pipeline)? else { return Ok(None) };
@@ -128,19 +135,31 @@ fn refuse(
     Ok(None)
 }
 
-/// Compares the memory estimate of a job with the memory of its devices. The error has only ways out that the job can
-/// take.
-fn check(estimate: &MemoryEstimate, job: &Job, resumed: bool) -> Result<(), Box<DoesNotFit>> {
-    let rows = job.training.micro_batch_size;
-    let takes = |lever: &Lever| match lever {
-        Lever::SmallerMicroBatches { micro_batches, .. } => *micro_batches <= LARGEST,
-        Lever::MoreStages { stages } => *stages <= job.shape.layers,
-        // A resumed run cannot change its optimizer, because the checkpoint has the states of the former one.
-        Lever::LeanerOptimizer => !resumed && job.training.optimizer == OptimizerName::Adamw,
-        _ => true,
-    };
-    let room = Room::new(estimate, job);
-    room.needed.check(|device| room.on(device), (job.running.schedule, rows), takes)
+/// A training whose memory is estimated: its settings, its plan, and the first step to train.
+pub struct Demand<'a> {
+    pub job: &'a Job,
+    pub planned: &'a Planned,
+    /// The largest number of stages into which the model can be cut.
+    pub most_stages: usize,
+    pub step: usize,
+    pub resumed: bool,
+}
+
+impl Demand<'_> {
+    /// Compares the memory estimate of a job with the memory of its devices. The error has only ways out that the job
+    /// can take.
+    fn check(&self, estimate: &MemoryEstimate) -> Result<(), Box<DoesNotFit>> {
+        let (job, rows) = (self.job, self.job.training.micro_batch_size);
+        let takes = |lever: &Lever| match lever {
+            Lever::SmallerMicroBatches { micro_batches, .. } => *micro_batches <= LARGEST,
+            Lever::MoreStages { stages } => *stages <= self.most_stages,
+            // A resumed run cannot change its optimizer, because the checkpoint has the states of the former one.
+            Lever::LeanerOptimizer => !self.resumed && job.training.optimizer == OptimizerName::Adamw,
+            _ => true,
+        };
+        let room = Room::new(estimate, job);
+        room.needed.check(|device| room.on(device), (&*self.planned.schedule, rows), takes)
+    }
 }
 
 /// The memory that a job needs, and the memory that its devices have for it.

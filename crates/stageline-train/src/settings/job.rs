@@ -5,15 +5,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use burn::module::ParamGroup;
+use burn::optim::{AdafactorConfig, AdamWConfig, LionConfig, ModuleOptimizer, SgdConfig, decay::WeightDecayConfig};
 use burn::tensor::Device;
 use stageline::remote::Token;
-use stageline::schedule::{Placement, Schedule};
-use stageline::{Clip, DeviceName, Precision, Watchdog};
+use stageline::{Clip, DeviceName, LossScale, OnNonFinite, Precision, WarmupCosine, Watchdog};
 
-use crate::config::Settings;
-use crate::flags::{Flags, FlushName, OptimizerName, RecomputeName};
-use crate::log::Outputs;
-use crate::model::{Shape, costs};
+use super::flags::{CutBy, FlushName, NonFiniteName, OptimizerName, RecomputeName, ScheduleBy, TrainingFlags};
+use super::merge::Settings;
+use crate::outputs::log::Outputs;
 
 /// The largest allowed value of flags that count something, such as stages and micro-batches.
 pub const LARGEST: usize = 65_536;
@@ -24,18 +24,14 @@ const MOST_CORES: usize = 1024;
 /// The largest allowed value of `--replicas`, because the threads of more replicas take longer to start than to train.
 const MOST_REPLICAS: usize = 1024;
 
-/// The validated settings of a run: the model, its training, the execution, and the outputs.
+/// The validated settings of a training: its hyperparameters, its execution, and its outputs.
 pub struct Job {
-    pub data: Option<PathBuf>,
-    pub shape: Shape,
     pub training: Training,
     pub running: Running,
     pub seed: u64,
     /// The number of steps over which the run verifies the pipeline against full-batch training, instead of training to
     /// the end.
     pub verify: Option<usize>,
-    /// The number of bytes of text that the trained model writes at the end of the run.
-    pub sample: usize,
     pub outputs: Outputs,
     pub keeping: Keeping,
     /// The value of every setting of the run, for the log and for checkpoints.
@@ -54,12 +50,14 @@ pub struct Keeping {
 /// The hyperparameters of the training: steps, learning rate, optimizer and batch size.
 pub struct Training {
     pub steps: usize,
-    /// The number of steps over which the learning rate rises and falls.
-    pub schedule_steps: usize,
-    pub learning_rate: f64,
+    pub learning_rate: WarmupCosine,
     pub optimizer: OptimizerName,
+    pub weight_decay: f32,
     pub clip: Option<Clip>,
+    pub loss_scale: Option<LossScale>,
+    pub on_non_finite: OnNonFinite,
     pub health_every: usize,
+    pub validate_every: usize,
     /// The number of micro-batches that each replica trains on in a step (M).
     pub micro_batches: usize,
     pub micro_batch_size: usize,
@@ -71,16 +69,18 @@ pub struct Training {
 
 /// The execution of the training: devices, schedule, precision, memory and limits.
 pub struct Running {
-    /// The device of each stage in the first replica.
+    /// The number of workers of each replica (P).
+    pub workers: usize,
+    pub replicas: usize,
+    pub chunks: Option<usize>,
+    pub cut: CutBy,
+    pub schedule: ScheduleBy,
+    /// The devices of consecutive workers, one replica after the other; workers share them evenly if there are fewer.
     pub devices: Vec<Device>,
-    /// The device of each stage in every replica except the first.
-    pub elsewhere: Vec<Vec<Device>>,
-    pub schedule: &'static (dyn Schedule + Sync),
     pub precision: Precision,
     pub synchronise_every: Option<usize>,
-    /// The model FLOP utilisation at one token a second: the share of the peak FLOP/s of all devices that this takes.
-    /// It is `None` if the peak is not known.
-    pub utilisation: Option<f64>,
+    /// The peak of all used devices together, in FLOP/s, if it is given.
+    pub peak_flops: Option<f64>,
     pub channel_capacity: Option<usize>,
     pub cores_per_stage: Option<usize>,
     pub recompute: RecomputeName,
@@ -97,50 +97,41 @@ impl Job {
     /// # Errors
     /// Returns an error if the value of a flag is out of its range, two flags contradict each other, or a device cannot
     /// be opened.
-    pub fn of(flags: Flags, settings: Settings) -> Result<Self> {
+    pub fn of(flags: TrainingFlags, settings: Settings) -> Result<Self> {
         check(&flags)?;
-        let names = DeviceName::parse_list(&flags.device).context("--device")?;
-        let devices = devices(&flags, &names)?;
-        // All stages of a worker share its device. If the schedule has no plan of this shape, any placement will do:
-        // building the pipeline returns that error.
-        let placement = flags.schedule.plan(flags.stages, flags.micro_batches).map(|plan| plan.placement());
-        let placement = placement.unwrap_or_else(|_| Placement::in_turn(flags.stages, 1));
-        let workers = flags.replicas * placement.workers();
-        let used = devices.len().min(workers);
-        let device_of_worker = |worker: usize| devices[worker * used / workers].clone();
-        let devices_of_replica = |replica: usize| {
-            let first = replica * placement.workers();
-            (0..flags.stages).map(|stage| device_of_worker(first + placement.worker(stage))).collect()
-        };
-        let shape = Shape { layers: flags.layers, width: flags.width, context: flags.context };
-        let schedule_steps = flags.schedule_steps();
-        // A backward takes twice the FLOPs of a forward. Recomputed work does not count (Chowdhery et al., 2022,
-        // arXiv:2204.02311, appendix B).
-        let flops_of_a_byte = || 3.0 * costs(shape).flops() / shape.context as f64;
-        let share_of_peak = |tflops: f64| flops_of_a_byte() / (tflops * 1e12 * used as f64);
+        let devices = devices(&flags)?;
+        let used = devices.len().min(flags.replicas * flags.stages);
+        let batch_size = flags.replicas * flags.micro_batches * flags.micro_batch_size;
         Ok(Self {
-            data: flags.data,
-            shape,
             training: Training {
                 steps: flags.steps,
-                schedule_steps,
-                learning_rate: flags.learning_rate,
+                learning_rate: learning_rate(&flags, batch_size)?,
                 optimizer: flags.optimizer,
+                weight_decay: flags.weight_decay,
                 health_every: flags.health_every,
+                validate_every: flags.validate_every,
                 clip: (flags.clip > 0.0).then_some(Clip::GlobalNorm(flags.clip)),
+                loss_scale: flags.loss_scale.map(|scale| scale.0),
+                on_non_finite: match flags.on_non_finite {
+                    NonFiniteName::Stop => OnNonFinite::Stop,
+                    NonFiniteName::Skip => OnNonFinite::Skip,
+                },
                 micro_batches: flags.micro_batches,
                 micro_batch_size: flags.micro_batch_size,
                 gradient_groups: flags.gradient_groups,
-                batch_size: flags.replicas * flags.micro_batches * flags.micro_batch_size,
+                batch_size,
                 tuned_for: flags.tuned_for,
             },
             running: Running {
-                devices: devices_of_replica(0),
-                elsewhere: (1..flags.replicas).map(devices_of_replica).collect(),
+                workers: flags.stages,
+                replicas: flags.replicas,
+                chunks: flags.chunks,
+                cut: flags.cut,
                 schedule: flags.schedule,
+                devices,
                 precision: flags.precision,
                 synchronise_every: flags.synchronise_every,
-                utilisation: flags.peak_tflops.map(share_of_peak),
+                peak_flops: flags.peak_tflops.map(|tflops| tflops * 1e12 * used as f64),
                 channel_capacity: flags.channel_capacity,
                 cores_per_stage: flags.cores_per_stage,
                 recompute: flags.recompute,
@@ -151,7 +142,6 @@ impl Job {
             },
             seed: flags.seed,
             verify: flags.verify,
-            sample: flags.sample,
             outputs: Outputs {
                 log: flags.log,
                 trace: flags.trace,
@@ -170,15 +160,49 @@ impl Job {
     }
 }
 
+impl Training {
+    /// Returns the optimizer that `--optimizer` names, with weight decay on all parameters except norms and biases.
+    pub fn optimizer(&self) -> ModuleOptimizer {
+        let group = ParamGroup::from_any_predicates(vec!["norm", "bias"]);
+        let decay = self.weight_decay;
+        match self.optimizer {
+            OptimizerName::Adamw => {
+                let adam = |decay| AdamWConfig::new().with_weight_decay(decay).with_epsilon(1e-8);
+                adam(decay).init().with_group(group, adam(0.0).build(), None)
+            }
+            OptimizerName::Adafactor => {
+                // Adafactor's relative step and parameter scaling would change the configured learning rate.
+                let plain = AdafactorConfig::new().with_relative_step(false).with_scale_parameter(false);
+                let adafactor = |decay| plain.clone().with_weight_decay(decay);
+                adafactor(decay).init().with_group(group, adafactor(0.0).build(), None)
+            }
+            OptimizerName::Lion => {
+                let lion = |decay| LionConfig::new().with_weight_decay(decay);
+                lion(decay).init().with_group(group, lion(0.0).build(), None)
+            }
+            OptimizerName::Sgd => {
+                let sgd = SgdConfig::new().with_weight_decay(Some(WeightDecayConfig::new(decay)));
+                sgd.init().with_group(group, SgdConfig::new().build(), None)
+            }
+        }
+    }
+}
+
+/// Returns the schedule of the learning rate: a linear warm-up, and then a cosine down to a tenth of the peak.
+fn learning_rate(flags: &TrainingFlags, batch_size: usize) -> Result<WarmupCosine> {
+    let (peak, steps) = (flags.learning_rate, flags.schedule_steps());
+    let in_samples = flags.warmup_samples.map(|samples| samples.div_ceil(batch_size));
+    let warm_up = flags.warmup_steps.or(in_samples).unwrap_or(steps / 10);
+    Ok(WarmupCosine::new(peak, warm_up, steps).context("the warm-up")?.down_to(peak / 10.0)?)
+}
+
 /// Validates the flags of a run as far as this needs no device.
-fn check(flags: &Flags) -> Result<()> {
+fn check(flags: &TrainingFlags) -> Result<()> {
     for (flag, value) in [
         ("--stages", flags.stages),
+        ("--chunks", flags.chunks.unwrap_or(1)),
         ("--micro-batches", flags.micro_batches),
         ("--micro-batch-size", flags.micro_batch_size),
-        ("--width", flags.width),
-        ("--context", flags.context),
-        ("--layers + 1", flags.layers.saturating_add(1)),
     ] {
         ensure!((1..=LARGEST).contains(&value), "{flag} {value}: give 1 to {LARGEST}");
     }
@@ -200,6 +224,8 @@ fn check(flags: &Flags) -> Result<()> {
         "--learning-rate {}: give a number above 0 and at most 1",
         flags.learning_rate
     );
+    let decay = flags.weight_decay;
+    ensure!(decay >= 0.0 && decay.is_finite(), "--weight-decay {decay}: give 0 or more");
     ensure!(flags.clip >= 0.0 && flags.clip.is_finite(), "--clip {}: give 0 or more", flags.clip);
     let peak = flags.peak_tflops.unwrap_or(1.0);
     ensure!(peak > 0.0 && peak.is_finite(), "--peak-tflops {peak}: give a number above 0");
@@ -209,7 +235,7 @@ fn check(flags: &Flags) -> Result<()> {
 }
 
 /// Validates that gradients can be summed in the requested number of groups.
-fn check_groups(flags: &Flags) -> Result<()> {
+fn check_groups(flags: &TrainingFlags) -> Result<()> {
     let (replicas, micro_batches) = (flags.replicas, flags.micro_batches);
     let groups = flags.gradient_groups.unwrap_or(replicas);
     if replicas > 1 {
@@ -228,10 +254,11 @@ fn check_groups(flags: &Flags) -> Result<()> {
 }
 
 /// Opens the devices that `--device` names, and connects to the devices of other hosts.
-fn devices(flags: &Flags, names: &[DeviceName]) -> Result<Vec<Device>> {
+fn devices(flags: &TrainingFlags) -> Result<Vec<Device>> {
+    let names = DeviceName::parse_list(&flags.device).context("--device")?;
     let read = |path: &PathBuf| Token::read(path).with_context(|| format!("--token-file {}", path.display()));
     let token = flags.token_file.as_ref().map(read).transpose()?;
-    DeviceName::open_all(names, token.as_ref()).context("--device")
+    DeviceName::open_all(&names, token.as_ref()).context("--device")
 }
 
 /// Returns a watchdog that warns after this number of seconds without an action, and gives up after ten times as many

@@ -7,13 +7,12 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
-use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use stageline::StepReport;
-use stageline_report::record::{Line, Run, Validation};
+use stageline_report::record::{Line, Run, Step, Validation};
 use stageline_report::{RunLog, TensorBoard, Trace, run_page};
 
-use crate::record;
+use crate::outputs::record;
 
 /// The number of steps in the trace file, from the step of `--draw-step` on.
 const TRACED: usize = 5;
@@ -76,9 +75,17 @@ impl Log {
         Ok(log)
     }
 
-    /// Writes the report of a step to all output files; `utilisation` is the step's model FLOP utilisation, from 0 to
-    /// 1.
-    pub fn step(&mut self, report: &StepReport, utilisation: Option<f64>) -> Result<()> {
+    /// Writes the report of a step to all output files, after `change` has added to its line. `utilisation` is the
+    /// step's model FLOP utilisation, from 0 to 1.
+    ///
+    /// # Errors
+    /// Returns an error if an output file cannot be written.
+    pub fn step(
+        &mut self,
+        report: &StepReport,
+        utilisation: Option<f64>,
+        change: impl FnOnce(&mut Step),
+    ) -> Result<()> {
         if self.outputs.trace.is_some() && (self.drawn..self.drawn + TRACED).contains(&report.step) {
             let added = self.trace.add(report.step, report.step_time.as_secs_f64(), &record::events(report));
             if !added {
@@ -90,6 +97,7 @@ impl Log {
         }
         let mut step = record::step(report, report.step == self.drawn);
         step.model_flop_utilisation = utilisation;
+        change(&mut step);
         if let Some(board) = &mut self.board {
             // On a GPU only synchronised steps have the device's bubbles, and only the other steps its full throughput.
             let (timed, free) = match self.synchronise_every {
@@ -110,23 +118,35 @@ impl Log {
             ];
             let peak = step.memory.iter().map(|memory| memory.peak).max();
             let figures = figures.into_iter().chain([("memory/peak bytes of a worker", peak.map(|peak| peak as f64))]);
-            let figures: Vec<_> = figures.filter_map(|(tag, figure)| Some((tag, figure?))).collect();
+            let metrics: Vec<_> = step.metrics.iter().map(|(name, value)| (format!("metric/{name}"), *value)).collect();
+            let figures = figures.filter_map(|(tag, figure)| Some((tag, figure?)));
+            let figures: Vec<_> = figures.chain(metrics.iter().map(|(tag, value)| (tag.as_str(), *value))).collect();
             board.scalars(now(), step.step, &figures)?;
         }
         self.write(&Line::Step(Box::new(step)))
     }
 
-    /// Writes to the log and to TensorBoard the validation loss, in nats a byte, after a number of steps.
-    pub fn validation(&mut self, after_steps: usize, validation_loss: f64) -> Result<()> {
+    /// Writes the loss and the metrics on held-out samples to the log and to TensorBoard.
+    ///
+    /// # Errors
+    /// Returns an error if an output file cannot be written.
+    pub fn validation(&mut self, validation: Validation) -> Result<()> {
         if let Some(board) = &mut self.board {
-            board.scalars(now(), after_steps, &[("validation loss", validation_loss)])?;
+            let metrics = validation.metrics.iter().map(|(name, value)| (format!("validation {name}"), *value));
+            let figures: Vec<_> =
+                [("validation loss".to_owned(), validation.validation_loss)].into_iter().chain(metrics).collect();
+            let figures: Vec<_> = figures.iter().map(|(tag, value)| (tag.as_str(), *value)).collect();
+            board.scalars(now(), validation.after_steps, &figures)?;
         }
-        self.write(&Line::Validation(Validation { after_steps, validation_loss }))
+        self.write(&Line::Validation(validation))
     }
 
     /// Writes the last line of the log, the trace file and the HTML page of a complete run.
-    pub fn finish(mut self, last: &FinalLine) -> Result<()> {
-        self.write(&Line::Other(serde_json::to_value(last)?))?;
+    ///
+    /// # Errors
+    /// Returns an error if an output file cannot be written.
+    pub fn finish(mut self, last: Value) -> Result<()> {
+        self.write(&Line::Other(last))?;
         self.close()
     }
 
@@ -171,20 +191,6 @@ fn reopen(path: &Path) -> Result<(Option<BufWriter<File>>, Vec<u8>)> {
     text.truncate(text.iter().rposition(|&byte| byte == b'\n').map_or(0, |last| last + 1));
     file.set_len(text.len() as u64)?;
     Ok((Some(BufWriter::new(file)), text))
-}
-
-/// The last line in the log of a complete run: the final loss, and the fingerprint of the model's parameters.
-#[derive(Serialize)]
-pub struct FinalLine {
-    pub r#final: bool,
-    pub validation_bits_per_byte: f64,
-    pub parameters: usize,
-    pub parameters_sha256: String,
-}
-
-/// Returns the name and the value of a setting or fact as an entry in the log's description of the run.
-pub fn setting(name: &str, value: impl Serialize) -> (String, Value) {
-    (name.to_owned(), json!(value))
 }
 
 /// Returns the current time in seconds since the Unix epoch.

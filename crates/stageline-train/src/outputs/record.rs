@@ -1,7 +1,9 @@
 //! Converts the pipeline's reports of steps and estimates of memory into the records of the run's log.
 
+use std::collections::BTreeMap;
+
 use stageline::{
-    Activity, Clock, Costs, Cut, CutError, LayerCost, MemoryEstimate, ParameterHealth, StepReport, Update,
+    Activity, Clock, Costs, Cut, CutError, LayerCost, MemoryEstimate, Metric, ParameterHealth, StepReport, Update,
 };
 use stageline_report::record::{Account, EstimatedMemory, Event, Health, Layer, StageCosts, Step, WorkerMemory};
 
@@ -17,6 +19,7 @@ pub fn step(report: &StepReport, timeline: bool) -> Step {
     Step {
         step: report.step,
         loss: report.loss.is_finite().then_some(report.loss),
+        metrics: metrics(&report.metrics),
         weight: report.weight(),
         tokens_per_s: report.weight() / step_seconds,
         model_flop_utilisation: None,
@@ -51,6 +54,11 @@ pub fn layers(costs: &Costs, cut: &Cut) -> Result<Vec<Layer>, CutError> {
         parameters: cost.parameters,
     };
     Ok(ranges.flat_map(|(stage, range)| layers[range].iter().map(move |cost| layer(stage, cost))).collect())
+}
+
+/// Returns metrics by their names.
+pub fn metrics(metrics: &[Metric]) -> BTreeMap<String, f64> {
+    metrics.iter().map(|metric| (metric.name.to_owned(), metric.value)).collect()
 }
 
 /// Returns the estimated memory of each of the first replica's workers; `workers` is their number.

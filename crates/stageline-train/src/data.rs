@@ -1,0 +1,45 @@
+//! The source of a training's batches ([`Data`]).
+
+use anyhow::Result;
+use stageline::{Batch, Payload};
+
+/// The source of all batches of a training, which another thread reads ahead of the steps.
+///
+/// The batch of a step depends on the number of the step only, so that a resumed training sees the same samples in the
+/// same order.
+pub trait Data: Sync {
+    /// The input of a batch, which the first stage receives.
+    type Input: Payload;
+    /// The targets of a batch, with which the last stage computes the loss.
+    type Target: Payload;
+
+    /// Returns the batch of a training step (counted from 0), with `samples` samples.
+    ///
+    /// # Errors
+    /// Returns the errors of the source; an error ends the training with a checkpoint of the steps before it.
+    fn batch(&self, step: usize, samples: usize) -> Result<Batch<Self::Input, Self::Target>>;
+
+    /// Returns the held-out samples, in batches of at most `samples` samples; none by default.
+    ///
+    /// # Errors
+    /// Returns the errors of the source.
+    fn validation(&self, samples: usize) -> Result<Vec<Batch<Self::Input, Self::Target>>> {
+        let _ = samples;
+        Ok(Vec::new())
+    }
+
+    /// Returns a text that identifies the source. A training with another text cannot be resumed.
+    fn fingerprint(&self) -> String {
+        String::new()
+    }
+
+    /// Returns the number of tokens in a sample, for figures of tokens a second; 1 by default.
+    fn tokens_per_sample(&self) -> usize {
+        1
+    }
+
+    /// Returns a validation loss as text for the user; by default, the loss with its name.
+    fn show_loss(&self, loss: f64) -> String {
+        format!("loss {loss:.4}")
+    }
+}

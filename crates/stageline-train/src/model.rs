@@ -1,0 +1,89 @@
+//! The models that a training can cut ([`Model`]): a row of layers, or a chain of stages that the user has cut.
+
+use anyhow::{Context, Result, bail};
+use burn::tensor::Device;
+use stageline::{Costs, Cut, LossStage, Payload, PipelineBuilder, Row, Stage, StageConfig};
+
+/// A model that becomes the stages of a pipeline.
+pub trait Model {
+    /// The input of the model, which the first stage receives from a batch.
+    type Input: Payload;
+    /// The output of the model, which [`Pipeline::infer`](stageline::Pipeline::infer) returns.
+    type Output: Payload;
+    /// The targets with which the last stage computes the loss.
+    type Target: Payload;
+
+    /// Returns the costs of the model's layers for a sample input, and measures their times on `device` if it is given;
+    /// `None` for a model that is cut by hand.
+    fn costs(&self, sample: Self::Input, device: Option<&Device>) -> Option<Costs>;
+
+    /// Returns the builder of a pipeline with one stage for each configuration, cut as `cut` says.
+    ///
+    /// # Errors
+    /// Returns an error if the model cannot be cut so.
+    fn pipeline(
+        &self,
+        cut: Option<&Cut>,
+        configs: Vec<StageConfig>,
+    ) -> Result<PipelineBuilder<Self::Input, Self::Output, Self::Target>>;
+}
+
+impl<F, B, L> Model for Row<F, B, L>
+where
+    F: Stage,
+    B: Stage<Input = F::Output, Output = F::Output>,
+    L: LossStage<Input = F::Output>,
+{
+    type Input = F::Input;
+    type Output = L::Output;
+    type Target = L::Target;
+
+    fn costs(&self, sample: F::Input, device: Option<&Device>) -> Option<Costs> {
+        Some(device.map_or_else(|| self.count(sample.clone()), |device| self.measure(sample.clone(), device)))
+    }
+
+    fn pipeline(
+        &self,
+        cut: Option<&Cut>,
+        configs: Vec<StageConfig>,
+    ) -> Result<PipelineBuilder<F::Input, L::Output, L::Target>> {
+        Ok(Row::pipeline(self, cut.context("a row of layers needs a cut")?, configs)?)
+    }
+}
+
+/// A model that the user has cut into stages: a function that chains them, given the configuration of each stage.
+pub struct HandCut<F> {
+    stages: usize,
+    chain: F,
+}
+
+impl<F> HandCut<F> {
+    /// Creates a model of `stages` stages, which `chain` chains.
+    pub fn new(stages: usize, chain: F) -> Self {
+        Self { stages, chain }
+    }
+}
+
+impl<F, In: Payload, Out: Payload, Target: Payload> Model for HandCut<F>
+where
+    F: Fn(Vec<StageConfig>) -> PipelineBuilder<In, Out, Target>,
+{
+    type Input = In;
+    type Output = Out;
+    type Target = Target;
+
+    fn costs(&self, _: In, _: Option<&Device>) -> Option<Costs> {
+        None
+    }
+
+    fn pipeline(&self, cut: Option<&Cut>, configs: Vec<StageConfig>) -> Result<PipelineBuilder<In, Out, Target>> {
+        let (stages, asked) = (self.stages, configs.len());
+        if cut.is_some() {
+            bail!("--cut: this model is cut by hand; leave --cut out");
+        }
+        if asked != stages {
+            bail!("this model is cut by hand into {stages} stages, and the plan has {asked}; give --stages to match");
+        }
+        Ok((self.chain)(configs))
+    }
+}

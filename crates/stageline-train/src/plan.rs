@@ -1,0 +1,140 @@
+//! Chooses the plan of a training: a named schedule, a plan from a file, or the plan that a search finds; and the device
+//! of every stage under that plan.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use burn::tensor::Device;
+use stageline::schedule::{Costs as PlanCosts, Memory, Plan, Schedule, StageCost, best};
+use stageline::{Costs, Cut};
+
+use crate::settings::flags::{CutBy, ScheduleBy};
+use crate::settings::job::{Running, Training};
+
+/// The plan of a training with its shape: the schedule, the number of stages, and the cut of the model.
+#[derive(Clone)]
+pub struct Planned {
+    pub schedule: Arc<dyn Schedule + Send + Sync>,
+    /// The number of stages of the model: V on each of the P workers.
+    pub stages: usize,
+    /// The cut of the model into stages; `None` for a model that is cut by hand.
+    pub cut: Option<Cut>,
+}
+
+/// Chooses the plan for a training of a model with these costs.
+///
+/// # Errors
+/// Returns an error if the schedule has no plan of this shape, or the model has fewer layers than stages.
+pub fn choose(running: &Running, training: &Training, costs: Option<&Costs>) -> Result<Planned> {
+    let (workers, micro_batches) = (running.workers, training.micro_batches);
+    let (schedule, stages): (Arc<dyn Schedule + Send + Sync>, usize) = match (&running.schedule, running.chunks) {
+        (ScheduleBy::Name(named), None) => (Arc::new(*named), workers * named.chunks()),
+        (ScheduleBy::Name(named), Some(chunks)) => {
+            let fixed = || anyhow!("--chunks {chunks}: {} has {} stages on a worker", named.name(), named.chunks());
+            named.with_chunks(chunks).ok_or_else(fixed)?;
+            (Arc::new(Chunked { schedule: *named, chunks }), workers * chunks)
+        }
+        (_, Some(_)) => return Err(anyhow!("--chunks: a plan has its own number of stages; leave --chunks out")),
+        (ScheduleBy::File(path), None) => {
+            let shown = || format!("--schedule {}", path.display());
+            let text = std::fs::read_to_string(path).with_context(shown)?;
+            let plan = Plan::from_csv(&text).with_context(shown)?;
+            ensure!(
+                plan.workers() == workers && plan.micro_batches() == micro_batches,
+                "{}: the plan is for {} workers and {} micro-batches; give --stages {1} --micro-batches {2}",
+                shown(),
+                plan.workers(),
+                plan.micro_batches()
+            );
+            let stages = plan.stages();
+            (Arc::new(plan), stages)
+        }
+        (ScheduleBy::Search, None) => {
+            let costs = stage_costs(costs, workers)?;
+            let found = best(micro_batches, &costs, &Memory::unlimited(workers)).context("--schedule search")?;
+            println!(
+                "the search found {} with a simulated step {:.1}% above the lower bound",
+                found.schedule,
+                100.0 * found.above_bound()
+            );
+            let plan = found.checked.plan().clone();
+            let stages = plan.stages();
+            (Arc::new(plan), stages)
+        }
+    };
+    let cut = match (&running.cut, costs) {
+        (CutBy::List(cut), _) => {
+            ensure!(
+                cut.stages() == stages,
+                "--cut {cut}: it has {} stages, and the plan has {stages}; give one first layer for each stage",
+                cut.stages()
+            );
+            Some(cut.clone())
+        }
+        (CutBy::Counted | CutBy::Measured, Some(costs)) => Some(costs.cut(stages)?),
+        (CutBy::Counted | CutBy::Measured, None) => None,
+    };
+    Ok(Planned { schedule, stages, cut })
+}
+
+/// Returns the relative costs of `workers` stages for a search: a backward takes twice the time of a forward, and each
+/// half of a split backward half of that.
+fn stage_costs(costs: Option<&Costs>, workers: usize) -> Result<PlanCosts> {
+    let Some(costs) = costs else { return Ok(PlanCosts::uniform(workers, 1.0, 2.0)) };
+    let layers = costs.layers();
+    let work = |layer: usize| match layers[layer].time {
+        Some(time) => time.as_secs_f64() / 3.0,
+        None => layers[layer].flops,
+    };
+    let ranges = costs.cut(workers)?.ranges(layers.len())?;
+    let forwards: Vec<f64> = ranges.into_iter().map(|range| range.map(work).sum()).collect();
+    let mean = forwards.iter().sum::<f64>() / workers as f64;
+    ensure!(mean > 0.0, "--schedule search: no layer of the model reports FLOPs; give --cut measured");
+    let stages = forwards.into_iter().map(|forward| StageCost::new(forward / mean, forward / mean, forward / mean));
+    Ok(PlanCosts::by_stage(stages.collect()))
+}
+
+/// A named schedule with another number of stages on each worker than by default.
+struct Chunked {
+    schedule: &'static (dyn Schedule + Sync),
+    chunks: usize,
+}
+
+impl Chunked {
+    fn inner(&self) -> Box<dyn Schedule> {
+        self.schedule.with_chunks(self.chunks).expect("checked when the flags were read")
+    }
+}
+
+impl Schedule for Chunked {
+    fn name(&self) -> &'static str {
+        self.schedule.name()
+    }
+
+    fn plan(&self, stages: usize, micro_batches: usize) -> Result<Plan, stageline::schedule::ScheduleError> {
+        self.inner().plan(stages, micro_batches)
+    }
+
+    fn chunks(&self) -> usize {
+        self.chunks
+    }
+}
+
+impl Planned {
+    /// Returns the device of every stage, replica by replica. The workers of all replicas share the devices evenly, and
+    /// all stages of a worker are on its device.
+    ///
+    /// # Errors
+    /// Returns an error if the schedule has no plan for these numbers of stages and micro-batches.
+    pub fn devices(&self, running: &Running, micro_batches: usize) -> Result<Vec<Vec<Device>>> {
+        let placement = self.schedule.plan(self.stages, micro_batches)?.placement();
+        let workers = running.replicas * placement.workers();
+        let used = running.devices.len().min(workers);
+        let device_of_worker = |worker: usize| running.devices[worker * used / workers].clone();
+        let of_replica = |replica: usize| {
+            let first = replica * placement.workers();
+            (0..self.stages).map(|stage| device_of_worker(first + placement.worker(stage))).collect()
+        };
+        Ok((0..running.replicas).map(of_replica).collect())
+    }
+}

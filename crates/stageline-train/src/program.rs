@@ -1,0 +1,109 @@
+//! The program around a training ([`Program`]): it reads the settings, shows warnings, and ends with an exit status.
+
+use std::marker::PhantomData;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Args, Parser};
+use stageline::StepError;
+use tracing::Level;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::prelude::*;
+
+use crate::outputs::progress::Progress;
+use crate::settings::flags::TrainingFlags;
+use crate::settings::job::Job;
+use crate::settings::resume::command_line;
+use crate::training::Run;
+
+/// The exit status after a stall, when the process may end while the thread of a stage still hangs.
+const STALLED: u8 = 3;
+
+/// The flags of a program whose model and data have none.
+#[derive(Debug, Parser)]
+#[command(about = "Trains a model as the settings say")]
+pub struct NoFlags {}
+
+/// A program that trains a model. `F` has the flags of the model and its data; those of the training come with it.
+pub struct Program<F> {
+    defaults: Vec<(&'static str, &'static str)>,
+    flags: PhantomData<F>,
+}
+
+impl<F: Parser> Default for Program<F> {
+    fn default() -> Self {
+        Self { defaults: Vec::new(), flags: PhantomData }
+    }
+}
+
+impl<F: Parser> Program<F> {
+    /// Creates a program with the usual defaults of all flags.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets the default value of a flag of the training, such as `steps`.
+    #[must_use]
+    pub fn default_value(mut self, flag: &'static str, value: &'static str) -> Self {
+        self.defaults.push((flag, value));
+        self
+    }
+
+    /// Reads the settings and calls `train` with the run that they describe. Returns the exit status: 0 for success, 1
+    /// for an error, 3 after a stall. The error is printed, and so are warnings.
+    pub fn main(self, train: impl FnOnce(Run<F>) -> Result<()>) -> ExitCode {
+        let Err(error) = self.run(train) else { return ExitCode::SUCCESS };
+        eprintln!("Error: {error:?}");
+        let mut cause = error.downcast_ref::<StepError>();
+        while let Some(StepError::Torn { cause: inner, .. }) = cause {
+            cause = Some(inner);
+        }
+        match cause {
+            Some(StepError::Stalled(_)) => ExitCode::from(STALLED),
+            _ => ExitCode::FAILURE,
+        }
+    }
+
+    fn run(self, train: impl FnOnce(Run<F>) -> Result<()>) -> Result<()> {
+        let progress = Progress::default();
+        show_warnings(&progress);
+        let mut command = TrainingFlags::augment_args(F::command());
+        for (flag, value) in self.defaults {
+            command = command.mut_arg(flag, |argument| argument.default_value(value));
+        }
+        let line = command_line(&command, &std::env::args_os().collect::<Vec<_>>())?;
+        if line.flags.print_config {
+            print!("{}", line.settings.to_toml()?);
+            return Ok(());
+        }
+        let flags = F::from_arg_matches(&line.matches)?;
+        train(Run::new(flags, Job::of(line.flags, line.settings)?, line.saved, progress))
+    }
+}
+
+/// Shows the warnings of all crates and the notes of this project on stderr, above the progress bar. `RUST_LOG` chooses
+/// others, such as `stageline=trace` for the spans of all steps and actions.
+fn show_warnings(progress: &Progress) {
+    let warnings = progress.clone();
+    let shown =
+        tracing_subscriber::fmt::layer().with_writer(move || warnings.clone()).with_target(false).without_time();
+    // burn logs every compiler pass over a GPU kernel, and warns of every message in flight to a lost host. Neither is
+    // shown: a lost host ends the training with one error.
+    let usual = || {
+        let other_crates = Targets::new().with_default(Level::WARN).with_target("burn_remote", Level::ERROR);
+        other_crates.with_targets([("stageline", Level::INFO), ("stageline_train", Level::INFO)])
+    };
+    let asked = std::env::var("RUST_LOG").ok();
+    let filter = match asked.as_deref().map(str::parse::<Targets>) {
+        Some(Ok(targets)) => targets,
+        Some(Err(error)) => {
+            eprintln!("RUST_LOG is not valid: {error}; give levels such as stageline=debug");
+            usual()
+        }
+        None => usual(),
+    };
+    let spans = asked
+        .map_or(tracing_subscriber::fmt::format::FmtSpan::NONE, |_| tracing_subscriber::fmt::format::FmtSpan::CLOSE);
+    // A program may have a subscriber of its own, which then stays.
+    let _ = tracing_subscriber::registry().with(shown.with_span_events(spans).with_filter(filter)).try_init();
+}

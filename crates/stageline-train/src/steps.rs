@@ -1,0 +1,132 @@
+//! The loop over the steps of a training ([`Loop`]): batches, steps, checkpoints, log and progress.
+
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Result;
+use stageline::{Payload, Pipeline, StepReport};
+
+use crate::checkpoints::Keeper;
+use crate::data::Data;
+use crate::outputs::log::Log;
+use crate::outputs::progress::Progress;
+use crate::prefetch::Batches;
+use crate::settings::flags::FlushName;
+use crate::settings::job::Job;
+
+/// A function that sees the report of every step, and may add figures to its metrics in the log.
+pub type OnStep = Box<dyn FnMut(&StepReport, &mut BTreeMap<String, f64>)>;
+
+/// What the steps of a training need beside the pipeline, the data and the log.
+pub struct Loop<'a> {
+    pub job: &'a Job,
+    /// The number of steps that were made before this run.
+    pub start: usize,
+    pub keeper: Keeper,
+    pub progress: Progress,
+    /// The model FLOP utilisation at one sample a second, if it is known.
+    pub utilisation: Option<f64>,
+    pub on_step: OnStep,
+}
+
+/// The state in which the steps of a training ended.
+pub struct Stopped {
+    /// The number of steps that are done, over all runs of the training.
+    pub steps: usize,
+    /// The total time for which steps have waited for their batches.
+    pub waited: Duration,
+}
+
+impl Loop<'_> {
+    /// Trains until the last step, `--stop-after` or a signal.
+    ///
+    /// A last checkpoint is written at the end of the training, also after an error.
+    pub fn run<In, Out, Target, D, E>(
+        &mut self,
+        pipeline: &mut Pipeline<In, Out, Target>,
+        data: &D,
+        log: &mut Log,
+        evaluate: impl Fn(&mut Pipeline<In, Out, Target>, &mut Log, usize) -> Result<E>,
+    ) -> Result<Stopped>
+    where
+        In: Payload,
+        Out: Payload,
+        Target: Payload,
+        D: Data<Input = In, Target = Target> + ?Sized,
+    {
+        let ended = thread::scope(|scope| {
+            let (steps, samples) = (self.start..self.job.training.steps, self.job.training.batch_size);
+            // The batches are dropped before the scope ends, which ends the thread that reads them.
+            let mut batches = Batches::start(scope, data, steps, samples);
+            self.steps(pipeline, &mut batches, log, evaluate)
+        });
+        self.progress.end();
+        // All stages have made the same steps, also after an error, so a checkpoint of them is consistent.
+        let kept = self.keeper.save(pipeline);
+        match ended {
+            Ok(stopped) => kept.map(|()| stopped),
+            Err(error) => {
+                kept.unwrap_or_else(|lost| eprintln!("no checkpoint after the error: {lost:#}"));
+                Err(error)
+            }
+        }
+    }
+
+    fn steps<In: Payload, Out: Payload, Target: Payload, E>(
+        &mut self,
+        pipeline: &mut Pipeline<In, Out, Target>,
+        batches: &mut Batches<In, Target>,
+        log: &mut Log,
+        evaluate: impl Fn(&mut Pipeline<In, Out, Target>, &mut Log, usize) -> Result<E>,
+    ) -> Result<Stopped> {
+        let (steps, validate_every) = (self.job.training.steps, self.job.training.validate_every);
+        self.progress.begin(self.start, steps)?;
+        let mut done = self.start;
+        self.keeper.step(pipeline, done)?;
+        while done < steps && !self.keeper.stops(done) {
+            let until = match self.job.running.flush {
+                FlushName::Together => done + 1,
+                FlushName::Ahead => self.before_next_pause(done).min(steps),
+            };
+            let (first, mut read_error) = (done, None);
+            let keeper = &self.keeper;
+            let ahead = (first..until).take_while(|step| *step == first || !keeper.stops(*step));
+            let read = |_| batches.next().map_err(|error| read_error = Some(error)).ok();
+            let (job, progress, utilisation, on_step) = (self.job, &self.progress, self.utilisation, &mut self.on_step);
+            for report in pipeline.steps(ahead.map_while(read)) {
+                note(&report?, job, (progress, log), utilisation, on_step)?;
+                done += 1;
+            }
+            read_error.map_or(Ok(()), Err)?;
+            self.keeper.step(pipeline, done)?;
+            if validate_every > 0 && done.is_multiple_of(validate_every) && done < steps {
+                evaluate(pipeline, log, done)?;
+            }
+        }
+        Ok(Stopped { steps: done, waited: batches.waited() })
+    }
+
+    /// Returns the next number of steps after `done` at which a checkpoint or an evaluation is due.
+    fn before_next_pause(&self, done: usize) -> usize {
+        let evaluation = match self.job.training.validate_every {
+            0 => usize::MAX,
+            every => (done / every + 1).saturating_mul(every),
+        };
+        self.keeper.due_after(done).min(evaluation)
+    }
+}
+
+/// Shows a step on the terminal and writes it to the log.
+fn note(
+    report: &StepReport,
+    job: &Job,
+    (progress, log): (&Progress, &mut Log),
+    utilisation: Option<f64>,
+    on_step: &mut OnStep,
+) -> Result<()> {
+    let samples = job.training.batch_size as f64 / report.step_time.as_secs_f64();
+    let utilisation = utilisation.map(|share| share * samples);
+    progress.step(report, utilisation);
+    log.step(report, utilisation, |line| on_step(report, &mut line.metrics))
+}

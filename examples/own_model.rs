@@ -1,0 +1,79 @@
+//! A model of one's own: two spirals are told apart by a small network, with its accuracy as a metric.
+//!
+//! ```text
+//! cargo run --release --example own_model -- --config examples/own_model.toml --report page.html --checkpoint kept
+//! cargo run --release --example own_model -- --resume kept --steps 400
+//! ```
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use burn::module::Module;
+use burn::nn::LinearConfig;
+use burn::tensor::activation::{log_softmax, relu};
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use stageline::nn::Linear;
+use stageline::{Batch, LossStage, Row, Stage, Weight};
+use stageline_train::{Data, NoFlags, Program};
+
+/// A linear layer `[rows, from]` to `[rows, to]`, with a ReLU and a residual connection if both widths are equal.
+#[derive(Module, Debug)]
+struct Layer {
+    linear: Linear,
+}
+
+impl Stage for Layer {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        let output = self.linear.forward(input.clone());
+        if output.dims() == input.dims() { input + relu(output) } else { output }
+    }
+}
+
+impl LossStage for Layer {
+    type Target = Tensor<1, Int>;
+    const METRICS: &'static [&'static str] = &["accuracy"];
+
+    fn loss(&self, logits: Tensor<2>, class: Tensor<1, Int>) -> Tensor<1> {
+        -log_softmax(logits, 1).gather(1, class.unsqueeze_dim(1)).sum()
+    }
+
+    fn weight(&self, class: &Tensor<1, Int>) -> Weight {
+        class.dims()[0].into()
+    }
+
+    fn metrics(&self, logits: Tensor<2>, class: Tensor<1, Int>) -> Tensor<1> {
+        logits.argmax(1).squeeze_dim::<1>(1).equal(class).float().sum()
+    }
+}
+
+/// Points of two spirals, and the spiral of each; another part of the spirals at every step.
+struct Spirals;
+
+impl Data for Spirals {
+    type Input = Tensor<2>;
+    type Target = Tensor<1, Int>;
+
+    fn batch(&self, step: usize, samples: usize) -> Result<Batch<Tensor<2>, Tensor<1, Int>>> {
+        let (cpu, ids) = (Device::flex(), step * samples..(step + 1) * samples);
+        let point = |id: usize| {
+            let (angle, sign) = (7.0 * (id as f32 * 0.618_034).fract(), 1.0 - 2.0 * (id % 2) as f32);
+            [sign * angle * angle.cos(), sign * angle * angle.sin()]
+        };
+        let classes: Vec<_> = ids.clone().map(|id| id as i32 % 2).collect();
+        let points = TensorData::new(ids.flat_map(point).collect(), [samples, 2]);
+        Ok(Batch::new(Tensor::from_data(points, &cpu), Tensor::from_ints(classes.as_slice(), &cpu)))
+    }
+
+    fn validation(&self, samples: usize) -> Result<Vec<Batch<Tensor<2>, Tensor<1, Int>>>> {
+        Ok(vec![self.batch(1 << 10, samples)?])
+    }
+}
+
+fn main() -> ExitCode {
+    let layer = |from, to, device: &Device| Layer { linear: LinearConfig::new(from, to).init(device).into() };
+    let row = Row::new(move |d| layer(2, 64, d), 4, move |_, d| layer(64, 64, d), move |d| layer(64, 2, d));
+    Program::<NoFlags>::new().main(|run| run.train(&row.seed(1), &Spirals).map(drop))
+}
