@@ -5,6 +5,7 @@
 //! The panics come from a `tracing` subscriber, which the library calls around each action. A process has only one
 //! global subscriber, so these tests need a process of their own.
 
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Once};
@@ -57,6 +58,9 @@ struct Noted {
     action: String,
     micro_batch: Option<u64>,
     waited_us: Option<u64>,
+    step: Option<u64>,
+    /// The loss, the weight and the bubble of a step.
+    figures: BTreeMap<&'static str, f64>,
 }
 
 /// The number of warnings of a stalled pipeline.
@@ -76,7 +80,8 @@ impl Subscriber for Saboteur {
         let (level, target) = (*metadata.level(), metadata.target());
         let warns = level == Level::WARN && target.starts_with("stageline::pipeline");
         let complains = level <= Level::INFO && target.starts_with("stageline::runner");
-        warns || complains || target.starts_with("stageline::worker") && metadata.is_span()
+        let has_spans = target.starts_with("stageline::worker") || target.starts_with("stageline::pipeline");
+        warns || complains || has_spans && metadata.is_span()
     }
 
     fn new_span(&self, attributes: &span::Attributes) -> span::Id {
@@ -138,8 +143,13 @@ impl Visit for Noted {
         match field.name() {
             "micro_batch" => self.micro_batch = Some(value),
             "waited_us" => self.waited_us = Some(value),
+            "step" => self.step = Some(value),
             _ => {}
         }
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.figures.insert(field.name(), value);
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
@@ -452,18 +462,22 @@ fn recomputation_and_split_backwards_that_do_nothing_are_reported() {
     assert!(found.len() == 3 && found[1].starts_with(&unmarked(1)), "{found:?}");
 }
 
-/// The span of every action has the fields `micro_batch` and `waited_us`, the time that it waited for others.
+/// The span of every action has the fields `micro_batch` and `waited_us`, the time that it waited for others. The span
+/// of a step has its loss, weight and bubble.
 #[test]
-fn spans_of_actions_have_their_micro_batch_and_their_wait() {
+fn spans_of_actions_and_steps_have_their_fields() {
     if ran_in_a_process_of_its_own() {
         return;
     }
     listen();
     let mut pipeline = tied(1, 2, 3, &OneFOneB).build().unwrap();
     *NOTED.lock().unwrap() = Some(Vec::new());
-    pipeline.step(batch(0)).unwrap();
+    let report = pipeline.step(batch(0)).unwrap();
     drop(pipeline);
     let noted = NOTED.lock().unwrap().take().unwrap();
+    let steps: Vec<_> = noted.iter().filter(|note| note.step.is_some()).collect();
+    let figures = BTreeMap::from([("loss", report.loss), ("weight", report.weight()), ("bubble", report.bubble())]);
+    assert!(steps.len() == 1 && steps[0].step == Some(0) && steps[0].figures == figures, "{steps:?}");
     for compute in ["F", "B"] {
         let mut found: Vec<_> = Vec::new();
         for note in &noted {

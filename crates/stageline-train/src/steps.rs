@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
-use stageline::{Payload, Pipeline, StepReport};
+use stageline::{Account, Payload, Pipeline, StepReport};
 
 use crate::checkpoints::Keeper;
 use crate::data::Data;
@@ -28,6 +28,8 @@ pub struct Loop<'a> {
     /// The model FLOP utilisation at one sample a second, if it is known.
     pub utilisation: Option<f64>,
     pub on_step: OnStep,
+    /// The causes of the idle time in the last step, as text for the user.
+    pub last_bubble: Option<String>,
 }
 
 /// The state in which the steps of a training ended.
@@ -62,6 +64,7 @@ impl Loop<'_> {
             self.steps(pipeline, &mut batches, log, evaluate)
         });
         self.progress.end();
+        self.last_bubble.iter().for_each(|bubble| println!("{bubble}"));
         // All stages have made the same steps, also after an error, so a checkpoint of them is consistent.
         let kept = self.keeper.save(pipeline);
         match ended {
@@ -95,8 +98,13 @@ impl Loop<'_> {
             let read = |_| batches.next().map_err(|error| read_error = Some(error)).ok();
             let (job, progress, utilisation, on_step) = (self.job, &self.progress, self.utilisation, &mut self.on_step);
             for report in pipeline.steps(ahead.map_while(read)) {
-                note(&report?, job, (progress, log), utilisation, on_step)?;
+                let report = report?;
+                note(&report, job, (progress, log), utilisation, on_step)?;
                 done += 1;
+                // The accounts of a step are computed only for the step that is shown.
+                if done == steps {
+                    self.last_bubble = Some(causes(&report));
+                }
             }
             read_error.map_or(Ok(()), Err)?;
             self.keeper.step(pipeline, done)?;
@@ -115,6 +123,26 @@ impl Loop<'_> {
         };
         self.keeper.due_after(done).min(evaluation)
     }
+}
+
+/// Returns the bubble of a step with its causes, each as a share of the total stage time.
+fn causes(report: &StepReport) -> String {
+    let accounts = report.recording.accounts();
+    let total = report.step_time.as_secs_f64() * accounts.len() as f64;
+    let share = |part: fn(&Account) -> f64| 100.0 * accounts.iter().map(part).sum::<f64>() / total;
+    let causes = [
+        ("fill", share(|account| account.fill)),
+        ("drain", share(|account| account.drain)),
+        ("imbalance", share(|account| account.imbalance)),
+        ("transfers", share(|account| account.transfer)),
+        ("flush", share(|account| account.flush)),
+        ("asking devices", share(|account| account.asking)),
+        ("threads and channels", share(|account| account.other)),
+    ];
+    let causes = causes.iter().filter(|(_, share)| share.abs() >= 0.05);
+    let causes: Vec<_> = causes.map(|(cause, share)| format!("{cause} {share:.1}%")).collect();
+    let (bubble, clock) = (100.0 * report.bubble(), report.recording.clock());
+    format!("bubble of the last step {bubble:.1}% by the {clock}: {}", causes.join(", "))
 }
 
 /// Shows a step on the terminal and writes it to the log.

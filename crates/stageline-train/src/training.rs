@@ -38,6 +38,12 @@ pub struct Run<F> {
     on_step: OnStep,
 }
 
+/// The trained pipeline of a model `M`.
+type TrainedOf<M> = Trained<<M as Model>::Input, <M as Model>::Output, <M as Model>::Target>;
+
+/// The pipeline of a model `M`, before or after it is trained.
+type PipelineOf<M> = Pipeline<<M as Model>::Input, <M as Model>::Output, <M as Model>::Target>;
+
 /// A pipeline that has been trained to its last step.
 pub struct Trained<In: Payload, Out: Payload, Target: Payload> {
     /// The pipeline, which is still alive: it can infer, evaluate, and give its modules.
@@ -93,7 +99,7 @@ impl<F> Run<F> {
     /// Returns an error if the settings do not fit the model or the data, the training does not fit into the memory, a
     /// batch cannot be read, an output cannot be written, or a step fails. If steps have been made and checkpoints are
     /// on, there is then a checkpoint of them.
-    pub fn train<M, D>(self, model: &M, data: &D) -> Result<Option<Trained<M::Input, M::Output, M::Target>>>
+    pub fn train<M, D>(self, model: &M, data: &D) -> Result<Option<TrainedOf<M>>>
     where
         M: Model,
         D: Data<Input = M::Input, Target = M::Target> + ?Sized,
@@ -129,13 +135,14 @@ impl<F> Run<F> {
         let tokens = (training.micro_batch_size * data.tokens_per_sample()) as f64;
         let run = recipe.run_line(pipeline.plan(), (costs.as_ref(), estimate.as_ref()), links(&devices)?, tokens)?;
         let mut log = Log::create(outputs, run, start..training.steps, pipeline.synchronise_every())?;
+        warn_of_mean(&mut pipeline, data)?;
         let validation = data.validation(training.batch_size)?;
         let validate = |pipeline: &mut Pipeline<_, _, _>, log: &mut Log, steps: usize| {
             evaluate(pipeline, data, &validation, (log, steps))
         };
         validate(&mut pipeline, &mut log, start)?;
         let utilisation = utilisation(&job, costs.as_ref());
-        let mut steps = Loop { job: &job, start, keeper, progress, utilisation, on_step };
+        let mut steps = Loop { job: &job, start, keeper, progress, utilisation, on_step, last_bubble: None };
         let trained = steps.run(&mut pipeline, data, &mut log, validate);
         let waited = trained.as_ref().map_or(Default::default(), |stopped| stopped.waited);
         let kept = steps.keeper.finish();
@@ -178,6 +185,33 @@ fn utilisation(job: &Job, costs: Option<&Costs>) -> Option<f64> {
     // arXiv:2204.02311, appendix B).
     let flops = 3.0 * costs?.flops();
     Some(flops / job.running.peak_flops?).filter(|share| *share > 0.0)
+}
+
+/// Warns if the loss seems to be a mean over the samples of a micro-batch, where a sum is asked for: two samples then
+/// have half the loss together that they have one by one.
+fn warn_of_mean<In, Out, Target, D>(pipeline: &mut Pipeline<In, Out, Target>, data: &D) -> Result<()>
+where
+    In: Payload,
+    Out: Payload,
+    Target: Payload,
+    D: Data<Input = In, Target = Target> + ?Sized,
+{
+    // Batches that cannot be cut into samples, or whose samples are masked, are not judged.
+    let Ok(together) = data.batch(0, 2).and_then(|batch| Ok(batch.into_micro_batches(1)?)) else { return Ok(()) };
+    let Ok(each) = data.batch(0, 2).and_then(|batch| Ok(batch.into_micro_batches(2)?)) else { return Ok(()) };
+    let mut sum = |batch| -> Result<f64> {
+        let report = pipeline.eval(Batch::from_micro_batches(vec![batch]))?;
+        Ok(report.terms.iter().map(|term| term.loss * term.weight).sum())
+    };
+    let together: f64 = together.into_iter().map(&mut sum).sum::<Result<f64>>()?;
+    let each: f64 = each.into_iter().map(&mut sum).sum::<Result<f64>>()?;
+    if each != 0.0 && (each / together - 2.0).abs() < 0.01 {
+        tracing::warn!(
+            "the loss seems to be a mean: two samples have {together:.4} together and {each:.4} one by one; \
+             `LossStage::loss` must return the sum over the targets, and `LossStage::weight` their number"
+        );
+    }
+    Ok(())
 }
 
 /// Evaluates all held-out samples, prints their mean loss and metrics, and writes them to the log. Returns the loss, or
@@ -236,7 +270,7 @@ impl<M: Model> Recipe<'_, M> {
     }
 
     /// Builds the pipeline, and returns it with the device of each stage in the first replica.
-    fn build(&self, checkpoint: Option<Checkpoint>) -> Result<(Pipeline<M::Input, M::Output, M::Target>, Vec<Device>)> {
+    fn build(&self, checkpoint: Option<Checkpoint>) -> Result<(PipelineOf<M>, Vec<Device>)> {
         let devices = self.planned.devices(&self.job.running, self.job.training.micro_batches)?;
         Ok((self.builder(&devices, checkpoint)?.build()?, devices.into_iter().next().unwrap_or_default()))
     }

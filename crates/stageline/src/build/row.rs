@@ -64,15 +64,24 @@ use stageline_nn::params::seed::{seeded, unseeded};
 /// # Ok::<(), stageline::BoxError>(())
 /// ```
 pub struct Row<F, B, L> {
-    first: Box<dyn Fn(&Device) -> F>,
-    block: Box<dyn Fn(usize, &Device) -> B>,
-    last: Box<dyn Fn(&Device) -> L>,
+    first: Create<F>,
+    block: CreateBlock<B>,
+    last: Create<L>,
     /// The number of blocks between the first and the last layer.
     blocks: usize,
     seed: u64,
     /// The names of the first layer, of the list of blocks, and of the last layer.
     names: [String; 3],
 }
+
+/// A function that creates a layer on a device.
+type Create<M> = Box<dyn Fn(&Device) -> M>;
+
+/// A function that creates the block with an index on a device.
+type CreateBlock<B> = Box<dyn Fn(usize, &Device) -> B>;
+
+/// The builder of a pipeline whose first layer is `F` and whose last layer is `L`.
+type BuilderOf<F, L> = PipelineBuilder<<F as Stage>::Input, <L as Stage>::Output, <L as LossStage>::Target>;
 
 /// The layers of a stage, in one of the four places that a stage can have in a row.
 enum Part<F, B, L> {
@@ -154,7 +163,7 @@ where
         &self,
         cut: &Cut,
         configs: impl IntoIterator<Item = StageConfig>,
-    ) -> Result<PipelineBuilder<F::Input, L::Output, L::Target>, CutError> {
+    ) -> Result<BuilderOf<F, L>, CutError> {
         let ranges = cut.ranges(self.layers())?;
         let configs: Vec<_> = configs.into_iter().collect();
         let stages = ranges.len();

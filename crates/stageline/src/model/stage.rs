@@ -81,6 +81,11 @@ use crate::threads::failure::BoxError;
 /// let _ = Pipeline::builder().stage(flat.clone(), config.clone()).stage(deep, config);
 /// # }
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a stage",
+    note = "a stage is a burn module for which `Stage` is implemented; tuples of up to six stages and a `Vec` of stages of \
+            one type are stages, too"
+)]
 pub trait Stage: Module + 'static {
     /// The value that the stage receives from the previous stage; the first stage receives it from the batch.
     type Input: Payload;
@@ -107,6 +112,10 @@ pub trait Stage: Module + 'static {
 /// unmasked targets, never their mean: the pipeline divides once, by the weight of the whole step, so that uneven and
 /// masked micro-batches are exact. A loss may have several terms, each over its own targets. Each term has a sum and a
 /// weight; the pipeline divides each sum by the term's total weight, and adds the terms.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has no loss",
+    note = "the last stage implements `LossStage`: the loss of its output, and the weight of its targets"
+)]
 pub trait LossStage: Stage {
     /// The targets of a micro-batch's loss, which come from the batch.
     type Target: Payload;

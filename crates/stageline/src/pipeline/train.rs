@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tracing::field;
+
 use crate::failure::activity::During;
 use crate::failure::step_error::StepError;
 use crate::model::effective_batch::BatchChange;
@@ -127,6 +129,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// says, and discard the next step.
     pub(crate) fn complete(&mut self, begun: &Begun<In, Target>, followed: bool) -> Result<StepReport, Ended> {
         let (context, config) = (begun.context(), self.stepping.flush);
+        let (loss, weight, bubble) = (field::Empty, field::Empty, field::Empty);
+        let span = tracing::debug_span!("step", step = context.step, loss, weight, bubble).entered();
         let sums = self.workers.finished(self.replicas())?.sums(&begun.contexts)?;
         let verdict = sums.verdict(config, context.step);
         self.overlap.as_assumed = verdict == config.assumed(context.step);
@@ -153,7 +157,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
             busy: busy(events.iter().flatten().filter(|event| event.stage == stage.stage)),
             learning_rate: stage.conclusion.learning_rate,
         };
-        Ok(self.report(Concluded {
+        let report = self.report(Concluded {
             step: context.step,
             loss_scale: context.loss_scale,
             terms: terms(&sums.losses, &begun.batch.weights.total),
@@ -164,7 +168,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
             update,
             events,
             took,
-        }))
+        });
+        span.record("loss", report.loss).record("weight", report.weight()).record("bubble", report.bubble());
+        Ok(report)
     }
 
     /// Waits for a step that runs ahead of its verdict, and rolls the step back on all stages.

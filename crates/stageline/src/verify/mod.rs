@@ -147,7 +147,7 @@ impl Verify {
         batch: impl Fn(usize) -> Batch<In, Target>,
         validation: &[Batch<In, Target>],
     ) -> Result<Verification, VerifyError> {
-        self.verify(build().build()?, (&build, Some(&uncut)), batch, validation)
+        self.verify(build().build()?, Models { build: &build, uncut: Some(&uncut) }, batch, validation)
     }
 
     /// Verifies a custom training loop against the same model, which `build` builds. The loop must return gradients in
@@ -163,7 +163,7 @@ impl Verify {
         batch: impl Fn(usize) -> Batch<In, Target>,
         validation: &[Batch<In, Target>],
     ) -> Result<Verification, VerifyError> {
-        self.verify(trial, (&build, None), batch, validation)
+        self.verify(trial, Models { build: &build, uncut: None }, batch, validation)
     }
 
     /// Runs the training and its reference, and compares their gradients and losses. The reference is the model of
@@ -171,10 +171,11 @@ impl Verify {
     fn verify<In: Payload, Out: Payload, Target: Payload>(
         self,
         mut trial: impl Trial<In, Target>,
-        (build, uncut): (&Build<'_, In, Out, Target>, Option<&Build<'_, In, Out, Target>>),
+        models: Models<'_, In, Out, Target>,
         batch: impl Fn(usize) -> Batch<In, Target>,
         validation: &[Batch<In, Target>],
     ) -> Result<Verification, VerifyError> {
+        let Models { build, uncut } = models;
         let configuration = build();
         let bars = self.bars.unwrap_or_else(|| Bars::of(configuration.configured_precision()));
 
@@ -236,6 +237,13 @@ impl Verify {
         let batches = validation.iter().map(evaluate).collect::<Result<Vec<_>, _>>().map_err(VerifyError::Trial)?;
         Ok(Trained { losses, validation: (!batches.is_empty()).then(|| loss_over(&batches)) })
     }
+}
+
+/// The two models of a verification.
+struct Models<'a, In: Payload, Out: Payload, Target: Payload> {
+    build: &'a Build<'a, In, Out, Target>,
+    /// The model before it was cut; `None` to compare with the stages of `build`.
+    uncut: Option<&'a Build<'a, In, Out, Target>>,
 }
 
 /// A closure that builds a pipeline, with the same parameters on every call.
