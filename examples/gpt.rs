@@ -60,7 +60,9 @@ fn train(run: Run<Flags>) -> Result<()> {
         "the entropy of single bytes is {:.3} bits; a model that ignores the context cannot be better",
         text.unigram_entropy()?
     );
-    let Some(mut trained) = run.train(&gpt(shape, seed), &text)? else { return Ok(()) };
+    let Some(mut trained) = run.smaller("lower --width or --layers").train(&gpt(shape, seed), &text)? else {
+        return Ok(());
+    };
     if sample > 0 {
         let prompt = text.prompt()?;
         let continued = sample::continue_text(&mut trained.pipeline, &prompt, sample, seed)?;

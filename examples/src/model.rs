@@ -5,7 +5,9 @@
 use burn::module::{Initializer, Module, Param};
 use burn::nn::{EmbeddingConfig, LayerNormConfig, LinearConfig};
 use burn::tensor::{Device, FloatDType, Int, Tensor};
-use stageline::nn::{Embedding, LayerNorm, Linear, block, causal_attention, cross_entropy, gelu, selective};
+use stageline::nn::{
+    Embedding, LayerNorm, Linear, block, causal_attention, cross_entropy, feed_forward, gelu, selective,
+};
 use stageline::{Costs, LossStage, Row, Stage, Weight};
 
 /// The size of the model's vocabulary: the number of different bytes.
@@ -179,8 +181,9 @@ impl Block {
         let attention = move |attention: &Attention, input| attention.forward(input, dims);
         let attended = selective(&self.attention, self.attention_norm.forward(residual.clone()), attention);
         let residual = residual + attended;
-        let hidden = gelu(self.up.forward(self.mlp_norm.forward(residual.clone())));
-        (residual + self.down.forward(hidden)).reshape(dims)
+        let mlp = |block: &Self, input| block.down.forward(gelu(block.up.forward(input)));
+        let fed = feed_forward(self, self.mlp_norm.forward(residual.clone()), mlp);
+        (residual + fed).reshape(dims)
     }
 }
 

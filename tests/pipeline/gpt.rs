@@ -1,5 +1,7 @@
 //! Tests of the example's GPT: every cut, schedule and recomputation gives the fingerprint of a plain loop.
 
+use std::num::NonZero;
+
 use burn::module::Module;
 use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, Int, Tensor, TensorData};
@@ -122,7 +124,9 @@ fn the_fingerprint_does_not_depend_on_the_cut() {
 fn recomputation_gives_the_same_bits() {
     let training = Training::new(5, 11, 8);
     let plain = training.plainly();
-    for recompute in [Recompute::Selective, Recompute::Blocks(1), Recompute::Full] {
+    let every_second = Recompute::EveryNth(NonZero::new(2).unwrap());
+    for recompute in [Recompute::Selective, Recompute::FeedForward, Recompute::Blocks(1), every_second, Recompute::Full]
+    {
         let schedules: [&(dyn Schedule + Sync); 4] = [&OneFOneB, &GPipe, &ZbH1, &ZbH2];
         for (schedule, stages) in schedules.into_iter().flat_map(|schedule| [1, 2, 4].map(|stages| (schedule, stages)))
         {

@@ -26,7 +26,7 @@ fn a_stopped_run_resumes_to_the_same_bits_on_any_cut() {
         "--stages 1",
         "--stages 3 --flush ahead",
         "--stages 2 --schedule gpipe",
-        "--stages 4 --schedule interleaved",
+        "--stages 2 --schedule interleaved",
     ]
     .into_iter()
     .enumerate()
@@ -207,8 +207,7 @@ fn a_resume_that_cannot_work_is_refused_with_its_cause_and_a_fix() {
     fs::write(place.path("new"), "another text, and a longer one\n".repeat(3000)).unwrap();
     let text = resume("--data @new");
     assert!(
-        text.starts_with("Error: --resume: text was \"")
-            && text.contains("give --data the former text, or start a new run")
+        text.starts_with("Error: --resume: data was \"") && text.contains("give the former data, or start a new run")
     );
 
     assert_eq!(place.refused("--resume latest"), "Error: --resume latest: give --checkpoint the folder to look in\n");
@@ -272,9 +271,9 @@ fn a_manipulated_checkpoint_chooses_no_device_and_no_token_file() {
         assert!(said.chars().all(is_plain) && said.len() < 1_500, "{said}");
         fs::write(newest.join("manifest.json"), before).unwrap();
     }
-    reseal(&newest, |manifest| manifest["run"]["text"] = "\u{1b}".repeat(1 << 20).into());
+    reseal(&newest, |manifest| manifest["run"]["data"] = "\u{1b}".repeat(1 << 20).into());
     let said = place.refused(&resume);
-    assert!(said.starts_with("Error: --resume: text was ") && said.len() < 1_000 && !said.contains('\u{1b}'), "{said}");
+    assert!(said.starts_with("Error: --resume: data was ") && said.len() < 1_000 && !said.contains('\u{1b}'), "{said}");
 }
 
 #[test]

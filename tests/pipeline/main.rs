@@ -20,6 +20,7 @@ mod command;
 mod completion;
 mod doors;
 mod evaluation;
+mod experts;
 mod failure;
 mod flush;
 #[cfg(target_os = "linux")]

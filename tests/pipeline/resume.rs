@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig;
 use burn::module::ParamGroup;
 use burn::optim::momentum::MomentumConfig;
-use burn::optim::{AdamConfig, AdamWConfig, ModuleOptimizer, RmsPropConfig, SgdConfig};
+use burn::optim::{AdamConfig, AdamWConfig, LionConfig, ModuleOptimizer, MuonConfig, RmsPropConfig, SgdConfig};
 use burn::tensor::Tensor;
 use stageline::checkpoint::{Checkpoint, Dtype};
 use stageline::schedule::{EagerOneFOneB, GPipe, Interleaved, OneFOneB, Schedule};
@@ -90,6 +90,36 @@ fn resume_on_another_cut_and_schedule_gives_the_same_bits() {
     let with_two = resumed(&middle, 1, 2, &OneFOneB);
     for stages in [2, 3] {
         assert_eq!(resumed(&middle, stages, 2, &OneFOneB), with_two, "P={stages}, M=2");
+    }
+}
+
+/// Lion, and AdamW with Muon on the weights, train to the same bits on every cut, also when they resume on another one.
+#[test]
+fn lion_and_muon_give_the_same_bits_on_every_cut() {
+    let lion = || LionConfig::new().init();
+    let weights = || ParamGroup::from_any_predicates(vec!["weight"]);
+    let muon = || AdamWConfig::new().init().with_group(weights(), MuonConfig::new().build(), None);
+    for (name, optimizer) in [("Lion", &lion as &dyn Fn() -> ModuleOptimizer), ("Muon", &muon)] {
+        let build = |seed: u64, stages: usize| {
+            let model = Mlp::new(LAYERS, WIDTH, seed);
+            let names_of_it = names(&model);
+            let config = StageConfig::new(device(), optimizer(), 0.01);
+            model.split(stages, &config).micro_batches(4).names(names_of_it)
+        };
+        let mut whole = build(1, 1).build().unwrap();
+        train(&mut whole, 0..STEPS);
+        let middle = whole.checkpoint().unwrap();
+        train(&mut whole, STEPS..2 * STEPS);
+        let end = whole.checkpoint().unwrap();
+        assert_ne!(middle.parameters, end.parameters, "{name}");
+        for stages in [2, 3] {
+            let mut cut = build(1, stages).build().unwrap();
+            train(&mut cut, 0..2 * STEPS);
+            assert!(cut.checkpoint().unwrap() == end, "{name}, P = {stages}");
+            let mut resumed = build(2, stages).restore(middle.clone()).build().unwrap();
+            train(&mut resumed, STEPS..2 * STEPS);
+            assert!(resumed.checkpoint().unwrap() == end, "{name}, resumed at P = {stages}");
+        }
     }
 }
 

@@ -114,7 +114,7 @@ fn every_refused_flag_works_as_its_message_suggests() {
 #[test]
 fn a_channel_capacity_that_is_too_small_names_one_that_works() {
     let place = Place::new();
-    let flags = "--steps 1 --layers 4 --stages 4 --schedule interleaved --micro-batches 4";
+    let flags = "--steps 1 --layers 4 --stages 2 --schedule interleaved --micro-batches 4";
     let said = place.refused(&format!("{flags} --channel-capacity 0"));
     let enough = said
         .split("raise the channel capacity to ")

@@ -127,8 +127,8 @@ fn split_backwards_recomputation_and_bf16_on_other_hosts_match_a_local_run() {
 fn several_stages_and_replicas_on_a_host_match_a_local_run() {
     let place = place();
     for flags in [
-        "--schedule interleaved --stages 8 --layers 8 --steps 2",
-        "--schedule zb-v --stages 8 --layers 8 --steps 2 --replicas 2 --micro-batches 4",
+        "--schedule interleaved --stages 4 --layers 8 --steps 2",
+        "--schedule zb-v --stages 4 --layers 8 --steps 2 --replicas 2 --micro-batches 4",
     ] {
         let local = place.said(flags);
         for (way, token) in [WAYS[1], WAYS[3]] {

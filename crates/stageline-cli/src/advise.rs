@@ -52,6 +52,9 @@ pub(crate) fn run(flags: &Flags) -> Result<()> {
     for (stage, names) in layers(&log, &cut).into_iter().enumerate() {
         text += &format!("stage {stage}: {}\n", names.join(", "));
     }
+    let starts: Vec<_> = cut.iter().map(|range| range.start.to_string()).collect();
+    let workers = cut.len() / question.schedule.chunks();
+    text += &format!("as flags of a training: --stages {workers} --cut {}\n", starts.join(","));
     if let Some((cause, share)) = log.main_cause() {
         text += &format!("main cause of idle time: {}, {:.1}% of the stage time\n", advice(cause), 100.0 * share);
     }

@@ -3,11 +3,13 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use stageline_report::Measured;
 use stageline_schedule::{Memory, best};
 
 use crate::costs::{CostFlags, MemoryFlags};
 use crate::output::write_to;
 use crate::report::{Report, ReportFlags};
+use crate::run::read;
 use crate::shape::not_too_large;
 
 /// Finds the plan with the shortest simulated step within a memory limit, among all schedules and automatically
@@ -20,6 +22,10 @@ pub(crate) struct Flags {
     /// Number of stages P, one on each worker
     #[arg(long)]
     stages: usize,
+    /// File with the log of a run, as a training writes it with `--log`, from which the costs of stages are taken: of the
+    /// most even partition of its layers into P stages. The flags for costs then have no effect
+    #[arg(long, value_name = "FILE")]
+    from: Option<PathBuf>,
     /// Number of micro-batches M in a step
     #[arg(long)]
     micro_batches: usize,
@@ -36,7 +42,14 @@ pub(crate) struct Flags {
 
 pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
     not_too_large(flags.stages, flags.micro_batches)?;
-    let (costs, memory) = (flags.costs.costs(flags.stages, 1)?, flags.memory.memory(flags.stages, 1)?);
+    let costs = match &flags.from {
+        Some(path) => {
+            let measured = Measured::of(&read(path)?)?;
+            measured.stage_costs(&measured.balanced(flags.stages)?)
+        }
+        None => flags.costs.costs(flags.stages, 1)?,
+    };
+    let memory = flags.memory.memory(flags.stages, 1)?;
     let unlimited = || Memory::unlimited(flags.stages);
     let found = best(flags.micro_batches, &costs, &memory.unwrap_or_else(unlimited))?;
     if let Some(path) = &flags.csv {

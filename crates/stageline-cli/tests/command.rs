@@ -137,6 +137,19 @@ fn the_search_writes_the_best_plan() {
     assert_eq!(step(&json(&format!("simulate --plan {} {halves} --json", path.display()))), step(&found));
 }
 
+/// The stages of the log take a second for a forward and two for a backward; the best plan splits the backwards.
+#[test]
+fn the_search_takes_the_costs_of_a_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let [log, csv] = ["run.jsonl", "plan.csv"].map(|name| folder.path().join(name));
+    fs::write(&log, LOG).unwrap();
+    let flags = "--forward 1000 --input-grad 1000 --weight-grad 1000";
+    let by_flags = text(&format!("search --stages 2 --micro-batches 4 {flags}"));
+    let by_log = text(&format!("search --stages 2 --micro-batches 4 --from {} --csv {}", log.display(), csv.display()));
+    assert_eq!(by_log, by_flags);
+    assert!(text(&format!("check {}", csv.display())).starts_with("accepted"));
+}
+
 #[test]
 fn a_plan_from_a_file_is_checked() {
     let directory = tempfile::tempdir().unwrap();
@@ -221,6 +234,7 @@ fn predict_advise_and_page_read_the_log_of_a_run() {
     let advice = text(&format!("advise --from {log} --bubble 0.2"));
     assert!(advice.starts_with("M = 4 is the smallest with a bubble of at most 20.0% under 1f1b at P = 2"), "{advice}");
     assert!(advice.contains("main cause of idle time: filling and draining the pipeline"), "{advice}");
+    assert!(advice.contains("as flags of a training: --stages 2 --cut 0,1\n"), "{advice}");
 
     let unknown = error(&format!("advise --from {log} --bandwidth 1"));
     assert!(unknown.contains("does not say how many bytes cross between stages"), "{unknown}");

@@ -7,7 +7,7 @@ use sysinfo::System;
 
 use crate::data::Data;
 use crate::plan::Planned;
-use crate::settings::flags::{FlushName, OptimizerName, RecomputeName};
+use crate::settings::flags::{FlushName, OptimizerName, RecomputeBy};
 use crate::settings::job::{Job, LARGEST};
 
 /// Returns the fewest bytes that a stage needs for each parameter in the flush: the f32 value and its optimizer state,
@@ -23,18 +23,19 @@ fn least_flush_bytes(optimizer: OptimizerName, rollback: bool) -> u64 {
 }
 
 /// Refuses a model whose parameters alone are too large for the memory of the host, before they are initialised.
+/// `smaller` says how a user makes the model smaller.
 ///
 /// # Errors
 /// Returns an error with flags to change if the parameters are too large. A job with stages on other devices is not
 /// checked, because the memory of those devices is not known here.
-pub fn refuse_too_many_parameters(job: &Job, costs: &Costs, resumed: bool) -> Result<()> {
+pub fn refuse_too_many_parameters(job: &Job, costs: &Costs, (resumed, smaller): (bool, &str)) -> Result<()> {
     let parameters = costs.parameters();
     let bytes = least_flush_bytes(job.training.optimizer, job.running.rollback);
     let (needs, has) = (parameters.saturating_mul(bytes), memory_for(job, 0));
     let way_out = match (resumed, job.training.optimizer) {
-        (true, _) => "free memory, or resume on another host",
-        (false, OptimizerName::Adamw | OptimizerName::Lion) => "use a smaller model, or try --optimizer adafactor",
-        (false, OptimizerName::Adafactor | OptimizerName::Sgd) => "use a smaller model",
+        (true, _) => "free memory, or resume on another host".to_owned(),
+        (false, OptimizerName::Adamw | OptimizerName::Lion) => format!("{smaller}, or try --optimizer adafactor"),
+        (false, OptimizerName::Adafactor | OptimizerName::Sgd) => smaller.to_owned(),
     };
     // The memory of other devices is not known here.
     let on_the_host = job.running.devices.iter().all(is_host);
@@ -69,7 +70,7 @@ where
     let Demand { job, step, .. } = *training;
     let (batch_size, rows) = (job.training.batch_size, job.training.micro_batch_size);
     let fits = |estimate: &MemoryEstimate| training.check(estimate);
-    let auto = job.running.recompute == RecomputeName::Auto;
+    let auto = job.running.recompute == RecomputeBy::Auto;
     let for_flush = |estimate: MemoryEstimate| match job.running.flush {
         FlushName::Together => estimate,
         FlushName::Ahead => estimate.of_overlapping_steps(),

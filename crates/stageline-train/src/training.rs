@@ -36,6 +36,8 @@ pub struct Run<F> {
     optimizer: Option<ModuleOptimizer>,
     learning_rate: Option<ModuleLrScheduler>,
     on_step: OnStep,
+    /// How a user makes the model smaller.
+    smaller: &'static str,
 }
 
 /// The trained pipeline of a model `M`.
@@ -57,7 +59,16 @@ pub struct Trained<In: Payload, Out: Payload, Target: Payload> {
 impl<F> Run<F> {
     pub(crate) fn new(flags: F, job: Job, saved: Option<Saved>, progress: Progress) -> Self {
         let on_step = Box::new(|_: &StepReport, _: &mut BTreeMap<String, f64>| {});
-        Self { flags, job, saved, progress, optimizer: None, learning_rate: None, on_step }
+        Self {
+            flags,
+            job,
+            saved,
+            progress,
+            optimizer: None,
+            learning_rate: None,
+            on_step,
+            smaller: "use a smaller model",
+        }
     }
 
     /// Returns the seed of the initial parameters and of the order of samples.
@@ -83,6 +94,13 @@ impl<F> Run<F> {
         Self { learning_rate: Some(schedule.into()), ..self }
     }
 
+    /// Sets how a user makes the model smaller, such as `lower --layers`, for the message of a training that does not fit
+    /// into the memory.
+    #[must_use]
+    pub fn smaller(self, way_out: &'static str) -> Self {
+        Self { smaller: way_out, ..self }
+    }
+
     /// Sets a function that is called after every step. It may add figures of its own to the step's metrics in the log,
     /// in TensorBoard and on the page.
     #[must_use]
@@ -104,12 +122,12 @@ impl<F> Run<F> {
         M: Model,
         D: Data<Input = M::Input, Target = M::Target> + ?Sized,
     {
-        let Self { mut job, saved, progress, on_step, .. } = self;
+        let Self { mut job, saved, progress, on_step, smaller, .. } = self;
         let place = checkpoints::place(&job.keeping, saved.as_ref())?;
         let outputs = std::mem::take(&mut job.outputs);
         let costs = costs(model, data, &job)?;
         if let Some(costs) = &costs {
-            memory::refuse_too_many_parameters(&job, costs, saved.is_some())?;
+            memory::refuse_too_many_parameters(&job, costs, (saved.is_some(), smaller))?;
         }
         let planned = plan::choose(&job.running, &job.training, costs.as_ref())?;
         let (optimizer, learning_rate) = (self.optimizer, self.learning_rate);

@@ -117,7 +117,7 @@ pub mod nn {
 
     pub use stageline_nn::forward::{after_step, samples};
     pub use stageline_nn::{
-        Deferred, Embedding, LayerNorm, Linear, Sum, block, causal_attention, counting_flops, cross_entropy, gelu,
-        is_recomputation, put_off, report_flops, selective,
+        Deferred, Embedding, LayerNorm, Linear, Sum, block, causal_attention, counting_flops, cross_entropy,
+        feed_forward, gelu, is_recomputation, put_off, report_flops, selective,
     };
 }

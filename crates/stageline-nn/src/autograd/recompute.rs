@@ -11,6 +11,7 @@
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::marker::PhantomData;
+use std::num::NonZero;
 use std::sync::Arc;
 
 use burn::backend::Backend;
@@ -41,8 +42,12 @@ pub enum Recompute {
     /// Recomputes the parts marked by [`selective`], such as attention, whose activations are large and cheap to
     /// compute (Korthikanti et al., 2022, [arXiv:2205.05198](https://arxiv.org/abs/2205.05198)).
     Selective,
+    /// Recomputes the parts marked by [`feed_forward`], whose hidden activations are the widest of a transformer.
+    FeedForward,
     /// Recomputes this number of parts marked by [`block`], beginning with the first part of the stage.
     Blocks(usize),
+    /// Recomputes every n-th part marked by [`block`], beginning with the first part of the stage; n is at least 1.
+    EveryNth(NonZero<usize>),
     /// Recomputes all parts marked by [`block`] and keeps only their inputs, for about a third more computation.
     Full,
 }
@@ -52,22 +57,27 @@ impl fmt::Display for Recompute {
         match self {
             Self::Nothing => write!(f, "nothing"),
             Self::Selective => write!(f, "selective parts"),
+            Self::FeedForward => write!(f, "feed-forward parts"),
             Self::Blocks(blocks) => write!(f, "the first {blocks} blocks"),
+            Self::EveryNth(n) => write!(f, "one of every {n} blocks"),
             Self::Full => write!(f, "all blocks"),
         }
     }
 }
 
-/// The function that marked a part of a model for recomputation: [`block`] or [`selective`].
+/// The function that marked a part of a model for recomputation: [`block`], [`selective`] or [`feed_forward`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mark {
     Block,
     Selective,
+    FeedForward,
 }
 
 thread_local! {
     /// The configured choice of parts that the forward on this thread leaves to recomputation in the backward.
     static POLICY: Cell<Recompute> = const { Cell::new(Recompute::Nothing) };
+    /// The number of blocks that the forward on this thread has passed.
+    static PASSED: Cell<usize> = const { Cell::new(0) };
     /// The counts of the parts that the forward on this thread has marked for recomputation.
     static PARTS: Cell<Parts> = const { Cell::new(Parts { recomputed: 0, untracked: 0, unsupported: 0 }) };
     /// The parameter gradients of recomputed parts in the backward on this thread.
@@ -105,9 +115,9 @@ impl Parts {
                 "the inputs of all its marked parts are outside the graph; mark parts behind a layer with parameters, and \
                  do not detach their inputs",
             ),
-            Self { .. } => {
-                Some("it has no part that the policy names; mark its parts by `nn::block` or `nn::selective`")
-            }
+            Self { .. } => Some(
+                "it has no part that the policy names; mark its parts by `nn::block`, `nn::selective` or `nn::feed_forward`",
+            ),
         }
     }
 }
@@ -123,19 +133,20 @@ impl Recompute {
 
     /// Runs a stage's forward, in which the parts that this policy names are left to recomputation in the backward.
     pub fn during<R>(self, forward: impl FnOnce() -> R) -> R {
-        during(&POLICY, self, forward)
+        during(&PASSED, 0, || during(&POLICY, self, forward))
     }
 
-    /// Whether the next part of the forward that `mark` marked is left to recomputation; counts the parts for
-    /// [`Recompute::Blocks`].
+    /// Whether the next part of the forward that `mark` marked is left to recomputation; counts the blocks.
     fn takes(mark: Mark) -> bool {
+        let block = PASSED.get();
+        PASSED.set(block + usize::from(mark == Mark::Block));
         match (POLICY.get(), mark) {
-            (Self::Full, Mark::Block) | (Self::Selective, Mark::Selective) => true,
-            (Self::Blocks(left), Mark::Block) => {
-                POLICY.set(Self::Blocks(left.saturating_sub(1)));
-                left > 0
+            (Self::Full, Mark::Block) | (Self::Selective, Mark::Selective) | (Self::FeedForward, Mark::FeedForward) => {
+                true
             }
-            (Self::Nothing | Self::Full | Self::Blocks(_), _) | (Self::Selective, Mark::Block) => false,
+            (Self::Blocks(blocks), Mark::Block) => block < blocks,
+            (Self::EveryNth(n), Mark::Block) => block.is_multiple_of(n.get()),
+            _ => false,
         }
     }
 }
@@ -146,8 +157,8 @@ pub fn gather<R>(backward: impl FnOnce() -> R) -> (R, GradientsParams) {
     (result, beside.gradients)
 }
 
-/// Marks a block of a model, such as a transformer layer, which [`Recompute::Full`] and [`Recompute::Blocks`]
-/// recompute.
+/// Marks a block of a model, such as a transformer layer, which [`Recompute::Full`], [`Recompute::Blocks`] and
+/// [`Recompute::EveryNth`] recompute.
 ///
 /// `forward` is the forward of the block. It must use no parameters other than the module's: gradients of others are
 /// lost if the block is recomputed.
@@ -185,6 +196,16 @@ pub fn selective<M: Module + 'static, const D: usize, const E: usize>(
     forward: impl Fn(&M, Tensor<D>) -> Tensor<E> + Send + 'static,
 ) -> Tensor<E> {
     part(Mark::Selective, module, input, forward)
+}
+
+/// Marks the feed-forward part of a transformer layer, whose hidden activations are wider than the model, and which
+/// [`Recompute::FeedForward`] recomputes. `forward` has the restrictions of [`block`].
+pub fn feed_forward<M: Module + 'static, const D: usize, const E: usize>(
+    module: &M,
+    input: Tensor<D>,
+    forward: impl Fn(&M, Tensor<D>) -> Tensor<E> + Send + 'static,
+) -> Tensor<E> {
+    part(Mark::FeedForward, module, input, forward)
 }
 
 fn part<M: Module + 'static, const D: usize, const E: usize>(

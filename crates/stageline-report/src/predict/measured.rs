@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use stageline_schedule::balance;
+use stageline_schedule::{Costs, StageCost, balance};
 
 use super::error::PredictError;
 use super::footprint::Footprint;
@@ -129,6 +129,20 @@ impl Measured {
         let work: Vec<_> = self.layers[layers.clone()].iter().map(|layer| layer.forward + layer.backward).collect();
         let cut = balance(&work, stages)?;
         Ok(cut.into_iter().map(|range| layers.start + range.start..layers.start + range.end).collect())
+    }
+
+    /// Returns the costs of one micro-batch on stages of these layers, in milliseconds, without links.
+    pub fn stage_costs(&self, cut: &[Range<usize>]) -> Costs {
+        let sum = |range: &Range<usize>, of: fn(&LayerCost) -> f64| {
+            1e3 * self.layers[range.clone()].iter().map(of).sum::<f64>()
+        };
+        let stage = |range: &Range<usize>| {
+            // The log does not split a backward, so both halves are assumed to be equal.
+            let backward = sum(range, |layer| layer.backward) / 2.0;
+            StageCost::new(sum(range, |layer| layer.forward), backward, backward)
+        };
+        let flush = cut.iter().map(|range| sum(range, |layer| layer.flush)).collect();
+        Costs::by_stage(cut.iter().map(stage).collect()).with_optimizer(flush)
     }
 
     /// Returns the seconds of one micro-batch's forward and backward on a range of layers.

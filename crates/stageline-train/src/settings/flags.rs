@@ -94,10 +94,11 @@ pub struct TrainingFlags {
     /// Optimizer; the state of `adafactor` is little more than one row and one column for each parameter
     #[arg(long, default_value = "adamw")]
     pub optimizer: OptimizerName,
-    /// Activations that stages recompute in backwards instead of keeping them: none, those of attention (`selective`),
-    /// those of whole blocks (`full`), or as few as make the training fit into the memory (`auto`)
+    /// Activations that stages recompute in backwards instead of keeping them: `none`; those of attention (`selective`)
+    /// or of feed-forward parts (`feed-forward`); those of all blocks (`full`), of the first N blocks of a stage
+    /// (`first:N`) or of every N-th block (`every:N`); or as few as make the training fit into the memory (`auto`)
     #[arg(long, default_value = "none")]
-    pub recompute: RecomputeName,
+    pub recompute: RecomputeBy,
     /// Whether a stage that has finished a step waits for the others (`together`) or begins the next step (`ahead`).
     /// The bits are the same; `ahead` has less idle time in schedules such as zb-h2 and zb-v, if most steps need no
     /// clipping
@@ -276,23 +277,45 @@ pub enum FlushName {
     Ahead,
 }
 
-/// The values of the flag `--recompute`, which chooses the activations that stages recompute in backwards.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum RecomputeName {
-    None,
-    Selective,
-    Full,
+/// The value of the flag `--recompute`, which chooses the activations that stages recompute in backwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecomputeBy {
+    /// The stages recompute what this policy names.
+    Policy(Recompute),
+    /// The least recomputation is chosen with which the training fits into the memory.
     Auto,
 }
 
-impl RecomputeName {
+impl FromStr for RecomputeBy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let unknown =
+            || format!("`{text}` is not a choice; give none, selective, feed-forward, full, first:N, every:N or auto");
+        let policy = match text.split_once(':') {
+            Some(("first", blocks)) => Recompute::Blocks(blocks.parse().map_err(|_| unknown())?),
+            Some(("every", n)) => Recompute::EveryNth(n.parse().map_err(|_| unknown())?),
+            Some(_) => return Err(unknown()),
+            None => match text {
+                "none" => Recompute::Nothing,
+                "selective" => Recompute::Selective,
+                "feed-forward" => Recompute::FeedForward,
+                "full" => Recompute::Full,
+                "auto" => return Ok(Self::Auto),
+                _ => return Err(unknown()),
+            },
+        };
+        Ok(Self::Policy(policy))
+    }
+}
+
+impl RecomputeBy {
     /// Returns the recomputation policy to build the pipeline with; `Auto` starts without recomputation, before the
     /// memory is estimated.
     pub fn policy(self) -> Recompute {
         match self {
-            Self::None | Self::Auto => Recompute::Nothing,
-            Self::Selective => Recompute::Selective,
-            Self::Full => Recompute::Full,
+            Self::Policy(policy) => policy,
+            Self::Auto => Recompute::Nothing,
         }
     }
 }

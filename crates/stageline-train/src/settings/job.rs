@@ -11,7 +11,7 @@ use burn::tensor::Device;
 use stageline::remote::Token;
 use stageline::{Clip, DeviceName, LossScale, OnNonFinite, Precision, WarmupCosine, Watchdog};
 
-use super::flags::{CutBy, FlushName, NonFiniteName, OptimizerName, RecomputeName, ScheduleBy, TrainingFlags};
+use super::flags::{CutBy, FlushName, NonFiniteName, OptimizerName, RecomputeBy, ScheduleBy, TrainingFlags};
 use super::merge::Settings;
 use crate::outputs::log::Outputs;
 
@@ -83,7 +83,7 @@ pub struct Running {
     pub peak_flops: Option<f64>,
     pub channel_capacity: Option<usize>,
     pub cores_per_stage: Option<usize>,
-    pub recompute: RecomputeName,
+    pub recompute: RecomputeBy,
     pub flush: FlushName,
     pub rollback: bool,
     /// The memory of each device, in bytes, if `--memory` is given.

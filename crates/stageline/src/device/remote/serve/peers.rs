@@ -145,3 +145,115 @@ impl ProtocolHandler for Guarded {
         self.inner.shutdown().await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+    use std::time::Duration;
+
+    use iroh::endpoint::{ConnectionError, QuicTransportConfig, presets};
+    use iroh::protocol::Router;
+    use iroh::{Endpoint, EndpointAddr, RelayMode, SecretKey};
+    use tokio::time::timeout;
+
+    use super::*;
+
+    const ALPN: &[u8] = b"stageline/test";
+    /// A time after which a stream that could not be opened counts as refused.
+    const SOON: Duration = Duration::from_secs(2);
+
+    /// A protocol that reads all streams of a connection, until the connection is closed.
+    #[derive(Debug)]
+    struct ReadAll;
+
+    impl ProtocolHandler for ReadAll {
+        async fn accept(&self, connection: Connection) -> Result<(), AcceptError> {
+            let mut streams = Vec::new();
+            while let Ok((sender, mut receiver)) = connection.accept_bi().await {
+                // The stream stays open, as that of a session does.
+                streams.push(sender);
+                tokio::spawn(async move { receiver.read_to_end(usize::MAX).await.ok() });
+            }
+            Ok(())
+        }
+    }
+
+    async fn endpoint(key: u8) -> Endpoint {
+        let here = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let transport = QuicTransportConfig::builder().max_concurrent_bidi_streams(limits::STREAMS.into()).build();
+        let builder = Endpoint::builder(presets::Minimal).relay_mode(RelayMode::Disabled).transport_config(transport);
+        let builder = builder.secret_key(SecretKey::from([key; 32])).alpns(vec![ALPN.to_vec()]);
+        builder.clear_ip_transports().bind_addr(here).unwrap().bind().await.unwrap()
+    }
+
+    /// Starts a server behind the limits, and returns it with its peers and its address.
+    async fn server(key: u8) -> (Router, Arc<Peers>, EndpointAddr) {
+        let (endpoint, peers) = (endpoint(key).await, Arc::new(Peers::default()));
+        let address = EndpointAddr::new(endpoint.id()).with_ip_addr(endpoint.bound_sockets()[0]);
+        let handler: Box<dyn DynProtocolHandler> = Box::new(ReadAll);
+        let protocol = Guarded::new(handler, Arc::clone(&peers));
+        (Router::builder(endpoint).accept(ALPN, protocol).spawn(), peers, address)
+    }
+
+    /// Returns the server's reason for closing a connection.
+    async fn reason(connection: &Connection) -> String {
+        match connection.closed().await {
+            ConnectionError::ApplicationClosed(close) => String::from_utf8_lossy(&close.reason).into_owned(),
+            other => panic!("{other}"),
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_stranger_may_open_few_streams_and_send_little() {
+        let (server, _, address) = server(1).await;
+        let client = endpoint(2).await;
+        let connection = client.connect(address.clone(), ALPN).await.unwrap();
+        let mut streams = Vec::new();
+        for _ in 0..limits::STREAMS {
+            let (mut sender, receiver) = connection.open_bi().await.unwrap();
+            sender.write_all(b"hello").await.unwrap();
+            streams.push((sender, receiver));
+        }
+        assert!(timeout(SOON, connection.open_bi()).await.is_err(), "one stream too many was opened");
+        let flood = vec![0; 2 * limits::BYTES as usize];
+        let _ = streams[0].0.write_all(&flood).await;
+        assert!(reason(&connection).await.contains("bytes before it opened a session"));
+        server.shutdown().await.unwrap();
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_stranger_is_hung_up_on_and_may_have_few_connections() {
+        let (server, _, address) = server(3).await;
+        let client = endpoint(4).await;
+        let mut connections = Vec::new();
+        for _ in 0..limits::CONNECTIONS {
+            connections.push(client.connect(address.clone(), ALPN).await.unwrap());
+        }
+        let one_more = client.connect(address.clone(), ALPN).await.unwrap();
+        assert_eq!(reason(&one_more).await, "too many connections are without a session");
+        for connection in &connections {
+            assert!(reason(connection).await.starts_with("it opened no session within"));
+        }
+        // Closed connections no longer count.
+        let again = client.connect(address, ALPN).await.unwrap();
+        assert!(timeout(SOON, again.closed()).await.is_err(), "a peer without connections was refused");
+        server.shutdown().await.unwrap();
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn the_limits_are_lifted_for_an_admitted_peer() {
+        let (server, peers, address) = server(5).await;
+        let client = endpoint(6).await;
+        let connection = client.connect(address, ALPN).await.unwrap();
+        peers.admit(client.id());
+        let mut streams = Vec::new();
+        for _ in 0..2 * limits::STREAMS {
+            let (mut sender, receiver) = timeout(SOON, connection.open_bi()).await.expect("a stream is open").unwrap();
+            sender.write_all(&vec![0; (limits::BYTES / u64::from(limits::STREAMS)) as usize]).await.unwrap();
+            streams.push((sender, receiver));
+        }
+        let until_hang_up = limits::HANDSHAKE + SOON;
+        assert!(timeout(until_hang_up, connection.closed()).await.is_err(), "an admitted peer was hung up on");
+        server.shutdown().await.unwrap();
+    }
+}
