@@ -1,9 +1,6 @@
 //! A model of one's own: two spirals are told apart by a small network, with its accuracy as a metric.
 //!
-//! ```text
-//! cargo run --release --example own_model -- --config examples/own_model.toml --report page.html --checkpoint kept
-//! cargo run --release --example own_model -- --resume kept --steps 400
-//! ```
+//! Run it with `--config examples/own_model.toml --report page.html --checkpoint kept`, and then with `--resume kept`.
 
 use std::process::ExitCode;
 
@@ -13,8 +10,11 @@ use burn::nn::LinearConfig;
 use burn::tensor::activation::{log_softmax, relu};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use stageline::nn::Linear;
-use stageline::{Batch, LossStage, Row, Stage, Weight};
+use stageline::{Batch, CountingAllocator, LossStage, Row, Stage, Weight};
 use stageline_train::{Data, NoFlags, Program};
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator::new(); // it counts memory for estimates and the log
 
 /// A linear layer `[rows, from]` to `[rows, to]`, with a ReLU and a residual connection if both widths are equal.
 #[derive(Module, Debug)]
@@ -62,9 +62,9 @@ impl Data for Spirals {
             let (angle, sign) = (7.0 * (id as f32 * 0.618_034).fract(), 1.0 - 2.0 * (id % 2) as f32);
             [sign * angle * angle.cos(), sign * angle * angle.sin()]
         };
-        let classes: Vec<_> = ids.clone().map(|id| id as i32 % 2).collect();
+        let classes = TensorData::new(ids.clone().map(|id| id as i32 % 2).collect(), [samples]);
         let points = TensorData::new(ids.flat_map(point).collect(), [samples, 2]);
-        Ok(Batch::new(Tensor::from_data(points, &cpu), Tensor::from_ints(classes.as_slice(), &cpu)))
+        Ok(Batch::new(Tensor::from_data(points, &cpu), Tensor::from_data(classes, &cpu)))
     }
 
     fn validation(&self, samples: usize) -> Result<Vec<Batch<Tensor<2>, Tensor<1, Int>>>> {

@@ -278,6 +278,18 @@ fn a_checkpoint_of_another_model_is_refused_with_the_differences() {
     assert!(matches!(refused(typed, builder(1, 2, 2))[..], [Difference::Kind { .. }]));
 }
 
+/// Without names a checkpoint fits one cut only, and the message says what to do.
+#[test]
+fn a_checkpoint_without_names_on_another_cut_points_to_names() {
+    let build = |stages| Mlp::new(LAYERS, WIDTH, 1).split(stages, &remembering()).micro_batches(2);
+    let mut pipeline = build(2).build().unwrap();
+    train(&mut pipeline, 0..1);
+    let checkpoint = pipeline.checkpoint().unwrap();
+    build(2).restore(checkpoint.clone()).build().unwrap();
+    let error = build(3).restore(checkpoint).build().map(drop).unwrap_err().to_string();
+    assert!(error.contains("fit only the cut") && error.contains("`PipelineBuilder::names`"), "{error}");
+}
+
 #[test]
 fn the_state_of_another_optimizer_is_refused() {
     let mut pipeline = builder(1, 2, 2).build().unwrap();

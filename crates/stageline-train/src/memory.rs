@@ -113,7 +113,8 @@ where
 }
 
 /// The reason, in error messages, why there is no memory estimate.
-const UNKNOWN: &str = "memory in use is not known on these devices, as on those of other hosts";
+const UNKNOWN: &str = "memory in use is not known: the program does not count it with `CountingAllocator`, or stages are on GPUs or on \
+                       other hosts";
 
 /// Returns the memory estimate of a job that fits, or `None` if there is no estimate.
 ///

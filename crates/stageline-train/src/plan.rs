@@ -28,8 +28,11 @@ pub struct Planned {
 pub fn choose(running: &Running, training: &Training, costs: Option<&Costs>) -> Result<Planned> {
     let (workers, micro_batches) = (running.workers, training.micro_batches);
     let (schedule, stages): (Arc<dyn Schedule + Send + Sync>, usize) = match (&running.schedule, running.chunks) {
-        (ScheduleBy::Name(named), None) => (Arc::new(*named), workers * named.chunks()),
-        (ScheduleBy::Name(named), Some(chunks)) => {
+        (ScheduleBy::Name(named), chunks) if chunks.is_none_or(|chunks| chunks == named.chunks()) => {
+            (Arc::new(*named), workers * named.chunks())
+        }
+        (ScheduleBy::Name(named), chunks) => {
+            let chunks = chunks.unwrap_or(named.chunks());
             let fixed = || anyhow!("--chunks {chunks}: {} has {} stages on a worker", named.name(), named.chunks());
             named.with_chunks(chunks).ok_or_else(fixed)?;
             (Arc::new(Chunked { schedule: *named, chunks }), workers * chunks)

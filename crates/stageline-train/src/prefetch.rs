@@ -1,4 +1,4 @@
-//! Reads batches ahead of the steps on a thread of its own.
+//! Reads batches ahead of the steps on threads of their own.
 
 use std::ops::Range;
 use std::thread::Scope;
@@ -10,19 +10,23 @@ use stageline::Batch;
 
 use crate::data::Data;
 
-/// The number of batches that are read ahead of the step that needs them.
-const AHEAD: usize = 2;
+/// The number of threads that read batches. Each reads every n-th batch and keeps one ready, so a batch may take as long
+/// as this number of steps before a step waits for it.
+const READERS: usize = 4;
 
-/// The batches of a range of steps, in order, which a thread reads ahead of the steps.
+/// The batches of a range of steps, in order, which several threads read ahead of the steps.
 pub struct Batches<In, Target> {
-    read: Receiver<Result<Batch<In, Target>>>,
+    /// The batches of each reader, which are those of every n-th step.
+    readers: Vec<Receiver<Result<Batch<In, Target>>>>,
+    /// The number of batches that have been taken.
+    taken: usize,
     /// The total time for which steps have waited for their batches.
     waited: Duration,
 }
 
 impl<In: Send, Target: Send> Batches<In, Target> {
-    /// Starts the thread that reads the batches of these steps. It ends when all are read, one cannot be read, or the
-    /// batches are dropped.
+    /// Starts the threads that read the batches of these steps. A thread ends when its batches are read, one cannot be
+    /// read, or the batches are dropped.
     pub fn start<'scope, 'env, D>(
         scope: &'scope Scope<'scope, 'env>,
         data: &'env D,
@@ -34,29 +38,89 @@ impl<In: Send, Target: Send> Batches<In, Target> {
         In: 'scope,
         Target: 'scope,
     {
-        let (sender, read) = bounded(AHEAD);
-        scope.spawn(move || {
-            for step in steps {
-                let batch = data.batch(step, samples);
-                let failed = batch.is_err();
-                if sender.send(batch).is_err() || failed {
-                    break;
+        let reader = |first: usize| {
+            let (sender, receiver) = bounded(1);
+            let steps = steps.clone().skip(first).step_by(READERS);
+            scope.spawn(move || {
+                for step in steps {
+                    let batch = data.batch(step, samples);
+                    let failed = batch.is_err();
+                    if sender.send(batch).is_err() || failed {
+                        break;
+                    }
                 }
-            }
-        });
-        Self { read, waited: Duration::ZERO }
+            });
+            receiver
+        };
+        Self { readers: (0..READERS).map(reader).collect(), taken: 0, waited: Duration::ZERO }
     }
 
     /// Returns the batch of the next step.
     pub fn next(&mut self) -> Result<Batch<In, Target>> {
         let began = Instant::now();
-        let batch = self.read.recv();
+        let batch = self.readers[self.taken % READERS].recv();
         self.waited += began.elapsed();
-        batch.unwrap_or_else(|_| Err(anyhow!("the thread that reads the batches has panicked; its message is above")))
+        self.taken += 1;
+        batch.unwrap_or_else(|_| Err(anyhow!("a thread that reads batches has panicked; its message is above")))
     }
 
     /// Returns the total time for which steps have waited for their batches.
     pub fn waited(&self) -> Duration {
         self.waited
+    }
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::thread;
+
+    use anyhow::ensure;
+    use burn::tensor::{Device, Tensor};
+
+    use super::*;
+
+    /// Batches with the number of their step, of which some take longer and one cannot be read.
+    struct Numbers {
+        fails_at: usize,
+        read: AtomicUsize,
+    }
+
+    impl Data for Numbers {
+        type Input = Tensor<1>;
+        type Target = ();
+
+        fn batch(&self, step: usize, samples: usize) -> Result<Batch<Tensor<1>, ()>> {
+            thread::sleep(Duration::from_millis(if step.is_multiple_of(3) { 20 } else { 1 }));
+            self.read.fetch_add(1, Ordering::Relaxed);
+            ensure!(step != self.fails_at, "step {step} cannot be read");
+            Ok(Batch::new(Tensor::full([samples], step as f32, &Device::flex()), ()))
+        }
+    }
+
+    fn number(batch: Batch<Tensor<1>, ()>) -> f32 {
+        let (input, ()) = batch.into_micro_batches(1).unwrap().pop().unwrap();
+        input.into_data().iter::<f32>().next().unwrap()
+    }
+
+    #[test]
+    fn batches_come_in_the_order_of_their_steps_until_an_error() {
+        let data = Numbers { fails_at: 17, read: AtomicUsize::new(0) };
+        let found: Vec<_> = thread::scope(|scope| {
+            let mut batches = Batches::start(scope, &data, 5..40, 2);
+            (5..20).map_while(|_| batches.next().map(number).ok()).collect()
+        });
+        assert_eq!(found, (5..17).map(|step| step as f32).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn readers_end_when_the_batches_are_dropped() {
+        let data = Numbers { fails_at: usize::MAX, read: AtomicUsize::new(0) };
+        thread::scope(|scope| {
+            let mut batches = Batches::start(scope, &data, 0..1_000_000, 1);
+            assert_eq!(number(batches.next().unwrap()), 0.0);
+        });
+        assert!(data.read.load(Ordering::Relaxed) <= 1 + 3 * READERS);
     }
 }

@@ -8,6 +8,7 @@ use clap::{Args, Parser};
 use stageline::StepError;
 use tracing::Level;
 use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::format::FmtSpan;
 use tracing_subscriber::prelude::*;
 
 use crate::outputs::progress::Progress;
@@ -85,8 +86,6 @@ impl<F: Parser> Program<F> {
 /// others, such as `stageline=trace` for the spans of all steps and actions.
 fn show_warnings(progress: &Progress) {
     let warnings = progress.clone();
-    let shown =
-        tracing_subscriber::fmt::layer().with_writer(move || warnings.clone()).with_target(false).without_time();
     // burn logs every compiler pass over a GPU kernel, and warns of every message in flight to a lost host. Neither is
     // shown: a lost host ends the training with one error.
     let usual = || {
@@ -102,8 +101,12 @@ fn show_warnings(progress: &Progress) {
         }
         None => usual(),
     };
-    let spans = asked
-        .map_or(tracing_subscriber::fmt::format::FmtSpan::NONE, |_| tracing_subscriber::fmt::format::FmtSpan::CLOSE);
+    let layer = tracing_subscriber::fmt::layer().with_writer(move || warnings.clone()).with_target(false);
+    let shown = match asked {
+        // A span is shown when it ends, with its duration.
+        Some(_) => layer.with_span_events(FmtSpan::CLOSE).boxed(),
+        None => layer.without_time().boxed(),
+    };
     // A program may have a subscriber of its own, which then stays.
-    let _ = tracing_subscriber::registry().with(shown.with_span_events(spans).with_filter(filter)).try_init();
+    let _ = tracing_subscriber::registry().with(shown.with_filter(filter)).try_init();
 }

@@ -126,7 +126,8 @@ impl<F> Run<F> {
         let place = checkpoints::place(&job.keeping, saved.as_ref())?;
         let outputs = std::mem::take(&mut job.outputs);
         let costs = costs(model, data, &job)?;
-        if let Some(costs) = &costs {
+        // The state of a program's own optimizer is not known here.
+        if let Some(costs) = costs.as_ref().filter(|_| self.optimizer.is_none()) {
             memory::refuse_too_many_parameters(&job, costs, (saved.is_some(), smaller))?;
         }
         let planned = plan::choose(&job.running, &job.training, costs.as_ref())?;

@@ -1,5 +1,6 @@
 //! Shows a run on one HTML page: its training curves, bubble, timeline, memory, parameters and settings.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use super::chart::{Line, LineChart, Scale, Series, StackedBars, number};
@@ -39,6 +40,7 @@ pub fn run_page(log: &RunLog) -> String {
             None,
         ),
     ]);
+    metrics(&mut page, log);
     bubble(&mut page, log);
     if let Some(step) = log.steps.iter().find(|step| !step.timeline.is_empty()) {
         let about = format!(
@@ -135,6 +137,31 @@ fn validations(log: &RunLog) -> Option<Series> {
     let points = log.validations.iter().map(|validation| (validation.after_steps as f64, validation.validation_loss));
     let points: Vec<_> = points.collect();
     (!points.is_empty()).then(|| Series { name: "validation".to_owned(), points, line: Line::Dashed, colour: 1 })
+}
+
+/// Draws a chart of each metric beside the loss, in training and in validations.
+fn metrics(page: &mut Page, log: &RunLog) {
+    let in_steps = log.steps.iter().flat_map(|step| step.metrics.keys());
+    let names: BTreeSet<_> = in_steps.chain(log.validations.iter().flat_map(|found| found.metrics.keys())).collect();
+    if names.is_empty() {
+        return;
+    }
+    page.section(
+        "Metrics",
+        "Means over the targets of each step, and over the held-out samples. They are not part of the loss.",
+    );
+    let all: Vec<_> = log.steps.iter().collect();
+    page.pictures(names.into_iter().map(|name| {
+        let training = thinned(&all).filter_map(|step| Some((step.step as f64, *step.metrics.get(name)?))).collect();
+        let validations = log.validations.iter();
+        let validation = validations.filter_map(|found| Some((found.after_steps as f64, *found.metrics.get(name)?)));
+        let series = |name: &str, points, line, colour| Series { name: name.to_owned(), points, line, colour };
+        let series = vec![
+            series("training", training, Line::Solid, 0),
+            series("validation", validation.collect(), Line::Dashed, 1),
+        ];
+        LineChart { title: name, x: "step", y: "mean over the targets", scale: Scale::Linear, series }.svg()
+    }));
 }
 
 fn bubble(page: &mut Page, log: &RunLog) {

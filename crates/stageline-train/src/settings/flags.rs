@@ -61,13 +61,10 @@ pub struct TrainingFlags {
     /// Peak learning rate, which is reached at the end of the warm-up
     #[arg(long, default_value_t = 2e-3)]
     pub learning_rate: f64,
-    /// Steps over which the learning rate rises from 0 to its peak; before the fall along a cosine to a tenth of the
-    /// peak [default: a tenth of --schedule-steps]
-    #[arg(long, value_name = "STEPS", conflicts_with = "warmup_samples")]
-    pub warmup_steps: Option<usize>,
-    /// The warm-up of the learning rate in samples instead of steps, which does not change with the batch size
-    #[arg(long, value_name = "SAMPLES")]
-    pub warmup_samples: Option<usize>,
+    /// Steps over which the learning rate rises to its peak, before it falls along a cosine to a tenth of the peak; or
+    /// `samples:N`, which does not change with the batch size [default: a tenth of --schedule-steps]
+    #[arg(long, value_name = "STEPS")]
+    pub warm_up: Option<WarmUp>,
     /// Weight decay of all parameters except norms and biases
     #[arg(long, default_value_t = 0.1)]
     pub weight_decay: f32,
@@ -251,6 +248,27 @@ impl FromStr for ScheduleBy {
             path if path.ends_with(".csv") => Ok(Self::File(path.into())),
             name => Ok(Self::Name(schedule_named(name)?)),
         }
+    }
+}
+
+/// The value of the flag `--warm-up`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum WarmUp {
+    /// The warm-up takes this number of steps.
+    Steps(usize),
+    /// The warm-up takes as many steps as this number of samples needs.
+    Samples(usize),
+}
+
+impl FromStr for WarmUp {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = match text.strip_prefix("samples:") {
+            Some(samples) => samples.parse().map(Self::Samples),
+            None => text.parse().map(Self::Steps),
+        };
+        found.map_err(|_| format!("`{text}` is not a warm-up; give a number of steps, or samples:N"))
     }
 }
 

@@ -11,7 +11,7 @@ use burn::tensor::Device;
 use stageline::remote::Token;
 use stageline::{Clip, DeviceName, LossScale, OnNonFinite, Precision, WarmupCosine, Watchdog};
 
-use super::flags::{CutBy, FlushName, NonFiniteName, OptimizerName, RecomputeBy, ScheduleBy, TrainingFlags};
+use super::flags::{CutBy, FlushName, NonFiniteName, OptimizerName, RecomputeBy, ScheduleBy, TrainingFlags, WarmUp};
 use super::merge::Settings;
 use crate::outputs::log::Outputs;
 
@@ -191,8 +191,11 @@ impl Training {
 /// Returns the schedule of the learning rate: a linear warm-up, and then a cosine down to a tenth of the peak.
 fn learning_rate(flags: &TrainingFlags, batch_size: usize) -> Result<WarmupCosine> {
     let (peak, steps) = (flags.learning_rate, flags.schedule_steps());
-    let in_samples = flags.warmup_samples.map(|samples| samples.div_ceil(batch_size));
-    let warm_up = flags.warmup_steps.or(in_samples).unwrap_or(steps / 10);
+    let warm_up = match flags.warm_up {
+        Some(WarmUp::Steps(steps)) => steps,
+        Some(WarmUp::Samples(samples)) => samples.div_ceil(batch_size),
+        None => steps / 10,
+    };
     Ok(WarmupCosine::new(peak, warm_up, steps).context("the warm-up")?.down_to(peak / 10.0)?)
 }
 

@@ -136,11 +136,13 @@ fn flag<'a>(command: &'a Command, name: &str) -> Result<&'a Arg> {
 
 /// Whether a resumed run takes a setting from its checkpoint.
 ///
-/// Output paths are not inherited, so that the files of the earlier run are not overwritten. Neither are devices and
+/// Output paths are not inherited, so that the files of the earlier run are not overwritten. Neither are the cut and
+/// the chunks, which are for one number of stages and change no bit. Neither are devices and
 /// the token file, because a checkpoint from elsewhere must not choose the hosts to connect to, or the file sent to
 /// them as the secret.
 fn is_inherited(name: &str) -> bool {
-    !["log", "trace", "tensorboard", "report", "checkpoint", "verify", "device", "token_file"].contains(&name)
+    !["log", "trace", "tensorboard", "report", "checkpoint", "verify", "cut", "chunks", "device", "token_file"]
+        .contains(&name)
 }
 
 /// Whether a flag is a setting: the flag takes a value, does not name a source of settings, and is not for a single run

@@ -82,9 +82,25 @@ impl fmt::Display for Mismatch {
             write!(f, "\n  {difference}")?;
         }
         match self.0.len().saturating_sub(LISTED) {
-            0 => Ok(()),
-            more => write!(f, "\n  and {more} more"),
+            0 => {}
+            more => write!(f, "\n  and {more} more")?,
         }
+        if self.0.iter().any(Difference::is_named_by_stage) {
+            let hint = "names that begin with a stage, such as `stage0.`, fit only the cut with which the checkpoint was taken; \
+                        restore it on that cut, and set `PipelineBuilder::names` for later ones";
+            write!(f, "\n  {hint}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Difference {
+    /// Whether the difference is a tensor that one side lacks, and that is named by its stage because the pipeline has
+    /// no `Names`.
+    fn is_named_by_stage(&self) -> bool {
+        let (Self::NotInCheckpoint { name } | Self::NotInModel { name }) = self else { return false };
+        let after = name.strip_prefix("stage").and_then(|rest| rest.split_once('.'));
+        after.is_some_and(|(stage, _)| !stage.is_empty() && stage.bytes().all(|byte| byte.is_ascii_digit()))
     }
 }
 
