@@ -29,7 +29,8 @@ pub(crate) struct CostFlags {
     /// Bytes that a stage sends to the next stage for a micro-batch, and receives back as a gradient
     #[arg(long, value_delimiter = ',', value_name = "BYTES", value_parser = amount, requires = "bandwidth")]
     bytes: Vec<f64>,
-    /// Bandwidth of the link to the next stage in each direction, in GB/s; transfers on a link follow each other
+    /// Bandwidth of the link to the next stage, in GB/s for each direction; transfers in one direction run one after
+    /// another
     #[arg(long, value_delimiter = ',', value_name = "GB/S", value_parser = rate, requires = "bytes")]
     bandwidth: Vec<f64>,
     /// Time of a stage's optimizer step, in ms

@@ -28,7 +28,7 @@ fn least_flush_bytes(optimizer: OptimizerName, rollback: bool) -> u64 {
 /// # Errors
 /// Returns an error with flags to change if the parameters are too large. A job with stages on other devices is not
 /// checked, because the memory of those devices is not known here.
-pub fn refuse_too_many_parameters(job: &Job, costs: &Costs, (resumed, smaller): (bool, &str)) -> Result<()> {
+pub fn refuse_too_many_parameters(job: &Job, costs: &Costs, resumed: bool, smaller: &str) -> Result<()> {
     let parameters = costs.parameters();
     let bytes = least_flush_bytes(job.training.optimizer, job.running.rollback);
     let (needs, has) = (parameters.saturating_mul(bytes), memory_for(job, 0));
@@ -160,7 +160,7 @@ impl Demand<'_> {
             _ => true,
         };
         let room = Room::new(estimate, job);
-        room.needed.check(|device| room.on(device), (&*self.planned.schedule, rows), takes)
+        room.needed.check(|device| room.on(device), &*self.planned.schedule, rows, takes)
     }
 }
 

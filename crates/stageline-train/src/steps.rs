@@ -99,7 +99,7 @@ impl Loop<'_> {
             let (job, progress, utilisation, on_step) = (self.job, &self.progress, self.utilisation, &mut self.on_step);
             for report in pipeline.steps(ahead.map_while(read)) {
                 let report = report?;
-                note(&report, job, (progress, log), utilisation, on_step)?;
+                note(&report, job, progress, log, utilisation, on_step)?;
                 done += 1;
                 // The accounts of a step are computed only for the step that is shown.
                 if done == steps {
@@ -149,7 +149,8 @@ fn causes(report: &StepReport) -> String {
 fn note(
     report: &StepReport,
     job: &Job,
-    (progress, log): (&Progress, &mut Log),
+    progress: &Progress,
+    log: &mut Log,
     utilisation: Option<f64>,
     on_step: &mut OnStep,
 ) -> Result<()> {

@@ -128,7 +128,7 @@ impl<F> Run<F> {
         let costs = costs(model, data, &job)?;
         // The state of a program's own optimizer is not known here.
         if let Some(costs) = costs.as_ref().filter(|_| self.optimizer.is_none()) {
-            memory::refuse_too_many_parameters(&job, costs, (saved.is_some(), smaller))?;
+            memory::refuse_too_many_parameters(&job, costs, saved.is_some(), smaller)?;
         }
         let planned = plan::choose(&job.running, &job.training, costs.as_ref())?;
         let (optimizer, learning_rate) = (self.optimizer, self.learning_rate);
@@ -152,12 +152,12 @@ impl<F> Run<F> {
         let estimate = memory::estimate(&mut pipeline, data, &demand)?;
         let keeper = Keeper::new(&job.keeping, place, identity, saved.as_ref())?;
         let tokens = (training.micro_batch_size * data.tokens_per_sample()) as f64;
-        let run = recipe.run_line(pipeline.plan(), (costs.as_ref(), estimate.as_ref()), links(&devices)?, tokens)?;
+        let run = recipe.run_line(pipeline.plan(), costs.as_ref(), estimate.as_ref(), links(&devices)?, tokens)?;
         let mut log = Log::create(outputs, run, start..training.steps, pipeline.synchronise_every())?;
         warn_of_mean(&mut pipeline, data)?;
         let validation = data.validation(training.batch_size)?;
         let validate = |pipeline: &mut Pipeline<_, _, _>, log: &mut Log, steps: usize| {
-            evaluate(pipeline, data, &validation, (log, steps))
+            evaluate(pipeline, data, &validation, log, steps)
         };
         validate(&mut pipeline, &mut log, start)?;
         let utilisation = utilisation(&job, costs.as_ref());
@@ -239,7 +239,8 @@ fn evaluate<In, Out, Target, D>(
     pipeline: &mut Pipeline<In, Out, Target>,
     data: &D,
     batches: &[Batch<In, Target>],
-    (log, steps): (&mut Log, usize),
+    log: &mut Log,
+    steps: usize,
 ) -> Result<Option<f64>>
 where
     In: Payload,
@@ -365,7 +366,8 @@ impl<M: Model> Recipe<'_, M> {
     fn run_line(
         &self,
         plan: &stageline::schedule::Plan,
-        (costs, estimate): (Option<&Costs>, Option<&MemoryEstimate>),
+        costs: Option<&Costs>,
+        estimate: Option<&MemoryEstimate>,
         links: Vec<Option<Link>>,
         tokens_per_micro_batch: f64,
     ) -> Result<RunLine> {

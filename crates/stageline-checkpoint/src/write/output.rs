@@ -37,8 +37,8 @@ impl Output {
         Ok(())
     }
 
-    /// Hands all buffered bytes of the file to the operating system, so that the next [`WritePoint`](crate::WritePoint)
-    /// comes after them.
+    /// Hands all buffered bytes of the file to the operating system. A process that ends at the next
+    /// [`WritePoint`](crate::WritePoint) of the save then leaves them in the file.
     pub(crate) fn flush(&mut self) -> Result<(), CheckpointError> {
         self.file.flush().map_err(CheckpointError::write("write", &self.path))
     }

@@ -61,7 +61,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Joined<In, Out, Target> {
         plan: &Checked,
         devices: &[Vec<Device>],
         groups: usize,
-        (precision, rollback): (Precision, Rollback),
+        precision: Precision,
+        rollback: Rollback,
         mut restored: Vec<Restored>,
     ) -> Result<Assembled<In, Out, Target>, BuildError> {
         let (micro_batches, mut unfit) = (plan.plan().micro_batches(), Vec::new());

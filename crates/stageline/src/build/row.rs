@@ -245,7 +245,7 @@ where
         fork(seeded(&home, seed, || init(&home)), &device.clone().autodiff())
     }
 
-    /// Names the parameters of one stage's layers, as in the whole model.
+    /// Gives the parameters of one stage's layers the names that they have in the whole model.
     fn named(&self, names: Names, part: &Part<F, B, L>, first_block: usize) -> Names {
         let [first_name, blocks_name, last_name] = &self.names;
         let (first, blocks, last) = match part {

@@ -67,7 +67,7 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         let all_on_host = self.stages.devices.iter().chain(self.replica_devices.iter().flatten()).all(is_host);
         let synchronise_every = self.synchronise_every.unwrap_or(if all_on_host { 0 } else { SYNCHRONISE_EVERY });
         let Assembled { replicas, unfit } =
-            self.stages.assemble(&plan, &devices, groups, (self.precision, self.rollback), restored)?;
+            self.stages.assemble(&plan, &devices, groups, self.precision, self.rollback, restored)?;
         Mismatch::unless_empty(layout.unfit(unfit)).map_err(BuildError::Checkpoint)?;
         let known = streams.into_iter().zip(devices).zip(parameters);
         let prepared = replicas.into_iter().zip(known);

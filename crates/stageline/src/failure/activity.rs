@@ -92,7 +92,7 @@ impl fmt::Display for During {
     }
 }
 
-/// An activity of a stage: one of the kinds of work and waits that make up a step or another pass.
+/// What a stage is doing: a kind of work, such as a forward or the optimizer step, or a kind of wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Activity {

@@ -92,11 +92,12 @@ impl MemoryEstimate {
     pub fn check(
         &self,
         has: impl Fn(&Device) -> Option<u64>,
-        (schedule, rows): (&dyn Schedule, usize),
+        schedule: &dyn Schedule,
+        rows: usize,
         takes: impl Fn(&Lever) -> bool,
     ) -> Result<(), Box<DoesNotFit>> {
         let Some((device, needs, has)) = self.too_small(has) else { return Ok(()) };
-        let ways_out = WayOut::all(self, (schedule, rows), (needs, has), &device, takes);
+        let ways_out = WayOut::all(self, schedule, rows, &Shortage { device: &device, needs, has }, takes);
         let workers = self.workers_on(&device);
         Err(Box::new(DoesNotFit { device, needs, has, workers, ways_out }))
     }
@@ -202,6 +203,13 @@ impl Change {
     }
 }
 
+/// A device with too little memory: the bytes that are needed on it, and the bytes that it has.
+pub(crate) struct Shortage<'a> {
+    device: &'a Device,
+    needs: u64,
+    has: u64,
+}
+
 impl WayOut {
     /// Whether the device's `has` bytes are enough after the change, with a margin of 10%, because the need is an
     /// estimate of a run that was not measured.
@@ -214,11 +222,12 @@ impl WayOut {
     /// fits follows, or else the one that needs least.
     pub(crate) fn all(
         estimate: &MemoryEstimate,
-        (schedule, rows): (&dyn Schedule, usize),
-        (needs, has): (u64, u64),
-        device: &Device,
+        schedule: &dyn Schedule,
+        rows: usize,
+        shortage: &Shortage,
         takes: impl Fn(&Lever) -> bool,
     ) -> Vec<Self> {
+        let Shortage { device, needs, has } = *shortage;
         let way_out = |change: Change| {
             let levers = Some(change.levers(estimate, rows)).filter(|levers| levers.iter().all(&takes))?;
             Some(Self { levers, needs: change.needs(estimate, schedule, device)? })

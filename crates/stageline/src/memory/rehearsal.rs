@@ -47,17 +47,13 @@ impl Parameters {
     ) -> Vec<Vec<Self>> {
         let root = |replica| (replica > 0).then_some(&*devices[0]);
         let replicas = devices.iter().enumerate();
-        replicas.map(|(replica, devices)| Self::of(stages, (devices, root(replica)), precision)).collect()
+        replicas.map(|(replica, devices)| Self::of(stages, devices, root(replica), precision)).collect()
     }
 
     /// Returns the sizes of the parameters of all stages of one replica on its devices; `root` has the devices of the
     /// replica that steps, if that is another one. A copy of another stage's or the root's parameter takes no memory if
     /// it shares the owner's memory; its copy in a lower precision is always extra.
-    fn of(
-        stages: &[Vec<Description>],
-        (devices, root): (&[Device], Option<&[Device]>),
-        precision: Precision,
-    ) -> Vec<Self> {
+    fn of(stages: &[Vec<Description>], devices: &[Device], root: Option<&[Device]>, precision: Precision) -> Vec<Self> {
         let mut owners = HashMap::new();
         let mut sizes = |(stage, descriptions): (usize, &Vec<Description>)| {
             let mut parameters = Self { bytes: 0, gradients: 0, largest: 0, of_copies: Vec::new() };

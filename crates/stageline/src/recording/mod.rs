@@ -77,7 +77,8 @@ pub struct Account {
     pub transfer: f64,
     /// The worker's idle time because another worker's part of the flush (the end of the step) takes longer.
     pub flush: f64,
-    /// The worker's time spent asking devices whether they have finished, in steps with [`Clock::Synchronised`].
+    /// The worker's time for waits that only the measurement needs: in a step with [`Clock::Synchronised`], the worker
+    /// waits after every action until its device has executed the action.
     pub asking: f64,
     /// The worker's remaining idle time: splitting the batch, threads that wake late, channels, and the exchange
     /// between replicas.

@@ -96,7 +96,8 @@ pub(crate) fn unfit(after_a_step: &ModuleOptimizer, given: &Given) -> Vec<Unfit>
     missing.chain(wrong).chain(unbound).collect()
 }
 
-/// A bound that one tensor of an optimizer's state gives another tensor of the same parameter, element by element.
+/// A relation between two tensors of the optimizer state of one parameter: no element of the first may be smaller than
+/// a power of the same element of the second. A checkpoint that breaks it is damaged.
 struct Bound {
     field: &'static str,
     of: &'static str,

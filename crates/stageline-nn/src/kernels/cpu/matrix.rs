@@ -63,12 +63,7 @@ impl<'a> Matrix<'a> {
         let (rows, columns) = (self.rows, right.columns);
         output.reserve(rows * columns);
         let first = output.spare_capacity_mut().as_mut_ptr().cast();
-        multiply(
-            MatrixMut { first, rows, columns, stride: columns, of: PhantomData },
-            self,
-            right,
-            (false, parallelism),
-        );
+        multiply(MatrixMut { first, rows, columns, stride: columns, of: PhantomData }, self, right, false, parallelism);
         // SAFETY: `reserve` made room for `rows * columns` numbers, and `multiply` has written all of them.
         unsafe { output.set_len(output.len() + rows * columns) };
     }
@@ -134,18 +129,18 @@ impl<'a> MatrixMut<'a> {
 
     /// Overwrites this matrix with the matrix product of `left` and `right`, computed on one core.
     pub(super) fn set_product(&mut self, left: Matrix, right: Matrix) {
-        multiply(self.rows(0..self.rows), left, right, (false, Parallelism::None));
+        multiply(self.rows(0..self.rows), left, right, false, Parallelism::None);
     }
 
     /// Adds the matrix product of `left` and `right` to this matrix, computed on one core.
     pub(super) fn add_product(&mut self, left: Matrix, right: Matrix) {
-        multiply(self.rows(0..self.rows), left, right, (true, Parallelism::None));
+        multiply(self.rows(0..self.rows), left, right, true, Parallelism::None);
     }
 }
 
 /// Writes the matrix product of `left` and `right` to `output`, or adds the product to `output` if `add` is set. Panics
 /// if the shapes of the three matrices do not fit or contain a zero.
-fn multiply(output: MatrixMut, left: Matrix, right: Matrix, (add, parallelism): (bool, Parallelism)) {
+fn multiply(output: MatrixMut, left: Matrix, right: Matrix, add: bool, parallelism: Parallelism) {
     let shapes = [[left.rows, left.columns], [right.rows, right.columns], [output.rows, output.columns]];
     let fits = left.columns == right.rows && left.rows == output.rows && right.columns == output.columns;
     assert!(fits && shapes.iter().flatten().all(|size| *size > 0), "{shapes:?} are not the shapes of a product");

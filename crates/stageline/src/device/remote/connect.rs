@@ -114,8 +114,8 @@ fn id_of(name: &RemoteName) -> Option<[u8; 32]> {
     id.parse::<burn::remote::EndpointId>().ok().map(|id| *id.as_bytes())
 }
 
-/// Returns the sessions with a device of another host that carry transfers of one kind, and opens them at the first
-/// call.
+/// Returns the network connections (sessions) to a device on another host that are kept for one kind of transfer:
+/// activations, gradients, or tensors for this host. The first call opens them.
 pub(super) fn sessions(connected: &Connected, way: Lane) -> Result<&[Device], RemoteError> {
     let Connected { name, token, transfers, .. } = connected;
     let sessions = &transfers[way as usize];

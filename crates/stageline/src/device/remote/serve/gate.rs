@@ -51,15 +51,16 @@ pub(super) async fn accept(listener: TcpListener, inner: SocketAddr) {
 #[derive(Default)]
 struct Waiting(Mutex<HashMap<IpAddr, usize>>);
 
-/// The place of one connection in the count of connections without a session. Dropping this value frees the place.
+/// A guard that counts one connection whose client has not yet opened a session with the server's token. Dropping the
+/// guard ends the count of this connection.
 struct Place {
     waiting: Arc<Waiting>,
     client: IpAddr,
 }
 
 impl Waiting {
-    /// Counts a new connection of a client, and returns its place; `None` if the client or all clients together have
-    /// too many connections without a session.
+    /// Counts a new connection of a client, and returns the guard of its count; `None` if this client, or all clients
+    /// together, have the most connections that are allowed before a session is opened.
     fn enter(waiting: &Arc<Self>, client: IpAddr) -> Option<Place> {
         let mut counts = waiting.0.lock();
         let all: usize = counts.values().sum();
