@@ -279,7 +279,7 @@ fn evaluations_gradients_estimates_and_steps_match_one_replica() {
     let summary = |worker: WorkerEstimate| (worker.replica.index, worker.stages, worker.optimizer > 0);
     let workers: Vec<_> = estimate.workers().into_iter().map(summary).collect();
     assert_eq!(workers, [(0, vec![0], true), (0, vec![1], true), (1, vec![0], false), (1, vec![1], false)]);
-    let refused = estimate.check(|_| Some(1), (&OneFOneB, 1), |_| false).unwrap_err().to_string();
+    let refused = estimate.check(|_| Some(1), &OneFOneB, 1, |_| false).unwrap_err().to_string();
     assert!(refused.contains("\n  stage 1 of replica 1: parameters "), "{refused}");
     let total: u64 = estimate.workers().iter().map(|worker| worker.peak()).sum();
     assert_eq!(estimate.devices().into_iter().map(|(_, bytes)| bytes).collect::<Vec<_>>(), [total]);
