@@ -45,7 +45,7 @@ struct Flags {
 }
 
 fn main() -> ExitCode {
-    Program::<Flags>::new().main(train)
+    Program::<Flags>::new().default_value("tuned_for", "32").main(train)
 }
 
 fn train(run: Run<Flags>) -> Result<()> {

@@ -1,7 +1,7 @@
 //! Tests of outputs, metrics and snapshots: they have the values of one thread, and the training goes on as without
 //! them.
 
-use burn::module::Module;
+use burn::module::{Module, Param};
 use burn::tensor::{Int, Tensor, TensorData};
 use stageline::schedule::{GPipe, Interleaved, OneFOneB, Schedule, ZbH1, ZbV};
 use stageline::{Batch, BatchError, LossStage, Metric, Pipeline, Stage, StepError, Weight, seeded};
@@ -245,4 +245,41 @@ fn metrics_of_another_shape_are_named_at_their_forward() {
     let mut pipeline = Pipeline::builder().loss(Misnamed { layer }, config()).build().unwrap();
     let error = pipeline.step(Batch::new(batch(3, 1).0, ())).unwrap_err().to_string();
     assert!(error.contains("`metrics` returned shape [3] for the metrics size"), "{error}");
+}
+
+/// A loss whose weight is a parameter.
+#[derive(Module, Debug)]
+struct Weighed {
+    layer: Layer,
+    factor: Param<Tensor<1>>,
+}
+
+impl Stage for Weighed {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        self.layer.forward(input)
+    }
+}
+
+impl LossStage for Weighed {
+    type Target = ();
+
+    fn loss(&self, output: Tensor<2>, (): ()) -> Tensor<1> {
+        output.sum()
+    }
+
+    fn weight(&self, (): &()) -> Weight {
+        self.factor.val().sum().into_scalar::<f64>().into()
+    }
+}
+
+#[test]
+fn a_weight_that_uses_a_parameter_is_an_error() {
+    let factor = Param::from_tensor(Tensor::ones([3], &device()));
+    let last = Weighed { layer: model().layers.pop().unwrap(), factor };
+    let mut pipeline = Pipeline::builder().loss(last, config()).build().unwrap();
+    let error = pipeline.step(Batch::new(batch(3, 1).0, ())).unwrap_err().to_string();
+    assert!(error.contains("loss weight NaN") && error.contains("not its parameters"), "{error}");
 }

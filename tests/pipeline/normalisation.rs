@@ -6,7 +6,7 @@ use burn::tensor::Tensor;
 use stageline::schedule::{EagerOneFOneB, GPipe, OneFOneB, Schedule};
 use stageline::{AccumulatedBatchNorm, Batch, OnNonFinite, Pipeline, Stage, Update};
 
-use crate::mlp::{Error, Mlp, Target, bits, config, device};
+use crate::mlp::{Error, Mlp, Noisy, Target, bits, config, device};
 
 const WIDTH: usize = 5;
 const ROWS: usize = 19;
@@ -186,4 +186,30 @@ fn an_evaluation_normalises_by_the_running_statistics() {
     let again = pipeline.eval(Batch::new(row(&input), (row(&target.0), row(&target.1)))).unwrap();
     assert_eq!(one.loss.to_bits(), again.loss.to_bits(), "an evaluation has changed the running statistics");
     assert!(one.loss.is_finite() && all.loss.is_finite());
+}
+
+/// The last stage may have batch norms, whose statistics begin as they are and end as on another cut.
+#[test]
+fn batch_norms_of_the_last_stage_keep_their_statistics() {
+    let parts = || {
+        let Mlp { mut layers, error } = Mlp::new(1, 8, 64);
+        (Noisy::new(layers.pop().unwrap(), 3), error)
+    };
+    let train = |cut: bool| {
+        let (noisy, error) = parts();
+        let builder = match cut {
+            true => Pipeline::builder().stage(noisy, config()).loss(error, config()),
+            false => Pipeline::builder().loss((noisy, error), config()),
+        };
+        let mut pipeline = builder.micro_batches(2).build().unwrap();
+        let mut losses = Vec::new();
+        for step in 0..3 {
+            let (input, target) = Mlp::batch(8, 8, false, step);
+            let batch = Batch::new(input, target);
+            losses.push(pipeline.eval(batch.clone()).unwrap().loss.to_bits());
+            losses.push(pipeline.step(batch).unwrap().loss.to_bits());
+        }
+        losses
+    };
+    assert_eq!(train(true), train(false));
 }

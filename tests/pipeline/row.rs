@@ -1,10 +1,12 @@
 //! Tests of a row of layers: its parameters and training do not depend on the cut, and checkpoints fit every cut.
 
-use burn::module::Module;
+use burn::module::{Module, Param};
+use burn::nn::LinearConfig;
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
+use stageline::nn::Linear;
 use stageline::schedule::{Interleaved, LoopedBreadthFirst, OneFOneB, Plan, Schedule, ZbV};
-use stageline::{Batch, Cut, CutError, Pipeline, StageConfig};
+use stageline::{Batch, Cut, CutError, LossStage, Pipeline, Row, Stage, StageConfig, Weight};
 
 use crate::fingerprint::fingerprint;
 use crate::model::{Bytes, Logits, Shape, costs, gpt};
@@ -107,4 +109,60 @@ fn measured_costs_have_times_and_the_same_counts() {
     assert!(counted.layers().iter().all(|layer| layer.time.is_none()));
     assert!(measured.layers().iter().all(|layer| layer.time.is_some_and(|time| !time.is_zero())));
     assert_eq!(measured.cut(3).unwrap().stages(), 3);
+}
+
+/// A block with a parameter of one element, which halves the columns of its input or keeps them.
+#[derive(Module, Debug)]
+struct Narrow {
+    scale: Param<Tensor<1>>,
+    halves: bool,
+}
+
+impl Stage for Narrow {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        let [_, columns] = input.dims();
+        let scaled = input * self.scale.val().unsqueeze();
+        if self.halves { scaled.slice_dim(1, 0..columns / 2) } else { scaled }
+    }
+}
+
+/// The last layer, which takes four columns.
+#[derive(Module, Debug)]
+struct Four {
+    linear: Linear,
+}
+
+impl Stage for Four {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        self.linear.forward(input)
+    }
+}
+
+impl LossStage for Four {
+    type Target = ();
+
+    fn loss(&self, output: Tensor<2>, (): ()) -> Tensor<1> {
+        output.sum()
+    }
+
+    fn weight(&self, (): &()) -> Weight {
+        1.0.into()
+    }
+}
+
+/// Blocks with the same parameter shapes may differ in the shape of their output.
+#[test]
+fn blocks_that_change_the_shape_are_counted() {
+    let narrow = |halves, device: &Device| Narrow { scale: Param::from_tensor(Tensor::ones([1], device)), halves };
+    let four = |device: &Device| Four { linear: LinearConfig::new(4, 3).init(device).into() };
+    let row = Row::new(move |d| narrow(false, d), 4, move |block, d| narrow(block % 2 == 1, d), four);
+    let costs = row.count(Tensor::zeros([2, 16], &Device::flex()));
+    assert_eq!(costs.layers().len(), 6);
+    assert_eq!((costs.parameters(), costs.flops()), (5 + 4 * 3 + 3, 2.0 * 2.0 * 4.0 * 3.0));
 }

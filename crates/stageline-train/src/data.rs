@@ -3,7 +3,7 @@
 use anyhow::Result;
 use stageline::{Batch, Payload};
 
-/// The source of all batches of a training, which another thread reads ahead of the steps.
+/// The source of all batches of a training, which several threads read ahead of the steps, each its own batches.
 ///
 /// The batch of a step depends on the number of the step only, so that a resumed training sees the same samples in the
 /// same order.

@@ -2,7 +2,7 @@
 
 use anyhow::{Error, Result, anyhow, ensure};
 use burn::tensor::Device;
-use stageline::{Costs, DeviceName, DoesNotFit, Lever, MemoryEstimate, Payload, Pipeline, Recompute};
+use stageline::{DeviceName, DoesNotFit, Lever, MemoryEstimate, Payload, Pipeline, Recompute};
 use sysinfo::System;
 
 use crate::data::Data;
@@ -28,8 +28,7 @@ fn least_flush_bytes(optimizer: OptimizerName, rollback: bool) -> u64 {
 /// # Errors
 /// Returns an error with flags to change if the parameters are too large. A job with stages on other devices is not
 /// checked, because the memory of those devices is not known here.
-pub fn refuse_too_many_parameters(job: &Job, costs: &Costs, resumed: bool, smaller: &str) -> Result<()> {
-    let parameters = costs.parameters();
+pub fn refuse_too_many_parameters(job: &Job, parameters: u64, resumed: bool, smaller: &str) -> Result<()> {
     let bytes = least_flush_bytes(job.training.optimizer, job.running.rollback);
     let (needs, has) = (parameters.saturating_mul(bytes), memory_for(job, 0));
     let way_out = match (resumed, job.training.optimizer) {

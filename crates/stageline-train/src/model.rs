@@ -13,6 +13,10 @@ pub trait Model {
     /// The targets with which the last stage computes the loss.
     type Target: Payload;
 
+    /// Returns the number of elements in the model's parameters before they are initialised; `None` for a model that is
+    /// cut by hand.
+    fn parameters(&self) -> Option<u64>;
+
     /// Returns the costs of the model's layers for a sample input, and measures their times on `device` if it is given;
     /// `None` for a model that is cut by hand.
     fn costs(&self, sample: Self::Input, device: Option<&Device>) -> Option<Costs>;
@@ -37,6 +41,10 @@ where
     type Input = F::Input;
     type Output = L::Output;
     type Target = L::Target;
+
+    fn parameters(&self) -> Option<u64> {
+        Some(Row::parameters(self))
+    }
 
     fn costs(&self, sample: F::Input, device: Option<&Device>) -> Option<Costs> {
         Some(device.map_or_else(|| self.count(sample.clone()), |device| self.measure(sample.clone(), device)))
@@ -71,6 +79,10 @@ where
     type Input = In;
     type Output = Out;
     type Target = Target;
+
+    fn parameters(&self) -> Option<u64> {
+        None
+    }
 
     fn costs(&self, _: In, _: Option<&Device>) -> Option<Costs> {
         None

@@ -75,7 +75,8 @@ pub fn choose(running: &Running, training: &Training, costs: Option<&Costs>) -> 
             Some(cut.clone())
         }
         (CutBy::Counted | CutBy::Measured, Some(costs)) => Some(costs.cut(stages)?),
-        (CutBy::Counted | CutBy::Measured, None) => None,
+        (CutBy::Measured, None) => return Err(anyhow!("--cut measured: this model is cut by hand; leave --cut out")),
+        (CutBy::Counted, None) => None,
     };
     Ok(Planned { schedule, stages, cut })
 }

@@ -1,6 +1,7 @@
 //! Reads batches ahead of the steps on threads of their own.
 
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
 
@@ -43,7 +44,9 @@ impl<In: Send, Target: Send> Batches<In, Target> {
             let steps = steps.clone().skip(first).step_by(READERS);
             scope.spawn(move || {
                 for step in steps {
-                    let batch = data.batch(step, samples);
+                    let read = catch_unwind(AssertUnwindSafe(|| data.batch(step, samples)));
+                    let panicked = |_| Err(anyhow!("the batch of step {step} cannot be made: `Data::batch` panicked"));
+                    let batch = read.unwrap_or_else(panicked);
                     let failed = batch.is_err();
                     if sender.send(batch).is_err() || failed {
                         break;
@@ -61,7 +64,9 @@ impl<In: Send, Target: Send> Batches<In, Target> {
         let batch = self.readers[self.taken % READERS].recv();
         self.waited += began.elapsed();
         self.taken += 1;
-        batch.unwrap_or_else(|_| Err(anyhow!("a thread that reads batches has panicked; its message is above")))
+        batch.unwrap_or_else(|_| {
+            Err(anyhow!("no batch was read for this step, because an earlier one could not be read"))
+        })
     }
 
     /// Returns the total time for which steps have waited for their batches.

@@ -11,6 +11,7 @@ use crate::checkpoints::Keeper;
 use crate::data::Data;
 use crate::outputs::log::Log;
 use crate::outputs::progress::Progress;
+use crate::outputs::record;
 use crate::prefetch::Batches;
 use crate::settings::flags::FlushName;
 use crate::settings::job::Job;
@@ -157,5 +158,7 @@ fn note(
     let samples = job.training.batch_size as f64 / report.step_time.as_secs_f64();
     let utilisation = utilisation.map(|share| share * samples);
     progress.step(report, utilisation);
-    log.step(report, utilisation, |line| on_step(report, &mut line.metrics))
+    let mut metrics = record::metrics(&report.metrics);
+    on_step(report, &mut metrics);
+    log.step(report, utilisation, metrics)
 }

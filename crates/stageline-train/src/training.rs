@@ -10,7 +10,10 @@ use burn::tensor::Device;
 use serde_json::{Value, json};
 use stageline::checkpoint::{Checkpoint, Saved};
 use stageline::remote::{LinkSpeed, link_speeds};
-use stageline::{Batch, Costs, MemoryEstimate, Payload, Pipeline, PipelineBuilder, StageConfig, StepReport, Verify};
+use stageline::{
+    Batch, Costs, LossTerm, MemoryEstimate, Payload, Pipeline, PipelineBuilder, StageConfig, StepError, StepReport,
+    Verify,
+};
 use stageline_report::record::{Link, Run as RunLine, Validation};
 
 use crate::checkpoints::{self, Identity, Keeper};
@@ -125,11 +128,11 @@ impl<F> Run<F> {
         let Self { mut job, saved, progress, on_step, smaller, .. } = self;
         let place = checkpoints::place(&job.keeping, saved.as_ref())?;
         let outputs = std::mem::take(&mut job.outputs);
-        let costs = costs(model, data, &job)?;
         // The state of a program's own optimizer is not known here.
-        if let Some(costs) = costs.as_ref().filter(|_| self.optimizer.is_none()) {
-            memory::refuse_too_many_parameters(&job, costs, saved.is_some(), smaller)?;
+        if let Some(parameters) = model.parameters().filter(|_| self.optimizer.is_none()) {
+            memory::refuse_too_many_parameters(&job, parameters, saved.is_some(), smaller)?;
         }
+        let costs = costs(model, data, &job)?;
         let planned = plan::choose(&job.running, &job.training, costs.as_ref())?;
         let (optimizer, learning_rate) = (self.optimizer, self.learning_rate);
         let optimizer = optimizer.unwrap_or_else(|| job.training.optimizer());
@@ -218,12 +221,18 @@ where
     // Batches that cannot be cut into samples, or whose samples are masked, are not judged.
     let Ok(together) = data.batch(0, 2).and_then(|batch| Ok(batch.into_micro_batches(1)?)) else { return Ok(()) };
     let Ok(each) = data.batch(0, 2).and_then(|batch| Ok(batch.into_micro_batches(2)?)) else { return Ok(()) };
-    let mut sum = |batch| -> Result<f64> {
-        let report = pipeline.eval(Batch::from_micro_batches(vec![batch]))?;
-        Ok(report.terms.iter().map(|term| term.loss * term.weight).sum())
+    let mut sum = |batches: Vec<_>| -> Result<Option<f64>> {
+        let mut sum = 0.0;
+        for batch in batches {
+            match pipeline.eval(Batch::from_micro_batches(vec![batch])) {
+                Ok(report) => sum += report.terms.iter().map(|term| term.loss * term.weight).sum::<f64>(),
+                Err(StepError::Batch(_)) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(Some(sum))
     };
-    let together: f64 = together.into_iter().map(&mut sum).sum::<Result<f64>>()?;
-    let each: f64 = each.into_iter().map(&mut sum).sum::<Result<f64>>()?;
+    let (Some(together), Some(each)) = (sum(together)?, sum(each)?) else { return Ok(()) };
     if each != 0.0 && (each / together - 2.0).abs() < 0.01 {
         tracing::warn!(
             "the loss seems to be a mean: two samples have {together:.4} together and {each:.4} one by one; \
@@ -248,11 +257,14 @@ where
     Target: Payload,
     D: Data<Input = In, Target = Target> + ?Sized,
 {
-    let (mut loss, mut weight, mut sums) = (0.0, 0.0, BTreeMap::<String, f64>::new());
+    let (mut terms, mut sums) = (Vec::<LossTerm>::new(), BTreeMap::<String, f64>::new());
     for batch in batches {
         let report = pipeline.eval(batch.clone())?;
-        loss += report.loss * report.weight();
-        weight += report.weight();
+        terms.resize(terms.len().max(report.terms.len()), LossTerm { loss: 0.0, weight: 0.0 });
+        for (sum, term) in terms.iter_mut().zip(&report.terms) {
+            sum.loss += term.loss * term.weight;
+            sum.weight += term.weight;
+        }
         for metric in &report.metrics {
             *sums.entry(metric.name.to_owned()).or_default() += metric.value * report.weight();
         }
@@ -260,8 +272,10 @@ where
     if batches.is_empty() {
         return Ok(None);
     }
-    let metrics: BTreeMap<_, _> = sums.into_iter().map(|(name, sum)| (name, sum / weight)).collect();
-    let loss = loss / weight;
+    let mean = |sum: f64, weight: f64| if sum == 0.0 && weight == 0.0 { 0.0 } else { sum / weight };
+    let weight = terms.first().map_or(0.0, |term| term.weight);
+    let metrics: BTreeMap<_, _> = sums.into_iter().map(|(name, sum)| (name, mean(sum, weight))).collect();
+    let loss = terms.iter().map(|term| mean(term.loss, term.weight)).sum();
     let shown: Vec<_> = metrics.iter().map(|(name, value)| format!(", {name} {value:.4}")).collect();
     println!("validation: {}{} after {steps} steps", data.show_loss(loss), shown.concat());
     log.validation(Validation { after_steps: steps, validation_loss: loss, metrics })?;
@@ -414,4 +428,113 @@ fn links(devices: &[Device]) -> Result<Vec<Option<Link>>> {
         println!("the network between stages {stage} and {}: {latency:.2} ms, {bandwidth:.2} GB/s", stage + 1);
     }
     Ok(if links.iter().all(Option::is_none) { Vec::new() } else { links })
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    use anyhow::ensure;
+    use burn::module::Module;
+    use burn::nn::LinearConfig;
+    use burn::tensor::Tensor;
+    use clap::{Args, Command, FromArgMatches};
+    use stageline::checkpoint::Saved;
+    use stageline::nn::Linear;
+    use stageline::{LossStage, Row, Stage, Weight};
+
+    use super::*;
+    use crate::settings::flags::TrainingFlags;
+    use crate::settings::merge::Settings;
+
+    /// A linear layer, whose loss is the sum of its squared outputs in the rows whose target is not 0.
+    #[derive(Module, Debug)]
+    struct Layer {
+        linear: Linear,
+    }
+
+    impl Stage for Layer {
+        type Input = Tensor<2>;
+        type Output = Tensor<2>;
+
+        fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+            self.linear.forward(input)
+        }
+    }
+
+    impl LossStage for Layer {
+        type Target = Tensor<2>;
+
+        fn loss(&self, output: Tensor<2>, mask: Tensor<2>) -> Tensor<1> {
+            (output.clone() * output * mask).sum()
+        }
+
+        fn weight(&self, mask: &Tensor<2>) -> Weight {
+            mask.clone().sum().into_scalar::<f64>().into()
+        }
+    }
+
+    fn row() -> Row<Layer, Layer, Layer> {
+        let layer = |device: &Device| Layer { linear: LinearConfig::new(2, 2).init(device).into() };
+        Row::new(layer, 2, move |_, device| layer(device), layer)
+    }
+
+    /// Batches whose first sample does not count, and of which one panics or is an error.
+    #[derive(Default)]
+    struct Ones {
+        panics_at: Option<usize>,
+        fails_at: Option<usize>,
+    }
+
+    impl Data for Ones {
+        type Input = Tensor<2>;
+        type Target = Tensor<2>;
+
+        fn batch(&self, step: usize, samples: usize) -> Result<Batch<Tensor<2>, Tensor<2>>> {
+            assert_ne!(Some(step), self.panics_at, "the source panics");
+            ensure!(Some(step) != self.fails_at, "the source fails");
+            let cpu = Device::flex();
+            let mask = Tensor::ones([samples, 1], &cpu).slice_fill([0..1, 0..1], 0.0);
+            Ok(Batch::new(Tensor::ones([samples, 2], &cpu), mask))
+        }
+    }
+
+    fn run(flags: &str) -> Run<()> {
+        let command = TrainingFlags::augment_args(Command::new("train"));
+        let small = "train --micro-batches 2 --micro-batch-size 3 --steps 5";
+        let words = small.split_whitespace().chain(flags.split_whitespace());
+        let matches = command.args_override_self(true).try_get_matches_from(words).unwrap();
+        let flags = TrainingFlags::from_arg_matches(&matches).unwrap();
+        Run::new((), Job::of(flags, Settings(BTreeMap::new())).unwrap(), None, Progress::default())
+    }
+
+    #[test]
+    fn the_hook_is_called_after_every_step_without_any_output() {
+        let calls = Rc::new(Cell::new(0));
+        let counted = Rc::clone(&calls);
+        let run = run("").on_step(move |_, _| counted.set(counted.get() + 1));
+        // The first sample of every batch is masked, which the check of the loss must take.
+        let trained = run.train(&row(), &Ones::default()).unwrap().unwrap();
+        assert_eq!((calls.get(), trained.validation_loss), (5, None));
+    }
+
+    /// A batch that cannot be made ends the training with an error and a checkpoint of the steps before it.
+    #[test]
+    fn a_data_source_that_panics_or_fails_loses_no_step() {
+        for (data, message) in [
+            (
+                Ones { panics_at: Some(3), ..Ones::default() },
+                "the batch of step 3 cannot be made: `Data::batch` panicked",
+            ),
+            (Ones { fails_at: Some(3), ..Ones::default() }, "the source fails"),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            let run = run(&format!("--checkpoint {}", folder.path().display()));
+            let error = run.train(&row(), &data).map(drop).unwrap_err();
+            assert_eq!(error.to_string(), message);
+            assert_eq!(Saved::open(folder.path()).unwrap().manifest().progress.steps, 3);
+        }
+    }
 }

@@ -3,8 +3,11 @@
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Bool, Int, Tensor};
 
-/// Returns the module with a single zero in place of every tensor. Constants, such as sizes and padding ids, keep their
-/// values, so that functions of them can be called without keeping the parameters in memory.
+/// Returns the module with a single NaN or zero in place of every tensor. Constants, such as sizes and padding ids, keep
+/// their values, so that functions of them can be called without keeping the parameters in memory. A function that
+/// reads a float parameter gets NaN.
+///
+/// The module must not share running statistics with another one, because burn changes them in place.
 pub fn hollow<M: Module>(module: M) -> M {
     module.map(&mut Hollow)
 }
@@ -14,7 +17,7 @@ struct Hollow;
 impl ModuleMapper for Hollow {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let device = param.val().device();
-        Param::initialized(param.id, Tensor::zeros([1; D], &device))
+        Param::initialized(param.id, Tensor::full([1; D], f32::NAN, &device))
     }
 
     fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {

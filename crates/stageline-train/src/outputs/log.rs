@@ -1,5 +1,6 @@
 //! Writes the outputs of a run: a log, a trace, event files for TensorBoard, and an HTML page.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufWriter, Read, Write};
 use std::ops::Range;
@@ -9,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use serde_json::Value;
 use stageline::StepReport;
-use stageline_report::record::{Line, Run, Step, Validation};
+use stageline_report::record::{Line, Run, Validation};
 use stageline_report::{RunLog, TensorBoard, Trace, run_page};
 
 use crate::outputs::record;
@@ -75,7 +76,7 @@ impl Log {
         Ok(log)
     }
 
-    /// Writes the report of a step to all output files, after `change` has added to its line. `utilisation` is the
+    /// Writes the report of a step to all output files, with its metrics as far as they are finite. `utilisation` is the
     /// step's model FLOP utilisation, from 0 to 1.
     ///
     /// # Errors
@@ -84,7 +85,7 @@ impl Log {
         &mut self,
         report: &StepReport,
         utilisation: Option<f64>,
-        change: impl FnOnce(&mut Step),
+        mut metrics: BTreeMap<String, f64>,
     ) -> Result<()> {
         if self.outputs.trace.is_some() && (self.drawn..self.drawn + TRACED).contains(&report.step) {
             let added = self.trace.add(report.step, report.step_time.as_secs_f64(), &record::events(report));
@@ -97,7 +98,9 @@ impl Log {
         }
         let mut step = record::step(report, report.step == self.drawn);
         step.model_flop_utilisation = utilisation;
-        change(&mut step);
+        // JSON has no NaN and no infinity.
+        metrics.retain(|_, value| value.is_finite());
+        step.metrics = metrics;
         if let Some(board) = &mut self.board {
             // On a GPU only synchronised steps have the device's bubbles, and only the other steps its full throughput.
             let (timed, free) = match self.synchronise_every {
@@ -130,7 +133,8 @@ impl Log {
     ///
     /// # Errors
     /// Returns an error if an output file cannot be written.
-    pub fn validation(&mut self, validation: Validation) -> Result<()> {
+    pub fn validation(&mut self, mut validation: Validation) -> Result<()> {
+        validation.metrics.retain(|_, value| value.is_finite());
         if let Some(board) = &mut self.board {
             let metrics = validation.metrics.iter().map(|(name, value)| (format!("validation {name}"), *value));
             let figures: Vec<_> =

@@ -19,7 +19,7 @@ pub fn step(report: &StepReport, timeline: bool) -> Step {
     Step {
         step: report.step,
         loss: report.loss.is_finite().then_some(report.loss),
-        metrics: metrics(&report.metrics),
+        metrics: metrics(&report.metrics).into_iter().filter(|(_, value)| value.is_finite()).collect(),
         weight: report.weight(),
         tokens_per_s: report.weight() / step_seconds,
         model_flop_utilisation: None,

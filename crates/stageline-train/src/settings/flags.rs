@@ -55,9 +55,9 @@ pub struct TrainingFlags {
     #[arg(long, value_name = "STEPS")]
     pub schedule_steps: Option<usize>,
     /// Batch size, in samples, for which the number of steps and the learning rate were chosen. With another one, for
-    /// example after a change of M, a warning says what that changes
-    #[arg(long, default_value_t = 32)]
-    pub tuned_for: usize,
+    /// example after a change of M, a warning says what that changes [default: the batch size of the first run]
+    #[arg(long, value_name = "SAMPLES")]
+    pub tuned_for: Option<usize>,
     /// Peak learning rate, which is reached at the end of the warm-up
     #[arg(long, default_value_t = 2e-3)]
     pub learning_rate: f64,
@@ -339,6 +339,16 @@ impl RecomputeBy {
 }
 
 impl TrainingFlags {
+    /// Returns the number of samples in a step, over all replicas.
+    pub fn batch_size(&self) -> usize {
+        self.replicas.saturating_mul(self.micro_batches).saturating_mul(self.micro_batch_size)
+    }
+
+    /// Returns the number of samples in a step for which the settings were chosen.
+    pub fn tuned_for(&self) -> usize {
+        self.tuned_for.unwrap_or(self.batch_size())
+    }
+
     /// Returns the length of the learning rate schedule, in steps.
     pub fn schedule_steps(&self) -> usize {
         self.schedule_steps.unwrap_or(self.steps.max(SHORTEST_SCHEDULE))

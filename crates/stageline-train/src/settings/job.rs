@@ -101,7 +101,7 @@ impl Job {
         check(&flags)?;
         let devices = devices(&flags)?;
         let used = devices.len().min(flags.replicas * flags.stages);
-        let batch_size = flags.replicas * flags.micro_batches * flags.micro_batch_size;
+        let batch_size = flags.batch_size();
         Ok(Self {
             training: Training {
                 steps: flags.steps,
@@ -120,7 +120,7 @@ impl Job {
                 micro_batch_size: flags.micro_batch_size,
                 gradient_groups: flags.gradient_groups,
                 batch_size,
-                tuned_for: flags.tuned_for,
+                tuned_for: flags.tuned_for(),
             },
             running: Running {
                 workers: flags.stages,

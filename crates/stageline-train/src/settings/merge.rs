@@ -6,14 +6,14 @@
 
 use std::any::TypeId;
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use clap::{Arg, ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::{Number, Value};
 use stageline::checkpoint::Printable;
 
@@ -58,28 +58,59 @@ pub fn merge(
     resumed: Option<&Settings>,
     read: impl FnOnce(&Path) -> Result<String>,
 ) -> Result<Merged> {
-    let mut command = command.args_override_self(true);
+    let mut command = command.args_override_self(true).mut_args(with_value);
     command.build();
     let (program, flags) =
         arguments.split_first().map_or((OsString::new(), arguments), |(first, rest)| (first.clone(), rest));
     let parse = |flags: &[OsString]| command.clone().try_get_matches_from([&program].into_iter().chain(flags));
-    let given = parse(flags)?;
+    // A flag that must be set may be set by any source, so only the last parse requires it.
+    let lenient = command.clone().mut_args(|flag| flag.required(false));
+    let parse_some = |flags: &[OsString]| lenient.clone().try_get_matches_from([&program].into_iter().chain(flags));
+    let given = parse_some(flags)?;
     let mut all = Vec::new();
     if let Some(settings) = resumed {
         all.extend(inherited(&command, settings)?);
         // These errors quote a checkpoint, whose text may be long or hostile, so they are escaped and cut short.
-        parse(&all).map_err(|error| anyhow!("{}", Printable::new(error.to_string()).at_most(400)))?;
+        parse_some(&all).map_err(|error| anyhow!("{}", Printable::new(error.to_string()).at_most(400)))?;
     }
     if let Some(path) = given.get_one::<PathBuf>("config") {
         let from_file = || from_text(&command, &read(path)?);
-        all.extend(from_file().with_context(|| format!("--config {}", path.display()))?);
+        let from_file = from_file().with_context(|| format!("--config {}", path.display()))?;
+        replace_lists(&mut all, &from_file, &command);
+        all.extend(from_file);
     }
     for assignment in given.get_many::<String>("set").unwrap_or_default() {
-        all.push(from_assignment(&command, assignment).with_context(|| format!("--set {assignment}"))?);
+        let assigned = from_assignment(&command, assignment).with_context(|| format!("--set {assignment}"))?;
+        replace_lists(&mut all, std::slice::from_ref(&assigned), &command);
+        all.push(assigned);
     }
+    replace_lists(&mut all, flags, &command);
     all.extend_from_slice(flags);
     let matches = parse(&all)?;
     Ok(Merged { settings: settings(&command, &matches)?, matches })
+}
+
+/// Lets a switch, such as `--augment`, take `true` or `false` as a value, so that a source of settings can turn it off.
+fn with_value(flag: Arg) -> Arg {
+    if !matches!(flag.get_action(), ArgAction::SetTrue) || flag.get_id() == "print_config" {
+        return flag;
+    }
+    let flag = flag.action(ArgAction::Set).value_parser(clap::value_parser!(bool)).num_args(0..=1);
+    flag.require_equals(true).default_missing_value("true").default_value("false")
+}
+
+/// Removes the lists that `later` sets again from the arguments so far, because clap appends to a list.
+fn replace_lists(all: &mut Vec<OsString>, later: &[OsString], command: &Command) {
+    let name = |argument: &OsString| {
+        let text = argument.to_str()?.strip_prefix("--")?;
+        Some(text.split_once('=').map_or(text, |(name, _)| name).to_owned())
+    };
+    let is_list = |name: &String| {
+        let mut lists = command.get_arguments().filter(|flag| matches!(flag.get_action(), ArgAction::Append));
+        lists.any(|flag| flag.get_long() == Some(name))
+    };
+    let again: Vec<_> = later.iter().filter_map(name).filter(is_list).collect();
+    all.retain(|argument| name(argument).is_none_or(|name| !again.contains(&name)));
 }
 
 /// Reads the TOML file of `--config`, of at most [`LONGEST`] bytes.
@@ -145,11 +176,11 @@ fn is_inherited(name: &str) -> bool {
         .contains(&name)
 }
 
-/// Whether a flag is a setting: the flag takes a value, does not name a source of settings, and is not for a single run
-/// only.
+/// Whether a flag is a setting: the flag takes a value, does not name a source of settings, and is not
+/// for a single run only.
 fn is_setting(flag: &Arg) -> bool {
-    let only_here = ["config", "set", "resume", "stop_after"];
-    flag.get_action().takes_values() && !only_here.contains(&flag.get_id().as_str())
+    let only_here = ["config", "set", "resume", "stop_after", "print_config"];
+    flag.get_long().is_some() && flag.get_action().takes_values() && !only_here.contains(&flag.get_id().as_str())
 }
 
 /// Returns a flag and its value as one argument `--name=value`, so that a value with a leading dash is not read as a
@@ -189,8 +220,13 @@ fn kind(value: &Value) -> &'static str {
 fn settings(command: &Command, matches: &ArgMatches) -> Result<Settings> {
     let flags = command.get_arguments().filter(|flag| is_setting(flag));
     let value = |flag: &Arg| {
-        let raw = matches.get_raw(flag.get_id().as_str())?.next_back()?;
         let name = flag.get_id().to_string();
+        let mut raw = matches.get_raw(&name)?;
+        // The values of a list are joined by commas, as its flag takes them.
+        let raw = match flag.get_action() {
+            ArgAction::Append => raw.collect::<Vec<_>>().join(OsStr::new(",")),
+            _ => raw.next_back()?.to_owned(),
+        };
         let Some(text) = raw.to_str() else {
             let shown = raw.to_string_lossy();
             return Some(Err(anyhow!("`{name}` is {shown}, which is not Unicode, as settings are; give another name")));

@@ -26,15 +26,18 @@ pub struct CommandLine {
 /// # Errors
 /// Returns an error if a setting is wrong, there is no such checkpoint, or its settings are not valid.
 pub fn command_line(command: &Command, arguments: &[OsString]) -> Result<CommandLine> {
-    let resolved = |resumed| {
+    let resolved = |command: &Command, resumed| {
         let Merged { matches, mut settings } = resolve(command.clone(), arguments, resumed)?;
         let flags = TrainingFlags::from_arg_matches(&matches)?;
-        // The default is stored, so that resuming with more `--steps` keeps the length of the schedule.
+        // These defaults are stored, so that a resumed run with more `--steps` or another M keeps them.
         settings.0.insert("schedule_steps".to_owned(), flags.schedule_steps().into());
+        settings.0.insert("tuned_for".to_owned(), flags.tuned_for().into());
         Ok::<_, anyhow::Error>((matches, flags, settings))
     };
-    let (matches, flags, alone) = resolved(None)?;
+    // A flag that must be set may come from the checkpoint.
+    let (_, flags, alone) = resolved(&command.clone().mut_args(|flag| flag.required(false)), None)?;
     let Some(requested) = &flags.resume else {
+        let (matches, flags, alone) = resolved(command, None)?;
         return Ok(CommandLine { matches, flags, settings: alone, saved: None });
     };
     let place = match requested.as_os_str() == "latest" {
@@ -43,7 +46,7 @@ pub fn command_line(command: &Command, arguments: &[OsString]) -> Result<Command
     };
     let saved = Saved::open(place).context("--resume")?;
     let before = settings_of(saved.manifest().run.get("settings"));
-    let (matches, mut now, settings) = resolved(Some(&before))
+    let (matches, mut now, settings) = resolved(command, Some(&before))
         .with_context(|| format!("--resume, with the settings in {}", saved.path().display()))?;
     // New checkpoints go to the folder in which this one was found, because the folder may have been moved.
     let folder = flags.checkpoint.clone().or_else(|| (place != saved.path()).then(|| place.to_owned()));
@@ -55,17 +58,19 @@ pub fn command_line(command: &Command, arguments: &[OsString]) -> Result<Command
     }
     // Paths that only the checkpoint names are printed, so that it cannot make a run read a file unnoticed.
     for name in paths(command) {
-        if let Some(now) = settings.0.get(&name).filter(|now| alone.0.get(&name) != Some(now)) {
+        let is_path = |now: &&Value| name != "schedule" || now.as_str().is_some_and(|now| now.ends_with(".csv"));
+        if let Some(now) = settings.0.get(&name).filter(|now| alone.0.get(&name) != Some(now)).filter(is_path) {
             println!("as in the checkpoint: {name} = {now}");
         }
     }
     Ok(CommandLine { matches, flags: now, settings, saved: Some(saved) })
 }
 
-/// Returns the names of all flags that take a path.
+/// Returns the names of all flags that take a path, and of the schedule, which may be a file.
 fn paths(command: &Command) -> Vec<String> {
     let takes_path = |flag: &&clap::Arg| flag.get_value_parser().type_id() == std::any::TypeId::of::<PathBuf>();
-    command.get_arguments().filter(takes_path).map(|flag| flag.get_id().to_string()).collect()
+    let names = command.get_arguments().filter(takes_path).map(|flag| flag.get_id().to_string());
+    names.chain(["schedule".to_owned()]).collect()
 }
 
 /// Returns a value from a checkpoint's manifest as text that is safe to print: escaped and of bounded length.
@@ -77,4 +82,49 @@ pub(crate) fn shown(value: &Value) -> Printable<'static> {
 fn settings_of(value: Option<&Value>) -> Settings {
     let object = value.and_then(Value::as_object).cloned().unwrap_or_default();
     Settings(object.into_iter().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args, CommandFactory, Parser};
+
+    use super::*;
+
+    #[derive(Debug, Parser, PartialEq)]
+    struct Own {
+        #[arg(long)]
+        augment: bool,
+        #[arg(long, value_delimiter = ',')]
+        channels: Vec<usize>,
+        #[arg(long)]
+        width: usize,
+        place: Option<String>,
+    }
+
+    fn merged(arguments: &str, resumed: Option<&Settings>, file: &str) -> Result<(Own, Settings)> {
+        let command = TrainingFlags::augment_args(Own::command());
+        let words: Vec<OsString> = arguments.split_whitespace().map(Into::into).collect();
+        let file = file.to_owned();
+        let Merged { matches, settings } = crate::settings::merge::merge(command, &words, resumed, |_| Ok(file))?;
+        Ok((Own::from_arg_matches(&matches)?, settings))
+    }
+
+    /// A program's own switches, lists, required flags and positional arguments are merged like the flags of a training.
+    #[test]
+    fn own_flags_of_every_kind_are_settings() {
+        let (own, settings) =
+            merged("train --augment --channels 32,64 --channels 128 --width 5 here", None, "").unwrap();
+        assert_eq!(own, Own { augment: true, channels: vec![32, 64, 128], width: 5, place: Some("here".to_owned()) });
+        // A resumed run has them all, but not the positional argument.
+        let (again, same) = merged("train", Some(&settings), "").unwrap();
+        assert_eq!((again.augment, &again.channels, again.width), (true, &own.channels, 5));
+        assert_eq!(same, settings);
+        // As a file they give the same settings, and a later source replaces a list.
+        let (from_file, same) = merged("train --config file", None, &settings.to_toml().unwrap()).unwrap();
+        assert_eq!((from_file.augment, from_file.channels, from_file.width), (true, own.channels, 5));
+        assert_eq!(same, settings);
+        let (later, _) = merged("train --channels 7 --config file", Some(&settings), "augment = false").unwrap();
+        assert_eq!((later.augment, later.channels, later.width), (false, vec![7], 5));
+        assert!(merged("train", None, "").is_err(), "--width is required");
+    }
 }

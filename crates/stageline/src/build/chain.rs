@@ -123,7 +123,8 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
     ) -> PipelineBuilder<In, L::Output, L::Target> {
         let unplaced = self.add(module, config);
         let before = self.wire;
-        let constants = hollow(unplaced.module.clone());
+        // `valid` makes running statistics of its own, which a clone would share with the module.
+        let constants = hollow(unplaced.module.valid());
         type Channels<L> = CallerChannels<<L as Stage>::Output, <L as LossStage>::Target>;
         let wire = move |assembly: &mut Assembly, source: Source<In>, channels: Channels<L>| {
             let source = before(assembly, source);

@@ -10,7 +10,7 @@ use crate::build::cut::{Cut, CutError};
 use crate::model::payload::{Payload, PayloadMapper};
 use crate::model::stage::Stage;
 use crate::transfer::hand_over::place;
-use crate::transfer::leaves::track;
+use crate::transfer::leaves::{Leaves, track};
 use stageline_nn::counting_flops;
 
 /// The costs of all layers of a row, for one sample input.
@@ -62,7 +62,7 @@ impl Costs {
             Some(time) => time.as_secs_f64(),
             None => share(layer.parameters as f64, parameters) + share(layer.flops, flops),
         };
-        Ok(Cut::from(balance(&self.0.iter().map(weight).collect::<Vec<_>>(), stages)?))
+        Ok(Cut::of(balance(&self.0.iter().map(weight).collect::<Vec<_>>(), stages)?))
     }
 }
 
@@ -78,22 +78,16 @@ pub(super) enum Way {
 /// The number of times that a forward and backward is measured; the shortest time counts.
 const REPEATS: usize = 3;
 
-/// Finds the costs of one layer after another. Layers with the same parameter shapes count as equal and run once.
+/// Finds the costs of one layer after another.
 pub(super) struct Costing {
     way: Way,
     device: Device,
     costs: Vec<LayerCost>,
-    /// The shapes of the parameters of each layer that has run.
-    ran: Vec<(Shapes, usize)>,
 }
-
-/// The shapes of all tensors of a module, in its order.
-#[derive(Default, PartialEq)]
-struct Shapes(Vec<Vec<usize>>);
 
 impl Costing {
     pub(super) fn new(way: Way, device: Device) -> Self {
-        Self { way, device, costs: Vec::new(), ran: Vec::new() }
+        Self { way, device, costs: Vec::new() }
     }
 
     /// Returns the device on which the layers run.
@@ -106,33 +100,13 @@ impl Costing {
         Costs(self.costs)
     }
 
-    /// Adds the cost of a layer, and returns its output for the sample input. A block equal to an earlier one returns
-    /// its input, which has the shape of its output.
-    pub(super) fn add_block<S: Stage<Input = H, Output = H>, H: Payload>(
-        &mut self,
-        name: String,
-        block: S,
-        input: H,
-    ) -> H {
-        let shapes = Shapes::of(&block);
-        match self.ran.iter().find(|(ran, _)| *ran == shapes) {
-            Some(&(_, same)) => {
-                self.costs.push(LayerCost { name, ..self.costs[same].clone() });
-                input
-            }
-            None => {
-                self.ran.push((shapes, self.costs.len()));
-                self.add(name, block, input)
-            }
-        }
-    }
-
     /// Adds the cost of a layer, and returns its output for the sample input.
     pub(super) fn add<S: Stage>(&mut self, name: String, layer: S, input: S::Input) -> S::Output {
-        let parameters = Shapes::of(&layer).elements();
+        let parameters = parameters(&layer);
         let input = place(input, &self.device);
         let (output, flops) = counting_flops(|| layer.valid().forward(input.clone()));
-        let time = (self.way == Way::Measure).then(|| shortest(|| forward_and_backward(&layer, &input)));
+        let is_first = self.costs.is_empty();
+        let time = (self.way == Way::Measure).then(|| shortest(|| forward_and_backward(&layer, &input, is_first)));
         self.costs.push(LayerCost { name, parameters, flops, time });
         output
     }
@@ -148,15 +122,16 @@ fn shortest(run: impl Fn()) -> Duration {
     (0..REPEATS).map(time).min().unwrap_or_default()
 }
 
-/// Runs a layer's forward and its backward from the sum of its float outputs, and waits for the device.
-fn forward_and_backward<S: Stage>(layer: &S, input: &S::Input) {
+/// Runs a layer's forward and its backward from the sum of its float outputs, and waits for the device. Every layer but
+/// the first also computes the gradient of its input.
+fn forward_and_backward<S: Stage>(layer: &S, input: &S::Input, is_first: bool) {
     let mut sum = SumOfFloats::default();
-    layer.forward(track(input.clone())).map(&mut sum);
-    if let Some(sum) = sum.0.filter(Tensor::is_tracked) {
-        let gradients = sum.clone().backward();
-        // Reading the sum waits for everything that was enqueued before it.
-        drop((gradients, sum.into_data()));
-    }
+    let input = if is_first { track(input.clone()) } else { Leaves::of_input(input.clone()).0 };
+    layer.forward(input).map(&mut sum);
+    let Some(sum) = sum.0 else { return };
+    let gradients = sum.is_tracked().then(|| sum.clone().backward());
+    // Reading the sum waits for everything that was enqueued before it.
+    drop((gradients, sum.into_data()));
 }
 
 /// The sum of all float tensors of a payload.
@@ -180,21 +155,17 @@ impl PayloadMapper for SumOfFloats {
     }
 }
 
-impl Shapes {
-    /// Returns the shapes of a module's tensors, without initialising lazy ones.
-    fn of<M: Module>(module: &M) -> Self {
-        let mut shapes = Self::default();
-        module.visit(&mut shapes);
-        shapes
-    }
-
-    fn elements(&self) -> u64 {
-        self.0.iter().map(|shape| shape.iter().product::<usize>() as u64).sum()
-    }
+/// Returns the number of elements in a module's float parameters, without initialising lazy ones.
+pub(super) fn parameters<M: Module>(module: &M) -> u64 {
+    let mut elements = Elements(0);
+    module.visit(&mut elements);
+    elements.0
 }
 
-impl ModuleVisitor for Shapes {
+struct Elements(u64);
+
+impl ModuleVisitor for Elements {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.0.push(param.lazy_shape().as_slice().to_vec());
+        self.0 += param.lazy_shape().num_elements() as u64;
     }
 }

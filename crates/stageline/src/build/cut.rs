@@ -25,6 +25,11 @@ impl Cut {
         if starts.first() == Some(&0) && ascends { Ok(Self(starts)) } else { Err(CutError::Starts { starts }) }
     }
 
+    /// Creates the cut with these ranges of layers, of which there is at least one, and which follow one another.
+    pub(super) fn of(ranges: Vec<Range<usize>>) -> Self {
+        Self(ranges.into_iter().map(|range| range.start).collect())
+    }
+
     /// Returns the number of stages.
     pub fn stages(&self) -> usize {
         self.0.len()
@@ -41,13 +46,6 @@ impl Cut {
         }
         let ends = self.0.iter().skip(1).copied().chain([layers]);
         Ok(self.0.iter().copied().zip(ends).map(|(start, end)| start..end).collect())
-    }
-}
-
-impl From<Vec<Range<usize>>> for Cut {
-    /// Creates the cut with these ranges of layers, which follow one another.
-    fn from(ranges: Vec<Range<usize>>) -> Self {
-        Self(ranges.into_iter().map(|range| range.start).collect())
     }
 }
 
@@ -117,7 +115,7 @@ mod tests {
         let cut: Cut = "0, 3,6".parse().unwrap();
         assert_eq!((cut.stages(), cut.to_string()), (3, "0,3,6".to_owned()));
         assert_eq!(cut.ranges(8).unwrap(), [0..3, 3..6, 6..8]);
-        assert_eq!(Cut::from(cut.ranges(8).unwrap()), cut);
+        assert_eq!(Cut::of(cut.ranges(8).unwrap()), cut);
         assert!(matches!(cut.ranges(6), Err(CutError::Layers { start: 6, layers: 6 })));
         for text in ["", "1,2", "0,2,2", "0,x", "0;3"] {
             assert!(text.parse::<Cut>().is_err(), "{text}");

@@ -7,7 +7,7 @@ use burn::tensor::Device;
 
 use crate::build::builder::PipelineBuilder;
 use crate::build::chain::StageConfig;
-use crate::build::cost::{Costing, Costs, Way};
+use crate::build::cost::{Costing, Costs, Way, parameters};
 use crate::build::cut::{Cut, CutError};
 use crate::model::stage::{LossStage, Stage};
 use crate::pipeline::Pipeline;
@@ -127,11 +127,20 @@ where
         self.blocks + 2
     }
 
+    /// Returns the number of elements in the parameters of all layers, without initialising the lazy parameters of
+    /// burn's layers.
+    pub fn parameters(&self) -> u64 {
+        let device = drawing_device(None).autodiff();
+        unseeded(|| {
+            let blocks = (0..self.blocks).map(|index| parameters(&(self.block)(index, &device)));
+            parameters(&(self.first)(&device)) + blocks.sum::<u64>() + parameters(&(self.last)(&device))
+        })
+    }
+
     /// Returns the costs of the layers for a sample input, by counting: the parameters of each layer, and the FLOPs
     /// that its layers report.
     ///
-    /// Layers with the same parameter shapes count as equal, so that only one of them is created and run. One layer
-    /// after another is on the CPU.
+    /// One layer after another is initialised and run on the CPU, so at most one is in memory.
     pub fn count(&self, sample: F::Input) -> Costs {
         unseeded(|| self.costs(sample, Costing::new(Way::Count, drawing_device(None))))
     }
@@ -147,7 +156,7 @@ where
         let device = costing.device().clone().autodiff();
         let mut hidden = costing.add(first.clone(), (self.first)(&device), sample);
         for index in 0..self.blocks {
-            hidden = costing.add_block(format!("{blocks}.{index}"), (self.block)(index, &device), hidden);
+            hidden = costing.add(format!("{blocks}.{index}"), (self.block)(index, &device), hidden);
         }
         costing.add(last.clone(), (self.last)(&device), hidden);
         costing.into_costs()

@@ -65,7 +65,10 @@ pub enum BatchError {
         micro_batch: usize,
     },
     /// The loss weight of a micro-batch is negative or not finite.
-    #[error("micro-batch {micro_batch} has loss weight {weight}; `LossStage::weight` must be finite and not negative")]
+    #[error(
+        "micro-batch {micro_batch} has loss weight {weight}; `LossStage::weight` must be finite and not negative, and may use the \
+         targets and constants of the stage, but not its parameters"
+    )]
     Weight {
         /// The index of the micro-batch with the invalid loss weight.
         micro_batch: usize,

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use burn::tensor::{Bool, Int, Tensor};
 
 use crate::model::batch_error::BatchError;
-use crate::model::micro_batches::shapes;
+use crate::model::micro_batches::payload_shapes;
 use crate::model::payload::{Payload, PayloadMapper};
 
 /// Concatenates payloads along dimension 0 of every tensor, in their order.
@@ -31,7 +31,7 @@ pub(crate) fn concatenate<P: Payload>(pieces: Vec<P>) -> Result<P, BatchError> {
 
 /// Returns the size of one row of every tensor in a payload: its dimensions without the first one.
 fn rows_of<P: Payload>(piece: &P) -> Vec<Vec<usize>> {
-    shapes(piece, &()).0.into_iter().map(|shape| shape.get(1..).unwrap_or_default().to_vec()).collect()
+    payload_shapes(piece).into_iter().map(|shape| shape.get(1..).unwrap_or_default().to_vec()).collect()
 }
 
 /// The tensors of a payload, without their types, in order.

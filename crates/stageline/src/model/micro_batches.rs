@@ -175,6 +175,11 @@ pub(super) fn shapes<I: Payload, T: Payload>(input: &I, target: &T) -> Shapes {
     shapes
 }
 
+/// Returns the shapes of all tensors of a payload, in order.
+pub(crate) fn payload_shapes<P: Payload>(payload: &P) -> Vec<Vec<usize>> {
+    shapes(payload, &()).0
+}
+
 impl PayloadMapper for Shapes {
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
         self.0.push(tensor.dims().to_vec());

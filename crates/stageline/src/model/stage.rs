@@ -142,9 +142,9 @@ pub trait LossStage: Stage {
 
     /// Returns the loss weight of a micro-batch's targets, one number per term: usually the number of unmasked targets.
     ///
-    /// The pipeline calls this method before the first forward of a step, on a copy of the stage whose tensors are
-    /// single zeros. So the weight may depend on the targets and on the stage's constants, such as a padding id, and
-    /// not on its parameters.
+    /// The pipeline calls this method before the first forward of a step, on a copy of the stage without its
+    /// parameters. So the weight may depend on the targets and on the stage's constants, such as a padding id. A weight
+    /// that depends on a float parameter is NaN, which is an error.
     fn weight(&self, target: &Self::Target) -> Weight;
 
     /// Computes the sums of the stage's metrics over the unmasked targets of one micro-batch, of shape

@@ -10,13 +10,14 @@ use crate::model::payload::Payload;
 use crate::pipeline::Pipeline;
 use crate::pipeline::modules::Modules;
 use crate::runner::pass::Pass;
+use crate::transfer::hand_over::place;
 
 impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// Returns the outputs of the last stage for a batch of inputs, computed by forwards without an autodiff graph.
     ///
     /// The rows of the input are split into as many micro-batches as a step has, or into single rows if there are
     /// fewer, and the outputs are concatenated along dimension 0. On a deterministic backend they have the same bits
-    /// for every partition into stages. The tensors are on the device of the last stage.
+    /// for every partition into stages. The tensors are on the device of the last stage of the first replica.
     ///
     /// # Errors
     /// Returns [`StepError::Batch`] if the input cannot be split into rows or the outputs cannot be concatenated, which
@@ -45,7 +46,10 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.running()?;
         self.workers.begin(During::Inference { steps: self.done.steps });
         let asked = self.asked_forwards(&batch.weights, Pass::Infer);
-        self.workers.infer(&batch.inputs, asked).map_err(|ended| self.end(ended))
+        let outputs = self.workers.infer(&batch.inputs, asked).map_err(|ended| self.end(ended))?;
+        // The outputs of other replicas may be on other devices.
+        let device = self.sizes.stages[0].last().map(|(device, _)| device.clone()).expect("a pipeline has a stage");
+        Ok(outputs.into_iter().map(|output| place(output, &device)).collect())
     }
 
     /// Returns copies of the modules of all stages, as the last step left them, while the pipeline stays alive.

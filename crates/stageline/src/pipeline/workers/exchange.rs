@@ -184,7 +184,8 @@ pub(crate) fn terms(sums: &[f64], weight: &Weight) -> Vec<LossTerm> {
 /// Returns the metrics with these names and sums, each divided by the loss weight of the first term.
 pub(crate) fn metrics(names: &[&'static str], sums: &[f64], weight: &Weight) -> Vec<Metric> {
     let weight = weight.terms().first().copied().unwrap_or_default();
-    names.iter().zip(sums).map(|(name, sum)| Metric { name, value: sum / weight }).collect()
+    let mean = |sum: f64| if sum == 0.0 && weight == 0.0 { 0.0 } else { sum / weight };
+    names.iter().zip(sums).map(|(name, sum)| Metric { name, value: mean(*sum) }).collect()
 }
 
 /// Returns the total loss: the sum of the values of its terms.
