@@ -7,8 +7,8 @@ use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, ModuleOpti
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use stageline::schedule::{GPipe, Interleaved, OneFOneB, Schedule, ZbH1, ZbH2, ZbV};
 use stageline::{Batch, LossStage, MemoryEstimate, Pipeline, Recompute, Stage, StageConfig};
+use stageline_train::fingerprint;
 
-use crate::fingerprint::fingerprint;
 use crate::mlp::pieces;
 use crate::model::{Bytes, Gpt, Layers, Logits, Shape, costs, gpt};
 

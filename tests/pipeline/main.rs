@@ -9,7 +9,7 @@ mod programs;
 #[path = "../support/runs.rs"]
 mod runs;
 
-use example_gpt::{fingerprint, model};
+use example_gpt::model;
 
 #[global_allocator]
 static ALLOCATOR: stageline::CountingAllocator = stageline::CountingAllocator::new();

@@ -7,8 +7,8 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use stageline::nn::Linear;
 use stageline::schedule::{Interleaved, LoopedBreadthFirst, OneFOneB, Plan, Schedule, ZbV};
 use stageline::{Batch, Cut, CutError, LossStage, Pipeline, Row, Stage, StageConfig, Weight};
+use stageline_train::fingerprint;
 
-use crate::fingerprint::fingerprint;
 use crate::model::{Bytes, Logits, Shape, costs, gpt};
 
 const SHAPE: Shape = Shape { layers: 4, width: 32, context: 8 };

@@ -1,20 +1,34 @@
-//! Computes one hash of all parameters of a checkpoint, by which two trainings can be compared bit for bit.
+//! Computes one hash of all parameters of a model, by which two trainings can be compared bit for bit.
 
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::Tensor;
 use sha2::{Digest, Sha256};
-use stageline::checkpoint::Checkpoint;
 
-/// Returns the SHA-256 of the names, shapes and values of all parameters in a checkpoint, in hexadecimal, and the number
-/// of values.
-pub fn fingerprint(checkpoint: &Checkpoint) -> (String, usize) {
-    let (mut digest, mut values) = (Sha256::new(), 0);
-    for (name, tensor) in &checkpoint.parameters {
-        digest.update((name.len() as u64).to_le_bytes());
-        digest.update(name);
-        for size in &tensor.shape {
-            digest.update((*size as u64).to_le_bytes());
+/// Returns the SHA-256 of the shape and values of every float parameter of a module, in the module's order, in
+/// hexadecimal, and the number of values. One parameter after another is read to the host.
+pub fn fingerprint<M: Module>(module: &M) -> (String, usize) {
+    let mut hash = Hash { digest: Sha256::new(), values: 0 };
+    module.visit(&mut hash);
+    let bytes = hash.digest.finalize();
+    (bytes.iter().map(|byte| format!("{byte:02x}")).collect(), hash.values)
+}
+
+/// The visitor that adds the shape and values of each parameter to the SHA-256 digest.
+struct Hash {
+    digest: Sha256,
+    values: usize,
+}
+
+impl ModuleVisitor for Hash {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let value = param.val();
+        for size in value.dims() {
+            self.digest.update((size as u64).to_le_bytes());
         }
-        digest.update(&tensor.bytes);
-        values += tensor.shape.iter().product::<usize>();
+        let values = value.into_data();
+        for value in values.iter::<f32>() {
+            self.digest.update(value.to_le_bytes());
+        }
+        self.values += values.num_elements();
     }
-    (digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect(), values)
 }

@@ -2,7 +2,9 @@
 
 use anyhow::{Context, Result, bail};
 use burn::tensor::Device;
-use stageline::{Costs, Cut, LossStage, Payload, PipelineBuilder, Row, Stage, StageConfig};
+use stageline::{Costs, Cut, LossStage, Modules, Payload, PipelineBuilder, Row, Stage, StageConfig};
+
+use crate::fingerprint::fingerprint;
 
 /// A model that becomes the stages of a pipeline.
 pub trait Model {
@@ -16,6 +18,13 @@ pub trait Model {
     /// Returns the number of elements in the model's parameters before they are initialised; `None` for a model that is
     /// cut by hand.
     fn parameters(&self) -> Option<u64>;
+
+    /// Returns the SHA-256 of all parameters in the modules of a pipeline of this model, and their number; `None` for a
+    /// model that is cut by hand.
+    ///
+    /// # Errors
+    /// Returns an error if a module is lost.
+    fn fingerprint(&self, modules: Modules) -> Result<Option<(String, usize)>>;
 
     /// Returns the costs of the model's layers for a sample input, and measures their times on `device` if it is given;
     /// `None` for a model that is cut by hand.
@@ -44,6 +53,10 @@ where
 
     fn parameters(&self) -> Option<u64> {
         Some(Row::parameters(self))
+    }
+
+    fn fingerprint(&self, modules: Modules) -> Result<Option<(String, usize)>> {
+        Ok(Some(fingerprint(&self.join(modules)?)))
     }
 
     fn costs(&self, sample: F::Input, device: Option<&Device>) -> Option<Costs> {
@@ -82,6 +95,10 @@ where
 
     fn parameters(&self) -> Option<u64> {
         None
+    }
+
+    fn fingerprint(&self, _: Modules) -> Result<Option<(String, usize)>> {
+        Ok(None)
     }
 
     fn costs(&self, _: In, _: Option<&Device>) -> Option<Costs> {

@@ -18,7 +18,6 @@ use stageline_report::record::{Link, Run as RunLine, Validation};
 
 use crate::checkpoints::{self, Identity, Keeper};
 use crate::data::Data;
-use crate::fingerprint::fingerprint;
 use crate::memory::{self, Demand};
 use crate::model::Model;
 use crate::outputs::log::Log;
@@ -55,8 +54,8 @@ pub struct Trained<In: Payload, Out: Payload, Target: Payload> {
     pub pipeline: Pipeline<In, Out, Target>,
     /// The loss on all held-out samples after the training; `None` if there are none.
     pub validation_loss: Option<f64>,
-    /// The SHA-256 of all parameters, in hexadecimal.
-    pub parameters_sha256: String,
+    /// The SHA-256 of all parameters, in hexadecimal; `None` for a model that is cut by hand.
+    pub parameters_sha256: Option<String>,
 }
 
 impl<F> Run<F> {
@@ -174,8 +173,10 @@ impl<F> Run<F> {
             return trained.map(|_| None).and_then(|ended| kept.and(closed).map(|()| ended));
         }
         let validation_loss = validate(&mut pipeline, &mut log, training.steps)?;
-        let (parameters_sha256, parameters) = fingerprint(&pipeline.checkpoint()?);
-        println!("{parameters} parameters, sha256 {parameters_sha256}");
+        let (parameters_sha256, parameters) = model.fingerprint(pipeline.snapshot()?)?.unzip();
+        if let (Some(hash), Some(parameters)) = (&parameters_sha256, parameters) {
+            println!("{parameters} parameters, sha256 {hash}");
+        }
         log.finish(json!({
             "final": true,
             "validation_loss": validation_loss,
