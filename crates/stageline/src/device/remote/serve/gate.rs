@@ -218,8 +218,10 @@ mod tests {
         let largest = [0x82, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff];
         assert!(passed(&largest).unwrap_err().contains("more than"));
         // Fragments of one message count together.
-        let pieces =
-            [0x02, 0x7f, 0, 0, 0, 0, 0, 0x0f, 0xff, 0x00].into_iter().chain([0; 0xf_ff00]).chain([0x00, 0x7e, 2, 0]);
+        let pieces = [0x02, 0x7f, 0, 0, 0, 0, 0, 0x0f, 0xff, 0x00]
+            .into_iter()
+            .chain(std::iter::repeat_n(0, 0xf_ff00))
+            .chain([0x00, 0x7e, 2, 0]);
         assert!(passed(&pieces.collect::<Vec<_>>()).unwrap_err().contains("more than"));
     }
 
