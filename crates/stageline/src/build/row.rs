@@ -251,7 +251,11 @@ where
     fn layer<M: Module>(&self, layer: usize, device: &Device, init: impl FnOnce(&Device) -> M) -> M {
         let seed = self.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(layer as u64);
         let home = drawing_device(Some(device)).autodiff();
-        fork(seeded(&home, seed, || init(&home)), &device.clone().autodiff())
+        let layer = fork(seeded(&home, seed, || init(&home)), &device.clone().autodiff());
+        // Without this wait, all layers could be on their way to the device at once. A device that cannot answer gives its
+        // error in the first pass.
+        let _ = device.sync();
+        layer
     }
 
     /// Gives the parameters of one stage's layers the names that they have in the whole model.
