@@ -23,7 +23,7 @@ ORDER = {
     "stageline-data": "corpus sampler key text file_range error change".split(),
     "stageline-report": "export page predict log".split(),
     "stageline-train": (
-        "program training steps memory checkpoints plan prefetch settings outputs model data fingerprint".split()
+        "program training steps recipe evaluation memory checkpoints plan prefetch settings outputs model data fingerprint".split()
     ),
 }
 TESTS = re.compile(r"#\[cfg\(.*test.*\)\]\s*(?:#\[[^\n]*\]\s*)*(?:pub(?:\([a-z]+\))? )?mod \w+ \{")

@@ -35,6 +35,8 @@
 //! - `program`: the program around a training: its settings, warnings, exit status (`Program`).
 //! - `training`: one training, from the settings to the trained pipeline (`Run`, `Trained`).
 //! - `steps`: the loop over the steps of a training.
+//! - `recipe`: builds the pipelines of a training from its settings and its plan (`Recipe`).
+//! - `evaluation`: evaluates held-out samples, and whether the loss is a sum.
 //! - `memory`: estimates the memory of a training, and refuses one that does not fit, with the ways out.
 //! - `checkpoints`: writes checkpoints, and recognises the training that a checkpoint is of.
 //! - `plan`: chooses the plan: a schedule, a file, or a search; and the devices of the stages.
@@ -46,6 +48,7 @@
 
 mod checkpoints;
 mod data;
+mod evaluation;
 mod fingerprint;
 mod memory;
 mod model;
@@ -53,6 +56,7 @@ mod outputs;
 mod plan;
 mod prefetch;
 mod program;
+mod recipe;
 mod settings;
 mod steps;
 mod training;

@@ -28,15 +28,12 @@ pub struct Planned {
 pub fn choose(running: &Running, training: &Training, costs: Option<&Costs>) -> Result<Planned> {
     let (workers, micro_batches) = (running.workers, training.micro_batches);
     let (schedule, stages): (Arc<dyn Schedule + Send + Sync>, usize) = match (&running.schedule, running.chunks) {
-        (ScheduleBy::Name(named), chunks) if chunks.is_none_or(|chunks| chunks == named.chunks()) => {
-            (Arc::new(*named), workers * named.chunks())
-        }
-        (ScheduleBy::Name(named), chunks) => {
-            let chunks = chunks.unwrap_or(named.chunks());
+        (ScheduleBy::Name(named), Some(chunks)) if chunks != named.chunks() => {
             let fixed = || anyhow!("--chunks {chunks}: {} has {} stages on a worker", named.name(), named.chunks());
             named.with_chunks(chunks).ok_or_else(fixed)?;
             (Arc::new(Chunked { schedule: *named, chunks }), workers * chunks)
         }
+        (ScheduleBy::Name(named), _) => (Arc::new(*named), workers * named.chunks()),
         (_, Some(_)) => return Err(anyhow!("--chunks: a plan has its own number of stages; leave --chunks out")),
         (ScheduleBy::File(path), None) => {
             let shown = || format!("--schedule {}", path.display());

@@ -19,7 +19,7 @@ use crate::settings::job::Job;
 /// A function that sees the report of every step, and may add figures to its metrics in the log.
 pub type OnStep = Box<dyn FnMut(&StepReport, &mut BTreeMap<String, f64>)>;
 
-/// What the steps of a training need beside the pipeline, the data and the log.
+/// The loop over the steps of a training, without the pipeline, the data and the log that it works on.
 pub struct Loop<'a> {
     pub job: &'a Job,
     /// The number of steps that were made before this run.

@@ -1,29 +1,23 @@
 //! One training ([`Run`]): from the settings, a model and its data to the trained pipeline ([`Trained`]).
 
 use std::collections::BTreeMap;
-use std::num::NonZero;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::optim::ModuleOptimizer;
-use burn::tensor::Device;
-use serde_json::{Value, json};
-use stageline::checkpoint::{Checkpoint, Saved};
-use stageline::remote::{LinkSpeed, link_speeds};
-use stageline::{
-    Batch, Costs, LossTerm, MemoryEstimate, Payload, Pipeline, PipelineBuilder, StageConfig, StepError, StepReport,
-    Verify,
-};
-use stageline_report::record::{Link, Run as RunLine, Validation};
+use serde_json::json;
+use stageline::checkpoint::Saved;
+use stageline::{Costs, Payload, Pipeline, StepReport};
 
 use crate::checkpoints::{self, Identity, Keeper};
 use crate::data::Data;
+use crate::evaluation::{evaluate, warn_of_mean};
 use crate::memory::{self, Demand};
 use crate::model::Model;
 use crate::outputs::log::Log;
 use crate::outputs::progress::Progress;
-use crate::outputs::record;
-use crate::plan::{self, Planned};
+use crate::plan;
+use crate::recipe::{Recipe, links};
 use crate::settings::flags::CutBy;
 use crate::settings::job::Job;
 use crate::steps::{Loop, OnStep, Stopped};
@@ -44,9 +38,6 @@ pub struct Run<F> {
 
 /// The trained pipeline of a model `M`.
 type TrainedOf<M> = Trained<<M as Model>::Input, <M as Model>::Output, <M as Model>::Target>;
-
-/// The pipeline of a model `M`, before or after it is trained.
-type PipelineOf<M> = Pipeline<<M as Model>::Input, <M as Model>::Output, <M as Model>::Target>;
 
 /// A pipeline that has been trained to its last step.
 pub struct Trained<In: Payload, Out: Payload, Target: Payload> {
@@ -210,227 +201,6 @@ fn utilisation(job: &Job, costs: Option<&Costs>) -> Option<f64> {
     Some(flops / job.running.peak_flops?).filter(|share| *share > 0.0)
 }
 
-/// Warns if the loss seems to be a mean over the samples of a micro-batch, where a sum is asked for: two samples then
-/// have half the loss together that they have one by one.
-fn warn_of_mean<In, Out, Target, D>(pipeline: &mut Pipeline<In, Out, Target>, data: &D) -> Result<()>
-where
-    In: Payload,
-    Out: Payload,
-    Target: Payload,
-    D: Data<Input = In, Target = Target> + ?Sized,
-{
-    // Batches that cannot be cut into samples, or whose samples are masked, are not judged.
-    let Ok(together) = data.batch(0, 2).and_then(|batch| Ok(batch.into_micro_batches(1)?)) else { return Ok(()) };
-    let Ok(each) = data.batch(0, 2).and_then(|batch| Ok(batch.into_micro_batches(2)?)) else { return Ok(()) };
-    let mut sum = |batches: Vec<_>| -> Result<Option<f64>> {
-        let mut sum = 0.0;
-        for batch in batches {
-            match pipeline.eval(Batch::from_micro_batches(vec![batch])) {
-                Ok(report) => sum += report.terms.iter().map(|term| term.loss * term.weight).sum::<f64>(),
-                Err(StepError::Batch(_)) => return Ok(None),
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(Some(sum))
-    };
-    let (Some(together), Some(each)) = (sum(together)?, sum(each)?) else { return Ok(()) };
-    if each != 0.0 && (each / together - 2.0).abs() < 0.01 {
-        tracing::warn!(
-            "the loss seems to be a mean: two samples have {together:.4} together and {each:.4} one by one; \
-             `LossStage::loss` must return the sum over the targets, and `LossStage::weight` their number"
-        );
-    }
-    Ok(())
-}
-
-/// Evaluates all held-out samples, prints their mean loss and metrics, and writes them to the log. Returns the loss, or
-/// `None` if there are no held-out samples.
-fn evaluate<In, Out, Target, D>(
-    pipeline: &mut Pipeline<In, Out, Target>,
-    data: &D,
-    batches: &[Batch<In, Target>],
-    log: &mut Log,
-    steps: usize,
-) -> Result<Option<f64>>
-where
-    In: Payload,
-    Out: Payload,
-    Target: Payload,
-    D: Data<Input = In, Target = Target> + ?Sized,
-{
-    let (mut terms, mut sums) = (Vec::<LossTerm>::new(), BTreeMap::<String, f64>::new());
-    for batch in batches {
-        let report = pipeline.eval(batch.clone())?;
-        terms.resize(terms.len().max(report.terms.len()), LossTerm { loss: 0.0, weight: 0.0 });
-        for (sum, term) in terms.iter_mut().zip(&report.terms) {
-            sum.loss += term.loss * term.weight;
-            sum.weight += term.weight;
-        }
-        for metric in &report.metrics {
-            *sums.entry(metric.name.to_owned()).or_default() += metric.value * report.weight();
-        }
-    }
-    if batches.is_empty() {
-        return Ok(None);
-    }
-    let mean = |sum: f64, weight: f64| if sum == 0.0 && weight == 0.0 { 0.0 } else { sum / weight };
-    let weight = terms.first().map_or(0.0, |term| term.weight);
-    let metrics: BTreeMap<_, _> = sums.into_iter().map(|(name, sum)| (name, mean(sum, weight))).collect();
-    let loss = terms.iter().map(|term| mean(term.loss, term.weight)).sum();
-    let shown: Vec<_> = metrics.iter().map(|(name, value)| format!(", {name} {value:.4}")).collect();
-    println!("validation: {}{} after {steps} steps", data.show_loss(loss), shown.concat());
-    log.validation(Validation { after_steps: steps, validation_loss: loss, metrics })?;
-    Ok(Some(loss))
-}
-
-/// Everything that the pipeline of a run is built from. A recipe can build more than one pipeline, because `--verify`
-/// needs several.
-struct Recipe<'a, M> {
-    job: &'a Job,
-    model: &'a M,
-    planned: &'a Planned,
-    optimizer: ModuleOptimizer,
-    learning_rate: ModuleLrScheduler,
-}
-
-impl<M: Model> Recipe<'_, M> {
-    /// Prints the layers of every stage.
-    fn print_cut(&self, costs: Option<&Costs>) -> Result<()> {
-        let (Some(cut), Some(costs)) = (&self.planned.cut, costs) else { return Ok(()) };
-        for (stage, range) in cut.ranges(costs.layers().len())?.into_iter().enumerate() {
-            let [first, last] = [range.start, range.end - 1].map(|layer| &costs.layers()[layer].name);
-            println!("stage {stage}: {}", if first == last { first.clone() } else { format!("{first} to {last}") });
-        }
-        Ok(())
-    }
-
-    /// Builds the pipeline, and returns it with the device of each stage in the first replica.
-    fn build(&self, checkpoint: Option<Checkpoint>) -> Result<(PipelineOf<M>, Vec<Device>)> {
-        let devices = self.planned.devices(&self.job.running, self.job.training.micro_batches)?;
-        Ok((self.builder(&devices, checkpoint)?.build()?, devices.into_iter().next().unwrap_or_default()))
-    }
-
-    /// Returns a pipeline builder with freshly initialised parameters, or with the state of `checkpoint`.
-    fn builder(
-        &self,
-        devices: &[Vec<Device>],
-        checkpoint: Option<Checkpoint>,
-    ) -> Result<PipelineBuilder<M::Input, M::Output, M::Target>> {
-        let Job { training, running, .. } = self.job;
-        let recompute = running.recompute.policy();
-        let config = |device: &Device| {
-            StageConfig::new(device.clone(), self.optimizer.clone(), self.learning_rate.clone()).recompute(recompute)
-        };
-        let configs = devices[0].iter().map(config).collect();
-        let builder = self.model.pipeline(self.planned.cut.as_ref(), configs)?.watchdog(running.watchdog);
-        let builder = builder.schedule(self.planned.schedule.clone()).precision(running.precision);
-        let builder = builder.rollback(running.rollback).tuned_for(training.tuned_for);
-        let builder = builder.micro_batches(training.micro_batches).health_every(training.health_every);
-        let mut builder = builder.on_non_finite(training.on_non_finite);
-        for devices in &devices[1..] {
-            builder = builder.replica(devices.iter().cloned());
-        }
-        if let Some(checkpoint) = checkpoint {
-            builder = builder.restore(checkpoint);
-        }
-        if let Some(scale) = training.loss_scale {
-            builder = builder.loss_scale(scale);
-        }
-        if let Some(groups) = training.gradient_groups {
-            builder = builder.gradient_groups(groups);
-        }
-        if let Some(steps) = running.synchronise_every {
-            builder = builder.synchronise_every(steps);
-        }
-        if let Some(clip) = training.clip {
-            builder = builder.clip(clip);
-        }
-        if let Some(capacity) = running.channel_capacity {
-            builder = builder.channel_capacity(capacity);
-        }
-        if let Some(cores) = running.cores_per_stage {
-            builder = builder.cores_per_stage(cores);
-        }
-        Ok(builder)
-    }
-
-    /// Compares training by the pipeline with full-batch training on one device over `steps` steps, and prints the
-    /// comparison.
-    ///
-    /// # Errors
-    /// Returns an error if the two trainings differ, or a batch cannot be read.
-    fn verify<D>(&self, data: &D, steps: usize) -> Result<()>
-    where
-        D: Data<Input = M::Input, Target = M::Target> + ?Sized,
-    {
-        let samples = self.job.training.batch_size;
-        let validation = data.validation(samples)?;
-        let batches = (0..steps).map(|step| data.batch(step, samples)).collect::<Result<Vec<_>>>()?;
-        let batch = |step: usize| batches[step].clone();
-        let devices = self.planned.devices(&self.job.running, self.job.training.micro_batches)?;
-        // An error in the settings comes out here, and not in the closure.
-        drop(self.builder(&devices, None)?);
-        let build = || self.builder(&devices, None).expect("a builder was made from the same settings");
-        let verification = Verify::new().steps(steps).pipeline(build, batch, &validation)?;
-        print!("{verification}");
-        ensure!(verification.passes(), "the pipeline does not train as one full batch on one device does");
-        Ok(())
-    }
-
-    /// Returns the description of the run with which the log begins.
-    fn run_line(
-        &self,
-        plan: &stageline::schedule::Plan,
-        costs: Option<&Costs>,
-        estimate: Option<&MemoryEstimate>,
-        links: Vec<Option<Link>>,
-        tokens_per_micro_batch: f64,
-    ) -> Result<RunLine> {
-        let Job { training, running, settings, .. } = self.job;
-        let layers = match (costs, &self.planned.cut) {
-            (Some(costs), Some(cut)) => record::layers(costs, cut)?,
-            _ => Vec::new(),
-        };
-        Ok(RunLine {
-            stageline: env!("CARGO_PKG_VERSION").to_owned(),
-            schedule: self.planned.schedule.name().to_owned(),
-            plan: plan.to_csv(),
-            replicas: running.replicas,
-            channel_capacity: running.channel_capacity.unwrap_or(training.micro_batches),
-            layers,
-            links,
-            memory: estimate.map(|estimate| record::estimate(estimate, plan.workers())).unwrap_or_default(),
-            tokens_per_micro_batch,
-            machine: BTreeMap::from([
-                fact("system", format!("{} {}", std::env::consts::OS, std::env::consts::ARCH)),
-                fact("cores", std::thread::available_parallelism().map_or(0, NonZero::get)),
-            ]),
-            configuration: settings.0.clone(),
-        })
-    }
-}
-
-/// Returns the name and the value of a fact as an entry in the log's description of the machine.
-fn fact(name: &str, value: impl Into<Value>) -> (String, Value) {
-    (name.to_owned(), value.into())
-}
-
-/// Measures and prints the network between each pair of neighbouring stages.
-///
-/// A pair of stages on the same host has the entry `None`; the result is empty if all stages are on one host.
-fn links(devices: &[Device]) -> Result<Vec<Option<Link>>> {
-    let speeds = link_speeds(devices).context("the network between the stages cannot be measured")?;
-    let link = |LinkSpeed { latency, bandwidth }| Link { latency: latency.as_secs_f64(), bandwidth };
-    let links: Vec<_> = speeds.into_iter().map(|speed| speed.map(link)).collect();
-    for (stage, Link { latency, bandwidth }) in
-        links.iter().enumerate().filter_map(|(stage, link)| Some((stage, (*link)?)))
-    {
-        let (latency, bandwidth) = (1e3 * latency, 1e-9 * bandwidth);
-        println!("the network between stages {stage} and {}: {latency:.2} ms, {bandwidth:.2} GB/s", stage + 1);
-    }
-    Ok(if links.iter().all(Option::is_none) { Vec::new() } else { links })
-}
-
 #[cfg(test)]
 #[cfg(feature = "flex")]
 mod tests {
@@ -440,11 +210,11 @@ mod tests {
     use anyhow::ensure;
     use burn::module::Module;
     use burn::nn::LinearConfig;
-    use burn::tensor::Tensor;
+    use burn::tensor::{Device, Tensor};
     use clap::{Args, Command, FromArgMatches};
     use stageline::checkpoint::Saved;
     use stageline::nn::Linear;
-    use stageline::{LossStage, Row, Stage, Weight};
+    use stageline::{Batch, LossStage, Row, Stage, Weight};
 
     use super::*;
     use crate::settings::flags::TrainingFlags;

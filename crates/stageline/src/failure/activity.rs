@@ -92,7 +92,7 @@ impl fmt::Display for During {
     }
 }
 
-/// What a stage is doing: a kind of work, such as a forward or the optimizer step, or a kind of wait.
+/// The present activity of a stage: a kind of work, such as a forward or the optimizer step, or a kind of wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Activity {

@@ -31,9 +31,13 @@ impl Weight {
     /// Divides the loss sum of every term by the term's weight. The quotient of a term is 0 if its sum and its weight
     /// are both 0.
     pub(crate) fn divide(&self, sums: &[f64]) -> Vec<f64> {
-        let each = sums.iter().zip(&self.0);
-        each.map(|(sum, weight)| if *weight == 0.0 && *sum == 0.0 { 0.0 } else { sum / weight }).collect()
+        sums.iter().zip(&self.0).map(|(sum, weight)| mean(*sum, *weight)).collect()
     }
+}
+
+/// Divides a sum over targets by their weight; 0 if both are 0.
+pub(crate) fn mean(sum: f64, weight: f64) -> f64 {
+    if sum == 0.0 && weight == 0.0 { 0.0 } else { sum / weight }
 }
 
 impl From<f64> for Weight {

@@ -155,7 +155,7 @@ pub trait LossStage: Stage {
     /// [`METRICS`](Self::METRICS) names some.
     fn metrics(&self, output: Self::Output, target: Self::Target) -> Tensor<1> {
         let _ = (output, target);
-        unimplemented!("a stage that names METRICS overrides `metrics`")
+        panic!("`LossStage::METRICS` names {}, so the stage must override `metrics`", Self::METRICS.join(", "))
     }
 
     /// Computes the loss sums from the stage's input, for training loops that run without a pipeline.

@@ -36,9 +36,9 @@ use crate::recording::gauges::Gauges;
 use crate::runner::pass::Pass;
 use crate::runner::{Interrupt, Runner};
 use crate::threads::failure::Failure;
-use crate::threads::{JoinHandle, bounded, kernels, spawn};
+use crate::threads::{JoinHandle, Sender, bounded, kernels, spawn};
 use crate::update::flush::Verdict;
-use crate::worker::messages::{Asked, Command, Recorded, Run, WorkerChannels};
+use crate::worker::messages::{Asked, Command, Recorded, ReplySenders, Run, WorkerChannels};
 use stageline_nn::forward::after_step;
 use stageline_nn::kernels::allocate_packing_buffer;
 
@@ -189,8 +189,11 @@ impl Worker {
     fn execute(&mut self, command: Command) -> Result<(), Interrupt> {
         match command {
             Command::Run(run) => self.run(run)?,
-            Command::Save { during } => self.save(during)?,
-            Command::Copy { during } => self.copy(during)?,
+            Command::Save { during } => self.send_copies(during, |runner| runner.state(), |replies| &replies.saved)?,
+            Command::Copy { during } => {
+                let copy = |runner: &dyn Runner| (runner.stage(), runner.copy());
+                self.send_copies(during, copy, |replies| &replies.copied)?;
+            }
             Command::Settle { during } => {
                 self.diary.open(during, Instant::now(), Vec::new());
                 self.settle()?;
@@ -201,26 +204,20 @@ impl Worker {
         Ok(())
     }
 
-    /// Commits the last step, and sends the caller a copy of the state of each of the worker's stages for a checkpoint.
-    fn save(&mut self, during: During) -> Result<(), Interrupt> {
+    /// Commits the last step, and sends the caller what `copy` returns for each of the worker's stages, on the channel
+    /// that `replies` selects.
+    fn send_copies<T>(
+        &mut self,
+        during: During,
+        copy: impl Fn(&dyn Runner) -> T,
+        replies: impl Fn(&ReplySenders) -> &Sender<T>,
+    ) -> Result<(), Interrupt> {
         self.diary.open(during, Instant::now(), Vec::new());
         self.commit();
         for runner in &self.runners {
             self.diary.enter(runner.stage(), Activity::Save);
             let _entered = span(&self.diary).entered();
-            self.waits.send(&self.channels.replies.saved, runner.state())?;
-        }
-        Ok(())
-    }
-
-    /// Commits the last step, and sends the caller a copy of the module of each of the worker's stages for a snapshot.
-    fn copy(&mut self, during: During) -> Result<(), Interrupt> {
-        self.diary.open(during, Instant::now(), Vec::new());
-        self.commit();
-        for runner in &self.runners {
-            self.diary.enter(runner.stage(), Activity::Save);
-            let _entered = span(&self.diary).entered();
-            self.waits.send(&self.channels.replies.copied, (runner.stage(), runner.copy()))?;
+            self.waits.send(replies(&self.channels.replies), copy(&**runner))?;
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Ended, Workers};
 use crate::failure::activity::During;
-use crate::model::loss_weight::Weight;
+use crate::model::loss_weight::{Weight, mean};
 use crate::model::micro_batches::MicroBatches;
 use crate::pipeline::report::{LossTerm, Metric};
 use crate::recording::events::Event;
@@ -184,8 +184,7 @@ pub(crate) fn terms(sums: &[f64], weight: &Weight) -> Vec<LossTerm> {
 /// Returns the metrics with these names and sums, each divided by the loss weight of the first term.
 pub(crate) fn metrics(names: &[&'static str], sums: &[f64], weight: &Weight) -> Vec<Metric> {
     let weight = weight.terms().first().copied().unwrap_or_default();
-    let mean = |sum: f64| if sum == 0.0 && weight == 0.0 { 0.0 } else { sum / weight };
-    names.iter().zip(sums).map(|(name, sum)| Metric { name, value: mean(*sum) }).collect()
+    names.iter().zip(sums).map(|(name, sum)| Metric { name, value: mean(*sum, weight) }).collect()
 }
 
 /// Returns the total loss: the sum of the values of its terms.

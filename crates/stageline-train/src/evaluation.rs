@@ -1,0 +1,86 @@
+//! Evaluations around the steps of a training: of the held-out samples, and of two samples that show whether the loss is
+//! a sum.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use stageline::{Batch, LossTerm, Payload, Pipeline, StepError};
+use stageline_report::record::Validation;
+
+use crate::data::Data;
+use crate::outputs::log::Log;
+
+/// Warns if the loss seems to be a mean over the samples of a micro-batch, where a sum is asked for: two samples then
+/// have half the loss together that they have one by one.
+pub fn warn_of_mean<In, Out, Target, D>(pipeline: &mut Pipeline<In, Out, Target>, data: &D) -> Result<()>
+where
+    In: Payload,
+    Out: Payload,
+    Target: Payload,
+    D: Data<Input = In, Target = Target> + ?Sized,
+{
+    // Batches that cannot be cut into samples, or whose samples are masked, are not judged.
+    let Ok(two) = data.batch(0, 2) else { return Ok(()) };
+    let (Ok(together), Ok(each)) = (two.clone().into_micro_batches(1), two.into_micro_batches(2)) else {
+        return Ok(());
+    };
+    let mut sum = |batches: Vec<_>| -> Result<Option<f64>> {
+        let mut sum = 0.0;
+        for batch in batches {
+            match pipeline.eval(Batch::from_micro_batches(vec![batch])) {
+                Ok(report) => sum += report.terms.iter().map(|term| term.loss * term.weight).sum::<f64>(),
+                Err(StepError::Batch(_)) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(Some(sum))
+    };
+    let (Some(together), Some(each)) = (sum(together)?, sum(each)?) else { return Ok(()) };
+    if each != 0.0 && (each / together - 2.0).abs() < 0.01 {
+        tracing::warn!(
+            "the loss seems to be a mean: two samples have {together:.4} together and {each:.4} one by one; \
+             `LossStage::loss` must return the sum over the targets, and `LossStage::weight` their number"
+        );
+    }
+    Ok(())
+}
+
+/// Evaluates all held-out samples, prints their mean loss and metrics, and writes them to the log. Returns the loss, or
+/// `None` if there are no held-out samples.
+pub fn evaluate<In, Out, Target, D>(
+    pipeline: &mut Pipeline<In, Out, Target>,
+    data: &D,
+    batches: &[Batch<In, Target>],
+    log: &mut Log,
+    steps: usize,
+) -> Result<Option<f64>>
+where
+    In: Payload,
+    Out: Payload,
+    Target: Payload,
+    D: Data<Input = In, Target = Target> + ?Sized,
+{
+    let (mut terms, mut sums) = (Vec::<LossTerm>::new(), BTreeMap::<String, f64>::new());
+    for batch in batches {
+        let report = pipeline.eval(batch.clone())?;
+        terms.resize(terms.len().max(report.terms.len()), LossTerm { loss: 0.0, weight: 0.0 });
+        for (sum, term) in terms.iter_mut().zip(&report.terms) {
+            sum.loss += term.loss * term.weight;
+            sum.weight += term.weight;
+        }
+        for metric in &report.metrics {
+            *sums.entry(metric.name.to_owned()).or_default() += metric.value * report.weight();
+        }
+    }
+    if batches.is_empty() {
+        return Ok(None);
+    }
+    let mean = |sum: f64, weight: f64| if sum == 0.0 && weight == 0.0 { 0.0 } else { sum / weight };
+    let weight = terms.first().map_or(0.0, |term| term.weight);
+    let metrics: BTreeMap<_, _> = sums.into_iter().map(|(name, sum)| (name, mean(sum, weight))).collect();
+    let loss = terms.iter().map(|term| mean(term.loss, term.weight)).sum();
+    let shown: Vec<_> = metrics.iter().map(|(name, value)| format!(", {name} {value:.4}")).collect();
+    println!("validation: {}{} after {steps} steps", data.show_loss(loss), shown.concat());
+    log.validation(Validation { after_steps: steps, validation_loss: loss, metrics })?;
+    Ok(Some(loss))
+}

@@ -1,0 +1,172 @@
+//! Builds the pipelines of a training from its settings and its plan ([`Recipe`]): to train, and to verify.
+
+use std::collections::BTreeMap;
+use std::num::NonZero;
+
+use anyhow::{Context, Result, ensure};
+use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
+use burn::optim::ModuleOptimizer;
+use burn::tensor::Device;
+use serde_json::Value;
+use stageline::checkpoint::Checkpoint;
+use stageline::remote::{LinkSpeed, link_speeds};
+use stageline::schedule::Plan;
+use stageline::{Costs, MemoryEstimate, Pipeline, PipelineBuilder, StageConfig, Verify};
+use stageline_report::record::{Link, Run as RunLine};
+
+use crate::data::Data;
+use crate::model::Model;
+use crate::outputs::record;
+use crate::plan::Planned;
+use crate::settings::job::Job;
+
+/// The pipeline of a model `M`, before or after it is trained.
+type PipelineOf<M> = Pipeline<<M as Model>::Input, <M as Model>::Output, <M as Model>::Target>;
+
+/// Everything that the pipeline of a run is built from. A recipe can build more than one pipeline, because `--verify`
+/// needs several.
+pub struct Recipe<'a, M> {
+    pub job: &'a Job,
+    pub model: &'a M,
+    pub planned: &'a Planned,
+    pub optimizer: ModuleOptimizer,
+    pub learning_rate: ModuleLrScheduler,
+}
+
+impl<M: Model> Recipe<'_, M> {
+    /// Prints the layers of every stage.
+    pub fn print_cut(&self, costs: Option<&Costs>) -> Result<()> {
+        let (Some(cut), Some(costs)) = (&self.planned.cut, costs) else { return Ok(()) };
+        for (stage, range) in cut.ranges(costs.layers().len())?.into_iter().enumerate() {
+            let [first, last] = [range.start, range.end - 1].map(|layer| &costs.layers()[layer].name);
+            println!("stage {stage}: {}", if first == last { first.clone() } else { format!("{first} to {last}") });
+        }
+        Ok(())
+    }
+
+    /// Builds the pipeline, and returns it with the device of each stage in the first replica.
+    pub fn build(&self, checkpoint: Option<Checkpoint>) -> Result<(PipelineOf<M>, Vec<Device>)> {
+        let devices = self.planned.devices(&self.job.running, self.job.training.micro_batches)?;
+        Ok((self.builder(&devices, checkpoint)?.build()?, devices.into_iter().next().unwrap_or_default()))
+    }
+
+    /// Returns a pipeline builder with freshly initialised parameters, or with the state of `checkpoint`.
+    fn builder(
+        &self,
+        devices: &[Vec<Device>],
+        checkpoint: Option<Checkpoint>,
+    ) -> Result<PipelineBuilder<M::Input, M::Output, M::Target>> {
+        let Job { training, running, .. } = self.job;
+        let recompute = running.recompute.policy();
+        let config = |device: &Device| {
+            StageConfig::new(device.clone(), self.optimizer.clone(), self.learning_rate.clone()).recompute(recompute)
+        };
+        let configs = devices[0].iter().map(config).collect();
+        let builder = self.model.pipeline(self.planned.cut.as_ref(), configs)?.watchdog(running.watchdog);
+        let builder = builder.schedule(self.planned.schedule.clone()).precision(running.precision);
+        let builder = builder.rollback(running.rollback).tuned_for(training.tuned_for);
+        let builder = builder.micro_batches(training.micro_batches).health_every(training.health_every);
+        let mut builder = builder.on_non_finite(training.on_non_finite);
+        for devices in &devices[1..] {
+            builder = builder.replica(devices.iter().cloned());
+        }
+        if let Some(checkpoint) = checkpoint {
+            builder = builder.restore(checkpoint);
+        }
+        if let Some(scale) = training.loss_scale {
+            builder = builder.loss_scale(scale);
+        }
+        if let Some(groups) = training.gradient_groups {
+            builder = builder.gradient_groups(groups);
+        }
+        if let Some(steps) = running.synchronise_every {
+            builder = builder.synchronise_every(steps);
+        }
+        if let Some(clip) = training.clip {
+            builder = builder.clip(clip);
+        }
+        if let Some(capacity) = running.channel_capacity {
+            builder = builder.channel_capacity(capacity);
+        }
+        if let Some(cores) = running.cores_per_stage {
+            builder = builder.cores_per_stage(cores);
+        }
+        Ok(builder)
+    }
+
+    /// Compares training by the pipeline with full-batch training on one device over `steps` steps, and prints the
+    /// comparison.
+    ///
+    /// # Errors
+    /// Returns an error if the two trainings differ, or a batch cannot be read.
+    pub fn verify<D>(&self, data: &D, steps: usize) -> Result<()>
+    where
+        D: Data<Input = M::Input, Target = M::Target> + ?Sized,
+    {
+        let samples = self.job.training.batch_size;
+        let validation = data.validation(samples)?;
+        let batches = (0..steps).map(|step| data.batch(step, samples)).collect::<Result<Vec<_>>>()?;
+        let batch = |step: usize| batches[step].clone();
+        let devices = self.planned.devices(&self.job.running, self.job.training.micro_batches)?;
+        // An error in the settings comes out here, and not in the closure.
+        drop(self.builder(&devices, None)?);
+        let build = || self.builder(&devices, None).expect("a builder was made from the same settings");
+        let verification = Verify::new().steps(steps).pipeline(build, batch, &validation)?;
+        print!("{verification}");
+        ensure!(verification.passes(), "the pipeline does not train as one full batch on one device does");
+        Ok(())
+    }
+
+    /// Returns the description of the run with which the log begins.
+    pub fn run_line(
+        &self,
+        plan: &Plan,
+        costs: Option<&Costs>,
+        estimate: Option<&MemoryEstimate>,
+        links: Vec<Option<Link>>,
+        tokens_per_micro_batch: f64,
+    ) -> Result<RunLine> {
+        let Job { training, running, settings, .. } = self.job;
+        let layers = match (costs, &self.planned.cut) {
+            (Some(costs), Some(cut)) => record::layers(costs, cut)?,
+            _ => Vec::new(),
+        };
+        Ok(RunLine {
+            stageline: env!("CARGO_PKG_VERSION").to_owned(),
+            schedule: self.planned.schedule.name().to_owned(),
+            plan: plan.to_csv(),
+            replicas: running.replicas,
+            channel_capacity: running.channel_capacity.unwrap_or(training.micro_batches),
+            layers,
+            links,
+            memory: estimate.map(|estimate| record::estimate(estimate, plan.workers())).unwrap_or_default(),
+            tokens_per_micro_batch,
+            machine: BTreeMap::from([
+                fact("system", format!("{} {}", std::env::consts::OS, std::env::consts::ARCH)),
+                fact("cores", std::thread::available_parallelism().map_or(0, NonZero::get)),
+            ]),
+            configuration: settings.0.clone(),
+        })
+    }
+}
+
+/// Returns the name and the value of a fact as an entry in the log's description of the machine.
+fn fact(name: &str, value: impl Into<Value>) -> (String, Value) {
+    (name.to_owned(), value.into())
+}
+
+/// Measures and prints the network between each pair of neighbouring stages.
+///
+/// A pair of stages on the same host has the entry `None`; the result is empty if all stages are on one host.
+pub fn links(devices: &[Device]) -> Result<Vec<Option<Link>>> {
+    let speeds = link_speeds(devices).context("the network between the stages cannot be measured")?;
+    let link = |LinkSpeed { latency, bandwidth }| Link { latency: latency.as_secs_f64(), bandwidth };
+    let links: Vec<_> = speeds.into_iter().map(|speed| speed.map(link)).collect();
+    for (stage, Link { latency, bandwidth }) in
+        links.iter().enumerate().filter_map(|(stage, link)| Some((stage, (*link)?)))
+    {
+        let (latency, bandwidth) = (1e3 * latency, 1e-9 * bandwidth);
+        println!("the network between stages {stage} and {}: {latency:.2} ms, {bandwidth:.2} GB/s", stage + 1);
+    }
+    Ok(if links.iter().all(Option::is_none) { Vec::new() } else { links })
+}
