@@ -6,7 +6,7 @@
 //! [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)). Other layers of a stage compute all their gradients in the
 //! first half of a split backward, which leaves less work for the second half.
 //!
-//! - **Parameters**: [`Linear`], [`Embedding`] and [`LayerNorm`] have the parameters of burn's layers and are made from
+//! - **Parameters**: [`Linear`], [`Embedding`], [`LayerNorm`] and [`RmsNorm`] have the parameters of burn's layers and are made from
 //!   burn's layers or their configuration.
 //! - **Bits**: a layer gives the same bits inside and outside a pipeline. The exception is a weight that a stage uses
 //!   three times or more, both in split layers and directly: with split backwards its gradients are added in another
@@ -36,9 +36,13 @@ pub use autograd::split_backward::{Deferred, Sum, put_off};
 pub use forward::flops::{counting_flops, report_flops};
 pub use forward::recomputation::is_recomputation;
 pub use forward::samples::Samples;
+pub use kernels::attention_blocks::AttentionHeads;
 pub use layers::batch_norm::AccumulatedBatchNorm;
 pub use layers::dropout::Dropout;
-pub use layers::{Embedding, LayerNorm, Linear, causal_attention, cross_entropy, gelu};
+pub use layers::{
+    Embedding, LayerNorm, Linear, RmsNorm, RotaryAngles, causal_attention, causal_attention_within, cross_entropy,
+    gelu, gelu_tanh, rotated, swiglu,
+};
 pub use params::seed::seeded;
 
 #[cfg(test)]

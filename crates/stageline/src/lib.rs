@@ -117,7 +117,8 @@ pub mod nn {
 
     pub use stageline_nn::forward::{after_step, samples};
     pub use stageline_nn::{
-        Deferred, Embedding, LayerNorm, Linear, Sum, block, causal_attention, counting_flops, cross_entropy,
-        feed_forward, gelu, is_recomputation, put_off, report_flops, selective,
+        AttentionHeads, Deferred, Embedding, LayerNorm, Linear, RmsNorm, RotaryAngles, Sum, block, causal_attention,
+        causal_attention_within, counting_flops, cross_entropy, feed_forward, gelu, gelu_tanh, is_recomputation,
+        put_off, report_flops, rotated, selective, swiglu,
     };
 }

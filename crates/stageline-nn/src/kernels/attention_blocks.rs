@@ -1,4 +1,49 @@
-//! The scale of attention scores, and the blocks of queries in which attention is computed.
+//! The heads of attention ([`AttentionHeads`]), the scale of its scores, and the blocks of queries in which it is
+//! computed.
+
+use std::ops::Range;
+
+/// The heads of causal attention, and the number of keys that a query sees.
+///
+/// The columns of attention's input are the queries of all query heads, the keys of all key-value heads, and then the
+/// values of all key-value heads; each head has the same number of elements. A number of heads converts into heads with
+/// keys and values of their own, which see all positions up to their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttentionHeads {
+    /// The number of query heads.
+    pub query: usize,
+    /// The number of key-value heads. Consecutive query heads share one (grouped-query attention; Ainslie et al., 2023,
+    /// [arXiv:2305.13245](https://arxiv.org/abs/2305.13245)), so it must divide the number of query heads.
+    pub key_value: usize,
+    /// The number of keys that a query sees, its own position included (sliding-window attention; Beltagy et al., 2020,
+    /// [arXiv:2004.05150](https://arxiv.org/abs/2004.05150)); `None` if it sees all positions up to its own.
+    pub window: Option<usize>,
+}
+
+impl From<usize> for AttentionHeads {
+    fn from(heads: usize) -> Self {
+        Self { query: heads, key_value: heads, window: None }
+    }
+}
+
+impl AttentionHeads {
+    /// Returns the number of heads in the columns of attention's input: those of queries, of keys and of values.
+    pub(crate) fn columns(self) -> usize {
+        self.query + 2 * self.key_value
+    }
+
+    /// Returns the number of query heads that share a key-value head.
+    #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+    pub(crate) fn group(self) -> usize {
+        self.query / self.key_value
+    }
+
+    /// Returns the position of the first key that a query sees, given the query's position.
+    #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+    pub(crate) fn first_key(self, query: usize) -> usize {
+        self.window.map_or(0, |window| (query + 1).saturating_sub(window))
+    }
+}
 
 /// Returns the factor by which attention scores are multiplied, for heads with `size` elements: 1 / sqrt(size).
 pub fn scale(size: usize) -> f64 {
@@ -6,20 +51,40 @@ pub fn scale(size: usize) -> f64 {
 }
 
 /// The number of queries in a block of attention. A kernel computes no scores between a block's queries and keys after
-/// the block's last query.
+/// the block's last query, or before the window of its first query.
 #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
 pub const QUERIES: usize = 64;
 
-/// Returns the index of the first query and the end (exclusive) of every block of queries in a sequence of `length`
-/// positions.
+/// A block of queries of a sequence, and the keys that at least one of these queries sees.
 #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
-pub fn blocks(length: usize) -> impl Iterator<Item = (usize, usize)> {
-    (0..length).step_by(QUERIES).map(move |start| (start, (start + QUERIES).min(length)))
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// The positions of the block's queries.
+    pub queries: Range<usize>,
+    /// The positions of the keys that the block's queries see.
+    pub keys: Range<usize>,
 }
 
-/// Returns the number of attention weights that the CPU kernel keeps for the backward, for one head of one sample of
-/// `length` positions.
 #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
-pub fn weights_of_a_head(length: usize) -> usize {
-    blocks(length).map(|(start, end)| (end - start) * end).sum()
+impl Block {
+    /// Returns the numbers of queries and keys of the block: the shape of its scores.
+    pub fn shape(&self) -> [usize; 2] {
+        [self.queries.len(), self.keys.len()]
+    }
+}
+
+/// Returns the blocks of queries in a sequence of `length` positions.
+#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+pub fn blocks(length: usize, heads: AttentionHeads) -> impl Iterator<Item = Block> {
+    (0..length).step_by(QUERIES).map(move |start| {
+        let end = (start + QUERIES).min(length);
+        Block { queries: start..end, keys: heads.first_key(start)..end }
+    })
+}
+
+/// Returns the number of attention weights that the CPU kernel keeps for the backward, for one query head of one sample
+/// of `length` positions.
+#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+pub fn weights_of_a_head(length: usize, heads: AttentionHeads) -> usize {
+    blocks(length, heads).map(|block| block.queries.len() * block.keys.len()).sum()
 }

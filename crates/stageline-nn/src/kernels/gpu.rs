@@ -7,10 +7,13 @@ use burn::tensor::{DType, Int, Shape, Tensor};
 
 use crate::autograd::engine::Engine;
 use crate::kernels::Kernels;
+use crate::kernels::attention_blocks::AttentionHeads;
 use crate::kernels::fused::causal_attention::{self, Attended};
 use crate::kernels::fused::layer_norm::{self, Moments};
-use crate::kernels::fused::{cross_entropy, gelu, sums, table};
+use crate::kernels::fused::{cross_entropy, gelu, sums, swiglu, table};
 use crate::kernels::products::{Products, added_up};
+use crate::kernels::rotation;
+use crate::kernels::variants::{GeluForm, Norm};
 
 type Float = FloatTensor<Cuda>;
 
@@ -48,7 +51,7 @@ fn of<const D: usize>(tensor: &Float) -> Tensor<D> {
 
 /// Returns the moments (mean and deviation) of an input's rows as burn tensors instead of primitives.
 fn moments(Moments { mean, over_deviation }: &Moments<Float>) -> Moments<Tensor<2>> {
-    Moments { mean: of(mean), over_deviation: of(over_deviation) }
+    Moments { mean: mean.as_ref().map(of), over_deviation: of(over_deviation) }
 }
 
 impl Products for Cuda {
@@ -101,22 +104,35 @@ impl Kernels for Cuda {
         matches!(dtype, DType::F32 | DType::BF16 | DType::F16)
     }
 
-    fn gelu_of(input: &Float) -> Float {
-        like(gelu::values(&rows(input)), input)
+    fn gelu_of(input: &Float, form: GeluForm) -> Float {
+        like(gelu::values(&rows(input), form), input)
     }
 
-    fn gelu_to_input(input: &Float, gradient: &Float) -> Float {
-        like(gelu::to_input(&rows(input), rows(gradient)), input)
+    fn gelu_to_input(input: &Float, gradient: &Float, form: GeluForm) -> Float {
+        like(gelu::to_input(&rows(input), rows(gradient), form), input)
     }
 
-    fn normalised(input: &Float, gamma: &Float, beta: Option<&Float>, epsilon: f32) -> (Float, Moments<Float>) {
+    fn swiglu(gate: &Float, up: &Float) -> Float {
+        like(swiglu::values(&rows(gate), &rows(up)), gate)
+    }
+
+    fn swiglu_to_inputs(gate: &Float, up: &Float, gradient: &Float) -> [Float; 2] {
+        swiglu::to_inputs(&rows(gate), &rows(up), &rows(gradient)).map(|found| like(found, gate))
+    }
+
+    fn rotated(input: &Float, cosines: &Float, sines: &Float) -> Float {
+        primitive(rotation::rotated(of(input), of(cosines), of(sines)))
+    }
+
+    fn normalised(input: &Float, gamma: &Float, beta: Option<&Float>, norm: (Norm, f32)) -> (Float, Moments<Float>) {
         let (output, Moments { mean, over_deviation }) =
-            layer_norm::normalised(&rows(input), of(gamma), beta.map(of), epsilon);
-        let moments = Moments { mean: primitive(mean), over_deviation: primitive(over_deviation) };
+            layer_norm::normalised(&rows(input), of(gamma), beta.map(of), norm);
+        let moments = Moments { mean: mean.map(primitive), over_deviation: primitive(over_deviation) };
         (like(output, input), moments)
     }
 
-    fn normalised_to_input(input: &Float, gamma: &Float, of_rows: &Moments<Float>, gradient: &Float) -> Float {
+    /// The moments show whether the normalisation subtracts a mean, so the kind is not needed here.
+    fn normalised_to_input(input: &Float, gamma: &Float, of_rows: &Moments<Float>, gradient: &Float, _: Norm) -> Float {
         let to_input = layer_norm::to_input(&rows(input), of(gamma), moments(of_rows), rows(gradient));
         like(to_input, input)
     }
@@ -125,13 +141,19 @@ impl Kernels for Cuda {
         layer_norm::to_parameters(&rows(input), moments(of_rows), &rows(gradient)).map(primitive)
     }
 
-    fn causal_attention(input: &Float, heads: usize) -> (Float, Attended<Float>) {
-        let (values, Attended { parts, weights, shares, output }) = causal_attention::attended(of(input), heads);
+    fn causal_attention(
+        input: &Float,
+        heads: AttentionHeads,
+        starts: Option<&IntTensor<Cuda>>,
+    ) -> (Float, Attended<Float>) {
+        let starts = starts.map(|starts| Tensor::from_primitive::<Cuda>(starts.clone()));
+        let (values, Attended { parts, weights, shares, output }) =
+            causal_attention::attended(of(input), heads, starts);
         let [parts, weights, shares, output] = [parts, weights, shares, output].map(primitive);
         (primitive(values), Attended { parts, weights, shares, output })
     }
 
-    fn causal_attention_to_input(attended: &Attended<Float>, heads: usize, gradient: &Float) -> Float {
+    fn causal_attention_to_input(attended: &Attended<Float>, heads: AttentionHeads, gradient: &Float) -> Float {
         let Attended { parts, weights, shares, output } = attended;
         let attended = Attended { parts: of(parts), weights: of(weights), shares: of(shares), output: of(output) };
         primitive(causal_attention::to_input(attended, heads, of(gradient)))

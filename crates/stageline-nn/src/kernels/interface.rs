@@ -10,12 +10,14 @@ use burn::backend::tensor::{Device, FloatTensor, IntTensor};
 use burn::tensor::{DType, Tensor};
 
 use crate::autograd::engine::{of_their_backend, recorded};
+use crate::kernels::attention_blocks::AttentionHeads;
 use crate::kernels::products::Products;
+use crate::kernels::variants::{GeluForm, Norm};
 
 /// A backend that computes operations of layers in one piece, where burn has several operations. Tensors are outside
 /// autodiff.
 pub trait Kernels: Products {
-    /// The mean and deviation of each input row of a layer normalisation, which its backward needs.
+    /// The moments of each input row of a normalisation, which its backward needs.
     type Moments: Clone + Debug + Send + 'static;
     /// The values of the forward of causal attention that its backward needs.
     type Attended: Clone + Debug + Send + 'static;
@@ -34,30 +36,45 @@ pub trait Kernels: Products {
     }
 
     /// Returns the activation function GELU of every element of the input.
-    fn gelu_of(input: &FloatTensor<Self>) -> FloatTensor<Self>;
+    fn gelu_of(input: &FloatTensor<Self>, form: GeluForm) -> FloatTensor<Self>;
 
     /// Returns the gradient of GELU's input, given the input and the gradient of GELU's output.
-    fn gelu_to_input(input: &FloatTensor<Self>, gradient: &FloatTensor<Self>) -> FloatTensor<Self>;
+    fn gelu_to_input(input: &FloatTensor<Self>, gradient: &FloatTensor<Self>, form: GeluForm) -> FloatTensor<Self>;
 
-    /// Computes the layer normalisation of an input `[..., width]`, with a scale `gamma` and a shift `beta` of
-    /// `[width]`, and returns the output and the moments (mean and deviation) of the input's rows.
+    /// Returns SwiGLU, `gate x sigmoid(gate) x up`, of every element of two inputs of one shape.
+    fn swiglu(gate: &FloatTensor<Self>, up: &FloatTensor<Self>) -> FloatTensor<Self>;
+
+    /// Returns the gradients of SwiGLU's two inputs, given the gradient of its output.
+    fn swiglu_to_inputs(
+        gate: &FloatTensor<Self>,
+        up: &FloatTensor<Self>,
+        gradient: &FloatTensor<Self>,
+    ) -> [FloatTensor<Self>; 2];
+
+    /// Rotates every head of an input `[batch, length, heads x size]` by angles whose cosines and sines are
+    /// `[length, size / 2]`, in f32.
+    fn rotated(input: &FloatTensor<Self>, cosines: &FloatTensor<Self>, sines: &FloatTensor<Self>) -> FloatTensor<Self>;
+
+    /// Computes the normalisation of an input `[..., width]`, with a scale `gamma` and a shift `beta` of `[width]`, and
+    /// returns the output and the moments of the input's rows. `norm` is the normalisation and its epsilon.
     fn normalised(
         input: &FloatTensor<Self>,
         gamma: &FloatTensor<Self>,
         beta: Option<&FloatTensor<Self>>,
-        epsilon: f32,
+        norm: (Norm, f32),
     ) -> (FloatTensor<Self>, Self::Moments);
 
-    /// Returns the gradient of a layer normalisation's input, given the moments of the input's rows and the gradient of
+    /// Returns the gradient of a normalisation's input, given the moments of the input's rows and the gradient of
     /// the output.
     fn normalised_to_input(
         input: &FloatTensor<Self>,
         gamma: &FloatTensor<Self>,
         moments: &Self::Moments,
         gradient: &FloatTensor<Self>,
+        norm: Norm,
     ) -> FloatTensor<Self>;
 
-    /// Returns the gradients of a layer normalisation's scale and shift, each `[width]`, given the moments of the
+    /// Returns the gradients of a normalisation's scale and shift, each `[width]`, given the moments of the
     /// input's rows and the gradient of the output.
     fn normalised_to_parameters(
         input: &FloatTensor<Self>,
@@ -65,14 +82,19 @@ pub trait Kernels: Products {
         gradient: &FloatTensor<Self>,
     ) -> [FloatTensor<Self>; 2];
 
-    /// Computes causal attention of an input `[batch, length, 3 x width]`, and returns the output
-    /// `[batch, length, width]` and the values that its backward needs.
-    fn causal_attention(input: &FloatTensor<Self>, heads: usize) -> (FloatTensor<Self>, Self::Attended);
+    /// Computes causal attention of an input `[batch, length, columns x size]`, and returns the output
+    /// `[batch, length, heads x size]` and the values that its backward needs. `starts`, `[batch, length]`, are the
+    /// positions of the first key in each query's document; `None` for samples of one document.
+    fn causal_attention(
+        input: &FloatTensor<Self>,
+        heads: AttentionHeads,
+        starts: Option<&IntTensor<Self>>,
+    ) -> (FloatTensor<Self>, Self::Attended);
 
     /// Returns the gradient of causal attention's input, given the gradient of its output.
     fn causal_attention_to_input(
         attended: &Self::Attended,
-        heads: usize,
+        heads: AttentionHeads,
         gradient: &FloatTensor<Self>,
     ) -> FloatTensor<Self>;
 

@@ -1,11 +1,15 @@
 //! Kernels: operations of layers that a backend computes in one piece, with their gradients.
 //!
-//! The operations are GELU, layer normalisation, causal attention, cross-entropy, linear products and sums of squares.
+//! The operations are GELU, SwiGLU, layer and RMS normalisation, rotary embeddings, causal attention, cross-entropy,
+//! linear products and sums of squares.
 //! Inputs are primitive tensors of one backend, outside autodiff; outputs are new tensors. A kernel keeps none of its
 //! inputs and outputs between calls, and must not know stages or plans.
 //!
 //! - `interface`: the trait of a backend with kernels (`Kernels`), and the choice of the backend for a tensor.
-//! - `attention_blocks`: the scale of attention scores, and the blocks of queries in which attention is computed.
+//! - `attention_blocks`: the heads of attention, the scale of its scores, and the blocks of queries in which it is computed.
+//! - `attention_mask`: the keys that a query does not see, as masks.
+//! - `rotation`: the rotation of queries and keys by their positions, on every backend.
+//! - `variants`: the variants of operations that share a kernel.
 //! - `products`: the products of a linear layer and the gradient of an embedding, on every backend (`Products`).
 //! - `cpu`: kernels for the cores of this host.
 //! - `fused`: the same operations, composed of burn's in an order that burn fuses for GPUs.
@@ -13,6 +17,7 @@
 //! - `remote`: the kernels on devices of other hosts, requested over burn's remote protocol.
 
 pub mod attention_blocks;
+pub mod attention_mask;
 #[cfg(feature = "flex")]
 pub mod cpu;
 #[cfg(any(feature = "cuda", all(test, feature = "flex")))]
@@ -24,6 +29,8 @@ mod interface;
 pub mod products;
 #[cfg(feature = "remote")]
 pub mod remote;
+pub mod rotation;
+pub mod variants;
 
 #[cfg(feature = "flex")]
 pub use cpu::products::allocate_packing_buffer;

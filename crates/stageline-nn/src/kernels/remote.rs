@@ -12,8 +12,9 @@ use burn_ir::{CustomOpIr, ScalarIr, TensorIr};
 use parking_lot::RwLock;
 
 use crate::kernels::Kernels;
-use crate::kernels::attention_blocks::weights_of_a_head;
+use crate::kernels::attention_blocks::{AttentionHeads, weights_of_a_head};
 use crate::kernels::products::Products;
+use crate::kernels::variants::{GeluForm, Norm};
 
 /// The names of this crate's operations in the protocol between hosts.
 pub mod name {
@@ -26,6 +27,9 @@ pub mod name {
     pub const PEERS: &str = "stageline/peers";
     pub(crate) const GELU: &str = "stageline/gelu";
     pub(crate) const GELU_TO_INPUT: &str = "stageline/gelu_to_input";
+    pub(crate) const SWIGLU: &str = "stageline/swiglu";
+    pub(crate) const SWIGLU_TO_INPUTS: &str = "stageline/swiglu_to_inputs";
+    pub(crate) const ROTATED: &str = "stageline/rotated";
     pub(crate) const LAYER_NORM: &str = "stageline/layer_norm";
     pub(crate) const LAYER_NORM_TO_INPUT: &str = "stageline/layer_norm_to_input";
     pub(crate) const LAYER_NORM_TO_PARAMETERS: &str = "stageline/layer_norm_to_parameters";
@@ -94,11 +98,18 @@ fn rows(shape: &Shape) -> usize {
     shape[..shape.num_dims() - 1].iter().product()
 }
 
-/// Returns the shape and type of the attention weights that the backward of causal attention needs: those of all heads
-/// of all samples in one row.
-fn weights(shape: &Shape, heads: usize) -> (Shape, DType) {
+/// Returns the shape and type of the attention weights that the backward of causal attention needs: those of all query
+/// heads of all samples in one row.
+fn weights(shape: &Shape, heads: AttentionHeads) -> (Shape, DType) {
     let (samples, length) = (shape[0], shape[1]);
-    (Shape::new([samples * heads * weights_of_a_head(length)]), DType::F32)
+    (Shape::new([samples * heads.query * weights_of_a_head(length, heads)]), DType::F32)
+}
+
+/// Returns the heads of attention as the scalars of a request; 0 stands for no window, because a window has at least one
+/// key.
+fn scalars(heads: AttentionHeads) -> Vec<ScalarIr> {
+    let numbers = [heads.query, heads.key_value, heads.window.unwrap_or(0)];
+    numbers.map(|number| ScalarIr::UInt(number as u64)).to_vec()
 }
 
 impl Products for Remote {
@@ -155,26 +166,44 @@ impl Kernels for Remote {
         WITH_KERNELS.read().contains(device)
     }
 
-    fn gelu_of(input: &Float) -> Float {
-        let [output] = ask(&input.device(), name::GELU, vec![ir(input)], Vec::new(), [like(input)]);
+    fn gelu_of(input: &Float, form: GeluForm) -> Float {
+        let scalars = vec![ScalarIr::UInt(form as u64)];
+        let [output] = ask(&input.device(), name::GELU, vec![ir(input)], scalars, [like(input)]);
         output
     }
 
-    fn gelu_to_input(input: &Float, gradient: &Float) -> Float {
-        let inputs = vec![ir(input), ir(gradient)];
-        let [output] = ask(&input.device(), name::GELU_TO_INPUT, inputs, Vec::new(), [like(input)]);
+    fn gelu_to_input(input: &Float, gradient: &Float, form: GeluForm) -> Float {
+        let (inputs, scalars) = (vec![ir(input), ir(gradient)], vec![ScalarIr::UInt(form as u64)]);
+        let [output] = ask(&input.device(), name::GELU_TO_INPUT, inputs, scalars, [like(input)]);
         output
     }
 
-    fn normalised(input: &Float, gamma: &Float, beta: Option<&Float>, epsilon: f32) -> (Float, Float) {
+    fn swiglu(gate: &Float, up: &Float) -> Float {
+        let [output] = ask(&gate.device(), name::SWIGLU, vec![ir(gate), ir(up)], Vec::new(), [like(gate)]);
+        output
+    }
+
+    fn swiglu_to_inputs(gate: &Float, up: &Float, gradient: &Float) -> [Float; 2] {
+        let inputs = [gate, up, gradient].map(ir).to_vec();
+        ask(&gate.device(), name::SWIGLU_TO_INPUTS, inputs, Vec::new(), [like(gate), like(gate)])
+    }
+
+    fn rotated(input: &Float, cosines: &Float, sines: &Float) -> Float {
+        let inputs = [input, cosines, sines].map(ir).to_vec();
+        let [output] = ask(&input.device(), name::ROTATED, inputs, Vec::new(), [like(input)]);
+        output
+    }
+
+    fn normalised(input: &Float, gamma: &Float, beta: Option<&Float>, (norm, epsilon): (Norm, f32)) -> (Float, Float) {
         let inputs = [input, gamma].into_iter().chain(beta).map(ir).collect();
-        let scalars = vec![ScalarIr::Float(epsilon.into())];
+        let scalars = vec![ScalarIr::UInt(norm as u64), ScalarIr::Float(epsilon.into())];
         ask(&input.device(), name::LAYER_NORM, inputs, scalars, [like(input), pairs(input)]).into()
     }
 
-    fn normalised_to_input(input: &Float, gamma: &Float, moments: &Float, gradient: &Float) -> Float {
+    fn normalised_to_input(input: &Float, gamma: &Float, moments: &Float, gradient: &Float, norm: Norm) -> Float {
         let inputs = [input, gamma, moments, gradient].map(ir).to_vec();
-        let [output] = ask(&input.device(), name::LAYER_NORM_TO_INPUT, inputs, Vec::new(), [like(input)]);
+        let scalars = vec![ScalarIr::UInt(norm as u64)];
+        let [output] = ask(&input.device(), name::LAYER_NORM_TO_INPUT, inputs, scalars, [like(input)]);
         output
     }
 
@@ -185,19 +214,23 @@ impl Kernels for Remote {
         ask(&input.device(), name::LAYER_NORM_TO_PARAMETERS, inputs, Vec::new(), [output(), output()])
     }
 
-    fn causal_attention(input: &Float, heads: usize) -> (Float, Self::Attended) {
+    fn causal_attention(
+        input: &Float,
+        heads: AttentionHeads,
+        starts: Option<&IntTensor<Remote>>,
+    ) -> (Float, Self::Attended) {
         let shape = input.shape();
-        let output = (Shape::new([shape[0], shape[1], shape[2] / 3]), DType::F32);
-        let scalars = vec![ScalarIr::UInt(heads as u64)];
-        let outputs = [output, weights(&shape, heads)];
-        let [output, weights] = ask(&input.device(), name::CAUSAL_ATTENTION, vec![ir(input)], scalars, outputs);
+        let output = Shape::new([shape[0], shape[1], shape[2] / heads.columns() * heads.query]);
+        let outputs = [(output, DType::F32), weights(&shape, heads)];
+        let inputs = [ir(input)].into_iter().chain(starts.map(|starts| starts.clone().into_ir())).collect();
+        let [output, weights] = ask(&input.device(), name::CAUSAL_ATTENTION, inputs, scalars(heads), outputs);
         (output, (input.clone(), weights))
     }
 
-    fn causal_attention_to_input((input, weights): &Self::Attended, heads: usize, gradient: &Float) -> Float {
+    fn causal_attention_to_input((input, weights): &Self::Attended, heads: AttentionHeads, gradient: &Float) -> Float {
         let inputs = [input, weights, gradient].map(ir).to_vec();
-        let scalars = vec![ScalarIr::UInt(heads as u64)];
-        let [output] = ask(&input.device(), name::CAUSAL_ATTENTION_TO_INPUT, inputs, scalars, [like(input)]);
+        let output = [like(input)];
+        let [output] = ask(&input.device(), name::CAUSAL_ATTENTION_TO_INPUT, inputs, scalars(heads), output);
         output
     }
 
@@ -231,10 +264,11 @@ pub mod done {
 
     use super::name;
     use crate::kernels::Kernels;
-    use crate::kernels::attention_blocks::weights_of_a_head;
+    use crate::kernels::attention_blocks::{AttentionHeads, weights_of_a_head};
     use crate::kernels::cpu::causal_attention;
     use crate::kernels::cpu::numbers::numbers;
     use crate::kernels::products::Products;
+    use crate::kernels::variants::{GeluForm, Norm};
 
     type Float = FloatTensor<Flex>;
 
@@ -262,9 +296,25 @@ pub mod done {
             self.tensors.get_int_tensor::<Flex>(&self.asked.inputs[index])
         }
 
-        /// Returns the only scalar argument of the requested operation.
-        fn number(&self) -> f64 {
-            self.asked.scalars[0].elem()
+        /// Returns the scalar argument `index` of the requested operation.
+        fn number(&self, index: usize) -> f64 {
+            self.asked.scalars[index].elem()
+        }
+
+        /// Returns the form of GELU that is the first scalar argument of the requested operation.
+        fn form(&self) -> GeluForm {
+            if self.number(0) == 0.0 { GeluForm::Exact } else { GeluForm::Tanh }
+        }
+
+        /// Returns the normalisation that is the first scalar argument of the requested operation.
+        fn norm(&self) -> Norm {
+            if self.number(0) == 0.0 { Norm::Layer } else { Norm::RootMeanSquare }
+        }
+
+        /// Returns the heads of attention that are the scalar arguments of the requested operation.
+        fn heads(&self) -> AttentionHeads {
+            let [query, key_value, window] = [0, 1, 2].map(|index| self.number(index) as usize);
+            AttentionHeads { query, key_value, window: Some(window).filter(|window| *window > 0) }
         }
     }
 
@@ -278,31 +328,37 @@ pub mod done {
                 }
             });
         };
-        add(name::GELU, |call| vec![Flex::gelu_of(&call.float(0))]);
-        add(name::GELU_TO_INPUT, |call| vec![Flex::gelu_to_input(&call.float(0), &call.float(1))]);
+        add(name::GELU, |call| vec![Flex::gelu_of(&call.float(0), call.form())]);
+        add(name::GELU_TO_INPUT, |call| vec![Flex::gelu_to_input(&call.float(0), &call.float(1), call.form())]);
+        add(name::SWIGLU, |call| vec![Flex::swiglu(&call.float(0), &call.float(1))]);
+        add(name::SWIGLU_TO_INPUTS, |call| {
+            Flex::swiglu_to_inputs(&call.float(0), &call.float(1), &call.float(2)).into()
+        });
+        add(name::ROTATED, |call| vec![Flex::rotated(&call.float(0), &call.float(1), &call.float(2))]);
         add(name::LAYER_NORM, |call| {
-            let beta = call.optional(2);
-            let (output, moments) =
-                Flex::normalised(&call.float(0), &call.float(1), beta.as_ref(), call.number() as f32);
+            let (beta, norm) = (call.optional(2), (call.norm(), call.number(1) as f32));
+            let (output, moments) = Flex::normalised(&call.float(0), &call.float(1), beta.as_ref(), norm);
             vec![output, moments]
         });
         add(name::LAYER_NORM_TO_INPUT, |call| {
-            vec![Flex::normalised_to_input(&call.float(0), &call.float(1), &call.float(2), &call.float(3))]
+            let norm = call.norm();
+            vec![Flex::normalised_to_input(&call.float(0), &call.float(1), &call.float(2), &call.float(3), norm)]
         });
         add(name::LAYER_NORM_TO_PARAMETERS, |call| {
             Flex::normalised_to_parameters(&call.float(0), &call.float(1), &call.float(2)).into()
         });
         add(name::CAUSAL_ATTENTION, |call| {
-            let (output, (_, weights)) = Flex::causal_attention(&call.float(0), call.number() as usize);
+            let starts = (call.asked.inputs.len() > 1).then(|| call.int(1));
+            let (output, (_, weights)) = Flex::causal_attention(&call.float(0), call.heads(), starts.as_ref());
             let weights = weights.concat();
             let size = weights.len();
             vec![output, Float::from_data(TensorData::new(weights, [size]))]
         });
         add(name::CAUSAL_ATTENTION_TO_INPUT, |call| {
             let (input, weights, gradient) = (call.float(0).to_contiguous(), call.float(1), call.float(2));
-            let weights_per_head = weights_of_a_head(input.shape()[1]);
+            let weights_per_head = weights_of_a_head(input.shape()[1], call.heads());
             let weights: Vec<_> = numbers(&weights).chunks_exact(weights_per_head.max(1)).collect();
-            vec![causal_attention::to_input(&input, call.number() as usize, &weights, &gradient.to_contiguous())]
+            vec![causal_attention::to_input(&input, call.heads(), &weights, &gradient.to_contiguous())]
         });
         add(name::CROSS_ENTROPY, |call| Flex::cross_entropy(&call.float(0), &call.int(1)).into());
         add(name::CROSS_ENTROPY_TO_LOGITS, |call| {

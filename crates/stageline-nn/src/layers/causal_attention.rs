@@ -1,48 +1,90 @@
 //! [`causal_attention`]: causal self-attention over the queries, keys and values of all heads, as one operation if the
-//! backend has a kernel.
+//! backend has a kernel; heads may share keys and values, and a query may see a window or a document only.
 
 use burn::tensor::activation::softmax;
-use burn::tensor::{Bool, Tensor};
+use burn::tensor::{Int, Tensor};
 
 #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
 use crate::autograd::engine::of_their_backend;
 use crate::forward::flops::report_flops;
-use crate::kernels::attention_blocks::scale;
+use crate::kernels::attention_blocks::{AttentionHeads, scale};
+use crate::kernels::attention_mask::{before_document, hidden};
 
-/// Computes causal self-attention with `heads` heads: each position attends to itself and the positions before it
-/// (Vaswani et al., 2017, [arXiv:1706.03762](https://arxiv.org/abs/1706.03762)).
+/// Computes causal self-attention: each position attends to itself and the positions before it (Vaswani et al., 2017,
+/// [arXiv:1706.03762](https://arxiv.org/abs/1706.03762)).
 ///
-/// The input is `[batch, length, 3 x width]`: the queries of all heads, then their keys, then their values. The output
-/// is `[batch, length, width]`.
+/// `heads` is a number of heads, or [`AttentionHeads`] that share keys and values or see a window of positions. The
+/// input is `[batch, length, columns]`: the queries of all query heads, then the keys of all key-value heads, then their
+/// values. The output is `[batch, length, query heads x size]`, where size is the number of elements of a head.
 ///
-/// In f32 on the host, attention is one operation that skips the scores of later positions; burn's operations rearrange
-/// the heads and compute all scores. The input and the attention weights are kept for the backward.
+/// In f32 on the host, attention is one operation that skips the scores of positions that no query sees; burn's
+/// operations rearrange the heads and compute all scores. The input and the attention weights are kept for the backward.
 ///
 /// # Panics
-/// Panics if the last dimension is not 3 times a positive multiple of `heads`.
-pub fn causal_attention(query_key_value: Tensor<3>, heads: usize) -> Tensor<3> {
+/// Panics if the columns do not divide into the heads, if the number of query heads is not a positive multiple of that
+/// of key-value heads, or if the window is 0.
+pub fn causal_attention(query_key_value: Tensor<3>, heads: impl Into<AttentionHeads>) -> Tensor<3> {
+    attention(query_key_value, heads.into(), None)
+}
+
+/// Computes causal self-attention as [`causal_attention`] does, for samples that consist of several documents: a
+/// position attends to positions of its own document only.
+///
+/// `starts`, `[batch, length]`, are the positions at which the documents of all positions begin, counted from the start
+/// of the sample.
+///
+/// # Panics
+/// Panics as [`causal_attention`] does, and on the host also if a document starts after one of its positions.
+pub fn causal_attention_within(
+    query_key_value: Tensor<3>,
+    heads: impl Into<AttentionHeads>,
+    starts: Tensor<2, Int>,
+) -> Tensor<3> {
+    attention(query_key_value, heads.into(), Some(starts))
+}
+
+fn attention(query_key_value: Tensor<3>, heads: AttentionHeads, starts: Option<Tensor<2, Int>>) -> Tensor<3> {
     let [batch, length, columns] = query_key_value.dims();
+    let AttentionHeads { query, key_value, window } = heads;
     assert!(
-        heads > 0 && columns.is_multiple_of(3 * heads) && columns > 0,
-        "{columns} columns do not divide into the queries, keys and values of {heads} heads"
+        key_value > 0 && query > 0 && query.is_multiple_of(key_value) && window != Some(0),
+        "{query} query heads cannot share {key_value} key-value heads with a window of {window:?}"
     );
+    assert!(
+        columns.is_multiple_of(heads.columns()) && columns > 0,
+        "{columns} columns do not divide into the queries, keys and values of {query} heads with {key_value} key-value heads"
+    );
+    let size = columns / heads.columns();
     if batch * length == 0 {
-        return query_key_value.slice_dim(2, 0..columns / 3);
+        return query_key_value.slice_dim(2, 0..query * size);
     }
     // The products of queries and keys, and of weights and values. Scores of later positions count as well, as is usual.
-    report_flops(4.0 * (batch * length * length) as f64 * (columns / 3) as f64);
+    report_flops(4.0 * (batch * length * length) as f64 * (query * size) as f64);
     #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
-    if let Some(output) = of_their_backend!(one::causal_attention, &query_key_value, heads) {
+    if let Some(output) = of_their_backend!(one::causal_attention, &query_key_value, heads, starts.as_ref()) {
         return output;
     }
-    let size = columns / (3 * heads);
-    let split = query_key_value.reshape([batch, length, 3 * heads, size]).swap_dims(1, 2);
-    let part = |index: usize| split.clone().slice_dim(1, index * heads..(index + 1) * heads);
-    let (query, key, value) = (part(0), part(1), part(2));
-    let scores = query.matmul(key.swap_dims(2, 3)) * scale(size);
-    let future = Tensor::<2, Bool>::tril_mask([length, length], 0, &scores.device()).unsqueeze();
-    let weights = softmax(scores.mask_fill(future, f32::NEG_INFINITY), 3);
-    weights.matmul(value).swap_dims(1, 2).reshape([batch, length, heads * size])
+    let device = query_key_value.device();
+    let split = query_key_value.reshape([batch, length, heads.columns(), size]).swap_dims(1, 2);
+    let part = |start: usize, count: usize| split.clone().slice_dim(1, start..start + count);
+    // The query heads that share a key-value head are a dimension of their own, over which burn broadcasts.
+    let grouped = |part: Tensor<4>| {
+        let group = part.dims()[1] / key_value;
+        part.reshape([batch, key_value, group, length, size])
+    };
+    let (queries, keys) = (grouped(part(0, query)), grouped(part(query, key_value)));
+    let values = grouped(part(query + key_value, key_value));
+    let scores = queries.matmul(keys.swap_dims(3, 4)) * scale(size);
+    let mask = hidden(length, window, &device).unsqueeze::<5>().expand(scores.shape());
+    let mask = match starts {
+        Some(starts) => {
+            let before = before_document(starts).reshape([batch, 1, 1, length, length]);
+            mask.bool_or(before.expand(scores.shape()))
+        }
+        None => mask,
+    };
+    let weights = softmax(scores.mask_fill(mask, f32::NEG_INFINITY), 4);
+    weights.matmul(values).reshape([batch, query, length, size]).swap_dims(1, 2).reshape([batch, length, query * size])
 }
 
 #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
@@ -52,8 +94,9 @@ mod one {
     use burn::backend::autodiff::checkpoint::base::Checkpointer;
     use burn::backend::autodiff::grads::Gradients;
     use burn::backend::autodiff::ops::{Backward, Ops};
-    use burn::tensor::Tensor;
+    use burn::tensor::{Int, Tensor};
 
+    use crate::kernels::attention_blocks::AttentionHeads;
     use crate::kernels::{Kernels, operation};
 
     /// The operation that stands for causal attention in burn's autodiff graph.
@@ -64,7 +107,7 @@ mod one {
     #[derive(Clone, Debug)]
     struct State<B: Kernels> {
         attended: B::Attended,
-        heads: usize,
+        heads: AttentionHeads,
     }
 
     impl<B: Kernels> Backward<B, 1> for CausalAttention {
@@ -82,12 +125,29 @@ mod one {
 
     /// Computes causal attention by the backend's kernel; returns `None` if there is no kernel for the tensor or its
     /// device.
-    pub fn causal_attention<B: Kernels>(_: PhantomData<B>, input: &Tensor<3>, heads: usize) -> Option<Tensor<3>> {
+    pub fn causal_attention<B: Kernels>(
+        _: PhantomData<B>,
+        input: &Tensor<3>,
+        heads: AttentionHeads,
+        starts: Option<&Tensor<2, Int>>,
+    ) -> Option<Tensor<3>> {
+        let starts = match starts {
+            Some(starts) => Some(B::indices(starts.clone())?),
+            None => None,
+        };
         operation::<B, _, 3, 3>(CausalAttention, input, |input| {
-            let (output, attended) = B::causal_attention(&input, heads);
+            let (output, attended) = B::causal_attention(&input, heads, starts.as_ref());
             (output, State { attended, heads })
         })
     }
+}
+
+/// Returns heads of several kinds, each with every length: plain heads, heads that share keys and values, and windows.
+#[cfg(test)]
+pub fn cases(lengths: &[usize]) -> Vec<(AttentionHeads, usize)> {
+    let shared = |query, key_value, window| AttentionHeads { query, key_value, window };
+    let heads = [3.into(), shared(4, 2, None), shared(3, 1, Some(20)), shared(2, 2, Some(1)), shared(2, 1, Some(500))];
+    heads.into_iter().flat_map(|heads| lengths.iter().map(move |length| (heads, *length))).collect()
 }
 
 #[cfg(test)]
@@ -96,7 +156,6 @@ mod tests {
     use super::*;
     use burn::tensor::{Device, Distribution, FloatDType};
 
-    const HEADS: usize = 3;
     const SIZE: usize = 5;
 
     fn numbers(tensor: Tensor<3>) -> Vec<f64> {
@@ -115,25 +174,49 @@ mod tests {
     fn output_and_gradient_match_those_in_f64() {
         let device = Device::flex();
         // The lengths are less than a block of queries, one block, and more than one block.
-        for length in [1, 37, 64, 131] {
-            let random = |columns: usize, bound: f64| {
-                Tensor::<3>::random([2, length, columns * HEADS * SIZE], Distribution::Uniform(-bound, bound), &device)
+        for (heads, length) in cases(&[1, 37, 64, 131]) {
+            let random = |heads: usize, bound: f64| {
+                Tensor::<3>::random([2, length, heads * SIZE], Distribution::Uniform(-bound, bound), &device)
             };
-            let (input, upstream) = (random(3, 2.5), random(1, 2.0));
-            let [output, gradient] = both(|input| causal_attention(input, HEADS), &input, &upstream);
-            assert_eq!(numbers(causal_attention(input.clone(), HEADS)), output, "a graph must not change the result");
+            let (input, upstream) = (random(heads.columns(), 2.5), random(heads.query, 2.0));
+            let [output, gradient] = both(|input| causal_attention(input, heads), &input, &upstream);
+            assert_eq!(numbers(causal_attention(input.clone(), heads)), output, "a graph must not change the result");
             // No kernel takes f64, so the exact values come from burn's own operations.
             let exactly = |tensor: &Tensor<3>| tensor.clone().cast(FloatDType::F64);
-            let exact = both(|input| causal_attention(input, HEADS), &exactly(&input), &exactly(&upstream));
+            let exact = both(|input| causal_attention(input, heads), &exactly(&input), &exactly(&upstream));
             let apart = |found: &[f64], exact: &[f64]| {
                 assert_eq!(found.len(), exact.len());
                 found.iter().zip(exact).map(|(found, exact)| (found - exact).abs()).fold(0.0, f64::max)
             };
             let off = [apart(&output, &exact[0]), apart(&gradient, &exact[1])];
-            println!("{length}: outputs are off by {:.1e}, gradients by {:.1e}", off[0], off[1]);
+            println!("{heads:?} {length}: outputs are off by {:.1e}, gradients by {:.1e}", off[0], off[1]);
             // The scores are at most 14, so their error is at most 5e-6 and the relative error of the weights twice
             // that.
-            assert!(off[0] < 2e-5 && off[1] < 1e-4, "{length}: {off:?}");
+            assert!(off[0] < 2e-5 && off[1] < 1e-4, "{heads:?} {length}: {off:?}");
+        }
+    }
+
+    /// Two documents in one sample give the outputs and gradients of two samples.
+    #[test]
+    fn documents_of_a_sample_do_not_see_each_other() {
+        let device = Device::flex();
+        for (heads, length) in cases(&[3, 100]) {
+            let random = |columns| Tensor::<3>::random([2, length, columns * SIZE], Distribution::Default, &device);
+            let (input, upstream) = (random(heads.columns()), random(heads.query));
+            let apart = both(|input| causal_attention(input, heads), &input, &upstream);
+            let packed = |samples: &Tensor<3>| {
+                let [_, _, columns] = samples.dims();
+                samples.clone().reshape([1, 2 * length, columns])
+            };
+            let starts = [Tensor::<1, Int>::zeros([length], &device), Tensor::full([length], length as i64, &device)];
+            let starts = Tensor::cat(starts.to_vec(), 0).unsqueeze::<2>();
+            let within = |input| causal_attention_within(input, heads, starts.clone());
+            let found = both(within, &packed(&input), &packed(&upstream));
+            let off = |index: usize| {
+                let pairs = apart[index].iter().zip(&found[index]);
+                pairs.map(|(apart, found): (&f64, &f64)| (apart - found).abs()).fold(0.0, f64::max)
+            };
+            assert!(off(0) < 1e-5 && off(1) < 1e-5, "{heads:?} {length}: {} {}", off(0), off(1));
         }
     }
 
@@ -156,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic = "8 columns do not divide into the queries, keys and values of 2 heads"]
+    #[should_panic = "8 columns do not divide into the queries, keys and values of 2 heads with 2 key-value heads"]
     fn columns_that_do_not_divide_into_heads_are_rejected() {
         causal_attention(Tensor::zeros([1, 2, 8], &Device::flex()), 2);
     }

@@ -1,10 +1,13 @@
-//! [`gelu`]: the Gaussian error linear unit (GELU), an activation function, with vector instructions on the host.
+//! [`gelu`] and [`gelu_tanh`]: the Gaussian error linear unit (GELU), an activation function, with vector instructions
+//! on the host.
 
 use burn::tensor::Tensor;
 use burn::tensor::activation;
 
 #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
 use crate::autograd::engine::of_their_backend;
+#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+use crate::kernels::variants::GeluForm;
 
 /// Returns `x Phi(x)` for every element, where `Phi` is the cumulative distribution function of the standard normal
 /// distribution (Hendrycks and Gimpel, 2016, [arXiv:1606.08415](https://arxiv.org/abs/1606.08415)).
@@ -14,10 +17,21 @@ use crate::autograd::engine::of_their_backend;
 /// derivative below 4e-7: absolute, or relative to the exact value if that is greater than 1.
 pub fn gelu<const D: usize>(input: Tensor<D>) -> Tensor<D> {
     #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
-    if let Some(output) = of_their_backend!(one::gelu, &input) {
+    if let Some(output) = of_their_backend!(one::gelu, &input, GeluForm::Exact) {
         return output;
     }
     activation::gelu(input)
+}
+
+/// Returns GELU with the cumulative distribution function approximated by a hyperbolic tangent,
+/// `0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`, for every element. GPT-2 uses this form (Hendrycks and Gimpel,
+/// 2016, [arXiv:1606.08415](https://arxiv.org/abs/1606.08415), section 2).
+pub fn gelu_tanh<const D: usize>(input: Tensor<D>) -> Tensor<D> {
+    #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+    if let Some(output) = of_their_backend!(one::gelu, &input, GeluForm::Tanh) {
+        return output;
+    }
+    activation::gelu_approximate(input)
 }
 
 #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
@@ -30,6 +44,7 @@ mod one {
     use burn::backend::tensor::FloatTensor;
     use burn::tensor::Tensor;
 
+    use crate::kernels::variants::GeluForm;
     use crate::kernels::{Kernels, operation};
 
     /// The activation function GELU as one operation of burn's autodiff graph.
@@ -37,20 +52,21 @@ mod one {
     struct Gelu;
 
     impl<B: Kernels> Backward<B, 1> for Gelu {
-        /// The input of GELU's forward, which its backward needs.
-        type State = FloatTensor<B>;
+        /// The input of GELU's forward, which its backward needs, and the form of GELU.
+        type State = (FloatTensor<B>, GeluForm);
 
-        fn backward(self, ops: Ops<FloatTensor<B>, 1>, gradients: &mut Gradients, _: &mut Checkpointer) {
+        fn backward(self, ops: Ops<Self::State, 1>, gradients: &mut Gradients, _: &mut Checkpointer) {
             let gradient = gradients.consume::<B>(&ops.node);
             if let [Some(parent)] = ops.parents {
-                gradients.register::<B>(parent.id, B::gelu_to_input(&ops.state, &gradient));
+                let (input, form) = &ops.state;
+                gradients.register::<B>(parent.id, B::gelu_to_input(input, &gradient, *form));
             }
         }
     }
 
     /// Computes GELU by the backend's kernel; returns `None` if there is no kernel for the input or its device.
-    pub fn gelu<B: Kernels, const D: usize>(_: PhantomData<B>, input: &Tensor<D>) -> Option<Tensor<D>> {
-        operation::<B, _, D, D>(Gelu, input, |input| (B::gelu_of(&input), input))
+    pub fn gelu<B: Kernels, const D: usize>(_: PhantomData<B>, input: &Tensor<D>, form: GeluForm) -> Option<Tensor<D>> {
+        operation::<B, _, D, D>(Gelu, input, |input| (B::gelu_of(&input, form), (input, form)))
     }
 }
 
@@ -69,8 +85,10 @@ mod tests {
             let gradients = (output.clone() * output.clone()).sum().backward();
             (output.inner(), leaf.grad(&gradients).unwrap(), gelu(input.clone()))
         };
-        for transposed in [false, true] {
-            let (ours, theirs) = (both(super::gelu, transposed), both(activation::gelu, transposed));
+        let pairs: [[fn(Tensor<2>) -> Tensor<2>; 2]; 2] =
+            [[super::gelu, activation::gelu], [super::gelu_tanh, activation::gelu_approximate]];
+        for ([ours, theirs], transposed) in pairs.into_iter().flat_map(|pair| [(pair, false), (pair, true)]) {
+            let (ours, theirs) = (both(ours, transposed), both(theirs, transposed));
             let apart = |ours: Tensor<2>, theirs: Tensor<2>| (ours - theirs).abs().max().into_scalar::<f32>();
             assert!(apart(ours.0.clone(), theirs.0) < 4e-6);
             assert!(apart(ours.1, theirs.1) < 4e-5);

@@ -8,6 +8,10 @@ use burn::tensor::{DType, Device, FloatDType, Tensor};
 
 #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
 use crate::autograd::engine::of_their_backend;
+#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+use crate::kernels::variants::Norm;
+#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+use crate::layers::normalised::normalised;
 
 /// Layer normalisation with burn's parameters (Ba et al., 2016, [arXiv:1607.06450](https://arxiv.org/abs/1607.06450)).
 ///
@@ -51,7 +55,7 @@ impl LayerNorm {
         #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
         {
             let (beta, epsilon) = (self.beta.as_ref(), self.epsilon as f32);
-            if let Some(output) = of_their_backend!(one::layer_norm, &input, &self.gamma, beta, epsilon) {
+            if let Some(output) = of_their_backend!(normalised, &input, &self.gamma, beta, (Norm::Layer, epsilon)) {
                 return output;
             }
         }
@@ -63,123 +67,6 @@ impl LayerNorm {
             return layer_norm(input.cast(wide), gamma, beta, self.epsilon).cast(given);
         }
         layer_norm(input, self.gamma.val(), beta, self.epsilon)
-    }
-}
-
-#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
-mod one {
-    use std::marker::PhantomData;
-
-    use burn::backend::TensorMetadata;
-    use burn::backend::autodiff::checkpoint::base::Checkpointer;
-    use burn::backend::autodiff::grads::Gradients;
-    use burn::backend::autodiff::ops::{Backward, Ops};
-    use burn::backend::tensor::FloatTensor;
-    use burn::module::{Param, ParamId};
-    use burn::tensor::Tensor;
-
-    use crate::autograd::engine::recorded;
-    use crate::autograd::split_backward::{Sum, may_put_off, put_off_any};
-    use crate::kernels::Kernels;
-
-    /// The layer normalisation as one operation of burn's autodiff graph.
-    #[derive(Debug)]
-    struct Normalised;
-
-    /// The values of the forward of layer normalisation that its backward needs.
-    #[derive(Clone, Debug)]
-    struct State<B: Kernels> {
-        input: FloatTensor<B>,
-        gamma: FloatTensor<B>,
-        moments: B::Moments,
-        /// The parameter ids of the scale and the shift; `None` for a parameter whose gradient must not be deferred.
-        put_off: [Option<ParamId>; 2],
-    }
-
-    impl<B: Kernels, const N: usize> Backward<B, N> for Normalised {
-        type State = State<B>;
-
-        fn backward(self, ops: Ops<State<B>, N>, gradients: &mut Gradients, _: &mut Checkpointer) {
-            let gradient = gradients.consume::<B>(&ops.node);
-            let State { input, gamma, moments, put_off: ids } = ops.state;
-            let mut parents = ops.parents.into_iter();
-            let [of_input, of_gamma, of_beta] = [parents.next(), parents.next(), parents.next()].map(Option::flatten);
-            let to_parameters = {
-                let (input, moments, gradient) = (input.clone(), moments.clone(), gradient.clone());
-                move || B::normalised_to_parameters(&input, &moments, &gradient)
-            };
-            let waits = put_off_any(ids, || {
-                let to_parameters = to_parameters.clone();
-                move |sum: &mut Sum| {
-                    for (id, gradient) in ids.into_iter().zip(to_parameters()) {
-                        if let Some(id) = id {
-                            sum.add(id, B::of_plain::<1>(gradient));
-                        }
-                    }
-                }
-            });
-            let nodes = [of_gamma, of_beta].into_iter().zip(waits).map(|(node, waits)| node.filter(|_| !waits));
-            let nodes: Vec<_> = nodes.collect();
-            if nodes.iter().any(Option::is_some) {
-                for (node, gradient) in nodes.into_iter().zip(to_parameters()) {
-                    if let Some(node) = node {
-                        gradients.register::<B>(node.id, gradient);
-                    }
-                }
-            }
-            // The gradient of the input comes last, because burn's fusion makes fewer kernels if the sums over columns
-            // follow the sums over rows.
-            if let Some(node) = of_input {
-                gradients.register::<B>(node.id, B::normalised_to_input(&input, &gamma, &moments, &gradient));
-            }
-        }
-    }
-
-    /// Computes layer normalisation by the backend's kernel; returns `None` if there is no kernel for the type of the
-    /// tensors or their device.
-    pub fn layer_norm<B: Kernels, const D: usize>(
-        _: PhantomData<B>,
-        input: &Tensor<D>,
-        gamma: &Param<Tensor<1>>,
-        beta: Option<&Param<Tensor<1>>>,
-        epsilon: f32,
-    ) -> Option<Tensor<D>> {
-        let (scale, shift) = (gamma, beta);
-        let (gamma, beta) = (scale.val(), shift.map(Param::val));
-        let beta_id = shift.zip(beta.as_ref()).and_then(|(shift, beta)| may_put_off(shift, beta));
-        let put_off = [may_put_off(scale, &gamma), beta_id];
-        let mut of_parameters = [gamma.dtype()].into_iter().chain(beta.as_ref().map(Tensor::dtype));
-        if !B::takes(input) || of_parameters.any(|dtype| dtype != input.dtype()) {
-            return None;
-        }
-        if !input.device().is_autodiff() {
-            let input = B::plain(input.clone()).filter(|input| B::are_there(&input.device()))?;
-            let (gamma, beta) = (B::plain(gamma)?, beta.map(B::plain));
-            let beta = match &beta {
-                Some(beta) => Some(beta.as_ref()?),
-                None => None,
-            };
-            let (output, _) = B::normalised(&input, &gamma, beta, epsilon);
-            return Some(B::of_plain(output));
-        }
-        let (input, input_node) = B::tracked(input.clone())?.into_parts();
-        let (gamma, gamma_node) = B::tracked(gamma)?.into_parts();
-        if !B::are_there(&input.device()) {
-            return None;
-        }
-        Some(match beta {
-            None => {
-                let (output, moments) = B::normalised(&input, &gamma, None, epsilon);
-                let state = State::<B> { input, gamma, moments, put_off };
-                recorded::<B, _, 2, D>(Normalised, [input_node, gamma_node], state, output)
-            }
-            Some(beta) => {
-                let (beta, beta_node) = B::tracked(beta)?.into_parts();
-                let (output, moments) = B::normalised(&input, &gamma, Some(&beta), epsilon);
-                let state = State::<B> { input, gamma, moments, put_off };
-                recorded::<B, _, 3, D>(Normalised, [input_node, gamma_node, beta_node], state, output)
-            }
-        })
     }
 }
 

@@ -1,8 +1,8 @@
 //! The layers and functions that models are built from. They have burn's parameters, and backwards that split or run in
 //! one operation.
 //!
-//! The layers are `Linear`, `Embedding`, `LayerNorm`, `AccumulatedBatchNorm` and `Dropout`; the functions are `gelu`,
-//! `causal_attention` and `cross_entropy`. Inputs and outputs are burn tensors. A layer asks `kernels` for its
+//! The layers are `Linear`, `Embedding`, `LayerNorm`, `RmsNorm`, `AccumulatedBatchNorm` and `Dropout`; the functions are
+//! `gelu`, `gelu_tanh`, `swiglu`, `rotated`, `causal_attention` and `cross_entropy`. Inputs and outputs are burn tensors. A layer asks `kernels` for its
 //! operation and computes with burn's own operations if the backend has no kernel. Layers must not know stages or
 //! plans.
 
@@ -14,10 +14,19 @@ mod embedding;
 mod gelu;
 mod layer_norm;
 mod linear;
+#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+mod normalised;
+mod rms_norm;
+mod rotary;
+mod swiglu;
+mod unembedding;
 
-pub use causal_attention::causal_attention;
+pub use causal_attention::{causal_attention, causal_attention_within};
 pub use cross_entropy::cross_entropy;
 pub use embedding::Embedding;
-pub use gelu::gelu;
+pub use gelu::{gelu, gelu_tanh};
 pub use layer_norm::LayerNorm;
 pub use linear::Linear;
+pub use rms_norm::RmsNorm;
+pub use rotary::{RotaryAngles, rotated};
+pub use swiglu::swiglu;

@@ -1,94 +1,155 @@
-//! Causal attention on the CPU, computed in blocks of queries that skip later keys.
+//! Causal attention on the CPU, computed in blocks of queries that skip later keys and keys before the window.
 
 use burn::backend::Flex;
 use burn::backend::TensorMetadata;
-use burn::backend::tensor::FloatTensor;
-use burn::tensor::TensorData;
+use burn::backend::tensor::{FloatTensor, IntTensor};
+use burn::tensor::{Int, Tensor, TensorData};
 use rayon::prelude::*;
 
 use super::matrix::{Matrix, MatrixMut};
 use super::numbers::numbers;
 use super::wide::{exp_from_below, sum, wide};
-use crate::kernels::attention_blocks::{QUERIES, blocks, scale, weights_of_a_head};
+use crate::kernels::attention_blocks::{AttentionHeads, Block, QUERIES, blocks, scale, weights_of_a_head};
 
-/// The sizes of attention's input `[batch, length, 3 x heads x size]`, from which the positions of queries, keys and
+/// The sizes of attention's input `[batch, length, columns x size]`, from which the positions of queries, keys and
 /// values in the input follow.
 #[derive(Clone, Copy)]
 struct Sizes {
     length: usize,
-    heads: usize,
+    heads: AttentionHeads,
     /// The number of elements in a query, key or value of one attention head.
     size: usize,
 }
 
-/// The queries, keys and values of one attention head of one sample, each `[length, size]`.
+/// The queries, keys and values of one query head of one sample, each `[length, size]`.
 struct Head<T> {
     query: T,
     key: T,
     value: T,
 }
 
+/// The gradients of the query heads that share a key-value head, and those of their keys and values.
+struct Group<'a> {
+    queries: Vec<MatrixMut<'a>>,
+    key: MatrixMut<'a>,
+    value: MatrixMut<'a>,
+}
+
 impl Sizes {
-    fn of(input: &FloatTensor<Flex>, heads: usize) -> Self {
+    fn of(input: &FloatTensor<Flex>, heads: AttentionHeads) -> Self {
         let shape = input.shape();
-        Self { length: shape[1], heads, size: shape[2] / (3 * heads) }
+        Self { length: shape[1], heads, size: shape[2] / heads.columns() }
     }
 
-    /// Returns the number of elements in the queries of all attention heads at one position of a sequence.
+    /// Returns the number of elements in the queries of all query heads at one position of a sequence.
     fn width(self) -> usize {
-        self.heads * self.size
+        self.heads.query * self.size
+    }
+
+    /// Returns the number of elements of attention's input at one position of a sequence.
+    fn stride(self) -> usize {
+        self.heads.columns() * self.size
     }
 
     /// Returns the number of elements of attention's input for one sample, which is also the number in the input's
     /// gradient.
     fn sample(self) -> usize {
-        self.length * 3 * self.width()
+        self.length * self.stride()
     }
 
-    /// Returns the queries, keys and values of one attention head from the input of a sample.
+    /// Returns the queries of one query head, and its keys and values, from the input of a sample.
     fn head(self, sample: &[f32], head: usize) -> Head<Matrix<'_>> {
-        let part = |part: usize| self.columns(&sample[part * self.width()..], 3 * self.width(), head);
-        Head { query: part(0), key: part(1), value: part(2) }
+        let column = |head: usize| self.columns(sample, self.stride(), head);
+        let key = self.heads.query + head / self.heads.group();
+        Head { query: column(head), key: column(key), value: column(key + self.heads.key_value) }
     }
 
-    /// Returns the columns of one attention head, `[length, size]`, as a view into numbers of shape `[length, width]`
-    /// whose rows are `stride` numbers apart.
+    /// Returns the columns of one attention head, `[length, size]`, as a view into numbers whose rows are `stride`
+    /// numbers apart.
     fn columns(self, values: &[f32], stride: usize, head: usize) -> Matrix<'_> {
         Matrix::new(&values[head * self.size..], [self.length, self.size], stride)
     }
+
+    /// Cuts the gradient of a sample's input into the gradients of each key-value head and its query heads.
+    fn groups(self, sample: &mut [f32]) -> impl Iterator<Item = Group<'_>> {
+        let mut queries = MatrixMut::side_by_side(sample, self.stride(), self.size).collect::<Vec<_>>();
+        let mut keys = queries.split_off(self.heads.query);
+        let values = keys.split_off(self.heads.key_value);
+        let mut queries = queries.into_iter();
+        let group = self.heads.group();
+        let each = keys.into_iter().zip(values);
+        each.map(move |(key, value)| Group { queries: queries.by_ref().take(group).collect(), key, value })
+    }
 }
 
-/// Computes causal attention of a contiguous input, and returns the output and the attention weights of every head of
-/// every sample. The weights of a head are kept block by block of queries, each block `[queries, keys]`.
-pub fn attended(input: &FloatTensor<Flex>, heads: usize) -> (FloatTensor<Flex>, Vec<Vec<f32>>) {
+/// Computes causal attention of a contiguous input, and returns the output and the attention weights of every query
+/// head of every sample. The weights of a head are kept block by block of queries, each block `[queries, keys]`.
+///
+/// `starts`, `[batch, length]`, are the positions of the first key that each query may see; `None` allows all.
+pub fn attended(
+    input: &FloatTensor<Flex>,
+    heads: AttentionHeads,
+    starts: Option<&IntTensor<Flex>>,
+) -> (FloatTensor<Flex>, Vec<Vec<f32>>) {
     let sizes = Sizes::of(input, heads);
     let (values, shape) = (numbers(input), input.shape());
     let samples = shape[0];
+    let first_keys = first_keys(sizes, samples, starts);
     let mut output = vec![0.0; samples * sizes.length * sizes.width()];
     let mut weights = Vec::new();
     if !output.is_empty() {
         let outputs = output.chunks_exact_mut(sizes.length * sizes.width());
         let outputs = outputs.flat_map(|output| MatrixMut::side_by_side(output, sizes.width(), sizes.size));
-        let heads_of =
-            values.chunks_exact(sizes.sample()).flat_map(|sample| (0..heads).map(move |head| (sample, head)));
+        let samples = values.chunks_exact(sizes.sample()).zip(first_keys.chunks_exact(sizes.length));
+        let heads_of = samples.flat_map(|sample| (0..heads.query).map(move |head| (sample, head)));
         let jobs: Vec<_> = outputs.zip(heads_of).collect();
-        let attend = |(output, (sample, head))| attend(sizes, &sizes.head(sample, head), output);
+        let attend =
+            |(output, ((sample, first_keys), head))| attend(sizes, &sizes.head(sample, head), first_keys, output);
         weights = jobs.into_par_iter().map(attend).collect();
     }
     let output = TensorData::new(output, [samples, sizes.length, sizes.width()]);
     (FloatTensor::<Flex>::from_data(output), weights)
 }
 
-/// Computes the attention of one head into `output`, and returns the attention weights of the head, block by block of
-/// queries.
-fn attend(sizes: Sizes, Head { query, key, value }: &Head<Matrix>, mut output: MatrixMut) -> Vec<f32> {
-    let mut weights = Vec::with_capacity(weights_of_a_head(sizes.length));
-    for (start, end) in blocks(sizes.length) {
+/// Returns the position of the first key that each query of each sample sees: the first in its window and in its
+/// document.
+fn first_keys(sizes: Sizes, samples: usize, starts: Option<&IntTensor<Flex>>) -> Vec<usize> {
+    let mut first_keys: Vec<_> =
+        (0..samples).flat_map(|_| (0..sizes.length).map(|at| sizes.heads.first_key(at))).collect();
+    if let Some(starts) = starts {
+        let starts = Tensor::<2, Int>::from_primitive::<Flex>(starts.clone()).into_data();
+        let queries = (0..sizes.length).cycle();
+        for ((first, start), query) in first_keys.iter_mut().zip(starts.iter::<i64>()).zip(queries) {
+            let start = usize::try_from(start).ok().filter(|start| *start <= query);
+            let start = start.unwrap_or_else(|| panic!("the document of position {query} must not start after it"));
+            *first = start.max(*first);
+        }
+    }
+    first_keys
+}
+
+/// Computes the attention of one query head into `output`, and returns the attention weights of the head, block by
+/// block of queries.
+fn attend(
+    sizes: Sizes,
+    Head { query, key, value }: &Head<Matrix>,
+    first_keys: &[usize],
+    mut output: MatrixMut,
+) -> Vec<f32> {
+    let mut weights = Vec::with_capacity(weights_of_a_head(sizes.length, sizes.heads));
+    for block in blocks(sizes.length, sizes.heads) {
         let before = weights.len();
-        query.rows(start..end).append_product(key.rows(0..end).transposed(), &mut weights);
-        let block = &mut weights[before..];
-        to_weights(block, start, end, scale(sizes.size) as f32);
-        output.rows(start..end).set_product(Matrix::new(block, [end - start, end], end), value.rows(0..end));
+        let (shape, Block { queries, keys }) = (block.shape(), block);
+        query.rows(queries.clone()).append_product(key.rows(keys.clone()).transposed(), &mut weights);
+        let of_block = &mut weights[before..];
+        to_weights(
+            of_block,
+            &first_keys[queries.clone()],
+            (queries.start, keys.start),
+            shape[1],
+            scale(sizes.size) as f32,
+        );
+        output.rows(queries).set_product(Matrix::new(of_block, shape, shape[1]), value.rows(keys));
     }
     weights
 }
@@ -97,7 +158,7 @@ fn attend(sizes: Sizes, Head { query, key, value }: &Head<Matrix>, mut output: M
 /// of the output (`upstream`). All tensors must be contiguous.
 pub fn to_input(
     input: &FloatTensor<Flex>,
-    heads: usize,
+    heads: AttentionHeads,
     weights: &[impl AsRef<[f32]> + Sync],
     upstream: &FloatTensor<Flex>,
 ) -> FloatTensor<Flex> {
@@ -105,25 +166,29 @@ pub fn to_input(
     let (values, upstream) = (numbers(input), numbers(upstream));
     let mut output = vec![0.0; values.len()];
     if !output.is_empty() {
-        let gradients = output.chunks_exact_mut(sizes.sample()).flat_map(|sample| {
-            let mut parts = MatrixMut::side_by_side(sample, 3 * sizes.width(), sizes.size).collect::<Vec<_>>();
-            let values = parts.split_off(2 * heads);
-            let keys = parts.split_off(heads);
-            parts.into_iter().zip(keys).zip(values).map(|((query, key), value)| Head { query, key, value })
-        });
+        let gradients = output.chunks_exact_mut(sizes.sample()).flat_map(|sample| sizes.groups(sample));
         let samples = values.chunks_exact(sizes.sample()).zip(upstream.chunks_exact(sizes.length * sizes.width()));
-        let heads_of = samples.flat_map(|sample| (0..heads).map(move |head| (sample, head)));
-        let jobs: Vec<_> = gradients.zip(weights).zip(heads_of).collect();
-        jobs.into_par_iter().for_each(|((gradients, weights), ((sample, upstream), head))| {
-            let upstream = sizes.columns(upstream, sizes.width(), head);
-            to_head(sizes, &sizes.head(sample, head), (weights.as_ref(), upstream), gradients);
+        let groups = samples.flat_map(|sample| (0..heads.key_value).map(move |group| (sample, group)));
+        let jobs: Vec<_> = gradients.zip(weights.chunks_exact(heads.group())).zip(groups).collect();
+        jobs.into_par_iter().for_each(|((mut gradients, weights), ((sample, upstream), group))| {
+            let queries = std::mem::take(&mut gradients.queries);
+            for (index, (query, weights)) in queries.into_iter().zip(weights).enumerate() {
+                let head = group * heads.group() + index;
+                let upstream = sizes.columns(upstream, sizes.width(), head);
+                let shared = Head {
+                    query,
+                    key: gradients.key.rows(0..sizes.length),
+                    value: gradients.value.rows(0..sizes.length),
+                };
+                to_head(sizes, &sizes.head(sample, head), (weights.as_ref(), upstream), shared);
+            }
         });
     }
     FloatTensor::<Flex>::from_data(TensorData::new(output, input.shape()))
 }
 
-/// Computes the gradients of one attention head's queries, keys and values into `gradients`. The gradients of keys and
-/// values are added up, so `gradients` must begin as zeros.
+/// Computes the gradients of one query head's queries, keys and values into `gradients`. The gradients of keys and
+/// values are added to, so `gradients` must begin as zeros.
 fn to_head(
     sizes: Sizes,
     Head { query, key, value }: &Head<Matrix>,
@@ -131,39 +196,44 @@ fn to_head(
     mut gradients: Head<MatrixMut>,
 ) {
     let mut scratch = vec![0.0; QUERIES.min(sizes.length) * sizes.length];
-    for (start, end) in blocks(sizes.length) {
-        let shape = [end - start, end];
-        let (block, rest) = weights.split_at(shape[0] * shape[1]);
-        let upstream = upstream.rows(start..end);
-        gradients.value.rows(0..end).add_product(Matrix::new(block, shape, end).transposed(), upstream);
-        let to_scores = &mut scratch[..block.len()];
-        MatrixMut::whole(to_scores, shape).set_product(upstream, value.rows(0..end).transposed());
-        to_unscaled_scores(to_scores, block, start, end, scale(sizes.size) as f32);
-        let to_scores = Matrix::new(to_scores, shape, end);
-        gradients.query.rows(start..end).set_product(to_scores, key.rows(0..end));
-        gradients.key.rows(0..end).add_product(to_scores.transposed(), query.rows(start..end));
+    for block in blocks(sizes.length, sizes.heads) {
+        let (shape, Block { queries, keys }) = (block.shape(), block);
+        let (of_block, rest) = weights.split_at(shape[0] * shape[1]);
+        let upstream = upstream.rows(queries.clone());
+        let attention = Matrix::new(of_block, shape, shape[1]);
+        gradients.value.rows(keys.clone()).add_product(attention.transposed(), upstream);
+        let to_scores = &mut scratch[..of_block.len()];
+        MatrixMut::whole(to_scores, shape).set_product(upstream, value.rows(keys.clone()).transposed());
+        to_unscaled_scores(to_scores, of_block, queries.start - keys.start, shape[1], scale(sizes.size) as f32);
+        let to_scores = Matrix::new(to_scores, shape, shape[1]);
+        gradients.query.rows(queries.clone()).set_product(to_scores, key.rows(keys.clone()));
+        gradients.key.rows(keys).add_product(to_scores.transposed(), query.rows(queries));
         weights = rest;
     }
 }
 
 wide! {
-    // Turns scores of queries with `keys` keys into attention weights: a softmax over the keys up to the query, and 0
-    // behind it. `first` is the position of the first query.
-    fn to_weights(scores: &mut [f32], first: usize, keys: usize, scale: f32) {
-        for (query, row) in scores.chunks_exact_mut(keys).enumerate() {
-            let (past, future) = row.split_at_mut(first + query + 1);
+    // Turns scores of queries with `keys` keys into attention weights: a softmax over the keys that a query sees, and 0
+    // elsewhere. `first_keys` are the positions of the first key that each query sees, and `starts` those of the first
+    // query and the first key.
+    fn to_weights(scores: &mut [f32], first_keys: &[usize], starts: (usize, usize), keys: usize, scale: f32) {
+        let (first_query, first) = starts;
+        for (query, (row, first_key)) in scores.chunks_exact_mut(keys).zip(first_keys).enumerate() {
+            let (before, row) = row.split_at_mut(first_key - first);
+            let (seen, future) = row.split_at_mut(first_query + query + 1 - first_key);
+            before.fill(0.0);
             future.fill(0.0);
-            let most = past.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-            past.iter_mut().for_each(|score| *score = exp_from_below((*score - most) * scale));
-            let share = 1.0 / sum(past, |_, weight| weight);
-            past.iter_mut().for_each(|weight| *weight *= share);
+            let most = seen.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            seen.iter_mut().for_each(|score| *score = exp_from_below((*score - most) * scale));
+            let share = 1.0 / sum(seen, |_, weight| weight);
+            seen.iter_mut().for_each(|weight| *weight *= share);
         }
     }
 }
 
 wide! {
-    // Turns the gradients of attention weights into those of the scores before scaling; keys behind the query get 0.
-    // `first` is the position of the first query.
+    // Turns the gradients of attention weights into those of the scores before scaling; keys behind the query get 0,
+    // and so do keys whose weight is 0. `first` is the position of the first query among the keys.
     fn to_unscaled_scores(gradients: &mut [f32], weights: &[f32], first: usize, keys: usize, scale: f32) {
         for (query, (gradients, weights)) in gradients.chunks_exact_mut(keys).zip(weights.chunks_exact(keys)).enumerate() {
             let (past, future) = gradients.split_at_mut(first + query + 1);

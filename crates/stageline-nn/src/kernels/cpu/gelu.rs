@@ -1,4 +1,4 @@
-//! GELU and its derivative on the CPU, with vector instructions.
+//! GELU in both forms, and its derivative, on the CPU, with vector instructions.
 
 use std::f32::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
 
@@ -9,7 +9,8 @@ use burn::tensor::TensorData;
 use rayon::prelude::*;
 
 use super::numbers::numbers;
-use super::wide::{exp, wide};
+use super::wide::{exp, sigmoid, wide};
+use crate::kernels::variants::GeluForm;
 
 /// The number of elements for which one call of a vectorised function computes GELU or its derivative.
 const CHUNK: usize = 256;
@@ -19,43 +20,43 @@ const CHUNK: usize = 256;
 const FOR_ONE_CORE: usize = 64;
 
 /// Returns the activation function GELU of every element of a contiguous CPU tensor.
-pub fn values(input: &FloatTensor<Flex>) -> FloatTensor<Flex> {
+pub fn values(input: &FloatTensor<Flex>, form: GeluForm) -> FloatTensor<Flex> {
     let (chunks, rest) = numbers(input).as_chunks::<CHUNK>();
-    let output: Vec<_> = chunks.par_iter().with_min_len(FOR_ONE_CORE).map(of_chunk).collect();
+    let output: Vec<_> = chunks.par_iter().with_min_len(FOR_ONE_CORE).map(|chunk| of_chunk(chunk, form)).collect();
     let mut output = output.into_flattened();
     output.reserve_exact(rest.len());
-    output.extend(rest.iter().map(|x| value(*x)));
+    output.extend(rest.iter().map(|x| value(*x, form)));
     FloatTensor::<Flex>::from_data(TensorData::new(output, input.shape()))
 }
 
 /// Returns the gradient of GELU's input: its derivative at every element times the gradient of the output. Both tensors
 /// must be contiguous.
-pub fn to_input(input: &FloatTensor<Flex>, gradient: &FloatTensor<Flex>) -> FloatTensor<Flex> {
+pub fn to_input(input: &FloatTensor<Flex>, gradient: &FloatTensor<Flex>, form: GeluForm) -> FloatTensor<Flex> {
     let (chunks, rest) = numbers(input).as_chunks::<CHUNK>();
     let (gradients, rest_of_gradients) = numbers(gradient).as_chunks::<CHUNK>();
     let chunks = chunks.par_iter().zip(gradients).with_min_len(FOR_ONE_CORE);
-    let output: Vec<_> = chunks.map(|(chunk, gradients)| to_chunk(chunk, gradients)).collect();
+    let output: Vec<_> = chunks.map(|(chunk, gradients)| to_chunk(chunk, gradients, form)).collect();
     let mut output = output.into_flattened();
     output.reserve_exact(rest.len());
-    output.extend(rest.iter().zip(rest_of_gradients).map(|(x, gradient)| gradient * derivative(*x)));
+    output.extend(rest.iter().zip(rest_of_gradients).map(|(x, gradient)| gradient * derivative(*x, form)));
     FloatTensor::<Flex>::from_data(TensorData::new(output, input.shape()))
 }
 
 wide! {
-    fn of_chunk(numbers: &[f32; CHUNK]) -> [f32; CHUNK] {
+    fn of_chunk(numbers: &[f32; CHUNK], form: GeluForm) -> [f32; CHUNK] {
         let mut values = *numbers;
-        values.iter_mut().for_each(|x| *x = value(*x));
+        values.iter_mut().for_each(|x| *x = value(*x, form));
         values
     }
 }
 
 wide! {
-    fn to_chunk(numbers: &[f32; CHUNK], gradients: &[f32; CHUNK]) -> [f32; CHUNK] {
+    fn to_chunk(numbers: &[f32; CHUNK], gradients: &[f32; CHUNK], form: GeluForm) -> [f32; CHUNK] {
         let mut gradients = *gradients;
         // The loop is by index, because an iterator's fold would be compiled separately and without these vector
         // instructions.
         for at in 0..CHUNK {
-            gradients[at] *= derivative(numbers[at]);
+            gradients[at] *= derivative(numbers[at], form);
         }
         gradients
     }
@@ -92,21 +93,46 @@ fn phi(x: f32) -> f32 {
 
 /// Returns the activation function GELU of one number.
 #[inline(always)]
-fn value(x: f32) -> f32 {
-    x * phi(x)
+fn value(x: f32, form: GeluForm) -> f32 {
+    match form {
+        GeluForm::Exact => x * phi(x),
+        GeluForm::Tanh => x * sigmoid(twice_cubic(x)),
+    }
 }
+
+/// Returns `2 sqrt(2 / pi) (x + 0.044715 x^3)`, whose sigmoid replaces the cumulative distribution function in GELU's
+/// approximation by a hyperbolic tangent.
+#[inline(always)]
+fn twice_cubic(x: f32) -> f32 {
+    GeluForm::TWICE as f32 * (x + GeluForm::CUBIC as f32 * x * x * x)
+}
+
+/// The number from which on the derivative of GELU's approximation by a hyperbolic tangent is 0 or 1 in f32.
+const FLAT_TANH: f32 = 12.0;
 
 /// Returns the derivative of the activation function GELU at one number.
 #[inline(always)]
-fn derivative(x: f32) -> f32 {
-    let exponent = (-0.5 * x * x).max(-87.0);
-    phi(x) + x * DENSITY_AT_0 * exp(exponent)
+fn derivative(x: f32, form: GeluForm) -> f32 {
+    match form {
+        GeluForm::Exact => {
+            let exponent = (-0.5 * x * x).max(-87.0);
+            phi(x) + x * DENSITY_AT_0 * exp(exponent)
+        }
+        GeluForm::Tanh => {
+            // The clamp keeps the square of a large number from becoming infinite.
+            let x = x.clamp(-FLAT_TANH, FLAT_TANH);
+            let share = sigmoid(twice_cubic(x));
+            let slope = GeluForm::TWICE as f32 * (1.0 + 3.0 * GeluForm::CUBIC as f32 * x * x);
+            share + x * share * (1.0 - share) * slope
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::f64::consts::{PI, SQRT_2};
 
+    use super::GeluForm::{Exact, Tanh};
     use super::{derivative, value};
 
     /// Returns the error function of x in f64, by its Taylor series near 0 and a continued fraction of its complement
@@ -139,8 +165,8 @@ mod tests {
             let phi = 0.5 * (1.0 + erf(wide / SQRT_2));
             let slope = phi + wide * (-0.5 * wide * wide).exp() / (2.0 * PI).sqrt();
             let off = |found: f32, exact: f64| (f64::from(found) - exact).abs() / exact.abs().max(1.0);
-            worst_value = worst_value.max(off(value(x), wide * phi));
-            worst_derivative = worst_derivative.max(off(derivative(x), slope));
+            worst_value = worst_value.max(off(value(x, Exact), wide * phi));
+            worst_derivative = worst_derivative.max(off(derivative(x, Exact), slope));
         }
         println!("values are off by {worst_value:.2e}, derivatives by {worst_derivative:.2e}");
         assert!(worst_value < 8e-7 && worst_derivative < 4e-7, "{worst_value} {worst_derivative}");
@@ -148,9 +174,29 @@ mod tests {
 
     #[test]
     fn nan_infinite_and_extreme_inputs_give_their_limits() {
-        assert!(value(f32::NAN).is_nan() && derivative(f32::NAN).is_nan());
-        assert_eq!((value(f32::INFINITY), value(0.0)), (f32::INFINITY, 0.0));
-        assert_eq!((value(-30.0), derivative(30.0)), (0.0, 1.0));
-        assert!(derivative(-30.0).abs() < 1e-30);
+        for form in [Exact, Tanh] {
+            assert!(value(f32::NAN, form).is_nan() && derivative(f32::NAN, form).is_nan());
+            assert_eq!((value(f32::INFINITY, form), value(0.0, form)), (f32::INFINITY, 0.0));
+            assert_eq!(derivative(30.0, form), 1.0);
+            assert!(value(-30.0, form).abs() < 1e-30 && derivative(-30.0, form).abs() < 1e-30);
+        }
+        assert!(derivative(1e30, Tanh) == 1.0 && derivative(-1e30, Tanh).abs() < 1e-30);
+    }
+
+    /// Compares the approximation with its definition by a hyperbolic tangent in f64.
+    #[test]
+    fn the_tanh_form_matches_its_definition_in_f64() {
+        for step in -100_000..=100_000 {
+            let x = step as f32 / 5_000.0;
+            let wide = f64::from(x);
+            let root = (2.0 / PI).sqrt();
+            let tanh = (root * (wide + 0.044715 * wide.powi(3))).tanh();
+            let exact = 0.5 * wide * (1.0 + tanh);
+            let slope =
+                0.5 * (1.0 + tanh) + 0.5 * wide * (1.0 - tanh * tanh) * root * (1.0 + 3.0 * 0.044715 * wide * wide);
+            let off = |found: f32, exact: f64| (f64::from(found) - exact).abs() / exact.abs().max(1.0);
+            let found = [off(value(x, Tanh), exact), off(derivative(x, Tanh), slope)];
+            assert!(found[0] < 1e-6 && found[1] < 2e-6, "{x}: {found:?}");
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Layer normalisation and its gradients on the CPU.
+//! Layer normalisation, RMS normalisation and their gradients on the CPU.
 
 use burn::backend::Flex;
 use burn::backend::TensorMetadata;
@@ -8,46 +8,49 @@ use rayon::prelude::*;
 
 use super::numbers::{numbers, of_pairs, pairs};
 use super::wide::{sum, wide};
+use crate::kernels::variants::Norm;
 
-/// The number of rows of a layer normalisation that one core takes at a time and sums separately, so that sums do not
+/// The number of rows of a normalisation that one core takes at a time and sums separately, so that sums do not
 /// depend on the number of cores.
 const ROWS: usize = 64;
 
-/// Computes the layer normalisation of a contiguous input `[..., width]`, and returns the output and the moments of the
-/// rows, `[rows, 2]`: mean and 1 / sqrt(variance + epsilon).
+/// Computes the normalisation of a contiguous input `[..., width]`, and returns the output and the moments of the rows,
+/// `[rows, 2]`: the number that was subtracted (the mean, or 0 for RMS normalisation), and 1 / sqrt(mean square of the
+/// rest + epsilon).
 pub fn normalised(
     input: &FloatTensor<Flex>,
     gamma: &FloatTensor<Flex>,
     beta: Option<&FloatTensor<Flex>>,
-    epsilon: f32,
+    (norm, epsilon): (Norm, f32),
 ) -> (FloatTensor<Flex>, FloatTensor<Flex>) {
     let width = gamma.shape()[0].max(1);
     let mut output = numbers(input).to_vec();
     let mut moments = vec![[0.0; 2]; output.len() / width];
     let beta = beta.map_or_else(|| vec![0.0; width], |beta| numbers(&beta.to_contiguous()).to_vec());
     let parts = output.par_chunks_mut(ROWS * width).zip(moments.par_chunks_mut(ROWS));
-    parts.for_each(|(rows, moments)| normalise(rows, moments, (numbers(gamma), &beta), epsilon));
+    parts.for_each(|(rows, moments)| normalise(rows, moments, (numbers(gamma), &beta), (norm, epsilon)));
     (FloatTensor::<Flex>::from_data(TensorData::new(output, input.shape())), of_pairs(moments))
 }
 
-/// Returns the gradient of a layer normalisation's contiguous input, given the moments of the input's rows and the
+/// Returns the gradient of a normalisation's contiguous input, given the moments of the input's rows and the
 /// gradient of the output.
 pub fn gradient_of_input(
     input: &FloatTensor<Flex>,
     gamma: &FloatTensor<Flex>,
     moments: &FloatTensor<Flex>,
     gradient: &FloatTensor<Flex>,
+    norm: Norm,
 ) -> FloatTensor<Flex> {
     let width = gamma.shape()[0].max(1);
     let mut output = numbers(gradient).to_vec();
     let parts = output.par_chunks_mut(ROWS * width).zip(numbers(input).par_chunks(ROWS * width));
     parts.zip(pairs(moments).par_chunks(ROWS)).for_each(|((output, values), moments)| {
-        to_input(output, values, numbers(gamma), moments);
+        to_input(output, values, (numbers(gamma), norm), moments);
     });
     FloatTensor::<Flex>::from_data(TensorData::new(output, input.shape()))
 }
 
-/// Returns the gradients of a layer normalisation's scale and shift, each `[width]`, given the moments of the input's
+/// Returns the gradients of a normalisation's scale and shift, each `[width]`, given the moments of the input's
 /// rows and the gradient of the output.
 pub fn gradients_of_parameters(
     input: &FloatTensor<Flex>,
@@ -78,11 +81,14 @@ pub fn gradients_of_parameters(
 
 wide! {
     // Normalises rows in place and writes their moments; `parameters` are the scale and the shift.
-    fn normalise(rows: &mut [f32], moments: &mut [[f32; 2]], parameters: (&[f32], &[f32]), epsilon: f32) {
-        let (gamma, beta) = parameters;
+    fn normalise(rows: &mut [f32], moments: &mut [[f32; 2]], parameters: (&[f32], &[f32]), norm: (Norm, f32)) {
+        let ((gamma, beta), (norm, epsilon)) = (parameters, norm);
         let share = 1.0 / gamma.len() as f32;
         for (row, moments) in rows.chunks_exact_mut(gamma.len()).zip(moments) {
-            let mean = share * sum(row, |_, x| x);
+            let mean = match norm {
+                Norm::Layer => share * sum(row, |_, x| x),
+                Norm::RootMeanSquare => 0.0,
+            };
             let variance = share * sum(row, |_, x| (x - mean) * (x - mean));
             let over_deviation = 1.0 / (variance + epsilon).sqrt();
             *moments = [mean, over_deviation];
@@ -95,12 +101,16 @@ wide! {
 
 wide! {
     // Replaces the gradients of output rows by those of the input rows.
-    fn to_input(gradients: &mut [f32], rows: &[f32], gamma: &[f32], moments: &[[f32; 2]]) {
+    fn to_input(gradients: &mut [f32], rows: &[f32], gamma: (&[f32], Norm), moments: &[[f32; 2]]) {
+        let (gamma, norm) = gamma;
         let (width, share) = (gamma.len(), 1.0 / gamma.len() as f32);
         let rows = rows.chunks_exact(width).zip(moments);
         for (gradients, (row, &[mean, over_deviation])) in gradients.chunks_exact_mut(width).zip(rows) {
             let scaled = |at: usize, gradient: f32| gradient * gamma[at];
-            let plain = share * sum(gradients, scaled);
+            let plain = match norm {
+                Norm::Layer => share * sum(gradients, scaled),
+                Norm::RootMeanSquare => 0.0,
+            };
             let along = share * sum(gradients, |at, gradient| scaled(at, gradient) * (row[at] - mean) * over_deviation);
             for ((gradient, x), gamma) in gradients.iter_mut().zip(row).zip(gamma) {
                 *gradient = over_deviation * (*gradient * gamma - plain - (x - mean) * over_deviation * along);

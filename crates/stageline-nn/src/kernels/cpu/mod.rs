@@ -3,7 +3,7 @@
 //! Inputs are tensors of burn's flex backend; a kernel copies those that are not contiguous. Results must not depend on
 //! the number of cores; only products may depend on the processor's vector instructions.
 //!
-//! - `causal_attention`, `cross_entropy`, `gelu`, `layer_norm`: the operations of layers and their gradients.
+//! - `causal_attention`, `cross_entropy`, `gelu`, `layer_norm`, `rotary`, `swiglu`: the operations of layers and their gradients.
 //! - `products`: the products of a linear layer.
 //! - `matrix`: views of numbers as matrices (`Matrix`, `MatrixMut`), and matrix products.
 //! - `numbers`: conversions from CPU tensors to slices of numbers, and back.
@@ -16,6 +16,8 @@ mod layer_norm;
 mod matrix;
 pub mod numbers;
 pub mod products;
+mod rotary;
+mod swiglu;
 mod wide;
 
 use std::sync::Arc;
@@ -27,34 +29,52 @@ use burn::tensor::{DType, FloatDType, TensorData};
 
 use self::numbers::numbers;
 use crate::kernels::Kernels;
+use crate::kernels::attention_blocks::AttentionHeads;
+use crate::kernels::variants::{GeluForm, Norm};
 
 impl Kernels for Flex {
-    /// The moments that the backward of layer normalisation needs: the mean of each input row and the reciprocal of its
-    /// standard deviation, `[rows, 2]`.
+    /// The moments that the backward of a normalisation needs: the number that was subtracted from each input row, and
+    /// the reciprocal of the deviation from it, `[rows, 2]`.
     type Moments = FloatTensor<Flex>;
-    /// The values that the backward of causal attention needs: its input, and the attention weights of every head of
-    /// every sample, block by block of queries.
+    /// The values that the backward of causal attention needs: its input, and the attention weights of every query
+    /// head of every sample, block by block of queries.
     type Attended = (FloatTensor<Flex>, Arc<Vec<Vec<f32>>>);
 
     fn are_there(_: &Device<Flex>) -> bool {
         true
     }
 
-    fn gelu_of(input: &FloatTensor<Flex>) -> FloatTensor<Flex> {
-        gelu::values(&input.to_contiguous())
+    fn gelu_of(input: &FloatTensor<Flex>, form: GeluForm) -> FloatTensor<Flex> {
+        gelu::values(&input.to_contiguous(), form)
     }
 
-    fn gelu_to_input(input: &FloatTensor<Flex>, gradient: &FloatTensor<Flex>) -> FloatTensor<Flex> {
-        gelu::to_input(&input.to_contiguous(), &gradient.to_contiguous())
+    fn gelu_to_input(input: &FloatTensor<Flex>, gradient: &FloatTensor<Flex>, form: GeluForm) -> FloatTensor<Flex> {
+        gelu::to_input(&input.to_contiguous(), &gradient.to_contiguous(), form)
+    }
+
+    fn swiglu(gate: &FloatTensor<Flex>, up: &FloatTensor<Flex>) -> FloatTensor<Flex> {
+        swiglu::values(&gate.to_contiguous(), &up.to_contiguous())
+    }
+
+    fn swiglu_to_inputs(
+        gate: &FloatTensor<Flex>,
+        up: &FloatTensor<Flex>,
+        gradient: &FloatTensor<Flex>,
+    ) -> [FloatTensor<Flex>; 2] {
+        swiglu::to_inputs(&gate.to_contiguous(), &up.to_contiguous(), &gradient.to_contiguous())
+    }
+
+    fn rotated(input: &FloatTensor<Flex>, cosines: &FloatTensor<Flex>, sines: &FloatTensor<Flex>) -> FloatTensor<Flex> {
+        rotary::rotated(&input.to_contiguous(), &cosines.to_contiguous(), &sines.to_contiguous())
     }
 
     fn normalised(
         input: &FloatTensor<Flex>,
         gamma: &FloatTensor<Flex>,
         beta: Option<&FloatTensor<Flex>>,
-        epsilon: f32,
+        norm: (Norm, f32),
     ) -> (FloatTensor<Flex>, FloatTensor<Flex>) {
-        layer_norm::normalised(&input.to_contiguous(), &gamma.to_contiguous(), beta, epsilon)
+        layer_norm::normalised(&input.to_contiguous(), &gamma.to_contiguous(), beta, norm)
     }
 
     fn normalised_to_input(
@@ -62,9 +82,10 @@ impl Kernels for Flex {
         gamma: &FloatTensor<Flex>,
         moments: &FloatTensor<Flex>,
         gradient: &FloatTensor<Flex>,
+        norm: Norm,
     ) -> FloatTensor<Flex> {
         let (input, gradient) = (input.to_contiguous(), gradient.to_contiguous());
-        layer_norm::gradient_of_input(&input, &gamma.to_contiguous(), moments, &gradient)
+        layer_norm::gradient_of_input(&input, &gamma.to_contiguous(), moments, &gradient, norm)
     }
 
     fn normalised_to_parameters(
@@ -75,15 +96,19 @@ impl Kernels for Flex {
         layer_norm::gradients_of_parameters(&input.to_contiguous(), moments, &gradient.to_contiguous())
     }
 
-    fn causal_attention(input: &FloatTensor<Flex>, heads: usize) -> (FloatTensor<Flex>, Self::Attended) {
+    fn causal_attention(
+        input: &FloatTensor<Flex>,
+        heads: AttentionHeads,
+        starts: Option<&IntTensor<Flex>>,
+    ) -> (FloatTensor<Flex>, Self::Attended) {
         let input = input.to_contiguous();
-        let (output, weights) = causal_attention::attended(&input, heads);
+        let (output, weights) = causal_attention::attended(&input, heads, starts);
         (output, (input, Arc::new(weights)))
     }
 
     fn causal_attention_to_input(
         (input, weights): &Self::Attended,
-        heads: usize,
+        heads: AttentionHeads,
         gradient: &FloatTensor<Flex>,
     ) -> FloatTensor<Flex> {
         causal_attention::to_input(input, heads, weights, &gradient.to_contiguous())

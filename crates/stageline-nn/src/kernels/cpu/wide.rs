@@ -75,6 +75,14 @@ pub(super) fn exp_from_below(x: f32) -> f32 {
     exp(if x < -87.0 { -87.0 } else { x })
 }
 
+/// Returns the logistic function 1 / (1 + exp(-x)), within a few units in the last place; for numbers below -87 it is
+/// the value at -87.
+#[inline(always)]
+pub(super) fn sigmoid(x: f32) -> f32 {
+    let small = exp_from_below(-x.abs());
+    (if x < 0.0 { small } else { 1.0 }) / (1.0 + small)
+}
+
 /// Returns the exponential of a number from -87 to 0, within a few units in the last place: a power of 2 times a
 /// polynomial of the rest (Cephes' `expf`).
 #[inline(always)]

@@ -1,16 +1,18 @@
 //! Causal attention composed of burn's operations for GPUs, in the range of f16.
 
 use std::cell::RefCell;
+use std::ops::Range;
 
-use burn::tensor::{Bool, DType, Device, Tensor};
+use burn::tensor::{Bool, DType, Device, Int, Tensor};
 
 use super::{as_given, wide};
-use crate::kernels::attention_blocks::scale;
+use crate::kernels::attention_blocks::{AttentionHeads, scale};
+use crate::kernels::attention_mask::{before_document, hidden};
 
 /// The values of the forward of causal attention that its backward needs.
 #[derive(Clone, Debug)]
 pub struct Attended<T> {
-    /// The queries, keys and values of all heads, `[3 x batch x heads, length, size]`.
+    /// The queries, keys and values of all heads, `[columns x batch, length, size]`.
     pub(crate) parts: T,
     /// The attention weights before the division by their sum over a query's keys, `[batch x heads, length, length]`.
     pub(crate) weights: T,
@@ -20,20 +22,42 @@ pub struct Attended<T> {
     pub(crate) output: T,
 }
 
-/// Rearranges the input of attention from `[batch, length, 3 x heads x size]` to `[3 x batch x heads, length, size]`,
-/// because a batched matrix product needs each head in one piece.
-fn apart(side_by_side: Tensor<3>, heads: usize) -> Tensor<3> {
+/// Rearranges the input of attention from `[batch, length, columns x size]` to `[columns x batch, length, size]`:
+/// queries, keys and values one after another, each ordered by sample and head. A batched matrix product needs each head
+/// in one piece.
+fn apart(side_by_side: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
     let [batch, length, columns] = side_by_side.dims();
-    let size = columns / (3 * heads);
-    let all = side_by_side.reshape([batch, length, 3, heads, size]).permute([2, 0, 3, 1, 4]);
-    all.reshape([3 * batch * heads, length, size])
+    let size = columns / heads.columns();
+    if heads.group() == 1 {
+        let all = side_by_side.reshape([batch, length, 3, heads.query, size]).permute([2, 0, 3, 1, 4]);
+        return all.reshape([3 * batch * heads.query, length, size]);
+    }
+    let all = side_by_side.reshape([batch, length, heads.columns(), size]);
+    let parts = ranges(heads, 1).map(|range| {
+        let count = range.len();
+        all.clone().slice_dim(2, range).swap_dims(1, 2).reshape([batch * count, length, size])
+    });
+    Tensor::cat(parts.to_vec(), 0)
 }
 
-/// Splits the rearranged input of attention, `[3 x batch x heads, length, size]`, into the queries, keys and values of
-/// all heads.
-fn each(parts: &Tensor<3>) -> [Tensor<3>; 3] {
-    let count = parts.dims()[0] / 3;
-    [0, 1, 2].map(|part| parts.clone().slice_dim(0, part * count..(part + 1) * count))
+/// Returns the ranges of the queries, keys and values of `batch` samples among all of their heads.
+fn ranges(heads: AttentionHeads, batch: usize) -> [Range<usize>; 3] {
+    let [queries, keys] = [heads.query, heads.key_value].map(|count| count * batch);
+    [0..queries, queries..queries + keys, queries + keys..queries + 2 * keys]
+}
+
+/// Splits the rearranged input of attention into the queries `[batch x key-value heads, group x length, size]`, and the
+/// keys and values `[batch x key-value heads, length, size]`. The query heads that share a key-value head stand one
+/// below the other, so that no key is copied for them.
+fn each(parts: &Tensor<3>, heads: AttentionHeads) -> [Tensor<3>; 3] {
+    let [count, length, size] = parts.dims();
+    let batch = count / heads.columns();
+    let [query, key, value] = ranges(heads, batch).map(|range| parts.clone().slice_dim(0, range));
+    let query = match heads.group() {
+        1 => query,
+        group => query.reshape([batch * heads.key_value, group * length, size]),
+    };
+    [query, key, value]
 }
 
 /// Factors that keep intermediate results of attention within the range of f16.
@@ -87,31 +111,50 @@ fn gradient_scales(dtype: DType, gradients: &Tensor<3>) -> Option<Tensor<3>> {
 thread_local! {
     /// The last causal mask that this thread used, because making a mask launches more kernels than the rest of
     /// attention.
-    static MASK: RefCell<Option<(Device, Tensor<3, Bool>)>> = const { RefCell::new(None) };
+    static MASK: RefCell<Option<(Device, AttentionHeads, Tensor<3, Bool>)>> = const { RefCell::new(None) };
 }
 
-/// Returns the causal mask, `[1, length, length]`: true where the key is at a later position than the query.
-fn future(length: usize, device: &Device) -> Tensor<3, Bool> {
+/// Returns the mask of the keys that no document hides, `[1, group x length, length]`: true where the key is at a later
+/// position than the query, or before the query's window.
+fn unseen(length: usize, heads: AttentionHeads, device: &Device) -> Tensor<3, Bool> {
     MASK.with_borrow_mut(|last| match last {
-        Some((known, mask)) if known == device && mask.dims()[2] == length => mask.clone(),
+        Some((known, masked, mask)) if known == device && *masked == heads && mask.dims()[2] == length => mask.clone(),
         _ => {
-            let mask = Tensor::<2, Bool>::tril_mask([length, length], 0, device).unsqueeze::<3>();
-            *last = Some((device.clone(), mask.clone()));
+            let mask = hidden(length, heads.window, device).unsqueeze::<3>().repeat_dim(1, heads.group());
+            *last = Some((device.clone(), heads, mask.clone()));
             mask
         }
     })
 }
 
-/// Computes causal attention of an input `[batch, length, 3 x heads x size]`, and returns the output,
-/// `[batch, length, heads x size]`, and the values that its backward needs.
-pub(crate) fn attended(input: Tensor<3>, heads: usize) -> (Tensor<3>, Attended<Tensor<3>>) {
+/// Returns the mask of keys, `[batch x key-value heads, group x length, length]`: true where a query does not see the
+/// key. `starts`, `[batch, length]`, are the positions of the first key in each query's document.
+fn masked(length: usize, heads: AttentionHeads, starts: Option<Tensor<2, Int>>, device: &Device) -> Tensor<3, Bool> {
+    let unseen = unseen(length, heads, device);
+    let Some(starts) = starts else { return unseen };
+    let [batch, _] = starts.dims();
+    let before = before_document(starts).reshape([batch, 1, 1, length, length]);
+    let before = before.expand([batch, heads.key_value, heads.group(), length, length]);
+    before.reshape([batch * heads.key_value, heads.group() * length, length]).bool_or(unseen)
+}
+
+/// Computes causal attention of an input `[batch, length, columns x size]`, and returns the output,
+/// `[batch, length, heads x size]`, and the values that its backward needs. `starts`, `[batch, length]`, are the
+/// positions of the first key in each query's document.
+pub(crate) fn attended(
+    input: Tensor<3>,
+    heads: AttentionHeads,
+    starts: Option<Tensor<2, Int>>,
+) -> (Tensor<3>, Attended<Tensor<3>>) {
     let [batch, length, columns] = input.dims();
-    let (width, size) = (columns / 3, columns / (3 * heads));
+    let size = columns / heads.columns();
     let parts = apart(input, heads);
-    let [query, key, value] = each(&parts);
+    let [query, key, value] = each(&parts, heads);
+    let mask = masked(length, heads, starts, &parts.device());
+    let (heads, grouped) = (heads.query, [batch * heads.key_value, heads.group() * length]);
     let scales = Scales::of(parts.dtype(), length, size);
     let query = if scales.query == 1.0 { query } else { query * scales.query };
-    let products = query.matmul(key.swap_dims(1, 2)).mask_fill(future(length, &parts.device()), f32::NEG_INFINITY);
+    let products = query.matmul(key.swap_dims(1, 2)).mask_fill(mask, f32::NEG_INFINITY);
     // The reshape keeps the following operations out of the product's kernel, which would store its result in f32.
     let products = products.reshape([batch * heads * length, length]);
     let largest = wide(products.clone()).max_dim(1);
@@ -119,31 +162,32 @@ pub(crate) fn attended(input: Tensor<3>, heads: usize) -> (Tensor<3>, Attended<T
     let weights = as_given(if scales.weights == 1.0 { weights } else { weights * scales.weights }, &parts);
     // Dividing the outputs instead of the weights takes fewer divisions (Dao et al., 2022, arXiv:2205.14135, section
     // 3.1).
-    let shares = wide(weights.clone()).sum_dim(1).recip().reshape([batch * heads, length, 1]);
-    let weights = weights.reshape([batch * heads, length, length]);
+    let shares = wide(weights.clone()).sum_dim(1).recip().reshape([grouped[0], grouped[1], 1]);
+    let weights = weights.reshape([grouped[0], grouped[1], length]);
     let output = as_given(wide(weights.clone().matmul(value)) * shares.clone(), &parts);
-    let output = output.reshape([batch, heads, length, size]).swap_dims(1, 2).reshape([batch, length, width]);
+    let output = output.reshape([batch, heads, length, size]).swap_dims(1, 2).reshape([batch, length, heads * size]);
     (output.clone(), Attended { parts, weights, shares, output })
 }
 
-/// Returns the gradient of attention's input, `[batch, length, 3 x heads x size]`, given that of its output,
+/// Returns the gradient of attention's input, `[batch, length, columns x size]`, given that of its output,
 /// `[batch, length, heads x size]`.
 pub(crate) fn to_input(
     Attended { parts, weights, shares, output }: Attended<Tensor<3>>,
-    heads: usize,
+    shared: AttentionHeads,
     gradient: Tensor<3>,
 ) -> Tensor<3> {
     let [batch, length, width] = gradient.dims();
-    let size = width / heads;
-    let [query, key, value] = each(&parts);
+    let (heads, size) = (shared.query, width / shared.query);
+    let [query, key, value] = each(&parts, shared);
+    let grouped = [batch * shared.key_value, shared.group() * length];
     // For each query, the sum over keys of weight times gradient is the product of the output with its gradient (Dao et
     // al., 2022, arXiv:2205.14135, appendix B).
     let [upstream, outputs] = [&gradient, &output].map(|all| all.clone().reshape([batch * length * heads, size]));
     let along = (wide(upstream) * wide(outputs)).sum_dim(1) * scale(size);
-    let along = along.reshape([batch, length, heads, 1]).swap_dims(1, 2).reshape([batch * heads, length, 1]);
+    let along = along.reshape([batch, length, heads, 1]).swap_dims(1, 2).reshape([grouped[0], grouped[1], 1]);
     let along = along * shares.clone();
     let gradient = gradient.reshape([batch, length, heads, size]).swap_dims(1, 2);
-    let gradient = wide(gradient.reshape([batch * heads, length, size])) * shares;
+    let gradient = wide(gradient.reshape([grouped[0], grouped[1], size])) * shares;
     let scales = gradient_scales(query.dtype(), &gradient);
     let scaled = |tensor: Tensor<3>| match &scales {
         Some(scales) => tensor * scales.clone(),
@@ -159,9 +203,11 @@ pub(crate) fn to_input(
         Some(scales) => as_given(wide(part) / scales.clone(), &output),
         None => part,
     });
-    let parts = parts.map(|part| part.reshape([batch, 1, heads, length, size]));
-    let parts = parts.map(|part| part.permute([0, 3, 1, 2, 4]));
-    Tensor::cat(parts.to_vec(), 2).reshape([batch, length, 3 * width])
+    let parts = parts.map(|part| {
+        let heads = part.dims()[..2].iter().product::<usize>() / (batch * length);
+        part.reshape([batch, heads, length, size]).swap_dims(1, 2)
+    });
+    Tensor::cat(parts.to_vec(), 2).reshape([batch, length, shared.columns() * size])
 }
 
 #[cfg(test)]
@@ -203,9 +249,9 @@ mod tests {
             let (input, upstream) = (input.cast(FloatDType::F16), upstream.cast(FloatDType::F16));
             let (output, to_input_exact) =
                 derived(|input| crate::layers::causal_attention(input, 1), &input, &upstream);
-            let (found, kept) = attended(input.clone(), 1);
+            let (found, kept) = attended(input.clone(), 1.into(), None);
             let off_output = worst(found, &output);
-            let found = to_input(kept, 1, upstream);
+            let found = to_input(kept, 1.into(), upstream);
             let part = |all: &Tensor<3>, part: usize| all.clone().slice_dim(2, part * SIZE..(part + 1) * SIZE);
             let off_value = worst(part(&found, 2), &part(&to_input_exact, 2));
             println!("{length} {scores} {value} {gradient}: outputs {off_output:.1e}, values {off_value:.1e}");
@@ -228,15 +274,30 @@ mod tests {
 
     #[test]
     fn attention_matches_f64() {
-        for length in [1, 7, 33] {
-            let (input, upstream) = (random([2, length, 3 * 24]), random([2, length, 24]));
+        for (heads, length) in crate::layers::causal_attention::cases(&[1, 7, 33]) {
+            let columns = heads.columns() * 8;
+            let (input, upstream) = (random([2, length, columns]), random([2, length, heads.query * 8]));
             in_all(&input, |input, bound| {
-                let (output, gradient) = derived(|input| crate::layers::causal_attention(input, 3), &input, &upstream);
-                let (found, kept) = attended(input.clone(), 3);
+                let attention = |input| crate::layers::causal_attention(input, heads);
+                let (output, gradient) = derived(attention, &input, &upstream);
+                let (found, kept) = attended(input.clone(), heads, None);
                 near(found, &output, bound);
                 let upstream = as_given(upstream.clone(), &input);
-                near(to_input(kept, 3, upstream), &gradient, bound);
+                near(to_input(kept, heads, upstream), &gradient, bound);
             });
         }
+    }
+
+    #[test]
+    fn attention_within_documents_matches_f64() {
+        let heads = AttentionHeads { query: 4, key_value: 2, window: Some(5) };
+        let (input, upstream) = (random([2, 9, 64]), random([2, 9, 32]));
+        let starts = [[0, 0, 0, 3, 3, 3, 3, 7, 7], [0, 1, 1, 1, 1, 1, 1, 1, 1]];
+        let starts = Tensor::<2, Int>::from_data(starts, &input.device());
+        let attention = |input| crate::layers::causal_attention_within(input, heads, starts.clone());
+        let (output, gradient) = derived(attention, &input, &upstream);
+        let (found, kept) = attended(input, heads, Some(starts.clone()));
+        near(found, &output, 1e-5);
+        near(to_input(kept, heads, upstream), &gradient, 1e-5);
     }
 }

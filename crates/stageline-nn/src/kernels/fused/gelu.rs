@@ -3,23 +3,40 @@
 use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
 use burn::tensor::Tensor;
+use burn::tensor::activation::sigmoid;
 
 use super::{as_given, wide};
+use crate::kernels::variants::GeluForm;
 
 /// Returns the cumulative distribution function of the standard normal distribution at every element.
 fn cumulative(x: Tensor<2>) -> Tensor<2> {
     (x * FRAC_1_SQRT_2).erf() * 0.5 + 0.5
 }
 
+/// Returns the sigmoid that replaces the cumulative distribution function in GELU's approximation.
+fn approximated(x: Tensor<2>) -> Tensor<2> {
+    sigmoid((x.clone() * x.clone() * x.clone() * GeluForm::CUBIC + x) * GeluForm::TWICE)
+}
+
 /// Returns the activation function GELU of every element, in the type of the input.
-pub(crate) fn values(input: &Tensor<2>) -> Tensor<2> {
+pub(crate) fn values(input: &Tensor<2>, form: GeluForm) -> Tensor<2> {
     let x = wide(input.clone());
-    as_given(x.clone() * cumulative(x), input)
+    let share = match form {
+        GeluForm::Exact => cumulative(x.clone()),
+        GeluForm::Tanh => approximated(x.clone()),
+    };
+    as_given(x * share, input)
 }
 
 /// Returns the gradient of GELU's input, given the gradient of its output.
-pub(crate) fn to_input(input: &Tensor<2>, gradient: Tensor<2>) -> Tensor<2> {
+pub(crate) fn to_input(input: &Tensor<2>, gradient: Tensor<2>, form: GeluForm) -> Tensor<2> {
     let x = wide(input.clone());
+    if form == GeluForm::Tanh {
+        let share = approximated(x.clone());
+        let slope = (x.clone() * x.clone() * (3.0 * GeluForm::CUBIC) + 1.0) * GeluForm::TWICE;
+        let derivative = share.clone() + x * share.clone() * (share.neg() + 1.0) * slope;
+        return as_given(wide(gradient) * derivative, input);
+    }
     let density = (x.clone() * x.clone() * -0.5).exp() * (1.0 / (2.0 * PI).sqrt());
     as_given(wide(gradient) * (cumulative(x.clone()) + x * density), input)
 }
@@ -36,9 +53,14 @@ mod tests {
     fn gelu_matches_burns_in_f64() {
         let (input, upstream) = (random([20, 25]), random([20, 25]));
         in_all(&input, |input, bound| {
-            let (output, gradient) = derived(activation::gelu, &input, &upstream);
-            near(values(&input), &output, bound);
-            near(to_input(&input, upstream.clone()), &gradient, bound);
+            for (form, burns) in [
+                (GeluForm::Exact, activation::gelu as fn(Tensor<2>) -> Tensor<2>),
+                (GeluForm::Tanh, activation::gelu_approximate),
+            ] {
+                let (output, gradient) = derived(burns, &input, &upstream);
+                near(values(&input, form), &output, bound);
+                near(to_input(&input, upstream.clone(), form), &gradient, bound);
+            }
         });
     }
 }

@@ -1,30 +1,32 @@
-//! Layer normalisation composed of burn's operations for GPUs.
+//! Layer normalisation and RMS normalisation, composed of burn's operations for GPUs.
 
 use burn::tensor::Tensor;
 
 use super::sums::{ROWS, in_groups, of_groups, of_rows};
 use super::{as_given, wide};
+use crate::kernels::variants::Norm;
 
-/// The mean and the reciprocal standard deviation of each row of a layer normalisation's input, both `[rows, 1]`.
+/// The mean and the reciprocal standard deviation of each row of a normalisation's input, both `[rows, 1]`.
 #[derive(Clone, Debug)]
 pub struct Moments<T> {
-    pub(crate) mean: T,
-    /// The reciprocal of the standard deviation of each row: 1 / sqrt(variance + epsilon).
+    /// The mean of each row; `None` for RMS normalisation, which subtracts nothing.
+    pub(crate) mean: Option<T>,
+    /// The reciprocal of the standard deviation or the root mean square of each row: 1 / sqrt(variance + epsilon).
     pub(crate) over_deviation: T,
 }
 
-/// Computes the layer normalisation of an input `[rows, width]`, with a scale and a shift of `[width]`, and returns the
+/// Computes the normalisation of an input `[rows, width]`, with a scale and a shift of `[width]`, and returns the
 /// output and the moments (mean and deviation) of the rows.
 pub(crate) fn normalised(
     input: &Tensor<2>,
     gamma: Tensor<1>,
     beta: Option<Tensor<1>>,
-    epsilon: f32,
+    (norm, epsilon): (Norm, f32),
 ) -> (Tensor<2>, Moments<Tensor<2>>) {
     let gamma = wide(gamma).unsqueeze::<2>();
     let beta = beta.map(|beta| wide(beta).unsqueeze::<2>());
-    let mean = wide(input.clone()).mean_dim(1);
-    let centred = || wide(input.clone()) - mean.clone();
+    let mean = (norm == Norm::Layer).then(|| wide(input.clone()).mean_dim(1));
+    let centred = || centred(input.clone(), mean.as_ref());
     let over_deviation = (centred().square().mean_dim(1) + epsilon).sqrt().recip();
     let scaled = centred() * over_deviation.clone() * gamma;
     let output = match beta {
@@ -34,7 +36,15 @@ pub(crate) fn normalised(
     (as_given(output, input), Moments { mean, over_deviation })
 }
 
-/// Returns the gradient of a layer normalisation's input, `[rows, width]`, given the gradient of its output.
+/// Returns the rows of an input minus their means, if the normalisation subtracts these.
+fn centred<const D: usize>(input: Tensor<D>, mean: Option<&Tensor<D>>) -> Tensor<D> {
+    match mean {
+        Some(mean) => wide(input) - mean.clone(),
+        None => wide(input),
+    }
+}
+
+/// Returns the gradient of a normalisation's input, `[rows, width]`, given the gradient of its output.
 pub(crate) fn to_input(
     input: &Tensor<2>,
     gamma: Tensor<1>,
@@ -42,22 +52,28 @@ pub(crate) fn to_input(
     gradient: Tensor<2>,
 ) -> Tensor<2> {
     let gamma = wide(gamma).unsqueeze::<2>();
-    let hat = || (wide(input.clone()) - mean.clone()) * over_deviation.clone();
+    let hat = || centred(input.clone(), mean.as_ref()) * over_deviation.clone();
     let scaled = || wide(gradient.clone()) * gamma.clone();
     let along = (scaled() * hat()).mean_dim(1);
-    let plain = scaled().mean_dim(1);
-    as_given((scaled() - plain - hat() * along) * over_deviation.clone(), input)
+    let rest = match mean {
+        Some(_) => {
+            let plain = scaled().mean_dim(1);
+            scaled() - plain
+        }
+        None => scaled(),
+    };
+    as_given((rest - hat() * along) * over_deviation.clone(), input)
 }
 
-/// Returns the gradients of a layer normalisation's scale and shift, each `[width]`, given the gradient of its output.
+/// Returns the gradients of a normalisation's scale and shift, each `[width]`, given the gradient of its output.
 pub(crate) fn to_parameters(
     input: &Tensor<2>,
     Moments { mean, over_deviation }: Moments<Tensor<2>>,
     gradient: &Tensor<2>,
 ) -> [Tensor<1>; 2] {
-    let [input, mean, over_deviation, upstream] =
-        [input, &mean, &over_deviation, gradient].map(|rows| in_groups(rows, ROWS));
-    let to_gamma = (wide(input) - mean) * over_deviation * wide(upstream);
+    let mean = mean.map(|mean| in_groups(&mean, ROWS));
+    let [input, over_deviation, upstream] = [input, &over_deviation, gradient].map(|rows| in_groups(rows, ROWS));
+    let to_gamma = centred(input, mean.as_ref()) * over_deviation * wide(upstream);
     [of_groups(to_gamma, gradient), of_rows(gradient)]
 }
 
@@ -78,7 +94,7 @@ mod tests {
                 let inner = |tensor: &Tensor<1>| exactly(tensor).autodiff();
                 let (output, gradient) =
                     derived(|input| layer_norm(input, inner(&gamma), Some(inner(&beta)), 1e-5), &input, &upstream);
-                let (found, moments) = normalised(&input, gamma.clone(), Some(beta.clone()), 1e-5);
+                let (found, moments) = normalised(&input, gamma.clone(), Some(beta.clone()), (Norm::Layer, 1e-5));
                 near(found, &output, bound);
                 near(to_input(&input, gamma.clone(), moments.clone(), upstream.clone()), &gradient, bound);
                 let [input_f64, upstream_f64] = [&input, &upstream].map(exactly);
@@ -89,5 +105,24 @@ mod tests {
                 near(found_beta, &upstream_f64.sum_dim(0).squeeze_dim(0), bound);
             });
         }
+    }
+
+    #[test]
+    fn rms_norm_matches_its_definition_in_f64() {
+        let (input, upstream, gamma) = (random([150, 48]), random([150, 48]), random([48]));
+        let defined = |input: Tensor<2>, gamma: Tensor<1>| {
+            let root = (input.clone().square().mean_dim(1) + 1e-5).sqrt();
+            input / root * gamma.unsqueeze::<2>()
+        };
+        in_all(&input, |input, bound| {
+            let of_input = |input| defined(input, exactly(&gamma).autodiff());
+            let (output, gradient) = derived(of_input, &input, &upstream);
+            let (found, moments) = normalised(&input, gamma.clone(), None, (Norm::RootMeanSquare, 1e-5));
+            near(found, &output, bound);
+            near(to_input(&input, gamma.clone(), moments.clone(), upstream.clone()), &gradient, bound);
+            let of_gamma = |gamma| defined(exactly(&input).autodiff(), gamma);
+            let (_, to_gamma) = derived(of_gamma, &gamma, &exactly(&upstream));
+            near(to_parameters(&input, moments, &upstream)[0].clone(), &to_gamma, bound);
+        });
     }
 }

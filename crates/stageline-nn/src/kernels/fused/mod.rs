@@ -1,4 +1,4 @@
-//! Layer normalisation, GELU, causal attention, cross-entropy, table look-ups and sums, composed of burn's own
+//! Normalisation, GELU, SwiGLU, causal attention, cross-entropy, table look-ups and sums, composed of burn's own
 //! operations for GPUs, where burn fuses these operations into few kernels.
 //!
 //! Inputs and outputs are burn tensors outside autodiff, in f32, bf16 or f16. Everything between two products or sums
@@ -14,6 +14,7 @@ pub mod cross_entropy;
 pub mod gelu;
 pub mod layer_norm;
 pub mod sums;
+pub mod swiglu;
 pub mod table;
 
 use burn::tensor::{FloatDType, Tensor};

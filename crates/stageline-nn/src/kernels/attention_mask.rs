@@ -1,0 +1,23 @@
+//! The keys that a query of causal attention does not see, as masks of burn's tensors.
+
+use burn::tensor::{Bool, Device, Int, Tensor};
+
+/// Returns the mask `[length, length]` that is true where the key (column) is at a later position than the query (row),
+/// or before the window of the query.
+pub fn hidden(length: usize, window: Option<usize>, device: &Device) -> Tensor<2, Bool> {
+    let shape = [length, length];
+    let future = Tensor::<2, Bool>::tril_mask(shape, 0, device);
+    match window.filter(|window| *window < length) {
+        Some(window) => future.bool_or(Tensor::<2, Bool>::triu_mask(shape, 1 - window as i64, device)),
+        None => future,
+    }
+}
+
+/// Returns the mask `[batch, length, length]` that is true where the key (column) is before the document of the query
+/// (row). `starts`, `[batch, length]`, are the positions of the first key in each query's document.
+pub fn before_document(starts: Tensor<2, Int>) -> Tensor<3, Bool> {
+    let ([batch, length], device) = (starts.dims(), starts.device());
+    let keys = Tensor::<1, Int>::arange(0..length as i64, &device).reshape([1, 1, length]);
+    let shape = [batch, length, length];
+    keys.expand(shape).lower(starts.reshape([batch, length, 1]).expand(shape))
+}

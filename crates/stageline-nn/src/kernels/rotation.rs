@@ -1,0 +1,18 @@
+//! The rotation of queries and keys by their positions, composed of burn's operations for every backend.
+
+use burn::tensor::{FloatDType, Tensor};
+
+/// Rotates an input `[batch, length, heads x size]` by angles whose cosines and sines are `[length, size / 2]`: in each
+/// head, element `i` and element `i + size / 2` are the coordinates of a point. The rotation is computed in the type of
+/// the angles, and the output has the type of the input.
+pub fn rotated(input: Tensor<3>, cosines: Tensor<2>, sines: Tensor<2>) -> Tensor<3> {
+    let ([batch, length, width], [_, half]) = (input.dims(), cosines.dims());
+    let types = [input.dtype(), cosines.dtype()].map(FloatDType::from);
+    let heads = input.reshape([batch, length, width / (2 * half), 2 * half]);
+    let of = |angles: Tensor<2>| angles.reshape([1, length, 1, half]);
+    let (cosines, sines) = (of(cosines), of(sines));
+    let [first, second] = [0, half].map(|start| heads.clone().slice_dim(3, start..start + half).cast(types[1]));
+    let turned_first = first.clone() * cosines.clone() - second.clone() * sines.clone();
+    let turned_second = second * cosines + first * sines;
+    Tensor::cat(vec![turned_first, turned_second], 3).cast(types[0]).reshape([batch, length, width])
+}

@@ -1,0 +1,117 @@
+//! A normalisation of rows as one operation of burn's autodiff graph, with parameter gradients that can be deferred.
+
+use std::marker::PhantomData;
+
+use burn::backend::TensorMetadata;
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops};
+use burn::backend::tensor::FloatTensor;
+use burn::module::{Param, ParamId};
+use burn::tensor::Tensor;
+
+use crate::autograd::engine::recorded;
+use crate::autograd::split_backward::{Sum, may_put_off, put_off_any};
+use crate::kernels::Kernels;
+use crate::kernels::variants::Norm;
+
+/// A normalisation as one operation of burn's autodiff graph.
+#[derive(Debug)]
+struct Normalised;
+
+/// The values of the forward of a normalisation that its backward needs.
+#[derive(Clone, Debug)]
+struct State<B: Kernels> {
+    input: FloatTensor<B>,
+    gamma: FloatTensor<B>,
+    moments: B::Moments,
+    norm: Norm,
+    /// The parameter ids of the scale and the shift; `None` for a parameter whose gradient must not be deferred.
+    put_off: [Option<ParamId>; 2],
+}
+
+impl<B: Kernels, const N: usize> Backward<B, N> for Normalised {
+    type State = State<B>;
+
+    fn backward(self, ops: Ops<State<B>, N>, gradients: &mut Gradients, _: &mut Checkpointer) {
+        let gradient = gradients.consume::<B>(&ops.node);
+        let State { input, gamma, moments, norm, put_off: ids } = ops.state;
+        let mut parents = ops.parents.into_iter();
+        let [of_input, of_gamma, of_beta] = [parents.next(), parents.next(), parents.next()].map(Option::flatten);
+        let to_parameters = {
+            let (input, moments, gradient) = (input.clone(), moments.clone(), gradient.clone());
+            move || B::normalised_to_parameters(&input, &moments, &gradient)
+        };
+        let waits = put_off_any(ids, || {
+            let to_parameters = to_parameters.clone();
+            move |sum: &mut Sum| {
+                for (id, gradient) in ids.into_iter().zip(to_parameters()) {
+                    if let Some(id) = id {
+                        sum.add(id, B::of_plain::<1>(gradient));
+                    }
+                }
+            }
+        });
+        let nodes = [of_gamma, of_beta].into_iter().zip(waits).map(|(node, waits)| node.filter(|_| !waits));
+        let nodes: Vec<_> = nodes.collect();
+        if nodes.iter().any(Option::is_some) {
+            for (node, gradient) in nodes.into_iter().zip(to_parameters()) {
+                if let Some(node) = node {
+                    gradients.register::<B>(node.id, gradient);
+                }
+            }
+        }
+        // The gradient of the input comes last, because burn's fusion makes fewer kernels if the sums over columns
+        // follow the sums over rows.
+        if let Some(node) = of_input {
+            gradients.register::<B>(node.id, B::normalised_to_input(&input, &gamma, &moments, &gradient, norm));
+        }
+    }
+}
+
+/// Computes a normalisation, given with its epsilon, by the backend's kernel; returns `None` if there is no kernel for the type of the
+/// tensors or their device.
+pub fn normalised<B: Kernels, const D: usize>(
+    _: PhantomData<B>,
+    input: &Tensor<D>,
+    gamma: &Param<Tensor<1>>,
+    beta: Option<&Param<Tensor<1>>>,
+    (norm, epsilon): (Norm, f32),
+) -> Option<Tensor<D>> {
+    let (scale, shift) = (gamma, beta);
+    let (gamma, beta) = (scale.val(), shift.map(Param::val));
+    let beta_id = shift.zip(beta.as_ref()).and_then(|(shift, beta)| may_put_off(shift, beta));
+    let put_off = [may_put_off(scale, &gamma), beta_id];
+    let mut of_parameters = [gamma.dtype()].into_iter().chain(beta.as_ref().map(Tensor::dtype));
+    if !B::takes(input) || of_parameters.any(|dtype| dtype != input.dtype()) {
+        return None;
+    }
+    if !input.device().is_autodiff() {
+        let input = B::plain(input.clone()).filter(|input| B::are_there(&input.device()))?;
+        let (gamma, beta) = (B::plain(gamma)?, beta.map(B::plain));
+        let beta = match &beta {
+            Some(beta) => Some(beta.as_ref()?),
+            None => None,
+        };
+        let (output, _) = B::normalised(&input, &gamma, beta, (norm, epsilon));
+        return Some(B::of_plain(output));
+    }
+    let (input, input_node) = B::tracked(input.clone())?.into_parts();
+    let (gamma, gamma_node) = B::tracked(gamma)?.into_parts();
+    if !B::are_there(&input.device()) {
+        return None;
+    }
+    Some(match beta {
+        None => {
+            let (output, moments) = B::normalised(&input, &gamma, None, (norm, epsilon));
+            let state = State::<B> { input, gamma, moments, norm, put_off };
+            recorded::<B, _, 2, D>(Normalised, [input_node, gamma_node], state, output)
+        }
+        Some(beta) => {
+            let (beta, beta_node) = B::tracked(beta)?.into_parts();
+            let (output, moments) = B::normalised(&input, &gamma, Some(&beta), (norm, epsilon));
+            let state = State::<B> { input, gamma, moments, norm, put_off };
+            recorded::<B, _, 3, D>(Normalised, [input_node, gamma_node, beta_node], state, output)
+        }
+    })
+}

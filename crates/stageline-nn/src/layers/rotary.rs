@@ -1,0 +1,188 @@
+//! Rotary position embeddings: [`rotated`] turns queries and keys by angles that depend on their positions, and
+//! [`RotaryAngles`] has these angles.
+
+use std::sync::Arc;
+
+use burn::tensor::{Device, Tensor, TensorData};
+use parking_lot::Mutex;
+
+#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+use crate::autograd::engine::of_their_backend;
+use crate::kernels::rotation;
+
+/// The angles of a rotary position embedding (Su et al., 2021, [arXiv:2104.09864](https://arxiv.org/abs/2104.09864)):
+/// position `p` turns pair `i` of a head's elements by `p` times frequency `i`.
+///
+/// Copies share the table of cosines and sines that was last used.
+#[derive(Clone, Debug)]
+pub struct RotaryAngles {
+    /// The frequency of each pair of elements, in radians for a position.
+    frequencies: Arc<[f32]>,
+    last: Arc<Mutex<Option<Table>>>,
+}
+
+/// The cosines and sines of the angles of some positions, each `[positions, size / 2]` in f32.
+#[derive(Clone, Debug)]
+struct Table {
+    device: Device,
+    first: usize,
+    cosines: Tensor<2>,
+    sines: Tensor<2>,
+}
+
+impl RotaryAngles {
+    /// Creates the angles of heads with twice as many elements as there are frequencies.
+    pub fn new(frequencies: impl Into<Arc<[f32]>>) -> Self {
+        Self { frequencies: frequencies.into(), last: Arc::default() }
+    }
+
+    /// Returns the angles of heads of `size` elements with the usual frequencies: `base` to the power of `-2 i / size`
+    /// for pair `i`.
+    ///
+    /// # Panics
+    /// Panics if the size is odd.
+    pub fn with_base(base: f64, size: usize) -> Self {
+        assert!(size.is_multiple_of(2), "a head of {size} elements does not divide into pairs");
+        Self::new((0..size / 2).map(|pair| base.powf(-2.0 * pair as f64 / size as f64) as f32).collect::<Vec<_>>())
+    }
+
+    /// Returns the frequency of each pair of elements, in radians for a position.
+    pub fn frequencies(&self) -> &[f32] {
+        &self.frequencies
+    }
+
+    /// Returns the cosines and sines for `count` positions from `first` on, on a device.
+    fn table(&self, first: usize, count: usize, device: &Device) -> Table {
+        let mut last = self.last.lock();
+        let suits = |table: &Table| table.device == *device && table.first == first && table.cosines.dims()[0] >= count;
+        if !last.as_ref().is_some_and(suits) {
+            // The angle is rounded to f32 as in other implementations, so that long sequences have the same angles.
+            let angles = (first..first + count).flat_map(|position| {
+                self.frequencies.iter().map(move |frequency| f64::from(position as f32 * frequency))
+            });
+            let (cosines, sines) = angles.map(|angle| (angle.cos() as f32, angle.sin() as f32)).unzip();
+            let tensor = |numbers: Vec<f32>| {
+                Tensor::from_data(TensorData::new(numbers, [count, self.frequencies.len()]), device)
+            };
+            *last = Some(Table { device: device.clone(), first, cosines: tensor(cosines), sines: tensor(sines) });
+        }
+        let table = last.clone().expect("the table was made above");
+        let part = |angles: Tensor<2>| angles.slice_dim(0, 0..count);
+        Table { cosines: part(table.cosines), sines: part(table.sines), ..table }
+    }
+}
+
+/// Turns the heads of queries or keys `[batch, length, heads x size]` by the angles of their positions, which begin at
+/// `first`, and returns a tensor of the same shape and type.
+///
+/// Element `i` and element `i + size / 2` of a head are a pair, as in Hugging Face's models.
+///
+/// # Panics
+/// Panics if the last dimension does not divide into heads.
+pub fn rotated(input: Tensor<3>, angles: &RotaryAngles, first: usize) -> Tensor<3> {
+    let ([batch, length, width], size) = (input.dims(), 2 * angles.frequencies.len());
+    assert!(size > 0 && width.is_multiple_of(size), "{width} columns do not divide into heads of {size} elements");
+    if batch * length == 0 {
+        return input;
+    }
+    let Table { cosines, sines, .. } = angles.table(first, length, &input.device().inner());
+    #[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+    if let Some(output) = of_their_backend!(one::rotated, &input, &cosines, &sines) {
+        return output;
+    }
+    match input.device().is_autodiff() {
+        true => rotation::rotated(input, cosines.autodiff(), sines.autodiff()),
+        false => rotation::rotated(input, cosines, sines),
+    }
+}
+
+#[cfg(any(feature = "flex", feature = "cuda", feature = "remote"))]
+mod one {
+    use std::marker::PhantomData;
+
+    use burn::backend::autodiff::checkpoint::base::Checkpointer;
+    use burn::backend::autodiff::grads::Gradients;
+    use burn::backend::autodiff::ops::{Backward, Ops};
+    use burn::backend::tensor::FloatTensor;
+    use burn::tensor::Tensor;
+
+    use crate::kernels::{Kernels, operation};
+
+    /// The rotation as one operation of burn's autodiff graph.
+    #[derive(Debug)]
+    struct Rotation;
+
+    impl<B: Kernels> Backward<B, 1> for Rotation {
+        /// The cosines and sines of the angles; the backward turns by the opposite angles.
+        type State = [FloatTensor<B>; 2];
+
+        fn backward(self, ops: Ops<Self::State, 1>, gradients: &mut Gradients, _: &mut Checkpointer) {
+            let gradient = gradients.consume::<B>(&ops.node);
+            let [cosines, sines] = ops.state;
+            if let [Some(parent)] = ops.parents {
+                let back = B::float_neg(sines);
+                gradients.register::<B>(parent.id, B::rotated(&gradient, &cosines, &back));
+            }
+        }
+    }
+
+    /// Computes the rotation by the backend's kernel; returns `None` if there is no kernel for the input or its device.
+    pub fn rotated<B: Kernels>(
+        _: PhantomData<B>,
+        input: &Tensor<3>,
+        cosines: &Tensor<2>,
+        sines: &Tensor<2>,
+    ) -> Option<Tensor<3>> {
+        let angles = [B::plain(cosines.clone())?, B::plain(sines.clone())?];
+        operation::<B, _, 3, 3>(Rotation, input, |input| (B::rotated(&input, &angles[0], &angles[1]), angles))
+    }
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests {
+    use burn::tensor::{Distribution, FloatDType};
+
+    use super::*;
+
+    const SIZE: usize = 6;
+    const HEADS: usize = 3;
+
+    /// Compares the rotation and its gradient with complex multiplications in f64.
+    #[test]
+    fn a_rotation_is_a_complex_product() {
+        let (device, angles) = (Device::flex(), RotaryAngles::with_base(100.0, SIZE));
+        for (length, first) in [(1, 0), (70, 0), (5, 65)] {
+            let random = || Tensor::<3>::random([2, length, HEADS * SIZE], Distribution::Uniform(-1.0, 1.0), &device);
+            let (input, upstream) = (random(), random());
+            let leaf = input.clone().autodiff().require_grad();
+            let output = rotated(leaf.clone(), &angles, first);
+            let gradients = (output.clone() * upstream.clone().autodiff()).sum().backward();
+            let turned = |tensor: &Tensor<3>, sign: f64| {
+                let numbers: Vec<f64> = tensor.to_data().iter::<f64>().collect();
+                let mut turned = numbers.clone();
+                for (index, turned) in turned.iter_mut().enumerate() {
+                    let (position, element) = (index / (HEADS * SIZE) % length + first, index % SIZE);
+                    let pair = element % (SIZE / 2);
+                    let angle = sign * position as f64 * 100_f64.powf(-2.0 * pair as f64 / SIZE as f64);
+                    let head = index - element;
+                    let (x, y) = (numbers[head + pair], numbers[head + pair + SIZE / 2]);
+                    *turned = match element < SIZE / 2 {
+                        true => x * angle.cos() - y * angle.sin(),
+                        false => y * angle.cos() + x * angle.sin(),
+                    };
+                }
+                turned
+            };
+            let off = |found: Tensor<3>, exact: &[f64]| {
+                let found: Vec<f64> = found.into_data().iter::<f64>().collect();
+                found.iter().zip(exact).map(|(found, exact)| (found - exact).abs()).fold(0.0, f64::max)
+            };
+            assert!(off(output.inner(), &turned(&input, 1.0)) < 1e-5);
+            assert!(off(leaf.grad(&gradients).unwrap(), &turned(&upstream, -1.0)) < 1e-5);
+            // No kernel takes f64, so this is the composition of burn's operations.
+            let wide = rotated(input.clone().cast(FloatDType::F64), &angles, first);
+            assert!(off(wide, &turned(&input, 1.0)) < 1e-5);
+        }
+    }
+}

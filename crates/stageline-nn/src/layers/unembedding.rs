@@ -1,0 +1,125 @@
+//! The product of activations with an embedding's table, which gives the logits of a head whose weights are the table.
+
+use std::marker::PhantomData;
+
+use burn::backend::Backend;
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops};
+use burn::backend::tensor::FloatTensor;
+use burn::module::{Param, ParamId};
+use burn::tensor::Tensor;
+
+use crate::autograd::engine::{of_their_backend, recorded};
+use crate::autograd::split_backward::{Sum, may_put_off, put_off_any};
+use crate::forward::flops::report_flops;
+use crate::kernels::products::Products;
+use crate::layers::Embedding;
+
+impl Embedding {
+    /// Returns the products of activations `[rows, width]` with every vector of the table, `[rows, indices]`: the logits
+    /// of a model whose output layer has the weights of its embedding (Press and Wolf, 2017,
+    /// [arXiv:1608.05859](https://arxiv.org/abs/1608.05859)). The gradient of the table can be deferred.
+    ///
+    /// # Panics
+    /// Panics if the rows do not have the width of the table.
+    pub fn project(&self, rows: Tensor<2>) -> Tensor<2> {
+        let ([count, width], [indices, expected]) = (rows.dims(), self.weight.shape().dims());
+        assert_eq!(width, expected, "the rows have {width} elements, and the vectors of the table {expected}");
+        report_flops(2.0 * (count * width) as f64 * indices as f64);
+        of_their_backend!(split, &rows, &self.weight).unwrap_or_else(|| rows.matmul(self.weight.val().transpose()))
+    }
+}
+
+/// The product with an embedding's table as one operation of burn's autodiff graph.
+#[derive(Debug)]
+struct Projection;
+
+/// The values of the forward that the backward needs.
+#[derive(Clone, Debug)]
+struct State<B: Backend> {
+    rows: FloatTensor<B>,
+    table: FloatTensor<B>,
+    /// The parameter id of the table; `None` if the table's gradient must not be deferred.
+    id: Option<ParamId>,
+}
+
+impl<B: Products> Backward<B, 2> for Projection {
+    type State = State<B>;
+
+    fn backward(self, ops: Ops<State<B>, 2>, gradients: &mut Gradients, _: &mut Checkpointer) {
+        let gradient = gradients.consume::<B>(&ops.node);
+        let State { rows, table, id } = ops.state;
+        let [to_rows, to_table] = ops.parents;
+        let waits = put_off_any([id], || {
+            let (rows, gradient) = (rows.clone(), gradient.clone());
+            move |sum: &mut Sum| {
+                if let Some(id) = id {
+                    sum.add(id, B::of_plain::<2>(B::to_weight(gradient, rows)));
+                }
+            }
+        });
+        if let Some(node) = to_table.filter(|_| !waits[0]) {
+            gradients.register::<B>(node.id, B::to_weight(gradient.clone(), rows));
+        }
+        if let Some(node) = to_rows {
+            gradients.register::<B>(node.id, B::product(gradient, table, None));
+        }
+    }
+}
+
+/// Computes the product with a backward that splits. Returns `None` if the tensors are of another backend or outside a
+/// graph, or if burn's own checkpointing is on.
+fn split<B: Products>(_: PhantomData<B>, rows: &Tensor<2>, weight: &Param<Tensor<2>>) -> Option<Tensor<2>> {
+    let values = weight.val();
+    let id = may_put_off(weight, &values);
+    let (rows, rows_node) = B::tracked(rows.clone())?.into_parts();
+    let (table, table_node) = B::tracked(values)?.into_parts();
+    // A linear layer's input gradient is the product with its transposed weight, which is what a table needs.
+    let output = B::to_input(table.clone(), rows.clone());
+    Some(recorded::<B, _, 2, 2>(Projection, [rows_node, table_node], State { rows, table, id }, output))
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests {
+    use burn::nn::EmbeddingConfig;
+    use burn::optim::GradientsParams;
+    use burn::tensor::{Device, Distribution};
+
+    use super::*;
+    use crate::autograd::split_backward::collect;
+
+    #[test]
+    fn a_projection_matches_burns_product_with_whole_and_split_backward() {
+        let device = Device::flex();
+        let layer = Embedding::from(EmbeddingConfig::new(19, 7).init(&device.clone().autodiff()));
+        let random = |shape: [usize; 2]| Tensor::<2>::random(shape, Distribution::Default, &device);
+        let (rows, upstream) = (random([11, 7]), random([11, 19]));
+        let run = |forward: &dyn Fn(Tensor<2>) -> Tensor<2>, splits: bool| {
+            let leaf = rows.clone().autodiff().require_grad();
+            let output = forward(leaf.clone());
+            let root = (output.clone() * upstream.clone().autodiff()).sum();
+            let (gradients, deferred) = match splits {
+                true => collect(std::iter::empty().collect(), || root.backward()),
+                false => (root.backward(), Vec::new()),
+            };
+            assert_eq!(deferred.len(), usize::from(splits));
+            let to_table = match layer.weight.val().grad(&gradients) {
+                Some(found) => found,
+                None => {
+                    let mut sum = Sum::new(GradientsParams::new(), None);
+                    deferred.into_iter().for_each(|deferred| deferred.add_to(&mut sum));
+                    sum.gradients.remove::<2>(layer.weight.id).unwrap()
+                }
+            };
+            [output.inner(), leaf.grad(&gradients).unwrap(), to_table]
+        };
+        let burns = run(&|rows| rows.matmul(layer.weight.val().transpose()), false);
+        for splits in [false, true] {
+            for (found, expected) in run(&|rows| layer.project(rows), splits).into_iter().zip(burns.clone()) {
+                assert!((found - expected).abs().max().into_scalar::<f32>() < 1e-5);
+            }
+        }
+    }
+}
