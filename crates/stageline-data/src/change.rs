@@ -35,7 +35,7 @@ pub(crate) struct Stamp {
     /// The length of the whole file in bytes.
     pub(crate) length: u64,
     /// The modification time of the file; `None` if the file system keeps none.
-    modified: Option<SystemTime>,
+    pub(crate) modified: Option<SystemTime>,
 }
 
 impl Stamp {

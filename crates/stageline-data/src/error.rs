@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::change::Change;
+use crate::walk::Unreadable;
 
 /// The reason why a corpus cannot be opened, sampled or read.
 #[derive(Debug, thiserror::Error)]
@@ -77,6 +78,12 @@ impl CorpusError {
     /// Returns a closure for `map_err` that makes a [`CorpusError::Io`] of an operating system's error at `path`.
     pub(crate) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {
         |source| Self::Io { path: path.to_path_buf(), source }
+    }
+}
+
+impl From<Unreadable> for CorpusError {
+    fn from(Unreadable { path, source }: Unreadable) -> Self {
+        Self::Io { path, source }
     }
 }
 

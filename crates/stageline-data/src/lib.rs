@@ -1,4 +1,4 @@
-//! Text files as training windows for a byte-level language model, in an order that a seed fixes.
+//! Text files as training windows of bytes or tokens for a language model, in an order that a seed fixes.
 //!
 //! A [`Corpus`] stays on disk: opening a folder only walks over its names, and bytes are read when a window asks for
 //! them. If a file changes while the corpus is open, the next read of it is an error that names the change; a window
@@ -27,16 +27,46 @@
 //! # Ok::<(), stageline_data::CorpusError>(())
 //! ```
 //!
+//! # Tokens
+//!
+//! [`prepare`] tokenises text files, JSON-lines files or a folder of them once, and returns a memory-mapped
+//! [`TokenFile`]; later calls find the same file. An encoding is an [`Encode`]: [`Bytes`], which needs nothing, or with
+//! the feature `tokenizers` a `Tokenizer`, which reads the `tokenizer.json` of a published model. A [`Sampler`] chooses
+//! windows of tokens as it chooses windows of bytes.
+//!
+//! ```
+//! use std::path::Path;
+//!
+//! use stageline_data::{Bytes, Sampler, TokenOptions, prepare};
+//!
+//! # let temporary = tempfile::tempdir()?;
+//! # let folder = temporary.path().to_path_buf();
+//! let options = TokenOptions { folder: Some(folder), ..TokenOptions::default() };
+//! let tokens = prepare(Path::new("src"), &Bytes, &options)?;
+//! let (train, held_out) = tokens.split(0.1)?;
+//! assert_eq!(train.end, held_out.start);
+//!
+//! let window = 64 + 1;
+//! let mut row = vec![0; window];
+//! for offset in Sampler::new(train.end, window, 7)?.offsets(0, 4) {
+//!     tokens.read(offset, &mut row)?;
+//! }
+//! # assert!(row.iter().all(|&token| token < 256));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # Modules
 //!
 //! Imports go from the later to the earlier modules.
 //!
 //! - `change`: [`Change`], a change of a file since the corpus was opened. `error`: [`CorpusError`].
+//! - `walk`: finds the files of a folder and its subfolders.
 //! - `file_range`: a range of bytes of a file, read on request.
 //! - `text`: [`Text`], file ranges as one stream of bytes.
 //! - `corpus`: [`Corpus`] and [`CorpusOptions`]: a path becomes two texts, one for training and one for validation.
 //! - `key`: the key of a random stream, computed from a seed and a purpose.
 //! - `sampler`: [`Sampler`], which chooses the windows of a training step. The sampler knows only the length of a text.
+//! - `tokens`: [`prepare`], [`TokenFile`] and the encodings: a path becomes a file of tokens.
 
 mod change;
 mod corpus;
@@ -45,9 +75,14 @@ mod file_range;
 mod key;
 mod sampler;
 mod text;
+mod tokens;
+mod walk;
 
 pub use change::Change;
 pub use corpus::{Corpus, CorpusOptions};
 pub use error::CorpusError;
 pub use sampler::Sampler;
 pub use text::Text;
+#[cfg(feature = "tokenizers")]
+pub use tokens::Tokenizer;
+pub use tokens::{Bytes, Encode, TokenError, TokenFile, TokenOptions, prepare};

@@ -5,8 +5,8 @@ use std::path::Path;
 use sha2::{Digest, Sha256};
 
 use crate::corpus::split::Split;
-use crate::corpus::walk::relative_name;
 use crate::file_range::FileRange;
+use crate::walk::relative_name;
 
 /// Returns the fingerprint of a corpus: a SHA-256, in hexadecimal, over the file ranges for training and then those for
 /// validation.

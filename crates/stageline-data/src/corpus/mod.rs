@@ -5,10 +5,9 @@
 //! - The code here must not read the bytes of a file, or depend on the order of a directory listing: the same files,
 //!   seed and options give the same texts on every machine.
 //!
-//! The data passes through the modules in this order:
+//! The files that [`walk`](crate::walk) finds pass through the modules in this order:
 //!
 //! - `options`: [`CorpusOptions`], which choose the files to read and the part to hold out.
-//! - `walk`: lists the files in a folder and its subfolders.
 //! - `draws`: two random numbers for each file: its rank, and its share.
 //! - `sample_files`: takes files in order of rank, up to the limits on files and bytes.
 //! - `split`: divides the files, or a single file, into training and validation by their share.
@@ -19,7 +18,6 @@ mod fingerprint;
 mod options;
 mod sample_files;
 mod split;
-mod walk;
 
 use std::fs;
 use std::io;
@@ -29,9 +27,9 @@ use self::fingerprint::fingerprint;
 pub use self::options::CorpusOptions;
 use self::sample_files::sample_files;
 use self::split::split;
-use self::walk::walk;
 use crate::error::CorpusError;
 use crate::text::Text;
+use crate::walk::walk;
 
 /// A byte corpus that stays on disk, split into a text for training and one for validation.
 #[derive(Debug)]

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use crate::change::Stamp;
 use crate::corpus::draws::draws;
 use crate::corpus::options::CorpusOptions;
-use crate::corpus::walk::relative_name;
 use crate::error::CorpusError;
 use crate::file_range::FileRange;
+use crate::walk::relative_name;
 
 /// A file that was chosen for the corpus: its bytes, and the random draw for the split.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,9 +1,22 @@
-//! Finds the files of a corpus in a folder and its subfolders.
+//! Finds the files of a folder and its subfolders.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::error::CorpusError;
+/// A file or folder that could not be read during a walk.
+#[derive(Debug)]
+pub(crate) struct Unreadable {
+    pub(crate) path: PathBuf,
+    pub(crate) source: io::Error,
+}
+
+impl Unreadable {
+    /// Returns a closure for `map_err` that adds `path` to an error of the operating system.
+    fn at(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        |source| Self { path: path.to_path_buf(), source }
+    }
+}
 
 /// Returns the regular files below `root` with one of `extensions`, or all of them for `None`, in no particular order.
 ///
@@ -11,19 +24,19 @@ use crate::error::CorpusError;
 /// named `target`, which contain build outputs. The name of `root` itself does not matter.
 ///
 /// # Errors
-/// Returns [`CorpusError::Io`] if a folder cannot be listed.
-pub(crate) fn walk(root: &Path, extensions: Option<&[String]>) -> Result<Vec<PathBuf>, CorpusError> {
+/// Returns the first folder that cannot be listed.
+pub(crate) fn walk(root: &Path, extensions: Option<&[String]>) -> Result<Vec<PathBuf>, Unreadable> {
     let mut files = Vec::new();
     let mut folders = vec![root.to_path_buf()];
     while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).map_err(CorpusError::io(&folder))? {
-            let entry = entry.map_err(CorpusError::io(&folder))?;
+        for entry in fs::read_dir(&folder).map_err(Unreadable::at(&folder))? {
+            let entry = entry.map_err(Unreadable::at(&folder))?;
             let path = entry.path();
             let name = entry.file_name();
             if name.as_encoded_bytes().starts_with(b".") {
                 continue;
             }
-            let kind = entry.file_type().map_err(CorpusError::io(&path))?;
+            let kind = entry.file_type().map_err(Unreadable::at(&path))?;
             if kind.is_dir() && name != "target" {
                 folders.push(path);
             } else if kind.is_file() && has_extension(&path, extensions) {
@@ -120,6 +133,6 @@ mod tests {
         let root = folder(&["a.rs"]);
         let not_a_folder = root.path().join("a.rs");
         let error = walk(&not_a_folder, None).unwrap_err();
-        assert!(matches!(error, CorpusError::Io { path, .. } if path == not_a_folder));
+        assert_eq!(error.path, not_a_folder);
     }
 }

@@ -1,0 +1,84 @@
+//! The key of a token file: a hash by which the tokens of an unchanged source are found again.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use sha2::{Digest, Sha256};
+
+use crate::tokens::encode::Encode;
+use crate::tokens::format::{HASH, VERSION};
+use crate::tokens::options::TokenOptions;
+use crate::tokens::source::Source;
+
+/// Returns the key: a SHA-256 over the version of the format, the fingerprint of the encoding, the options that change
+/// the tokens, and the path of the source with the name, length and modification time of each file.
+///
+/// Each text has its length before it. Numbers are little-endian.
+pub(crate) fn cache_key(source: &Source, encoding: &dyn Encode, options: &TokenOptions) -> [u8; HASH] {
+    let mut hash = Sha256::new();
+    let text = |hash: &mut Sha256, text: &[u8]| {
+        hash.update((text.len() as u64).to_le_bytes());
+        hash.update(text);
+    };
+    hash.update(VERSION.to_le_bytes());
+    text(&mut hash, encoding.fingerprint().as_bytes());
+    hash.update((encoding.vocabulary() as u64).to_le_bytes());
+    hash.update(options.end_of_document.map_or(u64::MAX, u64::from).to_le_bytes());
+    text(&mut hash, options.text_field.as_bytes());
+    text(&mut hash, source.root.as_os_str().as_encoded_bytes());
+    hash.update((source.files.len() as u64).to_le_bytes());
+    for file in &source.files {
+        text(&mut hash, file.name.as_bytes());
+        hash.update(file.stamp.length.to_le_bytes());
+        hash.update(nanoseconds(file.stamp.modified).to_le_bytes());
+    }
+    hash.finalize().into()
+}
+
+/// Returns a time in nanoseconds after 1970, or before it if negative. A missing time is the smallest number.
+fn nanoseconds(time: Option<SystemTime>) -> i128 {
+    let after = |time: SystemTime| match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => after.as_nanos() as i128,
+        Err(before) => -(before.duration().as_nanos() as i128),
+    };
+    time.map_or(i128::MIN, after)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fs::{self, File};
+    use std::path::Path;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::tokens::bytes::Bytes;
+
+    fn key(path: &Path, options: &TokenOptions) -> [u8; HASH] {
+        cache_key(&Source::list(path).unwrap(), &Bytes, options)
+    }
+
+    #[test]
+    fn the_key_changes_with_the_files_and_the_options_but_not_with_the_folder_of_token_files() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("a.txt");
+        fs::write(&path, "abc").unwrap();
+        let options = TokenOptions::default();
+        let first = key(&path, &options);
+        assert_eq!(key(&path, &TokenOptions { folder: Some("x".into()), ..options.clone() }), first);
+        assert_eq!(key(&root.path().join(".").join("a.txt"), &options), first);
+
+        let mut keys = vec![first, key(root.path(), &options)];
+        keys.push(key(&path, &TokenOptions { end_of_document: Some(0), ..options.clone() }));
+        keys.push(key(&path, &TokenOptions { text_field: "body".into(), ..options.clone() }));
+        for time in [UNIX_EPOCH + Duration::from_nanos(100), UNIX_EPOCH - Duration::from_secs(1)] {
+            File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+            keys.push(key(&path, &options));
+        }
+        fs::write(&path, "abcd").unwrap();
+        File::options().write(true).open(&path).unwrap().set_modified(UNIX_EPOCH - Duration::from_secs(1)).unwrap();
+        keys.push(key(&path, &options));
+        fs::write(root.path().join("b.txt"), "").unwrap();
+        keys.push(key(root.path(), &options));
+        assert_eq!(keys.iter().collect::<BTreeSet<_>>().len(), keys.len());
+    }
+}

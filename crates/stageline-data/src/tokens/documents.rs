@@ -1,0 +1,63 @@
+//! Encodes all documents of a source, in order, with bounded memory.
+
+use std::io::{BufReader, Read};
+use std::path::Path;
+
+use crate::tokens::encode::{Encode, check_known};
+use crate::tokens::error::TokenError;
+use crate::tokens::json_lines::JsonLines;
+use crate::tokens::options::TokenOptions;
+use crate::tokens::pieces::Pieces;
+use crate::tokens::source::Source;
+use crate::tokens::write::TokenWriter;
+
+/// Writes the tokens of all documents of a source.
+///
+/// # Errors
+/// Besides the errors of reading, encoding and writing, returns [`TokenError::Changed`] if a file changes meanwhile.
+pub(crate) fn encode_documents(
+    source: &Source,
+    encoding: &dyn Encode,
+    options: &TokenOptions,
+    writer: &mut TokenWriter,
+) -> Result<(), TokenError> {
+    for file in &source.files {
+        let opened = file.open()?;
+        let path = &file.path;
+        if file.is_json_lines() {
+            let mut lines = JsonLines::new(BufReader::with_capacity(1 << 16, opened), path, &options.text_field);
+            while let Some((line, text)) = lines.next()? {
+                encode_document(text.as_bytes(), path, Some(line), encoding, writer)?;
+                writer.end_document(options.end_of_document)?;
+            }
+        } else {
+            encode_document(opened, path, None, encoding, writer)?;
+            writer.end_document(options.end_of_document)?;
+        }
+        file.check_unchanged()?;
+    }
+    Ok(())
+}
+
+/// Writes the tokens of one document, piece by piece. Errors name its file and its line.
+fn encode_document(
+    document: impl Read,
+    path: &Path,
+    line: Option<u64>,
+    encoding: &dyn Encode,
+    writer: &mut TokenWriter,
+) -> Result<(), TokenError> {
+    let mut pieces = Pieces::new(document);
+    while let Some((start, piece)) = pieces.next().map_err(TokenError::io(path))? {
+        let tokens = encoding.encode_bytes(piece).and_then(|tokens| {
+            check_known(&tokens, encoding.vocabulary())?;
+            Ok(tokens)
+        });
+        let tokens = tokens.map_err(|error| {
+            let source = Box::new(error.in_piece(start));
+            TokenError::Document { path: path.to_path_buf(), line, source }
+        })?;
+        writer.push(&tokens)?;
+    }
+    Ok(())
+}

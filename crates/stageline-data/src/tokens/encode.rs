@@ -1,0 +1,48 @@
+//! The interface of an encoding, which turns text into tokens and back: [`Encode`].
+
+use std::str;
+
+use crate::tokens::error::TokenError;
+
+/// An encoding: it turns text into tokens, and tokens back into text.
+///
+/// The same text must always give the same tokens, because a token file is written once and used by many runs. Threads
+/// may use an encoding at the same time.
+pub trait Encode: Send + Sync {
+    /// Returns the tokens of a text, without any token for its start or end.
+    ///
+    /// # Errors
+    /// Returns [`TokenError::Encoding`] if the text cannot be encoded.
+    fn encode(&self, text: &str) -> Result<Vec<u32>, TokenError>;
+
+    /// Returns the tokens of a text that may not be UTF-8. An encoding of characters keeps this default, which checks
+    /// the text and then encodes it; an encoding of bytes takes any bytes.
+    ///
+    /// # Errors
+    /// Returns [`TokenError::NotUtf8`] if the encoding needs UTF-8 and the text is not, or an error of
+    /// [`Encode::encode`].
+    fn encode_bytes(&self, text: &[u8]) -> Result<Vec<u32>, TokenError> {
+        let text = str::from_utf8(text).map_err(|error| TokenError::NotUtf8 { offset: error.valid_up_to() as u64 })?;
+        self.encode(text)
+    }
+
+    /// Returns the text of tokens. A token may be a part of a character; such a part becomes U+FFFD.
+    ///
+    /// # Errors
+    /// - [`TokenError::UnknownToken`] if a token is not in the vocabulary.
+    /// - [`TokenError::Encoding`] if the tokens cannot be decoded.
+    fn decode(&self, tokens: &[u32]) -> Result<String, TokenError>;
+
+    /// Returns the size of the vocabulary. Every token is below it.
+    fn vocabulary(&self) -> usize;
+
+    /// Returns a text that identifies the encoding. Two encodings with the same fingerprint must give the same tokens,
+    /// or one of them reads the token files of the other.
+    fn fingerprint(&self) -> String;
+}
+
+/// Checks that every token is below the size of the vocabulary.
+pub(crate) fn check_known(tokens: &[u32], vocabulary: usize) -> Result<(), TokenError> {
+    let unknown = tokens.iter().find(|&&token| u64::from(token) >= vocabulary as u64);
+    unknown.map_or(Ok(()), |&token| Err(TokenError::UnknownToken { token, vocabulary }))
+}

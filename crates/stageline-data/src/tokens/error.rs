@@ -1,0 +1,199 @@
+//! The errors of making and reading token files: [`TokenError`]. Every error message ends with the fix.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::change::Change;
+use crate::tokens::printable::{printable, shown};
+use crate::walk::Unreadable;
+
+/// The reason why a text cannot be tokenised, or a token file cannot be read.
+///
+/// Messages escape invisible characters of paths and texts, and cut long ones.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TokenError {
+    /// The path does not exist.
+    #[error("{} does not exist; give the path of a file or folder that does", shown(path))]
+    PathNotFound {
+        /// The path that the caller gave.
+        path: PathBuf,
+    },
+    /// The path is no regular file and no folder; it is a pipe, for example.
+    #[error("{} is no regular file; write its contents to a file, and give the path of that", shown(path))]
+    NotAFile {
+        /// The path that the caller gave.
+        path: PathBuf,
+    },
+    /// The source has no token: it has no file, or its documents are empty.
+    #[error("nothing to tokenise at {}: found no document with text; give another path", shown(path))]
+    NothingToRead {
+        /// The path that the caller gave.
+        path: PathBuf,
+    },
+    /// A file or folder cannot be read.
+    #[error("cannot read {}; make it readable, or give another path", shown(path))]
+    Io {
+        /// The path of the file or folder that cannot be read.
+        path: PathBuf,
+        /// The error of the operating system.
+        source: io::Error,
+    },
+    /// A token file cannot be written.
+    #[error("cannot write {}; free space there, or choose another folder for token files", shown(path))]
+    Write {
+        /// The path of the file or folder that cannot be written.
+        path: PathBuf,
+        /// The error of the operating system.
+        source: io::Error,
+    },
+    /// A file of the source changed while it was tokenised.
+    #[error(
+        "{} had {had} bytes when its tokenisation began, and {now}; start again when it is no longer written to",
+        shown(path)
+    )]
+    Changed {
+        /// The path of the file that changed.
+        path: PathBuf,
+        /// The length of the file in bytes when the source was opened.
+        had: u64,
+        /// The kind of change that the file underwent.
+        now: Change,
+    },
+    /// The text is not UTF-8, which the encoding needs.
+    #[error("byte {offset} of the text is not UTF-8; convert the text to UTF-8, or train on bytes")]
+    NotUtf8 {
+        /// The offset of the first byte that is not UTF-8, from the start of the document.
+        offset: u64,
+    },
+    /// A document cannot be encoded; the source of the error says why.
+    #[error("cannot tokenise {}{}; correct it, or leave it out", of_line(*line), shown(path))]
+    Document {
+        /// The path of the file with the document.
+        path: PathBuf,
+        /// The number of the document's line, from 1; `None` if the file is one document.
+        line: Option<u64>,
+        /// The reason why the document cannot be encoded.
+        source: Box<TokenError>,
+    },
+    /// A line of a JSON-lines file is no document.
+    #[error("line {line} of {} {fault}; correct the line, or name the field of the text (text_field)", shown(path))]
+    Line {
+        /// The path of the JSON-lines file.
+        path: PathBuf,
+        /// The number of the line, from 1.
+        line: u64,
+        /// The fault of the line, as a verb and its object, safe to print.
+        fault: String,
+    },
+    /// A tokenizer failed on a text or on tokens.
+    #[error("the tokenizer failed: {}; check the text and the tokenizer", printable(message))]
+    Encoding {
+        /// The message of the tokenizer.
+        message: String,
+    },
+    /// A file is no tokenizer that can be read.
+    #[error("{} is no tokenizer: {}; give a tokenizer.json of Hugging Face", shown(path), printable(message))]
+    Tokenizer {
+        /// The path of the file.
+        path: PathBuf,
+        /// The message of the parser.
+        message: String,
+    },
+    /// A token is not in the vocabulary.
+    #[error("the token {token} is not in the vocabulary of {vocabulary} tokens; use the encoding of these tokens")]
+    UnknownToken {
+        /// The token that is too large.
+        token: u32,
+        /// The size of the vocabulary; valid tokens are below it.
+        vocabulary: usize,
+    },
+    /// A file is no token file, is damaged, or was written by another release.
+    #[error("{} is no usable token file: {damage}; delete it, and prepare the tokens again", shown(path))]
+    Damaged {
+        /// The path of the file.
+        path: PathBuf,
+        /// The first fault that was found, safe to print.
+        damage: String,
+    },
+    /// There are too few tokens to hold some out.
+    #[error("there are {tokens} tokens, too few to train on some and to hold out others; give a longer text")]
+    TooFewTokens {
+        /// The number of tokens.
+        tokens: u64,
+    },
+    /// An option is outside its range.
+    #[error("{name} is {value}; it must be {allowed}")]
+    OutOfRange {
+        /// The name of the option that is out of range, such as `held_out`.
+        name: &'static str,
+        /// The value of the option, as text.
+        value: String,
+        /// The range of valid values for the option, in words.
+        allowed: String,
+    },
+    /// There is no default folder for token files.
+    #[error("neither XDG_CACHE_HOME nor a home folder is set; give a folder for token files (TokenOptions::folder)")]
+    NoFolder,
+}
+
+impl TokenError {
+    /// Returns a closure for `map_err` that makes a [`TokenError::Io`] of an operating system's error at `path`.
+    pub(crate) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        |source| match source.kind() {
+            io::ErrorKind::NotFound => Self::PathNotFound { path: path.to_path_buf() },
+            _ => Self::Io { path: path.to_path_buf(), source },
+        }
+    }
+
+    /// Returns a closure for `map_err` that makes a [`TokenError::Write`] of an operating system's error at `path`.
+    pub(crate) fn write(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        |source| Self::Write { path: path.to_path_buf(), source }
+    }
+
+    /// Moves the offset of a [`TokenError::NotUtf8`] in a piece of a document to the offset in the document.
+    pub(crate) fn in_piece(self, start: u64) -> Self {
+        match self {
+            Self::NotUtf8 { offset } => Self::NotUtf8 { offset: start + offset },
+            other => other,
+        }
+    }
+}
+
+impl From<Unreadable> for TokenError {
+    fn from(Unreadable { path, source }: Unreadable) -> Self {
+        Self::Io { path, source }
+    }
+}
+
+fn of_line(line: Option<u64>) -> String {
+    line.map_or_else(String::new, |line| format!("line {line} of "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_name_the_values_and_the_fix() {
+        let source = Box::new(TokenError::NotUtf8 { offset: 7 }.in_piece(10));
+        let inner = source.to_string();
+        assert_eq!(inner, "byte 17 of the text is not UTF-8; convert the text to UTF-8, or train on bytes");
+        let document = |line| {
+            let source = Box::new(TokenError::NotUtf8 { offset: 7 });
+            TokenError::Document { path: "a\nb".into(), line, source }.to_string()
+        };
+        assert_eq!(document(None), "cannot tokenise a\\nb; correct it, or leave it out");
+        assert_eq!(document(Some(3)), "cannot tokenise line 3 of a\\nb; correct it, or leave it out");
+        let unknown = TokenError::UnknownToken { token: 300, vocabulary: 256 }.to_string();
+        assert!(unknown.contains("300") && unknown.contains("256"), "{unknown}");
+        let few = TokenError::TooFewTokens { tokens: 1 }.to_string();
+        assert!(few.starts_with("there are 1 tokens, too few"), "{few}");
+    }
+
+    #[test]
+    fn messages_of_other_programs_are_bounded() {
+        let message = TokenError::Encoding { message: "\n".repeat(10_000) }.to_string();
+        assert!(message.len() < 400 && !message.contains('\n'), "{message}");
+    }
+}

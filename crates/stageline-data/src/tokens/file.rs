@@ -1,0 +1,160 @@
+//! Reads the tokens of a memory-mapped file: [`TokenFile`].
+
+use std::fmt;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use memmap2::Mmap;
+
+use crate::tokens::encode::check_known;
+use crate::tokens::error::TokenError;
+use crate::tokens::format::{HEADER, Header, Layout, hex};
+use crate::tokens::write::checksum;
+
+/// The tokens of all documents of a source, in a memory-mapped file that [`prepare`](crate::prepare) wrote.
+///
+/// Positions and lengths are in tokens. The operating system loads the parts that are read. Threads may read at the
+/// same time; reading takes no lock.
+///
+/// The file must not be shortened while it is open, or the operating system ends the process when it reads on. No
+/// function of this crate shortens a token file: a new one replaces the name, and an open file stays as it is.
+pub struct TokenFile {
+    path: PathBuf,
+    map: Mmap,
+    header: Header,
+    layout: Layout,
+}
+
+impl TokenFile {
+    /// Opens a token file, and checks its header, its length, the ends of its documents and their checksum. The tokens
+    /// are not read, so opening takes no longer if there are many.
+    ///
+    /// # Errors
+    /// - [`TokenError::PathNotFound`], [`TokenError::NotAFile`] or [`TokenError::Io`] if the file cannot be read.
+    /// - [`TokenError::Damaged`] if the file is not exactly as another [`TokenFile`] of this release.
+    pub fn open(path: &Path) -> Result<Self, TokenError> {
+        // Before the file is opened, because opening a pipe waits for its other end.
+        if !fs::metadata(path).map_err(TokenError::io(path))?.is_file() {
+            return Err(TokenError::NotAFile { path: path.to_path_buf() });
+        }
+        let file = File::open(path).map_err(TokenError::io(path))?;
+        // SAFETY: the bytes behind the map must not change while it is borrowed. Token files are written under another
+        // name and never changed after their renaming; the type's documentation forbids users to shorten them.
+        let map = unsafe { Mmap::map(&file) }.map_err(TokenError::io(path))?;
+        match validate(&map) {
+            Ok((header, layout)) => Ok(Self { path: path.to_path_buf(), map, header, layout }),
+            Err(damage) => Err(TokenError::Damaged { path: path.to_path_buf(), damage }),
+        }
+    }
+
+    /// Returns the number of tokens, at least 1.
+    #[expect(clippy::len_without_is_empty, reason = "a token file is never empty")]
+    pub fn len(&self) -> u64 {
+        self.header.tokens
+    }
+
+    /// Returns the number of documents, at least 1. No document is empty.
+    pub fn documents(&self) -> u64 {
+        self.header.documents
+    }
+
+    /// Returns the size of the vocabulary. Every token that [`TokenFile::read`] returns is below it.
+    pub fn vocabulary(&self) -> usize {
+        self.header.vocabulary as usize
+    }
+
+    /// Returns the path of the token file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns the fingerprint of the tokens in 64 hexadecimal digits, by which a resumed run recognises its text.
+    ///
+    /// The fingerprint is a SHA-256 over all tokens and the ends of the documents. It does not depend on the place of
+    /// the source or on its modification times.
+    pub fn fingerprint(&self) -> String {
+        hex(&self.header.contents)
+    }
+
+    /// Fills `buffer` with the tokens from position `start` on.
+    ///
+    /// # Errors
+    /// Returns [`TokenError::Damaged`] if a token is not in the vocabulary. Do not use the contents of `buffer` then.
+    ///
+    /// # Panics
+    /// Panics if `start + buffer.len()` is more than [`TokenFile::len`]. Offsets from a [`Sampler`](crate::Sampler) for
+    /// this length never cause this.
+    pub fn read(&self, start: u64, buffer: &mut [u32]) -> Result<(), TokenError> {
+        let count = buffer.len();
+        let fits = start.checked_add(count as u64).is_some_and(|end| end <= self.len());
+        assert!(fits, "{count} tokens at position {start} are not in a file of {} tokens", self.len());
+        let width = Header::width(self.header.vocabulary);
+        let bytes = &self.map[HEADER + start as usize * width..][..count * width];
+        if width == 2 {
+            let tokens = bytes.as_chunks().0.iter().map(|&token| u32::from(u16::from_le_bytes(token)));
+            buffer.iter_mut().zip(tokens).for_each(|(place, token)| *place = token);
+        } else {
+            let tokens = bytes.as_chunks().0.iter().map(|&token| u32::from_le_bytes(token));
+            buffer.iter_mut().zip(tokens).for_each(|(place, token)| *place = token);
+        }
+        check_known(buffer, self.vocabulary()).map_err(|_| {
+            let damage = format!("a token from position {start} on is not in its vocabulary of {}", self.vocabulary());
+            TokenError::Damaged { path: self.path.clone(), damage }
+        })
+    }
+
+    /// Returns the position of the first token of the document that contains the token at `position`.
+    ///
+    /// # Panics
+    /// Panics if `position` is not below [`TokenFile::len`].
+    pub fn document_start(&self, position: u64) -> u64 {
+        assert!(position < self.len(), "position {position} is not in a file of {} tokens", self.len());
+        let ends = self.ends();
+        let before = ends.partition_point(|&end| u64::from_le_bytes(end) <= position);
+        before.checked_sub(1).map_or(0, |last| u64::from_le_bytes(ends[last]))
+    }
+
+    /// Returns the ends of the documents, as little-endian numbers in ascending order.
+    pub(crate) fn ends(&self) -> &[[u8; 8]] {
+        self.map[self.layout.ends as usize..self.layout.checksum as usize].as_chunks().0
+    }
+
+    /// Returns the key of the source, the encoding and the options from which the file was made.
+    pub(crate) fn key(&self) -> [u8; 32] {
+        self.header.key
+    }
+}
+
+impl fmt::Debug for TokenFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("TokenFile");
+        debug.field("path", &self.path).field("len", &self.len()).field("documents", &self.documents()).finish()
+    }
+}
+
+/// Returns the header and the layout of a token file, or its first fault.
+fn validate(file: &[u8]) -> Result<(Header, Layout), String> {
+    let header = Header::parse(file)?;
+    let length = file.len() as u64;
+    let layout = header.layout().filter(|layout| layout.length == length).ok_or_else(|| {
+        let (tokens, documents) = (header.tokens, header.documents);
+        format!("it has {length} bytes, which is not the length of {tokens} tokens in {documents} documents")
+    })?;
+    // The length of the file is that of the layout, so the parts are in the file and their offsets fit in `usize`.
+    let (ends, expected) = file[layout.ends as usize..].split_at((layout.checksum - layout.ends) as usize);
+    if checksum(&file[..HEADER], ends) != expected {
+        return Err("its checksum does not match".into());
+    }
+    let mut last = 0;
+    for (document, &end) in ends.as_chunks().0.iter().enumerate() {
+        let end = u64::from_le_bytes(end);
+        if end <= last {
+            return Err(format!("its document {document} ends at {end}, and begins at {last}"));
+        }
+        last = end;
+    }
+    if last != header.tokens {
+        return Err(format!("its last document ends at {last}, and it has {} tokens", header.tokens));
+    }
+    Ok((header, layout))
+}

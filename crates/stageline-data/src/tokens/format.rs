@@ -1,0 +1,150 @@
+//! The format of a token file: its header, and where its parts begin.
+//!
+//! All numbers are little-endian. The parts follow each other without gaps:
+//!
+//! | part | bytes |
+//! | --- | --- |
+//! | [`MAGIC`] | 8 |
+//! | [`VERSION`] | 4 |
+//! | width of a token in bytes: 2 if the vocabulary has at most 65,536 tokens, else 4 | 4 |
+//! | size of the vocabulary | 8 |
+//! | number of tokens | 8 |
+//! | number of documents | 8 |
+//! | key, see `cache_key` | 32 |
+//! | SHA-256 of the tokens and of the ends of the documents | 32 |
+//! | tokens | width each |
+//! | ends of the documents: the number of tokens up to and with each document | 8 each |
+//! | SHA-256 of the header, which is all before the tokens, and of the ends | 32 |
+
+/// The first bytes of every token file.
+pub(crate) const MAGIC: [u8; 8] = *b"stagetok";
+
+/// The version of the format. A change of the format, or of the way in which a source becomes tokens, raises it.
+pub(crate) const VERSION: u32 = 1;
+
+/// The length of the header in bytes.
+pub(crate) const HEADER: usize = 104;
+
+/// The length of a SHA-256 in bytes.
+pub(crate) const HASH: usize = 32;
+
+/// The header of a token file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    /// The size of the vocabulary: from 1 to 2^32. Every token is below it.
+    pub(crate) vocabulary: u64,
+    pub(crate) tokens: u64,
+    pub(crate) documents: u64,
+    pub(crate) key: [u8; HASH],
+    /// The hash of the tokens and of the ends of the documents.
+    pub(crate) contents: [u8; HASH],
+}
+
+/// The offsets of the parts of a token file, in bytes. The tokens follow the header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    pub(crate) ends: u64,
+    pub(crate) checksum: u64,
+    /// The length of the whole file.
+    pub(crate) length: u64,
+}
+
+impl Header {
+    /// Returns the width in bytes of a token of a vocabulary.
+    pub(crate) fn width(vocabulary: u64) -> usize {
+        if vocabulary <= 1 << 16 { 2 } else { 4 }
+    }
+
+    pub(crate) fn to_bytes(&self) -> [u8; HEADER] {
+        let mut bytes = Vec::with_capacity(HEADER);
+        bytes.extend(MAGIC);
+        bytes.extend(VERSION.to_le_bytes());
+        bytes.extend((Self::width(self.vocabulary) as u32).to_le_bytes());
+        for number in [self.vocabulary, self.tokens, self.documents] {
+            bytes.extend(number.to_le_bytes());
+        }
+        bytes.extend(self.key);
+        bytes.extend(self.contents);
+        bytes.try_into().expect("the fields have the length of a header")
+    }
+
+    /// Reads the header at the start of a file. Returns the first fault as an error.
+    pub(crate) fn parse(file: &[u8]) -> Result<Self, String> {
+        let Some(bytes) = file.get(..HEADER) else {
+            return Err(format!("it has {} bytes, and a header has {HEADER}", file.len()));
+        };
+        if bytes[..8] != MAGIC {
+            return Err("it does not begin as a token file".into());
+        }
+        let small = |at| u32::from_le_bytes(array(bytes, at));
+        let large = |at| u64::from_le_bytes(array(bytes, at));
+        if small(8) != VERSION {
+            return Err(format!("its format has version {}, and this release reads version {VERSION}", small(8)));
+        }
+        let (vocabulary, tokens, documents) = (large(16), large(24), large(32));
+        if !(1..=1 << 32).contains(&vocabulary) {
+            return Err(format!("its vocabulary has {vocabulary} tokens"));
+        }
+        if small(12) as usize != Self::width(vocabulary) {
+            return Err(format!("its tokens have {} bytes, for a vocabulary of {vocabulary}", small(12)));
+        }
+        if documents == 0 || documents > tokens {
+            return Err(format!("it has {documents} documents and {tokens} tokens"));
+        }
+        Ok(Self { vocabulary, tokens, documents, key: array(bytes, 40), contents: array(bytes, 72) })
+    }
+
+    /// Returns where the parts of the file are, or `None` if its length would be above 2^64.
+    pub(crate) fn layout(&self) -> Option<Layout> {
+        let tokens = self.tokens.checked_mul(Self::width(self.vocabulary) as u64)?;
+        let ends = tokens.checked_add(HEADER as u64)?;
+        let checksum = ends.checked_add(self.documents.checked_mul(8)?)?;
+        Some(Layout { ends, checksum, length: checksum.checked_add(HASH as u64)? })
+    }
+}
+
+/// Returns `N` bytes from an offset on.
+fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    bytes[at..at + N].try_into().expect("the slice has this length")
+}
+
+/// Returns bytes as hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header() -> Header {
+        Header { vocabulary: 65_536, tokens: 10, documents: 3, key: [7; HASH], contents: [9; HASH] }
+    }
+
+    #[test]
+    fn a_header_survives_a_round_trip() {
+        for vocabulary in [1, 65_536, 65_537, 1 << 32] {
+            let header = Header { vocabulary, ..header() };
+            assert_eq!(Header::parse(&header.to_bytes()).unwrap(), header);
+        }
+    }
+
+    #[test]
+    fn tokens_are_as_narrow_as_the_vocabulary_allows() {
+        let length = |vocabulary| Header { vocabulary, ..header() }.layout().unwrap().length;
+        assert_eq!(length(65_536), 104 + 2 * 10 + 8 * 3 + 32);
+        assert_eq!(length(65_537), 104 + 4 * 10 + 8 * 3 + 32);
+    }
+
+    #[test]
+    fn numbers_that_no_file_can_have_are_refused() {
+        let layout = |tokens, documents| Header { tokens, documents, ..header() }.layout();
+        assert_eq!(layout(u64::MAX / 2 + 1, 1), None);
+        assert_eq!(layout(u64::MAX / 2, 1), None);
+        assert_eq!(layout(u64::MAX / 2 - 60, u64::MAX / 8), None);
+        let fault = |header: Header| Header::parse(&header.to_bytes()).unwrap_err();
+        assert_eq!(fault(Header { documents: 11, ..header() }), "it has 11 documents and 10 tokens");
+        assert_eq!(fault(Header { tokens: 0, documents: 0, ..header() }), "it has 0 documents and 0 tokens");
+        assert_eq!(fault(Header { vocabulary: 0, ..header() }), "its vocabulary has 0 tokens");
+    }
+}

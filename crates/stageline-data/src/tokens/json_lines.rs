@@ -1,0 +1,149 @@
+//! Reads documents from a JSON-lines file: each line is an object, and one of its fields is the text.
+
+use std::io::{BufRead, Read};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::tokens::error::TokenError;
+use crate::tokens::printable::printable;
+
+/// The most bytes of a line, which is in memory as a whole.
+const MOST: u64 = 256 << 20;
+
+/// The most fields of an object that an error message names.
+const FIELDS: usize = 8;
+
+/// The documents of a JSON-lines file, in order. Blank lines are skipped.
+pub(crate) struct JsonLines<'a, R> {
+    reader: R,
+    path: PathBuf,
+    field: &'a str,
+    most: u64,
+    line: u64,
+}
+
+impl<'a, R: BufRead> JsonLines<'a, R> {
+    /// Reads the texts in the string field `field` of the lines; errors name `path`.
+    pub(crate) fn new(reader: R, path: &Path, field: &'a str) -> Self {
+        Self { reader, path: path.to_path_buf(), field, most: MOST, line: 0 }
+    }
+
+    /// Reads the next document. Returns the number of its line, from 1, and its text, or `None` after the last one.
+    pub(crate) fn next(&mut self) -> Result<Option<(u64, String)>, TokenError> {
+        loop {
+            let mut bytes = Vec::new();
+            let mut limited = (&mut self.reader).take(self.most + 1);
+            limited.read_until(b'\n', &mut bytes).map_err(TokenError::io(&self.path))?;
+            if bytes.is_empty() {
+                return Ok(None);
+            }
+            self.line += 1;
+            if bytes.iter().all(u8::is_ascii_whitespace) && bytes.len() as u64 <= self.most {
+                continue;
+            }
+            return match self.text(&bytes) {
+                Ok(text) => Ok(Some((self.line, text))),
+                Err(fault) => Err(TokenError::Line { path: self.path.clone(), line: self.line, fault }),
+            };
+        }
+    }
+
+    /// Returns the text in a line, or the fault of the line.
+    fn text(&self, line: &[u8]) -> Result<String, String> {
+        if line.len() as u64 > self.most {
+            return Err(format!("has more than {} bytes", self.most));
+        }
+        let field = printable(self.field);
+        match serde_json::from_slice(line.trim_ascii_end()) {
+            Ok(Value::Object(mut object)) => match object.remove(self.field) {
+                Some(Value::String(text)) => Ok(text),
+                Some(other) => Err(format!("has {} in the field `{field}` and not a string", kind(&other))),
+                None if object.is_empty() => Err(format!("has no field `{field}` and no other field")),
+                None => {
+                    let names: Vec<_> = object.keys().take(FIELDS).map(String::as_str).collect();
+                    Err(format!("has no field `{field}`, but has the fields {}", printable(&names.join(", "))))
+                }
+            },
+            Ok(other) => Err(format!("is {} and not an object", kind(&other))),
+            Err(error) => {
+                let message = error.to_string();
+                let reason = message.rsplit_once(" at line ").map_or(message.as_str(), |(reason, _)| reason);
+                Err(format!("is no JSON at byte {}: {}", error.column(), printable(reason)))
+            }
+        }
+    }
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(file: &str, field: &str) -> Result<Vec<(u64, String)>, TokenError> {
+        let mut lines = JsonLines::new(file.as_bytes(), Path::new("x.jsonl"), field);
+        let mut all = Vec::new();
+        while let Some(document) = lines.next()? {
+            all.push(document);
+        }
+        Ok(all)
+    }
+
+    fn refused(file: &str) -> String {
+        let message = texts(file, "text").unwrap_err().to_string();
+        let fix = "; correct the line, or name the field of the text (text_field)";
+        message.strip_suffix(fix).expect("the fix").to_string()
+    }
+
+    #[test]
+    fn each_line_is_a_document_and_blank_lines_are_skipped() {
+        let file = "{\"text\": \"one\\n\", \"id\": 1}\n\n  \r\n{\"id\": 2, \"text\": \"\\u5b57\"}\r\n{\"text\": \"\"}";
+        let expected = [(1, "one\n".into()), (4, "字".into()), (5, String::new())];
+        assert_eq!(texts(file, "text").unwrap(), expected);
+        assert_eq!(texts("{\"body\": \"x\", \"text\": 1}", "body").unwrap(), [(1, "x".into())]);
+        assert!(texts("", "text").unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_fault_is_named_with_its_line() {
+        let in_line_3 = |line: &str| refused(&format!("{{\"text\": \"a\"}}\n\n{line}\n{{\"text\": \"b\"}}\n"));
+        let has = "line 3 of x.jsonl has";
+        assert_eq!(in_line_3("{\"b\": 1, \"a\": 2}"), format!("{has} no field `text`, but has the fields a, b"));
+        assert_eq!(in_line_3("{}"), format!("{has} no field `text` and no other field"));
+        assert_eq!(in_line_3("{\"text\": null}"), format!("{has} null in the field `text` and not a string"));
+        assert_eq!(in_line_3("[1]"), "line 3 of x.jsonl is an array and not an object");
+        assert_eq!(in_line_3("{\"text\": \"a"), "line 3 of x.jsonl is no JSON at byte 11: EOF while parsing a string");
+        assert_eq!(in_line_3("text"), "line 3 of x.jsonl is no JSON at byte 2: expected ident");
+    }
+
+    #[test]
+    fn names_of_fields_are_printable_and_bounded() {
+        let message = refused(&format!("{{\"\\u001b[31m{}\": 1}}", "a".repeat(10_000)));
+        assert!(message.contains("\\u{1b}[31maaa") && message.len() < 400, "{message}");
+    }
+
+    #[test]
+    fn text_that_is_not_utf_8_is_a_fault() {
+        let mut lines = JsonLines::new(&b"{\"text\": \"\xff\"}"[..], Path::new("x.jsonl"), "text");
+        assert!(matches!(lines.next(), Err(TokenError::Line { line: 1, .. })));
+    }
+
+    #[test]
+    fn a_line_above_the_limit_is_a_fault_and_not_a_lot_of_memory() {
+        for line in [vec![b'x'; 100], vec![b' '; 100]] {
+            let lines = JsonLines::new(line.as_slice(), Path::new("x.jsonl"), "text");
+            let error = JsonLines { most: 10, ..lines }.next().unwrap_err();
+            assert!(error.to_string().starts_with("line 1 of x.jsonl has more than 10 bytes"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! Token files: a text is tokenised once, and a training reads its tokens from a memory-mapped file.
+//!
+//! - Input: the path of a text file, of a JSON-lines file or of a folder of them; an [`Encode`]; [`TokenOptions`].
+//! - Output: a [`TokenFile`], which [`prepare`] makes or finds in its folder.
+//! - A token file is complete or absent, and a damaged one is an error or is made again. Nothing in a source or in a
+//!   token file causes a panic.
+//!
+//! The data passes through the modules in this order:
+//!
+//! - `source`: lists the files of a path. `cache_key`: the hash by which an earlier token file is found again.
+//! - `json_lines`: reads documents from the lines of a file. `pieces`: cuts a long document, so that memory is bounded.
+//! - `encode`: [`Encode`], with `bytes`: [`Bytes`], and `tokenizer`: `Tokenizer`, behind the feature `tokenizers`.
+//! - `documents`: encodes all documents of a source, piece by piece.
+//! - `write`: writes a token file under a temporary name. `format`: the header and the layout of a token file.
+//! - `prepare`: [`prepare`], the only caller of all of the above. `options`: [`TokenOptions`].
+//! - `file`: [`TokenFile`], the reader. `split`: its tokens for training, and those that are held out.
+//! - `error`: [`TokenError`]. `printable`: text from files, made safe to print.
+
+mod bytes;
+mod cache_key;
+mod documents;
+mod encode;
+mod error;
+mod file;
+mod format;
+mod json_lines;
+mod options;
+mod pieces;
+mod prepare;
+mod printable;
+mod source;
+mod split;
+#[cfg(feature = "tokenizers")]
+mod tokenizer;
+mod write;
+
+pub use self::bytes::Bytes;
+pub use self::encode::Encode;
+pub use self::error::TokenError;
+pub use self::file::TokenFile;
+pub use self::options::TokenOptions;
+pub use self::prepare::prepare;
+#[cfg(feature = "tokenizers")]
+pub use self::tokenizer::Tokenizer;

@@ -1,0 +1,94 @@
+//! The options of token files: [`TokenOptions`].
+
+use std::env;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use crate::tokens::encode::Encode;
+use crate::tokens::error::TokenError;
+
+/// The options of [`prepare`](crate::prepare): the folder of the token files, and the documents.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenOptions {
+    /// The folder of the token files. The default, `None`, is `stageline/tokens` in `$XDG_CACHE_HOME`, or in `.cache`
+    /// of the home folder.
+    pub folder: Option<PathBuf>,
+    /// A token that is appended to every document; `None`, the default, appends nothing. The token is one of the
+    /// encoding, or the first number that is free, the size of the vocabulary: a 257th token after all bytes.
+    pub end_of_document: Option<u32>,
+    /// The field of a JSON-lines file that has the text. The default is `text`.
+    pub text_field: String,
+}
+
+impl Default for TokenOptions {
+    fn default() -> Self {
+        Self { folder: None, end_of_document: None, text_field: "text".into() }
+    }
+}
+
+impl TokenOptions {
+    /// Returns the folder of the token files.
+    pub(crate) fn folder(&self) -> Result<PathBuf, TokenError> {
+        match &self.folder {
+            Some(folder) => Ok(folder.clone()),
+            None => default_folder(env::var_os("XDG_CACHE_HOME"), env::home_dir()).ok_or(TokenError::NoFolder),
+        }
+    }
+
+    /// Returns the size of the vocabulary of the token file: that of the encoding, and one more if the end of a
+    /// document is a new token.
+    pub(crate) fn vocabulary(&self, encoding: &dyn Encode) -> Result<usize, TokenError> {
+        let vocabulary = encoding.vocabulary();
+        let end = self.end_of_document.map_or(0, |end| end as usize);
+        if end > vocabulary {
+            let (name, allowed) = ("end_of_document", format!("at most {vocabulary}, the size of the vocabulary"));
+            return Err(TokenError::OutOfRange { name, value: end.to_string(), allowed });
+        }
+        let vocabulary = if self.end_of_document.is_some() { vocabulary.max(end + 1) } else { vocabulary };
+        if vocabulary == 0 || vocabulary as u64 > 1 << 32 {
+            let (name, allowed) = ("the size of the vocabulary", "from 1 to 4294967296".into());
+            return Err(TokenError::OutOfRange { name, value: vocabulary.to_string(), allowed });
+        }
+        Ok(vocabulary)
+    }
+}
+
+/// Returns the default folder from the folder of caches, which counts only if it is an absolute path, or from the home
+/// folder.
+fn default_folder(cache: Option<OsString>, home: Option<PathBuf>) -> Option<PathBuf> {
+    let cache = cache.map(PathBuf::from).filter(|cache| cache.is_absolute());
+    let home = home.filter(|home| home.is_absolute());
+    Some(cache.or_else(|| Some(home?.join(".cache")))?.join("stageline").join("tokens"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tokens::bytes::Bytes;
+
+    #[cfg(unix)]
+    #[test]
+    fn the_default_folder_is_in_the_folder_of_caches_or_in_the_home_folder() {
+        let folder = |cache: Option<&str>, home: Option<&str>| {
+            default_folder(cache.map(Into::into), home.map(Into::into)).map(|path| path.display().to_string())
+        };
+        assert_eq!(folder(Some("/caches"), Some("/home/a")).unwrap(), "/caches/stageline/tokens");
+        for unset in [None, Some(""), Some("relative")] {
+            assert_eq!(folder(unset, Some("/home/a")).unwrap(), "/home/a/.cache/stageline/tokens");
+            assert_eq!(folder(unset, None), None);
+            assert_eq!(folder(unset, Some("")), None);
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_document_may_be_the_first_free_token() {
+        let vocabulary = |end_of_document| TokenOptions { end_of_document, ..Default::default() }.vocabulary(&Bytes);
+        assert_eq!(vocabulary(None).unwrap(), 256);
+        assert_eq!(vocabulary(Some(0)).unwrap(), 256);
+        assert_eq!(vocabulary(Some(256)).unwrap(), 257);
+        assert_eq!(
+            vocabulary(Some(257)).unwrap_err().to_string(),
+            "end_of_document is 257; it must be at most 256, the size of the vocabulary"
+        );
+    }
+}

@@ -1,0 +1,115 @@
+//! Cuts a long document into pieces, so that only one of them is in memory.
+
+use std::io::{self, Read};
+use std::str;
+
+/// The most bytes of a piece.
+///
+/// The regular expressions of tokenizers give up on a run of a million blanks, and then leave the rest of the text
+/// uncut without an error. A piece is shorter than that.
+const MOST: usize = 1 << 19;
+
+/// The pieces of a document, in order. Joined, they are the document.
+///
+/// A piece ends after a line feed, if possible one between two visible characters: there the common byte-level
+/// tokenizers cut a text anyway. A piece without a line feed ends after a whole character. A tokenizer sees one piece
+/// at a time, so the tokens on both sides of such a cut may differ from those of the uncut document.
+pub(crate) struct Pieces<R> {
+    reader: R,
+    most: usize,
+    /// The bytes from the start of the current piece on, at most `most`.
+    buffer: Vec<u8>,
+    /// The length of the current piece.
+    length: usize,
+    /// The offset of the current piece in the document.
+    start: u64,
+}
+
+impl<R: Read> Pieces<R> {
+    pub(crate) fn new(reader: R) -> Self {
+        Self { reader, most: MOST, buffer: Vec::new(), length: 0, start: 0 }
+    }
+
+    /// Reads the next piece. Returns its offset in the document and its bytes, or `None` after the last piece.
+    pub(crate) fn next(&mut self) -> io::Result<Option<(u64, &[u8])>> {
+        self.buffer.drain(..self.length);
+        self.start += self.length as u64;
+        let room = self.most - self.buffer.len();
+        self.length = 0; // a failed read leaves no piece
+        (&mut self.reader).take(room as u64).read_to_end(&mut self.buffer)?;
+        let is_last = self.buffer.len() < self.most;
+        self.length = if is_last { self.buffer.len() } else { cut(&self.buffer) };
+        Ok((self.length > 0).then(|| (self.start, &self.buffer[..self.length])))
+    }
+}
+
+/// Returns the length of the piece at the start of the bytes, which are not the end of the document.
+fn cut(bytes: &[u8]) -> usize {
+    let between_visible = |&[before, line_feed, after]: &[u8; 3]| {
+        line_feed == b'\n' && !before.is_ascii_whitespace() && !after.is_ascii_whitespace()
+    };
+    if let Some(before) = bytes.array_windows().rposition(between_visible) {
+        return before + 2;
+    }
+    if let Some(last) = bytes.iter().rposition(|&byte| byte == b'\n') {
+        return last + 1;
+    }
+    match str::from_utf8(bytes) {
+        Err(error) if error.error_len().is_none() && error.valid_up_to() > 0 => error.valid_up_to(),
+        _ => bytes.len(), // ends with a character, or is not UTF-8 anyway
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pieces(bytes: &[u8], most: usize) -> Vec<(u64, Vec<u8>)> {
+        let mut pieces = Pieces { most, ..Pieces::new(bytes) };
+        let mut all = Vec::new();
+        while let Some((start, piece)) = pieces.next().unwrap() {
+            all.push((start, piece.to_vec()));
+        }
+        all
+    }
+
+    fn texts(text: &str, most: usize) -> Vec<String> {
+        pieces(text.as_bytes(), most).into_iter().map(|(_, piece)| String::from_utf8(piece).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_piece_ends_after_its_last_line_feed() {
+        assert_eq!(texts("ab\ncd\nef\ngh", 8), ["ab\ncd\n", "ef\ngh"]);
+        assert_eq!(texts("ab\ncd\nefgh", 6), ["ab\n", "cd\n", "efgh"]);
+        assert_eq!(texts("abcdefg\nh", 8), ["abcdefg\n", "h"]);
+        assert_eq!(texts("abcdefg\n", 8), ["abcdefg\n"]);
+    }
+
+    #[test]
+    fn a_line_feed_between_visible_characters_is_preferred() {
+        assert_eq!(texts("a\nb\n\nc\n d", 9), ["a\n", "b\n\nc\n d"]);
+        assert_eq!(texts("a\n\nb\n cde", 8), ["a\n\nb\n", " cde"]);
+    }
+
+    #[test]
+    fn a_long_line_is_cut_between_characters() {
+        assert_eq!(texts("abcdé", 5), ["abcd", "é"]);
+        assert_eq!(texts("ab字字字", 7), ["ab字", "字字"]);
+        assert_eq!(texts("abcdefgh", 4), ["abcd", "efgh"]);
+    }
+
+    #[test]
+    fn pieces_join_to_the_document_at_their_offsets() {
+        let document: Vec<u8> = (0..10_000_u32).map(|i| (i * i % 251) as u8).collect();
+        for most in [4, 5, 64, 9_999, 10_000, 10_001] {
+            let mut joined = Vec::new();
+            for (start, piece) in pieces(&document, most) {
+                assert_eq!(start, joined.len() as u64);
+                assert!(piece.len() <= most);
+                joined.extend(piece);
+            }
+            assert_eq!(joined, document);
+        }
+        assert!(pieces(b"", 8).is_empty());
+    }
+}

@@ -1,0 +1,64 @@
+//! Tokenises a source once, and finds the token file again later: [`prepare`].
+
+use std::path::Path;
+
+use crate::tokens::cache_key::cache_key;
+use crate::tokens::documents::encode_documents;
+use crate::tokens::encode::Encode;
+use crate::tokens::error::TokenError;
+use crate::tokens::file::TokenFile;
+use crate::tokens::format::hex;
+use crate::tokens::options::TokenOptions;
+use crate::tokens::source::Source;
+use crate::tokens::write::TokenWriter;
+
+/// Returns the tokens of a source: those of an earlier call if the source is unchanged, or else new ones.
+///
+/// # Documents
+/// - A file whose name ends in `.jsonl` or `.ndjson` has one document a line: the string in the field
+///   [`TokenOptions::text_field`] of an object. A line has at most 256 MiB, and blank lines are skipped.
+/// - Any other file is one document.
+/// - A folder has the documents of its files, in the order of their names. Symbolic links, hidden entries (such as
+///   `.git`) and folders named `target` are skipped.
+///
+/// Empty documents are left out. A document of more than 512 KiB is encoded in pieces of at most this size, which end
+/// after a line feed if possible. A tokenizer may give other tokens on both sides of a cut than in the uncut document,
+/// for example if it puts a blank before every text.
+///
+/// # Token files
+/// The name of the token file is a hash of the encoding, the options, and the path of the source with the lengths and
+/// modification times of its files. Another call with the same arguments opens that file and does not read the source,
+/// unless the source has changed. A change that keeps both the length and the modification time of a file is not
+/// detected. A damaged token file is written again.
+///
+/// A token file is written under a temporary name and then renamed, so several processes may prepare the same source at
+/// once. Files that end in `.tmp` are left by processes that were killed. Nothing deletes them, or the token files of
+/// earlier versions of a source; you may delete any file in the folder that is not in use.
+///
+/// # Errors
+/// - [`TokenError::PathNotFound`], [`TokenError::NotAFile`] or [`TokenError::Io`] if the source cannot be read.
+/// - [`TokenError::NothingToRead`] if no document has text.
+/// - [`TokenError::Line`] if a line of a JSON-lines file is no document.
+/// - [`TokenError::Document`] if the encoding refuses a document, for example because its text is not UTF-8.
+/// - [`TokenError::Changed`] if a file of the source changes while it is tokenised.
+/// - [`TokenError::OutOfRange`] if the end of a document is not in the vocabulary, nor the first token after it.
+/// - [`TokenError::NoFolder`] if there is no default folder, or [`TokenError::Write`] if the folder cannot be written.
+pub fn prepare(source: &Path, encoding: &dyn Encode, options: &TokenOptions) -> Result<TokenFile, TokenError> {
+    let vocabulary = options.vocabulary(encoding)?;
+    let folder = options.folder()?;
+    let listed = Source::list(source)?;
+    let key = cache_key(&listed, encoding, options);
+    let path = folder.join(format!("{}.tokens", hex(&key)));
+    match TokenFile::open(&path) {
+        Ok(file) if file.key() == key => return Ok(file),
+        Ok(_) | Err(TokenError::PathNotFound { .. } | TokenError::Damaged { .. }) => {}
+        Err(other) => return Err(other),
+    }
+    let mut writer = TokenWriter::create(&path, vocabulary as u64)?;
+    encode_documents(&listed, encoding, options, &mut writer)?;
+    if writer.tokens() == 0 {
+        return Err(TokenError::NothingToRead { path: source.to_path_buf() });
+    }
+    writer.finish(key, &path)?;
+    TokenFile::open(&path)
+}

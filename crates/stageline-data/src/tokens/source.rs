@@ -1,0 +1,105 @@
+//! Lists the files of a source of documents, with the metadata by which a change of a file is detected.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use crate::change::{Change, Stamp};
+use crate::tokens::error::TokenError;
+use crate::walk::{relative_name, walk};
+
+/// The files with the documents of a path, in order.
+pub(crate) struct Source {
+    /// The absolute path, without symbolic links.
+    pub(crate) root: PathBuf,
+    pub(crate) files: Vec<SourceFile>,
+}
+
+/// A file with one document or more.
+pub(crate) struct SourceFile {
+    pub(crate) path: PathBuf,
+    /// The path relative to the source, with `/` between its parts; empty if the source is this file.
+    pub(crate) name: String,
+    /// The metadata that the file had when the source was listed.
+    pub(crate) stamp: Stamp,
+}
+
+impl Source {
+    /// Lists the file at `path`, or all files in the folder at `path` and its subfolders, sorted by their names.
+    pub(crate) fn list(path: &Path) -> Result<Self, TokenError> {
+        let metadata = fs::metadata(path).map_err(TokenError::io(path))?;
+        let root = fs::canonicalize(path).map_err(TokenError::io(path))?;
+        let paths = match metadata.is_dir() {
+            true => walk(path, None)?,
+            false => vec![path.to_path_buf()],
+        };
+        let files = paths.into_iter().map(|file| {
+            let metadata = fs::metadata(&file).map_err(TokenError::io(&file))?;
+            if !metadata.is_file() {
+                return Err(TokenError::NotAFile { path: file });
+            }
+            Ok(SourceFile { name: relative_name(path, &file), stamp: Stamp::new(&metadata), path: file })
+        });
+        let mut files: Vec<_> = files.collect::<Result<_, _>>()?;
+        // The path orders names that are equal because they are not Unicode.
+        files.sort_unstable_by(|a, b| (&a.name, &a.path).cmp(&(&b.name, &b.path)));
+        Ok(Self { root, files })
+    }
+}
+
+impl SourceFile {
+    /// Opens the file, if it is still the one that was listed.
+    pub(crate) fn open(&self) -> Result<File, TokenError> {
+        self.check_unchanged()?; // before the file is opened, because opening a pipe waits for its other end
+        File::open(&self.path).map_err(TokenError::io(&self.path))
+    }
+
+    /// Checks that the file is still the one that was listed.
+    pub(crate) fn check_unchanged(&self) -> Result<(), TokenError> {
+        let change = match fs::metadata(&self.path).map_err(TokenError::io(&self.path)) {
+            Ok(metadata) => self.stamp.change(&metadata),
+            Err(TokenError::PathNotFound { .. }) => Some(Change::Gone),
+            Err(other) => return Err(other),
+        };
+        let changed = |now| TokenError::Changed { path: self.path.clone(), had: self.stamp.length, now };
+        change.map_or(Ok(()), |now| Err(changed(now)))
+    }
+
+    /// Whether each line of the file is a document, by the extension of the file.
+    pub(crate) fn is_json_lines(&self) -> bool {
+        let extension = self.path.extension().unwrap_or_default();
+        ["jsonl", "ndjson"].iter().any(|json| extension.eq_ignore_ascii_case(json))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_its_files_in_the_order_of_their_names() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("b")).unwrap();
+        for file in ["c.txt", "b/z.JSONL", "a.md", "b.txt", ".hidden"] {
+            fs::write(root.path().join(file), "x").unwrap();
+        }
+        let source = Source::list(root.path()).unwrap();
+        let names: Vec<_> = source.files.iter().map(|file| (file.name.as_str(), file.is_json_lines())).collect();
+        assert_eq!(names, [("a.md", false), ("b.txt", false), ("b/z.JSONL", true), ("c.txt", false)]);
+    }
+
+    #[test]
+    fn a_file_that_changes_after_the_listing_is_an_error() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("a.txt");
+        fs::write(&path, "abc").unwrap();
+        let source = Source::list(&path).unwrap();
+        source.files[0].open().unwrap();
+        fs::write(&path, "abcd").unwrap();
+        let error = source.files[0].open().unwrap_err();
+        assert!(matches!(error, TokenError::Changed { had: 3, now: Change::Length(4), .. }));
+        fs::remove_file(&path).unwrap();
+        let error = source.files[0].check_unchanged().unwrap_err();
+        assert!(matches!(error, TokenError::Changed { now: Change::Gone, .. }));
+        assert!(matches!(Source::list(&path), Err(TokenError::PathNotFound { .. })));
+    }
+}

@@ -1,0 +1,94 @@
+//! Splits the tokens of a file into those for training and those that are held out.
+
+use std::ops::Range;
+
+use crate::tokens::error::TokenError;
+use crate::tokens::file::TokenFile;
+
+/// The number of documents from which on whole documents are held out.
+const DOCUMENTS: usize = 20;
+
+impl TokenFile {
+    /// Returns the positions of the tokens for training, and of those that are held out: the last share `held_out` of
+    /// the tokens. Neither range is empty.
+    ///
+    /// In a file of at least 20 documents the border moves to the nearest start of a document, so that no document is
+    /// on both sides. If documents are long, the held-out share may then differ from `held_out`.
+    ///
+    /// # Errors
+    /// - [`TokenError::OutOfRange`] if `held_out` is not above 0 and below 1.
+    /// - [`TokenError::TooFewTokens`] if the file has a single token.
+    pub fn split(&self, held_out: f64) -> Result<(Range<u64>, Range<u64>), TokenError> {
+        let border = border(self.len(), self.ends(), held_out)?;
+        Ok((0..border, border..self.len()))
+    }
+}
+
+/// Returns the position of the first held-out token.
+fn border(tokens: u64, ends: &[[u8; 8]], held_out: f64) -> Result<u64, TokenError> {
+    if !(held_out > 0.0 && held_out < 1.0) {
+        let (name, allowed) = ("held_out", "above 0 and below 1".into());
+        return Err(TokenError::OutOfRange { name, value: held_out.to_string(), allowed });
+    }
+    if tokens < 2 {
+        return Err(TokenError::TooFewTokens { tokens });
+    }
+    let border = tokens - ((tokens as f64 * held_out).round() as u64).clamp(1, tokens - 1);
+    if ends.len() < DOCUMENTS {
+        return Ok(border);
+    }
+    // All ends but the last are starts of documents. The nearest start is the last one before the border, or the first
+    // one that is not before it.
+    let starts = &ends[..ends.len() - 1];
+    let after = starts.partition_point(|&start| u64::from_le_bytes(start) < border);
+    let near = &starts[after.saturating_sub(1)..(after + 1).min(starts.len())];
+    let near = near.iter().map(|&start| u64::from_le_bytes(start));
+    Ok(near.min_by_key(|start| start.abs_diff(border)).unwrap_or(border))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the border of documents of these lengths.
+    fn split(lengths: &[u64], held_out: f64) -> Result<u64, TokenError> {
+        let mut end = 0;
+        let ends = lengths.iter().map(|length| {
+            end += length;
+            end.to_le_bytes()
+        });
+        let ends: Vec<_> = ends.collect();
+        border(end, &ends, held_out)
+    }
+
+    #[test]
+    fn few_documents_are_split_by_tokens() {
+        assert_eq!(split(&[1_000], 0.1).unwrap(), 900);
+        assert_eq!(split(&[50; 19], 0.1).unwrap(), 855);
+        assert_eq!(split(&[2], 0.001).unwrap(), 1);
+        assert_eq!(split(&[2], 0.999).unwrap(), 1);
+    }
+
+    #[test]
+    fn many_documents_are_held_out_whole() {
+        assert_eq!(split(&[50; 20], 0.1).unwrap(), 900);
+        assert_eq!(split(&[50; 20], 0.13).unwrap(), 850); // the border 870 is nearer to 850
+        assert_eq!(split(&[50; 20], 0.12).unwrap(), 900); // and 880 to 900
+        assert_eq!(split(&[50; 20], 0.0001).unwrap(), 950);
+        assert_eq!(split(&[50; 20], 0.9999).unwrap(), 50);
+        let mut long_end = [1; 20];
+        long_end[19] = 1_000;
+        assert_eq!(split(&long_end, 0.1).unwrap(), 19);
+        long_end.reverse();
+        assert_eq!(split(&long_end, 0.9).unwrap(), 1_000);
+    }
+
+    #[test]
+    fn one_token_and_shares_out_of_range_are_refused() {
+        assert!(matches!(split(&[1], 0.5), Err(TokenError::TooFewTokens { tokens: 1 })));
+        for held_out in [0.0, 1.0, -0.1, f64::NAN, f64::INFINITY] {
+            let error = split(&[10], held_out).unwrap_err();
+            assert_eq!(error.to_string(), format!("held_out is {held_out}; it must be above 0 and below 1"));
+        }
+    }
+}

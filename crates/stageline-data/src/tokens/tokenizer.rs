@@ -1,0 +1,77 @@
+//! The encoding of a `tokenizer.json`, as Hugging Face publishes it with a model: [`Tokenizer`].
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+use sha2::{Digest, Sha256};
+
+use crate::tokens::encode::{Encode, check_known};
+use crate::tokens::error::TokenError;
+use crate::tokens::format::hex;
+
+/// The encoding of a `tokenizer.json`.
+///
+/// - No token is added to a text, such as a start of the text, whatever the file says.
+/// - The truncation and padding of the file are ignored, or long documents would lose their ends.
+/// - A text that contains the name of a special token, such as `<|endoftext|>`, gets that token, as in Python.
+pub struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+    vocabulary: usize,
+    fingerprint: String,
+}
+
+impl Tokenizer {
+    /// Reads a `tokenizer.json`.
+    ///
+    /// # Errors
+    /// - [`TokenError::PathNotFound`] or [`TokenError::Io`] if the file cannot be read.
+    /// - [`TokenError::Tokenizer`] if the file is no tokenizer.
+    pub fn open(path: &Path) -> Result<Self, TokenError> {
+        let json = fs::read(path).map_err(TokenError::io(path))?;
+        let refuse = |message: String| TokenError::Tokenizer { path: path.to_path_buf(), message };
+        let mut inner = tokenizers::Tokenizer::from_bytes(&json).map_err(|error| refuse(error.to_string()))?;
+        inner.with_padding(None).with_truncation(None).map_err(|error| refuse(error.to_string()))?;
+        // The ids of a vocabulary may have gaps, so their number is not enough.
+        let largest = inner.get_vocab(true).into_values().max();
+        let vocabulary = largest.ok_or_else(|| refuse("its vocabulary is empty".into()))? as usize + 1;
+        Ok(Self { inner, vocabulary, fingerprint: hex(&Sha256::digest(&json)) })
+    }
+
+    /// Returns the token with this name, such as `<|endoftext|>`, if the vocabulary has it.
+    pub fn token(&self, name: &str) -> Option<u32> {
+        self.inner.token_to_id(name)
+    }
+}
+
+impl Encode for Tokenizer {
+    fn encode(&self, text: &str) -> Result<Vec<u32>, TokenError> {
+        let encoding = self.inner.encode_fast(text, false).map_err(failed)?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    fn decode(&self, tokens: &[u32]) -> Result<String, TokenError> {
+        check_known(tokens, self.vocabulary)?;
+        self.inner.decode(tokens, false).map_err(failed)
+    }
+
+    fn vocabulary(&self) -> usize {
+        self.vocabulary
+    }
+
+    /// Returns the SHA-256 of the file in hexadecimal.
+    fn fingerprint(&self) -> String {
+        self.fingerprint.clone()
+    }
+}
+
+impl fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("Tokenizer");
+        debug.field("vocabulary", &self.vocabulary).field("fingerprint", &self.fingerprint).finish_non_exhaustive()
+    }
+}
+
+fn failed(error: tokenizers::Error) -> TokenError {
+    TokenError::Encoding { message: error.to_string() }
+}

@@ -1,0 +1,159 @@
+//! Writes a token file under a temporary name and renames it, so that the file is complete or absent.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::process;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sha2::{Digest, Sha256};
+
+use crate::tokens::error::TokenError;
+use crate::tokens::format::{HASH, HEADER, Header};
+
+/// A token file that is being written. If it is dropped before it is finished, its temporary file is deleted.
+///
+/// The tokens go to disk as they come. The ends of the documents stay in memory until the end, 8 bytes each.
+pub(crate) struct TokenWriter {
+    temporary: Temporary,
+    file: BufWriter<File>,
+    vocabulary: u64,
+    tokens: u64,
+    ends: Vec<u64>,
+    contents: Sha256,
+}
+
+impl TokenWriter {
+    /// Creates a temporary file for the token file at `path`, and the folder of `path` if it does not exist.
+    pub(crate) fn create(path: &Path, vocabulary: u64) -> Result<Self, TokenError> {
+        let folder = path.parent().unwrap_or(Path::new(""));
+        fs::create_dir_all(folder).map_err(TokenError::write(folder))?;
+        let (temporary, file) = Temporary::create(path)?;
+        let mut writer = Self {
+            file: BufWriter::with_capacity(1 << 20, file),
+            temporary,
+            vocabulary,
+            tokens: 0,
+            ends: Vec::new(),
+            contents: Sha256::new(),
+        };
+        // The header is known at the end, so its place is left free.
+        let written = writer.file.write_all(&[0; HEADER]);
+        written.map_err(TokenError::write(&writer.temporary.path))?;
+        Ok(writer)
+    }
+
+    /// Appends tokens to the current document. They must be in the vocabulary.
+    pub(crate) fn push(&mut self, tokens: &[u32]) -> Result<(), TokenError> {
+        let bytes: Vec<u8> = match Header::width(self.vocabulary) {
+            2 => tokens.iter().flat_map(|&token| (token as u16).to_le_bytes()).collect(),
+            _ => tokens.iter().flat_map(|&token| token.to_le_bytes()).collect(),
+        };
+        self.contents.update(&bytes);
+        self.tokens += tokens.len() as u64;
+        self.file.write_all(&bytes).map_err(TokenError::write(&self.temporary.path))
+    }
+
+    /// Ends the current document, with the token `end` if there is one. A document without tokens is left out.
+    pub(crate) fn end_document(&mut self, end: Option<u32>) -> Result<(), TokenError> {
+        if self.tokens == self.ends.last().copied().unwrap_or(0) {
+            return Ok(());
+        }
+        self.push(end.as_slice())?;
+        self.ends.push(self.tokens);
+        Ok(())
+    }
+
+    /// Returns the number of tokens up to now.
+    pub(crate) fn tokens(&self) -> u64 {
+        self.tokens
+    }
+
+    /// Completes the file, and renames it to `path`.
+    pub(crate) fn finish(mut self, key: [u8; HASH], path: &Path) -> Result<(), TokenError> {
+        self.complete(key).map_err(TokenError::write(&self.temporary.path))?;
+        fs::rename(&self.temporary.path, path).map_err(TokenError::write(path))?;
+        self.temporary.is_renamed = true;
+        Ok(())
+    }
+
+    /// Writes the ends of the documents, the checksum and the header.
+    fn complete(&mut self, key: [u8; HASH]) -> io::Result<()> {
+        let ends: Vec<u8> = self.ends.iter().flat_map(|end| end.to_le_bytes()).collect();
+        self.contents.update(&ends);
+        let header = Header {
+            vocabulary: self.vocabulary,
+            tokens: self.tokens,
+            documents: self.ends.len() as u64,
+            key,
+            contents: self.contents.clone().finalize().into(),
+        };
+        self.file.write_all(&ends)?;
+        self.file.write_all(&checksum(&header.to_bytes(), &ends))?;
+        self.file.seek(SeekFrom::Start(0))?;
+        self.file.write_all(&header.to_bytes())?;
+        self.file.flush()?;
+        self.file.get_ref().sync_all()
+    }
+}
+
+/// Returns the last part of a token file, the SHA-256 of its header and of the ends of its documents.
+pub(crate) fn checksum(header: &[u8], ends: &[u8]) -> [u8; HASH] {
+    Sha256::new().chain_update(header).chain_update(ends).finalize().into()
+}
+
+/// A file that is deleted when it is dropped, unless it was renamed.
+struct Temporary {
+    path: PathBuf,
+    is_renamed: bool,
+}
+
+impl Temporary {
+    /// Creates a file beside `path` whose name no other thread or process has.
+    fn create(path: &Path) -> Result<(Self, File), TokenError> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        loop {
+            let mut name = path.as_os_str().to_os_string();
+            name.push(format!(".{}-{}.tmp", process::id(), COUNT.fetch_add(1, Ordering::Relaxed)));
+            let path = PathBuf::from(name);
+            match File::create_new(&path) {
+                Ok(file) => return Ok((Self { path, is_renamed: false }, file)),
+                // An earlier process with this number was ended, or one on another host shares the folder.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(TokenError::write(&path)(error)),
+            }
+        }
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        if !self.is_renamed {
+            let _ = fs::remove_file(&self.path); // the error that led here matters more
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unfinished_file_leaves_nothing_and_two_have_different_names() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("new").join("x.tokens");
+        let writers = [(); 2].map(|()| TokenWriter::create(&path, 256).unwrap());
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 2);
+        drop(writers);
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_made_is_an_error_with_its_path() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("file");
+        fs::write(&file, "").unwrap();
+        let error = TokenWriter::create(&file.join("x.tokens"), 256).err().unwrap();
+        assert!(matches!(error, TokenError::Write { path, .. } if path == file));
+    }
+}

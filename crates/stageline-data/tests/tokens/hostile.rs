@@ -1,0 +1,145 @@
+//! Tests token files that are damaged or forged: an error with the fault, and never a panic.
+
+use std::fs;
+use std::path::PathBuf;
+
+use sha2::{Digest, Sha256};
+use stageline_data::{TokenError, TokenFile};
+
+use crate::{Room, tokens};
+
+const HEADER: usize = 104;
+
+/// The bytes of a token file with the documents `abc`, `d` and `ef`, and a place for damaged copies.
+struct Forge {
+    bytes: Vec<u8>,
+    path: PathBuf,
+    _room: Room,
+}
+
+impl Forge {
+    fn new() -> Self {
+        let room = Room::with("a.jsonl", "{\"text\": \"abc\"}\n{\"text\": \"d\"}\n{\"text\": \"ef\"}\n");
+        let bytes = fs::read(room.prepare().unwrap().path()).unwrap();
+        assert_eq!(bytes.len(), HEADER + 6 * 2 + 3 * 8 + 32);
+        Self { bytes, path: room.root.path().join("forged.tokens"), _room: room }
+    }
+
+    fn open(&self, bytes: &[u8]) -> Result<TokenFile, TokenError> {
+        fs::write(&self.path, bytes).unwrap();
+        TokenFile::open(&self.path)
+    }
+
+    /// Opens a copy that `damage` changed, and whose checksum is right. Returns the fault that is found.
+    fn fault(&self, damage: impl Fn(&mut Vec<u8>)) -> String {
+        let mut bytes = self.bytes.clone();
+        damage(&mut bytes);
+        let ends = bytes.len() - 32 - 3 * 8;
+        let checksum = Sha256::new().chain_update(&bytes[..HEADER]).chain_update(&bytes[ends..ends + 24]).finalize();
+        bytes[ends + 24..].copy_from_slice(&checksum);
+        match self.open(&bytes).unwrap_err() {
+            TokenError::Damaged { path, damage } if path == self.path => damage,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Returns the fault of a copy with another number at an offset.
+    fn with_number(&self, at: usize, number: u64) -> String {
+        self.fault(|bytes| bytes[at..at + 8].copy_from_slice(&number.to_le_bytes()))
+    }
+}
+
+#[test]
+fn a_truncated_or_longer_file_is_refused() {
+    let forge = Forge::new();
+    for length in 0..forge.bytes.len() {
+        assert!(matches!(forge.open(&forge.bytes[..length]), Err(TokenError::Damaged { .. })), "{length} bytes");
+    }
+    let longer = [&forge.bytes[..], b"x"].concat();
+    let message = forge.open(&longer).unwrap_err().to_string();
+    let fault = "it has 173 bytes, which is not the length of 6 tokens in 3 documents";
+    let path = forge.path.display();
+    assert_eq!(message, format!("{path} is no usable token file: {fault}; delete it, and prepare the tokens again"));
+    assert!(forge.open(&forge.bytes).is_ok());
+}
+
+#[test]
+fn another_magic_version_or_width_is_refused() {
+    let forge = Forge::new();
+    assert_eq!(forge.fault(|bytes| bytes[0] = b'S'), "it does not begin as a token file");
+    assert_eq!(forge.fault(|bytes| bytes[8] = 2), "its format has version 2, and this release reads version 1");
+    assert_eq!(forge.fault(|bytes| bytes[12] = 4), "its tokens have 4 bytes, for a vocabulary of 256");
+    assert_eq!(forge.with_number(16, 0), "its vocabulary has 0 tokens");
+    assert_eq!(forge.with_number(16, (1 << 32) + 1), "its vocabulary has 4294967297 tokens");
+}
+
+#[test]
+fn counts_whose_length_overflows_are_refused() {
+    let forge = Forge::new();
+    for tokens in [7, u64::MAX, u64::MAX / 2, u64::MAX / 2 + 1, (1 << 63) + 6, 1 << 62] {
+        let fault = forge.with_number(24, tokens);
+        assert_eq!(fault, format!("it has 172 bytes, which is not the length of {tokens} tokens in 3 documents"));
+    }
+    assert_eq!(forge.with_number(32, u64::MAX), format!("it has {} documents and 6 tokens", u64::MAX));
+    // 8 * documents wraps around to the same length.
+    let wrapped = forge.fault(|bytes| {
+        bytes[24..32].copy_from_slice(&u64::MAX.to_le_bytes());
+        bytes[32..40].copy_from_slice(&((1_u64 << 61) + 3).to_le_bytes());
+    });
+    assert!(wrapped.starts_with("it has 172 bytes"), "{wrapped}");
+}
+
+#[test]
+fn ends_must_ascend_to_the_number_of_tokens() {
+    let forge = Forge::new();
+    let ends = HEADER + 6 * 2;
+    assert_eq!(forge.with_number(ends, 0), "its document 0 ends at 0, and begins at 0");
+    assert_eq!(forge.with_number(ends + 8, 3), "its document 1 ends at 3, and begins at 3");
+    assert_eq!(forge.with_number(ends, u64::MAX), format!("its document 1 ends at 4, and begins at {}", u64::MAX));
+    assert_eq!(forge.with_number(ends + 16, 7), "its last document ends at 7, and it has 6 tokens");
+    assert_eq!(forge.with_number(ends + 16, 5), "its last document ends at 5, and it has 6 tokens");
+}
+
+/// A wrong bit in a token is within the vocabulary, or reading it is an error.
+#[test]
+fn every_wrong_bit_outside_the_tokens_is_refused() {
+    let forge = Forge::new();
+    for at in 0..forge.bytes.len() {
+        for bit in 0..8 {
+            let mut bytes = forge.bytes.clone();
+            bytes[at] ^= 1 << bit;
+            let opened = forge.open(&bytes);
+            if !(HEADER..HEADER + 12).contains(&at) {
+                assert!(matches!(opened, Err(TokenError::Damaged { .. })), "bit {bit} of byte {at}");
+                continue;
+            }
+            let file = opened.unwrap();
+            let read = file.read(0, &mut [0; 6]);
+            match (at - HEADER) % 2 {
+                0 => assert!(tokens(&file).iter().all(|&token| token < 256)),
+                _ => assert!(matches!(read, Err(TokenError::Damaged { .. }))),
+            }
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "2 tokens at position 5 are not in a file of 6 tokens")]
+fn a_read_past_the_end_panics() {
+    let forge = Forge::new();
+    let _ = forge.open(&forge.bytes).unwrap().read(5, &mut [0; 2]);
+}
+
+#[test]
+#[should_panic(expected = "are not in a file of 6 tokens")]
+fn a_position_that_overflows_panics() {
+    let forge = Forge::new();
+    let _ = forge.open(&forge.bytes).unwrap().read(u64::MAX, &mut [0; 2]);
+}
+
+#[test]
+#[should_panic(expected = "position 6 is not in a file of 6 tokens")]
+fn a_document_past_the_end_panics() {
+    let forge = Forge::new();
+    forge.open(&forge.bytes).unwrap().document_start(6);
+}

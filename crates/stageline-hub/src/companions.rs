@@ -1,0 +1,54 @@
+//! Copies and writes the files that belong to a model besides its weights.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::disk::{self, NewFile};
+use crate::error::FolderError;
+use crate::names::{COMPANIONS, CONFIG};
+use crate::refusal::Refusal;
+
+/// Copies the files that describe a model and its tokenizer from one model folder into another, which is created if
+/// necessary. Returns the names of the copied files.
+///
+/// These are the files, as far as they are present: `config.json`, `generation_config.json`, `tokenizer.json`,
+/// `tokenizer_config.json`, `special_tokens_map.json`, `vocab.json`, `merges.txt`, `tokenizer.model`,
+/// `added_tokens.json` and `chat_template.jinja`. A file of the same name in `to` is replaced.
+///
+/// # Errors
+/// Returns an error that names the file if a file cannot be read or written, or if both folders are the same.
+pub fn copy_companions(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<Vec<&'static str>, FolderError> {
+    let (from, to) = (from.as_ref(), to.as_ref());
+    let source = fs::canonicalize(from).map_err(FolderError::read(from))?;
+    fs::create_dir_all(to).map_err(FolderError::write("create the folder", to))?;
+    if fs::canonicalize(to).map_err(FolderError::read(to))? == source {
+        return Err(FolderError::refused(to, Refusal::Source));
+    }
+    let present: Vec<&str> = COMPANIONS.into_iter().filter(|name| disk::has(from, name)).collect();
+    for name in &present {
+        let mut old = disk::open(&from.join(name), "a link in the folder leads to it")?;
+        let path = to.join(name);
+        let copy = |new: &mut fs::File| io::copy(&mut old, new).map(drop).map_err(FolderError::write("write", &path));
+        NewFile::write(to, name, copy)?.publish()?;
+    }
+    disk::sync_folder(to)?;
+    Ok(present)
+}
+
+/// Writes the `config.json` of a model folder, which is created if necessary. An old `config.json` is replaced.
+///
+/// # Errors
+/// - [`FolderError::Refused`] if `config` is not an object.
+/// - [`FolderError::Write`] if the operating system refuses to write.
+pub fn write_config(folder: impl AsRef<Path>, config: &Value) -> Result<(), FolderError> {
+    let folder = folder.as_ref();
+    if !config.is_object() {
+        return Err(FolderError::refused(&folder.join(CONFIG), Refusal::NotAnObject));
+    }
+    fs::create_dir_all(folder).map_err(FolderError::write("create the folder", folder))?;
+    disk::write_json(folder, CONFIG, config)?.publish()?;
+    disk::sync_folder(folder)
+}

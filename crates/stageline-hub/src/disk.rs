@@ -1,0 +1,104 @@
+//! Opens files that are not trusted, and replaces files so that readers see the old or the new one.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::error::FolderError;
+use crate::refusal::Refusal;
+
+/// The most bytes of a JSON file, so that a wrong file is refused before it fills the memory.
+const MOST_JSON: u64 = 64 << 20;
+
+/// Opens a regular file, or a link to one. `reason` says why the folder must have the file.
+///
+/// Links are followed, because the cache of the hub has links in place of files. The kind of the file is checked before
+/// the file is opened, because opening a pipe blocks.
+pub(crate) fn open(path: &Path, reason: &'static str) -> Result<File, FolderError> {
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => FolderError::MissingFile { path: path.to_path_buf(), reason },
+        _ => FolderError::read(path)(error),
+    };
+    if !fs::metadata(path).map_err(failed)?.is_file() {
+        return Err(FolderError::NotAFile { path: path.to_path_buf() });
+    }
+    File::open(path).map_err(failed)
+}
+
+/// Reads a JSON file, whose contents must be an object.
+pub(crate) fn read_json(path: &Path, reason: &'static str) -> Result<Map<String, Value>, FolderError> {
+    let mut bytes = Vec::new();
+    let mut file = open(path, reason)?.take(MOST_JSON + 1);
+    file.read_to_end(&mut bytes).map_err(FolderError::read(path))?;
+    if bytes.len() as u64 > MOST_JSON {
+        let found = fs::metadata(path).map_or(bytes.len() as u64, |metadata| metadata.len());
+        return Err(FolderError::TooLong { path: path.to_path_buf(), found, most: MOST_JSON });
+    }
+    match serde_json::from_slice(&bytes) {
+        Ok(Value::Object(object)) => Ok(object),
+        Ok(_) => Err(FolderError::malformed(path, "it is JSON, but not an object")),
+        Err(error) => Err(FolderError::malformed(path, format_args!("it is not valid JSON: {error}"))),
+    }
+}
+
+/// Whether a folder has an entry of this name, even a link that leads nowhere. True if the operating system refuses to
+/// tell, so that opening the file gives its error.
+pub(crate) fn has(folder: &Path, name: &str) -> bool {
+    !matches!(fs::symlink_metadata(folder.join(name)), Err(error) if error.kind() == io::ErrorKind::NotFound)
+}
+
+/// Makes the file names in a folder durable by syncing the folder. Outside Unix this does nothing, because a folder
+/// cannot be opened there.
+pub(crate) fn sync_folder(path: &Path) -> Result<(), FolderError> {
+    let synced = if cfg!(unix) { File::open(path).and_then(|folder| folder.sync_all()) } else { Ok(()) };
+    synced.map_err(FolderError::write("sync", path))
+}
+
+/// A new file under a temporary name, which is removed unless it gets its final name.
+pub(crate) struct NewFile {
+    temporary: PathBuf,
+    path: PathBuf,
+}
+
+impl NewFile {
+    /// Creates a file that shall replace `name` in `folder`, and writes it with `fill`, which returns its own errors.
+    pub(crate) fn write(
+        folder: &Path,
+        name: &str,
+        fill: impl FnOnce(&mut File) -> Result<(), FolderError>,
+    ) -> Result<Self, FolderError> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let temporary = folder.join(format!(".stageline-hub-{}-{count}.tmp", process::id()));
+        let mut file = File::create_new(&temporary).map_err(FolderError::write("create", &temporary))?;
+        let new = Self { temporary, path: folder.join(name) };
+        fill(&mut file)?;
+        file.sync_all().map_err(FolderError::write("sync", &new.temporary))?;
+        Ok(new)
+    }
+
+    /// Gives the file its final name. It replaces any file of that name.
+    pub(crate) fn publish(self) -> Result<(), FolderError> {
+        fs::rename(&self.temporary, &self.path).map_err(FolderError::write("replace", &self.path))
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        // Fails after a rename, because nothing has the temporary name any more.
+        let _ = fs::remove_file(&self.temporary);
+    }
+}
+
+/// Writes a value as JSON under a temporary name.
+pub(crate) fn write_json(folder: &Path, name: &str, value: &impl Serialize) -> Result<NewFile, FolderError> {
+    let path = folder.join(name);
+    let text = serde_json::to_string_pretty(value);
+    let text = text.map_err(|error| FolderError::refused(&path, Refusal::Json { reason: error.to_string() }))? + "\n";
+    NewFile::write(folder, name, |file| file.write_all(text.as_bytes()).map_err(FolderError::write("write", &path)))
+}

@@ -1,0 +1,250 @@
+//! The errors of reading and writing model folders: [`FolderError`].
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::{fmt, io};
+
+use safetensors::Dtype;
+use stageline_checkpoint::Printable;
+
+use crate::refusal::Refusal;
+use crate::shown::{hint, path as shown, shape};
+
+/// The most bytes that an error message shows of a parser's reason, which may quote the file.
+const MOST_REASON: usize = 400;
+
+/// The reason why a model folder cannot be read or written.
+///
+/// `Display` is safe to print, whatever the folder contains: names and paths are shown as [`Printable`], and the message
+/// has at most [`MOST_BYTES`](Self::MOST_BYTES). `Debug` adds the causes to the message, under the same rules. The
+/// fields contain names and paths unchanged.
+#[derive(thiserror::Error)]
+#[non_exhaustive]
+pub enum FolderError {
+    /// The path of the model folder does not exist.
+    #[error("{} does not exist; give the path of a model folder, which has a config.json", shown(path))]
+    PathNotFound {
+        /// The path that the caller gave for the model folder.
+        path: PathBuf,
+    },
+    /// The path of the model folder is something other than a folder.
+    #[error("{} is not a folder; give the path of a model folder, which has a config.json", shown(path))]
+    NotAFolder {
+        /// The path that the caller gave for the model folder.
+        path: PathBuf,
+    },
+    /// The folder has no weights at all.
+    #[error(
+        "{} has neither model.safetensors.index.json nor model.safetensors; download the weights of the model into it",
+        shown(path)
+    )]
+    NoWeights {
+        /// The folder that was searched for weights.
+        path: PathBuf,
+    },
+    /// The folder has only weights that are pickled by PyTorch.
+    #[error(
+        "{} has pickled weights, which are not read because a pickle can run code; convert them: load the model with \
+         transformers, and call save_pretrained(FOLDER, safe_serialization=True)",
+        shown(path)
+    )]
+    Pickled {
+        /// The file with pickled weights.
+        path: PathBuf,
+    },
+    /// A file that the folder must have does not exist.
+    #[error("{} is missing, but {reason}; download the whole model again", shown(path))]
+    MissingFile {
+        /// The path at which the file is expected.
+        path: PathBuf,
+        /// The reason why the folder must have the file.
+        reason: &'static str,
+    },
+    /// The path of a file leads to a folder, a device, a pipe or a socket.
+    #[error("{} is not a file; replace it by a file, or remove it", shown(path))]
+    NotAFile {
+        /// The path at which a file is expected.
+        path: PathBuf,
+    },
+    /// The operating system refuses to read a file or a folder.
+    #[error("cannot read {}; make it readable", shown(path))]
+    Read {
+        /// The path of the file or folder.
+        path: PathBuf,
+        /// The error of the operating system.
+        source: io::Error,
+    },
+    /// A JSON file is longer than any such file may be.
+    #[error("{} has {found} bytes, but such a file has at most {most}; download it again", shown(path))]
+    TooLong {
+        /// The path of the JSON file.
+        path: PathBuf,
+        /// The length of the file in bytes.
+        found: u64,
+        /// The most bytes that such a file may have.
+        most: u64,
+    },
+    /// A file is not valid JSON or not valid safetensors, for example because it was cut short.
+    #[error("{} is malformed: {}; download it again", shown(path), Printable::new(reason).at_most(MOST_REASON))]
+    Malformed {
+        /// The path of the file.
+        path: PathBuf,
+        /// The reason why the file is refused. It may quote the file.
+        reason: String,
+    },
+    /// The index names a weights file that might lie outside the folder, or that is not in the format safetensors.
+    #[error(
+        "{} names the file `{}` for the tensor `{}`, which is not a plain name that ends with .safetensors; download \
+         the index again",
+        shown(path),
+        Printable::new(file),
+        Printable::new(tensor)
+    )]
+    FileName {
+        /// The path of the index.
+        path: PathBuf,
+        /// The name of the tensor whose file is refused.
+        tensor: String,
+        /// The refused name of a weights file.
+        file: String,
+    },
+    /// The file that the index names for a tensor does not have the tensor.
+    #[error(
+        "{} lacks the tensor `{}`, which model.safetensors.index.json lists for it; download both files again",
+        shown(path),
+        Printable::new(tensor)
+    )]
+    NotInFile {
+        /// The path of the weights file.
+        path: PathBuf,
+        /// The name of the tensor.
+        tensor: String,
+    },
+    /// Two weights files have a tensor of the same name.
+    #[error(
+        "{} has the tensor `{}` twice, in `{}` and in `{}`; download the model again",
+        shown(path),
+        Printable::new(tensor),
+        Printable::new(first),
+        Printable::new(second)
+    )]
+    Twice {
+        /// The path of the model folder.
+        path: PathBuf,
+        /// The name of the tensor.
+        tensor: String,
+        /// The name of one weights file with the tensor.
+        first: String,
+        /// The name of the other weights file with the tensor.
+        second: String,
+    },
+    /// No weights file has the tensor.
+    #[error("{} has no tensor `{}`; {}", shown(path), Printable::new(tensor), hint(similar))]
+    MissingTensor {
+        /// The path of the model folder.
+        path: PathBuf,
+        /// The name that was asked for.
+        tensor: String,
+        /// The most similar names in the folder, at most three, the nearest first.
+        similar: Vec<String>,
+    },
+    /// A tensor has another shape than the model expects.
+    #[error(
+        "{} has the tensor `{}` with the shape {}, but the model expects {}; check that config.json belongs to these \
+         weights",
+        shown(path),
+        Printable::new(tensor),
+        shape(found),
+        shape(expected)
+    )]
+    Shape {
+        /// The path of the weights file.
+        path: PathBuf,
+        /// The name of the tensor.
+        tensor: String,
+        /// The shape of the tensor in the file.
+        found: Vec<usize>,
+        /// The shape that the caller expects.
+        expected: Vec<usize>,
+    },
+    /// A tensor has a type that is not converted from or to f32.
+    #[error(
+        "the tensor `{}` of {} has the type {dtype}; only F32, F16 and BF16 are converted, so use the bytes as they are",
+        Printable::new(tensor),
+        shown(path)
+    )]
+    Dtype {
+        /// The path of the weights file.
+        path: PathBuf,
+        /// The name of the tensor.
+        tensor: String,
+        /// The type of the tensor's elements in the file.
+        dtype: Dtype,
+    },
+    /// A folder cannot be written: its layout, its place or the values for a tensor are refused.
+    #[error("{} is not written: {reason}", shown(path))]
+    Refused {
+        /// The path of the file or folder that is not written.
+        path: PathBuf,
+        /// The reason for the refusal.
+        reason: Refusal,
+    },
+    /// The caller of [`Layout::write`](crate::Layout::write) has no values for a tensor.
+    #[error("{} is not written: no values for the tensor `{}`", shown(path), Printable::new(tensor))]
+    Values {
+        /// The path of the weights file.
+        path: PathBuf,
+        /// The name of the tensor.
+        tensor: String,
+        /// The error that the caller returned for the tensor.
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// The operating system refuses to create, write, sync, rename or remove a file.
+    #[error("cannot {doing} {}; free space on its disk, or make the folder writable", shown(path))]
+    Write {
+        /// The operation that failed, as a verb for the message, such as "create".
+        doing: &'static str,
+        /// The path of the file or folder.
+        path: PathBuf,
+        /// The error of the operating system.
+        source: io::Error,
+    },
+}
+
+impl FolderError {
+    /// The most bytes of an error message, as `Display` and as `Debug`.
+    pub const MOST_BYTES: usize = 1_200;
+
+    /// Returns a closure for `map_err` that makes a [`FolderError::Read`] of an operating system's error.
+    pub(crate) fn read(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        |source| Self::Read { path: path.to_path_buf(), source }
+    }
+
+    /// Returns a closure for `map_err` that makes a [`FolderError::Write`] of an operating system's error.
+    pub(crate) fn write(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Write { doing, path: path.to_path_buf(), source }
+    }
+
+    /// Makes a [`FolderError::Malformed`] of a reason that may quote the file at any length.
+    pub(crate) fn malformed(path: &Path, reason: impl fmt::Display) -> Self {
+        let reason = Printable::new(reason.to_string()).at_most(MOST_REASON).to_string();
+        Self::Malformed { path: path.to_path_buf(), reason }
+    }
+
+    /// Makes a [`FolderError::Refused`] of the reason why the file or folder is not written.
+    pub(crate) fn refused(path: &Path, reason: Refusal) -> Self {
+        Self::Refused { path: path.to_path_buf(), reason }
+    }
+}
+
+impl fmt::Debug for FolderError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = self.to_string();
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            text.push_str(&format!(": {error}"));
+            cause = error.source();
+        }
+        write!(f, "{}", Printable::new(text).at_most(Self::MOST_BYTES))
+    }
+}

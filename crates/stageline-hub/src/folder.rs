@@ -1,0 +1,201 @@
+//! A model folder that is open for reading: [`ModelFolder`].
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::{fmt, fs, io};
+
+use serde_json::{Map, Value};
+
+use crate::disk;
+use crate::error::FolderError;
+use crate::index::Index;
+use crate::names::{CONFIG, INDEX, PICKLED, SINGLE};
+use crate::similar::similar;
+use crate::tensor::{TensorInfo, TensorView};
+use crate::weights::WeightsFile;
+
+/// A model folder whose weights files are mapped into memory. All files are checked when it is opened.
+pub struct ModelFolder {
+    path: PathBuf,
+    config: Value,
+    /// The metadata of the index; `None` for a folder without an index.
+    index: Option<Map<String, Value>>,
+    files: Vec<WeightsFile>,
+    tensors: BTreeMap<String, Tensor>,
+}
+
+/// The place of a tensor in the weights files.
+struct Tensor {
+    info: TensorInfo,
+    /// The index of the tensor's file in [`ModelFolder::files`].
+    file: usize,
+    /// The place of the tensor among the bytes after the file's header.
+    offsets: Range<usize>,
+}
+
+impl ModelFolder {
+    /// Opens a folder: reads `config.json` and the index, maps the weights files, and checks their headers.
+    ///
+    /// The folder has `model.safetensors.index.json` and the files that it names, or else `model.safetensors`. A tensor
+    /// that a named file has and the index does not list is part of the model too.
+    ///
+    /// # Errors
+    /// Returns an error that names the file and the reason if a file is missing, unreadable, malformed or cut short; if
+    /// the weights are pickled; if the index names a file outside the folder, or a tensor that its file lacks; or if two
+    /// files have the same tensor.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, FolderError> {
+        let path = path.as_ref();
+        require_folder(path)?;
+        let index = match disk::has(path, INDEX) {
+            true => Some(Index::read(&path.join(INDEX))?),
+            false => require_single(path).map(|()| None)?,
+        };
+        let config = disk::read_json(&path.join(CONFIG), "it describes the model")?;
+        let (names, reason) = match &index {
+            Some(index) => (index.files(), "model.safetensors.index.json names it"),
+            None => (vec![SINGLE], "it has the weights"),
+        };
+        let mut folder = Self {
+            path: path.to_path_buf(),
+            config: Value::Object(config),
+            index: None,
+            files: Vec::with_capacity(names.len()),
+            tensors: BTreeMap::new(),
+        };
+        for name in names {
+            folder.add(name, reason)?;
+        }
+        if let Some(index) = index {
+            folder.check(&index)?;
+            folder.index = Some(index.metadata);
+        }
+        Ok(folder)
+    }
+
+    /// Opens one weights file and adds its tensors.
+    fn add(&mut self, name: &str, reason: &'static str) -> Result<(), FolderError> {
+        let (file, tensors) = WeightsFile::open(&self.path, name, reason)?;
+        for (tensor, info) in tensors {
+            match self.tensors.entry(tensor) {
+                Entry::Vacant(entry) => {
+                    _ = entry.insert(Tensor {
+                        info: TensorInfo { dtype: info.dtype, shape: info.shape, file: name.to_owned() },
+                        file: self.files.len(),
+                        offsets: info.data_offsets.0..info.data_offsets.1,
+                    })
+                }
+                Entry::Occupied(entry) => {
+                    let (path, second) = (self.path.clone(), name.to_owned());
+                    let (tensor, first) = (entry.key().clone(), entry.get().info.file.clone());
+                    return Err(FolderError::Twice { path, tensor, first, second });
+                }
+            }
+        }
+        self.files.push(file);
+        Ok(())
+    }
+
+    /// Checks that each tensor of the index is in the file that the index names.
+    fn check(&self, index: &Index) -> Result<(), FolderError> {
+        let is_there = |name: &str, file: &str| self.tensors.get(name).is_some_and(|tensor| tensor.info.file == file);
+        match index.weight_map.iter().find(|(name, file)| !is_there(name, file)) {
+            Some((name, file)) => Err(FolderError::NotInFile { path: self.path.join(file), tensor: name.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the path with which the folder was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns the contents of `config.json`, which is an object.
+    pub fn config(&self) -> &Value {
+        &self.config
+    }
+
+    /// Returns the names and descriptions of all tensors, ordered by name.
+    pub fn tensors(&self) -> impl ExactSizeIterator<Item = (&str, &TensorInfo)> {
+        self.tensors.iter().map(|(name, tensor)| (name.as_str(), &tensor.info))
+    }
+
+    /// Returns a tensor by its name.
+    ///
+    /// # Errors
+    /// Returns [`FolderError::MissingTensor`], with the most similar names, if no file has the tensor.
+    pub fn tensor(&self, name: &str) -> Result<TensorView<'_>, FolderError> {
+        let Some((name, tensor)) = self.tensors.get_key_value(name) else {
+            let similar = similar(name, self.tensors.keys().map(String::as_str));
+            return Err(FolderError::MissingTensor { path: self.path.clone(), tensor: name.to_owned(), similar });
+        };
+        let file = &self.files[tensor.file];
+        let TensorInfo { dtype, shape, .. } = &tensor.info;
+        Ok(TensorView { name, dtype: *dtype, shape, bytes: file.bytes(&tensor.offsets), path: &file.path })
+    }
+
+    /// Returns a tensor by its name and checks its shape.
+    ///
+    /// # Errors
+    /// - [`FolderError::MissingTensor`] if no file has the tensor.
+    /// - [`FolderError::Shape`] if the tensor has another shape.
+    pub fn expect(&self, name: &str, shape: &[usize]) -> Result<TensorView<'_>, FolderError> {
+        let tensor = self.tensor(name)?;
+        if tensor.shape == shape {
+            return Ok(tensor);
+        }
+        let (path, found, expected) = (tensor.path.to_path_buf(), tensor.shape.to_vec(), shape.to_vec());
+        Err(FolderError::Shape { path, tensor: name.to_owned(), found, expected })
+    }
+
+    /// Returns the weights files in the order of their names.
+    pub(crate) fn files(&self) -> &[WeightsFile] {
+        &self.files
+    }
+
+    /// Returns the metadata of the index; `None` for a folder without an index.
+    pub(crate) fn index(&self) -> Option<&Map<String, Value>> {
+        self.index.as_ref()
+    }
+
+    /// Returns the names and descriptions of the tensors in a file, in the order of their bytes.
+    pub(crate) fn tensors_of(&self, file: usize) -> Vec<(&str, &TensorInfo)> {
+        let mut tensors: Vec<_> = self.tensors.iter().filter(|(_, tensor)| tensor.file == file).collect();
+        tensors.sort_by_key(|(_, tensor)| (tensor.offsets.start, tensor.offsets.end));
+        tensors.into_iter().map(|(name, tensor)| (name.as_str(), &tensor.info)).collect()
+    }
+}
+
+impl fmt::Debug for ModelFolder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (files, tensors) = (self.files.len(), self.tensors.len());
+        f.debug_struct("ModelFolder")
+            .field("path", &self.path)
+            .field("files", &files)
+            .field("tensors", &tensors)
+            .finish()
+    }
+}
+
+fn require_folder(path: &Path) -> Result<(), FolderError> {
+    match fs::metadata(path) {
+        Ok(metadata) if metadata.is_dir() => Ok(()),
+        Ok(_) => Err(FolderError::NotAFolder { path: path.to_path_buf() }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(FolderError::PathNotFound { path: path.to_path_buf() })
+        }
+        Err(error) => Err(FolderError::read(path)(error)),
+    }
+}
+
+/// Checks that a folder without an index has `model.safetensors`. The error tells pickled weights from none.
+fn require_single(path: &Path) -> Result<(), FolderError> {
+    if disk::has(path, SINGLE) {
+        return Ok(());
+    }
+    Err(match PICKLED.into_iter().find(|name| disk::has(path, name)) {
+        Some(name) => FolderError::Pickled { path: path.join(name) },
+        None => FolderError::NoWeights { path: path.to_path_buf() },
+    })
+}

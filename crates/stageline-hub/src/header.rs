@@ -1,0 +1,45 @@
+//! The first bytes of a weights file that is written: the length of the header, and the header as JSON.
+
+use std::path::Path;
+
+use safetensors::tensor::TensorInfo;
+use serde::ser::{Serialize, SerializeMap, Serializer};
+
+use crate::error::FolderError;
+use crate::layout::FileLayout;
+use crate::refusal::Refusal;
+use crate::tensor::byte_len;
+use crate::weights::{LENGTH, MOST_HEADER};
+
+/// The header of a weights file, with its entries in the order of the layout.
+///
+/// `Metadata` of the safetensors crate is no alternative, because it writes the text entries in a random order.
+struct Header<'a>(&'a FileLayout);
+
+impl Serialize for Header<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("__metadata__", &self.0.metadata)?;
+        let mut start = 0;
+        for tensor in &self.0.tensors {
+            // The sum was checked when the layout was made, and the files of an open folder are not larger.
+            let end = start + byte_len(tensor.dtype, &tensor.shape).unwrap_or(0);
+            let info = TensorInfo { dtype: tensor.dtype, shape: tensor.shape.clone(), data_offsets: (start, end) };
+            map.serialize_entry(&tensor.name, &info)?;
+            start = end;
+        }
+        map.end()
+    }
+}
+
+/// Returns the bytes before the tensors of a file at `path`. Their number is a multiple of eight, so that the tensors
+/// are aligned.
+pub(crate) fn bytes(file: &FileLayout, path: &Path) -> Result<Vec<u8>, FolderError> {
+    let text = serde_json::to_vec(&Header(file));
+    let mut text = text.map_err(|error| FolderError::refused(path, Refusal::Json { reason: error.to_string() }))?;
+    text.resize(text.len().next_multiple_of(LENGTH), b' ');
+    if text.len() as u64 > MOST_HEADER {
+        return Err(FolderError::refused(path, Refusal::Header { bytes: text.len(), most: MOST_HEADER }));
+    }
+    Ok([&(text.len() as u64).to_le_bytes(), text.as_slice()].concat())
+}

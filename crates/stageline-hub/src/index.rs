@@ -1,0 +1,48 @@
+//! The index of a folder with several weights files, `model.safetensors.index.json`: reads and writes it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::disk;
+use crate::error::FolderError;
+use crate::names::is_weights_file;
+
+/// The contents of an index.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Index {
+    /// Entries such as `total_size`, the bytes of all tensors.
+    #[serde(default)]
+    pub(crate) metadata: Map<String, Value>,
+    /// The file name of each tensor.
+    pub(crate) weight_map: BTreeMap<String, String>,
+}
+
+impl Index {
+    /// Reads an index, which must name only files of its own folder.
+    pub(crate) fn read(path: &Path) -> Result<Self, FolderError> {
+        let object = disk::read_json(path, "it is the index of the weights")?;
+        let index: Self =
+            serde_json::from_value(Value::Object(object)).map_err(|error| FolderError::malformed(path, error))?;
+        if index.weight_map.is_empty() {
+            return Err(FolderError::malformed(path, "its weight_map has no tensor"));
+        }
+        match index.weight_map.iter().find(|(_, file)| !is_weights_file(file)) {
+            Some((tensor, file)) => {
+                let (path, tensor, file) = (path.to_path_buf(), tensor.clone(), file.clone());
+                Err(FolderError::FileName { path, tensor, file })
+            }
+            None => Ok(index),
+        }
+    }
+
+    /// Returns the names of the weights files, in alphabetical order and each once.
+    pub(crate) fn files(&self) -> Vec<&str> {
+        let mut files: Vec<&str> = self.weight_map.values().map(String::as_str).collect();
+        files.sort_unstable();
+        files.dedup();
+        files
+    }
+}

@@ -1,0 +1,131 @@
+//! The files, names, types and shapes of a model that is written: [`Layout`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use safetensors::Dtype;
+use serde_json::{Map, Value};
+
+use crate::error::FolderError;
+use crate::folder::ModelFolder;
+use crate::names::SINGLE;
+use crate::refusal::Refusal;
+use crate::tensor::byte_len;
+
+/// The weights files of a model with the names, types and shapes of their tensors, but without values.
+///
+/// [`ModelFolder::layout`] makes the layout of an existing model, so that a trained copy has the same files. A
+/// [`Layout::single`] has one file. [`Layout::write`] asks for the values and writes the files.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    pub(crate) files: Vec<FileLayout>,
+    /// The metadata of the index; `None` if the layout has no index.
+    pub(crate) index: Option<Map<String, Value>>,
+    /// The canonical path of the folder from which the layout was read.
+    pub(crate) source: Option<PathBuf>,
+}
+
+/// A weights file of a [`Layout`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileLayout {
+    /// The name of the file in its folder.
+    pub name: String,
+    /// The tensors in the order of their bytes in the file.
+    pub tensors: Vec<TensorLayout>,
+    /// The text entries of the file's header, such as `format: pt`, which the Transformers library requires.
+    pub metadata: BTreeMap<String, String>,
+}
+
+/// A tensor of a [`Layout`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorLayout {
+    /// The name of the tensor.
+    pub name: String,
+    /// The type of the tensor's elements in the file.
+    pub dtype: Dtype,
+    /// The length of each dimension of the tensor.
+    pub shape: Vec<usize>,
+}
+
+impl Layout {
+    /// Makes a layout with the one file `model.safetensors` and no index.
+    ///
+    /// The tensors are ordered as the safetensors crate orders them: wider types first, so that all are aligned, then by
+    /// name.
+    ///
+    /// # Errors
+    /// Returns [`FolderError::Refused`] if two tensors have the same name, if a name is reserved, or if the size of a
+    /// tensor, or of all tensors, overflows or is not a whole number of bytes.
+    pub fn single(tensors: impl IntoIterator<Item = TensorLayout>) -> Result<Self, FolderError> {
+        let mut tensors: Vec<TensorLayout> = tensors.into_iter().collect();
+        check(&tensors).map_err(|reason| FolderError::refused(Path::new(SINGLE), reason))?;
+        tensors.sort_by(|a, b| b.dtype.cmp(&a.dtype).then_with(|| a.name.cmp(&b.name)));
+        let file = FileLayout { name: SINGLE.to_owned(), tensors, metadata: with_format(BTreeMap::new()) };
+        Ok(Self { files: vec![file], index: None, source: None })
+    }
+
+    /// Returns the weights files in the order in which they are written.
+    pub fn files(&self) -> &[FileLayout] {
+        &self.files
+    }
+
+    /// Returns the tensors of all files in the order in which they are written.
+    pub fn tensors(&self) -> impl Iterator<Item = &TensorLayout> {
+        self.files.iter().flat_map(|file| &file.tensors)
+    }
+
+    /// Returns the bytes that the tensors of all files take, without the headers.
+    pub fn total_bytes(&self) -> u64 {
+        let bytes = |tensor: &TensorLayout| byte_len(tensor.dtype, &tensor.shape).map_or(0, |bytes| bytes as u64);
+        self.tensors().map(bytes).fold(0, u64::saturating_add)
+    }
+}
+
+impl ModelFolder {
+    /// Returns the layout of this model: the same files, and in them the same tensors in the same order, with the same
+    /// metadata.
+    ///
+    /// # Errors
+    /// Returns [`FolderError::Read`] if the folder has been removed since it was opened.
+    pub fn layout(&self) -> Result<Layout, FolderError> {
+        let source = fs::canonicalize(self.path()).map_err(FolderError::read(self.path()))?;
+        let files = self.files().iter().enumerate().map(|(index, file)| FileLayout {
+            name: file.name.clone(),
+            tensors: self
+                .tensors_of(index)
+                .into_iter()
+                .map(|(name, info)| TensorLayout {
+                    name: name.to_owned(),
+                    dtype: info.dtype,
+                    shape: info.shape.clone(),
+                })
+                .collect(),
+            metadata: with_format(file.metadata.clone()),
+        });
+        Ok(Layout { files: files.collect(), index: self.index().cloned(), source: Some(source) })
+    }
+}
+
+/// Adds the format that the Transformers library requires, unless the metadata has one.
+fn with_format(mut metadata: BTreeMap<String, String>) -> BTreeMap<String, String> {
+    metadata.entry("format".to_owned()).or_insert_with(|| "pt".to_owned());
+    metadata
+}
+
+/// Checks the names and sizes of the tensors of a file.
+fn check(tensors: &[TensorLayout]) -> Result<(), Refusal> {
+    let mut names = BTreeSet::new();
+    let mut total = 0usize;
+    for TensorLayout { name, dtype, shape } in tensors {
+        if name == "__metadata__" {
+            return Err(Refusal::Reserved { tensor: name.clone() });
+        }
+        if !names.insert(name) {
+            return Err(Refusal::Twice { tensor: name.clone() });
+        }
+        let sum = byte_len(*dtype, shape).and_then(|bytes| total.checked_add(bytes));
+        total = sum.ok_or_else(|| Refusal::Size { tensor: name.clone(), dtype: *dtype, lengths: shape.clone() })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! Reads and writes model folders of the Hugging Face hub: `config.json` and weights in safetensors.
+//!
+//! A [`ModelFolder`] maps the weights files into memory and checks all of them when it is opened. A [`Layout`] writes
+//! trained weights into files of the same names, types and shapes, one tensor at a time. The crate knows no tensor
+//! framework: a tensor is a type, a shape and bytes.
+//!
+//! ```
+//! use serde_json::json;
+//! use stageline_hub::{Dtype, FolderError, Layout, ModelFolder, TensorLayout, copy_companions, write_config};
+//!
+//! # let dir = tempfile::tempdir().unwrap();
+//! # let (base, tuned) = (&dir.path().join("base"), &dir.path().join("tuned"));
+//! // A new model with one tensor.
+//! write_config(base, &json!({ "model_type": "llama" }))?;
+//! let weight = TensorLayout { name: "lm_head.weight".into(), dtype: Dtype::BF16, shape: vec![1, 2] };
+//! Layout::single([weight])?.write(base, |_name| Ok::<_, FolderError>(vec![1.0, 2.0]))?;
+//!
+//! // A trained copy with the same files, names, shapes and types.
+//! let folder = ModelFolder::open(base)?;
+//! assert_eq!(folder.config()["model_type"], "llama");
+//! copy_companions(base, tuned)?;
+//! folder.layout()?.write(tuned, |name| -> Result<Vec<f32>, FolderError> {
+//!     let trained = folder.tensor(name)?.to_f32()?.into_iter().map(|value| value * 2.0);
+//!     Ok(trained.collect())
+//! })?;
+//! let tuned = ModelFolder::open(tuned)?;
+//! assert_eq!(tuned.expect("lm_head.weight", &[1, 2])?.to_f32()?, [2.0, 4.0]);
+//! # Ok::<(), FolderError>(())
+//! ```
+//!
+//! # Files
+//!
+//! ```text
+//! FOLDER/
+//!   config.json                        the description of the model; it must be an object
+//!   model.safetensors.index.json       the file of each tensor; if present, only its files are read
+//!   model-00001-of-00002.safetensors   weights that the index names
+//!   model.safetensors                  all weights, if there is no index
+//!   tokenizer.json ...                 companions, which are copied without a look at their contents
+//! ```
+//!
+//! - Pickled weights (`pytorch_model.bin`) are not read; the error says how to convert them.
+//! - A folder may have an index and a `model.safetensors` that the index does not name. This crate then reads the index,
+//!   and the Transformers library reads `model.safetensors`. [`Layout::write`] refuses to make such a folder.
+//! - Written weights files are safetensors with `format: pt` in their headers. They have the order of the layout, so a
+//!   file that the safetensors crate wrote and whose values did not change is written with the same bytes.
+//!
+//! # Guarantees
+//!
+//! - **Hostile input.** A malicious folder cannot make the reader panic, open a file by a path that leads out of the
+//!   folder, or allocate memory out of proportion to the bytes on disk. Links in the folder are followed, because the
+//!   cache of the hub consists of links.
+//! - **Safe messages.** No error message contains characters that a terminal executes instead of showing, or more than
+//!   [`FolderError::MOST_BYTES`], whatever text the folder contains.
+//! - **Exact values.** Reading F32, F16 and BF16 as f32 is exact. Writing F32 is exact, and writing F16 and BF16 rounds to
+//!   the nearest value, ties to even. A finite value that would become infinite is an error.
+//! - **Complete files.** A file gets its name when it is complete and synced, and the index comes last.
+//!
+//! # Limits
+//!
+//! - The weights files of an open folder must not be changed in place by other programs. A file that becomes shorter
+//!   ends the process with a bus error at the next access, because its pages are mapped. Replacing a file by renaming is
+//!   safe.
+//! - Only the headers are checked, not the values: the format has no checksums.
+//! - A process that is killed while it writes leaves files named `.stageline-hub-*.tmp`, which may be deleted.
+//! - Writing takes no lock: two processes must not write into one folder at the same time.
+//!
+//! # Modules
+//!
+//! Imports go from the later to the earlier modules.
+//!
+//! - `names`: the names of the files in a folder. `shown`: printable paths and shapes. `refusal`: [`Refusal`], the
+//!   reasons why a file is not written. `error`: [`FolderError`].
+//! - `disk`: opens untrusted files, and replaces files by complete ones.
+//! - `tensor`: [`TensorView`] and [`TensorInfo`]. `weights`: a mapped weights file. `index`: the index of the weights.
+//!   `similar`: suggestions for missing names.
+//! - `folder`: [`ModelFolder`], which reads.
+//! - `layout`: [`Layout`], the files and tensors to write. `values`: [`Values`] of a tensor, and their conversion.
+//!   `header`: the header of a file. `write`: writes a layout.
+//! - `companions`: [`copy_companions`] and [`write_config`].
+
+mod companions;
+mod disk;
+mod error;
+mod folder;
+mod header;
+mod index;
+mod layout;
+mod names;
+mod refusal;
+mod shown;
+mod similar;
+mod tensor;
+mod values;
+mod weights;
+mod write;
+
+pub use companions::{copy_companions, write_config};
+pub use error::FolderError;
+pub use folder::ModelFolder;
+pub use layout::{FileLayout, Layout, TensorLayout};
+pub use refusal::Refusal;
+pub use safetensors::Dtype;
+pub use tensor::{TensorInfo, TensorView};
+pub use values::Values;

@@ -1,0 +1,44 @@
+//! The file names of a model folder, and the rule for the names of weights files.
+
+/// The description of the model.
+pub(crate) const CONFIG: &str = "config.json";
+/// The list of the weights files and their tensors, in a folder with several weights files.
+pub(crate) const INDEX: &str = "model.safetensors.index.json";
+/// The only weights file of a folder without an index.
+pub(crate) const SINGLE: &str = "model.safetensors";
+/// The names of weights that are pickled by PyTorch, which this crate does not read.
+pub(crate) const PICKLED: [&str; 2] = ["pytorch_model.bin", "pytorch_model.bin.index.json"];
+/// The files that describe a model and its tokenizer, and do not change when the model is trained.
+pub(crate) const COMPANIONS: [&str; 10] = [
+    CONFIG,
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "added_tokens.json",
+    "chat_template.jinja",
+];
+
+/// Whether a name from an index is the plain name of a safetensors file, so that the file lies in the folder itself.
+pub(crate) fn is_weights_file(name: &str) -> bool {
+    name.ends_with(".safetensors") && !name.contains(['/', '\\', ':', '\0'])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_plain_names_of_safetensors_files_are_weights_files() {
+        for name in ["model.safetensors", "model-00001-of-00002.safetensors", "größe ..safetensors"] {
+            assert!(is_weights_file(name), "{name}");
+        }
+        let refused = ["", ".", "..", "x.bin", "../x.safetensors", "/x.safetensors", "x/y.safetensors"];
+        for name in refused.into_iter().chain([r"..\x.safetensors", "C:x.safetensors", "x\0.safetensors", "x/"]) {
+            assert!(!is_weights_file(name), "{name}");
+        }
+    }
+}

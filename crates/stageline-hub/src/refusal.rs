@@ -1,0 +1,124 @@
+//! The reasons why a file or folder is not written: [`Refusal`].
+
+use std::fmt;
+
+use safetensors::Dtype;
+use stageline_checkpoint::Printable;
+
+use crate::shown::shape;
+
+/// The reason why a file or folder is not written, although the operating system would allow it.
+///
+/// `Display` and `Debug` give the same text, which is as safe to print as that of [`FolderError`](crate::FolderError).
+#[derive(Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The folder is the one from which the layout was read, and its files are still mapped into memory.
+    #[error("the model is read from this folder; give another folder")]
+    Source,
+    /// The folder has a weights file that readers would take instead of the new ones.
+    #[error(
+        "the folder has `{}`, which some readers would take instead of the new weights; remove it, or give another folder",
+        Printable::new(file)
+    )]
+    OtherWeights {
+        /// The name of the weights file or index that is in the way.
+        file: String,
+    },
+    /// Two tensors have the same name.
+    #[error("two tensors have the name `{}`; rename one of them", Printable::new(tensor))]
+    Twice {
+        /// The name that two tensors have.
+        tensor: String,
+    },
+    /// A tensor has a name that the safetensors format reserves.
+    #[error("no tensor can be named `{}`: the format reserves this name; rename the tensor", Printable::new(tensor))]
+    Reserved {
+        /// The name of the tensor, which the format reserves.
+        tensor: String,
+    },
+    /// The size of a tensor, or of all tensors of a file, overflows or is not a whole number of bytes.
+    #[error(
+        "the tensor `{}` of type {dtype} and shape {} has a size that overflows or is not a whole number of bytes; \
+         correct the shape",
+        Printable::new(tensor),
+        shape(lengths)
+    )]
+    Size {
+        /// The name of the tensor whose size is invalid.
+        tensor: String,
+        /// The type of the tensor's elements.
+        dtype: Dtype,
+        /// The length of each dimension of the tensor.
+        lengths: Vec<usize>,
+    },
+    /// The header of the weights file is longer than the format allows.
+    #[error("its header would have {bytes} bytes, but the limit is {most}; divide the tensors among several files")]
+    Header {
+        /// The length of the header in bytes.
+        bytes: usize,
+        /// The most bytes that a header may have.
+        most: u64,
+    },
+    /// The values for a tensor are too few or too many for its shape.
+    #[error(
+        "the tensor `{}` of shape {} takes {expected} {unit}, but got {found}; return one value for each element",
+        Printable::new(tensor),
+        shape(lengths)
+    )]
+    Length {
+        /// The name of the tensor whose values are too few or too many.
+        tensor: String,
+        /// The length of each dimension of the tensor.
+        lengths: Vec<usize>,
+        /// The unit of the two numbers: "values" or "bytes".
+        unit: &'static str,
+        /// The number that the tensor takes.
+        expected: usize,
+        /// The number that the caller returned.
+        found: usize,
+    },
+    /// The tensor has a type to which f32 values are not converted.
+    #[error(
+        "the tensor `{}` has the type {dtype}, to which f32 values are not converted (only to F32, F16 and BF16); \
+         return its bytes instead",
+        Printable::new(tensor)
+    )]
+    Dtype {
+        /// The name of the tensor.
+        tensor: String,
+        /// The type of the tensor's elements in the file.
+        dtype: Dtype,
+    },
+    /// A finite value would become infinite in the type of the tensor.
+    #[error(
+        "the value {value:e} of the tensor `{}`, at index {index}, would be infinite in {dtype}; write the tensor in a \
+         type with a larger range",
+        Printable::new(tensor)
+    )]
+    Overflow {
+        /// The name of the tensor.
+        tensor: String,
+        /// The type of the tensor's elements in the file.
+        dtype: Dtype,
+        /// The index of the value, in row-major order.
+        index: usize,
+        /// The value that is too large.
+        value: f32,
+    },
+    /// The configuration of a model is JSON, but not an object.
+    #[error("the configuration is not a JSON object; pass an object")]
+    NotAnObject,
+    /// The index has no JSON form.
+    #[error("it has no JSON form: {}", Printable::new(reason))]
+    Json {
+        /// The reason of the JSON library.
+        reason: String,
+    },
+}
+
+impl fmt::Debug for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}

@@ -1,0 +1,41 @@
+//! Finds names that are similar to a missing one, for its error message.
+
+/// The most similar names that are suggested.
+const MOST: usize = 3;
+/// The most bytes of a name that is compared; longer names are not suggested. The edit distance of hostile names would
+/// take too long.
+const LONGEST: usize = 200;
+/// The most names that are compared.
+const COMPARED: usize = 20_000;
+
+/// Returns the names with the smallest edit distance to `wanted`, the nearest first, and none with a distance above half
+/// of its length.
+pub(crate) fn similar<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Vec<String> {
+    if wanted.len() > LONGEST {
+        return Vec::new();
+    }
+    let distance = |name: &'a str| (strsim::levenshtein(wanted, name), name);
+    let short = names.filter(|name| name.len() <= LONGEST).take(COMPARED);
+    let mut near: Vec<_> = short.map(distance).filter(|&(distance, _)| distance <= wanted.len() / 2).collect();
+    near.sort_unstable();
+    near.into_iter().take(MOST).map(|(_, name)| name.to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_three_names_are_suggested_in_order() {
+        let names = ["h.0.weight", "h.1.weight", "h.10.weight", "h.2.weight", "lm_head.bias"];
+        assert_eq!(similar("h.1.weigth", names.into_iter()), ["h.1.weight", "h.0.weight", "h.10.weight"]);
+        assert_eq!(similar("h.1.weight.x", names.into_iter())[0], "h.1.weight");
+    }
+
+    #[test]
+    fn unlike_and_overlong_names_are_not_suggested() {
+        assert!(similar("wte", ["lm_head.bias"].into_iter()).is_empty());
+        let long = "x".repeat(1 << 20);
+        assert!(similar(&long, [long.as_str()].into_iter()).is_empty());
+    }
+}

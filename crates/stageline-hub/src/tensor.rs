@@ -1,0 +1,61 @@
+//! A tensor of a model folder: its description, [`TensorInfo`], and its bytes, [`TensorView`].
+
+use std::path::Path;
+
+use half::{bf16, f16};
+use safetensors::Dtype;
+
+use crate::error::FolderError;
+
+/// The type, the shape and the file of a tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorInfo {
+    /// The type of the tensor's elements.
+    pub dtype: Dtype,
+    /// The length of each dimension of the tensor.
+    pub shape: Vec<usize>,
+    /// The name of the weights file that has the tensor.
+    pub file: String,
+}
+
+/// A tensor whose bytes are borrowed from a memory-mapped file.
+#[derive(Clone, Copy, Debug)]
+pub struct TensorView<'a> {
+    /// The name of the tensor.
+    pub name: &'a str,
+    /// The type of the tensor's elements.
+    pub dtype: Dtype,
+    /// The length of each dimension of the tensor.
+    pub shape: &'a [usize],
+    /// The elements in row-major order, each in little-endian byte order. The bytes may be unaligned for their type.
+    pub bytes: &'a [u8],
+    /// The path of the weights file, for error messages.
+    pub(crate) path: &'a Path,
+}
+
+impl TensorView<'_> {
+    /// Converts the elements to f32. No bit of an F32 element changes, and the conversion of F16 and BF16 is exact.
+    ///
+    /// # Errors
+    /// Returns [`FolderError::Dtype`] if the type is not F32, F16 or BF16.
+    pub fn to_f32(&self) -> Result<Vec<f32>, FolderError> {
+        match self.dtype {
+            Dtype::F32 => Ok(converted(self.bytes, f32::from_le_bytes)),
+            Dtype::F16 => Ok(converted(self.bytes, |bytes| f16::from_le_bytes(bytes).to_f32())),
+            Dtype::BF16 => Ok(converted(self.bytes, |bytes| bf16::from_le_bytes(bytes).to_f32())),
+            dtype => Err(FolderError::Dtype { path: self.path.to_path_buf(), tensor: self.name.to_owned(), dtype }),
+        }
+    }
+}
+
+/// Converts each group of `N` bytes.
+fn converted<const N: usize>(bytes: &[u8], convert: impl Fn([u8; N]) -> f32) -> Vec<f32> {
+    bytes.as_chunks().0.iter().map(|&chunk| convert(chunk)).collect()
+}
+
+/// Returns the number of bytes of a tensor; `None` if the number overflows or is not whole.
+pub(crate) fn byte_len(dtype: Dtype, shape: &[usize]) -> Option<usize> {
+    let elements = shape.iter().try_fold(1usize, |product, &length| product.checked_mul(length))?;
+    let bits = elements.checked_mul(dtype.bitsize())?;
+    bits.is_multiple_of(8).then_some(bits / 8)
+}

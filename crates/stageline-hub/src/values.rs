@@ -1,0 +1,114 @@
+//! The values of a tensor that is written: [`Values`], and their bytes in the type of the tensor.
+
+use std::borrow::Cow;
+use std::io::Write;
+use std::path::Path;
+
+use half::{bf16, f16};
+use safetensors::Dtype;
+
+use crate::error::FolderError;
+use crate::layout::TensorLayout;
+use crate::refusal::Refusal;
+use crate::tensor::{TensorView, byte_len};
+
+/// The number of values that are converted and written in one go.
+const CHUNK: usize = 1 << 16;
+
+/// The values of a tensor, in row-major order.
+#[derive(Clone, Debug)]
+pub enum Values<'a> {
+    /// Values that are converted to the type of the tensor: F32 exactly, F16 and BF16 to the nearest (ties to even).
+    F32(Vec<f32>),
+    /// Bytes that are written as they are, for example those of a tensor that is not trained, or has an integer type.
+    Bytes(Cow<'a, [u8]>),
+}
+
+impl From<Vec<f32>> for Values<'_> {
+    fn from(values: Vec<f32>) -> Self {
+        Self::F32(values)
+    }
+}
+
+impl<'a> From<TensorView<'a>> for Values<'a> {
+    /// Takes the bytes of a tensor, which is then written with the same bits.
+    fn from(tensor: TensorView<'a>) -> Self {
+        Self::Bytes(Cow::Borrowed(tensor.bytes))
+    }
+}
+
+/// A tensor to write, in the file at `path`.
+pub(crate) struct Target<'a> {
+    pub(crate) tensor: &'a TensorLayout,
+    /// The final path of the file, for error messages.
+    pub(crate) path: &'a Path,
+}
+
+impl Target<'_> {
+    /// Checks the number of the values and writes them in the type of the tensor.
+    pub(crate) fn write(&self, values: &Values<'_>, out: &mut impl Write) -> Result<(), FolderError> {
+        let TensorLayout { dtype, shape, .. } = self.tensor;
+        match values {
+            Values::Bytes(bytes) => {
+                self.check("bytes", byte_len(*dtype, shape), bytes.len())?;
+                self.put(bytes, out)
+            }
+            Values::F32(values) => {
+                let elements = shape.iter().try_fold(1usize, |product, &length| product.checked_mul(length));
+                self.check("values", elements, values.len())?;
+                match dtype {
+                    Dtype::F32 => self.convert(values, out, f32::to_le_bytes, |_| false),
+                    Dtype::F16 => {
+                        let infinite = |value: f32| f16::from_f32(value).is_infinite();
+                        self.convert(values, out, |value| f16::from_f32(value).to_le_bytes(), infinite)
+                    }
+                    Dtype::BF16 => {
+                        let infinite = |value: f32| bf16::from_f32(value).is_infinite();
+                        self.convert(values, out, |value| bf16::from_f32(value).to_le_bytes(), infinite)
+                    }
+                    dtype => Err(self.refused(Refusal::Dtype { tensor: self.tensor.name.clone(), dtype: *dtype })),
+                }
+            }
+        }
+    }
+
+    /// Checks a length. The number of a layout never overflows, because its tensors were checked.
+    fn check(&self, unit: &'static str, expected: Option<usize>, found: usize) -> Result<(), FolderError> {
+        let expected = expected.unwrap_or(usize::MAX);
+        if expected == found {
+            return Ok(());
+        }
+        let (tensor, lengths) = (self.tensor.name.clone(), self.tensor.shape.clone());
+        Err(self.refused(Refusal::Length { tensor, lengths, unit, expected, found }))
+    }
+
+    /// Converts the values chunk by chunk, so that the tensor is in memory only once. `infinite` tells whether a value
+    /// is infinite in the type of the tensor.
+    fn convert<const N: usize>(
+        &self,
+        values: &[f32],
+        out: &mut impl Write,
+        bytes: impl Fn(f32) -> [u8; N],
+        infinite: impl Fn(f32) -> bool,
+    ) -> Result<(), FolderError> {
+        let mut buffer = Vec::with_capacity(CHUNK.min(values.len()) * N);
+        for (count, chunk) in values.chunks(CHUNK).enumerate() {
+            if let Some(at) = chunk.iter().position(|&value| value.is_finite() && infinite(value)) {
+                let (tensor, dtype, index) = (self.tensor.name.clone(), self.tensor.dtype, count * CHUNK + at);
+                return Err(self.refused(Refusal::Overflow { tensor, dtype, index, value: chunk[at] }));
+            }
+            buffer.clear();
+            buffer.extend(chunk.iter().flat_map(|&value| bytes(value)));
+            self.put(&buffer, out)?;
+        }
+        Ok(())
+    }
+
+    fn put(&self, bytes: &[u8], out: &mut impl Write) -> Result<(), FolderError> {
+        out.write_all(bytes).map_err(FolderError::write("write", self.path))
+    }
+
+    fn refused(&self, reason: Refusal) -> FolderError {
+        FolderError::refused(self.path, reason)
+    }
+}

@@ -1,0 +1,89 @@
+//! A weights file: maps it into memory and parses its safetensors header.
+//!
+//! The file is the length of the header (8 bytes, little-endian), the header as JSON, and the tensors without gaps.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use memmap2::Mmap;
+use safetensors::tensor::{Metadata, TensorInfo};
+
+use crate::disk;
+use crate::error::FolderError;
+
+/// The most bytes that the header may have in the safetensors format.
+pub(crate) const MOST_HEADER: u64 = 100_000_000;
+/// The number of bytes before the header; they hold its length.
+pub(crate) const LENGTH: usize = 8;
+
+/// A weights file that is mapped into memory, with the text entries of its header.
+pub(crate) struct WeightsFile {
+    /// The name of the file in its folder.
+    pub(crate) name: String,
+    /// The path of the file.
+    pub(crate) path: PathBuf,
+    /// The text entries of the header, such as `format: pt`.
+    pub(crate) metadata: BTreeMap<String, String>,
+    map: Mmap,
+    /// The offset at which the tensors begin.
+    start: usize,
+}
+
+/// A weights file with the names and descriptions of its tensors, in the order of their bytes.
+pub(crate) type Parsed = (WeightsFile, Vec<(String, TensorInfo)>);
+
+impl WeightsFile {
+    /// Maps the file `name` of `folder` and parses its header. `reason` says why the folder must have the file.
+    pub(crate) fn open(folder: &Path, name: &str, reason: &'static str) -> Result<Parsed, FolderError> {
+        let path = folder.join(name);
+        let file = disk::open(&path, reason)?;
+        // SAFETY: The file is mapped for reading only. No reference is kept to bytes that this crate changes: files are
+        // replaced by renaming, which leaves a mapped file as it is. The crate's page tells callers that other programs
+        // must not change the files either.
+        let map = unsafe { Mmap::map(&file) }.map_err(FolderError::read(&path))?;
+        let (start, header) = parse(&map).map_err(|reason| FolderError::malformed(&path, reason))?;
+        let tensors = in_order(&header);
+        let metadata = header.metadata().iter().flatten().map(|(key, text)| (key.clone(), text.clone())).collect();
+        Ok((Self { name: name.to_owned(), path, metadata, map, start }, tensors))
+    }
+
+    /// Returns the bytes of a tensor from its offsets, which must come from the header of this file.
+    pub(crate) fn bytes(&self, offsets: &Range<usize>) -> &[u8] {
+        &self.map[self.start..][offsets.clone()]
+    }
+}
+
+/// Returns the offset of the tensors and the header. The tensors must fill the rest of the file without gaps.
+///
+/// `SafeTensors::read_metadata` is no alternative: its sums overflow on hostile offsets.
+fn parse(bytes: &[u8]) -> Result<(usize, Metadata), String> {
+    let Some((length, rest)) = bytes.split_first_chunk::<LENGTH>() else {
+        return Err(format!("it has {} bytes, too few for a safetensors header; it may be cut short", bytes.len()));
+    };
+    let length = u64::from_le_bytes(*length);
+    if length > MOST_HEADER || length > rest.len() as u64 {
+        return Err(format!(
+            "its safetensors header has {length} bytes, too many for the {} bytes after the length, or for the format \
+             (at most {MOST_HEADER}); the file may be cut short",
+            rest.len()
+        ));
+    }
+    let (header, data) = rest.split_at(length as usize);
+    let header: Metadata =
+        serde_json::from_slice(header).map_err(|error| format!("its safetensors header is invalid: {error}"))?;
+    if header.data_len() != data.len() {
+        let (covered, found) = (header.data_len(), data.len());
+        return Err(format!("its header describes {covered} bytes of tensors, but {found} follow it"));
+    }
+    Ok((bytes.len() - data.len(), header))
+}
+
+/// Returns the tensors of a header in the order of their bytes. Empty tensors at the same offset are ordered by name,
+/// because the header has no order of its own.
+fn in_order(header: &Metadata) -> Vec<(String, TensorInfo)> {
+    let tensors: HashMap<String, &TensorInfo> = header.tensors();
+    let mut tensors: Vec<_> = tensors.into_iter().map(|(name, info)| (name, info.clone())).collect();
+    tensors.sort_by(|(a, left), (b, right)| left.data_offsets.cmp(&right.data_offsets).then_with(|| a.cmp(b)));
+    tensors
+}

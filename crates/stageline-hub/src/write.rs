@@ -1,0 +1,129 @@
+//! Writes the weights of a model, tensor by tensor.
+
+use std::error::Error;
+use std::fs;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+use crate::disk::{self, NewFile};
+use crate::error::FolderError;
+use crate::header;
+use crate::index::Index;
+use crate::layout::{FileLayout, Layout};
+use crate::names::{INDEX, SINGLE};
+use crate::refusal::Refusal;
+use crate::values::{Target, Values};
+
+/// The bytes that are collected before they are written.
+const BUFFER: usize = 1 << 20;
+
+/// The error that a caller's function for values may return.
+type AnyError = Box<dyn Error + Send + Sync>;
+
+impl Layout {
+    /// Writes the weights files, and the index if the layout has one, into `folder`, which is created if necessary.
+    ///
+    /// `values` is called once for each tensor, in the order of [`Layout::tensors`], and only one tensor is in memory at
+    /// a time. It returns a `Vec<f32>`, which is converted to the type of the tensor, or [`Values`].
+    ///
+    /// The files have temporary names until all of them are complete and synced. Then an old index is removed, the files
+    /// replace those of the same names, and the index comes last. If the process is killed in between, the folder has no
+    /// index, so that no reader takes old and new files for one model. After an error in `values` the folder is
+    /// unchanged.
+    ///
+    /// # Errors
+    /// - [`FolderError::Refused`] if `folder` is the one that the layout was read from, or has weights that readers would
+    ///   take instead of the new ones; if the values do not fit the shape or the type of the tensor.
+    /// - [`FolderError::Values`] if `values` returns an error, which is then the source.
+    /// - [`FolderError::Write`] if the operating system refuses to write.
+    pub fn write<'a, V, E>(
+        &self,
+        folder: impl AsRef<Path>,
+        mut values: impl FnMut(&str) -> Result<V, E>,
+    ) -> Result<(), FolderError>
+    where
+        V: Into<Values<'a>>,
+        E: Into<AnyError>,
+    {
+        let folder = folder.as_ref();
+        fs::create_dir_all(folder).map_err(FolderError::write("create the folder", folder))?;
+        self.check_target(folder)?;
+        let mut values = |name: &str| values(name).map(Into::into).map_err(Into::into);
+        let files: Result<Vec<NewFile>, _> =
+            self.files.iter().map(|file| write_file(file, folder, &mut values)).collect();
+        let files = files?;
+        let index = self.write_index(folder)?;
+        remove(&folder.join(INDEX))?;
+        for file in files {
+            file.publish()?;
+        }
+        disk::sync_folder(folder)?;
+        if let Some(index) = index {
+            index.publish()?;
+            disk::sync_folder(folder)?;
+        }
+        Ok(())
+    }
+
+    /// Refuses the folder from which the layout was read, and a folder with weights that would hide the new ones.
+    fn check_target(&self, folder: &Path) -> Result<(), FolderError> {
+        let canonical = fs::canonicalize(folder).map_err(FolderError::read(folder))?;
+        if self.source.as_ref() == Some(&canonical) {
+            return Err(FolderError::refused(folder, Refusal::Source));
+        }
+        // Without an index, this crate reads `model.safetensors`; the Transformers library prefers it to an index.
+        let replaced = |name: &str| self.files.iter().any(|file| file.name == name);
+        let in_the_way = match self.index {
+            Some(_) => (SINGLE, disk::has(folder, SINGLE) && !replaced(SINGLE)),
+            None => (INDEX, disk::has(folder, INDEX)),
+        };
+        match in_the_way {
+            (file, true) => Err(FolderError::refused(folder, Refusal::OtherWeights { file: file.to_owned() })),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes the index under a temporary name, if the layout has an index.
+    fn write_index(&self, folder: &Path) -> Result<Option<NewFile>, FolderError> {
+        let Some(metadata) = &self.index else { return Ok(None) };
+        let mut metadata = metadata.clone();
+        metadata.entry("total_size").or_insert_with(|| self.total_bytes().into());
+        let place = |file: &FileLayout| {
+            let file_name = file.name.clone();
+            file.tensors.iter().map(|tensor| (tensor.name.clone(), file_name.clone())).collect::<Vec<_>>()
+        };
+        let index = Index { metadata, weight_map: self.files.iter().flat_map(place).collect() };
+        disk::write_json(folder, INDEX, &index).map(Some)
+    }
+}
+
+/// Writes a weights file under a temporary name.
+fn write_file<'a>(
+    file: &FileLayout,
+    folder: &Path,
+    values: &mut impl FnMut(&str) -> Result<Values<'a>, AnyError>,
+) -> Result<NewFile, FolderError> {
+    let path = &folder.join(&file.name);
+    let header = header::bytes(file, path)?;
+    NewFile::write(folder, &file.name, |out| {
+        let mut out = BufWriter::with_capacity(BUFFER, out);
+        out.write_all(&header).map_err(FolderError::write("write", path))?;
+        for tensor in &file.tensors {
+            let values = values(&tensor.name).map_err(|source| FolderError::Values {
+                path: path.clone(),
+                tensor: tensor.name.clone(),
+                source,
+            })?;
+            Target { tensor, path }.write(&values, &mut out)?;
+        }
+        out.flush().map_err(FolderError::write("write", path))
+    })
+}
+
+/// Removes a file if there is one.
+fn remove(path: &Path) -> Result<(), FolderError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(FolderError::write("remove", path)(error)),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,138 @@
+//! Tests that a folder with wrong files, names or JSON is refused with the file and the reason.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use stageline_hub::{Dtype, FolderError, ModelFolder};
+
+use crate::toy::{self, INDEX, INDEX_TEXT, SHARDS, SINGLE};
+
+/// Asserts that the sharded folder is refused after a change to it, with these parts in the error.
+fn assert_refused(change: impl FnOnce(&Path), parts: &[&str]) -> FolderError {
+    let dir = toy::sharded();
+    ModelFolder::open(dir.path()).unwrap();
+    change(dir.path());
+    let error = toy::refused(dir.path());
+    toy::assert_says(&error, parts);
+    error
+}
+
+/// Asserts that the sharded folder is refused with this text as its index.
+fn assert_index_refused(index: &str, parts: &[&str]) -> FolderError {
+    assert_refused(|dir| fs::write(dir.join(INDEX), index).unwrap(), parts)
+}
+
+#[test]
+fn a_path_that_does_not_exist_or_is_a_file_is_refused() {
+    let dir = toy::sharded();
+    toy::assert_says(&toy::refused(&dir.path().join("nowhere\n")), &[r"nowhere\n does not exist", "give the path"]);
+    toy::assert_says(&toy::refused(&dir.path().join(INDEX)), &[INDEX, "is not a folder"]);
+}
+
+#[test]
+fn a_folder_without_weights_is_refused() {
+    let dir = toy::folder(&[]);
+    let error = toy::refused(dir.path());
+    toy::assert_says(&error, &[dir.path().to_str().unwrap(), "neither", INDEX, SINGLE, "download"]);
+}
+
+#[test]
+fn pickled_weights_are_refused_with_the_way_to_convert_them() {
+    for name in ["pytorch_model.bin", "pytorch_model.bin.index.json"] {
+        let dir = toy::folder(&[("config.json", b"{}"), (name, b"PK")]);
+        toy::assert_says(&toy::refused(dir.path()), &[name, "pickled", "save_pretrained", "safe_serialization=True"]);
+    }
+}
+
+#[test]
+fn a_missing_file_is_refused() {
+    for (name, reason) in [("config.json", "it describes the model"), (SHARDS[1], "model.safetensors.index.json names")]
+    {
+        let error = assert_refused(|dir| fs::remove_file(dir.join(name)).unwrap(), &[name, "is missing", reason]);
+        assert!(matches!(error, FolderError::MissingFile { .. }));
+    }
+    let dir = toy::folder(&[("config.json", b"{}")]);
+    symlink("no blob", dir.path().join(SINGLE)).unwrap();
+    toy::assert_says(&toy::refused(dir.path()), &[SINGLE, "is missing"]);
+}
+
+#[test]
+fn a_folder_in_the_place_of_a_file_is_refused() {
+    for name in ["config.json", INDEX, SHARDS[0]] {
+        let change = |dir: &Path| {
+            fs::remove_file(dir.join(name)).unwrap();
+            fs::create_dir(dir.join(name)).unwrap();
+        };
+        assert_refused(change, &[name, "is not a file"]);
+    }
+}
+
+#[test]
+fn a_configuration_that_is_no_json_object_is_refused() {
+    for text in ["", "{", "{\"a\": 1,}", "\u{1b}", "{} {}"] {
+        let change = |dir: &Path| fs::write(dir.join("config.json"), text).unwrap();
+        assert_refused(change, &["config.json is malformed: it is not valid JSON"]);
+    }
+    for text in ["[]", "7", "\"{}\"", "null"] {
+        let change = |dir: &Path| fs::write(dir.join("config.json"), text).unwrap();
+        assert_refused(change, &["config.json is malformed: it is JSON, but not an object"]);
+    }
+    assert_refused(|dir| fs::write(dir.join("config.json"), "[".repeat(1_000)).unwrap(), &["recursion limit"]);
+}
+
+#[test]
+fn a_json_file_that_is_too_long_is_refused() {
+    for name in ["config.json", INDEX] {
+        let change = |dir: &Path| {
+            fs::OpenOptions::new().write(true).open(dir.join(name)).unwrap().set_len((64 << 20) + 7).unwrap();
+        };
+        assert_refused(change, &[name, "has 67108871 bytes", "at most 67108864"]);
+    }
+}
+
+#[test]
+fn an_index_of_another_form_is_refused() {
+    for index in ["{}", "[]", r#"{"weight_map": {"w": 7}}"#, r#"{"weight_map": {}}"#, r#"{"weight_map": "\u001b[2J"}"#]
+    {
+        assert_index_refused(index, &[INDEX, "is malformed: "]);
+    }
+}
+
+#[test]
+fn an_index_that_names_files_outside_the_folder_is_refused() {
+    let outside = toy::folder(&[("x.safetensors", &toy::weights(&[("w", Dtype::F32, vec![1], toy::f32s(&[1.0]))]))]);
+    let absolute = outside.path().join("x.safetensors");
+    let names = ["../x.safetensors", "a/../../x.safetensors", "./x.safetensors", "..", ".", "", "x\u{0}.safetensors"];
+    for name in names.into_iter().chain([absolute.to_str().unwrap(), r"..\x.safetensors", "C:x.safetensors"]) {
+        let index = serde_json::json!({ "metadata": {}, "weight_map": { "w": name } }).to_string();
+        let error = assert_index_refused(&index, &[INDEX, "names the file", "`w`", "not a plain name"]);
+        assert!(matches!(error, FolderError::FileName { file, .. } if file == name));
+    }
+    let index = INDEX_TEXT.replace(SHARDS[1], "pytorch_model-00002.bin");
+    assert_index_refused(&index, &["`pytorch_model-00002.bin`", "ends with .safetensors"]);
+}
+
+#[test]
+fn an_index_that_names_a_missing_file_is_refused() {
+    let index = INDEX_TEXT.replace(SHARDS[1], "\\u202ex\\u0007.safetensors");
+    assert_index_refused(&index, &[r"\u{202e}x\u{7}.safetensors is missing", "names it"]);
+}
+
+#[test]
+fn an_index_that_lists_a_tensor_for_the_wrong_file_is_refused() {
+    let error = assert_index_refused(
+        &INDEX_TEXT.replace("h.0.weight", "h.0.w\\n"),
+        &[SHARDS[0], r"lacks the tensor `h.0.w\n`"],
+    );
+    assert!(matches!(error, FolderError::NotInFile { tensor, .. } if tensor == "h.0.w\n"));
+    let moved = INDEX_TEXT.replacen(SHARDS[0], SHARDS[1], 1);
+    assert_index_refused(&moved, &[SHARDS[1], "lacks the tensor `h.0.weight`"]);
+}
+
+#[test]
+fn a_tensor_in_two_files_is_refused() {
+    let change = |dir: &Path| _ = fs::copy(dir.join(SHARDS[0]), dir.join(SHARDS[1])).unwrap();
+    let error = assert_refused(change, &["twice", SHARDS[0], SHARDS[1]]);
+    assert!(matches!(error, FolderError::Twice { tensor, .. } if tensor.starts_with("h.")));
+}

@@ -1,0 +1,150 @@
+//! Tests that written folders have the files, types and values that they should have.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use serde_json::json;
+use stageline_hub::{Dtype, FolderError, Layout, ModelFolder, TensorLayout, Values, copy_companions, write_config};
+
+use crate::toy::{self, INDEX, SINGLE};
+
+/// Returns the names and contents of the files in a folder.
+fn files(path: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
+    entries.map(|path| (path.file_name().unwrap().to_str().unwrap().to_owned(), fs::read(&path).unwrap())).collect()
+}
+
+/// Returns the values of a tensor: as f32 if they can be converted, and otherwise as bytes.
+fn unchanged<'a>(folder: &'a ModelFolder, name: &str) -> Result<Values<'a>, FolderError> {
+    let tensor = folder.tensor(name)?;
+    Ok(tensor.to_f32().map_or_else(|_| tensor.into(), Values::F32))
+}
+
+/// Makes a layout of one tensor `w`.
+fn one(dtype: Dtype, shape: &[usize]) -> Layout {
+    Layout::single([TensorLayout { name: "w".into(), dtype, shape: shape.to_vec() }]).unwrap()
+}
+
+/// Writes one tensor and returns its bytes on disk.
+fn written(dtype: Dtype, values: Vec<f32>) -> Vec<u8> {
+    let dir = toy::folder(&[("config.json", b"{}")]);
+    one(dtype, &[values.len()]).write(dir.path(), |_| Ok::<_, FolderError>(values.clone())).unwrap();
+    ModelFolder::open(dir.path()).unwrap().tensor("w").unwrap().bytes.to_vec()
+}
+
+#[test]
+fn a_sharded_model_with_unchanged_values_is_written_with_the_same_bytes() {
+    let (source, target) = (toy::sharded(), toy::folder(&[]));
+    let folder = ModelFolder::open(source.path()).unwrap();
+    let target = target.path().join("new/folder");
+    assert_eq!(copy_companions(source.path(), &target).unwrap(), ["config.json"]);
+    let mut asked = Vec::new();
+    let layout = folder.layout().unwrap();
+    let values = |name: &str| {
+        asked.push(name.to_owned());
+        unchanged(&folder, name)
+    };
+    layout.write(&target, values).unwrap();
+    assert_eq!(asked, layout.tensors().map(|tensor| tensor.name.clone()).collect::<Vec<_>>());
+    assert_eq!(asked, ["h.0.weight", "h.1.weight", "positions", "lm_head.weight"]);
+    assert_eq!(layout.total_bytes(), 8 + 4 + 4 + 16);
+    assert_eq!(files(&target), files(source.path()));
+}
+
+#[test]
+fn a_single_file_is_written_as_the_safetensors_crate_writes_it() {
+    let tensors = [
+        ("b", Dtype::F32, vec![2], toy::f32s(&[1.0, 2.0])),
+        ("c", Dtype::BF16, vec![], vec![0x80, 0x3f]),
+        ("a", Dtype::F32, vec![0], vec![]),
+        ("i", Dtype::I64, vec![1], vec![7; 8]),
+    ];
+    let described = tensors.iter().map(|(name, dtype, shape, _)| TensorLayout {
+        name: (*name).to_owned(),
+        dtype: *dtype,
+        shape: shape.clone(),
+    });
+    let layout = Layout::single(described).unwrap();
+    let dir = toy::folder(&[]);
+    let bytes = |name: &str| tensors.iter().find(|tensor| tensor.0 == name).map(|tensor| tensor.3.clone());
+    let values = |name: &str| bytes(name).map(|bytes| Values::Bytes(bytes.into())).ok_or("no such tensor");
+    layout.write(dir.path(), values).unwrap();
+    assert_eq!(files(dir.path()), BTreeMap::from([(SINGLE.to_owned(), toy::weights(&tensors))]));
+}
+
+#[test]
+fn every_bit_of_f32_and_every_value_of_f16_and_bf16_survives() {
+    let bits = [0, 0x8000_0000, 1, 0x7f80_0000, 0x7f80_0001, 0x7fc0_1234, 0xffff_ffff, 0x3f80_0000];
+    assert_eq!(written(Dtype::F32, bits.map(f32::from_bits).to_vec()), bits.map(u32::to_le_bytes).concat());
+    for dtype in [Dtype::F16, Dtype::BF16] {
+        let all: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
+        let source = toy::single(&toy::weights(&[("w", dtype, vec![1 << 16], all.clone())]));
+        let values = ModelFolder::open(source.path()).unwrap().tensor("w").unwrap().to_f32().unwrap();
+        let again = written(dtype, values.clone());
+        for ((value, old), new) in values.into_iter().zip(all.chunks(2)).zip(again.chunks(2)) {
+            assert!(value.is_nan() || old == new, "{value}");
+        }
+    }
+}
+
+#[test]
+fn values_are_rounded_to_the_nearest_and_ties_to_even() {
+    let bits = |dtype, value: f32| u16::from_le_bytes(written(dtype, vec![value]).try_into().unwrap());
+    // The spacing of BF16 is 2^-7 at 1, and that of F16 is 2^-10.
+    for (dtype, one, step) in [(Dtype::BF16, 0x3f80, 2f32.powi(-7)), (Dtype::F16, 0x3c00, 2f32.powi(-10))] {
+        for (steps, expected) in [(0.5, 0), (0.5001, 1), (1.5, 2), (2.5, 2), (2.4999, 2), (3.5, 4)] {
+            assert_eq!(bits(dtype, 1.0 + steps * step), one + expected, "{dtype} {steps}");
+        }
+    }
+    assert_eq!((bits(Dtype::F16, 65_519.0), bits(Dtype::F16, f32::INFINITY)), (0x7bff, 0x7c00));
+    assert_eq!((bits(Dtype::F16, -0.0), bits(Dtype::F16, 1e-9)), (0x8000, 0));
+}
+
+#[test]
+fn tensors_of_more_than_one_chunk_are_written_whole() {
+    let values: Vec<f32> = (0..200_000u32).map(|i| i as f32).collect();
+    assert_eq!(written(Dtype::F32, values.clone()), toy::f32s(&values));
+}
+
+#[test]
+fn an_old_model_of_the_same_layout_is_replaced() {
+    let (source, target) = (toy::sharded(), toy::sharded());
+    let folder = ModelFolder::open(source.path()).unwrap();
+    let old = ModelFolder::open(target.path()).unwrap();
+    let doubled = |name: &str| {
+        let tensor = folder.tensor(name)?;
+        let doubled = tensor.to_f32().map(|values| values.into_iter().map(|value| 2.0 * value).collect());
+        Ok::<Values<'_>, FolderError>(doubled.map_or_else(|_| tensor.into(), Values::F32))
+    };
+    folder.layout().unwrap().write(target.path(), doubled).unwrap();
+    let new = ModelFolder::open(target.path()).unwrap();
+    assert_eq!(new.tensor("lm_head.weight").unwrap().to_f32().unwrap(), [2.0, -6.0]);
+    assert_eq!(old.tensor("lm_head.weight").unwrap().to_f32().unwrap(), [1.0, -3.0], "a mapped file stays");
+    assert_eq!(files(target.path()).len(), 4);
+}
+
+#[test]
+fn an_index_without_a_total_gets_one() {
+    let source = toy::sharded();
+    let text = fs::read_to_string(source.path().join(INDEX)).unwrap();
+    let index: serde_json::Value = serde_json::from_str(&text).unwrap();
+    fs::write(source.path().join(INDEX), json!({ "weight_map": index["weight_map"] }).to_string()).unwrap();
+    let folder = ModelFolder::open(source.path()).unwrap();
+    let target = toy::folder(&[]);
+    folder.layout().unwrap().write(target.path(), |name| unchanged(&folder, name)).unwrap();
+    let text = fs::read_to_string(target.path().join(INDEX)).unwrap();
+    let again: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(again, json!({ "metadata": { "total_size": 32 }, "weight_map": index["weight_map"] }));
+}
+
+#[test]
+fn companions_are_copied_and_a_configuration_is_written() {
+    let source = toy::folder(&[("config.json", b"{}"), ("merges.txt", b"a b"), ("notes.md", b""), (SINGLE, b"")]);
+    let target = toy::folder(&[("merges.txt", b"old")]);
+    assert_eq!(copy_companions(source.path(), target.path()).unwrap(), ["config.json", "merges.txt"]);
+    write_config(target.path(), &json!({ "hidden_size": 2 })).unwrap();
+    let expected = [("config.json", "{\n  \"hidden_size\": 2\n}\n"), ("merges.txt", "a b")];
+    let expected = expected.map(|(name, text)| (name.to_owned(), text.as_bytes().to_vec()));
+    assert_eq!(files(target.path()), BTreeMap::from(expected));
+}
