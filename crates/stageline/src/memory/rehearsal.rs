@@ -50,9 +50,9 @@ impl Parameters {
         replicas.map(|(replica, devices)| Self::of(stages, devices, root(replica), precision)).collect()
     }
 
-    /// Returns the sizes of the parameters of all stages of one replica on its devices; `root` has the devices of the
-    /// replica that steps, if that is another one. A copy of another stage's or the root's parameter takes no memory if
-    /// it shares the owner's memory; its copy in a lower precision is always extra.
+    /// Returns the sizes of the parameters of all stages of one replica on its devices. `root` has the devices of the
+    /// replica whose optimizers step, if that is another replica. A copy of another stage's or the root's parameter
+    /// takes no memory if it shares the owner's memory; its copy in a lower precision always takes memory.
     fn of(stages: &[Vec<Description>], devices: &[Device], root: Option<&[Device]>, precision: Precision) -> Vec<Self> {
         let mut owners = HashMap::new();
         let mut sizes = |(stage, descriptions): (usize, &Vec<Description>)| {
@@ -81,7 +81,8 @@ impl Parameters {
     }
 }
 
-/// The recorded events of a rehearsal, with all that is needed to turn them into a memory estimate.
+/// The recorded events of a rehearsal (a step that only measures memory), with all that is needed to turn them into a
+/// memory estimate.
 pub(crate) struct Rehearsal<'a> {
     pub(crate) plan: Plan,
     pub(crate) stages: &'a [(Device, Parameters)],

@@ -38,7 +38,7 @@ pub(crate) struct Context {
 }
 
 impl Pass {
-    /// Returns the context of the pass, whatever its kind.
+    /// Returns the context of a pass (step number, loss weights, loss scale and others), whatever kind of pass it is.
     pub(crate) fn context(&self) -> &Arc<Context> {
         let (Self::Train(context) | Self::Inspect(context) | Self::Evaluate(context) | Self::Infer(context)) = self;
         context

@@ -42,7 +42,7 @@ pub(crate) struct Restored {
     pub(crate) optimizer_steps: u64,
 }
 
-/// A tensor of the model, with the stage that owns the tensor: the first stage that has it.
+/// A tensor of the model in a checkpoint's layout, with the stage that owns the tensor: the first stage that has it.
 struct Entry {
     stage: usize,
     description: Description,

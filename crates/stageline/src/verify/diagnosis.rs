@@ -38,7 +38,7 @@ pub(super) struct Diagnosis<'a, In: Payload, Out: Payload, Target: Payload> {
     pub(super) differences: &'a [Difference],
     /// The number of micro-batches into which the reference cuts the batch.
     pub(super) reference_micro_batches: usize,
-    /// The largest relative difference at which two gradients count as equal.
+    /// The largest relative difference at which two gradients count as equal in the verification.
     pub(super) bar: f64,
 }
 
@@ -181,8 +181,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         (0..terms).find_map(|term| self.term_fault(&pairs(whole, term), &pairs(parts, term)))
     }
 
-    /// Checks one term of the loss: its `(loss, weight)` pairs of the whole batch and of the pieces must have the same
-    /// sums. Returns the fault if the sums differ.
+    /// Checks one term of the loss, given the pair `(loss, weight)` of the whole batch and of each piece: the sums over
+    /// the pieces must be those of the whole. Returns the fault if they are not.
     fn term_fault(&self, whole: &[(f64, f64)], parts: &[(f64, f64)]) -> Option<Cause> {
         let total = |pairs: &[(f64, f64)]| pairs.iter().fold((0.0, 0.0), |sum, pair| (sum.0 + pair.0, sum.1 + pair.1));
         let ((loss, weight), (sum, weights)) = (total(whole), total(parts));
