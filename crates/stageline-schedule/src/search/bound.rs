@@ -60,7 +60,7 @@ impl Computes {
 
 #[derive(Clone, Copy)]
 struct Stage {
-    /// The stage's forwards, input gradients and weight gradients, each kind over all micro-batches.
+    /// The stage's forwards, input gradients and weight gradients, each kind added up over all micro-batches.
     computes: [Computes; 3],
     /// The least product of memory and time that the activations of all micro-batches occupy on the stage.
     memory_time: f64,

@@ -70,7 +70,7 @@ pub struct Row<F, B, L> {
     /// The number of blocks between the first and the last layer.
     blocks: usize,
     seed: u64,
-    /// The names of the first layer, of the list of blocks, and of the last layer.
+    /// The names in checkpoints of the first layer, of the list of blocks, and of the last layer.
     names: [String; 3],
 }
 

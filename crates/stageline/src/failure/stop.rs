@@ -144,8 +144,8 @@ impl Stop {
         }
     }
 
-    /// Polls a channel for [`PATIENCE`], which is cheaper than a sleep if a message arrives soon; yields the core
-    /// between polls.
+    /// Polls a channel for a message during [`PATIENCE`], which is cheaper than a sleep if a message arrives soon;
+    /// yields the core between polls.
     fn look_for<T>(&self, channel: &Receiver<T>) -> Result<Option<T>, Stopped> {
         let start = Instant::now();
         loop {

@@ -53,7 +53,7 @@ pub struct StageEstimate {
     /// The parts of the stage's activations, forward and backward memory that do not depend on the rows of a
     /// micro-batch.
     pub(crate) whatever_rows: WhateverRows,
-    /// The bytes of the largest parameter that the stage steps itself.
+    /// The bytes of the largest parameter that the stage's own optimizer steps.
     pub(crate) largest: u64,
 }
 

@@ -28,9 +28,9 @@ pub(crate) struct Parameters {
     /// The bytes of the stage's parameters, with their copy in a lower precision; without tied parameters that are in
     /// an owner's memory.
     pub(crate) bytes: u64,
-    /// The bytes of the gradients of the parameters that the stage steps itself.
+    /// The bytes of the gradients of those parameters that the stage's own optimizer steps.
     gradients: u64,
-    /// The bytes of the gradient of the largest parameter that the stage steps itself.
+    /// The bytes of the gradient of the largest parameter that the stage's own optimizer steps.
     largest: u64,
     /// The bytes of the gradients of tied parameters that other stages own, each with its owner stage, for one
     /// micro-batch.

@@ -131,7 +131,8 @@ impl Held {
         Self { begun: summed(|held| held.0), over: summed(|held| held.1 + FORWARD + BACKWARD) }
     }
 
-    /// Returns the bytes of tensors in flight that are in use at any time during a simulated action.
+    /// Returns the total size in bytes of the tensors that are in flight in the worker's memory at some time during a
+    /// simulated action.
     fn during(&self, span: &Span) -> u64 {
         let until = |changes: &[(f64, u64)], so_many: usize| so_many.checked_sub(1).map_or(0, |last| changes[last].1);
         let begun = self.begun.partition_point(|(from, _)| *from < span.end);

@@ -33,7 +33,8 @@ pub(crate) struct Context {
     pub(crate) loss_scale: f64,
     /// The part of its forward that each stage recomputes in its backward (activation checkpointing), by stage.
     pub(crate) recompute: Arc<[Recompute]>,
-    /// The turns in which the replica issues transfers between GPUs during the pass.
+    /// The order in which the workers of the replica issue transfers between GPUs during the pass, so that NCCL cannot
+    /// deadlock.
     pub(crate) turns: Arc<Turns>,
 }
 

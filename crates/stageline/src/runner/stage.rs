@@ -72,7 +72,8 @@ pub(crate) struct StageRunner<M, K: Sink<M>> {
     pub(super) collective: Collective,
     /// The number of reductions of gradient sums over the replicas that this stage has made in this step.
     pub(super) reductions: usize,
-    /// The turns in which the replica issues transfers between GPUs in the current pass.
+    /// The order in which the workers of the replica issue transfers between GPUs in the current pass, so that NCCL
+    /// cannot deadlock.
     pub(super) turns: Arc<Turns>,
     pub(super) warned: Warned,
     /// Whether the stage has begun a pass before. If so, its parameters are in memory that the worker's thread

@@ -130,8 +130,8 @@ const BOUNDS: [Bound; 2] = [
 ];
 
 impl Bound {
-    /// Returns the reason why the state field `value` is below the bound that the field `smaller` sets, or `None` if it
-    /// is not.
+    /// Returns the reason why the field `value` of an optimizer's state violates this bound, which the field `smaller`
+    /// of the same parameter sets; `None` if it does not.
     fn broken(&self, value: &Value, smaller: &Value) -> Option<Reason> {
         let (Value::Tensor(value), Value::Tensor(smaller)) = (value, smaller) else { return None };
         if !(value.dtype().is_float() && smaller.dtype().is_float()) {

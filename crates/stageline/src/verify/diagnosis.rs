@@ -245,7 +245,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         self.closest(found, unscaled).or_else(|| self.closest(found, [scaled(sum), scaled(&mean)]))
     }
 
-    /// Returns a micro-batch whose gradients are zero for all wrong parameters, so that the model itself drops it.
+    /// Returns a micro-batch whose gradients are zero for all parameters with wrong gradients, so that the model itself
+    /// drops the micro-batch.
     fn dropped_by_model(&self, whole: &Parts, parts: &Parts) -> Option<Cause> {
         let wrong = self.wrong(&parts.sum, &whole.sum);
         let stage = self.last_stage(&wrong)?;
@@ -255,8 +256,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         Some(Cause::MissingMicroBatch { stage, micro_batch })
     }
 
-    /// Returns a micro-batch without which the expected sums equal the found ones for all wrong parameters, so that the
-    /// training drops it.
+    /// Returns a micro-batch without which the expected gradient sums equal the found ones for all parameters with
+    /// wrong gradients, so that the training drops the micro-batch.
     fn dropped_by_training(
         &self,
         probes: &mut Pipeline<In, Out, Target>,

@@ -86,7 +86,7 @@ fn connect(name: &RemoteName, token: Option<Token>) -> Result<Device, RemoteErro
 }
 
 /// Introduces the server of a newly connected device to all servers that were connected before, and those to the new
-/// server, by their ids. Servers accept tensors only from servers that were introduced to them.
+/// server, by their ids. Servers that know each other lift their limits, so that they can exchange tensors.
 fn introduce(name: &RemoteName, device: &Device) -> Result<(), RemoteError> {
     let failed = |name: &RemoteName| {
         let name = name.clone();

@@ -54,7 +54,7 @@ pub enum Listen {
     Iroh {
         /// The file with the server's secret key; it is created if it does not exist.
         identity: PathBuf,
-        /// The relays through which clients find the server.
+        /// The relays through which clients find the server on the network.
         relays: IrohRelays,
         /// The UDP address at which the server listens; port 0 selects a free port.
         address: SocketAddr,
