@@ -6,7 +6,7 @@ use safetensors::Dtype;
 
 use crate::printable::{Printable, number};
 
-/// The most bytes of a damage's reason that contains text from the file.
+/// The largest number of bytes that the reason for refusing a file may have if it quotes text from the file.
 const MOST_REASON: usize = 300;
 
 /// The reason why a file of a checkpoint is refused.
@@ -35,7 +35,7 @@ pub enum Damage {
     /// The file of the checkpoint has another length than the manifest says.
     #[error("has {found} bytes, but the manifest lists {expected}")]
     Size {
-        /// The length of the file on disk in bytes.
+        /// The length on disk, in bytes, of the file whose length is wrong.
         found: u64,
         /// The length of the file in bytes, according to the manifest.
         expected: u64,
@@ -43,15 +43,15 @@ pub enum Damage {
     /// The manifest file is longer than any manifest may be.
     #[error("has {found} bytes, but such a file has at most {most}")]
     TooLong {
-        /// The length of the file on disk in bytes.
+        /// The length of the manifest file on disk, in bytes.
         found: u64,
-        /// The most bytes that such a file may have.
+        /// The largest length in bytes that a manifest file may have.
         most: u64,
     },
     /// The file of the checkpoint does not fit into memory.
     #[error("has {bytes} bytes, which do not fit into memory")]
     Memory {
-        /// The length of the file in bytes.
+        /// The length in bytes of the file that does not fit into memory.
         bytes: u64,
     },
     /// The SHA-256 of the file is not the recorded one, so its contents are not those that were written.
@@ -71,7 +71,7 @@ pub enum Damage {
     /// The manifest lists a file to which no tensor belongs.
     #[error("lists the file `{}`, to which no tensor belongs", Printable::new(file))]
     Foreign {
-        /// The name of the file without a tensor.
+        /// The name of the listed file to which no tensor belongs.
         file: String,
     },
     /// The manifest lists the same file twice.
@@ -83,7 +83,7 @@ pub enum Damage {
     /// The manifest does not list a file that the checkpoint must have: a file of one of its tensors, or the index.
     #[error("does not list the file `{}`, which this checkpoint must have", Printable::new(file))]
     Unlisted {
-        /// The name of the file that is not listed.
+        /// The name of the file that the manifest does not list.
         file: String,
     },
     /// The manifest places a tensor in the wrong file.
@@ -137,9 +137,9 @@ pub enum Damage {
     /// A tensor file has more tensors than the manifest lists for the file.
     #[error("has {found} tensors, but the manifest lists {expected}")]
     Count {
-        /// The number of tensors that the file has.
+        /// The number of tensors that the tensor file contains.
         found: usize,
-        /// The number of tensors that the manifest lists for the file.
+        /// The number of tensors that the manifest lists for the tensor file.
         expected: usize,
     },
     /// A tensor has another type or shape in its file than in the manifest.
@@ -150,7 +150,7 @@ pub enum Damage {
         Printable::new(expected)
     )]
     Differs {
-        /// The name of the tensor that differs.
+        /// The name of the tensor whose type or shape differs between its file and the manifest.
         tensor: String,
         /// The type and shape of the tensor in its file, as text.
         found: String,
@@ -195,8 +195,8 @@ pub enum Damage {
 }
 
 impl Damage {
-    /// Makes a [`Damage::Form`] of the reason why a text is malformed. The reason may contain text from the file, of
-    /// any length.
+    /// Makes a [`Damage::Form`], which says why the text of a file is malformed. The reason may quote text from the
+    /// file, of any length.
     pub(crate) fn malformed(reason: impl fmt::Display) -> Self {
         Self::Form(Printable::new(reason.to_string()).at_most(MOST_REASON).to_string())
     }

@@ -35,8 +35,7 @@ pub(crate) fn in_the_way(path: &Path) -> Option<(PathBuf, &'static str)> {
     Some((part.to_path_buf(), found))
 }
 
-/// Returns the path, or `.` (the current folder) if the path is empty. The parent of a bare file name is such an empty
-/// path.
+/// Returns the path, or `.` (the current folder) if the path is empty, as the parent of a bare file name is.
 pub(crate) fn or_here(path: &Path) -> &Path {
     if path.as_os_str().is_empty() { Path::new(".") } else { path }
 }

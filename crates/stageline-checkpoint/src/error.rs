@@ -33,7 +33,7 @@ pub enum CheckpointError {
     /// The path that was given for reading a checkpoint cannot be accessed.
     #[error("cannot access {}; make it readable", alone(path))]
     Look {
-        /// The path at which the caller expected a checkpoint.
+        /// The path at which the caller expected to find a checkpoint, and which cannot be accessed.
         path: PathBuf,
         /// The error of the operating system when the path was accessed.
         source: io::Error,
@@ -67,7 +67,7 @@ pub enum CheckpointError {
         alone(path)
     )]
     Newer {
-        /// The path of the checkpoint's manifest.
+        /// The path of the manifest that states the newer format.
         path: PathBuf,
         /// The format version that the manifest states.
         found: u64,
@@ -107,7 +107,7 @@ pub enum CheckpointError {
     Write {
         /// The operation that failed, as a verb for the message, such as "create the folder".
         doing: &'static str,
-        /// The file or folder on which the operation failed.
+        /// The path of the file or folder on which the operation of the save failed.
         path: PathBuf,
         /// The error of the operating system for the failed operation.
         source: io::Error,
@@ -139,7 +139,7 @@ pub enum CheckpointError {
         published: PathBuf,
         /// The operation that failed, as a verb for the message, such as "remove".
         doing: &'static str,
-        /// The folder on which the operation failed.
+        /// The path of the folder on which the removal of an old checkpoint failed.
         path: PathBuf,
         /// The error of the operating system for the failed operation.
         source: io::Error,
@@ -164,11 +164,11 @@ pub enum CheckpointError {
     Length {
         /// The name of the tensor whose bytes are too few or too many.
         tensor: String,
-        /// The type of the tensor's elements.
+        /// The type of the elements of the tensor that was to be saved.
         dtype: Dtype,
-        /// The length of each dimension of the tensor.
+        /// The length of each dimension of the tensor that was to be saved.
         shape: Vec<usize>,
-        /// The number of bytes that the tensor has.
+        /// The number of bytes that the tensor to save has.
         found: usize,
         /// The number of bytes that a tensor of this type and shape takes; `None` if the number overflows or is not
         /// whole.
@@ -226,7 +226,7 @@ pub enum CheckpointError {
     Header {
         /// The name of the tensor file or index in the checkpoint's folder.
         file: String,
-        /// The reason why the header or index cannot be written.
+        /// The error with which the header or the index could not be written.
         reason: String,
     },
     /// The new manifest was parsed for a check before it was written, and did not give the same values back.
@@ -258,7 +258,7 @@ pub enum CheckpointError {
 }
 
 impl CheckpointError {
-    /// The most bytes of an error message, as `Display` and as `Debug`.
+    /// The largest length of a [`CheckpointError`]'s message in bytes, as `Display` and as `Debug`.
     pub const MOST_BYTES: usize = 1_000;
 
     /// Returns a closure for `map_err` that makes a [`CheckpointError::Write`] of an operating system's error. `doing`
@@ -290,7 +290,7 @@ fn one_of_two(path: &Path) -> Printable<'_> {
     Printable::new(path.to_string_lossy()).at_most(MOST_OF_TWO)
 }
 
-/// Returns what to do about a damaged checkpoint, as the end of the error message: fix permissions, resume from
+/// Returns the end of the error message about a damaged checkpoint, which says what to do: fix permissions, resume from
 /// `older`, or restore a copy.
 fn recovery(damage: &Damage, older: Option<&Path>) -> String {
     match older {

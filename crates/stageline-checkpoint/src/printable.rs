@@ -71,8 +71,8 @@ pub(crate) fn number(value: f64) -> String {
 /// The mark that a printed text gets at the place where its middle was cut out.
 const DOTS: &str = "...";
 
-/// Returns how many bytes the first characters of a text have, as many characters as fit into `most` bytes after
-/// escaping.
+/// Returns the length in bytes of the longest beginning of `chars` that takes at most `most` bytes when its invisible
+/// characters are escaped.
 fn fitting(chars: impl Iterator<Item = char>, most: usize) -> usize {
     let mut left = most;
     let fits = |&char: &char| {

@@ -47,7 +47,7 @@ fn a_plan_is_drawn_as_svg() {
     assert!(svg.starts_with("<svg ") && svg.contains("<title>7W7</title>"), "{svg}");
 }
 
-/// The paper is arXiv:2401.10241, with P = 8 and M = 24.
+/// Compares the printed bubbles with those of the Zero Bubble paper (arXiv:2401.10241) at P = 8 and M = 24.
 #[test]
 fn simulated_bubbles_are_those_of_the_zero_bubble_paper() {
     for (schedule, bubble) in [("1f1b", 0.2431), ("zb-h1", 0.1585), ("zb-h2", 0.1083)] {
@@ -137,7 +137,8 @@ fn the_search_writes_the_best_plan() {
     assert_eq!(step(&json(&format!("simulate --plan {} {halves} --json", path.display()))), step(&found));
 }
 
-/// The stages of the log take a second for a forward and two for a backward; the best plan splits the backwards.
+/// Tests a search with the costs of a log, whose stages take a second for a forward and two for a backward; the best
+/// plan splits the backwards.
 #[test]
 fn the_search_takes_the_costs_of_a_log() {
     let folder = tempfile::tempdir().unwrap();
@@ -211,7 +212,7 @@ fn impossible_plans_are_rejected_with_the_reason() {
     assert_eq!(text("plan --schedule interleaved --chunks 3 --stages 2 --micro-batches 2 --csv").lines().count(), 2);
 }
 
-/// The log of a run of two equal stages, which take a second for a forward.
+/// The log of a run of two equal stages, each of which takes a second for the forward of a micro-batch.
 const LOG: &str = r#"{"stageline":"0.1.0","schedule":"1f1b","plan":"0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n","channel_capacity":2,"layers":[{"name":"front","stage":0,"weight":1,"parameters":5},{"name":"back","stage":1,"weight":1,"parameters":5}],"tokens_per_micro_batch":10,"configuration":{"seed":1}}
 {"step":0,"loss":2.0,"weight":20,"tokens_per_s":2,"step_seconds":9.0,"bubble":0.3333,"bubble_ideal":0.3333,"bubble_simulated":0.3333,"learning_rate":0.1,"gradient_norm":1,"clipped":false,"loss_scale":1,"workers":[{"busy":6,"fill":1,"drain":2,"imbalance":0,"transfer":0,"flush":0,"other":0},{"busy":6,"fill":1,"drain":2,"imbalance":0,"transfer":0,"flush":0,"other":0}],"stages":[{"forward":1,"backward":2,"send_activation":0,"send_gradient":0,"flush":0},{"forward":1,"backward":2,"send_activation":0,"send_gradient":0,"flush":0}]}
 {"final":true}

@@ -4,13 +4,13 @@
 //!
 //! # Modules
 //!
-//! - [`record`]: the structures of a log's lines, which a training serialises; [`RunLog`] reads a log back and
-//!   summarises its steps.
+//! - `log`: [`record`] has the structures of a log's lines, which a training serialises; [`RunLog`] reads a log back
+//!   and summarises its steps.
 //! - `predict`: [`Measured::predict`] gives the step time, bubble and memory that another plan would have, and
-//!   [`Measured::host_cuts`] the best ways to spread the layers over hosts.
-//! - `page`: shows a run on one HTML page ([`run_page()`]), and has the charts and tables to build other pages with
-//!   ([`Page`]).
-//! - `export`: writes a run for Perfetto ([`Trace`]) and for TensorBoard ([`TensorBoard`]).
+//!   [`Measured::host_cuts`] the best ways to spread the layers over hosts, both with the costs that the run measured.
+//! - `page`: shows a run on one HTML page ([`run_page()`]), and has the charts and tables (HTML and SVG) to build other
+//!   pages with ([`Page`]).
+//! - `export`: writes a run in the file formats of Perfetto ([`Trace`]) and TensorBoard ([`TensorBoard`]).
 //!
 //! The modules `predict`, `page` and `export` import from `log`, and none of the three from another.
 

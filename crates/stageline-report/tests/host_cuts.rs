@@ -11,7 +11,8 @@ use synthetic::log;
 
 const LINK: Link = Link { latency: 0.25, bandwidth: 1e6 };
 
-/// Makes the log of a run with one layer a stage, whose boundaries carry so many MB.
+/// Makes the log of a run with one layer on each stage. The boundary after stage i carries `megabytes[i]` MB for each
+/// micro-batch.
 fn log_of(layers: &[f64], megabytes: &[f64]) -> RunLog {
     let mut log = log(layers, layers.len(), 4, 0.0);
     for step in &mut log.steps {
@@ -32,8 +33,8 @@ fn refused(log: &RunLog, hosts: &[usize], schedule: &dyn Schedule) -> PredictErr
     Measured::of(log).unwrap().host_cuts(&hosts, LINK, schedule, 4).unwrap_err()
 }
 
-/// With one micro-batch, all partitions compute for the same time. They differ in the transfers and in the longest flush, which is that
-/// of the larger stage.
+/// Tests partitions with one micro-batch, which all compute for the same time. They differ in the transfers and in the
+/// longest flush, which is that of the larger stage.
 #[test]
 fn with_one_micro_batch_hosts_split_where_activations_are_smallest() {
     let megabytes = [5.0, 4.0, 0.5, 4.0, 5.0];
@@ -53,7 +54,8 @@ fn with_one_micro_batch_hosts_split_where_activations_are_smallest() {
     }
 }
 
-/// With many micro-batches the slowest worker decides, unless a transfer takes longer than it computes.
+/// Tests partitions with many micro-batches: the slowest worker decides which is the best, unless a transfer takes
+/// longer than this worker computes.
 #[test]
 fn balance_decides_unless_the_link_is_slower_than_the_workers() {
     let evenly = |megabytes: f64| {
@@ -65,7 +67,8 @@ fn balance_decides_unless_the_link_is_slower_than_the_workers() {
     assert_eq!((evenly(40.0).bytes, evenly(40.0).slowest), (vec![0.25e6], 12.0));
 }
 
-/// Returns every partition of `layers` into `stages` by the ends of its stages, in their order.
+/// Returns every partition of `layers` layers into `stages` stages. A partition is given by the end of each stage, in
+/// order.
 fn all_cuts(layers: usize, stages: usize) -> Vec<Vec<usize>> {
     if stages == 1 {
         return vec![vec![layers]];
@@ -135,7 +138,7 @@ fn by_brute_force(layers: &[f64], log: &RunLog, hosts: &[usize], micro_batches: 
     best.into_iter().map(step).collect()
 }
 
-/// Layers and bytes are pseudo-random, on two and three hosts, with one or two layers for each stage of the run.
+/// Tests pseudo-random layers and bytes, on two and three hosts, with one or two layers for each stage of the run.
 #[test]
 fn all_partitions_over_hosts_are_found_and_the_best_is_first() {
     let mut state = 1_u64;
@@ -163,7 +166,8 @@ fn all_partitions_over_hosts_are_found_and_the_best_is_first() {
     }
 }
 
-/// With two chunks the stages change host three times, and each group has two stages.
+/// Tests a schedule with two chunks for each worker: neighbouring stages are on different hosts at three boundaries,
+/// and each group of stages on one host has two stages.
 #[test]
 fn schedules_with_chunks_have_several_boundaries_between_hosts() {
     let log = log(&[1.0; 8], 8, 4, 0.0);

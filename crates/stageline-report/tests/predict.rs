@@ -12,7 +12,8 @@ use stageline_schedule::{GPipe, Interleaved, OneFOneB, Schedule, ZbH1, ZbV};
 
 use synthetic::log;
 
-/// One micro-batch crosses every boundary forward and back, so a link costs its latency and transfer time twice.
+/// Tests that a link costs its latency and transfer time twice with one micro-batch, which crosses every boundary
+/// forward and back.
 #[test]
 fn a_link_costs_its_latency_and_transfer_time() {
     let one = |workers| Target { workers, micro_batches: 1, schedule: &OneFOneB, cut: Cut::OfTheRun };
@@ -33,14 +34,14 @@ fn a_link_costs_its_latency_and_transfer_time() {
     assert!(matches!(unknown, PredictError::Bytes), "{unknown}");
 }
 
-/// Makes the log of a run on two hosts of two workers each, over this link.
+/// Makes the log of a run on two hosts with two workers each, which are connected by `link`.
 fn log_of_two_hosts(link: Link) -> RunLog {
     let mut log = log(&[1.0; 12], 4, 4, 0.0);
     log.run.links = vec![None, Some(link), None];
     log
 }
 
-/// Only the second of three boundaries has a link.
+/// Tests a run with four workers, of whose three boundaries between stages only the second has a link.
 #[test]
 fn links_of_the_run_connect_the_same_workers_in_a_prediction() {
     let link = Link { latency: 0.25, bandwidth: 1e6 };
@@ -67,7 +68,8 @@ fn links_of_the_run_connect_the_same_workers_in_a_prediction() {
     assert!(predict(&measured.over(link).unwrap(), 6, &OneFOneB).is_ok());
 }
 
-/// The transfer time in a send of the log is not counted again; the rest of the send is counted at every boundary.
+/// Tests that the transfer time in a send of the log is not counted again in a prediction; the rest of the send is
+/// counted at every boundary.
 #[test]
 fn transfer_time_is_counted_once() {
     let link = Link { latency: 0.25, bandwidth: 1e6 };
@@ -86,7 +88,7 @@ fn transfer_time_is_counted_once() {
     assert!((step(&log) - (without_sends - 2.0 * 2.25) - 6.0 * 2.375).abs() < 1e-9, "{}", step(&log));
 }
 
-/// With one micro-batch, every boundary adds the transfer time of its activation and gradient.
+/// Tests a plan with one micro-batch, in which every boundary adds the transfer time of its activation and gradient.
 #[test]
 fn crossings_give_the_bubble_of_each_link_alone() {
     let link = |seconds| Link { latency: seconds, bandwidth: 1e6 };
@@ -137,7 +139,7 @@ fn invalid_links_are_rejected() {
     assert!(matches!(Measured::of(&log), Err(PredictError::Links { links: 2, boundaries: 3 })));
 }
 
-/// With equal stages a step of 1F1B or GPipe takes (M + P - 1) (F + B), plus the flush.
+/// Tests that a predicted step of 1F1B or GPipe with equal stages takes (M + P - 1) (F + B), plus the flush.
 #[test]
 fn equal_stages_match_the_closed_form() {
     let measured = Measured::of(&log(&[1.0; 8], 2, 4, 0.0)).unwrap();
@@ -163,7 +165,7 @@ fn equal_stages_match_the_closed_form() {
     assert!(split.step < whole.step && split.bubble < whole.bubble);
 }
 
-/// A log has the workers of the first replica.
+/// Tests a prediction from the log of a run with replicas, which describes the workers of the first replica only.
 #[test]
 fn replicas_multiply_the_throughput_and_nothing_else() {
     let mut log = log(&[1.0; 8], 2, 4, 0.0);
@@ -180,8 +182,8 @@ fn replicas_multiply_the_throughput_and_nothing_else() {
     assert!(!page.contains(sentence) && run_page(&log).contains(sentence));
 }
 
-/// A layer has one parameter, with 4 bytes of gradient and 12 of other states, and 1000 bytes for each live micro-batch. Each worker has
-/// 500 bytes more.
+/// Tests the predicted peak memory. A layer has one parameter, with 4 bytes of gradient and 12 of other states, and
+/// 1000 bytes for each live micro-batch; each worker has 500 bytes more.
 #[test]
 fn peak_memory_is_the_sum_over_layers_and_live_micro_batches() {
     let log = log(&[1.0; 8], 2, 4, 0.0);
@@ -211,7 +213,7 @@ fn the_overhead_of_the_runtime_grows_with_the_number_of_actions() {
     assert!((step(&with, 16) - step(&without, 16) - 3.2).abs() < 1e-9);
 }
 
-/// The longest stage is as short as contiguous layers allow.
+/// Tests that the longest stage of a balanced partition is as short as contiguous layers allow.
 #[test]
 fn unequal_layers_are_balanced() {
     let measured = Measured::of(&log(&[4.0, 1.0, 1.0, 1.0, 1.0, 4.0], 2, 4, 0.0)).unwrap();
@@ -226,7 +228,7 @@ fn unequal_layers_are_balanced() {
     assert_eq!(error.to_string(), "6 layers cannot be cut into 7 stages; ask for 1 to 6 stages");
 }
 
-/// The partition of the run is uneven, so it differs from the balanced one.
+/// Tests the prediction of the run itself. The partition of the run is uneven, so it differs from the balanced one.
 #[test]
 fn the_run_itself_is_predicted_with_its_own_partition() {
     let log = log(&[3.0, 3.0, 1.0, 1.0], 2, 4, 0.0);

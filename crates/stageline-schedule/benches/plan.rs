@@ -61,7 +61,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Returns the result of a call and its time in seconds.
+/// Calls `run`, and returns its result and the time of the call in seconds.
 fn timed<T>(run: impl FnOnce() -> T) -> (T, f64) {
     let start = Instant::now();
     let result = run();

@@ -106,7 +106,7 @@ impl Costs {
         Self { optimizer, links, stages, transfers: Transfers::default() }
     }
 
-    /// Makes the costs of a plan whose stages all have the same costs.
+    /// Makes the costs of a plan with `stages` stages that all have the costs `cost`.
     pub fn equal(stages: usize, cost: StageCost) -> Self {
         Self::by_stage(vec![cost; stages])
     }
@@ -196,7 +196,7 @@ impl Costs {
         self.transfers
     }
 
-    /// Returns the time for which a transfer occupies the link between its two stages.
+    /// Returns the time for which a transfer occupies the link between its two stages, in the unit of the costs.
     pub(crate) fn occupies(&self, transfer: Transfer) -> f64 {
         self.links[transfer.from.min(transfer.to())]
     }

@@ -64,7 +64,7 @@ impl Identity {
         Ok(())
     }
 
-    /// Adds the identity of the run, the number of samples so far and the plan to the manifest of a checkpoint.
+    /// Writes the identity of the run, the number of samples so far and the plan into the manifest of a checkpoint.
     fn write(&self, checkpoint: &mut Checkpoint, plan: String) {
         let samples = checkpoint.progress.steps * self.batch_size as u64;
         for (name, value) in [
@@ -123,11 +123,11 @@ pub fn place(keeping: &Keeping, resumed: Option<&Saved>) -> Result<Option<Place>
 pub struct Keeper {
     writer: Option<Writer>,
     identity: Identity,
-    /// The interval between checkpoints, in steps.
+    /// The interval between two checkpoints, in training steps.
     every: usize,
     stop_after: Option<usize>,
     signalled: Arc<AtomicBool>,
-    /// The number of steps in the latest checkpoint, with its path if it was on disk before this run.
+    /// The number of steps in the latest checkpoint, with the checkpoint's path if it was on disk before this run.
     kept: Option<(u64, Option<PathBuf>)>,
 }
 

@@ -8,7 +8,7 @@ use stageline::{Batch, Payload};
 /// The batch of a step depends on the number of the step only, so that a resumed training sees the same samples in the
 /// same order.
 pub trait Data: Sync {
-    /// The input of a batch, which the first stage receives.
+    /// The input of a batch, which the first stage of the pipeline receives.
     type Input: Payload;
     /// The targets of a batch, with which the last stage computes the loss.
     type Target: Payload;

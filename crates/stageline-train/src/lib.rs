@@ -32,19 +32,24 @@
 //!
 //! # Layout
 //!
-//! - `program`: the program around a training: its settings, warnings, exit status (`Program`).
-//! - `training`: one training, from the settings to the trained pipeline (`Run`, `Trained`).
-//! - `steps`: the loop over the steps of a training.
-//! - `recipe`: builds the pipelines of a training from its settings and its plan (`Recipe`).
-//! - `evaluation`: evaluates held-out samples, and whether the loss is a sum.
-//! - `memory`: estimates the memory of a training, and refuses one that does not fit, with the ways out.
-//! - `checkpoints`: writes checkpoints, and recognises the training that a checkpoint is of.
-//! - `plan`: chooses the plan: a schedule, a file, or a search; and the devices of the stages.
-//! - `prefetch`: reads batches ahead of the steps.
-//! - `outputs`: the log, the trace, the page and the progress bar.
-//! - `settings`: the settings, from the command line to a validated `Job`.
+//! In the order in which a run uses them:
+//!
+//! - `program`: the program around a training: reads the settings, shows warnings, sets the exit status (`Program`).
+//! - `settings`: the settings, from the command line, a TOML file and a checkpoint to a validated `Job`.
+//! - `training`: one training, from a job, a model and its data to the trained pipeline (`Run`, `Trained`).
 //! - `model`, `data`: the two traits that a program implements or gets from a [`Row`](stageline::Row).
+//! - `plan`: chooses the plan (a schedule, a file, or a search), the cut and the devices of the stages (`Planned`).
+//! - `recipe`: builds the pipelines of a training from its job and plan, and describes the run (`Recipe`).
+//! - `memory`: estimates the memory of a training, and refuses one that does not fit, with the ways out (`Demand`).
+//! - `steps`: the loop over the steps, which decides when to evaluate, save, log and stop (`Loop`).
+//! - `prefetch`: reads batches ahead of the steps on threads of its own (`Batches`).
+//! - `evaluation`: evaluates held-out samples, and whether the loss is a sum.
+//! - `checkpoints`: writes checkpoints in the background (`Keeper`), recognises the training that a checkpoint is of
+//!   (`Identity`), and handles Ctrl-C and SIGTERM.
+//! - `outputs`: writes the log, the trace, TensorBoard's files, the page and the progress bar (`Log`, `Progress`).
 //! - `fingerprint`: a hash of the parameters, by which two trainings can be compared bit for bit.
+//!
+//! The crate trains by the public interface of `stageline`: it must not run stages or compute on their tensors itself.
 
 mod checkpoints;
 mod data;

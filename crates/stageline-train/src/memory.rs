@@ -111,7 +111,7 @@ where
     Ok(found)
 }
 
-/// The reason, in error messages, why there is no memory estimate.
+/// The reason, in error messages, why there is no memory estimate: the memory in use is not known.
 const UNKNOWN: &str = "memory in use is not known: the program does not count it with `CountingAllocator`, or stages are on GPUs or on \
                        other hosts";
 
@@ -140,7 +140,7 @@ fn refuse<In: Payload, Out: Payload, Target: Payload>(
 pub struct Demand<'a> {
     pub job: &'a Job,
     pub planned: &'a Planned,
-    /// The largest number of stages into which the model can be cut.
+    /// The largest number of stages into which the model can be cut, for proposals to use more stages.
     pub most_stages: usize,
     pub step: usize,
     pub resumed: bool,

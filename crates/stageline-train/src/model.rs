@@ -79,7 +79,8 @@ pub struct HandCut<F> {
 }
 
 impl<F> HandCut<F> {
-    /// Creates a model of `stages` stages, which `chain` chains.
+    /// Creates a model of `stages` stages that the user has cut. The function `chain` joins the stages to a pipeline,
+    /// given the configuration of each stage.
     pub fn new(stages: usize, chain: F) -> Self {
         Self { stages, chain }
     }

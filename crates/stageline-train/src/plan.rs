@@ -95,7 +95,7 @@ fn stage_costs(costs: Option<&Costs>, workers: usize) -> Result<PlanCosts> {
     Ok(PlanCosts::by_stage(stages.collect()))
 }
 
-/// A named schedule with another number of stages on each worker than by default.
+/// A named schedule that places another number of stages (chunks) on each worker than by default.
 struct Chunked {
     schedule: &'static (dyn Schedule + Sync),
     chunks: usize,

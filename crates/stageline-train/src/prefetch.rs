@@ -15,11 +15,11 @@ use crate::data::Data;
 /// as this number of steps before a step waits for it.
 const READERS: usize = 4;
 
-/// The batches of a range of steps, in order, which several threads read ahead of the steps.
+/// The batches of a range of training steps, in order, which several threads read ahead of the steps.
 pub struct Batches<In, Target> {
-    /// The batches of each reader, which are those of every n-th step.
+    /// The receiver of each reading thread's batches; with n threads, a thread reads the batches of every n-th step.
     readers: Vec<Receiver<Result<Batch<In, Target>>>>,
-    /// The number of batches that have been taken.
+    /// The number of batches that the training has taken so far.
     taken: usize,
     /// The total time for which steps have waited for their batches.
     waited: Duration,
@@ -58,7 +58,7 @@ impl<In: Send, Target: Send> Batches<In, Target> {
         Self { readers: (0..READERS).map(reader).collect(), taken: 0, waited: Duration::ZERO }
     }
 
-    /// Returns the batch of the next step.
+    /// Returns the batch of the next training step, and waits until a reading thread has it ready.
     pub fn next(&mut self) -> Result<Batch<In, Target>> {
         let began = Instant::now();
         let batch = self.readers[self.taken % READERS].recv();
@@ -86,7 +86,8 @@ mod tests {
 
     use super::*;
 
-    /// Batches with the number of their step, of which some take longer and one cannot be read.
+    /// A data source for tests: each batch contains the number of its step, some batches take longer, and one cannot be
+    /// read.
     struct Numbers {
         fails_at: usize,
         read: AtomicUsize,

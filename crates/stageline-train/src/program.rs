@@ -25,7 +25,8 @@ const STALLED: u8 = 3;
 #[command(about = "Trains a model as the settings say")]
 pub struct NoFlags {}
 
-/// A program that trains a model. `F` has the flags of the model and its data; those of the training come with it.
+/// A program that trains a model. `F` has the flags of the model and its data; the flags of the training are added to
+/// them.
 pub struct Program<F> {
     defaults: Vec<(&'static str, &'static str)>,
     flags: PhantomData<F>,
@@ -38,7 +39,7 @@ impl<F: Parser> Default for Program<F> {
 }
 
 impl<F: Parser> Program<F> {
-    /// Creates a program with the usual defaults of all flags.
+    /// Creates a program in which all flags have the usual defaults.
     pub fn new() -> Self {
         Self::default()
     }

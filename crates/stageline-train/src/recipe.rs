@@ -23,8 +23,8 @@ use crate::settings::job::Job;
 /// The pipeline of a model `M`, before or after it is trained.
 type PipelineOf<M> = Pipeline<<M as Model>::Input, <M as Model>::Output, <M as Model>::Target>;
 
-/// Everything that the pipeline of a run is built from. A recipe can build more than one pipeline, because `--verify`
-/// needs several.
+/// Everything from which the pipeline of a run is built: settings, plan and model. A recipe can build more than one
+/// pipeline, because `--verify` needs several.
 pub struct Recipe<'a, M> {
     pub job: &'a Job,
     pub model: &'a M,
@@ -34,7 +34,7 @@ pub struct Recipe<'a, M> {
 }
 
 impl<M: Model> Recipe<'_, M> {
-    /// Prints the layers of every stage.
+    /// Prints the layers of every stage in the cut of the model.
     pub fn print_cut(&self, costs: Option<&Costs>) -> Result<()> {
         let (Some(cut), Some(costs)) = (&self.planned.cut, costs) else { return Ok(()) };
         for (stage, range) in cut.ranges(costs.layers().len())?.into_iter().enumerate() {
@@ -150,7 +150,7 @@ impl<M: Model> Recipe<'_, M> {
     }
 }
 
-/// Returns the name and the value of a fact as an entry in the log's description of the machine.
+/// Returns a fact about the machine, by its name and value, as an entry of the run's description in the log.
 fn fact(name: &str, value: impl Into<Value>) -> (String, Value) {
     (name.to_owned(), value.into())
 }

@@ -19,23 +19,25 @@ use crate::settings::job::Job;
 /// A function that sees the report of every step, and may add figures to its metrics in the log.
 pub type OnStep = Box<dyn FnMut(&StepReport, &mut BTreeMap<String, f64>)>;
 
-/// The loop over the steps of a training, without the pipeline, the data and the log that it works on.
+/// The loop over the steps of a training, with its settings, its writer of checkpoints and its progress bar. The
+/// pipeline, the data and the log are given to [`run`](Self::run).
 pub struct Loop<'a> {
     pub job: &'a Job,
     /// The number of steps that were made before this run.
     pub start: usize,
     pub keeper: Keeper,
     pub progress: Progress,
-    /// The model FLOP utilisation at one sample a second, if it is known.
+    /// The model FLOP utilisation (the share of the devices' peak) that a throughput of one sample a second would have;
+    /// `None` if the peak is not known.
     pub utilisation: Option<f64>,
     pub on_step: OnStep,
     /// The causes of the idle time in the last step, as text for the user.
     pub last_bubble: Option<String>,
 }
 
-/// The state in which the steps of a training ended.
+/// The result of the loop over the steps of a training: how many steps are done, and how long they waited.
 pub struct Stopped {
-    /// The number of steps that are done, over all runs of the training.
+    /// The number of training steps that are done, over all runs of the training.
     pub steps: usize,
     /// The total time for which steps have waited for their batches.
     pub waited: Duration,
@@ -116,7 +118,7 @@ impl Loop<'_> {
         Ok(Stopped { steps: done, waited: batches.waited() })
     }
 
-    /// Returns the next number of steps after `done` at which a checkpoint or an evaluation is due.
+    /// Returns the next number of steps after `done` at which the loop pauses for a checkpoint or an evaluation.
     fn before_next_pause(&self, done: usize) -> usize {
         let evaluation = match self.job.training.validate_every {
             0 => usize::MAX,

@@ -32,7 +32,7 @@ pub struct Run<F> {
     optimizer: Option<ModuleOptimizer>,
     learning_rate: Option<ModuleLrScheduler>,
     on_step: OnStep,
-    /// How a user makes the model smaller.
+    /// The advice how a user makes the model smaller, such as `lower --layers`, for messages about memory.
     smaller: &'static str,
 }
 
@@ -220,7 +220,7 @@ mod tests {
     use crate::settings::flags::TrainingFlags;
     use crate::settings::merge::Settings;
 
-    /// A linear layer, whose loss is the sum of its squared outputs in the rows whose target is not 0.
+    /// A linear layer for tests, whose loss is the sum of its squared outputs in the rows whose target is not 0.
     #[derive(Module, Debug)]
     struct Layer {
         linear: Linear,
@@ -252,7 +252,7 @@ mod tests {
         Row::new(layer, 2, move |_, device| layer(device), layer)
     }
 
-    /// Batches whose first sample does not count, and of which one panics or is an error.
+    /// A data source for tests, whose first sample does not count, and of which one batch panics or is an error.
     #[derive(Default)]
     struct Ones {
         panics_at: Option<usize>,
@@ -291,7 +291,7 @@ mod tests {
         assert_eq!((calls.get(), trained.validation_loss), (5, None));
     }
 
-    /// A batch that cannot be made ends the training with an error and a checkpoint of the steps before it.
+    /// Tests that a batch that cannot be made ends the training with an error and a checkpoint of the steps before it.
     #[test]
     fn a_data_source_that_panics_or_fails_loses_no_step() {
         for (data, message) in [

@@ -29,19 +29,19 @@
 //!
 //! In the order in which a training uses them:
 //!
-//! - `model`: the traits that a user implements (`Stage`, `LossStage`), and the batches that flow through a pipeline.
+//! - `model`: the traits that a user implements (`Stage`, `LossStage`), and batches cut into weighted micro-batches.
 //! - `device`: devices by name (`DeviceName`), on this host and on others ([`mod@remote`]).
-//! - `build`: the chain of stages, the settings (`PipelineBuilder`) and their validation, and the assembly of the
-//!   replicas.
-//! - `pipeline`: the caller's handle, which runs steps, evaluations and checkpoints, and owns the workers.
-//! - `worker`: one thread, which executes its list of the plan's instructions.
-//! - `runner`: one stage, and the actions (forwards, backwards, transfers) that it performs for each instruction.
+//! - `build`: everything before the first step: the chain of stages, the settings (`PipelineBuilder`) and their
+//!   validation, and the assembly of the replicas.
+//! - `pipeline`: the caller's handle, which commands the workers, decides the verdict on a step, and makes reports.
+//! - `worker`: the loop of one worker thread, which executes its list of the plan's instructions.
+//! - `runner`: one stage with its module, and the actions (forwards, backwards, transfers) that instructions ask for.
 //! - `transfer`: activations, gradients and tied parameters on their way between stages and replicas.
-//! - `update`: gradient sums, the common verdict on a step, and the optimizer step.
-//! - `failure`: the stop signal, the watchdog, and the errors.
+//! - `update`: gradient sums, norms, the common verdict on a step, and the optimizer step with its rollback.
+//! - `failure`: the stop signal and the waits that watch it, the watchdog, and the errors.
 //! - `threads`: threads and bounded channels, which a test can replace by ones whose order it decides.
-//! - `recording`: the events of a step, and the causes of idle time.
-//! - `memory`: the memory that each worker will need, and the settings that would need less.
+//! - `recording`: the events and memory that workers measure in a step, and the causes of idle time.
+//! - `memory`: estimates of the memory that each worker will need, and the settings that would need less.
 //! - `state`: the contents of a checkpoint, under names that do not depend on the partition.
 //! - [`verify`]: the comparison of a pipeline with one full batch on one device.
 //!

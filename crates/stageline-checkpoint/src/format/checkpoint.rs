@@ -58,7 +58,7 @@ pub(crate) enum InvalidProgress {
 }
 
 impl Progress {
-    /// Checks the limits of the step counts and of the loss scale that the fields of [`Progress`] document.
+    /// Checks that the step counts and the loss scale are within the limits that the fields of [`Progress`] document.
     pub(crate) fn validate(&self) -> Result<(), InvalidProgress> {
         let Self { steps, optimizer_steps, loss_scale } = *self;
         match loss_scale {

@@ -23,12 +23,13 @@ struct Total {
     total_size: u64,
 }
 
-/// Returns the JSON text of the index file for these parameters.
+/// Returns the JSON text of the index file (Hugging Face's list of the file of each parameter) for the given
+/// parameters.
 pub(crate) fn to_text(parameters: &BTreeMap<String, TensorEntry>) -> Result<String, serde_json::Error> {
     serde_json::to_string_pretty(&index(parameters)).map(|text| text + "\n")
 }
 
-/// Whether `text`, the contents of an index file, is the index for these parameters.
+/// Whether `text`, the contents of an index file, lists exactly the given parameters and their files.
 pub(crate) fn matches(text: &[u8], parameters: &BTreeMap<String, TensorEntry>) -> Result<bool, serde_json::Error> {
     Ok(serde_json::from_slice::<Index>(text)? == index(parameters))
 }

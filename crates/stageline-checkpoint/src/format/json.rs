@@ -13,7 +13,8 @@ use serde_json::{Map, Value, json};
 
 use crate::printable::Printable;
 
-/// The key `$f64`, which marks a float that is written as a string among the `run` values of a manifest.
+/// The key `$f64` of a JSON object that stands for a float: the float is written as a string, because a JSON number
+/// would lose bits. Used for the `run` values of a manifest.
 const MARK: &str = "$f64";
 
 /// Whether the JSON parser reads the float `value` back exactly, after it was written as a JSON number.
@@ -116,7 +117,8 @@ fn decode(value: Value) -> Value {
     }
 }
 
-/// Returns the only key of a JSON object if the key is [`MARK`] after any number of `$`; otherwise `None`.
+/// Returns the key of a JSON object that has only one key, if the key is [`MARK`] after any number of `$`; otherwise
+/// `None`.
 fn marked(fields: &Map<String, Value>) -> Option<&str> {
     let key = fields.keys().next().filter(|_| fields.len() == 1)?;
     (key.ends_with(MARK) && key.trim_start_matches('$') == &MARK[1..]).then_some(key)

@@ -50,7 +50,7 @@ pub struct FileEntry {
     /// The name of the file in the checkpoint's folder, such as `blocks.3.safetensors` or
     /// `optimizer/blocks.3.safetensors`.
     pub name: String,
-    /// The length of the file in bytes.
+    /// The length of the checkpoint's file in bytes.
     pub bytes: u64,
     /// The SHA-256 of the file in lowercase hexadecimal digits.
     pub sha256: String,
@@ -68,7 +68,7 @@ pub struct TensorEntry {
     pub shape: Vec<usize>,
 }
 
-/// The version field of a manifest, the one field that every format version has.
+/// The format version of a manifest, the one field that the manifests of all format versions have.
 #[derive(Deserialize)]
 struct Version {
     version: u64,

@@ -19,11 +19,11 @@ pub(crate) const MOST_HEADER: u64 = 100_000_000;
 /// The number of bytes before the header of a tensor file; they hold the header's length.
 pub(crate) const LENGTH: u64 = 8;
 
-/// The contents of a tensor file to write: the header and the tensors.
+/// The contents of a tensor file (safetensors) that is to be written: the header and the tensors.
 pub(crate) struct Shard<'a> {
     /// The first bytes of the file: the length of the header (8 bytes), then the header.
     pub(crate) header: Vec<u8>,
-    /// The tensors in the order in which they follow the header.
+    /// The tensors of the file, in the order in which they follow the header.
     pub(crate) tensors: Vec<&'a Tensor>,
 }
 

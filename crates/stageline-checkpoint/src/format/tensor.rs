@@ -12,7 +12,7 @@ pub struct Tensor {
     pub dtype: Dtype,
     /// The length of each dimension of the tensor; empty for a scalar.
     pub shape: Vec<usize>,
-    /// The bytes of all elements of the tensor.
+    /// The bytes of all elements of the tensor: little-endian, in row-major order.
     pub bytes: Bytes,
 }
 

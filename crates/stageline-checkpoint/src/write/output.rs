@@ -10,7 +10,8 @@ use crate::error::CheckpointError;
 use crate::format::manifest::FileEntry;
 use crate::format::seal;
 
-/// The bytes of a file that are hashed and written in one go, so that they are still in the processor's cache.
+/// The number of bytes of a file that are hashed and then written at a time, so that they are still in the processor's
+/// cache.
 const CHUNK: usize = 1 << 20;
 
 /// A new file of a checkpoint, with the SHA-256 and the count of the bytes written so far.
@@ -22,7 +23,7 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Creates the file at `path`, where no file may exist yet.
+    /// Creates a new file of a checkpoint at `path`, where no file may exist yet.
     pub(crate) fn create(path: PathBuf) -> Result<Self, CheckpointError> {
         let file = File::create_new(&path).map_err(CheckpointError::write("create the file", &path))?;
         Ok(Self { path, file: BufWriter::with_capacity(CHUNK, file), hasher: Sha256::new(), bytes: 0 })
@@ -43,7 +44,8 @@ impl Output {
         self.file.flush().map_err(CheckpointError::write("write", &self.path))
     }
 
-    /// Makes the file durable and returns the manifest's entry for the file under `name`: length and SHA-256.
+    /// Makes the contents of the file durable, and returns the manifest's entry for the file, with its length and
+    /// SHA-256, under the name `name`.
     pub(crate) fn sync(mut self, name: &str) -> Result<FileEntry, CheckpointError> {
         self.flush()?;
         let synced: io::Result<()> = self.file.get_ref().sync_all();

@@ -29,7 +29,8 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Validates tensors, adds each to its file in `files`, and returns the manifest's entries for these tensors.
+/// Validates the tensors of a checkpoint, adds each to its file in `files`, and returns the manifest's entries for
+/// these tensors.
 fn add<'a>(
     files: &mut BTreeMap<String, Vec<(&'a str, &'a Tensor)>>,
     tensors: &'a BTreeMap<String, Tensor>,

@@ -14,7 +14,7 @@ use crate::write::plan::Plan;
 use crate::write::write_point::WritePoint;
 use crate::write::{files, prune};
 
-/// A folder into which this process writes checkpoints.
+/// A folder into which this process writes checkpoints; no other store can write into it meanwhile.
 #[derive(Debug)]
 pub struct Store {
     dir: PathBuf,

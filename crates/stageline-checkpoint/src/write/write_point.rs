@@ -10,17 +10,17 @@ pub enum WritePoint {
     CreateSubfolder,
     /// The save creates a file of the checkpoint and writes the file's header.
     WriteFile {
-        /// The number of the file among those of the checkpoint, from 0.
+        /// The number of the file among the files of the checkpoint, counted from 0.
         file: usize,
     },
     /// The save writes the tensors of a file, after its header.
     WriteTensors {
-        /// The number of the file among those of the checkpoint, from 0.
+        /// The number of the file among the files of the checkpoint, counted from 0.
         file: usize,
     },
     /// The save makes the contents of a file durable.
     SyncFile {
-        /// The number of the file among those of the checkpoint, from 0.
+        /// The number of the file among the files of the checkpoint, counted from 0.
         file: usize,
     },
     /// The save makes the file names in the optimizer state's subfolder durable.
@@ -51,6 +51,6 @@ pub enum WritePoint {
         /// The number of the old checkpoint among those that this save removes, from 0.
         old: usize,
     },
-    /// The save is complete and returns.
+    /// The save of the checkpoint is complete and returns.
     Done,
 }

@@ -10,7 +10,7 @@ use crate::error::CheckpointError;
 use crate::format::checkpoint::Checkpoint;
 use crate::write::store::Store;
 
-/// The path of a saved checkpoint, or the error of the save.
+/// The result of a save in the background: the path of the saved checkpoint, or the error of the save.
 type Written = Result<PathBuf, CheckpointError>;
 
 /// Saves checkpoints on a thread of its own, one at a time.
@@ -23,11 +23,11 @@ pub struct Writer {
     checkpoints: Option<Sender<Checkpoint>>,
     /// The channel on which the writer's thread returns the path or the error of each save.
     written: Receiver<Written>,
-    /// The thread that saves; `None` once it is joined.
+    /// The background thread that saves checkpoints; `None` once the thread is joined.
     thread: Option<JoinHandle<()>>,
     /// Whether a save was started whose result the writer has not received yet.
     pending: bool,
-    /// The message with which the thread panicked; `None` if it did not panic.
+    /// The message with which the background thread panicked; `None` if it did not panic.
     panicked: Option<String>,
 }
 
@@ -93,7 +93,7 @@ impl Writer {
         }
     }
 
-    /// Joins the thread and returns its panic as an error. Only a panic ends the thread before the writer.
+    /// Joins the background thread and returns its panic as an error. Only a panic ends the thread before the writer.
     fn panic(&mut self) -> CheckpointError {
         self.checkpoints = None;
         if let Some(Err(payload)) = self.thread.take().map(JoinHandle::join) {

@@ -11,8 +11,8 @@ use crate::toy;
 
 const DIR: &str = "STAGELINE_TEST_FULL_DIR";
 
-/// Saves a checkpoint that does not fit on the disk. Does nothing by itself: the test of a full disk starts it in a process
-/// that may write files of a few KiB.
+/// Saves a checkpoint that does not fit on the disk. This test does nothing by itself: the test of a full disk starts
+/// it in a process that may write files of a few KiB.
 #[test]
 #[ignore = "is started by another test"]
 fn child_with_a_limit() {

@@ -9,7 +9,7 @@ use stageline_checkpoint::{CheckpointError, Damage, Dtype, Printable};
 
 use crate::rules::{self, texts};
 
-/// Returns every kind of damage, with `text` in each field of text.
+/// Returns a [`Damage`] of every kind, with `text` in each field that holds text.
 fn damages(text: &str) -> Vec<Damage> {
     let t = || text.to_owned();
     let (shape, dtype, max) = (vec![usize::MAX; 100_000], Dtype::F8_E8M0, u64::MAX);
@@ -40,7 +40,8 @@ fn damages(text: &str) -> Vec<Damage> {
     ]
 }
 
-/// Returns every kind of error, with `text` and `path` in each field of text and paths.
+/// Returns a [`CheckpointError`] of every kind, with `text` in each field that holds text and `path` in each that holds
+/// a path.
 fn errors(text: &str, path: &OsStr) -> Vec<CheckpointError> {
     let (t, path) = (|| text.to_owned(), || PathBuf::from(path));
     let (source, max) = (|| io::Error::from_raw_os_error(28), u64::MAX);

@@ -11,7 +11,7 @@ use stageline_checkpoint::{CheckpointError, Store, WritePoint};
 
 use crate::{rules, toy};
 
-/// A folder with a checkpoint of step 1, whose store keeps one.
+/// A temporary folder with a checkpoint of step 1, and a store that keeps one checkpoint.
 struct Folder {
     root: tempfile::TempDir,
     dir: PathBuf,
@@ -27,7 +27,8 @@ impl Folder {
         Self { root, dir, store }
     }
 
-    /// Saves step 2, with the folder moved away at the points for which `away` is true. Returns the result and all points.
+    /// Saves a checkpoint of step 2, and moves the folder away at the points of the save for which `away` is true.
+    /// Returns the result of the save and all its points.
     fn save(&mut self, away: impl Fn(WritePoint) -> bool) -> (Result<PathBuf, CheckpointError>, Vec<WritePoint>) {
         let (dir, aside) = (&self.dir, self.root.path().join("aside"));
         let (mut points, mut is_away) = (Vec::new(), false);
@@ -46,7 +47,7 @@ impl Folder {
         (saved.inspect_err(rules::check), points)
     }
 
-    /// Returns the names of checkpoints, without leftovers.
+    /// Returns the names of the checkpoints in the folder, without leftovers of interrupted saves.
     fn checkpoints(&self) -> Vec<String> {
         let mut names = toy::names(&self.dir);
         names.retain(|name| !name.starts_with('.'));

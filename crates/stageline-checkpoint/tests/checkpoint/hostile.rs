@@ -9,7 +9,7 @@ use stageline_checkpoint::CheckpointError;
 
 use crate::toy;
 
-/// Whether a checkpoint is refused with this file and the older checkpoint.
+/// Whether a damaged checkpoint is refused with an error that names the file `file` and the older checkpoint.
 fn refused(checkpoint: &Path, file: &str) -> bool {
     match toy::read(checkpoint) {
         Err(CheckpointError::Damaged { path, older, .. }) => {
@@ -19,7 +19,8 @@ fn refused(checkpoint: &Path, file: &str) -> bool {
     }
 }
 
-/// Replaces each file by each of its `damaged` contents. Returns the number of attempts and of refusals.
+/// Replaces each file of a checkpoint by each of the contents that `damaged` makes of it. Returns the number of
+/// attempts and of refusals.
 fn try_all(damaged: impl Fn(&[u8]) -> Vec<Vec<u8>>) -> (usize, usize) {
     let (_dir, checkpoint) = toy::two();
     let (mut tried, mut count) = (0, 0);

@@ -11,13 +11,14 @@ use crate::rules::texts;
 use crate::target::{Target, pretty, shard};
 use crate::{rules, toy};
 
-/// Asserts that a checkpoint is refused with one of its files. `toy::read` checks the rules.
+/// Asserts that a changed checkpoint is refused with an error that names one of its files. `toy::read` checks the rules
+/// for messages.
 fn refused(target: &Target, file: &str, place: &str) {
     let damage = target.damage(file);
     assert!(!damage.starts_with("unexpected: "), "{place}: {damage:.2000}");
 }
 
-/// Returns an entry for a tensor without bytes in `head.safetensors`.
+/// Returns a manifest's entry for a tensor without bytes in the file `head.safetensors`.
 fn empty() -> Value {
     json!({"file": "head.safetensors", "dtype": "U8", "shape": [0]})
 }

@@ -14,13 +14,13 @@ const DIR: &str = "STAGELINE_TEST_DIR";
 const POINT: &str = "STAGELINE_TEST_POINT";
 const OCCURRENCE: &str = "STAGELINE_TEST_OCCURRENCE";
 const SIGKILL: i32 = 9;
-/// The number of kills at each point: at its first occurrence, its second, and so on.
+/// The number of times that a save is killed at each point: at the point's first occurrence, its second, and so on.
 const OCCURRENCES: usize = 5;
-/// The number of kills in both tests.
+/// The number of writers that are killed in the two tests together: at every point of a save, and at random times.
 const KILLS: usize = 200;
 
-/// The tests below start this one in a process and kill it. Continues from the latest checkpoint, and prints every step
-/// that it publishes.
+/// Writes checkpoints in a process that the tests below start and kill. It continues from the latest checkpoint, and
+/// prints every step whose checkpoint it publishes.
 #[test]
 #[ignore = "is started by other tests"]
 fn child_writer() {
@@ -50,7 +50,8 @@ fn kill_self() -> ! {
     }
 }
 
-/// Starts a child that kills itself at an occurrence of a point, from 1; never if `occurrence` is 0.
+/// Starts a process that writes checkpoints and kills itself at an occurrence of a point of a save, counted from 1;
+/// never if `occurrence` is 0.
 fn start(dir: &Path, point: &str, occurrence: usize) -> Child {
     Command::new(env::current_exe().unwrap())
         .args(["--exact", "kills::child_writer", "--ignored", "--nocapture"])
@@ -62,7 +63,7 @@ fn start(dir: &Path, point: &str, occurrence: usize) -> Child {
         .unwrap()
 }
 
-/// Reads the steps that the child publishes until it ends. Returns the last one.
+/// Reads the steps that a writing process publishes until the process ends, and returns the last one.
 ///
 /// `kill_after` is the number of published steps after which the child is killed, and the length of a pause before that.
 fn watch(mut child: Child, kill_after: Option<(usize, u64)>) -> Option<u64> {
@@ -82,7 +83,7 @@ fn watch(mut child: Child, kill_after: Option<(usize, u64)>) -> Option<u64> {
     last
 }
 
-/// Asserts that a killed writer left complete checkpoints only. Returns the step of the latest.
+/// Asserts that a killed writer left complete checkpoints only, and returns the step of the latest checkpoint.
 ///
 /// `least` is the step of the last checkpoint that is known to be published.
 fn check(dir: &Path, least: u64) -> u64 {
@@ -108,7 +109,7 @@ fn check_pruned(dir: &Path, latest: u64) {
     assert!(names[2].ends_with(&format!("-step-{}", latest + 1)), "{names:?}");
 }
 
-/// Returns all points of a save that prunes.
+/// Returns the names of all points at which a save that also removes an old checkpoint can be killed.
 fn points() -> Vec<String> {
     let dir = toy::quick_folder();
     let mut store = toy::store(dir.path(), 2);

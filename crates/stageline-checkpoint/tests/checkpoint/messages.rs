@@ -11,7 +11,7 @@ use stageline_checkpoint::{Checkpoint, CheckpointError, Damage, Dtype, Store, Te
 
 use crate::{rules, toy};
 
-/// Returns the message of an error, with `DIR` for the folder.
+/// Returns the message of a checkpoint error, with `DIR` in place of the folder's path.
 fn shown(error: &CheckpointError, dir: &Path) -> String {
     rules::check(error);
     error.to_string().replace(&dir.display().to_string(), "DIR")
@@ -94,7 +94,7 @@ fn damage_by_the_machine_is_reported_with_its_cause() {
     );
 }
 
-/// Returns the message for a checkpoint that a store refuses to write.
+/// Returns the message with which a store refuses to write a checkpoint that `change` has made invalid.
 fn save_message(change: impl FnOnce(&mut Checkpoint)) -> String {
     let dir = tempfile::tempdir().unwrap();
     let mut checkpoint = toy::checkpoint(1);

@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use crate::target::{Target, pretty, sha256, shard};
 use crate::toy;
 
-/// A place in the manifest, the wrong value there, and the expected start of the message.
+/// A wrong value in a manifest: its place, the value, and the expected start of the error message.
 type WrongValue = (&'static str, Value, String);
 
-/// Names of files to which no tensor belongs.
+/// Returns wrong values for a manifest: names of files to which no tensor belongs.
 fn files() -> Vec<WrongValue> {
     let names = [
         "/etc/passwd",
@@ -27,7 +27,7 @@ fn files() -> Vec<WrongValue> {
     names.into_iter().map(foreign).chain([twice]).collect()
 }
 
-/// Tensors in the wrong files.
+/// Returns wrong values for a manifest: tensors that are placed in the wrong files.
 fn places() -> Vec<WrongValue> {
     let elsewhere = |name| {
         let message = format!("places the tensor `head.w` in `{name}`; it belongs in `head.safetensors`");
@@ -39,7 +39,7 @@ fn places() -> Vec<WrongValue> {
     names.into_iter().map(elsewhere).chain([("/parameters/tail.w", tail, message)]).collect()
 }
 
-/// Sizes of files and tensors that are impossible.
+/// Returns wrong values for a manifest: sizes of files and tensors that are impossible.
 fn sizes() -> Vec<WrongValue> {
     let huge = json!(u64::MAX);
     let index = "model.safetensors.index.json";
@@ -66,7 +66,7 @@ fn sizes() -> Vec<WrongValue> {
     ]
 }
 
-/// Values that the format does not allow.
+/// Returns wrong values for a manifest: values that the format does not allow.
 fn forms() -> Vec<WrongValue> {
     let reserved = json!({"file": "__metadata__.safetensors", "dtype": "U8", "shape": []});
     let wrong_values = [
@@ -86,7 +86,7 @@ fn forms() -> Vec<WrongValue> {
     wrong_values.into_iter().map(|(place, value, message)| (place, value, format!("is malformed: {message}"))).collect()
 }
 
-/// Loss scales with which a training cannot resume.
+/// Returns wrong values for a manifest: loss scales with which a training cannot resume.
 fn scales() -> Vec<WrongValue> {
     let scale = |(value, shown)| {
         let message = format!("has the loss scale {shown}, which is not a positive number");
@@ -95,7 +95,8 @@ fn scales() -> Vec<WrongValue> {
     [(json!("NaN"), "NaN"), (json!("inf"), "inf"), (json!(0), "0"), (json!(-1.5), "-1.5")].map(scale).into()
 }
 
-/// Step counts from which a training cannot resume. The target has 20 steps, and 10 optimizer steps.
+/// Returns wrong values for a manifest: step counts from which a training cannot resume. The manifest states 20 steps
+/// and 10 optimizer steps.
 fn steps() -> Vec<WrongValue> {
     let most = 1u64 << 53;
     let steps = |steps: u64| {

@@ -4,7 +4,8 @@ use std::error::Error;
 
 use stageline_checkpoint::CheckpointError;
 
-/// Returns texts that clear a screen, forge lines, reverse text, hide, or are very long.
+/// Returns texts that would harm a terminal: they clear the screen, forge lines, reverse text, hide it, or are very
+/// long.
 pub fn texts() -> Vec<String> {
     let short = [
         "\u{1b}[2J\u{1b}]0;title\u{7}",

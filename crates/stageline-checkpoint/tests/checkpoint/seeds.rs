@@ -10,7 +10,8 @@ mod mutations;
 
 const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/manifest");
 
-/// Pieces of manifests, headers and indices, and numbers at the ends of their range.
+/// The pieces from which texts for fuzzing are made: pieces of manifests, headers and indices, and numbers at the ends
+/// of their range.
 const WORDS: [&str; 34] = [
     "0",
     "1",
@@ -48,8 +49,8 @@ const WORDS: [&str; 34] = [
     "é",
 ];
 
-/// Reads mutated manifests. Does nothing by itself: `any_bytes_are_a_checkpoint_or_an_error_and_take_little_memory` starts
-/// it in a process with little memory.
+/// Reads mutated manifests. This test does nothing by itself:
+/// `any_bytes_are_a_checkpoint_or_an_error_and_take_little_memory` starts it in a process with little memory.
 #[test]
 #[ignore = "is started by another test"]
 fn child_with_little_memory() {

@@ -114,8 +114,8 @@ fn folders_are_created_at_any_depth() {
 
 const HERE: &str = "STAGELINE_TEST_HERE";
 
-/// Saves checkpoints to relative paths. Does nothing by itself: the test of relative paths starts it in a process with a
-/// working directory of its own.
+/// Saves checkpoints to relative paths. This test does nothing by itself: the test of relative paths starts it in a
+/// process with a working directory of its own.
 #[test]
 #[ignore = "is started by another test"]
 fn child_in_a_folder() {

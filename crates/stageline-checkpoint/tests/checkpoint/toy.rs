@@ -8,7 +8,7 @@ use stageline_checkpoint::{Checkpoint, CheckpointError, Dtype, LossScale, Progre
 
 use crate::rules;
 
-/// Returns a checkpoint of two layer groups with optimizer state.
+/// Returns a small checkpoint after `steps` steps, with two layer groups and optimizer state.
 pub fn checkpoint(steps: u64) -> Checkpoint {
     let seed = steps as f32;
     let parameters = [
@@ -33,7 +33,7 @@ pub fn checkpoint(steps: u64) -> Checkpoint {
     }
 }
 
-/// Returns a tensor of `value`, `value + 1`, and so on.
+/// Returns an f32 tensor whose elements are `value`, `value + 1`, and so on.
 pub fn f32s(shape: &[usize], value: f32) -> Tensor {
     let bytes = (0..shape.iter().product()).flat_map(|i: usize| (value + i as f32).to_le_bytes()).collect::<Vec<_>>();
     Tensor::new(Dtype::F32, shape.to_vec(), bytes.into())
@@ -48,17 +48,17 @@ pub fn owned<const N: usize>(tensors: [(&str, Tensor); N]) -> BTreeMap<String, T
     tensors.into_iter().map(|(name, tensor)| (name.to_owned(), tensor)).collect()
 }
 
-/// Opens a store that keeps the `keep` latest checkpoints.
+/// Opens a store in `dir` that keeps the `keep` latest checkpoints.
 pub fn store(dir: &Path, keep: usize) -> Store {
     Store::open(dir, NonZero::new(keep).unwrap()).unwrap()
 }
 
-/// Opens and reads a checkpoint. Asserts that an error obeys the rules for messages.
+/// Opens and reads a checkpoint. Asserts that the message of an error is safe to print.
 pub fn read(path: &Path) -> Result<Checkpoint, CheckpointError> {
     Saved::open(path).and_then(|saved| saved.read()).inspect_err(rules::check)
 }
 
-/// Returns the sorted names in a folder.
+/// Returns the sorted names of the entries in a folder.
 pub fn names(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).unwrap();
     let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -78,7 +78,7 @@ pub fn quick_folder() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
-/// Saves two checkpoints in a new folder. Returns the folder and the path of the second checkpoint.
+/// Saves two checkpoints in a new folder, and returns the folder and the path of the second checkpoint.
 pub fn two() -> (tempfile::TempDir, PathBuf) {
     let dir = quick_folder();
     let mut store = store(dir.path(), 2);

@@ -1,10 +1,12 @@
 //! Writes a run in the file formats of other programs: [`Trace`] for Perfetto, [`TensorBoard`] for TensorBoard.
 //!
-//! Inputs: the events of one step after the other ([`Trace`]), or its figures ([`TensorBoard`]). Outputs: the JSON text
-//! of a trace file, or records written to an event file.
+//! Input: the events of one step after the other ([`Trace`]), or its figures ([`TensorBoard`]). Output: the JSON text
+//! of a trace file, or records written to an event file. This module owns these two formats: slices, counters and
+//! arrows of a trace; protocol buffers, record lengths and checksums of an event file. It must not summarise steps, and
+//! must not need the whole run: a training passes each step while it runs.
 //!
-//! This module converts. It must not summarise steps, and must not need the whole run: a training passes each step
-//! while it runs.
+//! - `trace`: Chrome's trace event format, with a track for each stage.
+//! - `tensorboard`: TensorBoard's event files (TFRecords), step by step.
 
 mod tensorboard;
 mod trace;

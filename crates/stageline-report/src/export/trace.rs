@@ -24,7 +24,7 @@ pub struct Trace {
     left_out: usize,
 }
 
-/// The most JSON events in a trace: viewers are slow to open larger ones.
+/// The largest number of JSON events in a trace, because viewers are slow to open larger traces.
 const MOST_EVENTS: usize = 200_000;
 
 /// Converts nanoseconds to microseconds, the unit of the trace event format.
@@ -158,7 +158,8 @@ mod tests {
         Event { stage, activity: activity.to_owned(), start, end, waited: 0.0, waited_for: None, held: Some(7) }
     }
 
-    /// Traces two steps of a micro-batch through two stages; in the second step the transfers take almost no time.
+    /// Makes a trace of two steps with two stages and one micro-batch; in the second step the transfers take almost no
+    /// time.
     fn trace() -> Value {
         let mut trace = Trace::new();
         for length in [0.25, 1e-8] {

@@ -1,10 +1,15 @@
 //! The log of a run: one JSON object a line, written while the run trains and read back later.
 //!
-//! Inputs: the text of a log. Outputs: [`RunLog`], with the description of the run, its steps in order, and figures
-//! that summarise the steps, such as the typical step time and the main cause of idle time ([`Cause`]). [`record`] has
-//! the structure of every line.
+//! Input: the text of a log. Output: [`RunLog`], with the description of the run, its steps in order, and medians over
+//! the steps, such as the typical step time and the main cause of idle time ([`Cause`]). This module owns the structure
+//! of every line, which a training fills and serialises: one field for each logged figure, in seconds or bytes, with a
+//! default for older logs. It states what was measured. It must not predict, draw, or import from the other modules of
+//! this crate.
 //!
-//! This module states what was measured. It must not predict, draw, or import from the other modules of this crate.
+//! - [`record`]: the structures of the lines: [`Run`](record::Run), [`Step`](record::Step),
+//!   [`Account`](record::Account), [`Event`](record::Event).
+//! - `run_log`: reads the lines into a [`RunLog`], and summarises the warm steps. `median`: the median of figures.
+//! - `error`: [`LogError`], with the number of the line that cannot be read.
 
 mod error;
 mod median;

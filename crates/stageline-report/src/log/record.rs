@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-/// A line of a run's log.
+/// One line of a run's log, by its kind: the run, a step, a validation, or another JSON value.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Line {
@@ -25,7 +25,7 @@ pub enum Line {
 }
 
 impl Line {
-    /// Parses the text of a log's line. The kind of the line is known by the field that only this kind has.
+    /// Parses the text of one line of a run's log. The kind of the line is known by the field that only this kind has.
     ///
     /// # Errors
     /// Returns [`serde_json::Error`] if the text is no JSON, or lacks a field that lines of its kind must have.
@@ -45,7 +45,7 @@ impl Line {
     }
 }
 
-/// Deserializes a number of the log, where `null` stands for NaN.
+/// Deserializes a number of the log as a float; the value `null` stands for NaN, which JSON lacks.
 fn or_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
 }
@@ -140,13 +140,13 @@ pub struct EstimatedMemory {
 /// A layer of the model, with the stage that trains it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Layer {
-    /// The name of the layer, such as `block 3`.
+    /// The name of the model's layer, such as `block 3`.
     pub name: String,
     /// The number of the stage to which the layer belongs.
     pub stage: usize,
     /// The compute of the layer, relative to that of the other layers of its stage; for example the layer's FLOPs.
     pub weight: f64,
-    /// The number of parameters of the layer.
+    /// The number of elements of the layer's parameters.
     pub parameters: u64,
 }
 
@@ -210,7 +210,7 @@ pub struct Step {
 /// The time of one worker in a step, divided into compute and the causes of idle time, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Account {
-    /// The seconds in which the worker computed.
+    /// The seconds in which the worker computed: forwards, backwards, and its part of the flush.
     pub busy: f64,
     /// The seconds in which the worker was idle while the pipeline filled.
     pub fill: f64,
@@ -218,18 +218,19 @@ pub struct Account {
     pub drain: f64,
     /// The seconds in which the worker was idle because another worker had more to compute.
     pub imbalance: f64,
-    /// The seconds in which the worker was idle because of transfers.
+    /// The seconds in which the worker was idle because of transfers between stages.
     pub transfer: f64,
     /// The seconds in which the worker was idle because another worker's part of the flush was longer.
     pub flush: f64,
-    /// The seconds added to the step by asking devices whether they are done; the same for all workers.
+    /// The seconds that were added to the step by asking devices whether they have finished; the same for all workers.
     #[serde(default)]
     pub asking: f64,
-    /// The seconds that the runtime took: threads, channels and the split of the batch.
+    /// The seconds that the runtime took and no other cause explains: threads, channels and the split of the batch.
     pub other: f64,
 }
 
-/// Returns the name of the clock of times that were measured in steps with or without waits for the devices.
+/// Returns the name of the clock of times in a log: `device clock` for synchronised steps, in which workers wait for
+/// their devices, else `host clock`.
 pub(crate) fn clock(synchronised: bool) -> &'static str {
     if synchronised { "device clock" } else { "host clock" }
 }
@@ -248,7 +249,7 @@ impl Step {
 }
 
 impl Account {
-    /// Returns the name of each cause of a worker's idle time, with the seconds of that cause.
+    /// Returns the names of the causes of a worker's idle time, each with the seconds of idle time that it explains.
     pub fn causes(&self) -> [(&'static str, f64); 7] {
         let Self { fill, drain, imbalance, transfer, flush, asking, other, .. } = *self;
         [
@@ -333,7 +334,7 @@ pub struct Event {
     pub start: f64,
     /// The time at which the activity ended, in seconds since the step began.
     pub end: f64,
-    /// The part of the activity's time in which the worker waited for others, in seconds.
+    /// The part of the activity's time in which the worker waited for other workers or the caller, in seconds.
     pub waited: f64,
     /// The stage or other cause for which the worker waited, such as `stage 1`; `None` if no cause is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]

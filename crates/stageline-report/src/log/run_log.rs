@@ -80,8 +80,8 @@ impl RunLog {
         clock(self.synchronised())
     }
 
-    /// Whether stages ran on other hosts and no step is synchronised, so that times are those of sending requests, not
-    /// of the requested work.
+    /// Whether stages ran on other hosts and no step was synchronised with their devices. The times in the log are then
+    /// those of sending requests, not of the requested work.
     pub fn only_asks(&self) -> bool {
         self.run.links.iter().any(Option::is_some) && !self.synchronised()
     }
@@ -137,7 +137,7 @@ pub enum Cause {
     Imbalance,
     /// Workers are idle because transfers between stages take time.
     Transfer,
-    /// Workers are idle because their parts of the flush take unequal time.
+    /// Workers are idle because their parts of the flush (the end of a step) take unequal time.
     Flush,
     /// Workers do not compute because the runtime takes time: threads, channels, the split of the batch.
     Other,

@@ -46,23 +46,23 @@ pub struct Series {
     pub points: Vec<(f64, f64)>,
     /// The style of the line: solid, dashed or dotted.
     pub line: Line,
-    /// The number of the line's colour in the style of the page. Lines about the same thing share a number.
+    /// The number of the line's colour in the style of the page. Lines that show the same quantity share a number.
     pub colour: usize,
 }
 
 /// The scale of a chart's horizontal axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// The horizontal axis is linear.
+    /// The horizontal axis of the chart is linear.
     Linear,
-    /// The horizontal axis is logarithmic, with a tick at each power of two.
+    /// The horizontal axis of the chart is logarithmic, with a tick at each power of two.
     Doubling,
 }
 
 /// A chart of lines over a common horizontal axis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LineChart<'a> {
-    /// The title above the chart.
+    /// The title above the line chart.
     pub title: &'a str,
     /// The label of the chart's horizontal axis, with its unit.
     pub x: &'a str,
@@ -70,14 +70,14 @@ pub struct LineChart<'a> {
     pub y: &'a str,
     /// The scale of the chart's horizontal axis.
     pub scale: Scale,
-    /// The lines of the chart.
+    /// The lines that the chart shows, each with its points.
     pub series: Vec<Series>,
 }
 
 /// A chart of stacked bars, one for each category.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StackedBars<'a> {
-    /// The title above the chart.
+    /// The title above the chart of stacked bars.
     pub title: &'a str,
     /// The label of the chart's horizontal axis.
     pub x: &'a str,
@@ -223,7 +223,7 @@ fn doublings(points: &[&(f64, f64)]) -> Vec<(f64, String)> {
     (first..=last).filter(inside).map(|exponent| (f64::from(exponent), number(2.0_f64.powi(exponent)))).collect()
 }
 
-/// The range of values that an axis of a chart shows.
+/// The range of values, from the smallest to the largest, that an axis of a chart shows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Span {
     from: f64,
@@ -231,7 +231,7 @@ struct Span {
 }
 
 impl Span {
-    /// Returns the range from the smallest to the largest value; there must be at least one value.
+    /// Returns the range of an axis from the smallest to the largest of `values`, of which there must be at least one.
     fn of(values: impl Iterator<Item = f64>) -> Self {
         let (from, to) =
             values.fold((f64::INFINITY, f64::NEG_INFINITY), |(from, to), value| (from.min(value), to.max(value)));

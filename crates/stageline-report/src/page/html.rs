@@ -48,7 +48,7 @@ impl Page {
         self.body.push_str("</tbody></table></div>");
     }
 
-    /// Returns the text of the page's HTML file.
+    /// Returns the text of the whole HTML file.
     pub fn html(&self) -> String {
         let Self { title, body } = self;
         format!(

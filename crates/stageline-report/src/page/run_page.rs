@@ -127,7 +127,7 @@ fn over_steps(steps: &[&Step], title: &str, y: &str, figures: &[Figure], more: O
     LineChart { title, x: "step", y, scale: Scale::Linear, series: series.chain(more).collect() }.svg()
 }
 
-/// Returns at most 2,000 of the given steps, evenly spaced, so that charts stay small.
+/// Returns at most 2,000 of the given training steps, evenly spaced, so that charts stay small.
 fn thinned<'a>(steps: &[&'a Step]) -> impl Iterator<Item = &'a Step> {
     const MOST: usize = 2_000;
     steps.iter().copied().step_by(steps.len().div_ceil(MOST).max(1))
@@ -243,7 +243,7 @@ fn memory(page: &mut Page, log: &RunLog) {
     page.table(&columns, (0..log.plan.stages()).map(row));
 }
 
-/// Makes a line of a chart for each worker of the run. `points` returns the points of a worker.
+/// Makes a line of a chart for each worker of the run. `points` returns the points of the worker with a given number.
 fn line_per_worker(log: &RunLog, points: impl Fn(usize) -> Vec<(f64, f64)>) -> Vec<Series> {
     let series = |worker| {
         let name = format!("worker {worker}");

@@ -76,8 +76,8 @@ fn transfers(rows: &[Vec<Event>]) -> Vec<(Point, Point)> {
     received.collect()
 }
 
-/// Returns the number of the colour and the label with which the timeline shows an activity, a compute or a part of the
-/// flush; `None` for activities that it does not show.
+/// Returns the number of the colour and the label with which the timeline shows an activity of a worker; `None` unless
+/// the activity is a compute or a part of the flush.
 fn style(activity: &str) -> Option<(usize, String)> {
     match activity.parse() {
         Ok(Instruction::Compute(action)) => {

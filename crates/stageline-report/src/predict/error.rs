@@ -13,7 +13,7 @@ pub enum PredictError {
     /// The log has no step that updated parameters.
     #[error("the log has no step that updated parameters; log a run of at least 3 steps")]
     NoSteps,
-    /// The log does not give every stage its layers.
+    /// The log does not name the layers of every stage.
     #[error("the log does not give each of the {stages} stages its layers; write a new log with `--log`")]
     Layers {
         /// The number of stages that the run had.
@@ -44,9 +44,9 @@ pub enum PredictError {
          with `--bandwidth` and `--latency`"
     )]
     Unlinked {
-        /// The number of the sending worker.
+        /// The number of the worker that sends over the unmeasured link.
         from: usize,
-        /// The number of the receiving worker.
+        /// The number of the worker that receives over the unmeasured link.
         to: usize,
     },
     /// The given hosts are fewer than two, or one of them has no workers; the field is the number of workers of each
@@ -76,9 +76,9 @@ pub enum PredictError {
     HostCuts {
         /// The number of boundaries between the stages of the run.
         boundaries: usize,
-        /// The number of boundaries at which the host changes.
+        /// The number of boundaries at which the pipeline goes from one host to another.
         meetings: usize,
-        /// The largest number of choices of boundaries that are simulated.
+        /// The largest number of choices of boundaries that a search over hosts simulates.
         most: usize,
     },
     /// A partition given by the caller does not split all layers into contiguous stages.

@@ -16,7 +16,8 @@ use stageline_schedule::{Plan, StageMemory};
 use crate::log::record::{Layer, WorkerMemory};
 use crate::log::{RunLog, median};
 
-/// The memory that a run used, divided among the layers of the model, in bytes.
+/// The memory that a run used, divided among the layers of its model, in bytes, from which the memory under another
+/// plan is predicted.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Footprint {
     layers: Vec<LayerBytes>,
@@ -95,8 +96,8 @@ fn workers(plan: &Plan) -> Vec<usize> {
     worker_of
 }
 
-/// Returns a layer's share of a figure that is summed over a group of layers with this layer in it. If the sum is 0,
-/// all layers of the group have equal shares.
+/// Returns a layer's share, from 0 to 1, of a figure that is summed over a group of layers with this layer in it. If
+/// the sum is 0, all layers of the group have equal shares.
 fn share<'a>(layer: &Layer, group: impl Iterator<Item = &'a Layer> + Clone, figure: fn(&Layer) -> f64) -> f64 {
     let all: f64 = group.clone().map(figure).sum();
     if all > 0.0 { figure(layer) / all } else { 1.0 / group.count().max(1) as f64 }

@@ -15,13 +15,13 @@ use super::network::Hosts;
 use super::prediction::{Cut, Prediction, Target};
 use crate::log::record::Link;
 
-/// The largest number of choices of boundaries between hosts that are simulated.
+/// The largest number of ways to place boundaries between hosts that are simulated in a search for the best partition.
 const MOST: usize = 10_000;
 
 /// A partition of the model's layers over hosts, with the prediction for it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HostCut {
-    /// The stages of the run after which the next layer is on another host, in order.
+    /// The numbers of the stages of the run after which the next layer is on another host, in ascending order.
     pub behind: Vec<usize>,
     /// The bytes that one micro-batch sends across each boundary between hosts, in each direction.
     pub bytes: Vec<f64>,
@@ -69,8 +69,8 @@ impl Measured {
         Ok(cuts)
     }
 
-    /// Returns the most even partition of the layers into groups of consecutive stages. `behind` has the stages of the
-    /// run after which a new group begins, `groups` the number of stages of each group.
+    /// Returns the most even partition of the layers into stages, given where the host changes. `behind` has the stages
+    /// of the run after which a new group of stages begins, and `groups` the number of stages of each group.
     fn spread(&self, behind: &[usize], groups: &[usize]) -> Result<Vec<Range<usize>>, PredictError> {
         let last = self.cut().last().map_or(0, |range| range.end);
         let ends = behind.iter().map(|&stage| self.cut()[stage].end).chain([last]);
@@ -83,8 +83,8 @@ impl Measured {
     }
 }
 
-/// Returns all choices of the run's stages after which the host may change. Each choice leaves each group of stages on
-/// one host at least one layer for each of its stages. `ends` is the last layer of each stage of the run plus one,
+/// Returns all choices of the run's stages after which the host may change. In each choice, every group of stages on
+/// one host has at least one layer for each of its stages. `ends` is the last layer of each stage of the run plus one,
 /// `groups` the number of stages of each group.
 fn choices(ends: &[usize], groups: &[usize]) -> Result<Vec<Vec<usize>>, PredictError> {
     let (boundaries, meetings) = (ends.len() - 1, groups.len() - 1);

@@ -20,11 +20,12 @@ pub struct Measured {
     pub(super) footprint: Option<Footprint>,
     /// The run's partition of the layers: the indices of the layers of each stage.
     pub(super) cut: Vec<Range<usize>>,
-    /// The number of tokens in one micro-batch of all replicas together.
+    /// The number of tokens in one micro-batch of each replica, added up over the replicas.
     pub(super) tokens: f64,
-    /// The seconds of a step before the first action and after the last one.
+    /// The seconds of a measured step before the first action and after the last one, which a prediction adds to each
+    /// step.
     pub(super) step_overhead: f64,
-    /// The seconds that the runtime adds to each forward and backward.
+    /// The seconds that the runtime adds to each forward and backward, beside the compute itself.
     pub(super) action_overhead: f64,
     /// The seconds for which a send keeps its worker busy.
     pub(super) send_seconds: f64,
@@ -79,7 +80,7 @@ impl Measured {
         })
     }
 
-    /// Returns the same costs for predictions in which this link connects any two workers.
+    /// Returns these measured costs for predictions in which the given link connects any two workers.
     ///
     /// # Errors
     /// Returns [`PredictError::Link`] if the latency or bandwidth of the link is invalid.
@@ -87,8 +88,8 @@ impl Measured {
         Ok(Self { network: Network::Uniform(checked(link)?), ..self })
     }
 
-    /// Returns the same costs for predictions in which workers are on several hosts. The given link connects workers on
-    /// different hosts.
+    /// Returns these measured costs for predictions in which the workers are on several hosts, and the given link
+    /// connects any two workers on different hosts.
     ///
     /// # Errors
     /// Returns [`PredictError::Link`] if the latency or bandwidth of the link is invalid.
@@ -96,7 +97,7 @@ impl Measured {
         Ok(Self { network: Network::Hosts(hosts, checked(link)?), ..self })
     }
 
-    /// Returns the same costs for predictions in which all workers share the memory of one host.
+    /// Returns these measured costs for predictions in which all workers share the memory of one host.
     pub fn without_links(self) -> Self {
         Self { network: Network::Memory, ..self }
     }
@@ -131,7 +132,7 @@ impl Measured {
         Ok(cut.into_iter().map(|range| layers.start + range.start..layers.start + range.end).collect())
     }
 
-    /// Returns the costs of one micro-batch on stages of these layers, in milliseconds, without links.
+    /// Returns the costs of one micro-batch on each stage of the partition `cut`, in milliseconds, without links.
     pub fn stage_costs(&self, cut: &[Range<usize>]) -> Costs {
         let sum = |range: &Range<usize>, of: fn(&LayerCost) -> f64| {
             1e3 * self.layers[range.clone()].iter().map(of).sum::<f64>()

@@ -11,7 +11,7 @@ use crate::log::record::Link;
 pub struct Hosts(Vec<usize>);
 
 impl Hosts {
-    /// Makes hosts from the number of workers of each host.
+    /// Makes the hosts of a prediction from the number of workers of each host.
     ///
     /// # Errors
     /// Returns [`PredictError::Hosts`] if there are fewer than two hosts, or a host has no worker.
@@ -19,7 +19,7 @@ impl Hosts {
         if workers.len() < 2 || workers.contains(&0) { Err(PredictError::Hosts(workers)) } else { Ok(Self(workers)) }
     }
 
-    /// Returns the number of workers of each host.
+    /// Returns the number of workers of each host of the prediction.
     pub fn each(&self) -> &[usize] {
         &self.0
     }

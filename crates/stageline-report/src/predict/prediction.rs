@@ -20,15 +20,15 @@ use super::error::PredictError;
 use super::measured::{LayerCost, Measured};
 use crate::log::record::Link;
 
-/// The plan for which a prediction is made.
+/// The plan for which a prediction is made: schedule, numbers of workers and micro-batches, and partition.
 pub struct Target<'a> {
     /// The number of workers of the plan, P.
     pub workers: usize,
     /// The number of micro-batches of a step, M. Each has the size of a micro-batch of the run.
     pub micro_batches: usize,
-    /// The schedule that generates the plan.
+    /// The schedule that generates the plan to predict for.
     pub schedule: &'a dyn Schedule,
-    /// The partition of the model's layers into stages.
+    /// The partition of the model's layers into the stages of the plan.
     pub cut: Cut,
 }
 
@@ -43,7 +43,7 @@ pub enum Cut {
     Given(Vec<Range<usize>>),
 }
 
-/// The figures that are predicted for a plan.
+/// The figures that are predicted for a plan: step time, bubble, throughput and memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prediction {
     /// The predicted step time, in seconds.
@@ -52,20 +52,20 @@ pub struct Prediction {
     pub bubble: f64,
     /// The predicted throughput, in tokens a second.
     pub tokens_per_s: f64,
-    /// The most live micro-batches of each worker, counted over all chunks of the worker.
+    /// The largest number of live micro-batches of each worker, counted over all chunks of the worker.
     pub peak_live: Vec<usize>,
     /// The predicted peak memory of each worker, in bytes; `None` if the run did not count memory.
     pub peak_bytes: Option<Vec<f64>>,
-    /// The indices of the layers of each stage in the plan.
+    /// The indices of the layers of each stage in the plan of the prediction.
     pub cut: Vec<Range<usize>>,
 }
 
 /// The transfers over the link between two neighbouring stages of a plan.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Crossing {
-    /// The number of the stage before the link.
+    /// The number of the stage that sends its activations over the link.
     pub stage: usize,
-    /// The link from this stage to the next.
+    /// The link from the stage with the number `stage` to the next stage.
     pub link: Link,
     /// The bytes that one micro-batch sends over the link, in each direction.
     pub bytes: f64,
@@ -123,7 +123,8 @@ impl Measured {
         Ok(Placed { checked, placement, cut, crossings })
     }
 
-    /// Simulates a placed plan in which only the given links take time, and returns its figures.
+    /// Simulates the plan to predict for, in which only transfers over the given links take time, and returns its
+    /// predicted figures.
     fn predict_over(&self, placed: &Placed, crossings: &[Crossing]) -> Prediction {
         let Placed { checked, cut, .. } = placed;
         let plan = checked.plan();
@@ -143,8 +144,8 @@ impl Measured {
         }
     }
 
-    /// Returns the costs of each stage for the simulation, with the time for which sends keep workers busy, and the
-    /// seconds of all sends of one micro-batch.
+    /// Returns the costs of each stage for the simulation of a plan, with the time for which sends keep workers busy;
+    /// also returns the seconds of all sends of one micro-batch.
     fn costs(&self, Placed { placement, cut, .. }: &Placed, crossings: &[Crossing]) -> (Costs, f64) {
         let sum =
             |range: &Range<usize>, of: fn(&LayerCost) -> f64| self.layers[range.clone()].iter().map(of).sum::<f64>();
@@ -191,7 +192,7 @@ impl Measured {
     }
 }
 
-/// A checked plan with a partition of the layers into its stages, and the links between the stages.
+/// A plan to predict for, checked, with its partition of the layers into stages and the links between the stages.
 struct Placed {
     checked: Checked,
     placement: Placement,

@@ -11,8 +11,9 @@ fn costs_of(forward: f64) -> StageCosts {
     StageCosts { forward, backward: 2.0 * forward, flush: 0.5 * forward, activation_bytes, ..StageCosts::default() }
 }
 
-/// Makes the log of a run under 1F1B. A layer takes the given seconds for a forward, twice that for a backward, and half of it for the
-/// flush; `other` is the overhead of a step. The boundaries between stages carry 1 MB, 2 MB and so on.
+/// Makes the log of a run under 1F1B. A layer takes the given seconds for a forward, twice that for a backward, and
+/// half of it for the flush; `other` is the overhead of a step in seconds. The boundaries between stages carry 1 MB, 2
+/// MB and so on for each micro-batch.
 pub fn log(layers: &[f64], stages: usize, micro_batches: usize, other: f64) -> RunLog {
     let plan = OneFOneB.plan(stages, micro_batches).unwrap();
     let of_stage = |layer: usize| layer * stages / layers.len();

@@ -6,8 +6,8 @@ use super::replay::{Observer, replay};
 use crate::costs::Costs;
 use crate::plan::Plan;
 
-/// Replays a plan with channels of a given capacity. The costs are arbitrary, because completion does not depend on
-/// costs.
+/// Replays a plan on simulated workers with channels of a given capacity, to see whether the plan completes. The costs
+/// of the replay are arbitrary, because completion does not depend on costs.
 pub(crate) fn run(plan: &Plan, capacity: usize, observer: &mut impl Observer) -> Result<(), Deadlock> {
     replay(plan, capacity, &Costs::uniform(plan.stages(), 1.0, 2.0), observer)
 }

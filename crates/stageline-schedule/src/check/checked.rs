@@ -118,7 +118,7 @@ impl Checked {
     }
 }
 
-/// The observer of a replay that collects each transfer with the time of its send.
+/// The observer of a plan's replay that collects each transfer with the simulated time of its send.
 struct Order(Vec<(f64, Transfer)>);
 
 impl Observer for Order {

@@ -7,10 +7,10 @@ use crate::plan::Instruction;
 /// The largest number of blocked workers that the message about a deadlock names.
 const SHOWN: usize = 8;
 
-/// A blocked worker in a deadlock.
+/// A worker that cannot advance in a deadlock, with the instruction at which it waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocked {
-    /// The worker that is blocked.
+    /// The number of the worker that is blocked.
     pub worker: usize,
     /// The number of actions in its list that the blocked worker has finished.
     pub action: usize,

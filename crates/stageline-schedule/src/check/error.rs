@@ -7,7 +7,7 @@ use super::excerpt::Excerpt;
 use super::sequence::fault;
 use crate::plan::{Action, Compute};
 
-/// The reason why a check rejects a plan.
+/// The reason why [`check`](crate::check()) rejects a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CheckError {
@@ -15,7 +15,7 @@ pub enum CheckError {
     Empty,
     /// A worker of the plan has no actions.
     IdleWorker {
-        /// The worker without actions.
+        /// The number of the worker without actions.
         worker: usize,
     },
     /// A stage of the plan has actions on two workers.

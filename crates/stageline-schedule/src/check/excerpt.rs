@@ -4,9 +4,9 @@ use std::fmt;
 
 use crate::plan::{Action, Plan};
 
-/// The number of actions that an excerpt shows on each side of the marked action.
+/// The number of actions that an excerpt of a plan shows on each side of the marked action.
 const REACH: usize = 4;
-/// The largest number of workers that an excerpt shows.
+/// The largest number of workers that an excerpt of a plan in an error message shows.
 const WORKERS: usize = 8;
 
 /// A part of a plan for an error message: one line per worker, with one action in brackets and its neighbours.
@@ -22,8 +22,8 @@ struct Row {
     worker: usize,
     actions: Vec<Action>,
     marked: usize,
-    /// Whether the excerpt cuts off actions of the worker before the shown ones, and whether it cuts off actions after
-    /// them.
+    /// Whether the excerpt leaves out actions of the worker before the shown ones, and whether it leaves out actions
+    /// after them.
     cut_off: (bool, bool),
 }
 

@@ -5,9 +5,10 @@ use std::collections::BinaryHeap;
 
 use crate::costs::Transfers;
 
-/// The queue of workers that may be able to advance in a replay.
+/// The queue of workers that are to be visited next in a replay of a plan, because they may be able to advance.
 pub(crate) enum Ready {
-    /// A stack of workers, for replays whose result does not depend on the order of visits.
+    /// A stack of workers, for replays of a plan whose result does not depend on the order in which workers are
+    /// visited.
     Stack(Vec<usize>),
     /// A queue of workers by simulated time, which returns the earliest worker first.
     ByTime(BinaryHeap<Reverse<(Time, usize)>>),

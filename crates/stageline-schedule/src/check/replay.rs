@@ -30,7 +30,8 @@ pub struct Span {
 pub(crate) trait Observer {
     /// Reports that a worker has run a compute, with its start and end.
     fn computed(&mut self, _worker: usize, _span: Span) {}
-    /// Reports that a transfer was sent at this simulated time. Causes are reported before their effects.
+    /// Reports that a transfer was sent at this simulated time. Sends are reported in an order in which none depends on
+    /// a later one.
     fn sent(&mut self, _transfer: Transfer, _time: f64) {}
 }
 
@@ -71,19 +72,19 @@ pub(crate) fn replay(
 struct Channel {
     /// The micro-batches in the channel, each with the time from which it can be received.
     messages: VecDeque<(usize, f64)>,
-    /// The number of places in the channel that no message has used yet.
+    /// The number of places for messages in the channel that have not been used since the replay began.
     room: usize,
     /// The times at which messages were received, one for each place in the channel that is free again.
     freed: VecDeque<f64>,
-    /// The worker that waits for room in the channel.
+    /// The number of the worker that waits for room in the channel; `None` if no worker waits.
     sender: Option<usize>,
-    /// The worker that waits for a message in the channel.
+    /// The number of the worker that waits for a message in the channel; `None` if no worker waits.
     receiver: Option<usize>,
 }
 
 #[derive(Clone, Default)]
 struct Worker {
-    /// The index of the worker's next action in its list.
+    /// The index of the next action in the worker's list of actions.
     action: usize,
     /// The index of the worker's next instruction among the receive, compute and send of its next action.
     phase: usize,
@@ -107,15 +108,15 @@ struct Run<'a> {
     costs: &'a Costs,
     workers: Vec<Worker>,
     channels: Vec<Channel>,
-    /// The time from which each worker's communication stream is free.
+    /// The simulated time from which each worker's communication stream is free for another transfer.
     streams: Vec<f64>,
-    /// The time from which each direction of the link between two stages is free.
+    /// The simulated time from which each direction of the link between two stages is free for another transfer.
     links: Vec<f64>,
     ready: Ready,
 }
 
 impl Run<'_> {
-    /// Runs a worker's instructions until one of them blocks or the list ends.
+    /// Runs a simulated worker's instructions until one of them blocks or the worker's list ends.
     fn advance(&mut self, worker: usize, observer: &mut impl Observer) {
         while let Some(&action) = self.plan.rows()[worker].get(self.workers[worker].action) {
             let instructions = around(action, self.plan.stages());
@@ -158,7 +159,8 @@ impl Run<'_> {
         }
     }
 
-    /// Sends a message: puts it into the transfer's channel if there is room, or else blocks the worker.
+    /// Simulates a worker's send: puts the message into the transfer's channel if there is room, or else blocks the
+    /// worker.
     fn send(&mut self, worker: usize, transfer: Transfer, observer: &mut impl Observer) -> Attempt {
         let Some(room) = self.room(transfer) else {
             self.channel(transfer).sender = Some(worker);
@@ -212,7 +214,8 @@ impl Run<'_> {
         channel.freed.pop_front()
     }
 
-    /// Receives a message: takes it out of the transfer's channel if it is at the head, or else blocks the worker.
+    /// Simulates a worker's receive: takes the message out of the transfer's channel if it is at the head, or else
+    /// blocks the worker.
     fn receive(&mut self, worker: usize, transfer: Transfer) -> Attempt {
         let now = self.workers[worker].now;
         let rendezvous = self.capacity == 0;

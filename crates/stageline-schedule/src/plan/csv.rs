@@ -19,7 +19,7 @@ const SKIPPED: [(&str, bool); 6] = [
     ("WAIT_REDUCE_GRAD", false),
 ];
 
-/// PyTorch's suffix of a cell with a pair `(forward;backward)` whose computes and transfers overlap.
+/// PyTorch's suffix of a CSV cell that contains a pair `(forward;backward)` whose computes and transfers overlap.
 const OVERLAPPED: &str = "OVERLAP_F_B";
 
 /// The letters of the whole backward in plans of earlier PyTorch versions, in which `B` is the input gradient.

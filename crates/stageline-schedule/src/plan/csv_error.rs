@@ -12,7 +12,7 @@ pub struct ParsePlanError {
     pub row: usize,
     /// The column of the faulty cell in the CSV text, counted from 1.
     pub column: usize,
-    /// The reason why the cell is rejected.
+    /// The reason why the cell of the CSV text is rejected.
     pub cause: CellError,
 }
 
@@ -20,7 +20,7 @@ pub struct ParsePlanError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CellError {
-    /// The text of the cell is neither an action nor a transfer.
+    /// The text of the CSV cell is neither an action nor a transfer.
     Unreadable(ParseActionError),
     /// The lowered plan lacks a send or receive that the compute in this cell needs.
     Missing {
@@ -36,7 +36,7 @@ pub enum CellError {
         /// The compute to which the misplaced send or receive belongs.
         compute: Action,
     },
-    /// The send or receive in this cell belongs to no compute of its worker, or is a duplicate.
+    /// The send or receive in this cell of a plan's CSV text belongs to no compute of its worker, or is a duplicate.
     Superfluous(Instruction),
 }
 

@@ -132,8 +132,8 @@ pub fn lower(plan: &Plan, worker: usize) -> impl Iterator<Item = Instruction> + 
     plan.rows()[worker].iter().flat_map(|&action| around(action, plan.stages()).into_iter().flatten())
 }
 
-/// Returns the instructions of one action: its receive, its compute and its send. A transfer that the action does not
-/// need is `None`.
+/// Returns the instructions that one action of a plan needs: its receive, its compute and its send. A transfer that the
+/// action does not need is `None`.
 pub(crate) fn around(action: Action, stages: usize) -> [Option<Instruction>; 3] {
     let Action { stage, compute, micro_batch } = action;
     let (first, last) = (stage == 0, stage + 1 == stages);

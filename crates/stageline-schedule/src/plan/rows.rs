@@ -37,7 +37,7 @@ impl Plan {
         self.rows.len()
     }
 
-    /// Returns the number of the plan's stages, over all workers.
+    /// Returns the number of stages in the plan, over all workers.
     pub fn stages(&self) -> usize {
         self.stages
     }

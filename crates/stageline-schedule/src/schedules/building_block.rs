@@ -7,8 +7,8 @@ use super::error::ScheduleError;
 use super::rows::in_chunks;
 use crate::plan::{Action, Compute, Plan, live_after};
 
-/// The number of cells of unit time from the building block of one micro-batch to the block of the next: a worker runs
-/// six actions per micro-batch.
+/// The interval after which a worker repeats its building block (its actions on one micro-batch) for the next
+/// micro-batch, in cells of unit time: a worker runs six actions per micro-batch.
 const INTERVAL: usize = 6;
 
 /// Generates a plan that repeats a building block, with chunks in a V, where worker w of P has stages w and 2P-1-w.

@@ -14,14 +14,14 @@ pub enum ScheduleError {
     NoChunks,
     /// The requested number of stages is not a multiple of the number of chunks per worker.
     Chunks {
-        /// The requested number of stages.
+        /// The number of stages that was requested.
         stages: usize,
-        /// The number of chunks per worker in the schedule.
+        /// The number of chunks (stages) that the schedule places on each worker.
         chunks: usize,
     },
     /// The requested number of micro-batches is not a multiple of a number that the schedule requires.
     MicroBatches {
-        /// The requested number of micro-batches.
+        /// The number of micro-batches that was requested.
         given: usize,
         /// The number of which the number of micro-batches must be a multiple.
         multiple_of: usize,

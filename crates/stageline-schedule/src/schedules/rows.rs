@@ -42,12 +42,13 @@ pub(crate) fn workers_of(stages: usize, chunks: usize) -> Option<usize> {
     stages.checked_div(chunks).filter(|workers| *workers > 0 && workers * chunks == stages)
 }
 
-/// The form of the backwards on a stage that alternates forwards and backwards.
+/// The form of the backwards on a stage that alternates forwards and backwards: whole, or split into two halves.
 #[derive(Clone, Copy)]
 pub(crate) enum Backwards {
     /// Each backward is one action (B), which computes both gradients.
     Whole,
-    /// Each weight gradient comes `delay` input gradients after the input gradient of its micro-batch.
+    /// Each backward is split, and each weight gradient (W) comes `delay` input gradients after the input gradient (I)
+    /// of its micro-batch.
     Split {
         /// The number of input gradients by which a weight gradient comes after the input gradient of its micro-batch.
         delay: usize,

@@ -6,8 +6,8 @@ use super::error::ScheduleError;
 use super::rows::in_chunks;
 use crate::plan::{Action, Compute, Plan};
 
-/// A step by which a worker's list is written: the kind of the next action and its chunk, 0 or 1. The action applies to
-/// the chunk's next micro-batch.
+/// A step by which the list of a worker with two chunks is written: the kind of the next action, and the chunk, 0 or 1,
+/// to whose next micro-batch the action applies.
 #[derive(Clone, Copy)]
 pub(crate) enum Step {
     /// The forward of a chunk on the chunk's next micro-batch.
@@ -22,7 +22,8 @@ pub(crate) enum Step {
     Oldest,
 }
 
-/// A worker's list of actions, written step by step. Steps beyond the last micro-batch add nothing.
+/// The list of actions of a worker with two chunks, written step by step. Steps beyond the last micro-batch add
+/// nothing.
 pub(crate) struct Row {
     /// The stages that are chunks 0 and 1 of the worker.
     stages: [usize; 2],

@@ -65,7 +65,8 @@ pub(crate) fn automatic(
     done.then(|| Plan::new(rows))
 }
 
-/// The inputs of a stage while a plan is generated: the times at which its next activations and gradients arrive.
+/// The inputs of a stage while an automatic plan is generated: the times at which its next activations and gradients
+/// arrive.
 #[derive(Clone, Default)]
 struct Stage {
     /// The number of forwards that the stage has run so far.
@@ -82,7 +83,7 @@ struct Worker {
     /// The weight gradients that the worker can run, oldest first.
     weights: VecDeque<Action>,
     free_at: f64,
-    /// The memory that the worker has reserved for its live micro-batches.
+    /// The memory that the worker has reserved for its live micro-batches, in the unit of the memory limit.
     reserved: f64,
     row: Vec<Action>,
 }
@@ -109,7 +110,7 @@ struct Run<'a> {
     rules: Rules,
     stages: Vec<Stage>,
     workers: Vec<Worker>,
-    /// The workers to visit again, each with the time of the visit.
+    /// The workers that are to be visited again while the plan is generated, each with the simulated time of the visit.
     events: BinaryHeap<Reverse<(Time, usize)>>,
 }
 
@@ -123,7 +124,7 @@ impl<'a> Run<'a> {
         Self { placement, costs, memory, rules, stages, workers, events }
     }
 
-    /// Chooses the next action of a free worker by the rules.
+    /// Chooses the next action of a free worker by the rules of the automatic schedule.
     fn next(&self, worker: usize, now: f64) -> Next {
         let soon = |coming: Option<Coming>, action: Action, patience: f64| {
             coming.is_some_and(|coming| coming.at > now && coming.at < now + patience * self.costs.action(action))
@@ -155,8 +156,8 @@ impl<'a> Run<'a> {
         self.workers[worker].stages.iter().rev().filter_map(coming).min_by(|a, b| a.at.total_cmp(&b.at))
     }
 
-    /// Returns the forward that becomes possible first on the worker and fits into its memory; if several are possible
-    /// now, the forward of the latest stage.
+    /// Returns the forward that becomes possible first on the worker and fits into the worker's memory; if several are
+    /// possible now, the forward of the latest stage.
     fn next_forward(&self, worker: usize, now: f64) -> Option<Coming> {
         let Worker { stages, reserved, .. } = &self.workers[worker];
         let mut reserved = *reserved;
@@ -172,7 +173,8 @@ impl<'a> Run<'a> {
         first
     }
 
-    /// Runs an action on a worker, and delivers the resulting activation or gradient to the neighbouring stage.
+    /// Runs an action on a worker of the plan that is being generated, and delivers the resulting activation or
+    /// gradient to the neighbouring stage.
     fn begin(&mut self, worker: usize, action: Action, now: f64) {
         let Action { stage, compute, micro_batch } = action;
         let end = now + self.costs.action(action);

@@ -55,9 +55,9 @@ pub fn balance(costs: &[f64], stages: usize) -> Result<Vec<Range<usize>>, Balanc
 /// The error for a partition of layers into more stages than layers, or into no stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BalanceError {
-    /// The number of layers to partition.
+    /// The number of layers that were to be partitioned.
     pub layers: usize,
-    /// The requested number of stages.
+    /// The number of stages into which the layers were to be partitioned.
     pub stages: usize,
 }
 

@@ -23,7 +23,7 @@ pub struct Best {
     /// The costs of the plan's stages: the costs given to the search, or those of the chunks into which a schedule
     /// splits each stage.
     pub costs: Costs,
-    /// The simulated timeline of one step of the plan.
+    /// The simulated timeline of one step of the best plan.
     pub timeline: Timeline,
     /// A lower bound on the step of every plan with any of the placements that the search tried.
     pub bound: f64,
@@ -112,7 +112,8 @@ impl Search {
         }
     }
 
-    /// Lowers the search's bound on the step to the bound of another placement, if that is lower.
+    /// Lowers the search's bound on the step to the bound of another placement of stages on workers, if that bound is
+    /// lower.
     fn add_bound(&mut self, placement: &Placement, costs: &Costs, memory: &Memory) {
         self.bound = self.bound.min(lower_bound(placement, self.micro_batches, costs, memory));
     }
@@ -132,8 +133,8 @@ impl Search {
     }
 }
 
-/// Returns the plan with whole backwards instead of split ones where the whole backward is faster; `None` if it is
-/// faster nowhere.
+/// Returns the plan with whole backwards in place of split ones wherever the whole backward takes less time; `None` if
+/// it nowhere does.
 fn with_whole_backwards(plan: &Plan, costs: &Costs) -> Option<Plan> {
     let cheaper = |action: &Action| {
         let cost = costs.stage(action.stage, action.micro_batch);
@@ -155,9 +156,9 @@ fn with_whole_backwards(plan: &Plan, costs: &Costs) -> Option<Plan> {
 pub enum SearchError {
     /// The search was asked for a plan with no workers or no micro-batches.
     Nothing {
-        /// The requested number of workers.
+        /// The number of workers for which a plan was searched.
         workers: usize,
-        /// The requested number of micro-batches.
+        /// The number of micro-batches for which a plan was searched.
         micro_batches: usize,
     },
     /// No plan fits into the memory of the workers.

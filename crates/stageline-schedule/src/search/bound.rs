@@ -42,9 +42,9 @@ pub fn lower_bound(placement: &Placement, micro_batches: usize, costs: &Costs, m
 /// The computes of one kind (forward, input gradient or weight gradient) on one stage, for all micro-batches together.
 #[derive(Clone, Copy)]
 struct Computes {
-    /// The earliest time at which one of these computes can begin.
+    /// The earliest time at which one of these computes can begin, in the unit of the costs.
     head: f64,
-    /// The sum of the times of these computes.
+    /// The sum of the times of these computes, in the unit of the costs.
     work: f64,
     /// The least time of other computes, on any worker, that must follow one of these computes.
     tail: f64,
@@ -60,9 +60,9 @@ impl Computes {
 
 #[derive(Clone, Copy)]
 struct Stage {
-    /// The stage's forwards, input gradients and weight gradients, each kind over all micro-batches.
+    /// The stage's forwards, input gradients and weight gradients, each kind added up over all micro-batches.
     computes: [Computes; 3],
-    /// The least product of memory and time that all micro-batches occupy on the stage.
+    /// The least product of memory and time that the activations of all micro-batches occupy on the stage.
     memory_time: f64,
 }
 

@@ -57,8 +57,8 @@ impl Timeline {
     }
 }
 
-/// Returns each worker's idle time by cause, from a timeline and the timeline of the same plan in which transfers take
-/// no time.
+/// Returns each worker's idle time by cause, from the timeline of a plan and the timeline of the same plan in which
+/// transfers take no time.
 fn idle(timeline: &Timeline, untransferred: &Timeline) -> Vec<Idle> {
     let slowest = timeline.optimizers().iter().copied().fold(0.0, f64::max);
     let flush = untransferred.flush();

@@ -27,8 +27,8 @@ impl StageMemory {
         self.forward.max(self.input_gradient)
     }
 
-    /// Returns the change that a compute makes to the memory that its worker reserves. A forward reserves the peak of
-    /// its micro-batch.
+    /// Returns the change that a compute makes to the memory that its worker reserves, in the unit of this memory. A
+    /// forward reserves the peak of its micro-batch.
     pub(crate) fn reserved(self, compute: Compute) -> f64 {
         match compute {
             Compute::Forward => self.peak(),

@@ -11,10 +11,11 @@ const LEFT: f64 = 80.0;
 const TOP: f64 = 34.0;
 const ROW: f64 = 26.0;
 const BAR: f64 = 22.0;
-/// The approximate width of a letter in a label of the picture, in pixels.
+/// The approximate width of a letter in a label of the timeline picture, in pixels.
 const LETTER: f64 = 6.4;
 
-/// The style sheet of the picture, with colours for light and dark pages; the text on bars is dark on both.
+/// The CSS style sheet of the timeline picture, with colours for light and dark pages; the text on bars is dark on
+/// both.
 const STYLE: &str = "<style>\
 text{font:11px system-ui,sans-serif;fill:#222}.page{fill:#fff}.idle{fill:#eee}.tick{stroke:#ccc}\
 @media(prefers-color-scheme:dark){text{fill:#ddd}.page{fill:#111}.idle{fill:#2a2a2a}.tick{stroke:#444}}\
@@ -104,7 +105,7 @@ fn bar(svg: &mut String, class: char, name: &str, (y, x, width): (f64, f64, f64)
     Ok(())
 }
 
-/// Draws the time axis of the picture, with at most ten ticks at round numbers.
+/// Draws the time axis of the timeline picture, with at most ten ticks at round numbers.
 fn axis(svg: &mut String, step: f64, scale: f64, bottom: f64, unit: &str) -> fmt::Result {
     if step <= 0.0 {
         return Ok(());
@@ -127,7 +128,7 @@ fn axis(svg: &mut String, step: f64, scale: f64, bottom: f64, unit: &str) -> fmt
     Ok(())
 }
 
-/// Formats a time for the picture, with about four digits.
+/// Formats a time for a label of the timeline picture, with about four digits.
 fn rounded(time: f64) -> String {
     let digits = (3 - time.abs().max(1.0).log10() as i32).max(0) as usize;
     let text = format!("{time:.digits$}");

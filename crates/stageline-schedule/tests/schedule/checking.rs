@@ -10,7 +10,8 @@ use stageline_schedule::{
 
 use crate::V_SHAPED;
 
-/// Generates plans in which every stage trains every micro-batch, in a random order on a random number of workers.
+/// Generates random plans in which every stage trains on every micro-batch, in a random order on a random number of
+/// workers.
 fn random_plan() -> impl Strategy<Value = Plan> {
     let shape = (1..4_usize, 1..5_usize, 1..4_usize);
     shape.prop_flat_map(|(stages, micro_batches, workers)| {
@@ -34,7 +35,7 @@ fn random_plan() -> impl Strategy<Value = Plan> {
     })
 }
 
-/// Generates plans of schedules with some neighbouring actions swapped. Most of them still complete.
+/// Generates the plans of schedules with some neighbouring actions swapped. Most of these plans still complete.
 fn swapped_plan() -> impl Strategy<Value = Plan> {
     let swaps = prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 0..12);
     (1..6_usize, 1..7_usize, 0..SCHEDULES.len(), swaps).prop_map(|(workers, micro_batches, schedule, swaps)| {
@@ -56,7 +57,8 @@ fn any_plan() -> impl Strategy<Value = Plan> {
     prop_oneof![random_plan(), swapped_plan()]
 }
 
-/// Runs a checked plan with workers that take turns at transfers. `choices` chooses the next worker.
+/// Runs a checked plan on simulated workers that take turns at transfers in the plan's order. `choices` chooses the
+/// worker that advances next.
 fn run_in_turns(checked: &Checked, mut choices: impl FnMut(usize) -> usize) {
     let rows: Vec<Vec<_>> =
         (0..checked.plan().workers()).map(|worker| checked.instructions(worker).collect()).collect();
@@ -122,7 +124,8 @@ proptest! {
         }
     }
 
-    /// Plans with chunks in a V complete at capacity 1, but V-Half may need capacity 2 from 30 workers on.
+    /// Tests that plans with chunks in a V complete at channel capacity 1, except that V-Half may need capacity 2 from
+    /// 30 workers on.
     #[test]
     fn chunks_in_a_v_complete_at_capacity_one(workers in 1..17_usize, micro_batches in 1..40_usize) {
         for schedule in V_SHAPED {
@@ -131,7 +134,8 @@ proptest! {
         }
     }
 
-    /// The order of transfers is safe in any interleaving: an accepted plan whose workers take turns completes.
+    /// Tests that the global order of transfers is safe in any interleaving: an accepted plan whose workers take turns
+    /// in this order completes.
     #[test]
     fn taking_turns_never_waits_for_a_later_transfer(
         plan in any_plan(), capacity in 0..4_usize, seed in prop::collection::vec(0..1000_usize, 64),
@@ -146,8 +150,8 @@ proptest! {
         }
     }
 
-    /// Completion depends neither on costs nor on how transfers share the devices, and serialised transfers never
-    /// shorten the step.
+    /// Tests that whether a plan completes depends neither on costs nor on how transfers share the devices, and that
+    /// serialised transfers never shorten the step.
     #[test]
     fn completion_does_not_depend_on_costs(
         plan in any_plan(), capacity in 0..4_usize,
@@ -162,7 +166,8 @@ proptest! {
         }
     }
 
-    /// The mutations drop a backward, whole or half, double it, or move it to the front.
+    /// Tests plans that are changed so that they are wrong: a backward, whole or half, is dropped, doubled, or moved to
+    /// the front.
     #[test]
     fn mutated_plans_are_rejected(
         stages in 1..5_usize, micro_batches in 1..6_usize, schedule in 0..SCHEDULES.len(), pick: prop::sample::Index, kind in 0..3,

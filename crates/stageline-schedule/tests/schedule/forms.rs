@@ -3,7 +3,8 @@
 use proptest::prelude::*;
 use stageline_schedule::{CellError, Costs, Memory, Plan, SCHEDULES, check, lower_bound, simulate};
 
-/// The pieces that damage a file: parts of the text forms, and text that is foreign to them.
+/// The pieces of text that are inserted to damage a plan's CSV: parts of the text forms of actions and transfers, and
+/// foreign text.
 const PIECES: [&str; 16] = [
     "F",
     "B",
@@ -23,7 +24,7 @@ const PIECES: [&str; 16] = [
     "é\u{0}",
 ];
 
-/// Generates a plan's CSV with some bytes removed and some pieces inserted.
+/// Generates the CSV text of a plan with some bytes removed and some pieces inserted.
 fn damaged() -> impl Strategy<Value = String> {
     let cuts = prop::collection::vec((any::<prop::sample::Index>(), 0..4_usize, 0..PIECES.len() + 10), 0..8);
     (0..SCHEDULES.len(), 1..5_usize, 1..5_usize, any::<bool>(), cuts).prop_map(
@@ -44,7 +45,7 @@ fn damaged() -> impl Strategy<Value = String> {
     )
 }
 
-/// Calls everything that accepts a text which may be a plan.
+/// Calls every function of the crate that accepts a text which may be a plan, to show that none panics.
 fn exercise(csv: &str, capacity: usize) {
     let plan = match Plan::from_csv(csv) {
         Ok(plan) => plan,

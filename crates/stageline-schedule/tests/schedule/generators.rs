@@ -7,7 +7,7 @@ use stageline_schedule::{
 
 use crate::{V_SHAPED, simulated};
 
-/// The expected plan is PipeDream-Flush at P = 4 and M = 8, written by hand.
+/// Compares the plan of 1F1B with PipeDream-Flush at P = 4 and M = 8, written by hand.
 #[test]
 fn one_f_one_b_is_pipedream_flush() {
     let expected = "\
@@ -19,8 +19,8 @@ fn one_f_one_b_is_pipedream_flush() {
     assert_eq!(OneFOneB.plan(4, 8).unwrap().to_csv(), expected);
 }
 
-/// The expected plans are those of PyTorch 2.15's `ScheduleZBVZeroBubble` without idle slots, at P = 3, M = 5 and M =
-/// 2.
+/// Compares ZB-V's plans with those of PyTorch 2.15's `ScheduleZBVZeroBubble` without idle slots, at P = 3, M = 5 and M
+/// = 2.
 #[test]
 fn zb_v_is_pytorchs() {
     let expected = "\
@@ -40,8 +40,8 @@ fn zb_v_is_pytorchs() {
     assert_eq!(ZbV.plan(6, 2).unwrap().to_csv(), with_two_micro_batches);
 }
 
-/// The expected plan is that of PyTorch 2.15's `ScheduleDualPipeV` at P = 3 and M = 6, with overlapped pairs in
-/// sequence.
+/// Compares DualPipeV's plan with that of PyTorch 2.15's `ScheduleDualPipeV` at P = 3 and M = 6, with overlapped pairs
+/// in sequence.
 #[test]
 fn dualpipe_v_is_pytorchs() {
     let expected = "\
@@ -97,8 +97,8 @@ fn live_micro_batches_are_the_papers() {
     }
 }
 
-/// A chunk is half a worker's share of the model. The live chunks of ZB-V take the memory of 1F1B (arXiv:2401.10241),
-/// those of V-Half and V-Min about a half and a third of it (arXiv:2405.15362).
+/// Tests the peaks of live chunks; a chunk is half a worker's share of the model. The live chunks of ZB-V take the
+/// memory of 1F1B (arXiv:2401.10241), those of V-Half and V-Min about a half and a third of it (arXiv:2405.15362).
 #[test]
 fn live_chunks_in_a_v_are_the_papers() {
     for (workers, micro_batches) in (1..=8).flat_map(|workers| (1..=3 * workers).map(move |m| (workers, m))) {
@@ -113,7 +113,7 @@ fn live_chunks_in_a_v_are_the_papers() {
     }
 }
 
-/// The docs of every schedule have its picture for P = 4 and M = 8.
+/// Tests that the documentation of every schedule contains the picture of its plan for P = 4 and M = 8.
 #[test]
 fn the_pictures_in_the_docs_are_the_plans() {
     let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src/schedules")).unwrap();

@@ -10,7 +10,7 @@ mod streams;
 
 use stageline_schedule::{Checked, Costs, DualPipeV, Schedule, Timeline, VHalf, VMin, ZbV, check, simulate};
 
-/// The schedules with chunks in a V.
+/// The schedules that place two chunks on each worker in a V.
 const V_SHAPED: [&dyn Schedule; 4] = [&ZbV, &DualPipeV, &VHalf, &VMin];
 
 /// Returns the plan of a schedule, checked for channels with room for all micro-batches.

@@ -10,7 +10,8 @@ use stageline_schedule::{
 
 use crate::simulated;
 
-/// Returns every order of the F, I and W of two micro-batches on one stage that keeps F, I, W within each micro-batch.
+/// Returns every order of the actions F, I and W of two micro-batches on one stage in which each micro-batch has F
+/// before I before W.
 fn orders(stage: usize) -> Vec<Vec<Action>> {
     let of = |micro_batch| {
         let computes = [Compute::Forward, Compute::InputGradient, Compute::WeightGradient];
@@ -23,7 +24,7 @@ fn orders(stage: usize) -> Vec<Vec<Action>> {
     merged.collect()
 }
 
-/// The plans of two stages and two micro-batches with split backwards that complete.
+/// All plans of two stages and two micro-batches with split backwards that complete without a deadlock.
 static EVERY_SMALL_PLAN: LazyLock<Vec<Checked>> = LazyLock::new(|| {
     let pairs =
         orders(0).into_iter().flat_map(|first| orders(1).into_iter().map(move |last| vec![first.clone(), last]));
@@ -32,7 +33,7 @@ static EVERY_SMALL_PLAN: LazyLock<Vec<Checked>> = LazyLock::new(|| {
     plans
 });
 
-/// Returns the shortest step of the small plans that fit into the memory.
+/// Returns the shortest simulated step of those small plans that fit into the memory.
 fn optimum(costs: &Costs, memory: &Memory) -> f64 {
     let fitting = EVERY_SMALL_PLAN.iter().filter(|plan| memory.suffices(plan.plan()));
     fitting.map(|plan| simulate(plan, costs).step()).fold(f64::INFINITY, f64::min)
@@ -46,7 +47,8 @@ fn four_costs() -> impl Strategy<Value = Vec<StageCost>> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 64, ..ProptestConfig::default() })]
 
-    /// The best of all plans is above the bound, with one and with two live micro-batches.
+    /// Tests that the step of the best of all small plans is not below the lower bound, with one and with two live
+    /// micro-batches.
     #[test]
     fn nothing_beats_the_bound(costs in four_costs(), limit in 1..3_usize, optimizer in prop::collection::vec(0.0..5.0_f64, 2)) {
         let costs = Costs::by_micro_batch(costs.chunks(2).map(<[_]>::to_vec).collect()).with_optimizer(optimizer);
@@ -55,7 +57,8 @@ proptest! {
         prop_assert!(bound <= optimum(&costs, &memory) + 1e-9, "{bound}");
     }
 
-    /// The search finds a plan at least as good as the best of all orders; it may also split stages into halves.
+    /// Tests that the search finds a plan at least as good as the best of all small plans; the search may also split
+    /// stages into halves.
     #[test]
     fn the_search_finds_the_optimum(costs in four_costs(), limit in 1..3_usize) {
         let (costs, memory) = (Costs::by_stage(costs[..2].to_vec()), Memory::live(2, limit));
@@ -65,8 +68,8 @@ proptest! {
         prop_assert!(found.timeline.step() <= optimum(&costs, &memory) * (1.0 + 1e-9), "{}", found.timeline.step());
     }
 
-    /// Every generator's plan is above the bound for the memory that it needs, and no better than the plan of the
-    /// search.
+    /// Tests that every generator's plan is not below the lower bound for the memory that it needs, and no better than
+    /// the plan of the search.
     #[test]
     fn no_generator_beats_the_bound_or_the_search(
         workers in 1..6_usize, micro_batches in 1..12_usize,
@@ -101,7 +104,8 @@ proptest! {
     }
 }
 
-/// With equal thirds, ZB-H2's last stage begins at (P-1)F and never idles, so no step is shorter.
+/// Tests a case in which a plan reaches the lower bound: with equal thirds, ZB-H2's last stage begins at (P-1)F and
+/// never idles, so no step is shorter.
 #[test]
 fn the_bound_is_reached() {
     for stages in 1..=6 {
@@ -111,7 +115,8 @@ fn the_bound_is_reached() {
     }
 }
 
-/// With one live micro-batch, each micro-batch passes all stages forward and backward before the next begins.
+/// Tests the lower bound with memory for one live micro-batch: each micro-batch passes all stages forward and backward
+/// before the next begins.
 #[test]
 fn the_bound_counts_delays_by_memory() {
     let costs = Costs::equal(3, StageCost::new(1.0, 2.0, 4.0).with_latency(0.5));
@@ -121,9 +126,9 @@ fn the_bound_counts_delays_by_memory() {
     assert!(found.checked.plan().peak_memory(&Memory::live(3, 1).cut(found.costs.stages() / 3).stages)[0] <= 1.0);
 }
 
-/// The costs are those of the Zero Bubble paper (arXiv:2401.10241) at P = 8. Its ZB-1p and ZB-2p are automatic
-/// schedules with the memory of P and of 2P live micro-batches, and their bubbles by span at M = 24 are 0.1585 and
-/// 0.0433.
+/// Compares the search with the Zero Bubble paper (arXiv:2401.10241), with the paper's costs at P = 8. Its ZB-1p and
+/// ZB-2p are automatic schedules with the memory of P and of 2P live micro-batches, and their bubbles by span at M = 24
+/// are 0.1585 and 0.0433.
 #[test]
 fn the_search_is_not_worse_than_the_zero_bubble_papers() {
     let costs = Costs::equal(8, StageCost::new(18.522, 18.086, 9.337).with_latency(0.601));
@@ -133,8 +138,8 @@ fn the_search_is_not_worse_than_the_zero_bubble_papers() {
     }
 }
 
-/// Whole backwards are faster than their halves here, and memory for one micro-batch forces micro-batches into
-/// sequence.
+/// Tests costs at which whole backwards are faster than their halves; memory for one micro-batch forces the
+/// micro-batches into sequence.
 #[test]
 fn the_search_uses_whole_backwards_if_they_are_faster() {
     let cost = |forward| StageCost { backward: 2.0, ..StageCost::new(forward, 2.0, 2.0) };

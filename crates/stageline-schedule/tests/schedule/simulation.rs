@@ -8,7 +8,8 @@ use stageline_schedule::{
 
 use crate::{checked, simulated};
 
-/// The costs are those that the Zero Bubble paper measured (arXiv:2401.10241), with one latency on every boundary.
+/// Compares simulated bubbles with those of the Zero Bubble paper (arXiv:2401.10241), at the costs that the paper
+/// measured and one latency on every boundary.
 #[test]
 fn bubbles_by_span_are_the_zero_bubble_papers() {
     let costs = Costs::equal(8, StageCost::new(18.522, 18.086, 9.337).with_latency(0.601));
@@ -18,7 +19,7 @@ fn bubbles_by_span_are_the_zero_bubble_papers() {
     assert_eq!(rounded(&ZbH2), "0.1083");
 }
 
-/// ZB-H1 leaves a third of 1F1B's idle time, (P-1)/(3M+P-1) by span, and ZB-H2 leaves none.
+/// Tests that ZB-H1 leaves a third of 1F1B's idle time, a bubble by span of (P-1)/(3M+P-1), and that ZB-H2 leaves none.
 #[test]
 fn zero_bubble_schedules_leave_the_bubble_of_the_paper() {
     for stages in 1..=6 {
@@ -33,7 +34,8 @@ fn zero_bubble_schedules_leave_the_bubble_of_the_paper() {
     }
 }
 
-/// The step is (M+P-1)(F+B) and the bubble (P-1)/(M+P-1), by arXiv:1811.06965 and arXiv:2104.04473.
+/// Tests that the step of GPipe and 1F1B is (M+P-1)(F+B) and the bubble (P-1)/(M+P-1), as in arXiv:1811.06965 and
+/// arXiv:2104.04473.
 #[test]
 fn step_and_bubble_are_the_papers() {
     for schedule in [&GPipe as &dyn Schedule, &OneFOneB, &EagerOneFOneB] {
@@ -47,7 +49,8 @@ fn step_and_bubble_are_the_papers() {
     }
 }
 
-/// The bubble is (P-1)/(VM+P-1), by arXiv:2104.04473 and arXiv:2211.05953.
+/// Tests that the bubble of schedules with V chunks per worker is (P-1)/(VM+P-1), as in arXiv:2104.04473 and
+/// arXiv:2211.05953.
 #[test]
 fn chunks_divide_the_bubble() {
     for (workers, chunks, rounds) in (1..=4).flat_map(|p| (1..=3).flat_map(move |v| (1..=4).map(move |r| (p, v, r)))) {
@@ -62,8 +65,8 @@ fn chunks_divide_the_bubble() {
     }
 }
 
-/// With equal thirds, ZB-V idles for 2(2P-1-M) while M < 2P-1. From M = P+1 on, V-Half and V-Min idle for less than
-/// P/2M and 2P/3M of the work, by arXiv:2405.15362.
+/// Tests the idle time of schedules with chunks in a V at equal thirds. ZB-V idles for 2(2P-1-M) while M < 2P-1. From M
+/// = P+1 on, V-Half and V-Min idle for less than P/2M and 2P/3M of the work, as in arXiv:2405.15362.
 #[test]
 fn idle_time_in_a_v_is_as_documented() {
     for (workers, micro_batches) in (1..=10).flat_map(|workers| (1..=3 * workers).map(move |m| (workers, m))) {
@@ -84,7 +87,7 @@ fn idle_time_in_a_v_is_as_documented() {
     }
 }
 
-/// The idle time is (P-1)(2F-W) from M = 2P on, if F = I >= W.
+/// Tests that the idle time of DualPipeV is (P-1)(2F-W) from M = 2P on, if F = I >= W.
 #[test]
 fn idle_time_of_dualpipe_v_is_as_documented() {
     for (forward, weight_gradient) in [(1.0, 1.0), (1.0, 0.25), (3.0, 2.0)] {
@@ -100,8 +103,8 @@ fn idle_time_of_dualpipe_v_is_as_documented() {
     }
 }
 
-/// If P divides M, latency c adds c[2(P-1)M/P + 2(P-2)] to the step of 1F1B, and 2(P-1)c to that of eager 1F1B if 2c <=
-/// F+B.
+/// Tests the effect of a latency c on the step: if P divides M, it adds c[2(P-1)M/P + 2(P-2)] to 1F1B, and 2(P-1)c to
+/// eager 1F1B if 2c <= F+B.
 #[test]
 fn latency_adds_the_time_of_the_closed_forms() {
     let (forward, backward, latency) = (3.0, 5.0, 0.25);
@@ -124,7 +127,8 @@ fn latency_delays_every_boundary_once_each_way() {
     assert_eq!(simulated(&OneFOneB, 3, 1, &costs).step(), 9.0 + 4.0 * 0.5);
 }
 
-/// The gradient is sent at the end of a whole backward, but already after the first half of a split one.
+/// Tests that the gradient of a stage's input is sent at the end of a whole backward, but already after the first half
+/// of a split one.
 #[test]
 fn a_split_backward_sends_its_gradient_earlier() {
     let step = |csv: &str| {
@@ -146,7 +150,7 @@ fn costs_may_differ_by_micro_batch() {
     assert_eq!(starts, [1.0, 6.5, 11.5]);
 }
 
-/// If a link is slower than its stages, only the transfers on it count.
+/// Tests that only the transfers on a link determine the step if the link is slower than its stages.
 #[test]
 fn transfers_follow_each_other_on_a_link() {
     let step = |micro_batches: usize, occupied: f64, latency: f64| {
@@ -165,7 +169,7 @@ fn transfers_follow_each_other_on_a_link() {
     assert_eq!(step(5, 0.0, 3.0), 3.0 * 6.0 + 6.0);
 }
 
-/// A transfer waits for the one in flight on the same stream.
+/// Tests that a transfer waits until the transfer in flight on the same communication stream has ended.
 #[test]
 fn transfers_take_turns_on_a_stream() {
     let costs = Costs::equal(3, StageCost::new(1.0, 0.0, 1.0).with_latency(2.0));
@@ -184,7 +188,7 @@ fn transfers_within_a_worker_are_free() {
     assert_eq!(simulate(&check(plan, 1).unwrap(), &costs).step(), 8.0 + 4.0 * 10.0);
 }
 
-/// Every closed form equals its simulation, and invalid numbers have no closed form.
+/// Tests that every closed form of a step equals the simulated step, and that invalid numbers have no closed form.
 #[test]
 fn closed_forms_are_the_simulated_steps() {
     let mut held = vec![0; SCHEDULES.len()];
@@ -216,7 +220,8 @@ fn closed_forms_are_the_simulated_steps() {
     }
 }
 
-/// In 1F1B, each later stage waits B-F less for the fill and as much more for the drain.
+/// Tests the idle time of 1F1B with equal stages: each later stage waits B-F less for the fill and as much more for the
+/// drain.
 #[test]
 fn idle_time_of_equal_stages_is_fill_and_drain() {
     let (plan, costs) = (checked(&OneFOneB, 4, 8), Costs::uniform(4, 1.0, 2.0));
@@ -249,7 +254,7 @@ fn idle_time_is_attributed_to_slow_stages_transfers_and_optimizer_steps() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The conditions of the closed forms are sufficient for any costs.
+    /// Tests that the conditions of the closed forms are sufficient, whatever the costs are.
     #[test]
     fn closed_forms_hold_for_any_costs(
         stages in 1..9_usize, micro_batches in 1..25_usize,
@@ -263,7 +268,7 @@ proptest! {
         }
     }
 
-    /// The causes sum to the idle time and none is negative, for any costs.
+    /// Tests that the causes of idle time add up to the idle time and that none is negative, whatever the costs are.
     #[test]
     fn causes_add_up_to_the_idle_time(
         workers in 1..5_usize, micro_batches in 1..9_usize, pick in 0..SCHEDULES.len(), serialised: bool,

@@ -21,18 +21,18 @@ use stageline_schedule::{
 
 use crate::checked;
 
-/// The rule by which hosts issue transfers.
+/// The rule by which the host threads of the modelled GPUs issue transfers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Issue {
-    /// Hosts issue a transfer as soon as they reach it.
+    /// Each host thread issues a transfer as soon as it reaches the transfer in its list.
     Freely,
-    /// Both operations of a transfer are submitted together, with no other operation in between.
+    /// The send and the receive of a transfer are submitted together, with no other operation in between.
     Paired,
-    /// Every stream takes turns in the plan's order of transfers.
+    /// The transfers of every communication stream are issued in the plan's global order.
     InOrder,
 }
 
-/// The constant part of the model.
+/// A model of several GPUs with communication streams that run a plan: the parts that do not change during a run.
 struct Machine {
     plan: Checked,
     issue: Issue,
@@ -41,23 +41,23 @@ struct Machine {
     turns: Vec<Vec<Transfer>>,
 }
 
-/// The state at one moment.
+/// The state of the modelled GPUs at one moment of a run.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct State {
-    /// The index of each host in its row, and the progress of its send.
+    /// The index of each host thread in its list of instructions, and the progress of its current send.
     hosts: Vec<(usize, Sending)>,
-    /// The pending work of each compute stream.
+    /// The work that each compute stream has been given and has not done yet.
     computes: Vec<VecDeque<Work>>,
-    /// The pending transfers of each communication stream.
+    /// The transfers that each communication stream has been given and has not made yet.
     streams: Vec<VecDeque<Transfer>>,
-    /// The number of turns that each stream has taken.
+    /// The number of transfers that were issued in turn on each communication stream.
     turns: Vec<usize>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Work {
     Action(Action),
-    /// A wait until this communication stream has finished this many transfers.
+    /// A wait of a compute stream until this communication stream has finished this many transfers.
     Settle {
         stream: usize,
         transfers: usize,
@@ -72,7 +72,7 @@ enum Sending {
 }
 
 impl Machine {
-    /// Makes a machine with one device per worker.
+    /// Makes a model of GPUs that run the plan, with one device per worker.
     fn new(plan: Checked, issue: Issue) -> Self {
         let placement = plan.placement();
         let of_stage: Vec<_> = (0..plan.plan().stages()).map(|stage| Some(placement.worker(stage))).collect();
@@ -89,13 +89,13 @@ impl Machine {
         }
     }
 
-    /// Returns the two streams of a transfer; `None` within one device.
+    /// Returns the two communication streams of a transfer; `None` for a transfer within one device.
     fn streams_of(&self, transfer: Transfer) -> Option<[usize; 2]> {
         let (from, to) = (self.of_stage[transfer.from]?, self.of_stage[transfer.to()]?);
         (from != to).then_some([from, to])
     }
 
-    /// Returns the number of messages that one end of a transfer's channel has handled.
+    /// Returns the number of messages that one end (the sender or the receiver) of a transfer's channel has handled.
     fn handled(&self, state: &State, transfer: Transfer, sends: bool) -> usize {
         let along = |other: &Transfer| (other.from, other.carried) == (transfer.from, transfer.carried);
         let worker = self.plan.placement().worker(if sends { transfer.from } else { transfer.to() });
@@ -108,7 +108,7 @@ impl Machine {
         done.iter().filter(ours).count()
     }
 
-    /// Returns the state after a host's next move; `None` if it must wait or has finished.
+    /// Returns the state after the next move of a host thread; `None` if the host must wait or has finished its list.
     fn after(&self, state: &State, host: usize) -> Option<State> {
         let (at, sending) = state.hosts[host];
         let mut next = state.clone();
@@ -151,8 +151,8 @@ impl Machine {
         Some(next)
     }
 
-    /// Runs all device work that is possible. Running it at once loses no interleaving, because it never prevents other
-    /// work.
+    /// Runs all work of the modelled devices that is possible. Running it at once loses no interleaving, because it
+    /// never prevents other work.
     fn run_devices(&self, state: &mut State) {
         loop {
             let transfer = state.streams.iter().filter_map(|stream| stream.front()).copied().find(|&transfer| {
@@ -192,7 +192,7 @@ impl Machine {
         }
     }
 
-    /// Whether the tensor of a transfer is not yet computed.
+    /// Whether the tensor that a transfer sends is not yet computed.
     fn computing(&self, state: &State, Transfer { from, carried, micro_batch }: Transfer) -> bool {
         let makes = |action: &Action| {
             let made = match action.compute {
@@ -205,13 +205,14 @@ impl Machine {
         state.computes.iter().flatten().any(|work| matches!(work, Work::Action(action) if makes(action)))
     }
 
-    /// Whether all work is finished, in a state in which no host can move.
+    /// Whether all work of the modelled GPUs is finished, in a state in which no host thread can move.
     fn completed(&self, state: &State) -> bool {
         let hosts = state.hosts.iter().zip(&self.rows).all(|((at, _), row)| *at == row.len());
         hosts && state.streams.iter().all(VecDeque::is_empty) && state.computes.iter().all(VecDeque::is_empty)
     }
 
-    /// Explores all interleavings of the hosts, and returns the number of states and of deadlocks among them.
+    /// Explores all interleavings of the host threads, and returns the number of states and the number of deadlocks
+    /// among them.
     fn explored(&self) -> (usize, usize) {
         let (mut seen, mut open, mut deadlocks) = (HashSet::new(), vec![self.begin()], 0);
         while let Some(state) = open.pop() {
@@ -225,7 +226,7 @@ impl Machine {
         (seen.len(), deadlocks)
     }
 
-    /// Whether one random interleaving completes.
+    /// Whether the modelled GPUs finish all work in one random interleaving of the host threads.
     fn completes(&self, chance: &mut TestRng) -> bool {
         let mut state = self.begin();
         loop {
@@ -238,7 +239,7 @@ impl Machine {
     }
 }
 
-/// Small machines are explored in all interleavings.
+/// Explores small models of GPUs in all interleavings of their host threads, with and without an order of transfers.
 #[test]
 fn unordered_transfers_deadlock_in_some_interleavings_and_ordered_ones_in_none() {
     for (schedule, stages, micro_batches) in [

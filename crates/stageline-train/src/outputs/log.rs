@@ -15,7 +15,7 @@ use stageline_report::{RunLog, TensorBoard, Trace, run_page};
 
 use crate::outputs::record;
 
-/// The number of steps in the trace file, from the step of `--draw-step` on.
+/// The number of steps that the trace file shows, beginning with the step of `--draw-step`.
 const TRACED: usize = 5;
 
 /// The paths of the files that a run writes: its log, its trace, its TensorBoard events and its HTML page.

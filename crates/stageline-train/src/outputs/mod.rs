@@ -1,9 +1,12 @@
-//! The outputs of a run: its log, trace, page and progress.
+//! The outputs of a run: its log, its trace, its files for TensorBoard, its HTML page, and its progress bar.
 //!
-//! Takes reports of steps and evaluations. Must not train, or know where batches come from.
+//! Input: reports of steps and evaluations from the loop, and the paths of the files. Output: lines and files on disk,
+//! and text on the terminal. This folder owns the open output files and the conversion of the library's reports into
+//! the log's structures of `stageline-report`. It must not train, decide when an evaluation or a checkpoint is due, or
+//! know where batches come from.
 //!
-//! - `log`: the log, the trace, TensorBoard's files and the HTML page (`Log`).
-//! - `record`: reports and estimates as lines of the log.
+//! - `log`: writes the log, the trace, TensorBoard's files and the HTML page (`Log`, `Outputs`).
+//! - `record`: converts reports and estimates of the library into lines of the log.
 //! - `progress`: the progress bar, and warnings above it (`Progress`).
 
 pub mod log;

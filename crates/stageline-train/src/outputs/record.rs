@@ -56,7 +56,7 @@ pub fn layers(costs: &Costs, cut: &Cut) -> Result<Vec<Layer>, CutError> {
     Ok(ranges.flat_map(|(stage, range)| layers[range].iter().map(move |cost| layer(stage, cost))).collect())
 }
 
-/// Returns metrics by their names.
+/// Returns the values of a step's or evaluation's metrics by their names, for the log.
 pub fn metrics(metrics: &[Metric]) -> BTreeMap<String, f64> {
     metrics.iter().map(|metric| (metric.name.to_owned(), metric.value)).collect()
 }

@@ -24,7 +24,7 @@ const MOST_CORES: usize = 1024;
 /// The largest allowed value of `--replicas`, because the threads of more replicas take longer to start than to train.
 const MOST_REPLICAS: usize = 1024;
 
-/// The validated settings of a training: its hyperparameters, its execution, and its outputs.
+/// The validated settings of a training: its hyperparameters, its execution, its checkpoints and its outputs.
 pub struct Job {
     pub training: Training,
     pub running: Running,
@@ -199,7 +199,7 @@ fn learning_rate(flags: &TrainingFlags, batch_size: usize) -> Result<WarmupCosin
     Ok(WarmupCosine::new(peak, warm_up, steps).context("the warm-up")?.down_to(peak / 10.0)?)
 }
 
-/// Validates the flags of a run as far as this needs no device.
+/// Validates those properties of a run's flags that can be checked before a device is opened.
 fn check(flags: &TrainingFlags) -> Result<()> {
     for (flag, value) in [
         ("--stages", flags.stages),

@@ -1,11 +1,14 @@
 //! The settings of a training: from the command line, a TOML file and a checkpoint to a validated [`Job`](job::Job).
 //!
-//! Takes the flags of a training and of its model. Must not read data or build a pipeline.
+//! Input: the flags of a training and of its model. Output: a job whose existence means that its settings are valid,
+//! with opened devices; or an error that names the flag. This folder owns clap's definitions of all flags, the order in
+//! which sources of settings override each other, and range checks of single settings. It must not read training data,
+//! or cut, plan or build a pipeline.
 //!
-//! - `flags`: the flags that every training has (`TrainingFlags`).
-//! - `merge`: the sources of settings, of which the later one wins.
-//! - `resume`: the command line together with the checkpoint that it resumes.
-//! - `job`: the validated settings (`Job`), with opened devices.
+//! - `flags`: the flags that every training has (`TrainingFlags`), with their help texts and value types.
+//! - `merge`: merges the sources of settings, of which the later one wins (`Settings`, `Merged`).
+//! - `resume`: the command line together with the checkpoint that it resumes (`CommandLine`).
+//! - `job`: the validated settings (`Job`): hyperparameters, execution, checkpoints and outputs.
 
 pub mod flags;
 pub mod job;

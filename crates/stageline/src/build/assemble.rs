@@ -45,7 +45,7 @@ pub(crate) struct Joined<In, Out, Target> {
 pub(crate) struct Assembled<In, Out, Target> {
     /// The channels through which each replica gets its batches, and the replica's stages.
     pub(crate) replicas: Vec<(BatchChannels<In, Out, Target>, Stages)>,
-    /// The fields of a checkpoint's optimizer states that the optimizers reject or miss.
+    /// The fields of a checkpoint's optimizer states that the stages' optimizers reject, or require and do not find.
     pub(crate) unfit: Vec<Unfit>,
 }
 

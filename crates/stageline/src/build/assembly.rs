@@ -84,14 +84,14 @@ pub(crate) struct Assembly {
     pub(crate) collectives: Vec<Collective>,
     /// The part of a checkpoint from which each stage resumes; empty without a checkpoint.
     pub(crate) restored: Vec<Restored>,
-    /// The fields of the checkpoint's optimizer states that the optimizers reject or miss.
+    /// The fields of the checkpoint's optimizer states that the stages' optimizers reject, or require and do not find.
     pub(crate) unfit: Vec<Unfit>,
     /// The stages of this replica that have been assembled so far.
     pub(crate) runners: Stages,
 }
 
 impl Assembly {
-    /// Takes the device and the connections of a stage out of the assembly, as the stage's slot.
+    /// Takes the device and the connections of one stage out of the assembly of its replica, as the stage's slot.
     fn slot(&mut self, stage: usize) -> StageSlot {
         StageSlot {
             replica: self.replica,

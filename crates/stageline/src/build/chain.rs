@@ -53,7 +53,7 @@ impl StageConfig {
         &self.device
     }
 
-    /// Returns the same stage configuration (optimizer, learning rate, recomputation) for another device.
+    /// Returns the same configuration of a stage (optimizer, learning rate, recomputation) on another device.
     #[must_use]
     pub fn on(self, device: Device) -> Self {
         Self { device, ..self }

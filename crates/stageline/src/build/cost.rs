@@ -17,7 +17,7 @@ use stageline_nn::counting_flops;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Costs(pub(super) Vec<LayerCost>);
 
-/// The cost of one layer of a row.
+/// The cost of one layer of a row: parameters, FLOPs, and perhaps measured time.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct LayerCost {
@@ -25,10 +25,10 @@ pub struct LayerCost {
     pub name: String,
     /// The number of elements in the layer's parameters.
     pub parameters: u64,
-    /// The FLOPs of the layer's forward of the sample input, as far as its layers report them
+    /// The FLOPs of the layer's forward on the sample input, as far as the layers inside it report them
     /// ([`report_flops`](crate::nn::report_flops)).
     pub flops: f64,
-    /// The time of the layer's forward and backward of the sample input; `None` if it was not measured.
+    /// The time of the layer's forward and backward on the sample input; `None` if it was not measured.
     pub time: Option<Duration>,
 }
 
@@ -48,7 +48,7 @@ impl Costs {
         self.0.iter().map(|layer| layer.flops).sum()
     }
 
-    /// Cuts the row into stages such that the largest cost of a stage is the least possible.
+    /// Cuts the row of layers into `stages` stages such that the largest cost of a stage is the least possible.
     ///
     /// The cost of a layer is its time if it was measured. Otherwise it is the layer's share of the model's FLOPs plus
     /// its share of the parameters, so that both work and memory are balanced.
@@ -66,19 +66,19 @@ impl Costs {
     }
 }
 
-/// The way in which the costs of layers are found.
+/// The way in which the costs of a row's layers are found: by counting, or also by measuring.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Way {
-    /// The FLOPs that the layers report are counted.
+    /// The FLOPs that the layers report in a forward are counted, and nothing is timed.
     Count,
     /// The FLOPs are counted, and forwards and backwards are timed.
     Measure,
 }
 
-/// The number of times that a forward and backward is measured; the shortest time counts.
+/// The number of times that a layer's forward and backward is measured; the shortest time counts.
 const REPEATS: usize = 3;
 
-/// Finds the costs of one layer after another.
+/// The search for the costs of a row's layers, which runs one layer after another on a sample input.
 pub(super) struct Costing {
     way: Way,
     device: Device,
@@ -90,17 +90,18 @@ impl Costing {
         Self { way, device, costs: Vec::new() }
     }
 
-    /// Returns the device on which the layers run.
+    /// Returns the device on which the layers run while their costs are found.
     pub(super) fn device(&self) -> &Device {
         &self.device
     }
 
-    /// Returns the costs of all layers so far.
+    /// Returns the costs of all layers that were run so far.
     pub(super) fn into_costs(self) -> Costs {
         Costs(self.costs)
     }
 
-    /// Adds the cost of a layer, and returns its output for the sample input.
+    /// Runs a layer on the sample input and adds its cost to the costs so far. Returns the layer's output, which is the
+    /// next layer's input.
     pub(super) fn add<S: Stage>(&mut self, name: String, layer: S, input: S::Input) -> S::Output {
         let parameters = parameters(&layer);
         let input = place(input, &self.device);
@@ -112,7 +113,7 @@ impl Costing {
     }
 }
 
-/// Returns the shortest time of several calls of `run`.
+/// Returns the shortest time that `run` takes, over several calls.
 fn shortest(run: impl Fn()) -> Duration {
     let time = |_| {
         let began = Instant::now();
@@ -134,7 +135,7 @@ fn forward_and_backward<S: Stage>(layer: &S, input: &S::Input, is_first: bool) {
     drop((gradients, sum.into_data()));
 }
 
-/// The sum of all float tensors of a payload.
+/// The sum of all float tensors of a payload, as a scalar from which a backward can start.
 #[derive(Default)]
 struct SumOfFloats(Option<Tensor<1>>);
 

@@ -14,7 +14,7 @@ use stageline_schedule::BalanceError;
 pub struct Cut(Vec<usize>);
 
 impl Cut {
-    /// Creates the cut in which the stages begin with these layers.
+    /// Creates the cut of a row of layers in which the stages begin with the layers `starts`.
     ///
     /// # Errors
     /// Returns [`CutError::Starts`] if the first stage does not begin with layer 0, or a stage does not begin behind
@@ -25,12 +25,13 @@ impl Cut {
         if starts.first() == Some(&0) && ascends { Ok(Self(starts)) } else { Err(CutError::Starts { starts }) }
     }
 
-    /// Creates the cut with these ranges of layers, of which there is at least one, and which follow one another.
+    /// Creates the cut of a row whose stages have the given ranges of layers. There must be at least one range, and the
+    /// ranges must follow one another.
     pub(super) fn of(ranges: Vec<Range<usize>>) -> Self {
         Self(ranges.into_iter().map(|range| range.start).collect())
     }
 
-    /// Returns the number of stages.
+    /// Returns the number of stages into which the row of layers is cut.
     pub fn stages(&self) -> usize {
         self.0.len()
     }
@@ -80,7 +81,7 @@ pub enum CutError {
         "a cut at layers {starts:?}: the first stage begins with layer 0, and each other stage behind the one before"
     )]
     Starts {
-        /// The first layer of every stage, as given.
+        /// The number of the first layer of every stage, as given for the cut.
         starts: Vec<usize>,
     },
     /// A stage begins behind the last layer of the row.
@@ -88,18 +89,18 @@ pub enum CutError {
         "a stage begins with layer {start}, and the model has {layers} layers, counted from 0; begin it with an earlier one"
     )]
     Layers {
-        /// The first layer of the last stage.
+        /// The number of the first layer of the last stage, counted from 0.
         start: usize,
-        /// The number of layers in the row, with the first and the last one.
+        /// The number of layers in the row, counting the first and the last one.
         layers: usize,
     },
-    /// There are more stages than layers, or no stages.
+    /// The row is to be cut into no stages, or into more stages than it has layers.
     #[error(transparent)]
     Balance(#[from] BalanceError),
-    /// The number of stage configurations is not the number of stages.
+    /// The number of stage configurations differs from the number of stages in the cut.
     #[error("{configs} stage configurations for a cut into {stages} stages; give one for each stage")]
     Configs {
-        /// The number of stage configurations that were given.
+        /// The number of stage configurations that were given for the cut.
         configs: usize,
         /// The number of stages in the cut.
         stages: usize,

@@ -1,20 +1,21 @@
-//! Builds a pipeline: from stages and settings to started threads.
+//! Building a pipeline: from a model's layers or stages and the user's settings to assembled replicas.
 //!
-//! Takes a [`chain`](chain::Chain) of stages, each with a device and an optimizer, and the settings of
-//! [`PipelineBuilder`](builder::PipelineBuilder). Validates all of them, generates and checks the plan, distributes the
-//! modules over replicas and devices, and returns a [`Pipeline`](crate::Pipeline). No step runs here.
+//! Input: a [`chain`](chain::Chain) of stages, each with a device and an optimizer, or a row of layers; and the
+//! settings of [`PipelineBuilder`](builder::PipelineBuilder). Output: a [`Pipeline`](crate::Pipeline), or a
+//! `BuildError`. This folder owns everything that happens once before the first step: cutting layers into stages,
+//! validating settings, generating and checking the plan, finding the owners of tied parameters, copying modules to
+//! devices, and joining the stages of each replica by channels. No step runs here.
 //!
 //! - `chain`: stages in order (`Chain`) with their settings (`StageConfig`), and types that the compiler checks at
 //!   every boundary.
 //! - `row`: a model as a row of layers (`Row`), which becomes a chain of any number of stages.
-//! - `cut`: the partition of a row of layers into stages (`Cut`).
-//! - `cost`: parameters, FLOPs and times of the layers of a row, by which it is cut (`Costs`).
-//! - `builder`: the settings of a pipeline (`PipelineBuilder`), such as the schedule, M, replicas, precision and
-//!   checkpoints.
+//! - `cut`: the partition of a row of layers into stages (`Cut`, `CutError`).
+//! - `cost`: counts or measures the parameters, FLOPs and times of the layers of a row (`Costs`, `LayerCost`).
+//! - `builder`: the setters of a pipeline's settings, such as schedule, M, replicas, precision and checkpoint.
 //! - `validate`: `PipelineBuilder::build`: the checks of stages, settings and plan, and the start of the pipeline.
 //! - `ownership`: the owner of each parameter (`Owners`), and the parameters that cannot be trained as configured.
-//! - `assemble`: the assembly of a complete chain (`Joined`) into all its replicas, joined by channels.
-//! - `assembly`: the stages of one replica (`Assembly`), each copied to its device.
+//! - `assemble`: assembles a complete chain (`Joined`) into all replicas, joined by channels and routes.
+//! - `assembly`: the stages of one replica while they are assembled (`Assembly`), each copied to its device.
 
 pub(crate) mod assemble;
 pub(crate) mod assembly;

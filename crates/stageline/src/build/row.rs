@@ -70,20 +70,20 @@ pub struct Row<F, B, L> {
     /// The number of blocks between the first and the last layer.
     blocks: usize,
     seed: u64,
-    /// The names of the first layer, of the list of blocks, and of the last layer.
+    /// The names in checkpoints of the first layer, of the list of blocks, and of the last layer.
     names: [String; 3],
 }
 
-/// A function that creates a layer on a device.
+/// A function that creates one layer of a model on a given device.
 type Create<M> = Box<dyn Fn(&Device) -> M>;
 
-/// A function that creates the block with an index on a device.
+/// A function that creates one block of a model on a given device, from the index of the block.
 type CreateBlock<B> = Box<dyn Fn(usize, &Device) -> B>;
 
 /// The builder of a pipeline whose first layer is `F` and whose last layer is `L`.
 type BuilderOf<F, L> = PipelineBuilder<<F as Stage>::Input, <L as Stage>::Output, <L as LossStage>::Target>;
 
-/// The layers of a stage, in one of the four places that a stage can have in a row.
+/// The layers of one stage, by the stage's place in the row: the whole row, its beginning, its middle or its end.
 enum Part<F, B, L> {
     Whole(F, Vec<B>, L),
     Begin(F, Vec<B>),
@@ -232,7 +232,8 @@ where
         Ok((first, blocks, last))
     }
 
-    /// Creates the layers of one stage, one after another, each moved to the stage's device before the next one.
+    /// Creates the layers of one stage one after another, and moves each to the stage's device before it creates the
+    /// next.
     fn part(&self, range: Range<usize>, device: &Device) -> Part<F, B, L> {
         let (begins, ends) = (range.start == 0, range.end == self.layers());
         let first = || self.layer(0, device, |home| (self.first)(home));
@@ -247,7 +248,7 @@ where
         }
     }
 
-    /// Creates one layer from a seed of its own, and moves it to a device.
+    /// Creates one layer with parameters drawn from the layer's own seed, and moves the layer to a device.
     fn layer<M: Module>(&self, layer: usize, device: &Device, init: impl FnOnce(&Device) -> M) -> M {
         let seed = self.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(layer as u64);
         let home = drawing_device(Some(device)).autodiff();
@@ -274,8 +275,8 @@ where
     }
 }
 
-/// Returns the device on which layers are drawn: the CPU, so that parameters have the same bits whichever device their
-/// stage has. Without a backend for the CPU it is the stage's own device.
+/// Returns the device on which the parameters of layers are drawn: the CPU, so that they have the same bits whichever
+/// device their stage has. Without a backend for the CPU it is the stage's own device.
 fn drawing_device(stage: Option<&Device>) -> Device {
     #[cfg(feature = "flex")]
     {

@@ -28,7 +28,8 @@ pub(crate) fn fuse_in_issue_order() {
     });
 }
 
-/// Returns burn's settings with `max_blocks = 1`, unless the given ones have another value than burn's default.
+/// Returns burn's settings `given` with `max_blocks = 1`, so that operations are fused in the order in which they are
+/// issued. A value of `max_blocks` that differs from burn's default is kept.
 fn chosen(given: &BurnConfig) -> BurnConfig {
     let mut settings = serde_json::to_value(given).expect("burn's settings are numbers, names and flags");
     if is_default(given) {

@@ -43,8 +43,8 @@ pub(crate) fn one_gpu(from: &Device, to: &Device) -> bool {
     is_gpu(from) && from.clone().inner() == to.clone().inner()
 }
 
-/// Returns the number of the communication stream of each stage's device: one stream for every GPU of this host, and
-/// `None` for every other device.
+/// Returns, for the device of each stage, the number of the communication stream on which its transfers to other GPUs
+/// run: one stream for every GPU of this host, and `None` for every other device.
 pub(crate) fn communication_streams(devices: &[Device]) -> Vec<Option<usize>> {
     let mut gpus: Vec<Device> = Vec::new();
     let mut stream = |device: &Device| {

@@ -1,15 +1,17 @@
-//! Devices: opening them by name, locating them, and preparing the transfers between them.
+//! Devices: opening them by name, locating them, and preparing the libraries by which tensors move between them.
 //!
-//! Takes names such as `cuda:0` or `iroh:<id>/0`; returns burn's devices, or an error for every device that cannot be
-//! used. Also tells where a device is, and how a tensor travels between two devices. Must not know stages or plans.
+//! Input: names such as `cuda:0` or `iroh:<id>/0`. Output: burn's devices, or an error for every device that cannot be
+//! used; and facts about devices, such as whether two of them share a memory. This folder owns parsing device names,
+//! test kernels, loading the CUDA driver's and NCCL's libraries, and the network to other hosts. It must not know plans
+//! or steps: `transfer` moves the tensors of a step.
 //!
 //! - `name`: names on a command line (`DeviceName`), the devices that they open, and the errors (`DeviceError`).
 //! - `location`: tests whether a device is this host's CPU, a GPU of this host, or a device of another host, and
 //!   whether two devices share a memory.
-//! - `cuda_driver`: the check of the CUDA version that the NVIDIA driver supports.
+//! - `cuda_driver`: the check of the CUDA version that the NVIDIA driver supports (`CudaVersion`).
 //! - `cuda_fusion`: burn's setting for the fusion of operations on GPUs.
-//! - `nccl`: loading NCCL, which moves tensors directly between the GPUs of this host.
-//! - `remote`: devices of other hosts: servers, connections, transfers and lost hosts.
+//! - `nccl`: loads NCCL, which moves tensors directly between the GPUs of this host (`BetweenGpus`).
+//! - `remote`: devices of other hosts: servers, sessions, routes, liveness checks and lost hosts.
 
 #[cfg(any(feature = "cuda", test))]
 #[cfg_attr(not(feature = "cuda"), allow(dead_code))] // without the feature, only its tests use this module

@@ -36,7 +36,7 @@ impl DeviceName {
         if devices.is_empty() { Err(DeviceError::None) } else { Ok(devices) }
     }
 
-    /// Opens the devices of all given names, in the order of the names.
+    /// Opens the devices of all given names, and returns burn's devices in the order of the names.
     ///
     /// Devices of other hosts are connected in parallel, and this function waits for all of them. `token` is the secret
     /// for the hosts that require one.
@@ -118,7 +118,7 @@ impl DeviceName {
     }
 }
 
-/// Returns a GPU that was opened if it runs a few kernels, or else the reason why it does not compute.
+/// Returns the opened GPU if it runs a few test kernels, or else an error with the reason why the GPU does not compute.
 ///
 /// One of these kernels calls `erf`, which is compiled with libdevice. So a missing file of the CUDA toolkit shows here
 /// as an error, and not later as a panic on a library's thread.
@@ -135,8 +135,8 @@ fn computes(device: DeviceName, opened: Device) -> Result<Device, DeviceError> {
     Err(DeviceError::Unusable { device, cause })
 }
 
-/// Returns the root cause from an error message of burn's, which lists all causes one below the other, followed by a
-/// backtrace.
+/// Returns the root cause in an error message of the library burn, which lists all causes one below the other, followed
+/// by a backtrace.
 #[cfg(any(feature = "cuda", test))]
 fn root_cause(error: &str) -> String {
     let last = error.rsplit("Caused by:").next().unwrap_or(error);

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::{env, fs, io, process};
 
-/// The file names of NCCL's library for which the crate cudarc looks.
+/// The file names under which the crate cudarc looks for the library of NCCL.
 const KNOWN: [&str; 7] =
     ["libnccl.so", "libnccl.so.13", "libnccl.so.12", "libnccl.so.11", "libnccl.so.10", "libnccl.so.9", "libnccl.so.1"];
 
@@ -73,8 +73,8 @@ fn load_under_name(library: &str, name: &str) -> io::Result<()> {
     loaded.map(std::mem::forget)
 }
 
-/// Writes a new file with these bytes. Fails if the file exists, so that nobody else can have prepared the file that is
-/// then loaded.
+/// Writes `bytes` into a new file at `path`. Fails if the file already exists, so that no other user can have planted
+/// the library that this process then loads.
 fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
     use io::Write;
 
@@ -153,7 +153,7 @@ fn alias(library: &str, name: &str) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// Loads the C library's mathematical functions under another name; they stand in for NCCL.
+    /// Loads the C library's mathematical functions under another file name; they stand in for NCCL in this test.
     #[test]
     fn a_library_can_be_loaded_under_another_name() {
         const NAME: &str = "libstageline-other-name.so";
@@ -176,7 +176,8 @@ mod tests {
         assert!(!loads("libstageline-missing.so"));
     }
 
-    /// NCCL counts as installed under cudarc's names and under the name in NVIDIA's packages.
+    /// Tests that NCCL counts as installed if a library with one of the names that cudarc knows, or with the name in
+    /// NVIDIA's packages, can be loaded.
     #[test]
     fn tensors_go_through_the_host_only_without_nccl() {
         let installed = KNOWN.into_iter().chain([PACKAGED]).any(loads);

@@ -47,7 +47,8 @@ impl StageFailure {
     }
 }
 
-/// The pass that all workers were running together: a step, an evaluation, a checkpoint or a rehearsal.
+/// The pass that all workers run together: a step, an evaluation, an inference, a snapshot, a checkpoint or a
+/// rehearsal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum During {
     /// A training step, counted from 0.
@@ -96,7 +97,7 @@ impl fmt::Display for During {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Activity {
-    /// The stage prepares for a step or another pass.
+    /// The stage prepares for a training step or another pass over the plan.
     Start,
     /// The stage executes an instruction of the plan: it computes or transfers a micro-batch.
     Instruction(Instruction),

@@ -180,7 +180,7 @@ pub enum BuildError {
         worker: usize,
         /// The number of cores that this worker's kernels were given.
         cores: usize,
-        /// The error with which the pool of kernel threads failed to start.
+        /// The error message of the thread pool whose threads for kernels failed to start.
         cause: String,
     },
 }

@@ -56,7 +56,7 @@ pub enum StepError {
     Torn {
         /// The first stage that has stepped its optimizer in the failed step.
         stage: usize,
-        /// The error that ended the step after that stage had stepped.
+        /// The error that ended the step, after the stage `stage` had stepped its optimizer.
         cause: Box<StepError>,
         /// The number of training steps before the last checkpoint that was taken or restored; `None` if there is no
         /// checkpoint.

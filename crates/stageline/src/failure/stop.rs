@@ -22,7 +22,7 @@ pub(crate) struct Stopped;
 struct Outcome {
     /// The number of steps that all stages have committed; it does not change after the first error.
     committed: usize,
-    /// Whether any worker or the caller has raised an error, which stops the pipeline.
+    /// Whether a worker or the caller has raised an error, which stops the pipeline.
     raised: bool,
     /// The first error that stopped the pipeline, until the caller takes it.
     first: Option<StepError>,
@@ -70,8 +70,8 @@ impl Stop {
         self.outcome.lock().first.take()
     }
 
-    /// Commits the first `steps` training steps, which all stages have made. Fails if an error was raised before; then
-    /// every stage rolls back the last step.
+    /// Commits the first `steps` training steps, which all stages have made. Fails if an error was raised before; every
+    /// stage then rolls back the step that is not committed.
     pub(crate) fn commit(&self, steps: usize) -> Result<(), Stopped> {
         let mut outcome = self.outcome.lock();
         if outcome.raised {
@@ -144,8 +144,8 @@ impl Stop {
         }
     }
 
-    /// Polls a channel for [`PATIENCE`], which is cheaper than a sleep if a message arrives soon; yields the core
-    /// between polls.
+    /// Polls a channel for a message during [`PATIENCE`], which is cheaper than a sleep if a message arrives soon;
+    /// yields the core between polls.
     fn look_for<T>(&self, channel: &Receiver<T>) -> Result<Option<T>, Stopped> {
         let start = Instant::now();
         loop {

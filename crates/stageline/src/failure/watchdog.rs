@@ -43,7 +43,8 @@ impl Watchdog {
         self.factor.is_finite() && self.factor >= 0.0 && !self.floor.is_zero()
     }
 
-    /// Returns the time between two checks whether any worker made progress: an eighth of the floor, from 10 ms to 5 s.
+    /// Returns the time between two checks of the watchdog whether any worker has made progress: an eighth of the
+    /// floor, from 10 ms to 5 s.
     pub(crate) fn interval(&self) -> Duration {
         (self.floor / 8).clamp(Duration::from_millis(10), Duration::from_secs(5))
     }
@@ -54,7 +55,8 @@ impl Watchdog {
         self.floor.max(self.many(longest))
     }
 
-    /// Returns the duration of the longest action multiplied by the watchdog's `factor`.
+    /// Returns the duration of the longest action multiplied by the watchdog's `factor`, the largest possible duration
+    /// if the product is larger.
     pub(crate) fn many(&self, longest: Duration) -> Duration {
         // A product too large for a duration means that the limit is never reached.
         Duration::try_from_secs_f64(longest.as_secs_f64() * self.factor).unwrap_or(Duration::MAX)
@@ -176,7 +178,8 @@ impl Stall {
         })
     }
 
-    /// Returns the stalled pipeline's workers that are at work and not waiting: one of these delays all others.
+    /// Returns the workers of the stalled pipeline that are computing and not waiting: one of these workers delays all
+    /// others.
     pub fn at_work(&self) -> impl Iterator<Item = &Stalled> {
         self.workers.iter().filter(|worker| worker.waits_for().is_none())
     }

@@ -33,7 +33,7 @@ pub struct StageEstimate {
     pub gradients: u64,
     /// The bytes of the state that the stage's optimizer keeps.
     pub optimizer: u64,
-    /// The bytes of the activations that the stage keeps for one live micro-batch.
+    /// The bytes of the activations that the stage keeps for one live micro-batch, until its backward.
     pub activations: StageMemory,
     /// The additional bytes that a forward of the stage has in use while it runs.
     pub forward: u64,
@@ -53,7 +53,7 @@ pub struct StageEstimate {
     /// The parts of the stage's activations, forward and backward memory that do not depend on the rows of a
     /// micro-batch.
     pub(crate) whatever_rows: WhateverRows,
-    /// The bytes of the largest parameter that the stage steps itself.
+    /// The bytes of the largest parameter that the stage's own optimizer steps.
     pub(crate) largest: u64,
 }
 
@@ -88,8 +88,8 @@ impl StageEstimate {
     }
 }
 
-/// The memory figures of a stage in a replica without optimizers, as far as they differ from those of the same stage in
-/// replica 0.
+/// The memory figures of a stage in a replica other than replica 0, which has no optimizers, as far as they differ from
+/// those of the same stage in replica 0.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Leaf {
     pub(crate) device: Device,
@@ -137,7 +137,7 @@ impl WorkerEstimate {
     }
 }
 
-/// Whether the training steps that an estimate is for follow one another or overlap.
+/// The order of the training steps that an estimate is for: one after another, or overlapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Steps {
     /// A training step begins when all workers have finished the previous step.
@@ -264,7 +264,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Estimates a second replica on the same host: it shares the parameters and has no optimizer state, but gradients
+    /// Tests that a second replica on the same host shares the parameters and has no optimizer state, but has gradients
     /// and activations of its own.
     #[test]
     fn a_second_replica_adds_gradients_and_activations_but_no_optimizer_state() {
@@ -291,8 +291,8 @@ pub(crate) mod tests {
         assert_eq!(groups.workers()[0].compute_peak, twice.workers()[0].compute_peak + 1000);
     }
 
-    /// 1F1B has P live micro-batches on its first worker, so with twice as many stages of half the size its activations
-    /// stay the same.
+    /// Tests a plan with twice as many stages of half the size. 1F1B has P live micro-batches on its first worker, so
+    /// the activations of this worker stay the same.
     #[test]
     fn twice_as_many_stages_halve_all_but_activations() {
         let mut whole = of_activations(&[100.0, 100.0], 8);
@@ -311,8 +311,8 @@ pub(crate) mod tests {
         assert!(!whole.have_devices_to_themselves(), "all CPUs share one memory");
     }
 
-    /// In 1F1B a stage sends the gradient of a micro-batch while the previous stage has not yet used that of the
-    /// micro-batch before.
+    /// Tests 1F1B, in which a stage sends the gradient of a micro-batch while the previous stage has not yet used the
+    /// gradient of the micro-batch before.
     #[test]
     fn tensors_in_flight_count_for_the_sender_if_memory_is_shared() {
         let mut estimate = of_activations(&[0.0; 3], 8);

@@ -31,9 +31,9 @@ pub struct DoesNotFit {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WayOut {
-    /// The settings to change, all of them together.
+    /// The settings that are to be changed, all of them together.
     pub levers: Vec<Lever>,
-    /// The bytes that the device needs after the change.
+    /// The bytes that the device needs after the settings are changed.
     pub needs: u64,
 }
 
@@ -45,15 +45,15 @@ pub enum Lever {
     Recompute,
     /// A change to more and smaller micro-batches of the same batch.
     SmallerMicroBatches {
-        /// The number of rows of each smaller micro-batch.
+        /// The number of rows (samples) of each smaller micro-batch.
         rows: usize,
-        /// M, the number of these micro-batches of each replica.
+        /// M, the number of smaller micro-batches of each replica in a step.
         micro_batches: usize,
     },
     /// The proposal to cut every stage into two, on twice as many devices. It is made only if every stage has its own
     /// device and none of them is the CPU.
     MoreStages {
-        /// P, the number of stages after the cut.
+        /// P, the number of stages after every stage is cut into two.
         stages: usize,
     },
     /// A change to a single stage with all layers, if the stages share a device; then only one micro-batch is live at a
@@ -123,7 +123,7 @@ impl MemoryEstimate {
     }
 }
 
-/// The change of the number of stages: none, twice as many, or a single one.
+/// The proposed change of the number of stages: none, twice as many stages, or a single stage.
 #[derive(Clone, Copy, PartialEq)]
 enum Cut {
     Same,
@@ -136,7 +136,7 @@ enum Cut {
 #[derive(Clone, Copy)]
 struct Change {
     recompute: bool,
-    /// The factor by which the number of rows of a micro-batch becomes smaller.
+    /// The factor by which the number of rows of a micro-batch is divided.
     times: usize,
     cut: Cut,
     one_f_one_b: bool,
@@ -175,7 +175,8 @@ impl Change {
         all.into_iter().chain([lean.then_some(Lever::LeanerOptimizer)]).flatten().collect()
     }
 
-    /// Returns the memory estimate with these changes of settings; `None` if the pipeline cannot be changed so.
+    /// Returns the memory estimate after these settings are changed; `None` if the pipeline cannot be changed in this
+    /// way.
     fn of(self, estimate: &MemoryEstimate, schedule: &dyn Schedule) -> Option<MemoryEstimate> {
         let estimate = if self.recompute { estimate.recomputed.as_deref()? } else { estimate };
         let changed = match self.cut {
@@ -211,15 +212,15 @@ pub(crate) struct Shortage<'a> {
 }
 
 impl WayOut {
-    /// Whether the device's `has` bytes are enough after the change, with a margin of 10%, because the need is an
-    /// estimate of a run that was not measured.
+    /// Whether `has` bytes of a device's memory are enough after the change, with a margin of 10%, because the need is
+    /// an estimate of a training that was not measured.
     fn is_enough(&self, has: u64) -> bool {
         self.needs <= has - has / 10
     }
 
-    /// Returns the changes of settings that need less memory, given the rows of a micro-batch. Each lever alone comes
-    /// first, with micro-batches only as small as necessary. If none of them is enough, the cheapest combination that
-    /// fits follows, or else the one that needs least.
+    /// Returns the changes of settings (ways out) with which the training needs less memory, given the rows of a
+    /// micro-batch. Each setting alone comes first, with micro-batches only as small as necessary. If none of them is
+    /// enough, the cheapest combination that fits follows, or else the one that needs least.
     pub(crate) fn all(
         estimate: &MemoryEstimate,
         schedule: &dyn Schedule,
@@ -249,8 +250,8 @@ impl WayOut {
 }
 
 impl DoesNotFit {
-    /// Returns the message of the error, with each lever in the words of the calling program, such as its flags, and
-    /// `between` as the separator of several levers.
+    /// Returns the message that a training does not fit into memory, with each change in the words of the calling
+    /// program, such as its flags. Several changes are separated by `between`.
     pub fn explain(&self, lever: impl Fn(&Lever) -> String, between: &str) -> String {
         use fmt::Write;
         let (needs, has) = (Bytes(self.needs), Bytes(self.has));

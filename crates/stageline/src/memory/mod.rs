@@ -1,16 +1,18 @@
-//! Memory: how many bytes each worker will need, and which settings would need less.
+//! Memory estimates: how many bytes each worker will need, and which settings would need less.
 //!
-//! Takes the parameters, the plan, and measurements of two rehearsed micro-batches. Returns an estimate for each worker
-//! before the first step, and predictions for other settings. Allocates nothing itself and changes no setting.
+//! Input: the sizes of parameters, the plan, and the events recorded in a rehearsal of two micro-batches. Output: a
+//! [`MemoryEstimate`](estimate::MemoryEstimate) before the first step, and predictions for other settings. This folder
+//! owns arithmetic on byte counts: peaks over a simulated plan, shares of rows, sums by device. It runs no stage and
+//! changes no setting: `pipeline` runs the rehearsal, and `recording` measures the memory in use.
 //!
-//! - `rehearsal`: the measurements of two micro-batches and one optimizer step (`Rehearsal`).
+//! - `rehearsal`: turns the recorded events of a rehearsal into the figures of each stage (`Rehearsal`, `Parameters`).
 //! - `estimate`: the memory figures of one stage, one worker and one pipeline (`StageEstimate`, `WorkerEstimate`,
 //!   `MemoryEstimate`).
 //! - `whatever_rows`: the part of a stage's memory that does not depend on the rows of a micro-batch (`WhateverRows`).
 //! - `worker_peaks`: the peak memory of each worker, from the plan and the figures of its stages.
 //! - `what_if`: the estimate under other settings, such as another plan, micro-batch size or number of stages.
 //! - `fit`: the check against the devices' memory (`DoesNotFit`), and the changes that would help (`WayOut`, `Lever`).
-//! - `choose_recompute`: the least recomputation of each stage with which a pipeline fits its memory.
+//! - `choose_recompute`: the least recomputation of each stage with which a pipeline fits its memory (`Level`).
 
 pub(crate) mod choose_recompute;
 pub(crate) mod estimate;

@@ -28,9 +28,9 @@ pub(crate) struct Parameters {
     /// The bytes of the stage's parameters, with their copy in a lower precision; without tied parameters that are in
     /// an owner's memory.
     pub(crate) bytes: u64,
-    /// The bytes of the gradients of the parameters that the stage steps itself.
+    /// The bytes of the gradients of those parameters that the stage's own optimizer steps.
     gradients: u64,
-    /// The bytes of the gradient of the largest parameter that the stage steps itself.
+    /// The bytes of the gradient of the largest parameter that the stage's own optimizer steps.
     largest: u64,
     /// The bytes of the gradients of tied parameters that other stages own, each with its owner stage, for one
     /// micro-batch.
@@ -50,9 +50,9 @@ impl Parameters {
         replicas.map(|(replica, devices)| Self::of(stages, devices, root(replica), precision)).collect()
     }
 
-    /// Returns the sizes of the parameters of all stages of one replica on its devices; `root` has the devices of the
-    /// replica that steps, if that is another one. A copy of another stage's or the root's parameter takes no memory if
-    /// it shares the owner's memory; its copy in a lower precision is always extra.
+    /// Returns the sizes of the parameters of all stages of one replica on its devices. `root` has the devices of the
+    /// replica whose optimizers step, if that is another replica. A copy of another stage's or the root's parameter
+    /// takes no memory if it shares the owner's memory; its copy in a lower precision always takes memory.
     fn of(stages: &[Vec<Description>], devices: &[Device], root: Option<&[Device]>, precision: Precision) -> Vec<Self> {
         let mut owners = HashMap::new();
         let mut sizes = |(stage, descriptions): (usize, &Vec<Description>)| {
@@ -81,7 +81,8 @@ impl Parameters {
     }
 }
 
-/// The recorded events of a rehearsal, with all that is needed to turn them into a memory estimate.
+/// The recorded events of a rehearsal (a step that only measures memory), with all that is needed to turn them into a
+/// memory estimate.
 pub(crate) struct Rehearsal<'a> {
     pub(crate) plan: Plan,
     pub(crate) stages: &'a [(Device, Parameters)],

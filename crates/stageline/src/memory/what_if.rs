@@ -20,8 +20,8 @@ impl Leaf {
 }
 
 impl WhateverRows {
-    /// Returns the parts of a stage's memory that do not depend on rows, by linear extrapolation to 0 rows. The
-    /// estimate `few` was measured with the rows of `all` times `share`, 0 < `share` < 1.
+    /// Returns the parts of a stage's memory that do not depend on the rows of a micro-batch, by linear extrapolation
+    /// to 0 rows. The estimate `few` was measured with the rows of `all` times `share`, 0 < `share` < 1.
     pub(crate) fn between(few: &StageEstimate, all: &StageEstimate, share: f64) -> Self {
         let constant = |few: f64, all: f64| (all - (all - few) / (1.0 - share)).clamp(0.0, few.min(all).max(0.0));
         Self {

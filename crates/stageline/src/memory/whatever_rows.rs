@@ -16,8 +16,8 @@ pub(crate) struct WhateverRows {
 }
 
 impl WhateverRows {
-    /// Returns the parts independent of rows that are known from a single measurement: only the parameter gradients of
-    /// one micro-batch, `bytes`, which count for the backward.
+    /// Returns the part of a stage's memory that does not depend on the rows of a micro-batch, as far as a single
+    /// measurement shows it: the parameter gradients of one micro-batch (`bytes`), which count for the backward.
     pub(crate) fn gradients(bytes: u64) -> Self {
         Self { activations: StageMemory::whole(0.0), forward: 0, backward: bytes }
     }

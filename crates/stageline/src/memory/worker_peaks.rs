@@ -14,9 +14,10 @@ use crate::memory::estimate::{Copies, MemoryEstimate, StageEstimate, Steps, Work
 use crate::model::replica::Replica;
 use crate::update::optimizer_step::Rollback;
 
-/// The time that a forward of any stage takes in the simulation, in its unit of time.
+/// The time that the forward of any stage takes in the simulation for memory estimates; it is the unit of simulated
+/// time.
 const FORWARD: f64 = 1.0;
-/// The time that a backward of any stage takes in the simulation, in its unit of time.
+/// The time that the backward of any stage takes in the simulation for memory estimates, in forwards.
 const BACKWARD: f64 = 2.0;
 
 /// The number of micro-batches that are simulated for each stage; further ones would repeat the same pattern.
@@ -61,7 +62,8 @@ impl MemoryEstimate {
     }
 }
 
-/// The timing of a worker relative to the other workers, from the simulation of a step.
+/// The behaviour of a worker in a simulated step on which its memory depends: the tensors in flight, and how far it
+/// runs ahead into the next step.
 #[derive(Clone, Copy, Default)]
 struct Pace {
     /// The largest number of bytes of tensors in flight that are in the worker's memory while it computes.
@@ -103,9 +105,11 @@ impl Pace {
 
 /// The number of bytes of tensors in flight in one worker's memory over simulated time, as two running totals.
 struct Held {
-    /// The total number of bytes of tensors in flight that were allocated up to each time of the simulation.
+    /// The total number of bytes of tensors in flight that were allocated until each time of the simulation, in order
+    /// of time.
     begun: Vec<(f64, u64)>,
-    /// The total number of bytes of tensors in flight that were freed up to each time of the simulation.
+    /// The total number of bytes of tensors in flight that were freed until each time of the simulation, in order of
+    /// time.
     over: Vec<(f64, u64)>,
 }
 
@@ -127,7 +131,8 @@ impl Held {
         Self { begun: summed(|held| held.0), over: summed(|held| held.1 + FORWARD + BACKWARD) }
     }
 
-    /// Returns the bytes of tensors in flight that are in use at any time during a simulated action.
+    /// Returns the total size in bytes of the tensors that are in flight in the worker's memory at some time during a
+    /// simulated action.
     fn during(&self, span: &Span) -> u64 {
         let until = |changes: &[(f64, u64)], so_many: usize| so_many.checked_sub(1).map_or(0, |last| changes[last].1);
         let begun = self.begun.partition_point(|(from, _)| *from < span.end);
@@ -157,8 +162,9 @@ impl Transfers {
         }
     }
 
-    /// Returns the bytes of tensors in flight in each worker's memory. An activation between devices counts for the
-    /// receiver; within one memory it is one of the sender's activations until the sender has its gradient.
+    /// Returns the bytes of tensors in flight in each worker's memory over simulated time. An activation between
+    /// devices counts for the receiver; within one memory it is one of the sender's activations until the sender has
+    /// its gradient.
     fn held(&self, stages: &[StageEstimate], workers: usize) -> Vec<Held> {
         let mut held = vec![Vec::new(); workers];
         let shared = |one: usize, other: usize| share_memory(&stages[one].device, &stages[other].device);
@@ -219,8 +225,8 @@ impl Row<'_> {
         }
     }
 
-    /// Returns the worker's peak of activations and its peak of all memory before the flush, in bytes. The worker keeps
-    /// `kept` bytes of the previous step during its first actions.
+    /// Returns two peaks of the worker's memory before the flush, in bytes: that of its activations, and that of all
+    /// memory. The worker keeps `kept` bytes of the previous step during its first actions.
     fn compute(&self, resident: u64, kept: u64) -> [u64; 2] {
         let (mut activations, mut sums, mut summed) = (0.0, 0, vec![0_u64; self.estimate.stages.len()]);
         let per_group = self.estimate.plan.micro_batches() / self.estimate.groups;

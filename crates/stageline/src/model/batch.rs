@@ -144,7 +144,7 @@ mod tests {
     use crate::model::loss_weight::Weight;
     use crate::model::micro_batches::Weights;
 
-    /// The advice in each message of a rejected batch gives numbers with which the batch would be accepted.
+    /// Tests that the advice in each message of a rejected batch gives numbers with which the batch would be accepted.
     #[test]
     fn messages_name_the_micro_batches_of_a_replica() {
         let small = |rows, micro_batches, replicas| BatchError::TooSmall { rows, micro_batches, replicas }.to_string();
@@ -169,7 +169,8 @@ mod tests {
         assert_eq!(for_two_replicas, BatchError::TooSmall { rows: 15, micro_batches: 8, replicas: 2 });
     }
 
-    /// With a million micro-batches, work that grows with the square of their number would not end.
+    /// Tests a batch of a million micro-batches, on which work that grows with the square of their number would not
+    /// end.
     #[test]
     fn sample_numbers_are_found_in_constant_time() {
         const MICRO_BATCHES: usize = 1_000_000;

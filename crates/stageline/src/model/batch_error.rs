@@ -92,9 +92,9 @@ pub enum BatchError {
     /// The user's function [`LossStage::weight`](crate::LossStage::weight) panicked.
     #[error("`LossStage::weight` failed on the targets of micro-batch {micro_batch}: {failure}")]
     WeightPanic {
-        /// The index of the micro-batch with whose targets the function was called.
+        /// The index of the micro-batch on whose targets the function panicked.
         micro_batch: usize,
-        /// The message of the panic in the function.
+        /// The message of the panic in the user's function [`LossStage::weight`](crate::LossStage::weight).
         failure: String,
     },
     /// The total loss weight of the batch is 0, because every target is masked.

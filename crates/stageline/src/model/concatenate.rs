@@ -53,11 +53,11 @@ impl PayloadMapper for Tensors {
     }
 }
 
-/// The mapper that appends the tensors of all further payloads to those of the first one.
+/// The mapper that concatenates the tensors of all further payloads to those of the first payload, tensor by tensor.
 struct Join(Vec<VecDeque<Box<dyn Any>>>);
 
 impl Join {
-    /// Returns a tensor of the first payload with the tensors in the same place of all further payloads.
+    /// Returns a tensor of the first payload, followed by the tensors at the same position in all further payloads.
     fn beside<T: 'static>(&mut self, tensor: T) -> Vec<T> {
         let next = |tensors: &mut VecDeque<Box<dyn Any>>| {
             let tensor = tensors.pop_front().and_then(|tensor| tensor.downcast::<T>().ok());

@@ -12,7 +12,7 @@ use std::fmt;
 pub struct Weight(Vec<f64>);
 
 impl Weight {
-    /// Returns the weights of a loss, one for each of its terms.
+    /// Returns the weights of a loss, one number for each of its terms.
     pub fn terms(&self) -> &[f64] {
         &self.0
     }

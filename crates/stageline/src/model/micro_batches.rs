@@ -25,7 +25,7 @@ pub(crate) struct MicroBatches<I, T> {
 /// The total loss weight of a whole batch is finite and has a term that is not zero.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Weights {
-    /// The loss weight of each micro-batch.
+    /// The loss weight of each micro-batch, usually its number of unmasked targets.
     pub(crate) each: Vec<Weight>,
     /// The sum of the loss weights of all micro-batches, term by term.
     pub(crate) total: Weight,
@@ -34,8 +34,8 @@ pub(crate) struct Weights {
 }
 
 impl Weights {
-    /// Sums the loss weights `each` of all micro-batches, and numbers their samples from `first`, given how many
-    /// samples every micro-batch has.
+    /// Creates the loss weights of a batch: adds up the loss weights `each` of all micro-batches, and numbers their
+    /// samples from `first`, given how many samples every micro-batch has.
     pub(super) fn new(each: Vec<Weight>, first: usize, samples: impl IntoIterator<Item = usize>) -> Self {
         let total = total(&each);
         let mut end = first;
@@ -63,7 +63,8 @@ impl Weights {
         self.each.chunks(micro_batches).enumerate().map(part).collect()
     }
 
-    /// Returns a micro-batch's samples: the step, the number of the first sample, and the number of samples.
+    /// Returns the samples of a micro-batch, on which dropout depends: the step, the number of the first sample, and
+    /// the number of samples.
     pub(crate) fn samples(&self, step: usize, micro_batch: usize) -> Samples {
         let [first, end] = [self.starts[micro_batch], self.starts[micro_batch + 1]];
         Samples { step, first, count: end - first }

@@ -25,17 +25,19 @@ impl Replica {
         (0..of).map(move |index| Self { index, of })
     }
 
-    /// Whether this replica is replica 0, whose stages have the optimizers and give the checkpoints and modules.
+    /// Whether this replica is replica 0, whose stages have the optimizers and provide the checkpoints and modules.
     pub(crate) fn is_first(self) -> bool {
         self.index == 0
     }
 
-    /// Returns the name of one of the replica's stages, as messages to the user give it.
+    /// Returns the name of a stage of this replica for messages to the user, such as `stage 1 of replica 0` if there
+    /// are several replicas.
     pub(crate) fn stage(self, stage: usize) -> String {
         self.name(format!("stage {stage}"))
     }
 
-    /// Returns the name of one of the replica's micro-batches, as messages to the user give it.
+    /// Returns the name of a micro-batch of this replica for messages to the user, with the replica's number if there
+    /// are several replicas.
     pub(crate) fn micro_batch(self, micro_batch: usize) -> String {
         self.name(format!("micro-batch {micro_batch}"))
     }

@@ -89,7 +89,7 @@ use crate::threads::failure::BoxError;
 pub trait Stage: Module + 'static {
     /// The value that the stage receives from the previous stage; the first stage receives it from the batch.
     type Input: Payload;
-    /// The value that the stage's forward sends to the next stage.
+    /// The value that the stage's forward returns, which goes to the next stage.
     type Output: Payload;
 
     /// Computes the stage's forward pass of one micro-batch.
@@ -117,7 +117,7 @@ pub trait Stage: Module + 'static {
     note = "the last stage implements `LossStage`: the loss of its output, and the weight of its targets"
 )]
 pub trait LossStage: Stage {
-    /// The targets of a micro-batch's loss, which come from the batch.
+    /// The targets (labels) of a micro-batch, with which the stage's output is compared; they come from the batch.
     type Target: Payload;
 
     /// The names of the stage's metrics, such as `accuracy`; none by default.

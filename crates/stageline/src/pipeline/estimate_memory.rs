@@ -25,8 +25,8 @@ use stageline_nn::autograd::recompute::Recompute;
 /// The number of micro-batches that each replica computes in a rehearsal, a step that only measures memory.
 const MICRO_BATCHES: usize = 2;
 
-/// The largest number of recomputed blocks per stage that is measured. A stage that needs to recompute more blocks than
-/// this recomputes everything.
+/// The largest number of recomputed blocks (such as transformer blocks) per stage with which memory is measured. A
+/// stage that needs to recompute more blocks than this recomputes everything.
 const MOST_BLOCKS: usize = 64;
 
 impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
@@ -88,8 +88,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         found.map(|(_, estimate)| estimate)
     }
 
-    /// Rehearses the batch at every level of recomputation. Returns, for each stage, the least level whose memory
-    /// estimate satisfies `fits`, and that estimate.
+    /// Rehearses the batch at every level of recomputation, and returns the least level of each stage with which the
+    /// memory estimate satisfies `fits`, together with that estimate.
     fn least_to_fit(
         &mut self,
         batch: &Batch<In, Target>,

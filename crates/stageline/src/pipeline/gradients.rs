@@ -56,8 +56,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         probe.map_err(|ended| self.end(ended))
     }
 
-    /// Computes the gradients and losses of the micro-batches, and repeats the pass with a lower loss scale while
-    /// gradients overflow.
+    /// Computes the gradients and losses of the micro-batches without an optimizer step, and repeats the pass with a
+    /// lower loss scale while gradients overflow.
     fn probed(&mut self, batch: MicroBatches<In, Target>, divisor: &Weight) -> Result<Probe, Ended> {
         loop {
             let contexts = self.contexts(&batch.weights, divisor);

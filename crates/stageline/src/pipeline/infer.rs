@@ -41,7 +41,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(outputs)
     }
 
-    /// Runs an inference on at most as many micro-batches as a step has.
+    /// Returns the outputs of the last stage for the given micro-batches, which are at most as many as a step has.
     fn outputs(&mut self, batch: MicroBatches<In, ()>) -> Result<Vec<Out>, StepError> {
         self.running()?;
         self.workers.begin(During::Inference { steps: self.done.steps });

@@ -1,20 +1,21 @@
-//! The pipeline: the caller's handle for training steps, evaluations, gradients, memory estimates and checkpoints.
+//! The pipeline: the caller's handle for training steps, evaluations, inferences, memory estimates and checkpoints.
 //!
-//! [`Pipeline`] takes the assembled stages and the caller's batches. It runs every batch as a pass of all workers and
-//! decides how a step ends (the verdict). It returns a [`StepReport`] or [`EvalReport`], checkpoints and the trained
-//! [`Modules`]. The pipeline must not interpret plans or compute gradients, which the workers do.
+//! Input: the assembled replicas and settings from `build`, then the caller's batches. Output: [`StepReport`],
+//! [`EvalReport`], outputs, checkpoints, and the trained [`Modules`]. This folder owns the code that runs on the
+//! caller's thread. The caller cuts a batch, fills in the context of a pass, and commands the workers; then it waits
+//! for the outcomes of all stages, decides the verdict on the step, and counts steps. It must not interpret plans or
+//! run a model: the workers do.
 //!
-//! - `train`: one training step, from the commands to the workers to the verdict and the report.
+//! - `train`: one training step, from the commands to the verdict, the loss scale and the report (`Begun`).
 //! - `overlapped_steps`: training steps that begin before the verdict on the previous step; the iterator [`Steps`].
-//! - `gradients`: the gradients of a batch, computed without an optimizer step.
-//! - `estimate_memory`: the memory that a training step will need, and the least recomputation with which the step
-//!   fits.
+//! - `passes`: the contexts and requests of a pass for every replica; inspections and evaluations.
+//! - `gradients`: the gradients of a batch, computed without an optimizer step (`Probe`).
+//! - `estimate_memory`: rehearsed steps, and the least recomputation with which a training fits into memory.
 //! - `checkpoint`: checkpoints of parameters, optimizer states and progress, from which training resumes.
-//! - `infer`: the outputs of the last stage for a batch, and copies of the modules, while the pipeline stays alive.
-//! - `passes`: the commands and contexts that describe a pass to the workers; inspections and evaluations.
-//! - `workers`: the worker threads, with their channels, their watchdog and their shutdown.
-//! - `report`: the reports of a training step and of an evaluation.
-//! - `modules`: the trained modules of all stages, which the caller takes after the training.
+//! - `infer`: outputs of the last stage, and snapshots of the modules, while the pipeline stays alive.
+//! - `workers`: the worker threads (`Workers`), with their channels, their watchdog and their shutdown.
+//! - `report`: the reports of steps and evaluations, with the measured and the ideal bubble.
+//! - `modules`: the trained modules of all stages, which the caller takes by their types.
 
 mod checkpoint;
 mod estimate_memory;
@@ -76,7 +77,7 @@ pub struct Pipeline<In: Payload, Out: Payload, Target: Payload> {
     sizes: Sizes,
 }
 
-/// The order in which tensors move between GPUs, for each data-parallel replica.
+/// The order in which workers transfer tensors between GPUs, for each data-parallel replica.
 struct TransferOrder {
     /// The communication stream of each stage's device, by replica and stage; `None` for a device without ordered
     /// transfers.
@@ -98,7 +99,7 @@ struct Done {
 
 /// The pipeline's state between one training step and the next, for steps that overlap.
 struct Overlap {
-    /// Whether the workers run an overlapped step whose report the caller has not fetched. Any other call of the
+    /// Whether the workers run an overlapping step whose report the caller has not fetched. Any other call of the
     /// pipeline abandons such a step.
     is_in_flight: bool,
     /// The error that stopped the pipeline while it rolled back a step after the caller had dropped the [`Steps`]
@@ -121,7 +122,7 @@ struct Sizes {
     cores: Cores,
 }
 
-/// The settings that the builder passes to the pipeline, and that all replicas share.
+/// The settings of a pipeline that come from the builder, and that all replicas share.
 pub(crate) struct Common<Target> {
     pub(crate) plan: Arc<Checked>,
     pub(crate) scoring: Scoring<Target>,
@@ -133,7 +134,8 @@ pub(crate) struct Common<Target> {
     pub(crate) watchdog: Option<Watchdog>,
 }
 
-/// The settings of training steps: loss scale, flush, rollback, recomputation and device synchronisation.
+/// The settings of training steps: loss scale, flush (clipping and verdict), rollback, recomputation and device
+/// synchronisation.
 pub(crate) struct Stepping {
     pub(crate) scaler: Scaler,
     /// The number of samples per step for which the user tuned the learning rates and step counts. `None` if unset, or
@@ -248,7 +250,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Modules::new(modules, self.plan().stages())
     }
 
-    /// Stops and joins every worker after a failure, and returns the error that is the root cause.
+    /// Stops and joins every worker thread after a failure, and returns the one error that is the root cause.
     pub(crate) fn end(&mut self, ended: Ended) -> StepError {
         self.workers.end(ended, self.done.last_checkpoint)
     }

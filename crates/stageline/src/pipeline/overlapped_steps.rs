@@ -79,14 +79,15 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
 #[must_use = "the iterator is lazy: a step runs only when it is asked for by `next`"]
 pub struct Steps<'a, In: Payload, Out: Payload, Target: Payload, I> {
     pipeline: &'a mut Pipeline<In, Out, Target>,
-    /// The caller's iterator over batches; `None` once the iterator is exhausted, or once an error has ended the steps.
+    /// The caller's iterator over the batches to train on; `None` once the iterator is exhausted, or once an error has
+    /// ended the steps.
     batches: Option<I>,
     /// The next batch, already split into micro-batches, or the error with which the batch is rejected; `None` if no
     /// batch is fetched.
     next: Option<Result<MicroBatches<In, Target>, BatchError>>,
     /// The step in flight whose report is returned next; `None` if no step is in flight.
     now: Option<Begun<In, Target>>,
-    /// The step after `now`, which the workers begin before the verdict on `now` is known.
+    /// The step after `now` (the step in flight), which the workers begin before the verdict on `now` is known.
     behind: Option<Begun<In, Target>>,
 }
 
@@ -124,7 +125,8 @@ impl<In: Payload, Out: Payload, Target: Payload, I: Iterator<Item = Batch<In, Ta
         Ok(())
     }
 
-    /// Begins the step after `now` on the next batch, if `now` runs ahead of its verdict and there is a next batch.
+    /// Begins the step after the step in flight (`now`), if the step in flight does not need all stages to wait for its
+    /// verdict and there is a next batch.
     fn begin_behind(&mut self) -> Result<(), Ended> {
         if self.now.as_ref().is_some_and(Begun::may_be_followed) {
             self.fetch_next();
@@ -153,7 +155,7 @@ impl<In: Payload, Out: Payload, Target: Payload, I: Iterator<Item = Batch<In, Ta
     }
 }
 
-/// The reason why a batch leads to no training step on the stages.
+/// The reason why a batch in [`Pipeline::steps`] leads to no training step on the stages.
 enum StepOver {
     /// The batch has no loss weight (no unmasked target), so its step is skipped with this report.
     Passed(Box<StepReport>),

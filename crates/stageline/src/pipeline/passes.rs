@@ -51,8 +51,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         parts.into_iter().zip(turns).map(context).collect()
     }
 
-    /// Returns, for each replica, the request to its workers to run a pass at whose end all stages wait for the
-    /// verdict.
+    /// Returns, for each replica, the request to its workers to run a pass over the plan at whose end all stages wait
+    /// for the verdict.
     pub(crate) fn asked(&self, contexts: &[Arc<Context>], pass: fn(Arc<Context>) -> Pass) -> Vec<Asked> {
         let asked = |context: &Arc<Context>| Asked {
             during: self.workers.during(),

@@ -45,7 +45,8 @@ impl<In, Target> Begun<In, Target> {
         self.batch
     }
 
-    /// Returns the first replica's context of the step; step number and loss scale are the same on all replicas.
+    /// Returns the context of the begun step on the first replica; step number and loss scale are the same on all
+    /// replicas.
     fn context(&self) -> &Context {
         &self.contexts[0]
     }
@@ -75,7 +76,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.complete(&begun, false)
     }
 
-    /// Skips a step whose batch has no loss weight: the step is counted and reported, and the workers do nothing.
+    /// Skips a step whose batch has no loss weight (no unmasked target): the step is counted and reported, and the
+    /// workers do nothing.
     pub(crate) fn pass_over(&mut self) -> Result<StepReport, Ended> {
         let (plan, loss_scale) = (self.plan(), self.stepping.scaler.scale());
         let (stages, events) = (vec![StageReport::default(); plan.stages()], vec![Vec::new(); self.workers.running()]);
@@ -104,7 +106,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.start_on(Begun { batch, contexts, flush, began: self.workers.began(), behind: false })
     }
 
-    /// Asks all workers to run the step after the running step, before the verdict on the running step is known.
+    /// Asks all workers to run the training step after the running step, before the verdict on the running step is
+    /// known.
     pub(crate) fn launch_behind(&mut self, batch: MicroBatches<In, Target>) -> Result<Begun<In, Target>, Ended> {
         self.warn_of_change(batch.weights.all_samples());
         let contexts = self.contexts_behind(&batch.weights);
@@ -173,7 +176,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(report)
     }
 
-    /// Waits for a step that runs ahead of its verdict, and rolls the step back on all stages.
+    /// Waits for the outcomes of the step in flight, whose stages step their optimizers before the verdict, and rolls
+    /// the step back on all stages.
     pub(crate) fn undo(&mut self) {
         self.workers.begin(During::Step(self.done.steps));
         let undone = self.undone();
@@ -181,7 +185,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.overlap.error = undone.err().map(|ended| self.end(ended));
     }
 
-    /// Sends the verdict `Skip` on the step in flight, on which stages that have already stepped roll back.
+    /// Sends all workers the verdict `Skip` on the step in flight, so that the stages that have already stepped roll
+    /// back.
     fn undone(&self) -> Result<(), Ended> {
         self.workers.finished(self.replicas())?;
         self.answer(Verdict::Skip, true)?;
@@ -247,8 +252,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         }
     }
 
-    /// Returns the effect of a step on the parameters. A step that is not finite is run again to find its first
-    /// non-finite result.
+    /// Returns the effect of a step on the parameters (updated or skipped). A step whose loss or gradients are not
+    /// finite is run again to find its first non-finite result.
     fn update(&mut self, begun: &Begun<In, Target>, sums: &Sums, verdict: Verdict) -> Result<Update, Ended> {
         if let Verdict::Step { scaling, .. } = verdict {
             return Ok(Update::Stepped { gradient_norm: sums.gradient_norm, clipped: scaling != Scaling::Keep });

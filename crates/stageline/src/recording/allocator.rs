@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
 
 use crate::recording::events::Held;
 
-/// A global allocator that counts the host memory of each worker: every allocation by one of the worker's threads,
-/// until any thread frees the allocation.
+/// A global allocator that counts the host memory of each worker: an allocation counts for the worker whose thread made
+/// it, until any thread frees it.
 ///
 /// With this allocator a step's [`Recording`](crate::Recording) contains the memory of stages on CPUs. Every allocation
 /// grows by its alignment, and by at least 16 bytes.
@@ -43,14 +43,14 @@ impl<A> CountingAllocator<A> {
     }
 }
 
-/// The meter of one worker's host memory: bytes in use, their peak, and their change. A meter is never freed, because
-/// the worker's allocations may outlive the worker.
+/// The meter of one worker's host memory: the bytes in use, their peak, and their change since the last reading. A
+/// meter is never freed, because the worker's allocations may outlive the worker.
 #[derive(Default)]
 #[repr(align(128))] // so that no two workers' counts share a cache line
 pub(crate) struct Meter {
     /// The number of bytes that the worker's threads allocated and no thread has freed yet.
     held: AtomicUsize,
-    /// The largest number of the worker's bytes in use since the last reading of the meter.
+    /// The largest number of bytes that the worker had in use since the meter was last read.
     peak: AtomicUsize,
     /// The number of bytes that the worker's own threads allocated since the last reading, less the bytes that these
     /// threads freed. Frees by other threads do not count.
@@ -88,8 +88,8 @@ impl Meter {
         self.peak.swap(self.held(), Ordering::Relaxed)
     }
 
-    /// Returns the worker's bytes in use, their peak since the last reading, and the worker's own allocations less its
-    /// own frees since the last reading.
+    /// Returns the worker's memory in use, in bytes: the current amount, the peak since the last reading, and the
+    /// worker's own allocations less its own frees since the last reading.
     pub(crate) fn read(&self) -> Held {
         let kept = self.kept.swap(0, Ordering::Relaxed) as i64;
         Held { end: self.held() as u64, peak: self.take_peak() as u64, kept }
@@ -106,8 +106,8 @@ impl Meter {
         self.held.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Counts a change of the worker's memory as the worker's own, if the current thread is one of the worker's
-    /// threads.
+    /// Adds `bytes` (positive for an allocation, negative for a free) to the balance of the worker's own allocations,
+    /// if the current thread is one of the worker's threads.
     fn keep(&'static self, bytes: isize) {
         if METER.get().is_some_and(|own| std::ptr::eq(own, self)) {
             self.kept.fetch_add(bytes, Ordering::Relaxed);
@@ -115,12 +115,12 @@ impl Meter {
     }
 }
 
-/// The memory meter of the worker that owns an allocation; `None` if no worker owns it. It is stored directly before
-/// the allocation's data.
+/// The memory meter of the worker that owns an allocation; `None` if no worker owns the allocation. The allocator
+/// stores this value directly before the allocation's data.
 type Owner = Option<&'static Meter>;
 
-/// Returns the layout of a block that has room for the owner before the data of `layout`, and the size of that room;
-/// `None` if the block would be too large.
+/// Returns the layout of a memory block with room for the [`Owner`] before the data of `layout`, and the size of this
+/// room in bytes. Returns `None` if the block would be too large.
 fn with_owner(layout: Layout) -> Option<(Layout, usize)> {
     let layout = layout.align_to(align_of::<Owner>()).ok()?;
     // A room of 16 bytes keeps the alignment that malloc gives to large blocks.
@@ -129,8 +129,8 @@ fn with_owner(layout: Layout) -> Option<(Layout, usize)> {
     Some((Layout::from_size_align(size, layout.align()).ok()?, room))
 }
 
-/// Writes the current thread's worker as the owner of a newly allocated block, counts the block's bytes, and returns
-/// the address of its data.
+/// Stores the current thread's worker as the owner of a newly allocated memory block, counts the block's bytes for that
+/// worker, and returns the address of the block's data.
 ///
 /// # Safety
 /// `block` must be null, or begin with `room` bytes, aligned for an owner, followed by `size` bytes of data.
@@ -221,8 +221,8 @@ mod tests {
     const ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
     proptest! {
-        /// A block of memory keeps its alignment and its bytes through any reallocations, and the meter counts exactly
-        /// the block's size.
+        /// Tests that a memory block keeps its alignment and its bytes through any reallocations, and that the worker's
+        /// meter counts exactly the block's size.
         #[test]
         fn blocks_keep_their_bytes_and_their_owner(
             sizes in prop::collection::vec(1_usize..5000, 1..6),

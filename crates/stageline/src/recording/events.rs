@@ -9,14 +9,15 @@ use crate::failure::activity::{Activity, During, WaitCause};
 use crate::failure::watchdog::{Place, ProgressBoard};
 use crate::model::replica::Replica;
 
-/// The record of one activity of a worker in a step. Its times count from the beginning of the step.
+/// The record of one activity of a worker in a step, such as a forward, a send or the optimizer step. Its times count
+/// from the beginning of the step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Event {
     /// The number of the stage for which the worker did the activity.
     pub stage: usize,
     /// The activity of the worker that the event records, such as an instruction or the optimizer step.
     pub activity: Activity,
-    /// The time at which the activity began, which is the end of the worker's previous event.
+    /// The time at which the activity began, from the beginning of the step; the end of the worker's previous event.
     pub start: Duration,
     /// The time at which the activity ended, from the beginning of the step.
     pub end: Duration,
@@ -79,16 +80,17 @@ pub struct Held {
 #[derive(Default)]
 pub(crate) struct Reading {
     pub(crate) held: Option<Held>,
-    /// The time that it took to ask the device whether it has finished, once the device had finished.
+    /// The time that one question to the device takes whether it has finished its work, measured on the idle device.
+    /// The question is a cost of the measurement, not of the step.
     pub(crate) asked: Duration,
 }
 
-/// Returns the total time of forwards, backwards and flushes in these events, without waits.
+/// Returns the total time of the forwards, backwards and flushes among these recorded events, without waits.
 pub(crate) fn busy<'a>(events: impl IntoIterator<Item = &'a Event>) -> Duration {
     events.into_iter().filter(|event| event.computes()).map(Event::worked).sum()
 }
 
-/// The recorder of one worker's events: the worker's current activity, and the events of the step so far.
+/// The recorder of one worker: the worker's current activity, and the events of the step that it has recorded so far.
 pub(crate) struct Diary {
     pub(crate) replica: Replica,
     pub(crate) stage: usize,
@@ -103,7 +105,7 @@ pub(crate) struct Diary {
     /// The events of the current step. The list never grows beyond its capacity, so that nothing is allocated between
     /// two actions.
     events: Vec<Event>,
-    /// The progress board, on which the watchdog reads the worker's current activity.
+    /// The progress board of the worker, from which the watchdog reads the worker's current activity.
     board: ProgressBoard,
 }
 
@@ -114,19 +116,21 @@ impl Diary {
         Self { replica, stage, activity, during, sent: 0, began: now, since: now, events: Vec::new(), board }
     }
 
-    /// Begins the recording of a new pass; `room` is an empty vector with capacity for the events of the pass.
+    /// Begins to record a worker's events in a new pass (a step, an evaluation, ...). `room` is an empty vector with
+    /// capacity for the events of the pass.
     pub(crate) fn open(&mut self, during: During, began: Instant, room: Vec<Event>) {
         (self.during, self.began, self.since, self.events) = (during, began, Instant::now(), room);
     }
 
-    /// Begins an activity of a stage, and shows it on the progress board for the watchdog.
+    /// Begins an activity of the worker for a stage, and shows the activity on the progress board that the watchdog
+    /// reads.
     pub(crate) fn enter(&mut self, stage: usize, activity: Activity) {
         (self.stage, self.activity) = (stage, activity);
         self.board.tell(Place { replica: self.replica, stage, activity, since: self.since });
     }
 
-    /// Ends the current activity and records its event, with the time `waited` for other workers and the measurements
-    /// at its end.
+    /// Ends the worker's current activity and records its event, with the time `waited` for other workers and with the
+    /// measurements of memory and device at the activity's end.
     pub(crate) fn leave(&mut self, waited: Duration, Reading { held, asked }: Reading) {
         let (now, sent) = (Instant::now(), std::mem::take(&mut self.sent));
         if self.events.len() < self.events.capacity() {
@@ -139,7 +143,7 @@ impl Diary {
         self.since = now;
     }
 
-    /// Ends the recording of the pass and returns the events of the pass.
+    /// Ends the recording of a pass, and returns the events that the worker recorded in it.
     pub(crate) fn close(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
     }

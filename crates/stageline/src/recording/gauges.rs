@@ -11,14 +11,14 @@ use crate::recording::Clock;
 use crate::recording::allocator::Meter;
 use crate::recording::events::{Held, Reading};
 
-/// The instruments that a worker reads at the end of every activity: the device's clock and the memory meter.
+/// The measuring instruments that a worker reads at the end of every activity: the device's clock and the memory meter.
 pub(crate) struct Gauges {
-    /// The clock by which the current step's events are timed.
+    /// The clock by which the worker times the events of the current step.
     clock: Clock,
-    /// The time that it takes to ask each idle device whether the device has finished; longest for a device of another
-    /// host.
+    /// The time that it takes to ask each idle device of the worker whether it has finished its work. Recordings
+    /// subtract this time from the time of an action; it is longest for a device of another host.
     asking: Vec<(Device, Duration)>,
-    /// The number of bytes in use on the GPU at the last reading.
+    /// The number of bytes in use on the GPU at the last reading of its memory.
     before: Cell<u64>,
     /// The meter of the host memory that the worker's threads allocate; `None` if the program's allocator does not
     /// count memory.
@@ -30,8 +30,8 @@ impl Gauges {
         Self { clock: Clock::Host, asking: Vec::new(), before: Cell::new(0), meter: None }
     }
 
-    /// Waits for the device if the step's clock is synchronised, and reads the memory in use on the device if memory is
-    /// measured.
+    /// Measures the end of a worker's activity: waits for the device if the step's clock is synchronised, and reads the
+    /// memory in use on the device if memory is measured.
     pub(crate) fn read(&self, device: &Device) -> Reading {
         if is_host(device) {
             return Reading { held: self.meter.map(Meter::read), asked: Duration::ZERO };
@@ -50,8 +50,8 @@ impl Gauges {
         Some(Held { end: held, peak: held, kept })
     }
 
-    /// Begins a pass of stages on `devices`: resets the memory peak, and measures how long it takes to ask each device
-    /// whether it has finished.
+    /// Prepares the measurements of a new pass on `devices`: resets the memory peak, and measures how long it takes to
+    /// ask each device whether it has finished its work.
     pub(crate) fn begin<'a>(&mut self, clock: Clock, devices: impl Iterator<Item = &'a Device>) {
         self.clock = clock;
         self.meter.map(Meter::read);

@@ -24,7 +24,8 @@ impl WorkerMemory {
     }
 }
 
-/// Returns the sizes in bytes of a stage's sends of one kind, activations or gradients, one size for each send.
+/// Returns the sizes in bytes of the activations or gradients (`carried`) that a stage sent in a step, one size for
+/// each send.
 pub(crate) fn sent(stage: usize, carried: Carried, rows: &[Vec<Event>]) -> impl Iterator<Item = u64> {
     rows.iter().flatten().filter_map(move |event| match event.activity {
         Activity::Instruction(Instruction::Send(transfer)) => {

@@ -1,13 +1,15 @@
-//! Recordings: what each worker did in a step, and the causes of its idle time.
+//! Recordings: what each worker did in a step, how much memory it had in use, and the causes of its idle time.
 //!
-//! [`Recording`] takes the events that workers record in a step. It returns the step's bubble, its measured costs, and
-//! an [`Account`] of each worker: its idle time by cause, which simulations of the plan with the measured costs
-//! attribute. A recording changes nothing in the training.
+//! Input: the events that workers record during a step, with times, waits, bytes sent and memory in use. Output: a
+//! [`Recording`] with the step's bubble, its measured costs, and an [`Account`] of each worker: its idle time by cause,
+//! found by simulations of the plan with the measured costs. This folder owns all measuring on worker threads: the
+//! recorder of events, the waits for a device's clock, the counts of allocated bytes, and the evaluation of events. It
+//! changes nothing in the training. Estimates before the first step are in `memory`.
 //!
-//! - `events`: the event of one activity of a worker, with its times, and the worker's recorder of events.
-//! - `gauges`: the clock and memory readings that a worker takes at the end of every activity.
-//! - `memory`: the measured memory of workers, activations and transfers, computed from a step's events.
-//! - `allocator`: the global allocator that counts the host memory of each worker.
+//! - `events`: the event of one activity of a worker (`Event`, `Held`), and the worker's recorder of events (`Diary`).
+//! - `gauges`: the clock and memory readings that a worker takes at the end of every activity (`Gauges`).
+//! - `memory`: the measured memory of workers, activations and transfers, computed from events (`WorkerMemory`).
+//! - `allocator`: the global allocator that counts the host memory of each worker (`CountingAllocator`, `Meter`).
 
 pub(crate) mod allocator;
 pub(crate) mod events;
@@ -49,7 +51,8 @@ impl fmt::Display for Clock {
     }
 }
 
-/// The recording of one step: what each worker of a pipeline did, and when.
+/// The recording of one training step: the events of every worker with their times, from which the bubble and the
+/// causes of idle time are computed.
 #[derive(Clone, Debug)]
 pub struct Recording {
     plan: Arc<Checked>,
@@ -122,7 +125,7 @@ impl Recording {
         Self { plan: Arc::clone(&self.plan), took: self.took, rows, clock: self.clock }
     }
 
-    /// Returns, for each replica in order, the events of the replica's workers.
+    /// Returns an iterator over the replicas, in order, with the recorded events of the workers of each replica.
     fn by_replica(&self) -> impl Iterator<Item = &[Vec<Event>]> {
         self.rows.chunks(self.plan.plan().workers())
     }
@@ -204,8 +207,8 @@ impl Recording {
         (0..self.plan.plan().stages()).map(|stage| output(stage, &self.rows)).collect()
     }
 
-    /// Adds up the times of one replica's events by stage and micro-batch; `took` returns the part of an event's time
-    /// that counts.
+    /// Adds up the times of one replica's events (`rows`) by stage and micro-batch. The function `took` selects the
+    /// part of an event's time that counts, for example without waits.
     fn tally(&self, rows: &[Vec<Event>], took: fn(&Event) -> Duration) -> Tally {
         let (stages, micro_batches) = (self.plan.plan().stages(), self.plan.plan().micro_batches());
         let costs = vec![vec![StageCost::new(0.0, 0.0, 0.0); micro_batches]; stages];
@@ -277,8 +280,8 @@ impl Recording {
     }
 }
 
-/// The activities that take time in a simulation of a step; each variant includes the activities of the variants
-/// before.
+/// The kinds of activity that take time in a simulation of a recorded step. Each variant includes the activities of the
+/// variants before it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Counted {
     /// Only computes (forwards, backwards and the flush) take time in the simulation.
@@ -299,11 +302,11 @@ fn arriving(receive: &Event) -> Duration {
 struct Tally {
     /// The costs of computes and sends, by stage and micro-batch.
     costs: Vec<Vec<StageCost>>,
-    /// The time that each transfer occupied the worker that received the tensor.
+    /// The time in seconds for which each transfer kept the worker busy that received the tensor.
     received: Vec<(Transfer, f64)>,
-    /// The time that each stage took for gradient norms and losses at the end of the step.
+    /// The time in seconds that each stage took for gradient norms and losses at the end of the step.
     finish: Vec<f64>,
-    /// The time that each stage took for its optimizer step.
+    /// The time in seconds that each stage took for its optimizer step.
     optimizer: Vec<f64>,
 }
 

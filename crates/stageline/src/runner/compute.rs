@@ -97,7 +97,8 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
     }
 
     /// Warns of parameters whose gradients are computed in the first half of a split backward, because their layers
-    /// (such as burn's own) cannot defer them. The second half then has less work with which to fill idle time.
+    /// (such as burn's own) cannot defer weight gradients. The second half then has less work with which to fill idle
+    /// time.
     ///
     /// There is no warning if such parameters have at most a tenth of the stage's trained elements, as with a table of
     /// position embeddings.

@@ -34,8 +34,8 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         Ok(Conclusion::default())
     }
 
-    /// Returns the exchange with the neighbouring stage to or from which tensors are carried: activations come from the
-    /// previous stage and go to the next stage, gradients the other way round.
+    /// Returns the exchange with the neighbouring stage to which (`is_sent`) or from which tensors of the kind
+    /// `carried` go: activations come from the previous stage and go to the next stage, gradients the other way round.
     pub(super) fn neighbour(&mut self, carried: Carried, is_sent: bool) -> &mut dyn Neighbour {
         let neighbour = match (carried, is_sent) {
             (Carried::Activation, false) | (Carried::Gradient, true) => self.source.neighbour(),

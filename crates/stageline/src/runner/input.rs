@@ -26,16 +26,16 @@ pub(crate) enum Source<T> {
 /// message.
 pub(crate) struct FromBatch<T> {
     feed: Receiver<Vec<T>>,
-    /// The inputs of the current pass that no forward has used yet.
+    /// The inputs of the current pass, by micro-batch, that no forward has used yet.
     arrived: Slots<Weighted<T>>,
 }
 
 /// The input side of every stage except the first: the link to the previous stage.
 pub(crate) struct FromPrevious<T> {
     upstream: Upstream<T>,
-    /// The inputs that have arrived, and that no forward has used yet.
+    /// The inputs that have arrived from the previous stage, by micro-batch, and that no forward has used yet.
     arrived: Slots<Weighted<T>>,
-    /// The gradients of the stage's inputs that wait to be sent to the previous stage.
+    /// The gradients of the stage's inputs, by micro-batch, that wait to be sent to the previous stage.
     departing: Slots<LeafGradients>,
 }
 
@@ -64,8 +64,8 @@ impl<T: Payload> Source<T> {
         Ok(())
     }
 
-    /// Takes the input of one micro-batch, on the stage's device in the stage's precision. An input from the previous
-    /// stage arrives there already.
+    /// Takes the input of one micro-batch for the stage's forward, on the stage's device and in the stage's precision.
+    /// An input from the previous stage arrives on that device and in its precision already.
     pub(super) fn take(&mut self, micro_batch: usize, device: &Device, precision: Precision) -> Weighted<T> {
         match self {
             Self::Batch(batch) => {
@@ -76,8 +76,8 @@ impl<T: Payload> Source<T> {
         }
     }
 
-    /// Makes an input part of the stage's autodiff graph, and returns the leaves of the graph whose gradients go to the
-    /// previous stage.
+    /// Makes the input of a stage's forward part of the stage's autodiff graph, and returns the graph's leaves, whose
+    /// gradients go to the previous stage.
     pub(super) fn track(&self, payload: T) -> (T, Leaves) {
         match self {
             Self::Batch(_) => (track(payload), Leaves::default()),
@@ -85,8 +85,8 @@ impl<T: Payload> Source<T> {
         }
     }
 
-    /// Keeps the gradients of a micro-batch's input until they are sent to the previous stage. Returns whether
-    /// `inspects` is false or they are finite.
+    /// Keeps the gradients of a micro-batch's input until they are sent to the previous stage. Returns false only in an
+    /// inspection (`inspects`) in which one of these gradients is not finite.
     pub(super) fn keep(
         &mut self,
         micro_batch: usize,

@@ -1,19 +1,19 @@
-//! Runners: stages with their types erased, which a worker drives by the instructions of a plan.
+//! Runners: single stages with their types erased, which a worker drives by the instructions of a plan.
 //!
-//! A [`Runner`] takes instructions, passes and verdicts. It runs the forwards and backwards of one stage, exchanges
-//! tensors with other stages, sums gradients, and steps the optimizer when the verdict says so. A runner must not know
-//! threads, or the order of instructions.
+//! Input: instructions, the description of a pass ([`Pass`](pass::Pass)), and verdicts. Output: the stage's outcome of
+//! a pass, its report after the verdict ([`Conclusion`]), and its state. This folder owns a stage's module while it
+//! trains: its forwards and backwards, its live micro-batches, its loss, and its calls of `transfer` and `update`. A
+//! [`Runner`] must not know threads, channels of commands, or the order of instructions: the worker does.
 //!
-//! - `stage`: the runner of one stage, `StageRunner`, with its module, optimizer and gradient sums, from the begin of a
-//!   pass to the verdict.
-//! - `compute`: the forwards and backwards of a stage (whole or split into two halves), and the inspection of their
-//!   results.
+//! - `stage`: the runner of one stage (`StageRunner`), from the begin of a pass to commit or rollback.
+//! - `compute`: forwards, whole and split backwards, and the search for non-finite results in an inspection.
 //! - `exchange`: the neighbouring stages, and values of parameters that another stage or replica owns.
-//! - `neighbour`: receives from and sends to the stage before or behind a stage (`Neighbour`).
+//! - `neighbour`: receives from and sends to the previous or the next stage (`Neighbour`).
 //! - `input`: the input side of a stage (`Source`): the caller's batch, or the previous stage.
-//! - `output`: the output side of a stage (`Sink`): the next stage, or the loss and the caller on the last stage.
-//! - `slots`: storage for tensors of single micro-batches that wait between two instructions.
-//! - `pass`: the description of a pass over a batch, the same for all stages of a replica.
+//! - `output`: the output side of a stage (`Sink`): the next stage (`ToNext`), or the loss, the metrics and the caller
+//!   (`ToCaller`).
+//! - `slots`: storage for tensors of single micro-batches that wait between two instructions (`Slots`).
+//! - `pass`: the kind and context of a pass over a batch: step number, loss weights, divisor, loss scale.
 
 mod compute;
 mod exchange;
@@ -80,12 +80,14 @@ pub(crate) trait Runner: Send {
     /// Completes the stage's gradient sums of a step. Replica 0 adds up the sums of all replicas; the other replicas
     /// send their sums to replica 0.
     fn reduce(&mut self, step: usize, waits: &Waits) -> Result<(), Stopped>;
-    /// Ends the pass, and returns its outcome on the stage: losses, metrics, gradient norms, and how many micro-batches
-    /// were summed. The last stage sends the outputs of an inference to the caller.
+    /// Ends the pass on the stage, and returns the stage's outcome: losses, metrics, squared gradient norms, and the
+    /// number of summed micro-batches. The last stage sends the outputs of an inference to the caller.
     fn finish(&mut self, waits: &Waits) -> Result<Outcome, Stopped>;
-    /// Keeps the gradient sums of a speculative step, because the verdict may ask for another step after a rollback.
+    /// Keeps the gradient sums of a speculative optimizer step until the verdict is known, because the verdict may ask
+    /// for another step after a rollback.
     fn keep_sums(&mut self);
-    /// Discards the gradient sums and losses of a step that is discarded after a misprediction.
+    /// Discards the gradient sums and losses of a step whose work is discarded, because the verdict on the step before
+    /// it was mispredicted.
     fn forget(&mut self);
     /// Sends the current values of shared parameters to the stages and replicas that hold copies of these parameters,
     /// without an optimizer step.

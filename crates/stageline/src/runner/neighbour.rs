@@ -5,8 +5,8 @@ use stageline_schedule::Transfer;
 use crate::failure::stop::{Stopped, Waits};
 use crate::transfer::order::Turns;
 
-/// The exchange with a neighbouring stage. From the previous stage come activations, and gradients go there; from the
-/// next stage come gradients, and activations go there.
+/// One side of a stage, which exchanges tensors with the previous or the next stage. A stage receives activations from
+/// the previous stage and sends gradients to it; it receives gradients from the next stage and sends activations to it.
 pub(crate) trait Neighbour {
     /// Receives the tensors of one micro-batch from the neighbouring stage, and keeps them until a compute needs them.
     fn receive(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped>;

@@ -21,15 +21,16 @@ use crate::transfer::link::{Downstream, Weighted};
 use crate::transfer::order::Turns;
 use crate::update::finite::{Soundness, soundness, tensor_is_finite};
 
-/// The output side of a stage with module `M`: it runs the module's forward, sends the output or computes the loss, and
-/// starts the backward.
+/// The output side of a stage with module `M`: it runs the module's forward, keeps the output for the next stage or
+/// computes the loss, and gives the tensor from which the backward starts.
 pub(crate) trait Sink<M>: Send {
     /// The type of the input of the stage's module.
     type Input: Payload;
     /// The type of the part of a forward's autodiff graph from which the backward starts.
     type Residual: Send;
 
-    /// Prepares the output side for a pass; the last stage receives the targets of the batch from the caller.
+    /// Prepares the output side of a stage for a pass; the last stage receives the targets of the batch from the
+    /// caller.
     fn begin(&mut self, pass: &Pass, waits: &Waits) -> Result<(), Stopped>;
     /// Runs the training forward of one micro-batch, and returns the part of the autodiff graph from which the backward
     /// starts.
@@ -44,15 +45,15 @@ pub(crate) trait Sink<M>: Send {
     /// Returns the scalar tensor from which the backward of a micro-batch starts; `None` if no gradient reaches this
     /// stage.
     fn root(&mut self, residual: Self::Residual, micro_batch: usize, context: &Context) -> Option<Tensor<1>>;
-    /// Returns the worst kind of value in the result of the last forward of this micro-batch: NaN if there is one, else
-    /// infinite, else finite.
+    /// Returns the worst kind of number in the result of the last forward of this micro-batch: NaN if there is one,
+    /// else infinite, else finite.
     fn output_soundness(&self, micro_batch: usize) -> Soundness;
     /// Whether all gradients of the stage's output that the next stage sent for this micro-batch are finite.
     fn gradient_is_finite(&self, micro_batch: usize) -> bool;
     /// Returns the exchange with the next stage; `None` on the last stage.
     fn neighbour(&mut self) -> Option<&mut dyn Neighbour>;
-    /// Ends a pass: returns the losses and metrics that the last stage has computed, and sends the outputs of an
-    /// inference to the caller.
+    /// Ends a pass on the output side of a stage: returns the losses and metrics that the last stage has computed, and
+    /// sends the outputs of an inference to the caller.
     fn finish(&mut self, waits: &Waits) -> Result<Results, Stopped>;
     /// Discards the losses and metrics of a pass whose step is discarded.
     fn forget(&mut self);
@@ -62,9 +63,10 @@ pub(crate) trait Sink<M>: Send {
 /// stage.
 #[derive(Default)]
 pub(crate) struct Results {
-    /// The sums of the loss's terms, by micro-batch.
+    /// The sum of each term of the loss, as a tensor of shape `[terms]`, by micro-batch.
     pub(crate) losses: BTreeMap<usize, Tensor<1>>,
-    /// The sums of the metrics, by micro-batch; empty if the last stage has no metrics.
+    /// The sum of each metric, as a tensor of shape `[metrics]`, by micro-batch; empty if the last stage has no
+    /// metrics.
     pub(crate) metrics: BTreeMap<usize, Tensor<1>>,
 }
 
@@ -144,11 +146,11 @@ pub(crate) struct CallerChannels<Out, Target> {
     pub(crate) outputs: Sender<Vec<Out>>,
 }
 
-/// The work of the last stage in the current pass.
+/// The work of the last stage in the current pass: to compute losses from targets, or outputs for the caller.
 enum Wanted<Out, Target> {
-    /// The stage computes losses and metrics; the slots have the targets that no forward has used yet.
+    /// The last stage computes losses and metrics; the slots contain the targets that no forward has used yet.
     Losses(Slots<Target>),
-    /// The stage computes outputs for the caller, by micro-batch.
+    /// The last stage computes outputs for the caller; the map contains those computed so far, by micro-batch.
     Outputs(BTreeMap<usize, Out>),
 }
 
@@ -213,7 +215,8 @@ impl<Out: Payload, Target: Payload> ToCaller<Out, Target> {
     }
 }
 
-/// Rejects a sum whose element type is too imprecise for it.
+/// Returns an error if a sum over targets (a loss or a metric, named by `what`) was computed in BF16 or F16, which are
+/// too imprecise for sums.
 fn require_f32(what: &str, sum: &Tensor<1>) -> Result<(), BoxError> {
     if matches!(sum.dtype(), DType::BF16 | DType::F16) {
         return Err(format!(

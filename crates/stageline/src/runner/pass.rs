@@ -33,12 +33,13 @@ pub(crate) struct Context {
     pub(crate) loss_scale: f64,
     /// The part of its forward that each stage recomputes in its backward (activation checkpointing), by stage.
     pub(crate) recompute: Arc<[Recompute]>,
-    /// The turns in which the replica issues transfers between GPUs during the pass.
+    /// The order in which the workers of the replica issue transfers between GPUs during the pass, so that NCCL cannot
+    /// deadlock.
     pub(crate) turns: Arc<Turns>,
 }
 
 impl Pass {
-    /// Returns the context of the pass, whatever its kind.
+    /// Returns the context of a pass (step number, loss weights, loss scale and others), whatever kind of pass it is.
     pub(crate) fn context(&self) -> &Arc<Context> {
         let (Self::Train(context) | Self::Inspect(context) | Self::Evaluate(context) | Self::Infer(context)) = self;
         context

@@ -29,7 +29,7 @@ impl<T> Slots<T> {
     }
 }
 
-/// Assigns the values to micro-batches in order: the first value belongs to micro-batch 0.
+/// Creates slots from values in the order of their micro-batches: the first value belongs to micro-batch 0.
 impl<T> FromIterator<T> for Slots<T> {
     fn from_iter<I: IntoIterator<Item = T>>(values: I) -> Self {
         Self(values.into_iter().enumerate().collect())

@@ -34,7 +34,7 @@ use crate::update::parameter_gradient::show;
 
 /// The kind of the pass that a stage is running, with the state that the pass needs.
 pub(super) enum Mode<M> {
-    /// The stage runs no pass.
+    /// The stage runs no pass at the moment.
     Idle,
     /// A training pass or an inspection, which both have forwards and backwards.
     Training {
@@ -51,14 +51,14 @@ pub(crate) struct StageRunner<M, K: Sink<M>> {
     pub(super) replica: Replica,
     pub(super) stage: usize,
     pub(super) device: Device,
-    /// The stage's module with its optimizer and learning rate.
+    /// The stage's module with its optimizer and learning rate schedule.
     pub(super) trained: Trained<M>,
     /// The input side of the stage: the caller's batch on the first stage, or the link to the previous stage.
     pub(super) source: Source<K::Input>,
     /// The output side of the stage: the link to the next stage, or the loss on the last stage.
     pub(super) sink: K,
     pub(super) mode: Mode<M>,
-    /// The graph ends of the stage's live micro-batches, whose forward has run and whose backward has not.
+    /// The autodiff graphs of the stage's live micro-batches, whose forward has run and whose backward has not.
     pub(super) tape: Slots<Taped<K::Residual>>,
     /// The gradients of micro-batches between the two halves of a split backward: the gradient of the stage's input is
     /// computed, and deferred weight gradients are not. The flag is true in an inspection if the received gradient of
@@ -72,11 +72,12 @@ pub(crate) struct StageRunner<M, K: Sink<M>> {
     pub(super) collective: Collective,
     /// The number of reductions of gradient sums over the replicas that this stage has made in this step.
     pub(super) reductions: usize,
-    /// The turns in which the replica issues transfers between GPUs in the current pass.
+    /// The order in which the workers of the replica issue transfers between GPUs in the current pass, so that NCCL
+    /// cannot deadlock.
     pub(super) turns: Arc<Turns>,
     pub(super) warned: Warned,
-    /// Whether the stage's first pass has begun. The parameters are then in memory that the worker's thread allocated,
-    /// and copies of other stages' parameters have their first values.
+    /// Whether the stage has begun a pass before. If so, its parameters are in memory that the worker's thread
+    /// allocated, and its copies of other stages' parameters have their first values.
     pub(super) settled: bool,
 }
 
@@ -89,13 +90,13 @@ pub(super) struct Warned {
     pub(super) split: bool,
 }
 
-/// A live micro-batch: the ends of its autodiff graph on this stage, which its backward needs.
+/// A live micro-batch on a stage: the input end and the output end of its autodiff graph, which its backward needs.
 pub(super) struct Taped<R> {
     /// The context of the pass in which the micro-batch's forward ran.
     pub(super) context: Arc<Context>,
     /// The leaf tensors of the micro-batch's autodiff graph that stand for the stage's input.
     pub(super) input: Leaves,
-    /// The part of the micro-batch's autodiff graph from which the backward starts.
+    /// The output end of the micro-batch's autodiff graph, from which the backward starts.
     pub(super) residual: R,
     pub(super) weight: Weight,
 }

@@ -33,7 +33,7 @@ pub(crate) struct StageState {
 pub(crate) struct Restored {
     pub(crate) tensors: HashMap<ParamId, TensorData>,
     pub(crate) optimizer: Vec<Field>,
-    /// The parameters that the checkpoint marks as having no optimizer state.
+    /// The parameters that the checkpoint marks as having no optimizer state, because they have had no gradient yet.
     pub(crate) stateless: HashSet<ParamId>,
     /// The tensors that this stage owns, each with its path in the stage's module. Copies of tied parameters, which
     /// another stage owns and steps, are left out.
@@ -42,7 +42,7 @@ pub(crate) struct Restored {
     pub(crate) optimizer_steps: u64,
 }
 
-/// A tensor of the model, with the stage that owns the tensor: the first stage that has it.
+/// A tensor of the model in a checkpoint's layout, with the stage that owns the tensor: the first stage that has it.
 struct Entry {
     stage: usize,
     description: Description,

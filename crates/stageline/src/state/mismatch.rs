@@ -20,32 +20,32 @@ pub struct Mismatch(Vec<Difference>);
 pub enum Difference {
     /// The model has a tensor that is missing in the checkpoint.
     NotInCheckpoint {
-        /// The name of the differing tensor, or of the differing field of an optimizer's state.
+        /// The name of the tensor that the checkpoint lacks.
         name: String,
     },
     /// The checkpoint has a tensor that the model lacks, or an optimizer state of a parameter that is not trained.
     NotInModel {
-        /// The name of the differing tensor, or of the differing field of an optimizer's state.
+        /// The name of the tensor, or of the field of an optimizer's state, that the model lacks.
         name: String,
     },
     /// The type or shape of a tensor in the checkpoint differs from the tensor's type or shape in the model.
     Kind {
-        /// The name of the differing tensor, or of the differing field of an optimizer's state.
+        /// The name of the tensor whose type or shape differs.
         name: String,
-        /// The type and shape of the tensor in the model.
+        /// The type and shape that the tensor has in the model.
         model: Kind,
-        /// The type and shape of the tensor in the checkpoint.
+        /// The type and shape that the tensor has in the checkpoint.
         checkpoint: Kind,
     },
     /// A field of an optimizer's state is missing in the checkpoint, or belongs to another kind of optimizer than the
     /// stage has.
     OtherOptimizer {
-        /// The name of the differing tensor, or of the differing field of an optimizer's state.
+        /// The name of the field of the optimizer's state, as in the checkpoint.
         name: String,
     },
     /// A field of an optimizer's state in the checkpoint has a value that the optimizer cannot produce.
     Value {
-        /// The name of the differing tensor, or of the differing field of an optimizer's state.
+        /// The name of the field of the optimizer's state, as in the checkpoint.
         name: String,
         /// The value of the field in the checkpoint; for a tensor, the first element that is wrong.
         found: String,
@@ -95,8 +95,8 @@ impl fmt::Display for Mismatch {
 }
 
 impl Difference {
-    /// Whether the difference is a tensor that one side lacks, and that is named by its stage because the pipeline has
-    /// no `Names`.
+    /// Whether the difference is a tensor that only the model or only the checkpoint has, and that is named by its
+    /// stage because the pipeline has no `Names`.
     fn is_named_by_stage(&self) -> bool {
         let (Self::NotInCheckpoint { name } | Self::NotInModel { name }) = self else { return false };
         let after = name.strip_prefix("stage").and_then(|rest| rest.split_once('.'));

@@ -1,16 +1,19 @@
 //! Checkpoint contents: parameters and optimizer states under names that do not depend on the partition.
 //!
-//! The code here converts the tensors of all stages to a [`Checkpoint`](stageline_checkpoint::Checkpoint) and back. A
-//! checkpoint that does not fit the model is rejected with every name, shape, type and value that differs
-//! ([`Mismatch`](mismatch::Mismatch)). This folder must not read or write files, which `stageline-checkpoint` does.
+//! Input: the tensors and optimizer fields of all stages, or a checkpoint that was read. Output: a
+//! [`Checkpoint`](stageline_checkpoint::Checkpoint), or the part of a checkpoint from which each stage resumes. This
+//! folder owns the table of all tensor names, the comparison of names, types, shapes and values between checkpoint and
+//! model, and the conversion of burn's tensors and optimizer records. A checkpoint that does not fit is rejected with
+//! every difference ([`Mismatch`](mismatch::Mismatch)). It must not read or write files, which `stageline-checkpoint`
+//! does, and must not step an optimizer.
 //!
-//! - `names`: the names of a model's tensors, which are the same for every partition of the model into stages.
-//! - `layout`: the names and owners of all stages' tensors, and the conversion of stage states to a checkpoint and
-//!   back.
-//! - `optimizer_state`: the fields of an optimizer's state: reading and restoring them.
-//! - `optimizer_check`: the check that a checkpoint's optimizer state is one that the stage's optimizer can have.
+//! - `names`: the names of a model's tensors, which are the same for every partition of the model (`Names`).
+//! - `layout`: the names and owners of all stages' tensors (`Layout`); stage states to a checkpoint and back.
+//! - `optimizer_state`: the fields of an optimizer's state (`Field`, `Value`): reading and restoring them.
+//! - `optimizer_check`: the check that a field of a checkpoint's optimizer state has a value that the optimizer can
+//!   produce (`Unfit`, `Bound`).
 //! - `convert`: the conversion of burn's tensors to a checkpoint's tensors and back, bit for bit.
-//! - `mismatch`: the error with all differences between a checkpoint and a model.
+//! - `mismatch`: the error with all differences between a checkpoint and a model (`Difference`, `Kind`).
 
 pub(crate) mod convert;
 pub(crate) mod layout;

@@ -10,12 +10,13 @@ use burn_pack::Scalar;
 
 use crate::state::optimizer_state::{Field, Value, read};
 
-/// The properties of a field of an optimizer's state that do not change from step to step: type, shape and rank.
+/// The properties of a field of an optimizer's state that are the same in every step: type, shape and rank.
 #[derive(PartialEq)]
 enum Kind {
     Tensor(DType, Vec<usize>),
     Number(std::mem::Discriminant<Scalar>),
-    /// The rank of the parameter, from which burn chooses the Rust type of the parameter's optimizer state.
+    /// The rank (number of dimensions) of the parameter, from which burn chooses the Rust type of the parameter's
+    /// optimizer state.
     Rank(Scalar),
 }
 
@@ -101,9 +102,10 @@ pub(crate) fn unfit(after_a_step: &ModuleOptimizer, given: &Given) -> Vec<Unfit>
 struct Bound {
     field: &'static str,
     of: &'static str,
-    /// The power of an element of `of` that the element of `field` cannot be below.
+    /// The exponent: an element of `field` cannot be below the element of `of` raised to this power.
     power: i32,
-    /// The part of that power by which rounding may bring an element of `field` below it.
+    /// The relative tolerance: the part of that power by which rounding may bring an element of `field` below the
+    /// bound.
     rounding: f64,
     expected: &'static str,
 }
@@ -128,7 +130,8 @@ const BOUNDS: [Bound; 2] = [
 ];
 
 impl Bound {
-    /// Returns the reason why `value` does not keep the bound that `smaller` gives it, or `None` if it does.
+    /// Returns the reason why the field `value` of an optimizer's state violates this bound, which the field `smaller`
+    /// of the same parameter sets; `None` if it does not.
     fn broken(&self, value: &Value, smaller: &Value) -> Option<Reason> {
         let (Value::Tensor(value), Value::Tensor(smaller)) = (value, smaller) else { return None };
         if !(value.dtype().is_float() && smaller.dtype().is_float()) {

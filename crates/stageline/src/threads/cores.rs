@@ -40,7 +40,8 @@ impl KernelThreads {
 mod tests {
     use super::*;
 
-    /// Fewer workers have more cores each if cores are shared, so the buffers of all workers together stay as large.
+    /// Tests the memory of the kernel threads' buffers. Fewer workers have more cores each if cores are shared, so the
+    /// buffers of all workers together stay as large.
     #[test]
     fn a_worker_has_one_buffer_per_core() {
         let shared = KernelThreads { cores: Cores::Shared(8), buffer: 100 };

@@ -21,8 +21,8 @@ use super::Over;
 pub(crate) const PATIENCE: Duration = Duration::ZERO;
 
 shuttle::lazy_static! {
-    /// The one lock that guards the state of all channels, and the one condition variable that wakes every waiting
-    /// thread after each change. So a wait can watch a channel and the stop signal at once.
+    /// The one lock that guards the state of all channels of a test, and the one condition variable that wakes every
+    /// waiting thread after each change. So a wait can watch a channel and the stop signal at once.
     static ref WORLD: World = World { lock: Lock::new(()), changed: Condvar::new() };
 }
 
@@ -143,7 +143,7 @@ impl<T> Receiver<T> {
         }
     }
 
-    /// Whether all senders of the channel were dropped.
+    /// Whether all senders of the channel were dropped, so that no further message can come.
     fn is_cut(&self) -> bool {
         self.0.lock().senders == 0
     }
@@ -201,7 +201,7 @@ impl<T> Drop for Receiver<T> {
     }
 }
 
-/// Removes an end of a channel under the lock of all channels, and wakes every waiting thread.
+/// Removes a sender or receiver of a channel under the lock of all channels, and wakes every waiting thread.
 ///
 /// While a failed exploration unwinds, shuttle no longer schedules its threads, so ends are removed without the lock.
 fn leave(change: impl FnOnce()) {

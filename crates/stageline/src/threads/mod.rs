@@ -1,12 +1,15 @@
-//! Threads, the bounded channels between threads, and the waits on these channels.
+//! Threads, the bounded channels between threads, and the primitive waits on these channels.
 //!
-//! Every other folder takes threads and channels from here, so that a test can replace them: with the feature `shuttle`
-//! the test decides which thread runs next. The code here must not know pipelines, stages or errors of training.
+//! This folder wraps the threads of the operating system, crossbeam's channels (`select!`) and rayon's pools. Every
+//! folder that takes part in a step has its threads and channels from here, so that a test can replace them: with the
+//! feature `shuttle` the test decides which thread runs next. Input: a name, a function to run, a capacity, a time
+//! limit. Output: join handles, senders and receivers, and the reason why a wait ended ([`Over`]). The code here must
+//! not know pipelines, stages or errors of training: the stop signal that ends waits is in `failure`.
 //!
 //! - `real`: threads of the operating system, crossbeam's channels, and rayon's pools for kernels.
 //! - `explored`: threads and channels under the test framework shuttle, with the same interface as `real`.
-//! - `cores`: the number of CPU cores that a worker's kernels use, and the memory of their buffers.
-//! - `failure`: the failure of a stage on a thread: a panic, or an error that the stage returned.
+//! - `cores`: the number of CPU cores that a worker's kernels use, and the memory of their buffers (`Cores`).
+//! - `failure`: the failure of a stage on a thread (`Failure`): a panic, or an error that the stage returned.
 
 pub(crate) mod cores;
 #[cfg(feature = "shuttle")]

@@ -44,8 +44,8 @@ pub(crate) struct Held {
     owner: Device,
 }
 
-/// Connects the stage that owns parameters to a stage that holds copies of these parameters. The holder can send
-/// gradients `ahead` times before the owner receives any.
+/// Connects the stage that owns parameters to a stage that holds copies of them, and returns both ends of the
+/// connection. The holder can send gradients `ahead` times before the owner receives any.
 pub(crate) fn share(ids: Vec<ParamId>, owner: &Device, holder: &Device, ahead: usize) -> (Owned, Held) {
     let (gradient_sender, gradient_receiver) = bounded(ahead);
     let (value_sender, value_receiver) = bounded(1);
@@ -104,8 +104,8 @@ impl Held {
     }
 }
 
-/// Adds up the gradients received from all holders of copies, in the order of `received`, and adds the sum to the
-/// owner's own gradients.
+/// Adds up the gradients that the owner of shared parameters received from all holders of copies, in the order of
+/// `received`, and adds the sum to the owner's own gradients.
 pub(crate) fn add<M: Module>(module: &M, gradients: &mut GradientsParams, received: Vec<Tensors>) {
     if !received.is_empty() {
         module.visit(&mut AddGradients { gradients, received });

@@ -14,7 +14,8 @@ use crate::model::payload::{Payload, PayloadMapper};
 use stageline_nn::params::fork::is_quantized;
 use stageline_nn::params::shared::with_value;
 
-/// Moves all tensors of a payload (such as a batch's input) to a device, detached from any autodiff graph.
+/// Moves all tensors of a payload (such as a batch's input) to a device, detached from any autodiff graph, for use by
+/// the calling thread.
 pub(crate) fn place<P: Payload>(payload: P, device: &Device) -> P {
     payload.map(&mut Place(device))
 }
@@ -24,7 +25,8 @@ pub(crate) fn hand_tensor<const D: usize>(tensor: Tensor<D>, device: &Device) ->
     Place(device).float(for_another_thread(tensor.inner(), device))
 }
 
-/// Prepares a payload on `device` for use by another thread, detached from any autodiff graph.
+/// Prepares the tensors of a payload on `device` for use by another thread: detaches them from any autodiff graph, and
+/// copies them where two threads share one GPU.
 pub(crate) fn hand_over<P: Payload>(payload: P, device: &Device) -> P {
     payload.map(&mut HandOver(device))
 }
@@ -32,14 +34,15 @@ pub(crate) fn hand_over<P: Payload>(payload: P, device: &Device) -> P {
 /// Copies a tensor into newly allocated memory if another thread will use the tensor on the same GPU; otherwise returns
 /// the tensor unchanged.
 ///
-/// The other thread's stream waits for the stream that wrote the tensor only if it has not waited since the memory was
-/// *allocated* (cubecl 0.11), and fusion may write a result into the memory of an operand. A flip is always a kernel of
-/// its own that writes to new memory, and two flips give the same values.
+/// The copy is made by two flips, which give the same values: a flip is always a kernel of its own that writes to new
+/// memory. New memory is needed because the other thread's stream waits for the writing stream only if it has not
+/// waited since the memory was *allocated* (cubecl 0.11), and fusion may write a result into the memory of an operand.
 pub(crate) fn for_another_thread<const D: usize, K: Basic>(tensor: Tensor<D, K>, to: &Device) -> Tensor<D, K> {
     if one_gpu(&tensor.device(), to) { tensor.flip([0]).flip([0]) } else { tensor }
 }
 
-/// Prepares a module without autodiff on `device` for use by another thread.
+/// Prepares the parameters of a module without autodiff on `device` for use by another thread, copied where two threads
+/// share one GPU.
 pub(crate) fn hand_over_module<M: Module>(module: M, device: &Device) -> M {
     module.map(&mut HandOver(device))
 }

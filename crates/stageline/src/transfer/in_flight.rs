@@ -17,7 +17,8 @@ use crate::device::location::between_gpus;
 use crate::device::remote::moved;
 use crate::transfer::hand_over::for_another_thread;
 
-/// The tensors that one end of a boundary between two stages sent last, kept in memory until this end sends again.
+/// The tensors that a stage sent last across one boundary, kept in memory until the stage sends across it again,
+/// because NCCL reads sent tensors later.
 pub(crate) struct Sent {
     from: Device,
     last: Vec<Box<dyn Send>>,
@@ -41,8 +42,8 @@ impl Sent {
         }
     }
 
-    /// Sends a tensor that is in no autodiff graph to a device, and keeps the tensor's memory alive, because NCCL reads
-    /// it later.
+    /// Sends a tensor that is in no autodiff graph to a device, and keeps the tensor's memory alive, because NCCL may
+    /// read the tensor later.
     pub(crate) fn send<const D: usize, K: Basic + 'static>(
         &mut self,
         tensor: Tensor<D, K>,

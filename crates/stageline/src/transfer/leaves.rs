@@ -87,12 +87,12 @@ impl LeafGradients {
 #[derive(Default)]
 pub(crate) struct Leaves(Vec<Box<dyn Leaf>>);
 
-/// A float tensor of an autodiff graph, without its rank in the type.
+/// A leaf of a stage's autodiff graph: a float tensor of the stage's input or output, without its rank in the type.
 trait Leaf: Send {
-    /// Returns a scalar whose backward gives this tensor the gradient `gradient`; `None` if autodiff does not track the
-    /// tensor.
+    /// Returns a scalar whose backward gives this leaf tensor the gradient `gradient`; `None` if autodiff does not
+    /// track the tensor.
     fn seeded(&self, gradient: LeafGradient) -> Option<Tensor<1>>;
-    /// Removes this tensor's gradient from the gradients that a backward computed, and returns the gradient.
+    /// Removes this leaf tensor's gradient from the gradients that a backward computed, and returns the gradient.
     fn gradient(&self, gradients: &mut Gradients) -> Option<LeafGradient>;
 }
 

@@ -130,8 +130,8 @@ impl<T: Payload> Upstream<T> {
     }
 }
 
-/// Waits for the next message of a neighbouring stage on `channel` and returns the message's content; the message must
-/// belong to `micro_batch`.
+/// Waits for the next message that a neighbouring stage sends on `channel`, and returns the tensors in it. Panics if
+/// the message does not belong to `micro_batch`.
 fn take<T>(waits: &Waits, channel: &Receiver<Message<T>>, micro_batch: usize) -> Result<T, Stopped> {
     let message = waits.receive(channel)?;
     assert_eq!(message.micro_batch, micro_batch, "a checked plan receives in the order in which it sends");

@@ -1,23 +1,20 @@
-//! Transfers: how tensors get from one stage to another, and between data-parallel replicas.
+//! Transfers: tensors on their way from one stage to another, and between data-parallel replicas.
 //!
-//! Moves the activations and gradients of micro-batches between neighbouring stages, and the gradients and values of
-//! tied parameters and of replicas between owners and holders of copies. All tensors go over bounded channels, and
-//! transfers between GPUs are issued in one global order. The only computation here is the addition of received
-//! gradients.
+//! Input: a stage's activations, gradients, and values of shared parameters. Output: the same tensors on the receiver's
+//! device, detached from the sender's autodiff graph. This folder owns the two ends of every channel that carries
+//! tensors, the mappers that detach, track or move each tensor of a payload, and the exchange of shared parameters.
+//! Transfers between GPUs are issued in one global order. The only arithmetic here is the addition of received
+//! gradients; this folder must not run forwards or optimizers, and must not choose the order of actions.
 //!
-//! - `link`: the boundary between two neighbouring stages, with the ends `Downstream` and `Upstream`, which send and
-//!   receive.
+//! - `link`: the boundary between two neighbouring stages, with the ends `Downstream` and `Upstream`.
 //! - `leaves`: the float tensors through which gradients enter and leave a stage's autodiff graph (`Leaves`), and their
-//!   gradients (`LeafGradients`).
-//! - `order`: the batons (`Turns`) that keep transfers between GPUs in one global order, without which NCCL can
-//!   deadlock.
+//!   gradients (`LeafGradients`); the scalar from which a backward starts.
+//! - `order`: the turns of transfers between GPUs (`Turns`, `Baton`), without which NCCL can deadlock.
 //! - `in_flight`: the tensors sent last (`Sent`), kept alive until NCCL has read them.
-//! - `hand_over`: functions that move batches and shared parameters to a device outside the plan's transfers.
-//! - `copies`: the exchange of gradients and values between the owner of parameters (`Owned`) and a holder of copies
-//!   (`Held`).
-//! - `ties`: the tied parameters of a stage (`Ties`), which several stages of one pipeline share.
-//! - `replicas`: the reduction of gradients and the broadcast of new values between data-parallel replicas
-//!   (`Collective`).
+//! - `hand_over`: moves batches, outputs, modules and shared parameters to a device outside the plan's transfers.
+//! - `copies`: the exchange between the owner of a parameter (`Owned`) and a holder of a copy (`Held`).
+//! - `ties`: the tied parameters of a stage (`Ties`), which several stages of one replica share.
+//! - `replicas`: the reduction of gradient sums to replica 0 and the broadcast of new values (`Collective`).
 
 pub(crate) mod copies;
 pub(crate) mod hand_over;

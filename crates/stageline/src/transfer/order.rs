@@ -22,24 +22,26 @@ use stageline_schedule::{Checked, Instruction, Transfer};
 use crate::failure::stop::{Stopped, Waits};
 use crate::threads::{Receiver, Sender, bounded};
 
-/// The batons of one replica's transfers between GPUs. A worker may issue a transfer only while it has the batons of
-/// both devices. After the last transfer of a pass over the plan, every baton is back at its start.
+/// The order in which one replica issues its transfers between GPUs. Every GPU has one baton (a token in a channel),
+/// which passes from one transfer of the GPU to the next; a worker may issue a transfer only while it has the batons of
+/// both GPUs. After the last transfer of a pass over the plan, every baton is back at its start.
 #[derive(Default)]
 pub(crate) struct Turns {
-    /// The batons that a worker needs to issue each transfer; a transfer without an entry may be issued at any time.
+    /// The batons, one for each of the two GPUs, that a worker needs to issue each transfer. A transfer without an
+    /// entry may be issued at any time.
     batons: HashMap<Transfer, Vec<Baton>>,
 }
 
-/// The channels on which one transfer gets a device's baton from the previous transfer of this device and passes the
-/// baton on to the next transfer.
+/// The two channels by which one transfer takes part in the order of a GPU: it gets the GPU's baton from the transfer
+/// before, and passes the baton on to the transfer after it.
 struct Baton {
     comes: Receiver<()>,
     goes: Sender<()>,
 }
 
 impl Turns {
-    /// Returns the batons of each replica's transfers, given the replica's plan and the communication stream of each
-    /// stage's device; the stream is `None` for a device that has none.
+    /// Returns the order of transfers between GPUs for each replica, given the replica's plan and the communication
+    /// stream of each stage's device; the stream is `None` for a device that has none.
     pub(crate) fn of_replicas<'a>(
         replicas: impl IntoIterator<Item = (&'a Checked, &'a Vec<Option<usize>>)>,
     ) -> Vec<Arc<Self>> {
@@ -66,8 +68,8 @@ impl Turns {
         all.into_iter().map(Arc::new).collect()
     }
 
-    /// Waits for the batons of a transfer's devices, issues the transfer, and passes the batons on to the next
-    /// transfers.
+    /// Waits until it is the turn of a transfer on both of its GPUs, issues the transfer, and lets the next transfers
+    /// of these GPUs follow.
     pub(crate) fn issue<R>(&self, transfer: Transfer, waits: &Waits, issue: impl FnOnce() -> R) -> Result<R, Stopped> {
         let Some(batons) = self.batons.get(&transfer) else { return Ok(issue()) };
         for baton in batons {

@@ -70,8 +70,8 @@ pub(crate) fn first(culprits: impl Iterator<Item = Culprit>) -> Option<Culprit> 
     })
 }
 
-/// The worst kind of number in some tensors, ordered from finite to infinite to NaN. An infinity can be intended, as in
-/// a mask that is added to attention scores; a NaN cannot.
+/// The worst kind of number in some tensors, in the order finite, infinite, NaN. An infinity can be intended, as in a
+/// mask that is added to attention scores; a NaN cannot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Soundness {
     Finite,
@@ -87,7 +87,7 @@ pub(crate) fn soundness<P: Payload>(payload: &P) -> Soundness {
     check.0
 }
 
-/// Whether all elements of a tensor are finite. The function waits until the device has computed the answer.
+/// Whether all elements of a tensor are finite. The call waits until the device has computed the answer.
 pub(crate) fn tensor_is_finite<const D: usize>(tensor: Tensor<D>) -> bool {
     tensor.inner().is_finite().all().into_scalar::<bool>()
 }

@@ -148,7 +148,7 @@ pub(crate) fn metrics(outcomes: &[Outcome]) -> Vec<f64> {
     summed(outcomes.iter().flat_map(|outcome| outcome.metrics.iter().cloned()))
 }
 
-/// Adds up lists of equal length, element by element.
+/// Adds up the lists of numbers in `each`, which have equal lengths, element by element.
 fn summed(each: impl Iterator<Item = Vec<f64>>) -> Vec<f64> {
     each.reduce(|sums, next| sums.into_iter().zip(next).map(|(sum, next)| sum + next).collect()).unwrap_or_default()
 }
@@ -170,8 +170,8 @@ mod tests {
         }
     }
 
-    /// Without the check of the ledgers, the other stages would step although one stage's gradient sum lacks a
-    /// micro-batch.
+    /// Tests that a wrong ledger ends the step: otherwise the other stages would step although one stage's gradient sum
+    /// lacks a micro-batch.
     #[test]
     fn sums_that_are_not_the_whole_step_give_an_error_and_no_verdict() {
         let expected = [Ledger { backwards: 4, weight: 10.0.into() }];

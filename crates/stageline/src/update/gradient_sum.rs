@@ -158,8 +158,8 @@ impl ModuleVisitor for Again<'_> {
     }
 }
 
-/// Returns the sum of two sets of gradients: `gradients`, and `beside`, which were computed outside the autodiff graph
-/// or belong to the next group of micro-batches.
+/// Returns the sum of two sets of gradients of a module: `gradients`, and `beside`, which were computed outside the
+/// autodiff graph or belong to the next group of micro-batches.
 pub(crate) fn joined<M: Module>(module: &M, gradients: GradientsParams, beside: GradientsParams) -> GradientsParams {
     if beside.is_empty() {
         return gradients;
@@ -206,7 +206,8 @@ mod tests {
         sum.take().remove::<1>(parameter.id).unwrap().into_scalar()
     }
 
-    /// For these values (a + b) + c and (c + a) + b differ in f32, so the result shows the order of the additions.
+    /// Tests values for which (a + b) + c and (c + a) + b differ in f32, so that the result shows the order of the
+    /// additions.
     #[test]
     fn the_sum_does_not_depend_on_the_order_of_arrival() {
         let values = [1.0e8_f32, 1.0, -1.0e8];

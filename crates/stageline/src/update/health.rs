@@ -70,7 +70,7 @@ impl Histogram {
     }
 }
 
-/// The gradients and values of a stage's parameters before its optimizer step, to compare with the values after the
+/// The values and gradients of a stage's parameters before an optimizer step, for comparison with the values after the
 /// step.
 pub(crate) struct Examination {
     gradients: Vec<Named>,

@@ -48,7 +48,7 @@ impl LossScale {
         }
     }
 
-    /// Whether all settings of the loss scale are valid.
+    /// Whether all settings of the loss scale (initial value, growth, back-off, interval) are valid.
     pub(crate) fn is_sound(self) -> bool {
         let positive = |value: f64| value.is_finite() && value > 0.0;
         match self {

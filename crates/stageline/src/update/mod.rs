@@ -1,18 +1,20 @@
-//! The update: from the gradients of M micro-batches to one optimizer step.
+//! The update: from the gradients of M micro-batches to one optimizer step of a stage, or none.
 //!
-//! Sums each stage's gradients in ascending micro-batch order, checks that every stage has summed the whole batch,
-//! unscales and clips the gradients, and steps each stage's optimizer, or skips the step on all stages. The learning
-//! rate schedule, mixed precision and reports on parameters are here too. Nothing here starts a thread.
+//! Input: the gradients and loss weight of each micro-batch, and the settings of clipping, loss scale and precision.
+//! Output: the stage's ledger and gradient norms, the common verdict on the step, and the stage's module after the
+//! optimizer step. This folder owns gradient sums, gradient norms, the optimizer with its rollback, and the visitors
+//! and mappers of a module's parameters that these need. It must not run forwards, send tensors to other stages, or
+//! start threads.
 //!
-//! - `gradient_sum`: the running sum of a stage's gradients over the micro-batches (`GradientSum`).
+//! - `gradient_sum`: the sum of a stage's gradients in ascending micro-batch order (`GradientSum`, `Half`).
 //! - `ledger`: the check that every stage has summed the whole batch (`Ledger`).
-//! - `flush`: the reports of all stages at the end of a step (`Outcome`), and the common verdict on the step
-//!   (`Verdict`).
-//! - `optimizer_step`: a stage's module with its optimizer (`Trained`), whose step can be committed or rolled back.
-//! - `norm`, `clip`: the gradients' global norm, and clipping by that norm or by value (`Clip`).
-//! - `loss_scale`: a fixed or dynamic scale of the loss for f16 (`LossScale`).
-//! - `finite`: the search for the first NaN or infinity of a step, and the reaction to it (`Culprit`, `OnNonFinite`).
-//! - `precision`: mixed precision with f32 master weights (`Precision`).
+//! - `flush`: the report of a stage at the end of a pass (`Outcome`), the totals of all stages (`Sums`), and the common
+//!   verdict on the step (`Verdict`).
+//! - `optimizer_step`: a stage's module with its optimizer (`Trained`), whose step is committed or rolled back.
+//! - `norm`, `clip`: the gradients' global norm, and clipping by that norm or by value (`Clip`, `Scaling`).
+//! - `loss_scale`: a fixed or dynamic scale of the loss for f16 (`LossScale`, `Scaler`).
+//! - `finite`: the origin of a step's first NaN or infinity, and the reaction to it (`Culprit`, `OnNonFinite`).
+//! - `precision`: mixed precision with f32 master weights: rounded copies of modules and inputs (`Precision`).
 //! - `health`, `moments`, `parameter_gradient`: reports on single parameters: their health in a step, the optimizer's
 //!   second moments, and their gradients.
 //! - `warmup_cosine`: a learning rate schedule with a warm-up and a cosine decay (`WarmupCosine`).

@@ -61,7 +61,7 @@ impl Precision {
         Some(Rounding { dtype: self.rounded()?, kept: kept(module) })
     }
 
-    /// Rounds the float tensors of a batch's input.
+    /// Rounds the float tensors of a batch's input to this precision; leaves them unchanged in full precision.
     pub(crate) fn round_input<P: Payload>(self, payload: P) -> P {
         match self.rounded() {
             Some(dtype) => payload.map(&mut RoundInput(dtype)),
@@ -245,7 +245,7 @@ mod tests {
         assert_eq!((norm.gamma.val().dtype(), norm.running_mean.value().dtype()), (DType::F32, DType::F32));
     }
 
-    /// A user's module with a running state and a frozen parameter.
+    /// A module for tests, with a running state and a frozen parameter.
     #[derive(Module, Debug)]
     struct Stateful {
         state: RunningState<Tensor<1>>,

@@ -140,7 +140,8 @@ mod tests {
 
     use super::*;
 
-    /// The expected rates can be checked by hand: they use the cosine of 0, pi/3, pi/2 and 2 pi/3.
+    /// Compares the learning rates with values that can be checked by hand: they use the cosine of 0, pi/3, pi/2 and 2
+    /// pi/3.
     #[test]
     fn rates_are_those_of_the_closed_form() {
         let schedule = WarmupCosine::new(1.0, 3, 15).unwrap().down_to(0.25).unwrap();
@@ -151,7 +152,8 @@ mod tests {
     }
 
     proptest! {
-        /// A schedule of any length rises to the peak, falls to the lowest rate, and stays there.
+        /// Tests that a learning rate schedule of any length rises to the peak, falls to the lowest rate, and stays
+        /// there.
         #[test]
         fn a_schedule_rises_once_and_falls_once(
             warm_up in 0_usize..50,

@@ -71,7 +71,7 @@ pub enum Cause {
 pub enum Whose {
     /// The loss function returns the mean over a micro-batch's targets instead of their sum.
     Loss,
-    /// The training averages the means of the micro-batches.
+    /// The training loop averages the means of the micro-batches.
     Training,
 }
 

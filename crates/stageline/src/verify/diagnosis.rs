@@ -38,7 +38,7 @@ pub(super) struct Diagnosis<'a, In: Payload, Out: Payload, Target: Payload> {
     pub(super) differences: &'a [Difference],
     /// The number of micro-batches into which the reference cuts the batch.
     pub(super) reference_micro_batches: usize,
-    /// The largest relative difference at which two gradients count as equal.
+    /// The largest relative difference at which two gradients count as equal in the verification.
     pub(super) bar: f64,
 }
 
@@ -181,8 +181,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         (0..terms).find_map(|term| self.term_fault(&pairs(whole, term), &pairs(parts, term)))
     }
 
-    /// Checks one term of the loss: its `(loss, weight)` pairs of the whole batch and of the pieces must have the same
-    /// sums. Returns the fault if the sums differ.
+    /// Checks one term of the loss, given the pair `(loss, weight)` of the whole batch and of each piece: the sums over
+    /// the pieces must be those of the whole. Returns the fault if they are not.
     fn term_fault(&self, whole: &[(f64, f64)], parts: &[(f64, f64)]) -> Option<Cause> {
         let total = |pairs: &[(f64, f64)]| pairs.iter().fold((0.0, 0.0), |sum, pair| (sum.0 + pair.0, sum.1 + pair.1));
         let ((loss, weight), (sum, weights)) = (total(whole), total(parts));
@@ -245,7 +245,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         self.closest(found, unscaled).or_else(|| self.closest(found, [scaled(sum), scaled(&mean)]))
     }
 
-    /// Returns a micro-batch whose gradients are zero for all wrong parameters, so that the model itself drops it.
+    /// Returns a micro-batch whose gradients are zero for all parameters with wrong gradients, so that the model itself
+    /// drops the micro-batch.
     fn dropped_by_model(&self, whole: &Parts, parts: &Parts) -> Option<Cause> {
         let wrong = self.wrong(&parts.sum, &whole.sum);
         let stage = self.last_stage(&wrong)?;
@@ -255,8 +256,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         Some(Cause::MissingMicroBatch { stage, micro_batch })
     }
 
-    /// Returns a micro-batch without which the expected sums equal the found ones for all wrong parameters, so that the
-    /// training drops it.
+    /// Returns a micro-batch without which the expected gradient sums equal the found ones for all parameters with
+    /// wrong gradients, so that the training drops the micro-batch.
     fn dropped_by_training(
         &self,
         probes: &mut Pipeline<In, Out, Target>,

@@ -80,7 +80,7 @@ pub(super) fn relative(
     if difference == 0.0 { 0.0 } else { difference.sqrt() / norm.sqrt().max(1e-3 * norm_of_all) }
 }
 
-/// Returns the numbers of a gradient, widened from f32 to f64.
+/// Returns the elements of a gradient, converted from f32 to f64.
 pub(super) fn wide(values: &[f32]) -> impl Iterator<Item = f64> {
     values.iter().copied().map(f64::from)
 }

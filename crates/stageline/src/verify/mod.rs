@@ -1,8 +1,10 @@
 //! Verification: checks on a user's own model that a pipeline trains as one full batch on one device would.
 //!
-//! [`Verify`] is the entry point. It takes a configured pipeline or a custom training loop, and batches. It runs this
-//! training and a reference from the same parameters, compares gradients and losses, and names the likely cause of a
-//! difference, but repairs nothing.
+//! [`Verify`] is the entry point. Input: a closure that builds the pipeline, or a custom training loop ([`Trial`]), and
+//! batches. Output: a [`Verification`] with all differences and their likely cause. This folder owns the second, plain
+//! training (the reference), the comparison of gradients and losses of two trainings, and the predictions of wrong
+//! gradients by which a fault is recognised. It must not run stages itself, but by a pipeline or the user's loop, and
+//! it repairs nothing.
 //!
 //! - `trial`: the interface of a training to verify (`Trial`): a pipeline, or a custom loop.
 //! - `verification`: the result of a verification, and its printed report (`Verification`).
@@ -10,7 +12,7 @@
 //! - `diagnosis`: the search for the likely cause of a difference, by the gradients that each known fault would give
 //!   (`Diagnosis`).
 //! - `cause`: the known faults and the advice for each (`Cause`).
-//! - `flat`: arithmetic with all gradients of a model as one list of numbers.
+//! - `flat`: arithmetic with all gradients of a model as one list of numbers (`Flat`).
 //! - `error`: the reasons why a verification cannot be completed (`VerifyError`).
 
 mod cause;
@@ -239,10 +241,11 @@ impl Verify {
     }
 }
 
-/// The two models of a verification.
+/// The two models of a verification: the model that is trained as configured, and the reference.
 struct Models<'a, In: Payload, Out: Payload, Target: Payload> {
     build: &'a Build<'a, In, Out, Target>,
-    /// The model before it was cut; `None` to compare with the stages of `build`.
+    /// The builder of the model before it was cut into stages; `None` if the reference consists of the stages of
+    /// `build`.
     uncut: Option<&'a Build<'a, In, Out, Target>>,
 }
 
@@ -264,7 +267,7 @@ pub(super) fn loss_over(batches: &[Vec<LossTerm>]) -> f64 {
 
 /// The training losses and the validation loss of one of the two trainings of a verification.
 pub(super) struct Trained {
-    /// The training loss at each step of the training.
+    /// The training loss at each step of this training.
     losses: Vec<f64>,
     /// The validation loss after the last step; `None` if there are no validation batches.
     validation: Option<f64>,
@@ -285,8 +288,8 @@ impl Compared {
         (self.configured - self.reference).abs()
     }
 
-    /// Whether the difference between the two trainings' losses is at most `bar`: absolute for a loss up to 1, relative
-    /// to the loss above.
+    /// Whether the losses of the two trainings differ by at most `bar`: absolutely for a loss up to 1, and relative to
+    /// the loss above.
     fn within(self, bar: f64) -> bool {
         self.difference() <= bar * self.reference.abs().max(1.0)
     }

@@ -15,8 +15,9 @@ use crate::worker::messages::Stepped;
 use stageline_nn::forward::after_step;
 
 impl Worker {
-    /// Ends a training step on this worker's stages: at once if steps run ahead and the assumed verdict may hold,
-    /// otherwise when the verdict has arrived. `finite` says whether this worker's own losses and gradients are finite.
+    /// Ends a training step on this worker's stages: at once if stages step ahead of the verdict and the assumed
+    /// verdict may hold, and otherwise when the verdict has arrived. `finite` says whether this worker's own losses and
+    /// gradients are finite.
     pub(super) fn flush(&mut self, step: usize, flush: Flush, finite: bool) -> Result<(), Stopped> {
         match flush {
             Flush::Ahead(assumed) if finite => {
@@ -75,7 +76,8 @@ impl Worker {
         Ok(finite)
     }
 
-    /// Waits for the verdict on a step, which the caller sends when it has the outcomes of all stages.
+    /// Waits for the verdict on a step (whether and how all stages step their optimizers), which the caller sends when
+    /// it has the outcomes of all stages.
     pub(super) fn verdict(&mut self) -> Result<Verdict, Stopped> {
         self.diary.enter(self.diary.stage, Activity::Verdict);
         let span = span(&self.diary).entered();
@@ -86,17 +88,17 @@ impl Worker {
         Ok(verdict)
     }
 
-    /// Acts on a verdict, true or assumed, for the first time in a step. Sets the deferred effects of the step's
-    /// forwards (see `after_step`) apart from the effects of the next step, and ends the step on each of the worker's
-    /// stages.
+    /// Ends a step on each of the worker's stages as a verdict says, which is true or assumed. The effects that the
+    /// step's forwards deferred (such as updates of running statistics, see `after_step`) are first separated from
+    /// those of the next step.
     pub(super) fn conclude(&mut self, step: usize, verdict: Verdict) -> Result<(), Stopped> {
         after_step::keep();
         self.conclude_stages(step, verdict)
     }
 
     /// Ends a step on each of the worker's stages as the verdict says, and sends each stage's report to the caller. The
-    /// deferred effects of the step's forwards must be set apart already; the effects are dropped if the verdict keeps
-    /// no step.
+    /// effects that the step's forwards deferred must already be separated from those of the next step; they are
+    /// dropped unless the verdict keeps the step.
     pub(super) fn conclude_stages(&mut self, step: usize, verdict: Verdict) -> Result<(), Stopped> {
         self.uncommitted = matches!(verdict, Verdict::Step { .. } | Verdict::Rehearse { .. }).then_some(step);
         let mut concluded = Vec::with_capacity(self.runners.len());

@@ -24,11 +24,13 @@ pub(crate) enum Command {
     Save { during: During },
     /// The command to send a copy of the module of each of the worker's stages for a snapshot.
     Copy { during: During },
-    /// The command to receive the verdict on the last step, which ran ahead of the verdict, and to act on the verdict.
+    /// The command to receive the verdict on the last step, on which stages have acted by an assumed verdict, and to
+    /// act on the true one.
     Settle { during: During },
 }
 
-/// The description of a pass that one worker is commanded to run.
+/// The command to one worker to run a pass: the request, which is the same for all workers of a replica, and room for
+/// the worker's events.
 pub(crate) struct Run {
     pub(crate) asked: Asked,
     /// The empty list for the worker's events of the pass, allocated by the caller; events beyond the list's capacity
@@ -36,7 +38,8 @@ pub(crate) struct Run {
     pub(crate) events: Vec<Event>,
 }
 
-/// The request for a pass over the plan, which is the same for all workers of a replica.
+/// The request to run one pass over the plan (a step, an evaluation, ...), which is the same for all workers of a
+/// replica.
 #[derive(Clone)]
 pub(crate) struct Asked {
     /// The kind and number of the pass (step, evaluation, ...), for errors and logs.
@@ -48,7 +51,7 @@ pub(crate) struct Asked {
     pub(crate) clock: Clock,
     /// The time at which the pass began, from which the times of the pass's events count.
     pub(crate) began: Instant,
-    /// Whether a stage steps its optimizer before the verdict on the step, and with which assumed verdict.
+    /// The time of the optimizer step: after the verdict on the step, or before it, with an assumed verdict.
     pub(crate) flush: Flush,
     /// Whether the pass begins before the verdict on the previous step is known. If that verdict differs from the
     /// assumed verdict, this pass is discarded.

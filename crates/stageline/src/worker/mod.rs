@@ -1,13 +1,15 @@
 //! Workers: a [`Worker`] is one thread that interprets its row of the plan for the stages that are placed on it.
 //!
-//! A worker takes commands and verdicts from the caller. It executes each instruction on the runner of the
-//! instruction's stage, and replies with the outcome of every stage, the recorded events and saved states. A worker
-//! must not know how a plan was generated, or what a runner computes.
+//! Input: commands and verdicts from the caller. Output: the outcome and the report of every stage, the recorded
+//! events, and copies of states and modules. This folder owns the loop of a worker thread: it receives a command,
+//! executes each instruction on the runner of the instruction's stage, measures and records each activity, and ends the
+//! step at the flush. It catches panics and raises them on the stop signal. A worker must not know how a plan was
+//! generated, or which tensors a runner computes.
 //!
-//! - `flush`: the end of a step: reduction over replicas, outcomes of stages, verdict, and the optimizer step of every
-//!   stage.
-//! - `messages`: the commands, verdicts and replies between the caller and the workers.
-//! - `speculate`: speculative steps, which are made before their verdict, with commit and rollback.
+//! - `flush`: the end of a step: reduction over replicas, outcomes of stages, wait for the verdict, and the optimizer
+//!   step of every stage.
+//! - `messages`: the commands, requests and replies between the caller and the workers, and their channels.
+//! - `speculate`: speculative steps, which are made before their verdict, with commit, rollback and misprediction.
 //! - `spans`: the tracing spans of a worker's activities.
 
 mod flush;
@@ -42,7 +44,7 @@ use crate::worker::messages::{Asked, Command, Recorded, ReplySenders, Run, Worke
 use stageline_nn::forward::after_step;
 use stageline_nn::kernels::allocate_packing_buffer;
 
-/// A worker whose thread has started.
+/// A worker whose thread has started, with the handle of the thread.
 pub(crate) struct Started {
     /// The worker's thread, which returns the runners of the worker's stages when it ends.
     pub(crate) thread: JoinHandle<Vec<Box<dyn Runner>>>,
@@ -66,11 +68,13 @@ pub(crate) struct Worker {
     /// The number of the last step that this worker's stages have made, while it is not known that all other stages
     /// have made the step; else `None`.
     pub(super) uncommitted: Option<usize>,
-    /// The state of the verdict on the worker's last step: known, assumed or mispredicted.
+    /// The state of the verdict on the last step of this worker: known, only assumed so far, or different from the
+    /// assumed verdict.
     pub(super) last: Last,
 }
 
-/// The state of the verdict on the worker's last step: known, assumed or mispredicted.
+/// The state of the verdict on the worker's last step: known, only assumed so far, or different from the assumed
+/// verdict.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Last {
     /// The verdict on the last step is known, and the step ended as the verdict says.
@@ -290,7 +294,8 @@ pub(crate) fn place_of(runners: &[Box<dyn Runner>]) -> (Replica, usize) {
     runners.first().map_or((Replica::default(), 0), |runner| (runner.replica(), runner.stage()))
 }
 
-/// Returns the largest number of events that a worker with `stages` stages records in one step.
+/// Returns the largest number of events that a worker with `stages` stages records in one step, by which its event list
+/// is allocated.
 pub(crate) fn events_of(plan: &Checked, worker: usize, stages: usize) -> usize {
     const AROUND_EACH_STAGE: usize = 5; // the activities start, reduction, finish, optimizer step and follow
     const VERDICTS: usize = 2; // the verdict on this step, and the verdict on the step before

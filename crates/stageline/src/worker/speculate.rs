@@ -30,8 +30,8 @@ impl Worker {
         after_step::skipped();
     }
 
-    /// Receives the verdict on the last step if the verdict is not known yet. After a misprediction the step is rolled
-    /// back and ended again as the verdict says.
+    /// Receives the verdict on the worker's last step if the verdict is not known yet. After a misprediction the step
+    /// is rolled back and ended again as the verdict says.
     ///
     /// Returns whether the work since the last step stands; `false` means that this work is discarded.
     pub(super) fn settle(&mut self) -> Result<bool, Stopped> {
@@ -68,8 +68,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Compares the verdict on the last step with the assumed verdict: commits the step if the two are equal, and marks
-    /// a misprediction if not.
+    /// Compares the verdict on the worker's last step with the assumed verdict: commits the step if the two are equal,
+    /// and marks a misprediction if not.
     pub(super) fn note_verdict(&mut self, assumed: Verdict, verdict: Verdict) {
         if verdict == assumed {
             self.last = Last::Known;

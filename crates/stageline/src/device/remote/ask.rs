@@ -16,31 +16,32 @@ use super::greeting;
 use super::name::HostName;
 use super::pending::Pending;
 
-/// The time within which a host must answer a liveness check.
+/// The time within which another host must answer a liveness check; a host that does not answer in this time counts as
+/// lost.
 pub(super) const LIVENESS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A liveness check of another host that is in progress on its own thread.
+/// A running check, on a thread of its own, whether the server on another host is alive.
 pub(super) struct LivenessCheck {
     host: HostName,
     answer: Pending<Result<(), String>>,
 }
 
-/// Starts a liveness check of a connected device's host.
+/// Starts a check whether the host of a connected device is alive, and returns the running check.
 pub(super) fn check_liveness(connected: Arc<Connected>) -> LivenessCheck {
     LivenessCheck { host: connected.name.host.clone(), answer: Pending::start(move || check_host(&connected)) }
 }
 
 impl LivenessCheck {
-    /// Waits for the host's answer, at most until [`LIVENESS_TIMEOUT`] after the start of the check. The error says why
-    /// the host counts as lost.
+    /// Waits for the host's answer to the liveness check, at most until [`LIVENESS_TIMEOUT`] after the start of the
+    /// check. Returns the address of the host, and an error that says why the host counts as lost, if it does.
     pub(super) fn finish(self) -> (HostName, Result<(), String>) {
         let silent = |_| Err(format!("it did not answer within {} s", LIVENESS_TIMEOUT.as_secs()));
         (self.host, self.answer.within(LIVENESS_TIMEOUT).unwrap_or_else(silent))
     }
 }
 
-/// Asks a host for the number of its server's process, in the session of the last check or in a new one. The error says
-/// why the host counts as lost.
+/// Checks that the server on the host of a connected device is alive and was not restarted. The question goes through
+/// the session of the last check, or through a new session. The error says why the host counts as lost.
 fn check_host(connected: &Connected) -> Result<(), String> {
     let last_session = connected.liveness.lock().clone();
     if let Some(process) = last_session.and_then(|session| server_process(&session)) {
@@ -62,14 +63,14 @@ fn check_host(connected: &Connected) -> Result<(), String> {
     }
 }
 
-/// Asks for the number of the process of the server at the other end of a session; `None` if the session is lost, where
-/// burn may panic.
+/// Asks the server at the other end of a session for the numbers that identify its process. Returns `None` if the
+/// session is lost; the panics that burn may raise in a lost session are caught.
 fn server_process(session: &Device) -> Option<Process> {
     catch_unwind(AssertUnwindSafe(|| greeting::process(session).ok())).ok()?
 }
 
-/// Returns an error if a host's server is no longer the process that it was when the device was connected: after a
-/// restart the server has lost its tensors.
+/// Checks that a host's server is still the process that it was when the device was connected. Returns an error if it
+/// is not, because a restarted server has lost its tensors.
 fn check_process(connected: &Connected, process: Process) -> Result<(), String> {
     let restarted = || "its server was restarted and has lost its tensors".to_owned();
     if process == connected.process { Ok(()) } else { Err(restarted()) }

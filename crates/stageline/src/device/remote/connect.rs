@@ -31,7 +31,8 @@ pub(crate) fn begin(name: &RemoteName, token: Option<&Token>) -> Opening<Device>
     Opening::start(name, move || connect(&connected, token))
 }
 
-/// A connection to another host that a thread is opening: to a device, or for more sessions with a device.
+/// A connection to a device of another host that a thread is opening. The result `T` is the device, or more sessions
+/// with the device.
 pub(crate) struct Opening<T> {
     name: RemoteName,
     pending: Pending<Result<T, RemoteError>>,
@@ -42,7 +43,8 @@ impl<T: Send + 'static> Opening<T> {
         Self { name: name.clone(), pending: Pending::start(open) }
     }
 
-    /// Waits for the connection to open, but at most until [`PATIENCE`] after the start.
+    /// Waits for the connection to the other host to open, at most until [`PATIENCE`] after the start, and returns the
+    /// result.
     pub(crate) fn finish(self) -> Result<T, RemoteError> {
         let silent = |why| {
             Err(match why {
@@ -83,8 +85,8 @@ fn connect(name: &RemoteName, token: Option<Token>) -> Result<Device, RemoteErro
     Ok(device)
 }
 
-/// Introduces the server of a device and all servers that were connected before to each other, because they exchange
-/// tensors.
+/// Introduces the server of a newly connected device to all servers that were connected before, and those to the new
+/// server, by their ids. Servers that know each other lift their limits, so that they can exchange tensors.
 fn introduce(name: &RemoteName, device: &Device) -> Result<(), RemoteError> {
     let failed = |name: &RemoteName| {
         let name = name.clone();
@@ -108,7 +110,8 @@ fn introduce(name: &RemoteName, device: &Device) -> Result<(), RemoteError> {
     Ok(())
 }
 
-/// Returns the id of an iroh server, and `None` for a WebSocket server, which exchanges tensors with this host only.
+/// Returns the public key of an iroh server as its id; `None` for a WebSocket server, which exchanges tensors with this
+/// host only.
 fn id_of(name: &RemoteName) -> Option<[u8; 32]> {
     let HostName::Iroh { id, .. } = &name.host else { return None };
     id.parse::<burn::remote::EndpointId>().ok().map(|id| *id.as_bytes())
@@ -129,8 +132,8 @@ pub(super) fn sessions(connected: &Connected, way: Lane) -> Result<&[Device], Re
     Ok(sessions.get().expect("the sessions were opened above"))
 }
 
-/// Opens a session with a device of another host. burn keeps one session for each credential, and the purpose is part
-/// of the credential.
+/// Opens a session (a network connection with a request queue of its own) with a device of another host. burn keeps one
+/// session for each credential, and the purpose is part of the credential, so every purpose has its own session.
 fn open(name: &RemoteName, token: Option<&Token>, purpose: &str) -> Result<Device, RemoteError> {
     let host = host(name)?.with_credential(Token::for_purpose(token, purpose));
     let options = Device::remote_options(&host).device_index(name.index);
@@ -145,7 +148,8 @@ pub(super) fn open_new_session(connected: &Connected, question: &str) -> Result<
     open(&connected.name, connected.token.as_ref(), &format!("{question} {number}"))
 }
 
-/// Converts the host in a device's name to burn's host; the error says which part of the name is wrong.
+/// Converts the address of the host in a device's name to burn's type for hosts. The error says which part of the name
+/// is wrong.
 fn host(name: &RemoteName) -> Result<RemoteHost, RemoteError> {
     let (id, by) = match &name.host {
         HostName::WebSocket { address } => return Ok(RemoteHost::websocket(&format!("ws://{address}"))),
@@ -177,7 +181,7 @@ fn broken(name: &RemoteName, cause: String) -> RemoteError {
     RemoteError::Broken { device: name.clone(), cause }
 }
 
-/// Converts burn's error in opening a session to a [`RemoteError`], which names the device and the way out.
+/// Converts burn's error in opening a session to a [`RemoteError`], which names the device and the remedy.
 fn refusal(name: &RemoteName, error: &ConnectError) -> RemoteError {
     let device = name.clone();
     match error {

@@ -13,21 +13,24 @@ use super::token::Token;
 /// Random numbers that identify a server's process. They show whether a server was restarted and so lost its tensors.
 pub(super) type Process = [f32; 4];
 
-/// A connected device of another host, with its name, its token, its server's process and its sessions.
+/// A connected device of another host: its name, its token, the numbers of its server's process, and its sessions.
 pub(super) struct Connected {
     pub(super) device: DeviceOf<Remote>,
     pub(super) name: RemoteName,
     pub(super) token: Option<Token>,
     pub(super) has_kernels: bool,
-    /// The server's process at the time when the device was connected.
+    /// The numbers that identified the server's process when the device was connected; the server was restarted if it
+    /// has other numbers later.
     pub(super) process: Process,
-    /// The session for liveness checks of the device's host; `None` before the first check.
+    /// The session in which the server of the device is asked whether it is alive; `None` before the first liveness
+    /// check.
     pub(super) liveness: Mutex<Option<Device>>,
-    /// Sessions with the same device for transfers, opened when transfers of a [`Lane`] first need them.
+    /// The sessions for transfers to and from the device, by the kind of transfer ([`Lane`]). They are opened when a
+    /// transfer of that kind first needs them.
     pub(super) transfers: [OnceLock<Vec<Device>>; 3],
 }
 
-/// The kind of transfers that a session carries.
+/// The kind of transfer for which a session with a device of another host is used.
 ///
 /// A server processes the requests of one session one after the other, and a session that waits for a tensor does
 /// nothing else. So transfers have sessions of their own, in which nothing is computed.
@@ -42,7 +45,7 @@ pub(super) enum Lane {
 }
 
 impl Lane {
-    /// Returns the number of sessions for transfers of this kind, which take turns with micro-batches.
+    /// Returns the number of sessions for transfers of this kind; successive micro-batches use the sessions in turn.
     ///
     /// A session asks another server for a tensor only when the previous tensor has arrived. With two sessions, one
     /// asks while the other's tensor is in flight, so that a schedule can hide latency: eager 1F1B runs two
@@ -58,7 +61,7 @@ impl Lane {
 /// The registry of all connected devices of other hosts.
 static CONNECTED: RwLock<Vec<Arc<Connected>>> = RwLock::new(Vec::new());
 
-/// Registers a connected device of another host, and replaces an earlier connection to the same device.
+/// Adds a connected device of another host to the registry, and replaces an earlier connection to the same device.
 pub(super) fn remember(connected: Connected) {
     let mut all = CONNECTED.write();
     all.retain(|other| other.device != connected.device);
@@ -70,7 +73,7 @@ pub(super) fn all() -> Vec<Arc<Connected>> {
     CONNECTED.read().clone()
 }
 
-/// Returns burn's remote device behind a device, or `None` if the device belongs to this host.
+/// Returns burn's handle of a device of another host, or `None` if the device belongs to this host.
 pub(super) fn remote(device: &Device) -> Option<DeviceOf<Remote>> {
     match device.clone().inner().as_dispatch() {
         DispatchDevice::Remote(remote) => Some(remote.clone()),
@@ -78,8 +81,8 @@ pub(super) fn remote(device: &Device) -> Option<DeviceOf<Remote>> {
     }
 }
 
-/// Finds the connection of a device, which may also be given by one of its transfer sessions. Returns `None` for
-/// devices of this host, and for remote devices that were not opened by their names.
+/// Finds the registered connection of a device; the device may also be one of the connection's transfer sessions.
+/// Returns `None` for devices of this host, and for remote devices that were not opened by their names.
 pub(super) fn find(device: &Device) -> Option<Arc<Connected>> {
     let session_device = device.clone().inner();
     let device = remote(device)?;

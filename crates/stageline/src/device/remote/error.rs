@@ -2,7 +2,7 @@
 
 use super::name::RemoteName;
 
-/// An error in connecting a device of another host.
+/// An error in connecting a device of another host, which names the device and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RemoteError {
@@ -51,15 +51,15 @@ pub enum RemoteError {
         /// The version of this program, which differs from the server's.
         ours: String,
     },
-    /// The server on the device's host is a server of burn's that does not know Stageline's operations.
+    /// The server on the device's host is a server of the library burn that does not know Stageline's operations.
     #[error(
         "`{device}` is served by something else than `stageline serve`, or by one that does not report its version: {cause}; \
          run `stageline serve` of the same version there"
     )]
     NoStageline {
-        /// The name of the device whose server is none of Stageline's.
+        /// The name of the device whose server is not a server of Stageline.
         device: RemoteName,
-        /// The error or the text that the server returned instead of a greeting.
+        /// The error or the text that the server returned when it was asked for its version.
         cause: String,
     },
 }

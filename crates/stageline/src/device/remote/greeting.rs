@@ -13,7 +13,8 @@ use burn_ir::ScalarIr;
 use super::connected::{self, Process};
 use stageline_nn::kernels::remote::{ask, name};
 
-/// The version of a server, and whether its devices have this crate's kernels.
+/// The greeting of a server, its answer to a client that connects: the version of the server's program, and whether its
+/// devices have this crate's kernels.
 ///
 /// `version` holds the major, minor and patch number of the program, and [`OPERATIONS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +31,8 @@ pub(super) const NUMBERS: usize = 5;
 const OPERATIONS: u16 = 3;
 
 impl Greeting {
-    /// The greeting that a server of this program sends.
+    /// The greeting of this program's own version: a server sends it, and a client compares it with the greeting that
+    /// it receives.
     pub(super) const OURS: Self = Self {
         version: [
             number(env!("CARGO_PKG_VERSION_MAJOR")),
@@ -41,7 +43,7 @@ impl Greeting {
         has_kernels: cfg!(feature = "flex"),
     };
 
-    /// Returns the greeting as the numbers that a server sends to a client.
+    /// Returns the greeting as a list of numbers, the form in which a server sends it to a client.
     #[cfg(feature = "serve")]
     pub(super) fn numbers(self) -> [f32; NUMBERS] {
         let [major, minor, patch, operations] = self.version.map(f32::from);
@@ -70,14 +72,16 @@ const fn number(digits: &str) -> u16 {
     }
 }
 
-/// Returns random numbers that identify this process of a server, so that clients notice a restart.
+/// Returns new random numbers that identify this process of a server, so that clients notice when the server is
+/// restarted.
 #[cfg(feature = "serve")]
 pub(super) fn this_process() -> Process {
     let random = burn::remote::IrohIdentity::random().to_bytes();
     std::array::from_fn(|part| f32::from(u16::from_le_bytes([random[2 * part], random[2 * part + 1]])))
 }
 
-/// Asks the server of a device for its greeting. The error is the text of burn's error or of the unexpected answer.
+/// Asks the server of a device for its greeting. The error is the text of burn's error, or of the server's unexpected
+/// answer.
 pub(super) fn request(device: &Device) -> Result<Greeting, String> {
     numbers::<NUMBERS>(device, name::HELLO).map(Greeting::from_numbers)
 }
@@ -87,19 +91,19 @@ pub(super) fn process(device: &Device) -> Result<Process, String> {
     numbers(device, name::PROCESS)
 }
 
-/// Names the other servers of a training to a device's server, by their ids, so that it accepts tensors from them.
+/// Tells the server of a device the ids of the other servers of a training, so that it accepts tensors from them.
 pub(super) fn introduce(device: &Device, ids: &[[u8; 32]]) -> Result<(), String> {
     let words = ids.iter().flat_map(|id| id.as_chunks::<8>().0).map(|word| u64::from_le_bytes(*word));
     let [known] = answer::<1>(device, name::PEERS, words.map(ScalarIr::UInt).collect())?;
     if known as usize == ids.len() { Ok(()) } else { Err(format!("it took {known} of {} ids of servers", ids.len())) }
 }
 
-/// Asks the server of a device a question without arguments, whose answer is N numbers.
+/// Asks the server of a device a question that needs no arguments, and returns the N numbers of the answer.
 fn numbers<const N: usize>(device: &Device, question: &'static str) -> Result<[f32; N], String> {
     answer(device, question, Vec::new())
 }
 
-/// Asks the server of a device a question with scalars as arguments, whose answer is N numbers.
+/// Asks the server of a device a question with `scalars` as its arguments, and returns the N numbers of the answer.
 fn answer<const N: usize>(device: &Device, question: &'static str, scalars: Vec<ScalarIr>) -> Result<[f32; N], String> {
     let remote = connected::remote(device).ok_or_else(|| "it is not a device of another host".to_owned())?;
     let [answer] = ask(&remote, question, Vec::new(), scalars, [(Shape::new([N]), DType::F32)]);

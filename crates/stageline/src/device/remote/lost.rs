@@ -28,8 +28,7 @@ impl fmt::Display for LostHost {
     }
 }
 
-/// Checks in parallel whether the hosts of all stages are alive, each in a new session if needed, and returns the lost
-/// hosts.
+/// Checks in parallel whether the hosts of all stages are alive, and returns the lost hosts.
 #[cfg(feature = "remote")]
 pub(crate) fn lost_hosts<'a>(stages: impl Iterator<Item = (Replica, usize, &'a Device)>) -> Vec<LostHost> {
     use std::sync::Arc;
@@ -54,7 +53,8 @@ pub(crate) fn lost_hosts<'a>(stages: impl Iterator<Item = (Replica, usize, &'a D
     checks.into_iter().filter_map(lost).collect()
 }
 
-/// Returns the other hosts to which the given devices belong, each host once; devices of this host do not count.
+/// Returns the addresses of the other hosts to which the given devices belong, each host once. Devices of this host are
+/// left out.
 #[cfg(feature = "remote")]
 pub(crate) fn hosts_of<'a>(devices: impl Iterator<Item = &'a Device>) -> Vec<HostName> {
     let mut hosts = Vec::new();
@@ -71,8 +71,8 @@ pub(crate) fn hosts_of<'a>(_: impl Iterator<Item = &'a Device>) -> Vec<HostName>
     Vec::new()
 }
 
-/// Returns the stages on other hosts whose sessions do not answer within `patience`. Such a session waits for a tensor
-/// that never arrives, so the stage's parameters can no longer be read.
+/// Returns the numbers of the stages on other hosts whose sessions do not answer within `patience`. Such a session
+/// waits for a tensor that never arrives, so the stage's parameters can no longer be read.
 #[cfg(feature = "remote")]
 pub(crate) fn stuck<'a>(stages: impl Iterator<Item = (usize, &'a Device)>, patience: Duration) -> Vec<usize> {
     use std::sync::mpsc::RecvTimeoutError;

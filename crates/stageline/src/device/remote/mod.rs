@@ -1,27 +1,25 @@
-//! Devices of other hosts: serving them, connecting to them, transferring tensors between them, and detecting lost
-//! hosts.
+//! Devices of other hosts: serving them, connecting to them, routing tensors between them, and detecting lost hosts.
 //!
 //! A server on each host serves the host's devices (`Server`, or `stageline serve`). The stages' threads in this
 //! program drive them through burn's remote backend. As with a GPU, such a thread runs ahead of its device until it
 //! needs a number. Tensors go from server to server, and the autodiff graphs of stages stay here. A stage computes the
 //! same bits on another host as here, because a server runs this crate's own kernels as single operations.
 //!
-//! - [`RemoteName`]: the name of a device of another host. [`DeviceName::open_all`](crate::DeviceName::open_all)
-//!   connects devices by their names.
-//! - [`Token`]: the secret that a server requires of programs that use its devices.
-//! - [`RemoteError`]: an error in connecting a device.
-//! - [`LostHost`], [`LostWay`]: a host that no longer answers, and a broken link between two hosts that do.
-//! - [`link_speeds`]: the measured speed of the network between devices.
+//! Input: names and tokens. Output: opened devices, routes of tensors, and errors that name hosts. This folder owns
+//! sessions (the network connections to one device), sockets, tokens, questions to servers, and time limits for
+//! answers. It must not know plans or steps, and must not decide what happens to a training whose host is lost.
 //!
-//! The files behind these types:
-//!
-//! - `name`, `token`, `error`, `link_speed`: names and addresses, the secret, the errors, and a measured network speed.
-//! - `serve`: the server, and its limits for clients without a session.
-//! - `connect`, `connected`, `greeting`: opening sessions with a device, the registry of connected devices, and the
-//!   check of the server's version.
-//! - `route`: the way of tensors between two neighbouring stages, directly or through this host.
-//! - `ask`, `lost`, `way`, `pending`: liveness checks of hosts, tests of links, and questions with a time limit.
-//! - `probe`: the measurement of latency and bandwidth between devices.
+//! - [`RemoteName`], [`HostName`] (`name`): the name of a device of another host, and the address of the host.
+//!   [`DeviceName::open_all`](crate::DeviceName::open_all) connects devices by their names.
+//! - [`Token`] (`token`): the secret that a server requires of programs that use its devices.
+//! - [`RemoteError`] (`error`): an error in connecting a device.
+//! - [`LostHost`] (`lost`, `ask`), [`LostWay`] (`way`): a host that no longer answers a liveness check, and a broken
+//!   link between two hosts that do. `pending` runs a question on a thread with a time limit.
+//! - [`link_speeds`] (`link_speed`, `probe`): the measured latency and bandwidth of the network between devices.
+//! - `connect`, `connected`, `greeting`: opening sessions, the registry of connected devices, and the questions to a
+//!   server: its version, its process, and the servers that it accepts tensors from.
+//! - `route`: the route of tensors between two neighbouring stages, directly or through this host.
+//! - `serve`: the server, its limits for clients without a session, and its end by a signal.
 
 mod error;
 mod link_speed;

@@ -4,8 +4,8 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The pending result of work on its own thread. If the work takes too long, the thread is left running and its result
-/// is dropped.
+/// The result of work that runs on a thread of its own and may never end, such as a question to a host. If the wait for
+/// the result ends early, the thread goes on, and its result is dropped.
 pub(super) struct Pending<T> {
     began: Instant,
     result: mpsc::Receiver<T>,

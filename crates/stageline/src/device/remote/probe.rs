@@ -12,17 +12,18 @@ use super::pending::Pending;
 use super::route::{Route, moved};
 use crate::threads::failure::Failure;
 
-/// The number of test transfers of each size. The fastest one counts, because others were delayed by other work.
+/// The number of test transfers with which the network between two devices is measured, for each tensor size. The
+/// fastest transfer counts, because the others were delayed by other work.
 const ROUNDS: usize = 5;
 
-/// The time limit for the measurement of one link between two devices.
+/// The time limit for measuring the network link between two devices.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The time after which no further test transfer of the same size starts, so that a slow network is measured less
-/// often.
+/// The time that the test transfers of one tensor size may take before no further transfer of this size starts. So a
+/// slow network is measured fewer than [`ROUNDS`] times.
 const LONG_ENOUGH: Duration = Duration::from_secs(1);
 
-/// The number of f32 elements in the large test tensor, which has 4 MB.
+/// The number of f32 elements in the large test tensor (4 MB), by which the bandwidth of a link is measured.
 const LARGE: usize = 1 << 20;
 
 /// Measures how fast activations get from each device to the next one in the list, on the route that a training uses.
@@ -39,8 +40,8 @@ pub fn link_speeds(devices: &[Device]) -> Result<Vec<Option<LinkSpeed>>, Failure
     devices.windows(2).map(between).collect()
 }
 
-/// Measures the speed of one link between two devices on its own thread, which is left behind if a tensor never
-/// arrives.
+/// Measures the speed of the link between two devices. The measurement runs on its own thread, which is abandoned if a
+/// tensor does not arrive in time.
 fn measure(from: &Device, to: &Device) -> Result<LinkSpeed, Failure> {
     let devices = (from.clone(), to.clone());
     let measured = Pending::start(move || {
@@ -61,8 +62,8 @@ fn measure(from: &Device, to: &Device) -> Result<LinkSpeed, Failure> {
     Err(Failure::Error(text.into()))
 }
 
-/// Measures the latency and bandwidth of one link between two devices. The time of a reading without a transfer is
-/// taken off the latency.
+/// Measures the latency and bandwidth of the link between two devices. The time of reading one number from a device,
+/// without any transfer, is subtracted from the latency.
 fn speed(from: &Device, to: &Device) -> Result<LinkSpeed, Failure> {
     let nothing = fastest(to, to, 1)?;
     let [small, large] = [fastest(from, to, 1)?, fastest(from, to, LARGE)?];

@@ -19,12 +19,13 @@ pub(crate) struct Route {
     pub(crate) gradients: Lanes,
 }
 
-/// The destinations of one kind of transfer: devices, or sessions with one device, that take turns with micro-batches.
+/// The destinations of one kind of tensor (activations or gradients) at the boundary between two stages: devices, or
+/// sessions with one device, which successive micro-batches use in turn.
 #[derive(Clone)]
 pub(crate) struct Lanes(Vec<Device>);
 
 impl Lanes {
-    /// Returns the device or session to which the tensors of a micro-batch are moved.
+    /// Returns the device or session to which the tensors of the micro-batch with this number are moved.
     pub(crate) fn of(&self, micro_batch: usize) -> &Device {
         &self.0[micro_batch % self.0.len()]
     }

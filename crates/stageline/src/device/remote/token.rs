@@ -4,7 +4,8 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
-/// A secret that a server and the programs that use its devices share. Its `Debug` output does not show the secret.
+/// The secret with which a program is admitted to the devices of a server: both must have the same text. The `Debug`
+/// output does not show the secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
@@ -68,8 +69,8 @@ impl Token {
         Ok(token)
     }
 
-    /// Returns the credential with which a client opens a session: the token, or nothing, and in a second line the
-    /// session's purpose.
+    /// Returns the credential with which a client opens a session: the token (empty if there is none) in the first
+    /// line, and the purpose of the session in the second line.
     #[cfg(feature = "remote")]
     pub(super) fn for_purpose(token: Option<&Self>, purpose: &str) -> String {
         let token = token.map_or("", |token| &token.0);

@@ -6,7 +6,8 @@ use burn::tensor::Device;
 
 use super::name::HostName;
 
-/// A broken link: no tensor arrives from one host at another, although both hosts answer this program.
+/// A broken network link between two hosts: no tensor arrives from one host at the other, although both hosts answer
+/// this program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LostWay {
@@ -25,8 +26,8 @@ impl fmt::Display for LostWay {
     }
 }
 
-/// Tests the links between the hosts of neighbouring devices, in both directions and in parallel, and returns the
-/// broken ones.
+/// Tests the network links between the hosts of neighbouring devices, in both directions and in parallel, and returns
+/// the broken links.
 ///
 /// Each entry of `chains` has the devices of one replica's stages, in order.
 #[cfg(feature = "remote")]

@@ -126,14 +126,14 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         Ok(recorded.into_iter().map(|recorded| recorded.events).collect())
     }
 
-    /// Receives from the channel `messages` one message from every stage of `replicas` replicas, in the order of
-    /// arrival.
+    /// Receives one message from every stage of the first `replicas` replicas on the channel `messages`, in the order
+    /// of arrival.
     fn gather<R>(&self, messages: &Receiver<R>, replicas: usize) -> Result<Vec<R>, Ended> {
         (0..replicas * self.stages).map(|_| self.receive(messages)).collect()
     }
 
     /// Waits until every stage has ended the step as `verdict` says, and returns the stages' reports in the order of
-    /// replicas and stages. Reports of stages that assumed another verdict are discarded.
+    /// replicas and stages. Reports of stages that acted on another (assumed) verdict are discarded.
     pub(crate) fn concluded_stages(&self, verdict: Verdict) -> Result<Vec<Stepped>, Ended> {
         let stages = self.replicas() * self.stages;
         let mut stepped = Vec::with_capacity(stages);
@@ -187,7 +187,7 @@ pub(crate) fn metrics(names: &[&'static str], sums: &[f64], weight: &Weight) -> 
     names.iter().zip(sums).map(|(name, sum)| Metric { name, value: mean(*sum, weight) }).collect()
 }
 
-/// Returns the total loss: the sum of the values of its terms.
+/// Returns the total loss of a step: the sum of the values of its terms.
 pub(crate) fn total_loss(terms: &[LossTerm]) -> f64 {
     terms.iter().map(|term| term.loss).sum()
 }

@@ -1,12 +1,13 @@
-//! The worker threads of a pipeline: started, asked for passes, watched for stalls, and joined.
+//! The worker threads of a pipeline, seen by the caller: started, commanded, watched for stalls, and joined.
 //!
-//! [`Workers`] owns the channels to and from all workers, the signal that stops the workers, and the watchdog. It sends
-//! commands and verdicts, gathers the replies in the order of stages, and turns a failure of any worker into one error.
-//! It must not decide how a step ends.
+//! Input: assembled replicas, commands, batches and verdicts. Output: outcomes, reports, events and states of all
+//! stages, in the order of replicas and stages; or one error. This folder owns [`Workers`]: the caller's ends of all
+//! channels, the thread handles, the stop signal and the watchdog. It must not decide how a step ends, and the loop of
+//! a worker thread itself is in `worker`.
 //!
-//! - `start`: starts a thread for each worker of each replica.
-//! - `exchange`: sends commands, batches and verdicts to the workers, and gathers their replies.
-//! - `watch`: waits for messages of the workers, and detects a stall of all workers while it waits.
+//! - `start`: starts a thread for each worker of each replica, and creates its channels.
+//! - `exchange`: sends commands, batches and verdicts to the workers, and gathers their replies (`Finished`).
+//! - `watch`: sends and receives that check in intervals whether any worker makes progress (`Watch`).
 //! - `hosts`: finds out whether an error comes from a lost host, or from a broken link between hosts.
 //! - `shutdown`: stops and joins the threads, and keeps their stages for checkpoints and trained modules.
 
@@ -40,7 +41,8 @@ pub(crate) struct Workers<In, Out, Target> {
     /// The running workers, replica by replica; empty once the workers have ended.
     handles: Vec<WorkerHandle>,
     replies: Replies,
-    /// The stop signal, which ends every wait of all workers, with the error that caused the stop.
+    /// The stop signal that the caller and all workers share: the first error ends every wait, and is the error of the
+    /// step.
     stop: Arc<Stop>,
     watch: Watch,
     /// The device of each stage, by replica and stage.
@@ -54,7 +56,7 @@ pub(crate) struct Workers<In, Out, Target> {
     out_of_reach: Vec<usize>,
 }
 
-/// The receivers of the workers' replies, one channel for each kind of reply.
+/// The caller's receivers of the workers' replies, one channel for each kind of reply.
 struct Replies {
     finished: Receiver<Outcome>,
     stepped: Receiver<Stepped>,
@@ -77,9 +79,9 @@ struct WorkerHandle {
     packing_buffer: u64,
 }
 
-/// The reason why a pass of the workers ended early.
+/// The reason why a pass of the workers (a step, an evaluation, ...) ended early.
 pub(crate) enum Ended {
-    /// A worker stopped, and the stop signal has the worker's error.
+    /// A worker stopped, and the stop signal contains the worker's error.
     ByWorker,
     /// The caller's thread stops the workers with this error.
     ByCaller(StepError),

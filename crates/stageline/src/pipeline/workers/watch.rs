@@ -9,15 +9,16 @@ use crate::failure::step_error::StepError;
 use crate::failure::watchdog::{Stall, Watchdog};
 use crate::threads::{Receiver, Sender};
 
-/// The watchdog's settings, and the pass and action times that it observes to detect a stall of the workers.
+/// The state by which the watchdog detects a stall of the workers: its time limits, the running pass, and the longest
+/// action so far.
 pub(super) struct Watch {
     pub(super) watchdog: Option<Watchdog>,
     /// The longest duration of one action in any training step so far.
     pub(super) longest: Duration,
     /// Whether the watchdog has warned of a stall since the current pass began.
     warned: Cell<bool>,
-    /// The time without progress of any worker at the last check, in units of the watchdog's `floor`. This time decides
-    /// when the liveness of hosts is checked.
+    /// The time for which no worker has made progress, as of the last check, in multiples of the watchdog's `floor`. It
+    /// decides when the hosts are checked for liveness.
     asked: Cell<u32>,
     /// The kind and number of the pass that the workers run now, for errors and logs.
     pub(super) during: During,
@@ -61,7 +62,7 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         self.watch.longest = self.watch.longest.max(took);
     }
 
-    /// Waits for a message from the workers, and checks for a stall of the workers while it waits.
+    /// Waits for a message from the workers, and checks in intervals whether the workers have stalled.
     pub(super) fn receive<R>(&self, messages: &Receiver<R>) -> Result<R, Ended> {
         let Some(watchdog) = self.watch.watchdog else { return Ok(self.stop.receive(messages)?) };
         loop {
@@ -72,7 +73,8 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         }
     }
 
-    /// Sends a message to a worker. Waits for room in the worker's channel, and checks for a stall while it waits.
+    /// Sends a message to a worker, waits for room in the worker's channel if necessary, and checks in intervals
+    /// whether the workers have stalled.
     pub(super) fn send<R>(&self, channel: &Sender<R>, mut message: R) -> Result<(), Ended> {
         let Some(watchdog) = self.watch.watchdog else { return Ok(self.stop.send(channel, message)?) };
         while let Some(back) = self.stop.send_within(channel, message, watchdog.interval())? {

@@ -20,10 +20,12 @@ use super::limits;
 /// The largest size of the head of a client's HTTP request, in bytes.
 const HEAD: usize = 8 << 10;
 
-/// The time that the gate waits after a failed accept, which happens when the process has too many open files.
+/// The time that the server waits after it failed to accept a WebSocket connection, for example because the process has
+/// too many open files.
 const AFTER_A_FAILURE: Duration = Duration::from_millis(100);
 
-/// Accepts WebSocket clients for ever, and forwards those that observe the limits to burn's server at `inner`.
+/// Accepts WebSocket connections of clients until the process ends, and forwards those within the limits to burn's
+/// server, which listens at `inner`.
 pub(super) async fn accept(listener: TcpListener, inner: SocketAddr) {
     let waiting = Arc::new(Waiting::default());
     loop {
@@ -47,7 +49,7 @@ pub(super) async fn accept(listener: TcpListener, inner: SocketAddr) {
     }
 }
 
-/// The number of connections that have not yet opened a session, by the client's address.
+/// The number of open connections of each client that have not opened a session yet, by the client's IP address.
 #[derive(Default)]
 struct Waiting(Mutex<HashMap<IpAddr, usize>>);
 
@@ -59,8 +61,8 @@ struct Place {
 }
 
 impl Waiting {
-    /// Counts a new connection of a client, and returns the guard of its count; `None` if this client, or all clients
-    /// together, have the most connections that are allowed before a session is opened.
+    /// Counts a new connection of a client, and returns the guard that ends the count. Returns `None` if this client,
+    /// or all clients together, already have the largest allowed number of connections without a session.
     fn enter(waiting: &Arc<Self>, client: IpAddr) -> Option<Place> {
         let mut counts = waiting.0.lock();
         let all: usize = counts.values().sum();
@@ -85,8 +87,8 @@ impl Drop for Place {
     }
 }
 
-/// Forwards a client's connection to burn's server: within limits until its first message, and without limits
-/// afterwards.
+/// Forwards a client's connection to burn's server: with limits of time and bytes until the client's first message, and
+/// without limits afterwards.
 async fn pass(mut client: TcpStream, inner: SocketAddr, place: Place) -> io::Result<()> {
     let late = || io::Error::other(format!("it opened no session within {} s", limits::HANDSHAKE.as_secs()));
     let admitted = timeout(limits::HANDSHAKE, admitted(&mut client, inner)).await.map_err(|_| late())?;
@@ -121,8 +123,8 @@ async fn admitted(client: &mut TcpStream, inner: SocketAddr) -> io::Result<Optio
     Ok((!hung_up).then_some(server))
 }
 
-/// Reads a client's HTTP request up to the empty line that ends its head. Returns the head, and the bytes read after
-/// it.
+/// Reads a client's HTTP request up to the empty line that ends the request's head. Returns the bytes of the head, and
+/// the bytes that were read beyond it.
 async fn head(client: &mut TcpStream) -> io::Result<(Vec<u8>, Vec<u8>)> {
     const END: &[u8] = b"\r\n\r\n";
     let mut read = Vec::with_capacity(HEAD);
@@ -150,8 +152,8 @@ fn has_origin(head: &[u8]) -> bool {
     names.map(<[u8]>::trim_ascii).any(|name| name.eq_ignore_ascii_case(b"origin"))
 }
 
-/// Forwards a client's WebSocket frames to burn's server up to the end of the first message (RFC 6455, section 5.2),
-/// within the limit of bytes.
+/// Forwards a client's WebSocket frames to burn's server up to the end of the first message (RFC 6455, section 5.2).
+/// Fails if the frames are longer than a client without a session may send.
 async fn first_message(
     source: &mut (impl AsyncReadExt + Unpin),
     server: &mut (impl AsyncWriteExt + Unpin),
@@ -190,7 +192,8 @@ async fn first_message(
 mod tests {
     use super::*;
 
-    /// Returns the bytes that the gate forwards of a client's frames, or the error that refuses the client.
+    /// Returns those bytes of a client's WebSocket frames that are forwarded to burn's server, or the error with which
+    /// the client is refused.
     fn passed(frames: &[u8]) -> Result<Vec<u8>, String> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let mut server = Vec::new();
@@ -199,7 +202,8 @@ mod tests {
         ended.map(|()| server).map_err(|error| error.to_string())
     }
 
-    /// Forwards the masked and the fragmented "Hello" of RFC 6455, section 5.7, a long message, and one after a ping.
+    /// Forwards the masked and the fragmented "Hello" message of RFC 6455, section 5.7, a long message, and a message
+    /// that comes after a ping.
     #[test]
     fn the_first_message_is_passed_and_what_follows_is_not_read() {
         let masked = [0x81, 0x85, 0x37, 0xfa, 0x21, 0x3d, 0x7f, 0x9f, 0x4d, 0x51, 0x58];

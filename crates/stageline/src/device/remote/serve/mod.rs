@@ -1,11 +1,12 @@
 //! The server ([`Server`]) that lets programs on other hosts use this host's devices.
 //!
-//! Takes devices, an [`Admission`] and a [`Listen`] address, and runs burn's remote server with the operations of
-//! `stageline-nn`. Clients without a session are limited in what they can make the server do. Must not know stages or
-//! trainings: a client drives the devices.
+//! Input: devices, an [`Admission`] (a token or none) and a [`Listen`] address. Output: burn's remote server on a bound
+//! address, with the operations of `stageline-nn`, until a signal ends it. This folder owns the server's side of the
+//! network: sockets, HTTP and WebSocket frames, iroh endpoints, the check of tokens, and limits for clients without a
+//! session. It must not know stages or trainings: a client drives the devices.
 //!
-//! - `gate`: the limits for WebSocket clients, before burn's server sees them.
-//! - `peers`: the limits for iroh clients, and the peers for which they are lifted.
+//! - `gate`: accepts WebSocket clients, and forwards to burn's server those that observe the limits.
+//! - `peers`: the limits for iroh clients, and the peers for which they are lifted (`Peers`).
 //! - `limits`: the values of these limits: time, bytes, streams and connections.
 //! - `signals`: the signals that end a server, Ctrl-C and `SIGTERM`.
 
@@ -53,7 +54,7 @@ pub enum Listen {
     Iroh {
         /// The file with the server's secret key; it is created if it does not exist.
         identity: PathBuf,
-        /// The relays through which clients find the server.
+        /// The relays through which clients find the server on the network.
         relays: IrohRelays,
         /// The UDP address at which the server listens; port 0 selects a free port.
         address: SocketAddr,
@@ -67,7 +68,7 @@ pub enum Listen {
 }
 
 impl Listen {
-    /// Whether the listening address is such that no other host can reach the server.
+    /// Whether only programs on this host can reach a server at the listening address.
     fn is_here_only(&self) -> bool {
         match self {
             Self::Iroh { relays, address, .. } => *relays == IrohRelays::Disabled && address.ip().is_loopback(),
@@ -93,7 +94,7 @@ pub enum ServeError {
     Identity {
         /// The file that contains the server's secret key.
         path: PathBuf,
-        /// The error in reading or writing the key file.
+        /// The error in reading or writing the file with the server's secret key.
         cause: io::Error,
     },
     /// A server without a token would be reachable from other hosts.
@@ -126,7 +127,7 @@ pub struct Server {
     ends: EndSignals,
 }
 
-/// The bound address of a server, by its transport: iroh or WebSocket.
+/// The network address that a server has bound, for iroh or for WebSocket connections.
 enum Bound {
     Iroh(Endpoint, IrohRelays),
     WebSocket(TcpListener),
@@ -230,7 +231,7 @@ impl fmt::Debug for Server {
 }
 
 /// Returns a form of the server's address that other hosts can use. An unspecified address such as 0.0.0.0 is replaced
-/// by the one from which this host reaches other networks.
+/// by the address from which this host reaches other networks.
 fn from_elsewhere(address: SocketAddr) -> String {
     if !address.ip().is_unspecified() {
         return address.to_string();
@@ -274,7 +275,8 @@ async fn endpoint(key: &IrohIdentity, relays: &IrohRelays, address: SocketAddr) 
     builder.bind().await.map_err(|cause| taken(format!("{cause:#}")))
 }
 
-/// Creates burn's server for these devices, with the operations of the greeting and, on CPUs, this crate's kernels.
+/// Creates burn's server for the devices `devices`, with the operations of the greeting and, on CPUs, this crate's
+/// kernels.
 fn hosting(devices: Vec<Device>, peers: &Arc<Peers>) -> RemoteServer {
     #[cfg(feature = "flex")]
     if devices.iter().all(crate::device::location::is_host) {
@@ -290,8 +292,8 @@ fn hosting(devices: Vec<Device>, peers: &Arc<Peers>) -> RemoteServer {
     RemoteServer::new(devices)
 }
 
-/// Creates the server's operations that answer a client's greeting and the question for the server's process, and that
-/// admit the other servers of a training.
+/// Creates the operations by which a server answers the questions of clients: for the server's version and kernels, for
+/// the numbers of its process, and to admit the other servers of a training.
 fn greeting<B: BackendIr>(has_kernels: bool, peers: &Arc<Peers>) -> CustomOpRegistry<B> {
     let mut operations = CustomOpRegistry::new();
     let greeting = TensorData::from(Greeting { has_kernels, ..Greeting::OURS }.numbers());
@@ -321,8 +323,8 @@ fn introduced(scalars: &[ScalarIr]) -> Vec<EndpointId> {
     ids.iter().filter_map(id).collect()
 }
 
-/// Adds the check of the token to a server; the limits are lifted for an admitted iroh client. A credential has the
-/// token in its first line, and the purpose of the session in the second.
+/// Adds the check of a client's token to a server, and lifts the limits for an iroh client that passes. The credential
+/// of a client has the token in its first line, and the purpose of the session in the second.
 fn admitting(server: RemoteServer, admission: Admission, peers: Arc<Peers>) -> RemoteServer {
     use burn::server::PeerAuthorizer;
 

@@ -17,16 +17,17 @@ use tokio::time::{Instant, sleep};
 
 use super::limits;
 
-/// The number of streams that an admitted peer may open at once: one for every session, and for every tensor in flight.
+/// The number of QUIC streams that an admitted peer may open at once: one for every session, and for every tensor in
+/// flight.
 const STREAMS: u32 = 4096;
 
-/// The interval between two checks of a connection whose peer is not admitted.
+/// The interval between two checks whether a connection of a peer that is not admitted exceeds the server's limits.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// The error code with which a refused connection is closed.
+/// The QUIC error code with which the server closes a connection that it refuses.
 const REFUSED: u32 = 1;
 
-/// The admitted peers of a server, and the open connections of all peers.
+/// The peers (clients and other servers) of a server: those that are admitted, and the open connections of all.
 #[derive(Debug, Default)]
 pub(super) struct Peers(Mutex<Known>);
 
@@ -38,7 +39,7 @@ struct Known {
 }
 
 impl Peers {
-    /// Admits a peer: lifts the limits on its open connections and on later ones.
+    /// Admits a peer (a client or another server): lifts the limits on its open connections and on later ones.
     pub(super) fn admit(&self, peer: EndpointId) {
         let mut known = self.0.lock();
         if known.admitted.insert(peer) {
@@ -52,8 +53,8 @@ impl Peers {
         self.0.lock().admitted.contains(&peer)
     }
 
-    /// Registers a new connection of a peer. Returns false if its peer is not admitted and there are too many such
-    /// connections.
+    /// Registers a new connection of a peer. Returns false, so that the connection is refused, if the peer is not
+    /// admitted and too many connections of such peers are open.
     fn enter(&self, connection: &Connection) -> bool {
         let mut known = self.0.lock();
         let peer = connection.remote_id();
@@ -83,8 +84,8 @@ impl Peers {
         }
     }
 
-    /// Waits until a connection breaks one of the limits, and returns a message that names the limit. For an admitted
-    /// peer the wait never ends.
+    /// Waits until a connection of a peer that is not admitted breaks one of the server's limits, and returns a message
+    /// that names the limit. For an admitted peer the wait never ends.
     async fn broken_limit(&self, connection: &Connection) -> String {
         let began = Instant::now();
         while !self.is_admitted(connection.remote_id()) {
@@ -101,7 +102,7 @@ impl Peers {
     }
 }
 
-/// Burn's handler of its remote protocol, behind the limits for peers that are not admitted.
+/// A wrapper around burn's handler of iroh connections that enforces the limits for peers that are not admitted.
 pub(super) struct Guarded {
     inner: Box<dyn DynProtocolHandler>,
     peers: Arc<Peers>,
@@ -159,10 +160,10 @@ mod tests {
     use super::*;
 
     const ALPN: &[u8] = b"stageline/test";
-    /// A time after which a stream that could not be opened counts as refused.
+    /// The time after which these tests count a stream that could not be opened as refused.
     const SOON: Duration = Duration::from_secs(2);
 
-    /// A protocol that reads all streams of a connection, until the connection is closed.
+    /// A protocol for tests that reads all streams of a connection until the connection is closed.
     #[derive(Debug)]
     struct ReadAll;
 
@@ -186,7 +187,8 @@ mod tests {
         builder.clear_ip_transports().bind_addr(here).unwrap().bind().await.unwrap()
     }
 
-    /// Starts a server behind the limits, and returns it with its peers and its address.
+    /// Starts a test server that limits peers which are not admitted, and returns the server with its peers and its
+    /// address.
     async fn server(key: u8) -> (Router, Arc<Peers>, EndpointAddr) {
         let (endpoint, peers) = (endpoint(key).await, Arc::new(Peers::default()));
         let address = EndpointAddr::new(endpoint.id()).with_ip_addr(endpoint.bound_sockets()[0]);
@@ -195,7 +197,7 @@ mod tests {
         (Router::builder(endpoint).accept(ALPN, protocol).spawn(), peers, address)
     }
 
-    /// Returns the server's reason for closing a connection.
+    /// Waits until the server closes a client's connection, and returns the reason that the server gives.
     async fn reason(connection: &Connection) -> String {
         match connection.closed().await {
             ConnectionError::ApplicationClosed(close) => String::from_utf8_lossy(&close.reason).into_owned(),

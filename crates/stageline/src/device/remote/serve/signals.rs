@@ -5,8 +5,8 @@ use std::io;
 
 use super::ServeError;
 
-/// The signals that ask the process to end, Ctrl-C and `SIGTERM`. The process catches them as soon as a value of this
-/// type exists.
+/// The signals that ask a server's process to end, Ctrl-C and `SIGTERM`. The process catches them as soon as a value of
+/// this type exists.
 #[cfg(unix)]
 pub(super) struct EndSignals([tokio::signal::unix::Signal; 2]);
 
@@ -17,8 +17,8 @@ impl EndSignals {
         Ok(Self([signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?]))
     }
 
-    /// Waits until one of these signals arrives, or until the future `served` ends, and then returns that future's
-    /// result.
+    /// Waits until Ctrl-C or `SIGTERM` arrives, or until the server's future `served` ends, and returns the result of
+    /// that future.
     pub(super) async fn or(self, served: impl Future<Output = Result<(), ServeError>>) -> Result<(), ServeError> {
         let Self([mut interrupt, mut terminate]) = self;
         tokio::select! {
