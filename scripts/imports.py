@@ -17,13 +17,15 @@ ORDER = {
     "stageline": (
         "verify build pipeline worker runner memory recording transfer failure update device model state threads".split()
     ),
+    "stageline-hub": "companions write header values layout folder similar index weights tensor disk error refusal shown names".split(),
+    "stageline-models": "generation export model family gpt2 llama head parameters names cache error".split(),
     "stageline-nn": "layers kernels autograd forward params".split(),
     "stageline-schedule": "search schedules simulate check costs plan".split(),
     "stageline-checkpoint": "write read format error damage printable disk".split(),
-    "stageline-data": "corpus sampler key text file_range error change".split(),
+    "stageline-data": "corpus sampler key text file_range tokens error change walk".split(),
     "stageline-report": "export page predict log".split(),
     "stageline-train": (
-        "program training steps recipe evaluation memory checkpoints plan prefetch settings outputs model data fingerprint".split()
+        "program training steps recipe evaluation memory checkpoints plan prefetch settings outputs tokens model data fingerprint".split()
     ),
 }
 TESTS = re.compile(r"#\[cfg\(.*test.*\)\]\s*(?:#\[[^\n]*\]\s*)*(?:pub(?:\([a-z]+\))? )?mod \w+ \{")

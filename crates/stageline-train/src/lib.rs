@@ -47,6 +47,7 @@
 //! - `checkpoints`: writes checkpoints in the background (`Keeper`), recognises the training that a checkpoint is of
 //!   (`Identity`), and handles Ctrl-C and SIGTERM.
 //! - `outputs`: writes the log, the trace, TensorBoard's files, the page and the progress bar (`Log`, `Progress`).
+//! - `tokens`: batches for language models, whose targets are the next tokens (`TokenWindows`, `TokenRows`).
 //! - `fingerprint`: a hash of the parameters, by which two trainings can be compared bit for bit.
 //!
 //! The crate trains by the public interface of `stageline`: it must not run stages or compute on their tensors itself.
@@ -64,6 +65,7 @@ mod program;
 mod recipe;
 mod settings;
 mod steps;
+mod tokens;
 mod training;
 
 pub use data::Data;
@@ -72,4 +74,5 @@ pub use model::{HandCut, Model};
 pub use outputs::record::step as record_of_step;
 pub use program::{NoFlags, Program};
 pub use settings::flags::TrainingFlags;
+pub use tokens::{TokenRows, TokenWindows};
 pub use training::{Run, Trained};

@@ -21,7 +21,7 @@ use crate::plan::Planned;
 use crate::settings::job::Job;
 
 /// The pipeline of a model `M`, before or after it is trained.
-type PipelineOf<M> = Pipeline<<M as Model>::Input, <M as Model>::Output, <M as Model>::Target>;
+pub type PipelineOf<M> = Pipeline<<M as Model>::Input, <M as Model>::Output, <M as Model>::Target>;
 
 /// Everything from which the pipeline of a run is built: settings, plan and model. A recipe can build more than one
 /// pipeline, because `--verify` needs several.
@@ -33,7 +33,20 @@ pub struct Recipe<'a, M> {
     pub learning_rate: ModuleLrScheduler,
 }
 
-impl<M: Model> Recipe<'_, M> {
+impl<'a, M: Model> Recipe<'a, M> {
+    /// Creates the recipe of a job, with the optimizer and the learning rates of the program if it has its own.
+    pub fn of(
+        job: &'a Job,
+        model: &'a M,
+        planned: &'a Planned,
+        optimizer: Option<ModuleOptimizer>,
+        learning_rate: Option<ModuleLrScheduler>,
+    ) -> Self {
+        let optimizer = optimizer.unwrap_or_else(|| job.training.optimizer());
+        let learning_rate = learning_rate.unwrap_or_else(|| job.training.learning_rate.clone().into());
+        Self { job, model, planned, optimizer, learning_rate }
+    }
+
     /// Prints the layers of every stage in the cut of the model.
     pub fn print_cut(&self, costs: Option<&Costs>) -> Result<()> {
         let (Some(cut), Some(costs)) = (&self.planned.cut, costs) else { return Ok(()) };

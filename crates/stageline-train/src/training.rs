@@ -17,7 +17,7 @@ use crate::model::Model;
 use crate::outputs::log::Log;
 use crate::outputs::progress::Progress;
 use crate::plan;
-use crate::recipe::{Recipe, links};
+use crate::recipe::{PipelineOf, Recipe, links};
 use crate::settings::flags::CutBy;
 use crate::settings::job::Job;
 use crate::steps::{Loop, OnStep, Stopped};
@@ -74,6 +74,11 @@ impl<F> Run<F> {
         self.job.training.batch_size
     }
 
+    /// Returns the number of optimizer steps after which the training ends.
+    pub fn steps(&self) -> usize {
+        self.job.training.steps
+    }
+
     /// Sets an optimizer of the program's own, in place of the one that `--optimizer` names.
     #[must_use]
     pub fn optimizer(self, optimizer: impl Into<ModuleOptimizer>) -> Self {
@@ -101,6 +106,21 @@ impl<F> Run<F> {
         Self { on_step: Box::new(call), ..self }
     }
 
+    /// Builds the pipeline that the settings describe, without training it: with the initial parameters of the model, or
+    /// with those of the checkpoint of `--resume`. `sample` is the input of one sample, by whose costs the model is cut.
+    ///
+    /// # Errors
+    /// Returns an error if the settings do not fit the model, or the checkpoint cannot be read.
+    pub fn pipeline<M: Model>(self, model: &M, sample: M::Input) -> Result<PipelineOf<M>> {
+        let Self { job, saved, .. } = self;
+        let costs = costs(model, sample, &job);
+        let planned = plan::choose(&job.running, &job.training, costs.as_ref())?;
+        let recipe = Recipe::of(&job, model, &planned, self.optimizer, self.learning_rate);
+        recipe.print_cut(costs.as_ref())?;
+        let checkpoint = saved.as_ref().map(Saved::read).transpose().context("--resume")?;
+        Ok(recipe.build(checkpoint)?.0)
+    }
+
     /// Trains the model on the data as the settings say.
     ///
     /// Returns the trained pipeline, or `None` if the run was to verify the pipeline only, or was ended early by
@@ -122,12 +142,9 @@ impl<F> Run<F> {
         if let Some(parameters) = model.parameters().filter(|_| self.optimizer.is_none()) {
             memory::refuse_too_many_parameters(&job, parameters, saved.is_some(), smaller)?;
         }
-        let costs = costs(model, data, &job)?;
+        let costs = costs(model, sample(data)?, &job);
         let planned = plan::choose(&job.running, &job.training, costs.as_ref())?;
-        let (optimizer, learning_rate) = (self.optimizer, self.learning_rate);
-        let optimizer = optimizer.unwrap_or_else(|| job.training.optimizer());
-        let learning_rate = learning_rate.unwrap_or_else(|| job.training.learning_rate.clone().into());
-        let recipe = Recipe { job: &job, model, planned: &planned, optimizer, learning_rate };
+        let recipe = Recipe::of(&job, model, &planned, self.optimizer, self.learning_rate);
         recipe.print_cut(costs.as_ref())?;
         if let Some(steps) = job.verify {
             recipe.verify(data, steps)?;
@@ -180,16 +197,17 @@ impl<F> Run<F> {
     }
 }
 
-/// Returns the costs of the model's layers for one sample, counted or measured; `None` for a model that is cut by hand.
-fn costs<M, D>(model: &M, data: &D, job: &Job) -> Result<Option<Costs>>
-where
-    M: Model,
-    D: Data<Input = M::Input, Target = M::Target> + ?Sized,
-{
+/// Returns the input of the first sample of the data, by which the costs of layers are counted.
+fn sample<D: Data + ?Sized>(data: &D) -> Result<D::Input> {
     let mut pieces = data.batch(0, 1)?.into_micro_batches(1)?;
     let Some((sample, _)) = pieces.pop() else { bail!("a batch of one sample is empty") };
+    Ok(sample)
+}
+
+/// Returns the costs of the model's layers for one sample, counted or measured; `None` for a model that is cut by hand.
+fn costs<M: Model>(model: &M, sample: M::Input, job: &Job) -> Option<Costs> {
     let device = (job.running.cut == CutBy::Measured).then(|| &job.running.devices[0]);
-    Ok(model.costs(sample, device))
+    model.costs(sample, device)
 }
 
 /// Returns the model FLOP utilisation at one sample a second: the share of the peak of all devices that the training of

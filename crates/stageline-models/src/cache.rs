@@ -1,0 +1,131 @@
+//! The keys and values of earlier positions, which the blocks of a model keep while a text is generated
+//! ([`KeyValueCache`]).
+
+use std::sync::Arc;
+
+use burn::tensor::activation::softmax;
+use burn::tensor::{Bool, Int, Tensor};
+use parking_lot::Mutex;
+use stageline::nn::{AttentionHeads, causal_attention};
+
+/// The switch of the key-value cache of a model, which all of its blocks share.
+///
+/// While it is off, blocks attend within each sample, as in training. While it is on, an input continues the one before
+/// it: a block attends to the keys and values that it has kept, and keeps those of the input. The blocks of a pipeline
+/// see the switch from their own threads, so it must not change during an inference.
+#[derive(Clone, Debug, Default)]
+pub struct KeyValueCache(Arc<Mutex<Generated>>);
+
+/// The state of a generation.
+#[derive(Debug, Default)]
+struct Generated {
+    /// The number of positions before the input; `None` while the cache is off.
+    position: Option<usize>,
+    /// The number of times that the cache was switched on, by which a block knows an earlier text.
+    text: u64,
+}
+
+/// The keys and values that one block has kept.
+#[derive(Clone, Debug)]
+pub struct BlockCache {
+    model: KeyValueCache,
+    kept: Arc<Mutex<Option<Kept>>>,
+}
+
+/// The keys and values of all earlier positions of one text.
+#[derive(Debug)]
+struct Kept {
+    text: u64,
+    /// The keys, `[batch, positions, key-value heads x size]`, rotated if the model rotates them.
+    keys: Tensor<3>,
+    values: Tensor<3>,
+}
+
+impl KeyValueCache {
+    /// Switches the cache on for a new text.
+    pub(crate) fn begin(&self) {
+        let mut generated = self.0.lock();
+        generated.position = Some(0);
+        generated.text += 1;
+    }
+
+    /// Moves on by `count` positions, after an inference of as many tokens.
+    pub(crate) fn advance(&self, count: usize) {
+        let mut generated = self.0.lock();
+        generated.position = generated.position.map(|position| position + count);
+    }
+
+    /// Switches the cache off. A block frees what it has kept in its next forward.
+    pub(crate) fn end(&self) {
+        self.0.lock().position = None;
+    }
+
+    /// Returns the position of the first token of an input: 0 while the cache is off.
+    pub(crate) fn position(&self) -> usize {
+        self.0.lock().position.unwrap_or(0)
+    }
+
+    /// Returns the part of the cache that one block keeps.
+    pub(crate) fn block(&self) -> BlockCache {
+        BlockCache { model: self.clone(), kept: Arc::default() }
+    }
+}
+
+impl BlockCache {
+    /// Returns the position of the first token of an input: 0 while the cache is off.
+    pub(crate) fn position(&self) -> usize {
+        self.model.position()
+    }
+
+    /// Computes causal attention of an input `[batch, length, columns]`, as [`causal_attention`] does, and also attends
+    /// to the positions that are kept while the cache is on.
+    pub(crate) fn attend(&self, query_key_value: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
+        let (position, text) = {
+            let generated = self.model.0.lock();
+            (generated.position, generated.text)
+        };
+        let Some(position) = position else {
+            self.kept.lock().take();
+            return causal_attention(query_key_value, heads);
+        };
+        let size = query_key_value.dims()[2] / (heads.query + 2 * heads.key_value);
+        let [of_queries, of_keys] = [heads.query, heads.key_value].map(|heads| heads * size);
+        let part = |start: usize, count: usize| query_key_value.clone().slice_dim(2, start..start + count);
+        let (keys, values) = (part(of_queries, of_keys), part(of_queries + of_keys, of_keys));
+        let mut kept = self.kept.lock();
+        let (keys, values) = match kept.take().filter(|kept| kept.text == text && position > 0) {
+            Some(before) => (Tensor::cat(vec![before.keys, keys], 1), Tensor::cat(vec![before.values, values], 1)),
+            None => (keys, values),
+        };
+        *kept = Some(Kept { text, keys: keys.clone(), values: values.clone() });
+        drop(kept);
+        match position {
+            0 => causal_attention(query_key_value, heads),
+            _ => continued(part(0, of_queries), keys, values, heads),
+        }
+    }
+}
+
+/// Computes the attention of queries `[batch, new, query heads x size]` at the last positions of keys and values
+/// `[batch, positions, key-value heads x size]`.
+fn continued(queries: Tensor<3>, keys: Tensor<3>, values: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
+    let ([batch, new, width], [_, positions, _]) = (queries.dims(), keys.dims());
+    let (size, group) = (width / heads.query, heads.query / heads.key_value);
+    let device = queries.device();
+    let queries = queries.reshape([batch, new, heads.key_value, group, size]).permute([0, 2, 3, 1, 4]);
+    let of_heads = |all: Tensor<3>| all.reshape([batch, positions, heads.key_value, 1, size]).permute([0, 2, 3, 1, 4]);
+    let scores = queries.matmul(of_heads(keys).swap_dims(3, 4)) / (size as f64).sqrt();
+    // The distance of each query (row) from each key (column), in positions.
+    let of_queries = Tensor::<1, Int>::arange((positions - new) as i64..positions as i64, &device);
+    let of_keys = Tensor::<1, Int>::arange(0..positions as i64, &device);
+    let shape = [new, positions];
+    let distance = of_queries.reshape([new, 1]).expand(shape) - of_keys.reshape([1, positions]).expand(shape);
+    let future: Tensor<2, Bool> = distance.clone().lower_elem(0);
+    let hidden = match heads.window {
+        Some(window) => future.bool_or(distance.greater_equal_elem(window as i64)),
+        None => future,
+    };
+    let hidden = hidden.unsqueeze::<5>().expand(scores.shape());
+    let weights = softmax(scores.mask_fill(hidden, f32::NEG_INFINITY), 4);
+    weights.matmul(of_heads(values)).permute([0, 3, 1, 2, 4]).reshape([batch, new, width])
+}

@@ -1,0 +1,107 @@
+//! Writes the parameters of a pipeline as a folder of the hub.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::Tensor;
+use stageline::Modules;
+use stageline_hub::{Dtype, Layout, TensorLayout, Values, copy_companions, write_config};
+
+use crate::error::ModelError;
+use crate::model::LanguageModel;
+use crate::names::{Naming, Place};
+use crate::parameters::{self, tensor_of, transposed};
+
+/// A function that reads the values of a parameter from its device, in the order of its tensor on the hub.
+type Read = Box<dyn Fn() -> Vec<f32>>;
+
+impl LanguageModel {
+    /// Writes the parameters of a pipeline's modules to a folder, which transformers' `from_pretrained` reads.
+    ///
+    /// The folder gets the files, names, shapes and types of the one that the model was opened from, and its
+    /// configuration and tokenizer. A new model is written as one file in f32. Parameters are read one after another, so
+    /// at most one of them is copied to the host's memory.
+    ///
+    /// # Errors
+    /// Returns [`ModelError`] if a module is lost, or a file cannot be written. The folder must not be the one that the
+    /// model was opened from.
+    pub fn export(&self, modules: Modules, folder: impl AsRef<Path>) -> Result<(), ModelError> {
+        let (first, blocks, last) = self.row().join(modules)?;
+        let mut gather = Gather {
+            path: parameters::Path::default(),
+            place: Place::Embeddings,
+            naming: self.naming(),
+            found: Vec::new(),
+        };
+        first.visit(&mut gather);
+        for (index, block) in blocks.iter().enumerate() {
+            gather.place = Place::Block(index);
+            block.visit(&mut gather);
+        }
+        gather.place = Place::Head;
+        last.visit(&mut gather);
+        let Gather { found, .. } = gather;
+        let Some(source) = self.folder() else {
+            let mut tensors: Vec<TensorLayout> = found.iter().map(|(tensor, _)| tensor.clone()).collect();
+            let mut seen = std::collections::HashSet::new();
+            tensors.retain(|tensor| seen.insert(tensor.name.clone()));
+            let values = by_name(found);
+            Layout::single(tensors)?.write(&folder, |name| Ok::<_, ModelError>(values[name]()))?;
+            return Ok(write_config(folder, self.config())?);
+        };
+        let values = by_name(found);
+        let table = self.naming().table().name;
+        source.layout()?.write(&folder, |name| -> Result<Values, ModelError> {
+            let name = if self.naming().is_copy_of_table(name) { &table } else { name };
+            match values.get(name) {
+                Some(read) => Ok(read().into()),
+                // Buffers that no parameter needs are copied.
+                None => Ok(source.tensor(name)?.into()),
+            }
+        })?;
+        copy_companions(source.path(), folder)?;
+        Ok(())
+    }
+}
+
+fn by_name(found: Vec<(TensorLayout, Read)>) -> HashMap<String, Read> {
+    found.into_iter().map(|(tensor, read)| (tensor.name, read)).collect()
+}
+
+/// A visitor that finds the parameters of a layer with their tensors on the hub.
+struct Gather<'a> {
+    path: parameters::Path,
+    place: Place,
+    naming: &'a Naming,
+    found: Vec<(TensorLayout, Read)>,
+}
+
+impl ModuleVisitor for Gather<'_> {
+    fn enter_module(&mut self, name: &str, container: &str) {
+        self.path.enter(name, container);
+    }
+
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.path.exit();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let tensor = tensor_of(self.naming, self.place, &self.path.joined());
+        let value = param.val();
+        let mut shape = value.dims().to_vec();
+        let read: Read = match (tensor.transposed, shape.as_slice()) {
+            (true, &[rows, columns]) => {
+                shape.reverse();
+                Box::new(move || transposed(&numbers(&value), rows, columns))
+            }
+            _ => Box::new(move || numbers(&value)),
+        };
+        self.found.push((TensorLayout { name: tensor.name, dtype: Dtype::F32, shape }, read));
+    }
+}
+
+fn numbers<const D: usize>(tensor: &Tensor<D>) -> Vec<f32> {
+    let data = tensor.to_data();
+    data.as_slice::<f32>().map_or_else(|_| data.iter::<f32>().collect(), <[f32]>::to_vec)
+}

@@ -1,0 +1,202 @@
+//! The model families that are known ([`Family`]), and their layers as one type each, so that every model is a row of
+//! the same types.
+
+use burn::module::Module;
+use burn::tensor::{Device, Int, Tensor};
+use serde_json::Value;
+use stageline::nn::{Embedding, RotaryAngles};
+use stageline::{LossStage, Stage, Weight};
+
+use crate::cache::KeyValueCache;
+use crate::names::Names;
+use crate::parameters::rows;
+use crate::{gpt2, head, llama};
+
+/// The model types of `config.json` that are known.
+pub const KNOWN: &[&str] = &["gpt2", "llama", "mistral", "qwen2", "qwen3"];
+
+/// A model family with the configuration of a model.
+#[derive(Clone, Debug)]
+pub enum Family {
+    Gpt2(gpt2::Config),
+    Llama(llama::Config),
+}
+
+impl Family {
+    /// Reads a configuration of the model type `kind`; `None` if the type is not known.
+    pub fn read(kind: &str, config: &Value) -> Option<Result<Self, String>> {
+        match kind {
+            "gpt2" => Some(gpt2::Config::read(config).map(Self::Gpt2)),
+            _ if KNOWN.contains(&kind) => Some(llama::Config::read(config, kind).map(Self::Llama)),
+            _ => None,
+        }
+    }
+
+    /// Returns the names of the family's tensors on the hub.
+    pub fn names(&self) -> &'static Names {
+        match self {
+            Self::Gpt2(_) => &gpt2::NAMES,
+            Self::Llama(_) => &llama::NAMES,
+        }
+    }
+
+    /// Whether the head's projection is the embeddings' table.
+    pub fn tied(&self) -> bool {
+        match self {
+            Self::Gpt2(config) => config.tied,
+            Self::Llama(config) => config.tied,
+        }
+    }
+
+    /// Returns the number of blocks.
+    pub fn blocks(&self) -> usize {
+        match self {
+            Self::Gpt2(config) => config.layers,
+            Self::Llama(config) => config.layers,
+        }
+    }
+
+    /// Returns the shape of the embeddings' table: the size of the vocabulary, and the width of the model.
+    pub fn table(&self) -> [usize; 2] {
+        match self {
+            Self::Gpt2(config) => [config.vocabulary, config.width],
+            Self::Llama(config) => [config.vocabulary, config.width],
+        }
+    }
+
+    /// Returns the standard deviation of the initial weights of a new model.
+    pub fn deviation(&self) -> f64 {
+        match self {
+            Self::Gpt2(config) => config.deviation,
+            Self::Llama(config) => config.deviation,
+        }
+    }
+
+    /// Returns the longest sequence that the model is made for, in tokens.
+    pub fn positions(&self) -> usize {
+        match self {
+            Self::Gpt2(config) => config.positions,
+            Self::Llama(config) => config.positions,
+        }
+    }
+
+    /// Returns the angles of the rotary embedding that all blocks share.
+    pub fn angles(&self) -> RotaryAngles {
+        match self {
+            Self::Gpt2(_) => RotaryAngles::new(Vec::new()),
+            Self::Llama(config) => RotaryAngles::new(config.frequencies.clone()),
+        }
+    }
+
+    /// Creates the first layer around a table of tokens.
+    pub fn embeddings(&self, tokens: Embedding, cache: &KeyValueCache, device: &Device) -> Embeddings {
+        match self {
+            Self::Gpt2(config) => Embeddings::Gpt2(gpt2::Embeddings::new(config, tokens, cache, device)),
+            Self::Llama(_) => Embeddings::Llama(llama::Embeddings::new(tokens)),
+        }
+    }
+
+    /// Creates the block with an index.
+    pub fn block(&self, index: usize, angles: &RotaryAngles, cache: &KeyValueCache, device: &Device) -> Block {
+        match self {
+            Self::Gpt2(config) => Block::Gpt2(gpt2::Block::new(config, cache, device)),
+            Self::Llama(config) => Block::Llama(llama::Block::new(config, index, angles, cache, device)),
+        }
+    }
+
+    /// Creates the last layer around the table of its projection to the vocabulary.
+    pub fn head(&self, output: Embedding, device: &Device) -> Head {
+        match self {
+            Self::Gpt2(config) => Head::Gpt2(Gpt2Head { norm: gpt2::norm(config, device), output }),
+            Self::Llama(config) => Head::Llama(LlamaHead { norm: llama::norm(config, config.width, device), output }),
+        }
+    }
+}
+
+/// The first layer of a model: a map from tokens `[batch, length]` to activations `[batch, length, width]`.
+#[derive(Module, Debug)]
+#[allow(missing_docs)]
+pub enum Embeddings {
+    Gpt2(gpt2::Embeddings),
+    Llama(llama::Embeddings),
+}
+
+/// A transformer block of a model, which keeps the shape `[batch, length, width]` of its activations.
+#[derive(Module, Debug)]
+#[allow(missing_docs)]
+pub enum Block {
+    Gpt2(gpt2::Block),
+    Llama(llama::Block),
+}
+
+/// The last layer of a model: the final normalisation, the projection to logits `[batch, length, vocabulary]`, and the
+/// loss, which is the summed cross-entropy of the next tokens in nats.
+#[derive(Module, Debug)]
+#[allow(missing_docs)]
+pub enum Head {
+    Gpt2(Gpt2Head),
+    Llama(LlamaHead),
+}
+
+/// The head of GPT-2.
+#[derive(Module, Debug)]
+pub struct Gpt2Head {
+    norm: gpt2::Norm,
+    output: Embedding,
+}
+
+/// The head of the Llama family.
+#[derive(Module, Debug)]
+pub struct LlamaHead {
+    norm: llama::Norm,
+    output: Embedding,
+}
+
+impl Stage for Embeddings {
+    type Input = Tensor<2, Int>;
+    type Output = Tensor<3>;
+
+    fn forward(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
+        match self {
+            Self::Gpt2(embeddings) => embeddings.forward(tokens),
+            Self::Llama(embeddings) => embeddings.forward(tokens),
+        }
+    }
+}
+
+impl Stage for Block {
+    type Input = Tensor<3>;
+    type Output = Tensor<3>;
+
+    fn forward(&self, input: Tensor<3>) -> Tensor<3> {
+        match self {
+            Self::Gpt2(block) => block.forward(input),
+            Self::Llama(block) => block.forward(input),
+        }
+    }
+}
+
+impl Stage for Head {
+    type Input = Tensor<3>;
+    type Output = Tensor<3>;
+
+    fn forward(&self, input: Tensor<3>) -> Tensor<3> {
+        let (dims, input) = (input.dims(), rows(input));
+        match self {
+            Self::Gpt2(Gpt2Head { norm, output }) => head::logits(output, norm.forward(input), dims),
+            Self::Llama(LlamaHead { norm, output }) => head::logits(output, norm.forward(input), dims),
+        }
+    }
+}
+
+impl LossStage for Head {
+    type Target = Tensor<2, Int>;
+
+    fn loss(&self, logits: Tensor<3>, targets: Tensor<2, Int>) -> Tensor<1> {
+        head::loss(logits, targets)
+    }
+
+    fn weight(&self, targets: &Tensor<2, Int>) -> Weight {
+        head::weight(targets)
+    }
+}

@@ -1,0 +1,230 @@
+//! Continues a text token by token ([`Generation`]), with a pipeline that stays alive and the keys and values of earlier
+//! positions.
+
+use burn::tensor::{Device, Tensor, TensorData};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use stageline::{Pipeline, StepError};
+
+use crate::model::{LanguageModel, Logits, Tokens};
+
+/// The way in which the next token is drawn from its probabilities.
+#[derive(Clone, Copy, Debug)]
+pub struct Sampling {
+    /// The temperature by which logits are divided: below 1 it makes likely tokens likelier. 0 takes the likeliest token
+    /// (greedy).
+    pub temperature: f64,
+    /// The number of likeliest tokens that can be drawn; `None` for all.
+    pub top_k: Option<usize>,
+    /// The probability that the likeliest tokens which can be drawn have together (Holtzman et al., 2020,
+    /// [arXiv:1904.09751](https://arxiv.org/abs/1904.09751)); `None` for 1.
+    pub top_p: Option<f64>,
+    /// The seed of the draws.
+    pub seed: u64,
+}
+
+impl Sampling {
+    /// Takes the likeliest token every time.
+    pub const GREEDY: Self = Self { temperature: 0.0, top_k: None, top_p: None, seed: 0 };
+}
+
+/// The reason why a text cannot be continued.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GenerationError {
+    /// The prompt has no token.
+    #[error("the prompt is empty; give at least one token")]
+    Empty,
+    /// The prompt is longer than the model's sequences.
+    #[error("the prompt has {tokens} tokens, and the model is made for {positions}; give a shorter one")]
+    TooLong {
+        /// The number of tokens of the prompt.
+        tokens: usize,
+        /// The longest sequence that the model is made for.
+        positions: usize,
+    },
+    /// A token of the prompt is not in the vocabulary.
+    #[error("the prompt has the token {token}, and the vocabulary has {vocabulary}; is it the model's tokenizer?")]
+    Token {
+        /// The token that is too large.
+        token: u32,
+        /// The size of the vocabulary.
+        vocabulary: usize,
+    },
+    /// A setting of the sampling is out of its range.
+    #[error("{setting} {value}: give {range}")]
+    Sampling {
+        /// The name of the setting.
+        setting: &'static str,
+        /// The value that was given.
+        value: f64,
+        /// The range of allowed values.
+        range: &'static str,
+    },
+}
+
+impl LanguageModel {
+    /// Begins to continue a prompt with a pipeline of this model: an iterator over the new tokens, which ends at the
+    /// longest sequence that the model is made for.
+    ///
+    /// Each step runs the pipeline on the new token only, because every block keeps the keys and values of earlier
+    /// positions until the generation is dropped.
+    ///
+    /// # Errors
+    /// Returns [`GenerationError`] if the prompt or a setting of the sampling is not valid.
+    pub fn generate<'a>(
+        &'a self,
+        pipeline: &'a mut Pipeline<Tokens, Logits, Tokens>,
+        prompt: &[u32],
+        sampling: Sampling,
+    ) -> Result<Generation<'a>, GenerationError> {
+        let (positions, vocabulary) = (self.positions(), self.vocabulary());
+        check(&sampling)?;
+        if prompt.is_empty() {
+            return Err(GenerationError::Empty);
+        }
+        if prompt.len() > positions {
+            return Err(GenerationError::TooLong { tokens: prompt.len(), positions });
+        }
+        if let Some(&token) = prompt.iter().find(|token| **token as usize >= vocabulary) {
+            return Err(GenerationError::Token { token, vocabulary });
+        }
+        let mut random = ChaCha8Rng::seed_from_u64(sampling.seed);
+        // A stream of its own is independent of the other draws with this seed.
+        random.set_stream(u64::from_le_bytes(*b"generate"));
+        self.cache().begin();
+        Ok(Generation { model: self, pipeline, input: prompt.to_vec(), known: 0, sampling, random })
+    }
+}
+
+/// A text that is being continued: an iterator over its new tokens.
+pub struct Generation<'a> {
+    model: &'a LanguageModel,
+    pipeline: &'a mut Pipeline<Tokens, Logits, Tokens>,
+    /// The tokens that the pipeline has not seen yet.
+    input: Vec<u32>,
+    /// The number of tokens that the pipeline has seen.
+    known: usize,
+    sampling: Sampling,
+    random: ChaCha8Rng,
+}
+
+impl Iterator for Generation<'_> {
+    type Item = Result<u32, StepError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let new = self.input.len();
+        if new == 0 || self.known + new > self.model.positions() {
+            return None;
+        }
+        let tokens: Vec<_> = self.input.drain(..).map(|token| token as i32).collect();
+        let input = Tokens::from_data(TensorData::new(tokens, [1, new]), &Device::default());
+        let logits = match self.pipeline.infer_micro_batches(vec![input]) {
+            Ok(logits) => logits.into_iter().next()?,
+            Err(error) => return Some(Err(error)),
+        };
+        self.model.cache().advance(new);
+        self.known += new;
+        let last: Tensor<3> = logits.slice_dim(1, new - 1..new);
+        let token = draw(last.into_data().iter::<f32>().collect(), &self.sampling, &mut self.random);
+        self.input.push(token);
+        Some(Ok(token))
+    }
+}
+
+impl Drop for Generation<'_> {
+    fn drop(&mut self) {
+        self.model.cache().end();
+    }
+}
+
+fn check(sampling: &Sampling) -> Result<(), GenerationError> {
+    let Sampling { temperature, top_k, top_p, .. } = *sampling;
+    let wrong = |setting, value, range| Err(GenerationError::Sampling { setting, value, range });
+    if !(temperature >= 0.0 && temperature.is_finite()) {
+        return wrong("temperature", temperature, "0 or more");
+    }
+    match (top_k, top_p) {
+        (Some(0), _) => wrong("top_k", 0.0, "1 or more"),
+        (_, Some(share)) if !(share > 0.0 && share <= 1.0) => wrong("top_p", share, "a number above 0 and at most 1"),
+        _ => Ok(()),
+    }
+}
+
+/// Draws a token from the logits of all tokens.
+fn draw(logits: Vec<f32>, sampling: &Sampling, random: &mut impl Rng) -> u32 {
+    let mut ranked: Vec<_> = logits.into_iter().enumerate().collect();
+    // The sort is stable, so that the first of equal tokens is the likeliest, on every machine.
+    ranked.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+    if sampling.temperature == 0.0 {
+        return ranked[0].0 as u32;
+    }
+    ranked.truncate(sampling.top_k.unwrap_or(usize::MAX));
+    let most = f64::from(ranked[0].1);
+    let weight = |logit: f32| ((f64::from(logit) - most) / sampling.temperature).exp();
+    let mut weights: Vec<_> = ranked.iter().map(|(_, logit)| weight(*logit)).collect();
+    if let Some(share) = sampling.top_p {
+        let mut left = share * weights.iter().sum::<f64>();
+        let nucleus = weights.iter().take_while(|weight| {
+            let needed = left > 0.0;
+            left -= **weight;
+            needed
+        });
+        let count = nucleus.count().max(1);
+        weights.truncate(count);
+    }
+    let share = (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
+    let mut left = share * weights.iter().sum::<f64>();
+    let drawn = weights.iter().position(|weight| {
+        left -= weight;
+        left < 0.0
+    });
+    ranked[drawn.unwrap_or(weights.len() - 1)].0 as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns how often each of the tokens with these probabilities is drawn in 20,000 draws, as shares.
+    fn shares(probabilities: &[f64], sampling: Sampling) -> Vec<f64> {
+        const DRAWS: usize = 20_000;
+        let logits: Vec<_> = probabilities.iter().map(|probability| probability.ln() as f32).collect();
+        let mut random = ChaCha8Rng::seed_from_u64(7);
+        let mut counts = vec![0; probabilities.len()];
+        (0..DRAWS).for_each(|_| counts[draw(logits.clone(), &sampling, &mut random) as usize] += 1);
+        counts.into_iter().map(|count| f64::from(count) / DRAWS as f64).collect()
+    }
+
+    #[test]
+    fn tokens_are_drawn_with_the_probabilities_that_the_sampling_leaves() {
+        let probabilities = [0.1, 0.4, 0.2, 0.3];
+        let plain = Sampling { temperature: 1.0, ..Sampling::GREEDY };
+        for (sampling, expected) in [
+            (Sampling::GREEDY, [0.0, 1.0, 0.0, 0.0]),
+            (plain, probabilities),
+            (Sampling { top_k: Some(2), ..plain }, [0.0, 4.0 / 7.0, 0.0, 3.0 / 7.0]),
+            (Sampling { top_k: Some(9), ..plain }, probabilities),
+            (Sampling { top_p: Some(0.65), ..plain }, [0.0, 4.0 / 7.0, 0.0, 3.0 / 7.0]),
+            (Sampling { top_p: Some(0.01), ..plain }, [0.0, 1.0, 0.0, 0.0]),
+            // At the temperature 0.5, probabilities are squared.
+            (Sampling { temperature: 0.5, ..plain }, [1.0 / 30.0, 16.0 / 30.0, 4.0 / 30.0, 9.0 / 30.0]),
+        ] {
+            for (found, expected) in shares(&probabilities, sampling).into_iter().zip(expected) {
+                // The standard deviation of a share of 20,000 draws is at most 0.0036.
+                assert!((found - expected).abs() < 0.015, "{sampling:?}: {found} instead of {expected}");
+            }
+        }
+    }
+
+    #[test]
+    fn settings_out_of_their_range_are_refused() {
+        for (sampling, message) in [
+            (Sampling { temperature: f64::NAN, ..Sampling::GREEDY }, "temperature NaN: give 0 or more"),
+            (Sampling { top_k: Some(0), ..Sampling::GREEDY }, "top_k 0: give 1 or more"),
+            (Sampling { top_p: Some(1.5), ..Sampling::GREEDY }, "top_p 1.5: give a number above 0 and at most 1"),
+        ] {
+            assert_eq!(check(&sampling).unwrap_err().to_string(), message);
+        }
+    }
+}

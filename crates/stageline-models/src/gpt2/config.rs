@@ -1,0 +1,110 @@
+//! The configuration of GPT-2, as `config.json` has it.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+/// The sizes and functions of a GPT-2 model.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub vocabulary: usize,
+    pub width: usize,
+    pub layers: usize,
+    pub heads: usize,
+    /// The number of learned positions, which is the longest sequence.
+    pub positions: usize,
+    /// The width of the hidden activations of the feed-forward parts.
+    pub hidden: usize,
+    pub epsilon: f64,
+    pub activation: Activation,
+    pub tied: bool,
+    /// The standard deviation of the initial weights of a new model.
+    pub deviation: f64,
+}
+
+/// The activation function of the feed-forward parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    Gelu,
+    GeluTanh,
+}
+
+/// The fields of `config.json`, with the defaults of transformers.
+#[derive(Deserialize)]
+#[serde(default)]
+struct Fields {
+    vocab_size: usize,
+    n_embd: usize,
+    n_layer: usize,
+    n_head: usize,
+    n_positions: usize,
+    n_inner: Option<usize>,
+    activation_function: String,
+    layer_norm_epsilon: f64,
+    initializer_range: f64,
+    tie_word_embeddings: bool,
+    scale_attn_weights: bool,
+    scale_attn_by_inverse_layer_idx: bool,
+    add_cross_attention: bool,
+}
+
+impl Default for Fields {
+    fn default() -> Self {
+        Self {
+            vocab_size: 50_257,
+            n_embd: 768,
+            n_layer: 12,
+            n_head: 12,
+            n_positions: 1024,
+            n_inner: None,
+            activation_function: "gelu_new".to_owned(),
+            layer_norm_epsilon: 1e-5,
+            initializer_range: 0.02,
+            tie_word_embeddings: true,
+            scale_attn_weights: true,
+            scale_attn_by_inverse_layer_idx: false,
+            add_cross_attention: false,
+        }
+    }
+}
+
+impl Config {
+    /// Reads the fields of `config.json`.
+    ///
+    /// # Errors
+    /// Returns the reason if a field is missing or has a value that this model does not take.
+    pub fn read(config: &Value) -> Result<Self, String> {
+        let fields = Fields::deserialize(config).map_err(|error| error.to_string())?;
+        let activation = match fields.activation_function.as_str() {
+            "gelu_new" | "gelu_pytorch_tanh" => Activation::GeluTanh,
+            "gelu" => Activation::Gelu,
+            other => {
+                return Err(format!("activation_function {other:?}: known are gelu, gelu_new and gelu_pytorch_tanh"));
+            }
+        };
+        for (name, is) in [
+            ("scale_attn_weights false", !fields.scale_attn_weights),
+            ("scale_attn_by_inverse_layer_idx true", fields.scale_attn_by_inverse_layer_idx),
+            ("add_cross_attention true", fields.add_cross_attention),
+        ] {
+            if is {
+                return Err(format!("{name}: GPT-2 is implemented without this"));
+            }
+        }
+        let Fields { n_embd: width, n_head: heads, .. } = fields;
+        if heads == 0 || width == 0 || !width.is_multiple_of(heads) {
+            return Err(format!("n_embd {width} does not divide into n_head {heads}"));
+        }
+        Ok(Self {
+            vocabulary: fields.vocab_size,
+            width,
+            layers: fields.n_layer,
+            heads,
+            positions: fields.n_positions,
+            hidden: fields.n_inner.unwrap_or(4 * width),
+            epsilon: fields.layer_norm_epsilon,
+            activation,
+            tied: fields.tie_word_embeddings,
+            deviation: fields.initializer_range,
+        })
+    }
+}

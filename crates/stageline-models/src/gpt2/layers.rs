@@ -1,0 +1,141 @@
+//! The layers of GPT-2 (Radford et al., 2019, *Language Models are Unsupervised Multitask Learners*): learned positions,
+//! and pre-LN blocks with biases everywhere.
+//!
+//! Dropout, which the configuration may name, is not applied.
+
+use burn::module::{Module, Param};
+use burn::nn::LayerNormConfig;
+use burn::tensor::{Device, Int, Tensor};
+use stageline::Stage;
+use stageline::nn::{Embedding, LayerNorm, Linear, block, feed_forward, gelu, gelu_tanh, selective};
+
+use super::config::{Activation, Config};
+use crate::cache::{BlockCache, KeyValueCache};
+use crate::parameters::{linear, normal, rows};
+
+/// The normalisation before the head.
+pub type Norm = LayerNorm;
+
+/// The sum of token and position embeddings, a map from `[batch, length]` to `[batch, length, width]`.
+#[derive(Module, Debug)]
+pub struct Embeddings {
+    pub(crate) tokens: Embedding,
+    positions: Param<Tensor<2>>,
+    #[module(skip)]
+    cache: KeyValueCache,
+}
+
+/// A transformer block of GPT-2.
+#[derive(Module, Debug)]
+pub struct Block {
+    attention_norm: LayerNorm,
+    attention: Attention,
+    mlp_norm: LayerNorm,
+    mlp: Mlp,
+}
+
+/// Causal self-attention with one linear layer for queries, keys and values.
+#[derive(Module, Debug)]
+struct Attention {
+    query_key_value: Linear,
+    output: Linear,
+    heads: usize,
+    #[module(skip)]
+    cache: BlockCache,
+}
+
+/// The feed-forward part of a block.
+#[derive(Module, Debug)]
+struct Mlp {
+    up: Linear,
+    down: Linear,
+    #[module(skip)]
+    activation: Activation,
+}
+
+impl Embeddings {
+    pub(crate) fn new(config: &Config, tokens: Embedding, cache: &KeyValueCache, device: &Device) -> Self {
+        let positions = normal(config.deviation).init([config.positions, config.width], device);
+        Self { tokens, positions, cache: cache.clone() }
+    }
+}
+
+impl Stage for Embeddings {
+    type Input = Tensor<2, Int>;
+    type Output = Tensor<3>;
+
+    fn forward(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
+        let [_, length] = tokens.dims();
+        let first = self.cache.position();
+        let [most, _] = self.positions.shape().dims();
+        assert!(first + length <= most, "{} positions: this model has {most}; give shorter samples", first + length);
+        let positions = self.positions.val().slice_dim(0, first..first + length);
+        self.tokens.forward(tokens) + positions.unsqueeze()
+    }
+}
+
+impl Block {
+    pub(crate) fn new(config: &Config, cache: &KeyValueCache, device: &Device) -> Self {
+        let norm = || norm(config, device);
+        let (width, deviation) = (config.width, config.deviation);
+        // The residual projections of GPT-2 begin smaller the deeper the model is.
+        let residual = deviation / (2.0 * config.layers as f64).sqrt();
+        Self {
+            attention_norm: norm(),
+            attention: Attention {
+                query_key_value: linear([width, 3 * width], deviation, true, device),
+                output: linear([width, width], residual, true, device),
+                heads: config.heads,
+                cache: cache.block(),
+            },
+            mlp_norm: norm(),
+            mlp: Mlp {
+                up: linear([width, config.hidden], deviation, true, device),
+                down: linear([config.hidden, width], residual, true, device),
+                activation: config.activation,
+            },
+        }
+    }
+
+    fn compute(&self, input: Tensor<3>) -> Tensor<3> {
+        let dims = input.dims();
+        let residual = rows(input);
+        let attend = move |attention: &Attention, input| attention.forward(input, dims);
+        let attended = selective(&self.attention, self.attention_norm.forward(residual.clone()), attend);
+        let residual = residual + attended;
+        let fed = feed_forward(&self.mlp, self.mlp_norm.forward(residual.clone()), Mlp::forward);
+        (residual + fed).reshape(dims)
+    }
+}
+
+impl Stage for Block {
+    type Input = Tensor<3>;
+    type Output = Tensor<3>;
+
+    fn forward(&self, input: Tensor<3>) -> Tensor<3> {
+        block(self, input, Self::compute)
+    }
+}
+
+impl Attention {
+    /// Applies attention to activations `[batch x length, width]`; the array has the sizes `[batch, length, width]`.
+    fn forward(&self, input: Tensor<2>, [batch, length, width]: [usize; 3]) -> Tensor<2> {
+        let split = self.query_key_value.forward(input).reshape([batch, length, 3 * width]);
+        self.output.forward(rows(self.cache.attend(split, self.heads.into())))
+    }
+}
+
+impl Mlp {
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        let hidden = self.up.forward(input);
+        self.down.forward(match self.activation {
+            Activation::Gelu => gelu(hidden),
+            Activation::GeluTanh => gelu_tanh(hidden),
+        })
+    }
+}
+
+/// Returns a normalisation with the epsilon of the configuration.
+pub fn norm(config: &Config, device: &Device) -> LayerNorm {
+    LayerNorm::init(&LayerNormConfig::new(config.width).with_epsilon(config.epsilon), device)
+}

@@ -1,0 +1,51 @@
+//! Language models for [Stageline](stageline): GPT-2 and the Llama family (Llama, Mistral, Qwen2, Qwen3, SmolLM), as
+//! rows of layers that a pipeline cuts into stages, with weights in Hugging Face's format.
+//!
+//! [`LanguageModel::open`] reads a folder of the hub, and [`LanguageModel::row`] gives the layers. Each stage reads its
+//! own tensors from the memory-mapped files when it is built, so the whole model is never in memory.
+//! [`LanguageModel::export`] writes the trained parameters in the files, names, shapes and types of the folder they came
+//! from. [`Generation`] continues a text with a pipeline that stays alive.
+//!
+//! ```no_run
+//! use burn::{optim::AdamWConfig, tensor::Device};
+//! use stageline::{Cut, StageConfig};
+//! use stageline_models::LanguageModel;
+//!
+//! let model = LanguageModel::open("SmolLM-135M")?;
+//! let row = model.row();
+//! let config = || StageConfig::new(Device::default(), AdamWConfig::new().init(), 1e-5);
+//! let mut pipeline = row.pipeline(&"0,16".parse::<Cut>()?, [config(), config()])?.build()?;
+//! model.export(&row, pipeline.snapshot()?, "SmolLM-135M-copy")?;
+//! # Ok::<(), stageline::BoxError>(())
+//! ```
+//!
+//! # Layout
+//!
+//! - `model`: a model with its configuration and the source of its parameters (`LanguageModel`).
+//! - `family`: the architectures that are known, and their layers as one type each (`Family`, `Embeddings`, `Block`,
+//!   `Head`).
+//! - `gpt2`, `llama`: for each family its configuration, its layers, and the names of its tensors on the hub.
+//! - `head`: the loss and the projection to the vocabulary, which all families share.
+//! - `names`: the correspondence of parameters and the tensors of the hub.
+//! - `parameters`: reads parameters from a folder when they are first used, and draws those of a new model.
+//! - `export`: writes the parameters of a pipeline as a folder of the hub.
+//! - `cache`, `generation`: keys and values of earlier positions, and the generation of text with them.
+//! - `error`: the errors of this crate.
+
+mod cache;
+mod error;
+mod export;
+mod family;
+mod generation;
+mod gpt2;
+mod head;
+mod llama;
+mod model;
+mod names;
+mod parameters;
+
+pub use cache::KeyValueCache;
+pub use error::ModelError;
+pub use family::{Block, Embeddings, Head};
+pub use generation::{Generation, GenerationError, Sampling};
+pub use model::{LanguageModel, Logits, Tokens};

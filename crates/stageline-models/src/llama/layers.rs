@@ -1,0 +1,164 @@
+//! The layers of Llama (Touvron et al., 2023, [arXiv:2302.13971](https://arxiv.org/abs/2302.13971)) and its relatives:
+//! RMS norms, rotary embeddings, grouped-query attention and SwiGLU.
+
+use burn::module::Module;
+use burn::nn::RmsNormConfig;
+use burn::tensor::{Device, Int, Tensor};
+use stageline::Stage;
+use stageline::nn::{
+    AttentionHeads, Embedding, Linear, RmsNorm, RotaryAngles, block, feed_forward, rotated, selective, swiglu,
+};
+
+use super::config::Config;
+use crate::cache::{BlockCache, KeyValueCache};
+use crate::parameters::{linear, rows};
+
+/// The normalisation before the head.
+pub type Norm = RmsNorm;
+
+/// The token embeddings, a map from `[batch, length]` to `[batch, length, width]`.
+#[derive(Module, Debug)]
+pub struct Embeddings {
+    pub(crate) tokens: Embedding,
+}
+
+/// A transformer block of the Llama family.
+#[derive(Module, Debug)]
+pub struct Block {
+    attention_norm: RmsNorm,
+    attention: Attention,
+    mlp_norm: RmsNorm,
+    mlp: Mlp,
+}
+
+/// Causal self-attention whose query heads share keys and values, with rotated queries and keys.
+#[derive(Module, Debug)]
+struct Attention {
+    query: Linear,
+    key: Linear,
+    value: Linear,
+    output: Linear,
+    /// The normalisation of each head's queries, and that of its keys; `None` except in Qwen3.
+    query_norm: Option<RmsNorm>,
+    key_norm: Option<RmsNorm>,
+    #[module(skip)]
+    heads: AttentionHeads,
+    #[module(skip)]
+    angles: RotaryAngles,
+    #[module(skip)]
+    cache: BlockCache,
+}
+
+/// The gated feed-forward part of a block.
+#[derive(Module, Debug)]
+struct Mlp {
+    gate: Linear,
+    up: Linear,
+    down: Linear,
+}
+
+impl Embeddings {
+    pub(crate) fn new(tokens: Embedding) -> Self {
+        Self { tokens }
+    }
+}
+
+impl Stage for Embeddings {
+    type Input = Tensor<2, Int>;
+    type Output = Tensor<3>;
+
+    fn forward(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
+        self.tokens.forward(tokens)
+    }
+}
+
+impl Block {
+    pub(crate) fn new(
+        config: &Config,
+        index: usize,
+        angles: &RotaryAngles,
+        cache: &KeyValueCache,
+        device: &Device,
+    ) -> Self {
+        let Config { width, hidden, head_size, deviation, .. } = *config;
+        let linear = |from: usize, to: usize, bias: bool| linear([from, to], deviation, bias, device);
+        let [of_queries, of_keys] = [config.heads, config.key_value_heads].map(|heads| heads * head_size);
+        let head_norm = || config.head_norms.then(|| norm(config, head_size, device));
+        let heads =
+            AttentionHeads { query: config.heads, key_value: config.key_value_heads, window: config.windows[index] };
+        Self {
+            attention_norm: norm(config, width, device),
+            attention: Attention {
+                query: linear(width, of_queries, config.query_key_value_bias),
+                key: linear(width, of_keys, config.query_key_value_bias),
+                value: linear(width, of_keys, config.query_key_value_bias),
+                output: linear(of_queries, width, config.output_bias),
+                query_norm: head_norm(),
+                key_norm: head_norm(),
+                heads,
+                angles: angles.clone(),
+                cache: cache.block(),
+            },
+            mlp_norm: norm(config, width, device),
+            mlp: Mlp {
+                gate: linear(width, hidden, config.mlp_bias),
+                up: linear(width, hidden, config.mlp_bias),
+                down: linear(hidden, width, config.mlp_bias),
+            },
+        }
+    }
+
+    fn compute(&self, input: Tensor<3>) -> Tensor<3> {
+        let dims = input.dims();
+        let residual = rows(input);
+        let attend = move |attention: &Attention, input| attention.forward(input, dims);
+        let attended = selective(&self.attention, self.attention_norm.forward(residual.clone()), attend);
+        let residual = residual + attended;
+        let fed = feed_forward(&self.mlp, self.mlp_norm.forward(residual.clone()), Mlp::forward);
+        (residual + fed).reshape(dims)
+    }
+}
+
+impl Stage for Block {
+    type Input = Tensor<3>;
+    type Output = Tensor<3>;
+
+    fn forward(&self, input: Tensor<3>) -> Tensor<3> {
+        block(self, input, Self::compute)
+    }
+}
+
+impl Attention {
+    /// Applies attention to activations `[batch x length, width]`; the array has the sizes `[batch, length, width]`.
+    fn forward(&self, input: Tensor<2>, [batch, length, _]: [usize; 3]) -> Tensor<2> {
+        let size = 2 * self.angles.frequencies().len();
+        let normalised = |part: Tensor<2>, norm: &Option<RmsNorm>| match norm {
+            Some(norm) => {
+                let dims = part.dims();
+                norm.forward(part.reshape([dims[0] * dims[1] / size, size])).reshape(dims)
+            }
+            None => part,
+        };
+        let turned = |part: Tensor<2>| {
+            let columns = part.dims()[1];
+            rotated(part.reshape([batch, length, columns]), &self.angles, self.cache.position())
+        };
+        let query = turned(normalised(self.query.forward(input.clone()), &self.query_norm));
+        let key = turned(normalised(self.key.forward(input.clone()), &self.key_norm));
+        let value = self.value.forward(input);
+        let columns = value.dims()[1];
+        let joined = Tensor::cat(vec![query, key, value.reshape([batch, length, columns])], 2);
+        self.output.forward(rows(self.cache.attend(joined, self.heads)))
+    }
+}
+
+impl Mlp {
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        self.down.forward(swiglu(self.gate.forward(input.clone()), self.up.forward(input)))
+    }
+}
+
+/// Returns a normalisation of `width` elements with the epsilon of the configuration.
+pub fn norm(config: &Config, width: usize, device: &Device) -> RmsNorm {
+    RmsNorm::init(&RmsNormConfig::new(width).with_epsilon(config.epsilon), device)
+}

@@ -1,0 +1,275 @@
+//! A language model ([`LanguageModel`]): its configuration, the source of its parameters, and its layers as a row.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use burn::module::{Module, ModuleMapper, Param, ParamId};
+use burn::tensor::{Device, Int, Tensor};
+use serde_json::Value;
+use stageline::nn::{Embedding, RotaryAngles};
+use stageline::{Row, seeded};
+use stageline_hub::ModelFolder;
+
+use crate::cache::KeyValueCache;
+use crate::error::ModelError;
+use crate::family::{Block, Embeddings, Family, Head, KNOWN};
+use crate::names::{Naming, Place};
+use crate::parameters::{self, check, read_lazily, tensor_of, unexpected};
+
+/// The input and the targets of a model: tokens, `[batch, length]`.
+pub type Tokens = Tensor<2, Int>;
+
+/// The output of a model: the logits of the next token at every position, `[batch, length, vocabulary]`.
+pub type Logits = Tensor<3>;
+
+/// A language model of a known family. It has the parameters of a folder of the hub, or those that are drawn for a new
+/// model; the layers of its [`row`](Self::row) get them when they are created.
+#[derive(Clone)]
+pub struct LanguageModel(Arc<Inner>);
+
+#[derive(Clone)]
+struct Inner {
+    family: Family,
+    config: Value,
+    naming: Naming,
+    /// The folder with the parameters; `None` for a new model.
+    folder: Option<Arc<ModelFolder>>,
+    /// The seed of the parameters of a new model.
+    seed: u64,
+    /// The id of the embeddings' table, by which a pipeline recognises it in a tied head.
+    table: ParamId,
+    angles: RotaryAngles,
+    cache: KeyValueCache,
+    /// Whether the parameter with the tensor of this name is frozen.
+    frozen: Arc<dyn Fn(&str) -> bool + Send + Sync>,
+}
+
+impl LanguageModel {
+    /// Opens a folder of the hub: `config.json`, and `model.safetensors` or the shards that
+    /// `model.safetensors.index.json` lists. No parameter is read yet.
+    ///
+    /// # Errors
+    /// Returns [`ModelError`] if a file cannot be read, the architecture is not known, or the tensors are not those that
+    /// the configuration describes.
+    pub fn open(folder: impl AsRef<Path>) -> Result<Self, ModelError> {
+        let folder = Arc::new(ModelFolder::open(folder)?);
+        let config = folder.config().clone();
+        let model = Self::of(&folder.path().join("config.json"), config, Some(Arc::clone(&folder)), 0)?;
+        model.check(&folder)?;
+        Ok(model)
+    }
+
+    /// Creates a model whose parameters are drawn from a seed, with the configuration in a file like `config.json`. The
+    /// weights are normal with the deviation `initializer_range`, and biases are 0.
+    ///
+    /// # Errors
+    /// Returns [`ModelError`] if the file cannot be read, or the architecture is not known.
+    pub fn new(config: impl AsRef<Path>, seed: u64) -> Result<Self, ModelError> {
+        let path = config.as_ref();
+        let wrong = |reason: String| ModelError::Config { path: path.to_owned(), reason };
+        let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+        let config = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+        Self::of(path, config, None, seed)
+    }
+
+    fn of(path: &Path, config: Value, folder: Option<Arc<ModelFolder>>, seed: u64) -> Result<Self, ModelError> {
+        let wrong = |reason: String| ModelError::Config { path: path.to_owned(), reason };
+        let kind = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
+        let Some(family) = Family::read(kind, &config) else {
+            let found = kind.chars().filter(|c| !c.is_control()).take(80).collect();
+            return Err(ModelError::UnknownArchitecture { path: path.to_owned(), found, known: KNOWN });
+        };
+        let family = family.map_err(wrong)?;
+        let naming = Naming::new(family.names(), family.tied());
+        let naming = match &folder {
+            Some(folder) => naming.in_folder(|name| folder.tensors().any(|(found, _)| found == name)),
+            None => naming,
+        };
+        let (angles, cache) = (family.angles(), KeyValueCache::default());
+        let (table, frozen) = (ParamId::new(), Arc::new(|_: &str| false));
+        Ok(Self(Arc::new(Inner { family, config, naming, folder, seed, table, angles, cache, frozen })))
+    }
+
+    /// Freezes the parameters for whose tensors on the hub, such as `model.layers.0.mlp.up_proj.weight`, the function
+    /// returns true. They are not trained, and have no optimizer state.
+    #[must_use]
+    pub fn freeze(self, frozen: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(Inner { frozen: Arc::new(frozen), ..Inner::clone(&self.0) }))
+    }
+
+    /// Returns the model as a row of layers, which a pipeline can cut into stages. Its checkpoints do not depend on the
+    /// cut.
+    pub fn row(&self) -> Row<Embeddings, Block, Head> {
+        let [first, block, last] = [(); 3].map(|()| Arc::clone(&self.0));
+        let row = Row::new(
+            move |device| first.embeddings(device),
+            self.0.family.blocks(),
+            move |index, device| block.block(index, device),
+            move |device| last.head(device),
+        );
+        row.seed(self.0.seed).names("embeddings", "blocks", "head")
+    }
+
+    /// Returns the configuration of the model, as `config.json` has it.
+    pub fn config(&self) -> &Value {
+        &self.0.config
+    }
+
+    /// Returns the size of the model's vocabulary.
+    pub fn vocabulary(&self) -> usize {
+        self.0.family.table()[0]
+    }
+
+    /// Returns the longest sequence that the model is made for, in tokens.
+    pub fn positions(&self) -> usize {
+        self.0.family.positions()
+    }
+
+    /// Returns the tokens that end a text, as the configuration names them (`eos_token_id`); none if it names none.
+    pub fn end_of_text(&self) -> Vec<u32> {
+        let token = |value: &Value| value.as_u64().and_then(|token| u32::try_from(token).ok());
+        match self.0.config.get("eos_token_id") {
+            Some(Value::Array(tokens)) => tokens.iter().filter_map(token).collect(),
+            Some(value) => token(value).into_iter().collect(),
+            None => Vec::new(),
+        }
+    }
+
+    /// Returns the names of the tensors of all parameters on the hub, with whether they are frozen.
+    pub fn tensors(&self) -> Vec<(String, bool)> {
+        let device = Device::default();
+        let layers = self.0.each_layer(&device, |place, layer| layer.tensors(place, &self.0.naming));
+        let mut seen = HashSet::new();
+        let names = layers.into_iter().flatten().filter(|name| seen.insert(name.clone()));
+        names.map(|name| (name.clone(), (self.0.frozen)(&name))).collect()
+    }
+
+    pub(crate) fn cache(&self) -> &KeyValueCache {
+        &self.0.cache
+    }
+
+    pub(crate) fn naming(&self) -> &Naming {
+        &self.0.naming
+    }
+
+    pub(crate) fn folder(&self) -> Option<&ModelFolder> {
+        self.0.folder.as_deref()
+    }
+
+    /// Checks that the folder has the tensors that the configuration describes, and no others.
+    fn check(&self, folder: &ModelFolder) -> Result<(), ModelError> {
+        let device = Device::default();
+        let found = self.0.each_layer(&device, |place, layer| layer.check(place, &self.0.naming, folder));
+        let found = found.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let needed: HashSet<_> = found.into_iter().flatten().collect();
+        match unexpected(folder, &needed, &self.0.naming).as_slice() {
+            [] => Ok(()),
+            [(name, info), rest @ ..] => Err(ModelError::UnexpectedTensor {
+                path: folder.path().join(&info.file),
+                name: name.chars().filter(|c| !c.is_control()).take(200).collect(),
+                more: rest.len(),
+            }),
+        }
+    }
+}
+
+/// A layer of any place in the row, with its lazy parameters.
+enum Layer {
+    Embeddings(Embeddings),
+    Block(Block),
+    Head(Head),
+}
+
+impl Layer {
+    fn check(&self, place: Place, naming: &Naming, folder: &ModelFolder) -> Result<Vec<String>, ModelError> {
+        match self {
+            Self::Embeddings(layer) => check(layer, place, naming, folder),
+            Self::Block(layer) => check(layer, place, naming, folder),
+            Self::Head(layer) => check(layer, place, naming, folder),
+        }
+    }
+
+    fn tensors(&self, place: Place, naming: &Naming) -> Vec<String> {
+        match self {
+            Self::Embeddings(layer) => parameters::names(layer, place, naming),
+            Self::Block(layer) => parameters::names(layer, place, naming),
+            Self::Head(layer) => parameters::names(layer, place, naming),
+        }
+    }
+}
+
+impl Inner {
+    /// Calls a function with every layer of the model, one after another, without reading or drawing a parameter.
+    fn each_layer<T>(&self, device: &Device, mut each: impl FnMut(Place, Layer) -> T) -> Vec<T> {
+        let table = || parameters::table(self.family.table(), self.family.deviation(), device);
+        let embeddings = self.family.embeddings(table(), &self.cache, device);
+        let mut found = vec![each(Place::Embeddings, Layer::Embeddings(embeddings))];
+        for index in 0..self.family.blocks() {
+            let block = self.family.block(index, &self.angles, &self.cache, device);
+            found.push(each(Place::Block(index), Layer::Block(block)));
+        }
+        found.push(each(Place::Head, Layer::Head(self.family.head(table(), device))));
+        found
+    }
+
+    fn embeddings(&self, device: &Device) -> Embeddings {
+        let layer = self.family.embeddings(self.table(device), &self.cache, device);
+        self.with_values(layer, Place::Embeddings)
+    }
+
+    fn block(&self, index: usize, device: &Device) -> Block {
+        self.with_values(self.family.block(index, &self.angles, &self.cache, device), Place::Block(index))
+    }
+
+    fn head(&self, device: &Device) -> Head {
+        let output = match self.naming.tied() {
+            true => self.table(device),
+            false => parameters::table(self.family.table(), self.family.deviation(), device),
+        };
+        self.with_values(self.family.head(output, device), Place::Head)
+    }
+
+    /// Creates the embeddings' table. In a new model with a tied head, both places draw the same values.
+    fn table(&self, device: &Device) -> Embedding {
+        let make = || parameters::table(self.family.table(), self.family.deviation(), device);
+        let mut table = match self.folder.is_none() && self.naming.tied() {
+            true => seeded(device, self.seed, make),
+            false => make(),
+        };
+        table.weight.id = self.table;
+        table
+    }
+
+    /// Returns a layer whose parameters are read from the folder when they are first used, if there is a folder, and
+    /// whose frozen parameters are not trained.
+    fn with_values<M: Module>(&self, layer: M, place: Place) -> M {
+        let layer = match &self.folder {
+            Some(folder) => read_lazily(layer, place, &self.naming, folder),
+            None => layer,
+        };
+        layer.map(&mut Freeze { path: parameters::Path::default(), place, model: self })
+    }
+}
+
+/// A mapper that freezes the parameters of a layer that the user has chosen.
+struct Freeze<'a> {
+    path: parameters::Path,
+    place: Place,
+    model: &'a Inner,
+}
+
+impl ModuleMapper for Freeze<'_> {
+    fn enter_module(&mut self, name: &str, container: &str) {
+        self.path.enter(name, container);
+    }
+
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.path.exit();
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let tensor = tensor_of(&self.model.naming, self.place, &self.path.joined());
+        if (self.model.frozen)(&tensor.name) { param.set_require_grad(false) } else { param }
+    }
+}

@@ -1,0 +1,209 @@
+//! The values of parameters: read from the tensors of a folder when they are first used, or drawn for a new model.
+
+use std::sync::Arc;
+
+use burn::module::{Initializer, Module, ModuleMapper, ModuleVisitor, Param};
+use burn::nn::{EmbeddingConfig, LinearConfig};
+use burn::tensor::{Device, Shape, Tensor, TensorData};
+use stageline::nn::{Embedding, Linear};
+use stageline_hub::{Dtype, FolderError, ModelFolder, TensorInfo, TensorView};
+
+use crate::error::ModelError;
+use crate::names::{HubTensor, Naming, Place};
+
+/// Returns an initializer that draws from a normal distribution around 0.
+pub fn normal(std: f64) -> Initializer {
+    Initializer::Normal { mean: 0.0, std }
+}
+
+/// Creates a linear layer `[inputs, outputs]` with normal weights, and biases of 0 if it has biases.
+pub fn linear([from, to]: [usize; 2], deviation: f64, bias: bool, device: &Device) -> Linear {
+    let config = LinearConfig::new(from, to).with_bias(false).with_initializer(normal(deviation));
+    let mut linear = Linear::from(config.init(device));
+    linear.bias = bias.then(|| Initializer::Zeros.init([to], device));
+    linear
+}
+
+/// Creates an embedding table `[vocabulary, width]` with normal values.
+pub fn table([vocabulary, width]: [usize; 2], deviation: f64, device: &Device) -> Embedding {
+    EmbeddingConfig::new(vocabulary, width).with_initializer(normal(deviation)).init(device).into()
+}
+
+/// Reshapes activations from `[batch, length, width]` to `[batch x length, width]`.
+pub fn rows(input: Tensor<3>) -> Tensor<2> {
+    input.flatten(0, 1)
+}
+
+/// The path of a parameter in a layer. The layer is an enum of families, whose variants are not part of the path.
+#[derive(Default)]
+pub struct Path(Vec<Option<String>>);
+
+impl Path {
+    pub fn enter(&mut self, name: &str, container: &str) {
+        self.0.push((!container.starts_with("Enum:")).then(|| name.to_owned()));
+    }
+
+    pub fn exit(&mut self) {
+        self.0.pop();
+    }
+
+    pub fn joined(&self) -> String {
+        self.0.iter().flatten().map(String::as_str).collect::<Vec<_>>().join(".")
+    }
+}
+
+/// Checks that a folder has the tensors of all parameters of a layer, in their shapes and in types that can be read, and
+/// returns their names.
+///
+/// # Errors
+/// Returns the error of the first parameter whose tensor is missing, or has another shape or type.
+pub fn check<M: Module>(
+    layer: &M,
+    place: Place,
+    naming: &Naming,
+    folder: &ModelFolder,
+) -> Result<Vec<String>, ModelError> {
+    let mut check = Check { path: Path::default(), place, naming, folder, found: Ok(Vec::new()) };
+    layer.visit(&mut check);
+    check.found
+}
+
+struct Check<'a> {
+    path: Path,
+    place: Place,
+    naming: &'a Naming,
+    folder: &'a ModelFolder,
+    found: Result<Vec<String>, ModelError>,
+}
+
+impl ModuleVisitor for Check<'_> {
+    fn enter_module(&mut self, name: &str, container: &str) {
+        self.path.enter(name, container);
+    }
+
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.path.exit();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let Ok(names) = &mut self.found else { return };
+        let tensor = tensor_of(self.naming, self.place, &self.path.joined());
+        let mut shape = param.lazy_shape().to_vec();
+        if tensor.transposed {
+            shape.reverse();
+        }
+        match self.folder.expect(&tensor.name, &shape).map(|found| found.dtype) {
+            Ok(Dtype::F32 | Dtype::F16 | Dtype::BF16) => names.push(tensor.name),
+            Ok(dtype) => {
+                let file = self.folder.tensors().find(|(name, _)| *name == tensor.name).map(|(_, info)| &info.file);
+                let path = self.folder.path().join(file.map_or("", String::as_str));
+                self.found = Err(ModelError::Type { path, name: tensor.name, dtype: format!("{dtype:?}") });
+            }
+            Err(error) => self.found = Err(error.into()),
+        }
+    }
+}
+
+/// Returns the tensor of a parameter.
+///
+/// # Panics
+/// Panics if the family has not named the parameter.
+pub fn tensor_of(naming: &Naming, place: Place, path: &str) -> HubTensor {
+    naming.of(place, path).unwrap_or_else(|| panic!("the parameter `{path}` of {place:?} has no name on the hub"))
+}
+
+/// Returns the layer with parameters that are read from the folder when they are first used. The folder must have been
+/// checked ([`check`]).
+pub fn read_lazily<M: Module>(layer: M, place: Place, naming: &Naming, folder: &Arc<ModelFolder>) -> M {
+    layer.map(&mut ReadLazily { path: Path::default(), place, naming, folder })
+}
+
+struct ReadLazily<'a> {
+    path: Path,
+    place: Place,
+    naming: &'a Naming,
+    folder: &'a Arc<ModelFolder>,
+}
+
+impl ModuleMapper for ReadLazily<'_> {
+    fn enter_module(&mut self, name: &str, container: &str) {
+        self.path.enter(name, container);
+    }
+
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.path.exit();
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let (folder, tensor) = (Arc::clone(self.folder), tensor_of(self.naming, self.place, &self.path.joined()));
+        let shape = param.lazy_shape();
+        let init = move |device: &Device, is_trained: bool| {
+            let read = read(&folder, &tensor).expect("the folder was checked when it was opened");
+            Tensor::<D>::from_data(read, device).set_require_grad(is_trained)
+        };
+        Param::uninitialized(param.id, init, param.lazy_device(), true, shape)
+    }
+}
+
+/// Reads the values of a parameter from its tensor, with rows and columns exchanged if the tensor has them so.
+fn read(folder: &ModelFolder, tensor: &HubTensor) -> Result<TensorData, FolderError> {
+    let view: TensorView = folder.tensor(&tensor.name)?;
+    let (numbers, shape) = (view.to_f32()?, view.shape.to_vec());
+    Ok(match (tensor.transposed, shape.as_slice()) {
+        (true, &[rows, columns]) => TensorData::new(transposed(&numbers, rows, columns), [columns, rows]),
+        _ => TensorData::new(numbers, Shape::from(shape)),
+    })
+}
+
+/// Exchanges the rows and columns of a matrix, tile by tile, so that both sides stay in the processor's cache.
+pub fn transposed(matrix: &[f32], rows: usize, columns: usize) -> Vec<f32> {
+    const TILE: usize = 32;
+    let mut turned = vec![0.0; matrix.len()];
+    for first_row in (0..rows).step_by(TILE) {
+        for first_column in (0..columns).step_by(TILE) {
+            for row in first_row..(first_row + TILE).min(rows) {
+                for column in first_column..(first_column + TILE).min(columns) {
+                    turned[column * rows + row] = matrix[row * columns + column];
+                }
+            }
+        }
+    }
+    turned
+}
+
+/// Returns the names of the tensors of a folder that no parameter needs, with the files that have them.
+pub fn unexpected<'a>(
+    folder: &'a ModelFolder,
+    needed: &std::collections::HashSet<String>,
+    naming: &Naming,
+) -> Vec<(&'a str, &'a TensorInfo)> {
+    folder.tensors().filter(|(name, _)| !needed.contains(*name) && !naming.is_spare(name)).collect()
+}
+
+/// Returns the names of the tensors of all parameters of a layer.
+pub fn names<M: Module>(layer: &M, place: Place, naming: &Naming) -> Vec<String> {
+    let mut visit = NamesOf { path: Path::default(), place, naming, found: Vec::new() };
+    layer.visit(&mut visit);
+    visit.found
+}
+
+struct NamesOf<'a> {
+    path: Path,
+    place: Place,
+    naming: &'a Naming,
+    found: Vec<String>,
+}
+
+impl ModuleVisitor for NamesOf<'_> {
+    fn enter_module(&mut self, name: &str, container: &str) {
+        self.path.enter(name, container);
+    }
+
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.path.exit();
+    }
+
+    fn visit_float<const D: usize>(&mut self, _: &Param<Tensor<D>>) {
+        self.found.push(tensor_of(self.naming, self.place, &self.path.joined()).name);
+    }
+}

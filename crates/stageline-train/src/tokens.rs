@@ -1,0 +1,230 @@
+//! Batches for language models, whose targets are the next tokens: windows of a long text ([`TokenWindows`]), or rows of
+//! tokens in a given order ([`TokenRows`]).
+
+use std::ops::Range;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use sha2::{Digest, Sha256};
+use stageline::Batch;
+use stageline_data::{Sampler, TokenFile};
+
+use crate::data::Data;
+
+/// The input of a language model, and its targets: tokens, `[samples, length]`.
+type Tokens = Tensor<2, Int>;
+
+/// The most windows of held-out text in an evaluation.
+const VALIDATION_WINDOWS: usize = 64;
+
+/// Windows of a text that has been turned into tokens, in an order that a seed fixes. Every token of a window is the
+/// target of the tokens before it.
+pub struct TokenWindows {
+    tokens: TokenFile,
+    training: Range<u64>,
+    sampler: Sampler,
+    /// The positions at which the held-out windows begin.
+    validation: Vec<u64>,
+    /// The length of the model's input, in tokens; a window has one more, for the last target.
+    context: usize,
+}
+
+impl TokenWindows {
+    /// Creates windows of `context` tokens and one target more. `held_out` is the share of the text that is evaluated and
+    /// not trained on; whole documents are held out if there are many.
+    ///
+    /// # Errors
+    /// Returns an error if the text is too short for a window of training text and one of held-out text.
+    pub fn new(tokens: TokenFile, context: usize, held_out: f64, seed: u64) -> Result<Self> {
+        let (training, rest) = tokens.split(held_out)?;
+        let window = context + 1;
+        let too_short = || format!("windows of {context} tokens and a target: give a shorter context or more text");
+        let sampler = Sampler::new(training.end - training.start, window, seed).with_context(too_short)?;
+        let held_out = Sampler::new(rest.end - rest.start, window, seed).with_context(too_short)?;
+        let windows = ((rest.end - rest.start) as usize / window).clamp(1, VALIDATION_WINDOWS);
+        let validation = held_out.evenly(windows).into_iter().map(|offset| rest.start + offset).collect();
+        Ok(Self { tokens, training, sampler, validation, context })
+    }
+
+    /// Reads the windows at these positions as a batch.
+    fn windows(&self, positions: &[u64]) -> Result<Batch<Tokens, Tokens>> {
+        let mut window = vec![0; self.context + 1];
+        let mut rows = Vec::with_capacity(positions.len());
+        for &position in positions {
+            self.tokens.read(position, &mut window)?;
+            rows.push(window.clone());
+        }
+        Ok(batch(&rows))
+    }
+}
+
+impl Data for TokenWindows {
+    type Input = Tokens;
+    type Target = Tokens;
+
+    fn batch(&self, step: usize, samples: usize) -> Result<Batch<Tokens, Tokens>> {
+        let offsets = self.sampler.offsets(step as u64, samples);
+        self.windows(&offsets.into_iter().map(|offset| self.training.start + offset).collect::<Vec<_>>())
+    }
+
+    fn validation(&self, samples: usize) -> Result<Vec<Batch<Tokens, Tokens>>> {
+        self.validation.chunks(samples).map(|positions| self.windows(positions)).collect()
+    }
+
+    fn fingerprint(&self) -> String {
+        self.tokens.fingerprint()
+    }
+
+    fn tokens_per_sample(&self) -> usize {
+        self.context
+    }
+
+    fn show_loss(&self, loss: f64) -> String {
+        shown(loss)
+    }
+}
+
+/// Rows of equally many tokens, which are the samples in their order, again from the first one after the last. Every
+/// token of a row is the target of the tokens before it.
+pub struct TokenRows {
+    rows: Vec<Vec<u32>>,
+}
+
+impl TokenRows {
+    /// Reads a JSON file with an array of equally long arrays of tokens.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be read, has another form, or no tokens.
+    pub fn read(path: &Path) -> Result<Self> {
+        let shown = || path.display().to_string();
+        let text = std::fs::read_to_string(path).with_context(shown)?;
+        let rows: Vec<Vec<u32>> = serde_json::from_str(&text)
+            .with_context(|| format!("{}: give an array of equally long arrays of tokens", path.display()))?;
+        let Some(first) = rows.first().filter(|row| !row.is_empty()) else { bail!("{}: there is no token", shown()) };
+        if let Some(other) = rows.iter().position(|row| row.len() != first.len()) {
+            let (length, expected) = (rows[other].len(), first.len());
+            bail!("{}: row {other} has {length} tokens, and row 0 has {expected}; give rows of one length", shown());
+        }
+        Ok(Self { rows })
+    }
+
+    /// Returns the largest token.
+    pub fn largest(&self) -> u32 {
+        self.rows.iter().flatten().copied().max().unwrap_or_default()
+    }
+
+    /// Returns all rows as the input of a model, `[rows, length]`.
+    pub fn input(&self) -> Tokens {
+        tensor(self.rows.iter().flatten(), [self.rows.len(), self.rows[0].len()])
+    }
+}
+
+impl Data for TokenRows {
+    type Input = Tokens;
+    type Target = Tokens;
+
+    fn batch(&self, step: usize, samples: usize) -> Result<Batch<Tokens, Tokens>> {
+        ensure!(self.rows[0].len() > 1, "a row of one token has no target; give rows of two tokens or more");
+        let row = |sample: usize| self.rows[(step * samples + sample) % self.rows.len()].clone();
+        Ok(batch(&(0..samples).map(row).collect::<Vec<_>>()))
+    }
+
+    fn fingerprint(&self) -> String {
+        let tokens = self.rows.iter().flatten().flat_map(|token| token.to_le_bytes()).collect::<Vec<_>>();
+        Sha256::digest(tokens).iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    fn tokens_per_sample(&self) -> usize {
+        self.rows[0].len() - 1
+    }
+
+    fn show_loss(&self, loss: f64) -> String {
+        shown(loss)
+    }
+}
+
+/// Returns a batch in which each token of a row is the target of the tokens before it.
+fn batch(rows: &[Vec<u32>]) -> Batch<Tokens, Tokens> {
+    let (count, length) = (rows.len(), rows[0].len() - 1);
+    let part = |range: Range<usize>| tensor(rows.iter().flat_map(|row| &row[range.clone()]), [count, length]);
+    Batch::new(part(0..length), part(1..length + 1))
+}
+
+fn tensor<'a>(tokens: impl Iterator<Item = &'a u32>, shape: [usize; 2]) -> Tokens {
+    let tokens: Vec<_> = tokens.map(|token| *token as i32).collect();
+    Tokens::from_data(TensorData::new(tokens, shape), &host())
+}
+
+/// Returns the device on which batches are made: the CPU, whichever devices the stages use.
+fn host() -> Device {
+    #[cfg(feature = "flex")]
+    {
+        Device::flex()
+    }
+    #[cfg(not(feature = "flex"))]
+    Device::default()
+}
+
+fn shown(loss: f64) -> String {
+    format!("loss {loss:.4}, perplexity {:.2}", loss.exp())
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests {
+    use stageline_data::{Bytes, TokenOptions, prepare};
+
+    use super::*;
+
+    fn numbers(tokens: Tokens) -> Vec<i64> {
+        tokens.into_data().iter::<i64>().collect()
+    }
+
+    #[test]
+    fn every_token_of_a_window_is_the_target_of_those_before_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let text: Vec<u8> = (0..4000_u32).map(|at| (at % 251) as u8).collect();
+        std::fs::write(folder.path().join("text.txt"), &text).unwrap();
+        let options = TokenOptions { folder: Some(folder.path().join("tokens")), ..TokenOptions::default() };
+        let tokens = prepare(&folder.path().join("text.txt"), &Bytes, &options).unwrap();
+        let windows = TokenWindows::new(tokens, 10, 0.1, 3).unwrap();
+        let mut batches = windows.validation(5).unwrap();
+        batches.extend((0..50).map(|step| windows.batch(step, 4).unwrap()));
+        for batch in batches {
+            for (input, target) in batch.into_micro_batches(1).unwrap() {
+                assert_eq!(input.dims()[1], 10);
+                for (input, target) in numbers(input).into_iter().zip(numbers(target)) {
+                    assert_eq!((input + 1) % 251, target);
+                }
+            }
+        }
+        // The first 3,600 tokens are for training, so no window begins behind the 3,590th.
+        let last = (0..200).flat_map(|step| windows.sampler.offsets(step, 8)).max().unwrap();
+        assert!((3000..3590).contains(&last), "{last}");
+        assert!(windows.validation.iter().all(|start| (3600..3990).contains(start)));
+    }
+
+    #[test]
+    fn rows_are_trained_on_in_their_order_and_must_be_equally_long() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rows.json");
+        let read = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            TokenRows::read(&path)
+        };
+        let rows = read("[[1, 2, 3], [4, 5, 6], [7, 8, 9]]").unwrap();
+        let mut pieces = rows.batch(1, 2).unwrap().into_micro_batches(1).unwrap();
+        let (input, target) = pieces.pop().unwrap();
+        assert_eq!((numbers(input), numbers(target)), (vec![7, 8, 1, 2], vec![8, 9, 2, 3]));
+        assert_eq!((rows.largest(), rows.input().dims()), (9, [3, 3]));
+        for (text, message) in [
+            ("[[1, 2], [3]]", "row 1 has 1 tokens, and row 0 has 2; give rows of one length"),
+            ("[]", "there is no token"),
+            ("[[1], [-2]]", "give an array of equally long arrays of tokens"),
+        ] {
+            let error = read(text).map(drop).unwrap_err().to_string();
+            assert!(error.ends_with(message), "{error}");
+        }
+    }
+}
