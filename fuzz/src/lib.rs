@@ -13,7 +13,9 @@
 pub mod configuration;
 pub mod corpus;
 pub mod manifest;
+pub mod model_folder;
 pub mod mutations;
 pub mod plan_csv;
 pub mod plan_text;
 pub mod restore;
+pub mod token_file;

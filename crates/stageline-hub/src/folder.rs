@@ -135,6 +135,14 @@ impl ModelFolder {
         Ok(TensorView { name, dtype: *dtype, shape, bytes: file.bytes(&tensor.offsets), path: &file.path })
     }
 
+    /// Lets the system drop the pages of a tensor from the memory of this process, once its values have been copied. The
+    /// tensor stays readable. A name that no file has is ignored.
+    pub fn release(&self, name: &str) {
+        if let Some(tensor) = self.tensors.get(name) {
+            self.files[tensor.file].release(&tensor.offsets);
+        }
+    }
+
     /// Returns a tensor by its name and checks its shape.
     ///
     /// # Errors

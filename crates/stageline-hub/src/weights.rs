@@ -7,6 +7,8 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
+#[cfg(unix)]
+use memmap2::UncheckedAdvice;
 use safetensors::tensor::{Metadata, TensorInfo};
 
 use crate::disk;
@@ -51,6 +53,21 @@ impl WeightsFile {
     /// Returns the bytes of a tensor from its offsets, which must come from the header of this file.
     pub(crate) fn bytes(&self, offsets: &Range<usize>) -> &[u8] {
         &self.map[self.start..][offsets.clone()]
+    }
+
+    /// Lets the system drop the pages of a tensor from this process, from its offsets in the header of this file. They
+    /// are read from the file again when they are needed.
+    pub(crate) fn release(&self, offsets: &Range<usize>) {
+        #[cfg(unix)]
+        {
+            // SAFETY: The mapping is of a file and is never written to, so dropped pages have the same bytes when they
+            // are read again.
+            let advised = unsafe {
+                self.map.unchecked_advise_range(UncheckedAdvice::DontNeed, self.start + offsets.start, offsets.len())
+            };
+            // The advice only saves memory, so a system that does not take it changes nothing.
+            drop(advised);
+        }
     }
 }
 

@@ -149,6 +149,8 @@ impl ModuleMapper for ReadLazily<'_> {
 fn read(folder: &ModelFolder, tensor: &HubTensor) -> Result<TensorData, FolderError> {
     let view: TensorView = folder.tensor(&tensor.name)?;
     let (numbers, shape) = (view.to_f32()?, view.shape.to_vec());
+    // The pages of all tensors together would take as much memory as the model.
+    folder.release(&tensor.name);
     Ok(match (tensor.transposed, shape.as_slice()) {
         (true, &[rows, columns]) => TensorData::new(transposed(&numbers, rows, columns), [columns, rows]),
         _ => TensorData::new(numbers, Shape::from(shape)),

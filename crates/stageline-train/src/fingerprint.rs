@@ -1,13 +1,15 @@
 //! Computes one hash of all parameters of a model, by which two trainings can be compared bit for bit.
 
-use burn::module::{Module, ModuleVisitor, Param};
+use std::collections::HashSet;
+
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::Tensor;
 use sha2::{Digest, Sha256};
 
 /// Returns the SHA-256 of the shape and values of every float parameter of a module, in the module's order, in
-/// hexadecimal, and the number of values. One parameter after another is read to the host.
+/// hexadecimal, and the number of values. A tied parameter counts once. One parameter after another is read to the host.
 pub fn fingerprint<M: Module>(module: &M) -> (String, usize) {
-    let mut hash = Hash { digest: Sha256::new(), values: 0 };
+    let mut hash = Hash { digest: Sha256::new(), values: 0, seen: HashSet::new() };
     module.visit(&mut hash);
     let bytes = hash.digest.finalize();
     (bytes.iter().map(|byte| format!("{byte:02x}")).collect(), hash.values)
@@ -17,10 +19,15 @@ pub fn fingerprint<M: Module>(module: &M) -> (String, usize) {
 struct Hash {
     digest: Sha256,
     values: usize,
+    /// The ids of the parameters that have been visited, because a tied parameter has several places.
+    seen: HashSet<ParamId>,
 }
 
 impl ModuleVisitor for Hash {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if !self.seen.insert(param.id) {
+            return;
+        }
         let value = param.val();
         for size in value.dims() {
             self.digest.update((size as u64).to_le_bytes());

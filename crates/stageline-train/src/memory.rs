@@ -7,8 +7,8 @@ use sysinfo::System;
 
 use crate::data::Data;
 use crate::plan::Planned;
-use crate::settings::flags::{FlushName, OptimizerName, RecomputeBy};
 use crate::settings::job::{Job, LARGEST};
+use crate::settings::values::{FlushName, OptimizerName, RecomputeBy};
 
 /// Returns the fewest bytes that a stage needs for each parameter in the flush: the f32 value and its optimizer state,
 /// and with rollback copies of both. Gradients do not count, because they are freed while new values are made.

@@ -8,8 +8,8 @@ use burn::tensor::Device;
 use stageline::schedule::{Costs as PlanCosts, Memory, Plan, Schedule, StageCost, best};
 use stageline::{Costs, Cut};
 
-use crate::settings::flags::{CutBy, ScheduleBy};
 use crate::settings::job::{Running, Training};
+use crate::settings::values::{CutBy, ScheduleBy};
 
 /// The plan of a training with its shape: the schedule, the number of stages, and the cut of the model.
 #[derive(Clone)]

@@ -69,7 +69,10 @@ impl<F: Parser> Program<F> {
     fn run(self, train: impl FnOnce(Run<F>) -> Result<()>) -> Result<()> {
         let progress = Progress::default();
         show_warnings(&progress);
-        let mut command = TrainingFlags::augment_args(F::command());
+        let own = F::command();
+        // Adding the flags of a training replaces the description of the program.
+        let [short, long] = [own.get_about(), own.get_long_about()].map(Option::<&_>::cloned);
+        let mut command = TrainingFlags::augment_args(own).about(short).long_about(long);
         for (flag, value) in self.defaults {
             command = command.mut_arg(flag, |argument| argument.default_value(value));
         }

@@ -13,8 +13,8 @@ use crate::outputs::log::Log;
 use crate::outputs::progress::Progress;
 use crate::outputs::record;
 use crate::prefetch::Batches;
-use crate::settings::flags::FlushName;
 use crate::settings::job::Job;
+use crate::settings::values::FlushName;
 
 /// A function that sees the report of every step, and may add figures to its metrics in the log.
 pub type OnStep = Box<dyn FnMut(&StepReport, &mut BTreeMap<String, f64>)>;

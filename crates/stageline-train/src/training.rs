@@ -18,8 +18,8 @@ use crate::outputs::log::Log;
 use crate::outputs::progress::Progress;
 use crate::plan;
 use crate::recipe::{PipelineOf, Recipe, links};
-use crate::settings::flags::CutBy;
 use crate::settings::job::Job;
+use crate::settings::values::CutBy;
 use crate::steps::{Loop, OnStep, Stopped};
 
 /// The run of a program: its settings, and the flags of its model.

@@ -1,8 +1,9 @@
-//! Tests token files: their sources, their cache, their reader on hostile files, and tokenizers. All tests are one
-//! binary.
+//! Tests token files: their sources, their cache, their reader on hostile files and on the inputs of a fuzzer, and tokenizers. All
+//! tests are one binary.
 
 mod cache;
 mod hostile;
+mod seeds;
 mod sources;
 #[cfg(feature = "tokenizers")]
 mod tokenizer;

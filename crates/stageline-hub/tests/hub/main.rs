@@ -5,5 +5,6 @@ mod hostile_weights;
 mod mutations;
 mod reading;
 mod refusals;
+mod seeds;
 mod toy;
 mod writing;

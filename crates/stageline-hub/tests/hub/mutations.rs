@@ -10,7 +10,7 @@ use stageline_hub::{FolderError, ModelFolder};
 use crate::toy;
 
 /// Pieces of headers and indices, numbers at the ends of their range, and text that is unsafe to print.
-const WORDS: [&str; 20] = [
+pub const WORDS: [&str; 20] = [
     "0",
     "-1",
     "1e999",

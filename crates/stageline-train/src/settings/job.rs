@@ -11,8 +11,9 @@ use burn::tensor::Device;
 use stageline::remote::Token;
 use stageline::{Clip, DeviceName, LossScale, OnNonFinite, Precision, WarmupCosine, Watchdog};
 
-use super::flags::{CutBy, FlushName, NonFiniteName, OptimizerName, RecomputeBy, ScheduleBy, TrainingFlags, WarmUp};
+use super::flags::TrainingFlags;
 use super::merge::Settings;
+use super::values::{CutBy, FlushName, NonFiniteName, OptimizerName, RecomputeBy, ScheduleBy, WarmUp};
 use crate::outputs::log::Outputs;
 
 /// The largest allowed value of flags that count something, such as stages and micro-batches.

@@ -5,7 +5,8 @@
 //! which sources of settings override each other, and range checks of single settings. It must not read training data,
 //! or cut, plan or build a pipeline.
 //!
-//! - `flags`: the flags that every training has (`TrainingFlags`), with their help texts and value types.
+//! - `flags`: the flags that every training has (`TrainingFlags`), with their help texts.
+//! - `values`: the values that flags take, beside numbers and paths (`ScheduleBy`, `CutBy`, `RecomputeBy`).
 //! - `merge`: merges the sources of settings, of which the later one wins (`Settings`, `Merged`).
 //! - `resume`: the command line together with the checkpoint that it resumes (`CommandLine`).
 //! - `job`: the validated settings (`Job`): hyperparameters, execution, checkpoints and outputs.
@@ -14,3 +15,4 @@ pub mod flags;
 pub mod job;
 pub mod merge;
 pub mod resume;
+pub mod values;

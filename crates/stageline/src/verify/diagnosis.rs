@@ -15,11 +15,7 @@ use crate::update::clip::Clip;
 use crate::update::parameter_gradient::ParameterGradient;
 use crate::update::precision::Precision;
 use crate::verify::Build;
-use crate::verify::flat::Flat;
-use crate::verify::flat::add;
-use crate::verify::flat::clipped;
-use crate::verify::flat::dot;
-use crate::verify::flat::flat;
+use crate::verify::flat::{Flat, add, clipped, dot, flat};
 
 /// The inputs of the search for a difference's cause: the model, the batch of the first step, and the gradients of the
 /// training as configured and of the reference.

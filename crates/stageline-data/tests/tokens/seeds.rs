@@ -1,0 +1,35 @@
+//! Runs the fuzz target on its seeds and on mutations of them.
+
+#[path = "../../../../fuzz/src/mutations.rs"]
+mod mutations;
+#[path = "../../../../fuzz/src/token_file.rs"]
+mod token_file;
+
+const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/token_file");
+
+/// Pieces of descriptions, and numbers at the ends of their range.
+const WORDS: [&str; 16] = [
+    "0",
+    "1",
+    "2",
+    "3",
+    "4",
+    ",",
+    "|",
+    "?",
+    "stagetok",
+    "65536",
+    "65537",
+    "4294967295",
+    "4294967296",
+    "9223372036854775808",
+    "18446744073709551615",
+    "\0\0\0\0",
+];
+
+#[test]
+fn any_bytes_are_a_token_file_or_an_error() {
+    let seeds = mutations::seeds(SEEDS);
+    assert!(seeds.len() >= 30, "{} seeds", seeds.len());
+    mutations::run(&seeds, &WORDS, 5_000, token_file::token_file);
+}

@@ -1,0 +1,135 @@
+//! Models are written to folders and read again bit for bit, and folders that are not of a known model are refused.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use stageline_hub::{Dtype, Layout, ModelFolder, TensorLayout};
+use stageline_models::LanguageModel;
+
+use crate::toy::{batch, configurations, logits, new, plain};
+
+/// Writes a folder with the tensors of another one, as `change` leaves them, and its configuration with changes.
+fn rewritten(from: &Path, to: &Path, config: Value, change: impl Fn(&mut Vec<TensorLayout>)) {
+    let source = ModelFolder::open(from).unwrap();
+    let mut tensors: Vec<_> = source.layout().unwrap().tensors().cloned().collect();
+    change(&mut tensors);
+    let numbers = |name: &str| -> Result<Vec<f32>, stageline_hub::FolderError> {
+        let known = source.tensor(name).and_then(|tensor| tensor.to_f32()).unwrap_or_default();
+        let elements = tensors.iter().find(|tensor| tensor.name == name).unwrap().shape.iter().product();
+        Ok(if known.len() == elements { known } else { vec![0.0; elements] })
+    };
+    Layout::single(tensors.clone()).unwrap().write(to, numbers).unwrap();
+    let mut merged = source.config().clone();
+    merged.as_object_mut().unwrap().extend(config.as_object().unwrap().clone());
+    stageline_hub::write_config(to, &merged).unwrap();
+}
+
+#[test]
+fn an_exported_model_has_the_same_bits_again() {
+    let folder = tempfile::tempdir().unwrap();
+    for config in configurations() {
+        let place = folder.path().join(config["model_type"].as_str().unwrap());
+        let model = new(folder.path(), &config);
+        let mut pipeline = plain(&model);
+        drop(pipeline.step(batch(0)).unwrap());
+        model.export(pipeline.snapshot().unwrap(), &place).unwrap();
+        let opened = LanguageModel::open(&place).unwrap();
+        assert_eq!(logits(&mut plain(&opened)), logits(&mut pipeline), "{config}");
+        // The copy has the same bytes, and exporting into the folder that is read is refused.
+        let copy = folder.path().join("copy");
+        opened.export(plain(&opened).snapshot().unwrap(), &copy).unwrap();
+        let [first, second] = [&place, &copy].map(|place| std::fs::read(place.join("model.safetensors")).unwrap());
+        assert!(first == second, "{config}");
+        assert!(opened.export(plain(&opened).snapshot().unwrap(), &place).is_err());
+        let tied = !first.windows(9).any(|name| name == b"lm_head.w");
+        assert_eq!(tied, config["tie_word_embeddings"].as_bool().unwrap_or(true));
+    }
+}
+
+#[test]
+fn folders_without_the_root_with_buffers_and_with_copies_of_the_table_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().join("model");
+    let model = new(folder.path(), &configurations()[0]);
+    model.export(plain(&model).snapshot().unwrap(), &place).unwrap();
+    let expected = logits(&mut plain(&model));
+    let more = folder.path().join("more");
+    rewritten(&place, &more, json!({}), |tensors| {
+        let extra = |name: &str, shape: &[usize]| TensorLayout {
+            name: name.to_owned(),
+            dtype: Dtype::F32,
+            shape: shape.to_vec(),
+        };
+        tensors.push(extra("transformer.h.0.attn.bias", &[1, 1, 4, 4]));
+        tensors.push(extra("lm_head.weight", &[37, 24]));
+    });
+    let opened = LanguageModel::open(&more).unwrap();
+    assert_eq!(logits(&mut plain(&opened)), expected);
+    let again = folder.path().join("again");
+    opened.export(plain(&opened).snapshot().unwrap(), &again).unwrap();
+    let again = ModelFolder::open(&again).unwrap();
+    let [table, copy] = ["transformer.wte.weight", "lm_head.weight"].map(|name| again.tensor(name).unwrap().bytes);
+    assert!(table == copy, "both copies of the table must have the trained values");
+
+    // The folder of a model without a head has the same names without their root.
+    let bytes = std::fs::read(place.join("model.safetensors")).unwrap();
+    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header = std::str::from_utf8(&bytes[8..8 + length]).unwrap().replace("transformer.", "");
+    let bare = folder.path().join("bare");
+    std::fs::create_dir(&bare).unwrap();
+    std::fs::copy(place.join("config.json"), bare.join("config.json")).unwrap();
+    let file = [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &bytes[8 + length..]].concat();
+    std::fs::write(bare.join("model.safetensors"), file).unwrap();
+    assert_eq!(logits(&mut plain(&LanguageModel::open(&bare).unwrap())), expected);
+}
+
+#[test]
+fn folders_of_other_models_are_refused_with_the_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().join("model");
+    let model = new(folder.path(), &configurations()[1]);
+    model.export(plain(&model).snapshot().unwrap(), &place).unwrap();
+    let bad = folder.path().join("bad");
+    let message = |config: Value, change: &dyn Fn(&mut Vec<TensorLayout>)| {
+        let _ = std::fs::remove_dir_all(&bad);
+        rewritten(&place, &bad, config, change);
+        LanguageModel::open(&bad).map(drop).unwrap_err().to_string()
+    };
+    let same = |_: &mut Vec<TensorLayout>| {};
+    for (config, expected) in [
+        (
+            json!({"model_type": "bert"}),
+            "config.json: the model type `bert` is not known; known are gpt2, llama, mistral, qwen2, qwen3",
+        ),
+        (json!({"hidden_size": null}), "config.json: invalid type: null, expected usize"),
+        (json!({"hidden_act": "relu"}), "config.json: hidden_act \"relu\": these models have silu"),
+        (
+            json!({"num_key_value_heads": 4}),
+            "config.json: num_attention_heads 6 is not a multiple of num_key_value_heads 4",
+        ),
+        (
+            json!({"rope_scaling": {"rope_type": "yarn"}}),
+            "config.json: rope_type \"yarn\": known are default, linear and llama3",
+        ),
+        (json!({"head_dim": 5}), "config.json: head_dim 5: a rotary embedding needs an even number"),
+    ] {
+        let found = message(config, &same);
+        assert!(found.ends_with(expected), "{found}");
+    }
+    // The configuration contradicts the tensors.
+    for (config, parts) in [
+        (json!({"num_hidden_layers": 5}), ["model.layers.4.input_layernorm.weight", "model.safetensors"]),
+        (
+            json!({"num_hidden_layers": 3}),
+            ["the configuration does not describe the tensor `model.layers.3.", "model.safetensors"],
+        ),
+        (json!({"intermediate_size": 40}), ["model.layers.0.mlp.gate_proj.weight", "40"]),
+        (json!({"tie_word_embeddings": false}), ["lm_head.weight", "model.safetensors"]),
+        (json!({"model_type": "qwen3"}), ["q_norm.weight", "model.safetensors"]),
+    ] {
+        let found = message(config, &same);
+        assert!(parts.iter().all(|part| found.contains(part)), "{found}");
+    }
+    let found = message(json!({}), &|tensors| tensors[2].dtype = Dtype::F64);
+    assert!(found.contains("F64") && found.contains("model.safetensors"), "{found}");
+}

@@ -1,0 +1,65 @@
+//! Generated tokens are those of forwards of the whole text, for every cut.
+
+use burn::tensor::{Device, TensorData};
+use stageline::{Pipeline, Recompute};
+use stageline_models::{GenerationError, LanguageModel, Logits, Sampling, Tokens};
+
+use crate::toy::{configurations, logits, new, pipeline, plain};
+
+const NEW: usize = 20;
+
+/// Continues a prompt greedily by forwards of the whole text.
+fn by_whole_forwards(pipeline: &mut Pipeline<Tokens, Logits, Tokens>, prompt: &[u32]) -> Vec<u32> {
+    let mut text = prompt.to_vec();
+    for _ in 0..NEW {
+        let numbers: Vec<_> = text.iter().map(|token| *token as i32).collect();
+        let input = Tokens::from_data(TensorData::new(numbers, [1, text.len()]), &Device::flex());
+        let logits = pipeline.infer(input).unwrap().slice_dim(1, text.len() - 1..text.len());
+        let logits: Vec<_> = logits.into_data().iter::<f32>().collect();
+        let best = (0..logits.len()).reduce(|best, token| if logits[token] > logits[best] { token } else { best });
+        text.push(best.unwrap() as u32);
+    }
+    text.split_off(prompt.len())
+}
+
+fn generated(model: &LanguageModel, cut: &str, sampling: Sampling) -> Vec<u32> {
+    let mut pipeline = pipeline(model, cut, ("1f1b", Recompute::Nothing));
+    let before = logits(&mut pipeline);
+    let tokens = model.generate(&mut pipeline, &[1, 20, 3], sampling).unwrap();
+    let tokens = tokens.take(NEW).collect::<Result<_, _>>().unwrap();
+    assert_eq!(logits(&mut pipeline), before, "a generation must leave nothing behind");
+    tokens
+}
+
+#[test]
+fn the_cache_gives_the_tokens_of_whole_forwards_for_every_cut() {
+    let folder = tempfile::tempdir().unwrap();
+    for config in configurations() {
+        let model = new(folder.path(), &config);
+        let expected = by_whole_forwards(&mut plain(&model), &[1, 20, 3]);
+        let drawn = Sampling { temperature: 1.0, top_k: Some(9), top_p: Some(0.9), seed: 4 };
+        let drawn = |cut| generated(&model, cut, drawn);
+        for cut in ["0", "0,3", "0,1,5"] {
+            assert_eq!(generated(&model, cut, Sampling::GREEDY), expected, "{} {cut}", config["model_type"]);
+            assert_eq!(drawn(cut), drawn("0"), "{} {cut}", config["model_type"]);
+        }
+    }
+}
+
+#[test]
+fn a_generation_ends_at_the_last_position_and_refuses_wrong_prompts() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = new(folder.path(), &configurations()[0]);
+    let mut pipeline = plain(&model);
+    let mut generate = |prompt: &[u32]| {
+        let tokens = model.generate(&mut pipeline, prompt, Sampling::GREEDY)?;
+        Ok::<_, GenerationError>(tokens.map(Result::unwrap).count())
+    };
+    // The prompt of 38 tokens leaves two positions; the last one still predicts a token.
+    assert_eq!(generate(&[2; 38]).unwrap(), 3);
+    assert_eq!(generate(&[]).unwrap_err().to_string(), "the prompt is empty; give at least one token");
+    let long = "the prompt has 41 tokens, and the model is made for 40; give a shorter one";
+    assert_eq!(generate(&[2; 41]).unwrap_err().to_string(), long);
+    let unknown = "the prompt has the token 37, and the vocabulary has 37; is it the model's tokenizer?";
+    assert_eq!(generate(&[37]).unwrap_err().to_string(), unknown);
+}

@@ -1,0 +1,7 @@
+//! Tests of language models on CPU pipelines: cuts, exports, generation and refusals. The values of the layers are
+//! compared with transformers by `scripts/transformers-parity.py`.
+
+mod folders;
+mod generation;
+mod toy;
+mod training;

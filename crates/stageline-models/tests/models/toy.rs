@@ -1,0 +1,76 @@
+//! Small models of all families, and pipelines of them.
+
+use std::path::Path;
+
+use burn::optim::AdamWConfig;
+use burn::tensor::{Device, TensorData};
+use serde_json::{Value, json};
+use stageline::schedule::schedule_named;
+use stageline::{Batch, Cut, Pipeline, Recompute, StageConfig};
+use stageline_models::{LanguageModel, Logits, Tokens};
+
+pub const VOCABULARY: usize = 37;
+
+/// Returns configurations with tied and untied heads, shared keys, windows, biases and head norms.
+pub fn configurations() -> Vec<Value> {
+    let llama = json!({
+        "model_type": "llama", "vocab_size": VOCABULARY, "hidden_size": 24, "intermediate_size": 41,
+        "num_hidden_layers": 4, "num_attention_heads": 6, "num_key_value_heads": 2, "tie_word_embeddings": true,
+        "max_position_embeddings": 40,
+    });
+    let with = |changes: Value| {
+        let mut config = llama.clone();
+        config.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+        config
+    };
+    vec![
+        json!({
+            "model_type": "gpt2", "vocab_size": VOCABULARY, "n_embd": 24, "n_layer": 4, "n_head": 3, "n_positions": 40,
+            "initializer_range": 0.3,
+        }),
+        llama.clone(),
+        with(json!({"model_type": "mistral", "sliding_window": 5, "tie_word_embeddings": false})),
+        with(json!({"model_type": "qwen2", "attention_bias": null})),
+        with(json!({"model_type": "qwen3", "head_dim": 6, "num_key_value_heads": 1})),
+    ]
+}
+
+/// Writes a configuration to a folder, and creates a new model with it.
+pub fn new(folder: &Path, config: &Value) -> LanguageModel {
+    let path = folder.join("new.json");
+    std::fs::write(&path, config.to_string()).unwrap();
+    LanguageModel::new(path, 5).unwrap()
+}
+
+/// Builds a pipeline of a model, cut by a list such as `0,3`.
+pub fn pipeline(
+    model: &LanguageModel,
+    cut: &str,
+    (schedule, recompute): (&str, Recompute),
+) -> Pipeline<Tokens, Logits, Tokens> {
+    let cut: Cut = cut.parse().unwrap();
+    let config = || StageConfig::new(Device::flex(), AdamWConfig::new().init(), 1e-2).recompute(recompute);
+    let configs = (0..cut.stages()).map(|_| config());
+    let builder = model.row().pipeline(&cut, configs).unwrap();
+    builder.schedule(schedule_named(schedule).unwrap()).micro_batches(3).build().unwrap()
+}
+
+/// Returns the plain pipeline of a model in two stages.
+pub fn plain(model: &LanguageModel) -> Pipeline<Tokens, Logits, Tokens> {
+    pipeline(model, "0,3", ("1f1b", Recompute::Nothing))
+}
+
+/// Returns rows of tokens that differ from step to step.
+pub fn tokens(step: usize, rows: usize, length: usize) -> Tokens {
+    let tokens = (0..rows * length).map(|at| ((at * at + 7 * at + 13 * step) % VOCABULARY) as i32);
+    Tokens::from_data(TensorData::new(tokens.collect::<Vec<_>>(), [rows, length]), &Device::flex())
+}
+
+pub fn batch(step: usize) -> Batch<Tokens, Tokens> {
+    Batch::new(tokens(step, 6, 9), tokens(step + 1, 6, 9))
+}
+
+/// Returns the bits of a model's logits.
+pub fn logits(pipeline: &mut Pipeline<Tokens, Logits, Tokens>) -> Vec<u32> {
+    pipeline.infer(tokens(3, 4, 11)).unwrap().into_data().iter::<f32>().map(f32::to_bits).collect()
+}

@@ -1,0 +1,74 @@
+//! The structures of the lines of a log, which a training serialises: one JSON object a line.
+//!
+//! The first line describes the run ([`Run`]). One line for each training step ([`Step`]) and each validation
+//! ([`Validation`]) follows. The kind of a line is recognised by a field that only this kind has: `plan`, `step` or
+//! `after_steps`. Times are in seconds unless a field says otherwise. JSON has no NaN and no infinity, so these values
+//! are written as `null`.
+//!
+//! - `run`: the description of a run, its layers, links and estimated memory.
+//! - `step`: the measurements of a step, with the account, costs, memory and events of its stages.
+
+mod run;
+mod step;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
+
+pub use run::{EstimatedMemory, Layer, Link, Run};
+pub(crate) use step::clock;
+pub use step::{Account, Event, Health, StageCosts, Step, WorkerMemory};
+
+/// One line of a run's log, by its kind: the run, a step, a validation, or another JSON value.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Line {
+    /// The description of the run, which is the first line of the log.
+    Run(Box<Run>),
+    /// The measurements of one training step.
+    Step(Box<Step>),
+    /// The loss on validation data after some training steps.
+    Validation(Validation),
+    /// Any other JSON value; readers of the log skip such a line.
+    Other(Value),
+}
+
+impl Line {
+    /// Parses the text of one line of a run's log. The kind of the line is known by the field that only this kind has.
+    ///
+    /// # Errors
+    /// Returns [`serde_json::Error`] if the text is no JSON, or lacks a field that lines of its kind must have.
+    pub fn read(text: &str) -> Result<Self, serde_json::Error> {
+        let value: Value = serde_json::from_str(text)?;
+        let has = |field: &str| value.get(field).is_some();
+        if has("plan") {
+            return Ok(Self::Run(serde_json::from_value(value)?));
+        }
+        if has("step") {
+            return Ok(Self::Step(serde_json::from_value(value)?));
+        }
+        if has("after_steps") {
+            return Ok(Self::Validation(serde_json::from_value(value)?));
+        }
+        Ok(Self::Other(value))
+    }
+}
+
+/// Deserializes a number of the log as a float; the value `null` stands for NaN, which JSON lacks.
+fn or_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
+}
+
+/// The loss on validation data, measured after some training steps.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Validation {
+    /// The number of training steps that were completed before the validation.
+    pub after_steps: usize,
+    /// The validation loss per unit of target weight.
+    #[serde(deserialize_with = "or_nan")]
+    pub validation_loss: f64,
+    /// The metrics on validation data beside the loss, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metrics: BTreeMap<String, f64>,
+}

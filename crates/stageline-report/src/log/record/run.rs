@@ -1,0 +1,106 @@
+//! The first line of a log: the description of a run, with its layers, links and estimated memory.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Returns 1, the number of replicas of a run whose log does not state the number.
+fn one() -> usize {
+    1
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde passes references
+fn is_one(number: &usize) -> bool {
+    *number == 1
+}
+
+/// The description of a run: the first line of its log.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// The version of the stageline library that wrote the log.
+    pub stageline: String,
+    /// The name of the schedule that generated the run's plan, such as `1f1b`.
+    pub schedule: String,
+    /// The plan that the workers followed, in PyTorch's CSV format.
+    pub plan: String,
+    /// The number of data-parallel replicas, each of which runs the plan on its own micro-batches. The figures of
+    /// workers and stages, and the events, are those of the first replica.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub replicas: usize,
+    /// The number of micro-batches that a channel between two stages can hold.
+    pub channel_capacity: usize,
+    /// The layers of the model, in order, with the stage of each.
+    pub layers: Vec<Layer>,
+    /// The link between each stage and the next, as measured before the first step; `None` if the two stages share a
+    /// host's memory. Empty if no link was measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub links: Vec<Option<Link>>,
+    /// The memory of each worker as estimated before the first step; empty if there is no estimate.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub memory: Vec<EstimatedMemory>,
+    /// The number of targets in a micro-batch of one replica; in most models, targets are tokens.
+    pub tokens_per_micro_batch: f64,
+    /// The hardware and software on which the run trained, by name.
+    #[serde(default)]
+    pub machine: BTreeMap<String, Value>,
+    /// The settings with which the run was started, by name.
+    pub configuration: BTreeMap<String, Value>,
+}
+
+/// The speed of the connection between two workers that do not share a host's memory: latency and bandwidth.
+///
+/// A transfer of n bytes arrives after latency + n / bandwidth seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Link {
+    /// The time from a send until the receiver can use an empty message, in seconds; finite and at least 0.
+    pub latency: f64,
+    /// The bandwidth of the link in each direction, in bytes a second; finite and at least 1. Transfers in one
+    /// direction follow each other.
+    pub bandwidth: f64,
+}
+
+impl Link {
+    /// Returns the time from the send of a message of `bytes` bytes until the receiver can use the message, in seconds.
+    pub fn takes(self, bytes: f64) -> f64 {
+        self.latency + bytes / self.bandwidth
+    }
+}
+
+/// The memory of a worker in bytes, as estimated before the first step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EstimatedMemory {
+    /// The bytes of the parameters of the worker's stages.
+    pub parameters: u64,
+    /// The bytes of the optimizer states of the worker's parameters.
+    pub optimizer: u64,
+    /// The bytes of the gradient sums of the worker's parameters.
+    pub gradients: u64,
+    /// The bytes of the activations that the worker keeps while its number of live micro-batches is highest.
+    pub activations: u64,
+    /// The most bytes that are in flight between the worker and other workers.
+    #[serde(default)]
+    pub transfers: u64,
+    /// The bytes of the parameters and optimizer states of the previous step, which the worker keeps to roll back a
+    /// speculative step.
+    #[serde(default)]
+    pub kept: u64,
+    /// The bytes that the worker has in use at all times besides tensors of the model, such as the buffers of kernel
+    /// threads.
+    pub other: u64,
+    /// The estimated peak of the worker's memory during a step, in bytes.
+    pub peak: u64,
+}
+
+/// A layer of the model, with the stage that trains it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Layer {
+    /// The name of the model's layer, such as `block 3`.
+    pub name: String,
+    /// The number of the stage to which the layer belongs.
+    pub stage: usize,
+    /// The compute of the layer, relative to that of the other layers of its stage; for example the layer's FLOPs.
+    pub weight: f64,
+    /// The number of elements of the layer's parameters.
+    pub parameters: u64,
+}

@@ -1,0 +1,157 @@
+//! The values that flags of a training take, beside numbers and paths.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::ValueEnum;
+use stageline::schedule::{Schedule, UnknownSchedule, schedule_named};
+use stageline::{Cut, CutError, DynamicLossScale, LossScale, Recompute};
+
+/// The values of the flag `--optimizer`, which are optimizers of burn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OptimizerName {
+    Adamw,
+    Adafactor,
+    Lion,
+    Sgd,
+}
+
+/// The values of the flag `--on-non-finite`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum NonFiniteName {
+    Stop,
+    Skip,
+}
+
+/// The value of the flag `--cut`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum CutBy {
+    /// The cut balances counted FLOPs and parameters.
+    Counted,
+    /// The cut balances the measured times of the layers.
+    Measured,
+    /// The cut is given by the first layer of every stage.
+    List(Cut),
+}
+
+impl FromStr for CutBy {
+    type Err = CutError;
+
+    fn from_str(text: &str) -> Result<Self, CutError> {
+        match text {
+            "counted" => Ok(Self::Counted),
+            "measured" => Ok(Self::Measured),
+            list => Ok(Self::List(list.parse()?)),
+        }
+    }
+}
+
+/// The value of the flag `--schedule`.
+#[derive(Clone)]
+pub enum ScheduleBy {
+    /// The schedule has a name.
+    Name(&'static (dyn Schedule + Sync)),
+    /// The plan is searched among all schedules and generated plans.
+    Search,
+    /// The plan is in a CSV file.
+    File(PathBuf),
+}
+
+impl FromStr for ScheduleBy {
+    type Err = UnknownSchedule;
+
+    fn from_str(text: &str) -> Result<Self, UnknownSchedule> {
+        match text {
+            "search" => Ok(Self::Search),
+            path if path.ends_with(".csv") => Ok(Self::File(path.into())),
+            name => Ok(Self::Name(schedule_named(name)?)),
+        }
+    }
+}
+
+/// The value of the flag `--warm-up`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum WarmUp {
+    /// The warm-up takes this number of steps.
+    Steps(usize),
+    /// The warm-up takes as many steps as this number of samples needs.
+    Samples(usize),
+}
+
+impl FromStr for WarmUp {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = match text.strip_prefix("samples:") {
+            Some(samples) => samples.parse().map(Self::Samples),
+            None => text.parse().map(Self::Steps),
+        };
+        found.map_err(|_| format!("`{text}` is not a warm-up; give a number of steps, or samples:N"))
+    }
+}
+
+/// The value of the flag `--loss-scale`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LossScaleBy(pub LossScale);
+
+impl FromStr for LossScaleBy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse() {
+            _ if text == "dynamic" => Ok(Self(LossScale::Dynamic(DynamicLossScale::default()))),
+            Ok(factor) if factor > 0.0 && f64::is_finite(factor) => Ok(Self(LossScale::Fixed(factor))),
+            _ => Err(format!("`{text}` is not a loss scale; give a number above 0, or `dynamic`")),
+        }
+    }
+}
+
+/// The values of the flag `--flush`: with `Ahead`, a stage that is done with a step does not wait for the other stages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FlushName {
+    Together,
+    Ahead,
+}
+
+/// The value of the flag `--recompute`, which chooses the activations that stages recompute in backwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecomputeBy {
+    /// The stages recompute what this policy names.
+    Policy(Recompute),
+    /// The least recomputation is chosen with which the training fits into the memory.
+    Auto,
+}
+
+impl FromStr for RecomputeBy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let unknown =
+            || format!("`{text}` is not a choice; give none, selective, feed-forward, full, first:N, every:N or auto");
+        let policy = match text.split_once(':') {
+            Some(("first", blocks)) => Recompute::Blocks(blocks.parse().map_err(|_| unknown())?),
+            Some(("every", n)) => Recompute::EveryNth(n.parse().map_err(|_| unknown())?),
+            Some(_) => return Err(unknown()),
+            None => match text {
+                "none" => Recompute::Nothing,
+                "selective" => Recompute::Selective,
+                "feed-forward" => Recompute::FeedForward,
+                "full" => Recompute::Full,
+                "auto" => return Ok(Self::Auto),
+                _ => return Err(unknown()),
+            },
+        };
+        Ok(Self::Policy(policy))
+    }
+}
+
+impl RecomputeBy {
+    /// Returns the recomputation policy to build the pipeline with; `Auto` starts without recomputation, before the
+    /// memory is estimated.
+    pub fn policy(self) -> Recompute {
+        match self {
+            Self::Policy(policy) => policy,
+            Self::Auto => Recompute::Nothing,
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Fuzzes the reading of token files: bytes are a file, or describe one with a right checksum, which is then opened and
+//! read.
+
+use std::fs;
+use std::ops::Range;
+
+use sha2::{Digest, Sha256};
+use stageline_data::{TokenError, TokenFile};
+use tempfile::TempDir;
+
+/// The longest input in bytes: longer ones reach no other code.
+const LIMIT: usize = 4_096;
+
+/// The byte between the header, the tokens and the ends of the documents in a description.
+const BORDER: u8 = b'|';
+
+const MAGIC: &[u8; 8] = b"stagetok";
+/// The length of a header in bytes.
+const HEADER: usize = 104;
+/// The length of a checksum in bytes.
+const HASH: usize = 32;
+/// The number of documents from which on whole documents are held out.
+const DOCUMENTS: usize = 20;
+
+/// The length in bytes below which every error message must be. The path of the file takes some of them.
+const LONGEST: usize = 1_000;
+
+/// Shares of the tokens that are held out: within the range, and at and beyond its ends.
+const SHARES: [f64; 9] = [0.1, 0.5, f64::MIN_POSITIVE, 0.999_999, 0.0, 1.0, -0.1, f64::NAN, f64::INFINITY];
+
+/// The contents of a valid token file.
+struct Expected {
+    vocabulary: u64,
+    tokens: Vec<u32>,
+    /// The number of tokens up to and with each document.
+    ends: Vec<u64>,
+    /// The hash of the contents, as the header has it.
+    contents: String,
+}
+
+/// Opens and reads the token file that an input describes, and asserts that it is accepted exactly if it is valid.
+///
+/// The first byte chooses the meaning of the rest: 0 for a whole file, 1 for a description, which is the header, the
+/// tokens and the ends of the documents. Borders divide these parts, and commas their numbers. The numbers of the header
+/// are the version, the width of a token, the size of the vocabulary, the number of tokens and the number of documents.
+/// What is no number there gets the right value. The hash and the checksum are right.
+pub fn token_file(bytes: &[u8]) {
+    let Some((&form, contents)) = bytes.split_first().filter(|_| bytes.len() <= LIMIT) else { return };
+    let file = match form.wrapping_sub(b'0') % 2 {
+        0 => contents.to_vec(),
+        _ => described(contents),
+    };
+    let root = folder();
+    let path = root.path().join("a.tokens");
+    fs::write(&path, &file).expect("files can be made");
+    match (TokenFile::open(&path), expected(&file)) {
+        (Ok(opened), Some(expected)) => {
+            assert_eq!(opened.path(), path);
+            assert_read(&opened, &expected);
+            SHARES.into_iter().for_each(|share| assert_split(&opened, &expected, share));
+        }
+        (Err(error), None) => {
+            assert!(matches!(&error, TokenError::Damaged { path: found, .. } if *found == path), "{error}");
+            assert_shown(&error);
+        }
+        (Ok(_), None) => panic!("a malformed file is opened"),
+        (Err(error), Some(_)) => panic!("a valid file is refused: {error}"),
+    }
+}
+
+/// Makes a temporary folder, in memory if the system has `/dev/shm`.
+fn folder() -> TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("temporary folders can be made")
+}
+
+/// Returns the width in bytes of a token of a vocabulary.
+fn width(vocabulary: u64) -> usize {
+    if vocabulary <= 65_536 { 2 } else { 4 }
+}
+
+/// Returns the token file of a description.
+fn described(description: &[u8]) -> Vec<u8> {
+    let description = String::from_utf8_lossy(description);
+    let mut parts = description.split(char::from(BORDER));
+    let mut numbers = || -> Vec<Option<u64>> {
+        let part = parts.next().unwrap_or_default();
+        part.split(',').map(|number| number.trim().parse().ok()).collect()
+    };
+    let (header, tokens, ends) = (numbers(), numbers(), numbers());
+    let of_header = |at: usize| header.get(at).copied().flatten();
+    let (tokens, ends): (Vec<u64>, Vec<u64>) =
+        (tokens.into_iter().flatten().collect(), ends.into_iter().flatten().collect());
+
+    let vocabulary = of_header(2).unwrap_or(256);
+    let bytes_of_token = |token: u64| token.to_le_bytes().into_iter().take(width(vocabulary));
+    let tokens_bytes: Vec<u8> = tokens.iter().copied().flat_map(bytes_of_token).collect();
+    let ends_bytes: Vec<u8> = ends.iter().flat_map(|end| end.to_le_bytes()).collect();
+    let small = |at, right: usize| (of_header(at).unwrap_or(right as u64) as u32).to_le_bytes();
+    let large = |at, right: usize| of_header(at).unwrap_or(right as u64).to_le_bytes();
+    let mut file = MAGIC.to_vec();
+    file.extend(small(0, 1));
+    file.extend(small(1, width(vocabulary)));
+    file.extend(vocabulary.to_le_bytes());
+    file.extend(large(3, tokens.len()));
+    file.extend(large(4, ends.len()));
+    file.extend([7; HASH]); // the key, which may be any
+    file.extend(Sha256::new().chain_update(&tokens_bytes).chain_update(&ends_bytes).finalize());
+    let checksum = Sha256::new().chain_update(&file).chain_update(&ends_bytes).finalize();
+    [file, tokens_bytes, ends_bytes, checksum.to_vec()].concat()
+}
+
+/// Returns the contents of a file, or `None` if it is not valid. Lengths are computed in 128 bits, so that none
+/// overflows.
+fn expected(file: &[u8]) -> Option<Expected> {
+    let header = file.get(..HEADER)?;
+    let small = |at: usize| u32::from_le_bytes(*header[at..].first_chunk().expect("it is in the header"));
+    let large = |at: usize| u64::from_le_bytes(*header[at..].first_chunk().expect("it is in the header"));
+    let (vocabulary, tokens, documents) = (large(16), large(24), large(32));
+    let width = width(vocabulary);
+    let is_known = header.starts_with(MAGIC) && small(8) == 1 && u64::from(small(12)) == width as u64;
+    let length = HEADER as u128 + u128::from(tokens) * width as u128 + u128::from(documents) * 8 + HASH as u128;
+    if !is_known || vocabulary == 0 || vocabulary > 1 << 32 || documents == 0 || length != file.len() as u128 {
+        return None;
+    }
+    let (body, checksum) = file[HEADER..].split_at(file.len() - HEADER - HASH);
+    let (tokens_bytes, ends_bytes) = body.split_at(tokens as usize * width);
+    if Sha256::new().chain_update(header).chain_update(ends_bytes).finalize()[..] != *checksum {
+        return None;
+    }
+    let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte));
+    let ends: Vec<u64> = ends_bytes.chunks(8).map(number).collect();
+    let is_ascending = ends[0] > 0 && ends.windows(2).all(|pair| pair[0] < pair[1]);
+    let contents = header[72..].iter().map(|byte| format!("{byte:02x}")).collect();
+    let tokens_read = tokens_bytes.chunks(width).map(|bytes| number(bytes) as u32).collect();
+    let is_complete = is_ascending && ends.last() == Some(&tokens);
+    is_complete.then_some(Expected { vocabulary, tokens: tokens_read, ends, contents })
+}
+
+/// Asserts that the text of an error is short and free of control characters.
+fn assert_shown(error: &TokenError) {
+    for text in [error.to_string(), format!("{error:?}")] {
+        assert!(!text.is_empty() && text.len() < LONGEST, "{} bytes: {text}", text.len());
+        assert!(!text.contains(|letter: char| letter.is_control() || letter == '\u{202e}'), "{text:?}");
+    }
+}
+
+/// Asserts that an open file has the expected header, tokens and documents.
+fn assert_read(file: &TokenFile, expected: &Expected) {
+    let (tokens, ends) = (&expected.tokens, &expected.ends);
+    assert_eq!((file.len(), file.documents()), (tokens.len() as u64, ends.len() as u64));
+    assert_eq!((file.vocabulary() as u64, file.fingerprint()), (expected.vocabulary, expected.contents.clone()));
+    let mut start = 0;
+    for &end in ends {
+        assert!((start..end).all(|position| file.document_start(position) == start));
+        assert_range(file, expected, start..end);
+        assert_range(file, expected, start..file.len());
+        start = end;
+    }
+    assert_range(file, expected, file.len()..file.len());
+}
+
+/// Asserts that a range of tokens is read as expected, or is damaged exactly if a token is not in the vocabulary.
+fn assert_range(file: &TokenFile, expected: &Expected, range: Range<u64>) {
+    let tokens = &expected.tokens[range.start as usize..range.end as usize];
+    let is_known = tokens.iter().all(|&token| u64::from(token) < expected.vocabulary);
+    let mut buffer = vec![0; tokens.len()];
+    match file.read(range.start, &mut buffer) {
+        Ok(()) => assert!(is_known && buffer == tokens, "{buffer:?} is not {tokens:?}"),
+        Err(error) => {
+            assert!(!is_known && matches!(error, TokenError::Damaged { .. }), "{error}");
+            assert_shown(&error);
+        }
+    }
+}
+
+/// Asserts that a split covers all tokens, leaves tokens on both sides and does not divide documents if there are many.
+fn assert_split(file: &TokenFile, expected: &Expected, share: f64) {
+    let is_share = share > 0.0 && share < 1.0;
+    match file.split(share) {
+        Ok((train, held_out)) => {
+            assert!(is_share && train.start == 0 && train.end == held_out.start && held_out.end == file.len());
+            assert!(!train.is_empty() && !held_out.is_empty());
+            assert!(expected.ends.len() < DOCUMENTS || expected.ends.contains(&train.end));
+        }
+        Err(error) => {
+            match error {
+                TokenError::OutOfRange { .. } => assert!(!is_share, "{error}"),
+                TokenError::TooFewTokens { tokens } => assert!(is_share && tokens == 1 && file.len() == 1, "{error}"),
+                _ => panic!("{error}"),
+            }
+            assert_shown(&error);
+        }
+    }
+}

@@ -1,0 +1,310 @@
+#!/usr/bin/env python3
+"""Checks that models of the Hugging Face hub compute, train, export and generate in Stageline as in transformers.
+
+    cargo build --features models --example finetune
+    python3 scripts/transformers-parity.py [--program target/debug/examples/finetune] [--only gpt2,llama-tied]
+
+transformers makes small models of every supported family with random values, also in norms and biases. For each model the
+script checks, with a bound for every figure:
+
+- logits of 1, 2 and 3 stages, from one file and from shards, in f32, bf16 and f16; the stages must not change a bit
+- the export of an untrained model, which must have the same files, tensors and types, and must load without complaints
+- 50 steps of AdamW with clipping, warm-up, a cosine and weight decay against a plain loop in PyTorch: loss and gradient norm
+  of every step, and the exported parameters; for tied models also that three plans export the same bytes
+- frozen parameters, which must keep their bits while all others change
+- greedy generation of 1, 2 and 3 stages, which must give the tokens of `generate`
+
+Needs torch and transformers. If this interpreter lacks them, the script installs them into target/transformers, with the CPU
+build of torch where its index can be reached. Prints a row for every check, and exits with 1 if a bound is broken.
+"""
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+ENVIRONMENT = ROOT / "target/transformers"
+IMPORTS = "import safetensors.torch, tokenizers, torch, transformers"
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+
+
+def restart_with_packages():
+    """Restarts the script with the interpreter of target/transformers, into which it installs what is missing."""
+    python = ENVIRONMENT / "bin/python"
+    if Path(sys.prefix).resolve() == ENVIRONMENT.resolve():
+        sys.exit(f"{ENVIRONMENT} lacks a package; delete the folder and try again")
+    if not python.exists() or subprocess.run([python, "-c", IMPORTS], capture_output=True).returncode != 0:
+        print(f"installing torch and transformers into {ENVIRONMENT}", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", ENVIRONMENT], check=True)
+        install = [python, "-m", "pip", "install", "-q"]
+        torch_for_cpu = [*install, "--retries", "0", "--index-url", CPU_INDEX, "torch==2.15.0"]
+        if subprocess.run(torch_for_cpu, capture_output=True).returncode != 0:
+            subprocess.run([*install, "torch==2.15.0"], check=True)
+        subprocess.run([*install, "transformers==5.23.0"], check=True)
+    os.execv(python, [python, __file__, *sys.argv[1:]])
+
+
+try:
+    import tokenizers
+    import torch
+    import transformers
+    from safetensors.torch import load_file
+except ImportError:
+    restart_with_packages()
+
+from checks import Table, flags  # noqa: E402 (the script restarts before this line if packages are missing)
+
+VOCABULARY, LAYERS, POSITIONS = 301, 5, 61
+STEPS, BATCH, WARM_UP, PEAK = 50, 6, 5, 1e-3
+NEW_TOKENS = 20
+# The largest difference of logits, as a share of the largest logit: in f32, and between types of 16 bits and f32.
+EXACT, ROUNDED = 1e-5, 2e-2
+LOSS, NORM, PARAMETERS = 1e-6, 1e-5, 1e-5
+# Dtype, whether the folder has shards, and the length of the rows.
+VARIANTS = [
+    (torch.float32, False, 17), (torch.float32, True, 33), (torch.bfloat16, True, 17), (torch.float16, False, 33),
+]
+
+
+def gpt2(**settings):
+    return transformers.GPT2Config(**{
+        "vocab_size": VOCABULARY, "n_positions": POSITIONS, "n_layer": LAYERS, "n_embd": 35, "n_head": 5, "n_inner": 71,
+        "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": None, "eos_token_id": None, **settings,
+    })
+
+
+def llama(kind=transformers.LlamaConfig, **settings):
+    return kind(**{
+        "vocab_size": VOCABULARY, "max_position_embeddings": POSITIONS, "num_hidden_layers": LAYERS, "hidden_size": 36,
+        "intermediate_size": 53, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 6,
+        "tie_word_embeddings": False, "bos_token_id": None, "eos_token_id": None, "rms_norm_eps": 1e-5, **settings,
+    })
+
+
+# With these settings the pairs of a head of 12 elements have frequencies that stay, that are interpolated, and that are
+# divided: the waves of a pair in the original length are 10.2, 2.2, 0.5 and fewer.
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 10_000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+MODELS = {
+    "gpt2": lambda: gpt2(),
+    "gpt2-untied": lambda: gpt2(tie_word_embeddings=False),
+    "gpt2-gelu": lambda: gpt2(activation_function="gelu"),
+    "llama": lambda: llama(),
+    "llama-tied": lambda: llama(tie_word_embeddings=True),
+    "llama-one-key": lambda: llama(num_key_value_heads=1),
+    "llama-biases": lambda: llama(attention_bias=True, mlp_bias=True),
+    "llama3-rope": lambda: llama(head_dim=12, hidden_size=72, rope_parameters=LLAMA3, max_position_embeddings=512),
+    "llama-head-size": lambda: llama(hidden_size=39, num_attention_heads=3, num_key_value_heads=3, head_dim=10),
+    "qwen2": lambda: llama(transformers.Qwen2Config),
+    "qwen2-window": lambda: llama(
+        transformers.Qwen2Config, use_sliding_window=True, sliding_window=9, max_window_layers=2, tie_word_embeddings=True
+    ),
+    "qwen3": lambda: llama(transformers.Qwen3Config, num_key_value_heads=3, head_dim=8),
+    "mistral-window": lambda: llama(transformers.MistralConfig, sliding_window=7),
+}
+
+
+class Finetune:
+    """The program under test."""
+
+    def __init__(self, program):
+        self.program = program
+
+    def __call__(self, **settings):
+        """Runs the program and returns what it prints; raises RuntimeError if it fails."""
+        command = [str(self.program), *flags(settings)]
+        environment = {**os.environ, "RUST_BACKTRACE": "0"}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+        if done.returncode != 0:
+            raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()[-500:]}")
+        return done.stdout
+
+
+def save(name, folder, dtype=torch.float32, shards=False, deviation=0.1):
+    """Writes a model with random values, and a tokenizer with one word a token."""
+    torch.manual_seed(sorted(MODELS).index(name))
+    model = transformers.AutoModelForCausalLM.from_config(MODELS[name]())
+    with torch.no_grad():
+        for path, parameter in model.named_parameters():
+            is_gain = parameter.ndim == 1 and not path.endswith("bias")
+            parameter.normal_(1.0 if is_gain else 0.0, deviation)
+    model.to(dtype).save_pretrained(folder, max_shard_size="30KB" if shards else "1GB")
+    assert len(weights(folder)) > 3 if shards else len(weights(folder)) == 1, f"{folder}: {weights(folder)}"
+    words = {f"w{token}": token for token in range(VOCABULARY)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def load(folder):
+    """Loads a model without dropout, with the attention whose formula is written out."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype="auto", attn_implementation="eager")
+    return model.eval()
+
+
+def token_rows(path, count, length, seed):
+    """Writes rows of random tokens, and returns them."""
+    random = torch.Generator().manual_seed(seed)
+    rows = torch.randint(0, VOCABULARY, (count, length), generator=random)
+    path.write_text(json.dumps(rows.tolist()))
+    return rows
+
+
+def weights(folder):
+    """Returns the names of the files with weights and their index."""
+    return sorted(path.name for path in folder.iterdir() if ".safetensors" in path.name)
+
+
+def tensors(folder):
+    """Returns the tensors of all files of a folder by name."""
+    return {name: tensor for path in folder.glob("*.safetensors") for name, tensor in load_file(path).items()}
+
+
+def has_same_bits(left, right):
+    """Returns whether two tensors have the same type, shape and bits."""
+    as_bytes = [tensor.contiguous().flatten().view(torch.uint8) for tensor in (left, right)]
+    return left.dtype == right.dtype and left.shape == right.shape and torch.equal(*as_bytes)
+
+
+def same_round_trip(source, export):
+    """Returns what differs between a model's folder and its export: the files, a tensor, or the load; "" if nothing."""
+    files = sorted(path.name for path in source.iterdir())
+    if files != sorted(path.name for path in export.iterdir()):
+        return "other files"
+    for name in files:
+        if name.endswith(".safetensors"):
+            ours, theirs = load_file(export / name), load_file(source / name)
+            if ours.keys() != theirs.keys() or not all(has_same_bits(ours[key], theirs[key]) for key in ours):
+                return f"other tensors in {name}"
+        elif name == "model.safetensors.index.json":
+            maps = [json.loads((folder / name).read_text())["weight_map"] for folder in (source, export)]
+            if maps[0] != maps[1]:
+                return f"other names in {name}"
+        elif (source / name).read_bytes() != (export / name).read_bytes():
+            return f"another {name}"
+    _, info = transformers.AutoModelForCausalLM.from_pretrained(export, dtype="auto", output_loading_info=True)
+    return ", ".join(f"{kind}: {sorted(keys)}" for kind, keys in info.items() if keys)
+
+
+def compare_logits(table, finetune, name, variant, folder):
+    """Compares logits, the export of the untrained model, and (of the first variant) greedy generation."""
+    dtype, shards, length = variant
+    source, is_first = folder / "source", variant == VARIANTS[0]
+    case = f"{name}, {str(dtype).removeprefix('torch.')}, {'shards' if shards else 'one file'}, {length} tokens"
+    # Larger weights give more different tokens, but in types of 16 bits PyTorch itself is then less exact.
+    save(name, source, dtype, shards, deviation=0.2 if dtype == torch.float32 else 0.1)
+    rows, model = token_rows(folder / "rows.json", 5, length, seed=1), load(source)
+    prompt = rows[:1, :11]
+    words = " ".join(f"w{token}" for token in prompt[0].tolist())
+    text = {"prompt": words, "temperature": 0, "new_tokens": NEW_TOKENS} if is_first else {}
+
+    def with_stages(stages):
+        out, export = folder / f"logits-{stages}.safetensors", folder / f"export-{stages}"
+        printed = finetune(
+            model=source, steps=0, stages=stages, logits=folder / "rows.json", out=out, export=export, **text
+        )
+        return load_file(out)["logits"], printed.strip().splitlines()[-1]
+
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(with_stages, (1, 2, 3)))
+    ours = found[0][0]
+    with torch.no_grad():
+        expected = {"": model(rows).logits.float()}
+        if dtype != torch.float32:
+            expected[" in f32 of the same values"] = model.float()(rows).logits
+    for which, theirs in expected.items():
+        bound = EXACT if which or dtype == torch.float32 else ROUNDED
+        difference = ((ours - theirs).abs().max() / theirs.abs().max()).item()
+        passed = ours.shape == theirs.shape and difference <= bound
+        table.row(f"{case}: logits{which}", f"{difference:.1e}", f"{bound:.0e}", passed)
+    same = sum(has_same_bits(ours, logits) for logits, _ in found)
+    table.row(f"{case}: stages with the same bits", same, "3", same == 3)
+    wrong = {same_round_trip(source, folder / f"export-{stages}") for stages in (1, 2, 3)} - {""}
+    table.row(f"{case}: differences of the export", "; ".join(wrong) or "none", "none", not wrong)
+    if is_first:
+        compare_text(table, name, model, prompt, [line for _, line in found])
+
+
+def compare_text(table, name, model, prompt, lines):
+    """Compares the words that each number of stages has printed with those of `generate`."""
+    asked = {"max_new_tokens": NEW_TOKENS, "do_sample": False, "pad_token_id": 0}
+    made = model.generate(prompt, attention_mask=torch.ones_like(prompt), output_logits=True, return_dict_in_generate=True, **asked)
+    best = torch.cat(made.logits).topk(2).values
+    margin = ((best[:, 0] - best[:, 1]) / best[:, 0].abs()).min().item()
+    expected = [f"w{token}" for token in made.sequences[0].tolist()]
+    same = sum(line.split() == expected for line in lines)
+    kinds, passed = len(set(expected[prompt.shape[1] :])), same == 3 and len(expected) == prompt.shape[1] + NEW_TOKENS
+    found = f"{same} ({kinds} different tokens, smallest margin {margin:.1e})"
+    table.row(f"{name}: stages with the greedy tokens of generate", found, "3", passed)
+
+
+def learning_rate(step):
+    """Returns the learning rate of a step: a linear warm-up, and a cosine down to a tenth of the peak."""
+    if step < WARM_UP:
+        return PEAK * (step + 1) / (WARM_UP + 1)
+    share = (step - WARM_UP) / (STEPS - WARM_UP)
+    return PEAK * (0.1 + 0.9 * (1 + math.cos(math.pi * share)) / 2)
+
+
+def train(model, rows):
+    """Trains in a plain loop, and returns the loss and the gradient norm of every step."""
+    parameters = list(model.parameters())
+    decayed = [parameter for parameter in parameters if parameter.ndim > 1]
+    others = [parameter for parameter in parameters if parameter.ndim == 1]  # norms and biases
+    groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+    optimizer, found = torch.optim.AdamW(groups, betas=(0.9, 0.999), eps=1e-8), []
+    for step in range(STEPS):
+        batch = rows[[(step * BATCH + sample) % len(rows) for sample in range(BATCH)]]
+        logits = model(batch[:, :-1], use_cache=False).logits
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step)
+        optimizer.step()
+        found.append((loss.item(), norm.item()))
+    return found
+
+
+def compare_training(table, finetune, name, folder):
+    """Compares 50 steps with a plain loop in PyTorch; of a tied model also the exports of three plans."""
+    source, log, data = folder / "source", folder / "log.jsonl", folder / "rows.json"
+    save(name, source)
+    rows, model = token_rows(data, 13, 18, seed=2), load(source)
+    settings = {
+        "model": source, "data": data, "steps": STEPS, "schedule_steps": STEPS, "micro_batches": 3, "micro_batch_size": 2,
+        "learning_rate": PEAK, "warm_up": WARM_UP, "clip": 1.0, "weight_decay": 0.1,
+    }
+    plans = {"export": {"stages": 2, "log": log}}
+    if model.config.tie_word_embeddings:
+        plans |= {"three": {"stages": 3, "schedule": "zb-h1", "recompute": "full"}, "one": {"stages": 1}}
+    with ThreadPoolExecutor(2) as pool:
+        runs = [pool.submit(finetune, **settings, **plan, export=folder / to) for to, plan in plans.items()]
+    for run in runs:
+        run.result()
+    theirs = train(model, rows)
+    steps = [line for line in map(json.loads, log.open()) if "step" in line]
+    ours = [(line["loss"], line["gradient_norm"]) for line in steps]
+    for which, part, bound in (("loss", 0, LOSS), ("gradient norm", 1, NORM)):
+        differences = [abs(our[part] - their[part]) / their[part] for our, their in zip(ours, theirs)]
+        passed = len(ours) == STEPS and max(differences) <= bound
+        ends = f"{theirs[0][part]:.3f} to {theirs[-1][part]:.3f}"
+        table.row(f"{name}, {STEPS} steps: {which}, {ends}", f"{max(differences):.1e}", f"{bound:.0e}", passed)
+    trained, expected = tensors(folder / "export"), model.state_dict()
+    differences = {path: (tensor - expected[path]).abs().max().item() for path, tensor in trained.items()}
+    worst = max(differences, key=differences.get)
+    table.row(f"{name}, {STEPS} steps: parameters", f"{differences[worst]:.1e} ({worst})", f"{PARAMETERS:.0e}", differences[worst] <= PARAMETERS)
+    if len(plans) > 1:
+        files = weights(folder / "export")
+        same = sum(all((folder / to / file).read_bytes() == (folder / "export" / file).read_bytes() for file in files) for to in plans)
+        table.row(f"{name}, {STEPS} steps: plans with the same export", same, "3", same == 3)

@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""Compares the speed of training a Llama with that of transformers; the two take turns on this machine.
+
+    cargo build --release --features models --example finetune
+    python scripts/transformers-speed.py [--rounds 3] [--steps 6]
+
+Needs torch and transformers. Both train the same new model in f32 with AdamW and clipping, on the same tokens, with one core (one
+thread) a stage. transformers runs in eager mode, with plain accumulation over the micro-batches. Prints the processor's model,
+the tokens a second as the median of every run, and the median ratio of all rounds: ours to transformers' for one stage, and two
+stages to one.
+"""
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import torch  # noqa: E402
+from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
+
+PROGRAM = Path(__file__).resolve().parent.parent / "target/release/examples/finetune"
+
+
+def configuration(arguments):
+    """The configuration of the model: grouped-query attention with 2 key-value heads for 8 heads."""
+    return LlamaConfig(
+        vocab_size=arguments.vocabulary, hidden_size=arguments.width, intermediate_size=arguments.width * 11 // 4,
+        num_hidden_layers=arguments.layers, num_attention_heads=8, num_key_value_heads=2,
+        max_position_embeddings=arguments.context, tie_word_embeddings=True,
+    )
+
+
+def theirs(config, rows, arguments):
+    """Returns the median time of a step of transformers, in seconds."""
+    torch.set_num_threads(1)
+    model = LlamaForCausalLM._from_config(config, attn_implementation="eager").train()
+    model.config.use_cache = False
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
+    tokens, times = torch.tensor(rows), []
+    for _ in range(arguments.steps):
+        began = time.perf_counter()
+        for piece in tokens.split(arguments.micro_batch_size):
+            loss = model(piece[:, :-1]).logits.float()
+            loss = torch.nn.functional.cross_entropy(loss.flatten(0, 1), piece[:, 1:].flatten(), reduction="sum")
+            (loss / (len(rows) * arguments.context)).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times[1:])
+
+
+def ours(folder, stages, arguments):
+    """Returns the median time of a step of Stageline, in seconds."""
+    log = folder / "log.jsonl"
+    log.unlink(missing_ok=True)
+    flags = {
+        "init": folder / "config.json", "data": folder / "rows.json", "stages": stages, "steps": arguments.steps,
+        "micro-batches": arguments.micro_batches, "micro-batch-size": arguments.micro_batch_size,
+        "cores-per-stage": 1, "learning-rate": 1e-3, "cut": arguments.cut, "log": log,
+    }
+    command = [arguments.program, *(part for name, value in flags.items() for part in (f"--{name}", str(value)))]
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    return statistics.median([line["seconds"] for line in lines if "loss" in line and "seconds" in line][1:])
+
+
+def processor():
+    """Returns the name of the processor's model, and whether it has AVX-512 or AVX2."""
+    text = Path("/proc/cpuinfo").read_text()
+    name = next((line.split(":")[1].strip() for line in text.splitlines() if line.startswith("model name")), "unknown")
+    return f"{name}, {'AVX-512' if 'avx512f' in text else 'AVX2' if 'avx2' in text else 'no AVX2'}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    for name, default in {
+        "rounds": 3, "steps": 6, "layers": 8, "width": 512, "context": 256, "vocabulary": 4096, "micro-batches": 4,
+        "micro-batch-size": 2,
+    }.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--cut", default="counted", help="the cut of two stages, as --cut of the program takes it")
+    parser.add_argument("--program", default=PROGRAM)
+    arguments = parser.parse_args()
+    config = configuration(arguments)
+    drawn = random.Random(0)
+    samples = arguments.micro_batches * arguments.micro_batch_size
+    rows = [[drawn.randrange(arguments.vocabulary) for _ in range(arguments.context + 1)] for _ in range(samples)]
+    tokens = samples * arguments.context
+    print(processor())
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        (folder / "config.json").write_text(json.dumps(config.to_dict()))
+        (folder / "rows.json").write_text(json.dumps(rows))
+        ratios, speedups = [], []
+        for _ in range(arguments.rounds):
+            one, two, other = ours(folder, 1, arguments), ours(folder, 2, arguments), theirs(config, rows, arguments)
+            ratios.append(other / one)
+            speedups.append(one / two)
+            print(f"P = 1 {tokens / one:.0f}, P = 2 {tokens / two:.0f}, transformers {tokens / other:.0f} tokens/s")
+        print(f"P = 1 to transformers: {statistics.median(ratios):.3f}")
+        print(f"P = 2 to P = 1: {statistics.median(speedups):.3f}")
+
+
+if __name__ == "__main__":
+    main()
