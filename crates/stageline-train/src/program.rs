@@ -71,7 +71,7 @@ impl<F: Parser> Program<F> {
         show_warnings(&progress);
         let own = F::command();
         // Adding the flags of a training replaces the description of the program.
-        let [short, long] = [own.get_about(), own.get_long_about()].map(Option::<&_>::cloned);
+        let [short, long] = [own.get_about(), own.get_long_about()].map(|about| about.cloned().unwrap_or_default());
         let mut command = TrainingFlags::augment_args(own).about(short).long_about(long);
         for (flag, value) in self.defaults {
             command = command.mut_arg(flag, |argument| argument.default_value(value));
