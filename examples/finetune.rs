@@ -16,9 +16,9 @@ use regex::Regex;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use stageline::{CountingAllocator, Pipeline};
-use stageline_data::{Bytes, Encode, TokenOptions, Tokenizer, prepare};
+use stageline_data::{Bytes, Continued, Encode, Tokenizer};
 use stageline_models::{LanguageModel, Logits, Sampling, Tokens};
-use stageline_train::{Data, Program, Run, TokenRows, TokenWindows};
+use stageline_train::{Program, Run, TokenData, TokenRows, TokenSettings, open_tokens};
 
 /// The allocator that counts the memory of every stage on the CPU, for memory estimates and the log.
 #[global_allocator]
@@ -74,18 +74,14 @@ struct Flags {
 
 fn main() -> ExitCode {
     let program = Program::<Flags>::new().default_value("learning_rate", "2e-5").default_value("steps", "100");
-    program.main(finetune)
+    program.not_inherited(&["export", "logits", "out", "prompt"]).main(finetune)
 }
 
 fn finetune(run: Run<Flags>) -> Result<()> {
     let (flags, seed) = (run.flags.clone(), run.seed());
     let (model, home) = open(&flags, seed)?;
     let encoding = encoding(&home)?;
-    let data = match &flags.data {
-        Some(path) if run.steps() > 0 => Some(open_data(path, &flags, &model, &*encoding, seed)?),
-        _ => None,
-    };
-    let mut pipeline = match data {
+    let mut pipeline = match open_data(&flags, &model, &*encoding, seed)?.filter(|_| run.steps() > 0) {
         Some(data) => match run.smaller("give a shorter --context").train(&model.row(), &*data)? {
             Some(trained) => trained.pipeline,
             None => return Ok(()),
@@ -132,31 +128,30 @@ fn open(flags: &Flags, seed: u64) -> Result<(LanguageModel, PathBuf)> {
 /// Returns the encoding of text: that of tokenizer.json if there is one, else bytes.
 fn encoding(home: &Path) -> Result<Box<dyn Encode>> {
     let path = home.join("tokenizer.json");
-    Ok(if path.exists() { Box::new(Tokenizer::open(&path)?) } else { Box::new(Bytes) })
+    if path.exists() {
+        return Ok(Box::new(Tokenizer::open(&path)?));
+    }
+    println!("there is no {}, so each byte of a text is a token", path.display());
+    Ok(Box::new(Bytes))
 }
 
-type TokenData = Box<dyn Data<Input = Tokens, Target = Tokens>>;
-
-fn open_data(path: &Path, flags: &Flags, model: &LanguageModel, encoding: &dyn Encode, seed: u64) -> Result<TokenData> {
-    let vocabulary = model.vocabulary();
-    if path.extension().is_some_and(|extension| extension == "json") {
-        let rows = TokenRows::read(path).context("--data")?;
-        let largest = rows.largest() as usize;
-        ensure!(largest < vocabulary, "--data: it has the token {largest}, and the vocabulary has {vocabulary}");
-        return Ok(Box::new(rows));
+/// Opens the text to train on, with the tokens and lengths of the model.
+fn open_data(flags: &Flags, model: &LanguageModel, encoding: &dyn Encode, seed: u64) -> Result<Option<TokenData>> {
+    let Some(path) = &flags.data else { return Ok(None) };
+    let settings = TokenSettings {
+        encoding,
+        end_of_document: model.end_of_text().first().copied(),
+        vocabulary: model.vocabulary(),
+        positions: model.positions(),
+        context: flags.context.unwrap_or(model.positions().min(256)),
+        held_out: flags.held_out,
+        seed,
+    };
+    let data = open_tokens(path, &settings).context("--data")?;
+    for (field, share) in model.dropout() {
+        println!("config.json: {field} {share} has no effect, because dropout is not applied");
     }
-    let end_of_document = model.end_of_text().first().copied().filter(|end| (*end as usize) < encoding.vocabulary());
-    let options = TokenOptions { end_of_document, ..TokenOptions::default() };
-    let tokens = prepare(path, encoding, &options).context("--data")?;
-    ensure!(
-        tokens.vocabulary() <= vocabulary,
-        "--data: the text has {} different tokens, and the model's vocabulary has {vocabulary}; is it the model's tokenizer.json?",
-        tokens.vocabulary()
-    );
-    let context = flags.context.unwrap_or(model.positions().min(256));
-    ensure!(context <= model.positions(), "--context {context}: the model is made for {} tokens", model.positions());
-    println!("{}: {} tokens in {} documents", path.display(), tokens.len(), tokens.documents());
-    Ok(Box::new(TokenWindows::new(tokens, context, flags.held_out, seed)?))
+    Ok(Some(data))
 }
 
 /// Returns an input of one token, by whose costs the model is cut if it is not trained.
@@ -170,9 +165,8 @@ fn write_logits(
     rows: &Path,
     out: &Path,
 ) -> Result<()> {
-    let (rows, vocabulary) = (TokenRows::read(rows).context("--logits")?, model.vocabulary());
-    let largest = rows.largest() as usize;
-    ensure!(largest < vocabulary, "--logits: it has the token {largest}, and the vocabulary has {vocabulary}");
+    let rows = TokenRows::read(rows).context("--logits")?;
+    rows.check(model.vocabulary(), model.positions()).context("--logits")?;
     let logits = pipeline.infer(rows.input())?;
     let shape = logits.dims().to_vec();
     let bytes: Vec<u8> = logits.into_data().iter::<f32>().flat_map(f32::to_le_bytes).collect();
@@ -188,22 +182,16 @@ fn continue_text(
     (prompt, new_tokens): (&str, usize),
     sampling: Sampling,
 ) -> Result<()> {
-    let mut tokens = encoding.encode(prompt).context("--prompt")?;
-    let mut shown = String::new();
-    let ends = model.end_of_text();
-    for token in model.generate(pipeline, &tokens.clone(), sampling).context("--prompt")?.take(new_tokens) {
+    let tokens = encoding.encode(prompt).context("--prompt")?;
+    let (mut text, ends) = (Continued::new(encoding, &tokens)?, model.end_of_text());
+    print!("{prompt}");
+    for token in model.generate(pipeline, &tokens, sampling).context("--prompt")?.take(new_tokens) {
         let token = token?;
         if ends.contains(&token) {
             break;
         }
-        tokens.push(token);
-        // A character may have several tokens, so the text is decoded again as a whole.
-        let text = encoding.decode(&tokens)?;
-        if let Some(new) = text.strip_prefix(&shown).filter(|new| !new.ends_with('\u{fffd}')) {
-            print!("{new}");
-            std::io::stdout().flush()?;
-            shown = text;
-        }
+        print!("{}", text.push(token)?);
+        std::io::stdout().flush()?;
     }
     println!();
     Ok(())

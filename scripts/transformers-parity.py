@@ -31,7 +31,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = ROOT / "target/transformers"
-IMPORTS = "import safetensors.torch, tokenizers, torch, transformers"
+IMPORTS = "import numpy, safetensors.torch, tokenizers, torch, transformers"
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 
@@ -52,6 +52,7 @@ def restart_with_packages():
 
 
 try:
+    import numpy as np
     import tokenizers
     import torch
     import transformers
@@ -66,7 +67,9 @@ STEPS, BATCH, WARM_UP, PEAK = 50, 6, 5, 1e-3
 NEW_TOKENS = 20
 # The largest difference of logits, as a share of the largest logit: in f32, and between types of 16 bits and f32.
 EXACT, ROUNDED = 1e-5, 2e-2
-LOSS, NORM, PARAMETERS = 1e-6, 1e-5, 1e-5
+# The largest relative differences of a loss and of a gradient norm, and the largest difference of a parameter: about three times
+# what was measured with torch 2.15.0 on AVX2 (3.6e-7, 8.8e-6, 1.8e-5; and 4.6e-6, 3.4e-5, 1.8e-5).
+LIKE_BURN, LIKE_PYTORCH = (1e-6, 3e-5, 6e-5), (1.5e-5, 1e-4, 6e-5)
 # Dtype, whether the folder has shards, and the length of the rows.
 VARIANTS = [
     (torch.float32, False, 17), (torch.float32, True, 33), (torch.bfloat16, True, 17), (torch.float16, False, 33),
@@ -131,7 +134,7 @@ class Finetune:
 
 def save(name, folder, dtype=torch.float32, shards=False, deviation=0.1):
     """Writes a model with random values, and a tokenizer with one word a token."""
-    torch.manual_seed(sorted(MODELS).index(name))
+    torch.manual_seed(1000 + list(MODELS).index(name))
     model = transformers.AutoModelForCausalLM.from_config(MODELS[name]())
     with torch.no_grad():
         for path, parameter in model.named_parameters():
@@ -175,7 +178,7 @@ def has_same_bits(left, right):
     return left.dtype == right.dtype and left.shape == right.shape and torch.equal(*as_bytes)
 
 
-def same_round_trip(source, export):
+def difference_of_export(source, export):
     """Returns what differs between a model's folder and its export: the files, a tensor, or the load; "" if nothing."""
     files = sorted(path.name for path in source.iterdir())
     if files != sorted(path.name for path in export.iterdir()):
@@ -199,9 +202,10 @@ def compare_logits(table, finetune, name, variant, folder):
     """Compares logits, the export of the untrained model, and (of the first variant) greedy generation."""
     dtype, shards, length = variant
     source, is_first = folder / "source", variant == VARIANTS[0]
+    source.mkdir(parents=True)
     case = f"{name}, {str(dtype).removeprefix('torch.')}, {'shards' if shards else 'one file'}, {length} tokens"
     # Larger weights give more different tokens, but in types of 16 bits PyTorch itself is then less exact.
-    save(name, source, dtype, shards, deviation=0.2 if dtype == torch.float32 else 0.1)
+    save(name, source, dtype, shards, deviation=0.2 if dtype == torch.float32 else 0.05)
     rows, model = token_rows(folder / "rows.json", 5, length, seed=1), load(source)
     prompt = rows[:1, :11]
     words = " ".join(f"w{token}" for token in prompt[0].tolist())
@@ -226,25 +230,28 @@ def compare_logits(table, finetune, name, variant, folder):
         difference = ((ours - theirs).abs().max() / theirs.abs().max()).item()
         passed = ours.shape == theirs.shape and difference <= bound
         table.row(f"{case}: logits{which}", f"{difference:.1e}", f"{bound:.0e}", passed)
-    same = sum(has_same_bits(ours, logits) for logits, _ in found)
-    table.row(f"{case}: stages with the same bits", same, "3", same == 3)
-    wrong = {same_round_trip(source, folder / f"export-{stages}") for stages in (1, 2, 3)} - {""}
-    table.row(f"{case}: differences of the export", "; ".join(wrong) or "none", "none", not wrong)
+    wrong = {difference_of_export(source, folder / f"export-{stages}") for stages in (1, 2, 3)} - {""}
+    if not all(has_same_bits(ours, logits) for logits, _ in found):
+        wrong.add("logits of other numbers of stages")
+    table.row(f"{case}: differences of bits", "; ".join(sorted(wrong)) or "none", "none", not wrong)
     if is_first:
         compare_text(table, name, model, prompt, [line for _, line in found])
 
 
 def compare_text(table, name, model, prompt, lines):
     """Compares the words that each number of stages has printed with those of `generate`."""
-    asked = {"max_new_tokens": NEW_TOKENS, "do_sample": False, "pad_token_id": 0}
-    made = model.generate(prompt, attention_mask=torch.ones_like(prompt), output_logits=True, return_dict_in_generate=True, **asked)
+    made = model.generate(
+        prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=NEW_TOKENS, do_sample=False, pad_token_id=0,
+        output_logits=True, return_dict_in_generate=True,
+    )
     best = torch.cat(made.logits).topk(2).values
     margin = ((best[:, 0] - best[:, 1]) / best[:, 0].abs()).min().item()
     expected = [f"w{token}" for token in made.sequences[0].tolist()]
     same = sum(line.split() == expected for line in lines)
-    kinds, passed = len(set(expected[prompt.shape[1] :])), same == 3 and len(expected) == prompt.shape[1] + NEW_TOKENS
-    found = f"{same} ({kinds} different tokens, smallest margin {margin:.1e})"
-    table.row(f"{name}: stages with the greedy tokens of generate", found, "3", passed)
+    new = expected[prompt.shape[1] :]
+    found = f"{same} of 3, {len(set(new))} different tokens, margin {margin:.1e}"
+    passed = same == 3 and len(new) == NEW_TOKENS and margin > 10 * EXACT
+    table.row(f"{name}: greedy tokens of generate", found, f"3 of 3, margin {10 * EXACT:.0e}", passed)
 
 
 def learning_rate(step):
@@ -255,13 +262,25 @@ def learning_rate(step):
     return PEAK * (0.1 + 0.9 * (1 + math.cos(math.pi * share)) / 2)
 
 
-def train(model, rows):
-    """Trains in a plain loop, and returns the loss and the gradient norm of every step."""
+def bias_correction(beta, step):
+    """Returns `1 - beta^step` in f32 with repeated squaring, as burn's AdamW computes it."""
+    power, factor = np.float32(1), np.float32(beta)
+    while step > 0:
+        power, factor, step = power * factor if step % 2 else power, factor * factor, step // 2
+    return float(np.float32(1) - power)
+
+
+def train(model, rows, like_burn):
+    """Trains in a plain loop, and returns the loss and the gradient norm of every step.
+
+    `like_burn` rounds AdamW's betas and bias corrections to f32, with the learning rate and epsilon of each step. PyTorch has
+    them in f64. In f32 the correction of the second moment is too small, by up to 1.4e-5 of itself.
+    """
     parameters = list(model.parameters())
     decayed = [parameter for parameter in parameters if parameter.ndim > 1]
     others = [parameter for parameter in parameters if parameter.ndim == 1]  # norms and biases
-    groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
-    optimizer, found = torch.optim.AdamW(groups, betas=(0.9, 0.999), eps=1e-8), []
+    betas, found = [float(np.float32(beta)) if like_burn else beta for beta in (0.9, 0.999)], []
+    optimizer = torch.optim.AdamW([{"params": decayed, "decay": 0.1}, {"params": others, "decay": 0.0}], betas=betas)
     for step in range(STEPS):
         batch = rows[[(step * BATCH + sample) % len(rows) for sample in range(BATCH)]]
         logits = model(batch[:, :-1], use_cache=False).logits
@@ -269,42 +288,108 @@ def train(model, rows):
         optimizer.zero_grad()
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        first, second = [bias_correction(beta, step + 1) / (1 - beta ** (step + 1)) if like_burn else 1 for beta in betas]
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step)
+            group["lr"] = learning_rate(step) * second**0.5 / first
+            group["weight_decay"] = group["decay"] * learning_rate(step) / group["lr"]
+            group["eps"] = 1e-8 * second**0.5
         optimizer.step()
         found.append((loss.item(), norm.item()))
     return found
 
 
+def learned(path, tensor):
+    """Returns a trained tensor without the biases of GPT-2's keys, which learn nothing.
+
+    They shift all scores of a query alike, so their gradients are 0 but for rounding, which Adam scales up to whole steps.
+    """
+    if not path.endswith("c_attn.bias"):
+        return tensor
+    query, _, value = tensor.chunk(3)
+    return torch.cat([query, value])
+
+
 def compare_training(table, finetune, name, folder):
     """Compares 50 steps with a plain loop in PyTorch; of a tied model also the exports of three plans."""
     source, log, data = folder / "source", folder / "log.jsonl", folder / "rows.json"
+    source.mkdir(parents=True)
     save(name, source)
-    rows, model = token_rows(data, 13, 18, seed=2), load(source)
+    rows = token_rows(data, 13, 18, seed=2)
     settings = {
         "model": source, "data": data, "steps": STEPS, "schedule_steps": STEPS, "micro_batches": 3, "micro_batch_size": 2,
         "learning_rate": PEAK, "warm_up": WARM_UP, "clip": 1.0, "weight_decay": 0.1,
     }
     plans = {"export": {"stages": 2, "log": log}}
-    if model.config.tie_word_embeddings:
+    if MODELS[name]().tie_word_embeddings:
         plans |= {"three": {"stages": 3, "schedule": "zb-h1", "recompute": "full"}, "one": {"stages": 1}}
     with ThreadPoolExecutor(2) as pool:
         runs = [pool.submit(finetune, **settings, **plan, export=folder / to) for to, plan in plans.items()]
     for run in runs:
         run.result()
-    theirs = train(model, rows)
     steps = [line for line in map(json.loads, log.open()) if "step" in line]
-    ours = [(line["loss"], line["gradient_norm"]) for line in steps]
-    for which, part, bound in (("loss", 0, LOSS), ("gradient norm", 1, NORM)):
-        differences = [abs(our[part] - their[part]) / their[part] for our, their in zip(ours, theirs)]
-        passed = len(ours) == STEPS and max(differences) <= bound
-        ends = f"{theirs[0][part]:.3f} to {theirs[-1][part]:.3f}"
-        table.row(f"{name}, {STEPS} steps: {which}, {ends}", f"{max(differences):.1e}", f"{bound:.0e}", passed)
-    trained, expected = tensors(folder / "export"), model.state_dict()
-    differences = {path: (tensor - expected[path]).abs().max().item() for path, tensor in trained.items()}
-    worst = max(differences, key=differences.get)
-    table.row(f"{name}, {STEPS} steps: parameters", f"{differences[worst]:.1e} ({worst})", f"{PARAMETERS:.0e}", differences[worst] <= PARAMETERS)
-    if len(plans) > 1:
-        files = weights(folder / "export")
-        same = sum(all((folder / to / file).read_bytes() == (folder / "export" / file).read_bytes() for file in files) for to in plans)
+    ours, trained = [(line["loss"], line["gradient_norm"]) for line in steps], tensors(folder / "export")
+    for like_burn, bounds in ((True, LIKE_BURN), (False, LIKE_PYTORCH)):
+        model = load(source)
+        theirs, expected = train(model, rows, like_burn), model.state_dict()
+        differences = [
+            max(abs(our[part] - their[part]) / their[part] for our, their in zip(ours, theirs)) for part in (0, 1)
+        ]
+        apart = {
+            path: (learned(path, tensor) - learned(path, expected[path])).abs().max().item()
+            for path, tensor in trained.items()
+        }
+        worst = max(apart, key=apart.get)
+        differences.append(apart[worst])
+        what = f"{name}, {STEPS} steps of AdamW with {'its rounding in burn' if like_burn else 'that of PyTorch'}"
+        found = f"{differences[0]:.1e}, {differences[1]:.1e}, {differences[2]:.1e} ({worst})"
+        passed = len(ours) == STEPS and all(found <= bound for found, bound in zip(differences, bounds))
+        table.row(f"{what}: loss, gradient norm, parameters", found, ", ".join(f"{bound:.1e}" for bound in bounds), passed)
+    if model.config.tie_word_embeddings:
+        exports = [[(folder / to / file).read_bytes() for file in weights(folder / to)] for to in plans]
+        same = sum(export == exports[0] for export in exports)
         table.row(f"{name}, {STEPS} steps: plans with the same export", same, "3", same == 3)
+
+
+def compare_frozen(table, finetune, name, folder):
+    """Checks that three steps keep the bits of frozen tensors, and change all others."""
+    source, export, data = folder / "source", folder / "export", folder / "rows.json"
+    source.mkdir(parents=True)
+    save(name, source)
+    token_rows(data, 6, 18, seed=3)
+    finetune(
+        model=source, data=data, freeze="embed|wte", steps=3, micro_batches=3, micro_batch_size=2, learning_rate=PEAK,
+        warm_up=0, export=export,
+    )
+    before, after = tensors(source), tensors(export)
+    kept = {path for path, tensor in before.items() if has_same_bits(tensor, after[path])}
+    frozen = {path for path in before if "embed" in path or "wte" in path}
+    found = f"{len(kept)} of {len(before)} tensors unchanged"
+    table.row(f"{name}, frozen embeddings", found, f"{len(frozen)}", kept == frozen and before.keys() == after.keys())
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--program", type=Path, default=ROOT / "target/debug/examples/finetune")
+    parser.add_argument("--only", metavar="NAMES", help=f"models to check, of {','.join(MODELS)}")
+    arguments = parser.parse_args()
+    names = arguments.only.split(",") if arguments.only else list(MODELS)
+    if unknown := set(names) - MODELS.keys():
+        parser.error(f"--only: unknown models {', '.join(sorted(unknown))}; known are {', '.join(MODELS)}")
+    if not arguments.program.exists():
+        sys.exit(f"{arguments.program} is missing; run `cargo build --features models --example finetune`")
+    transformers.utils.logging.disable_progress_bar()
+    torch.set_num_threads(1)
+    table, finetune, begin = Table(), Finetune(arguments.program), time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        for name in names:
+            for number, variant in enumerate(VARIANTS):
+                table.check(name, lambda: compare_logits(table, finetune, name, variant, Path(folder, f"{name}-{number}")))
+            table.check(name, lambda: compare_training(table, finetune, name, Path(folder, f"{name}-trained")))
+            table.check(name, lambda: compare_frozen(table, finetune, name, Path(folder, f"{name}-frozen")))
+    failed = sum(result["passed"] is False for result in table.results.values())
+    print(f"{len(table.results) - failed} checks passed, {failed} failed, {time.monotonic() - begin:.0f} s")
+    sys.exit(table.has_failed())
+
+
+if __name__ == "__main__":
+    main()

@@ -70,7 +70,7 @@ def ours(folder, stages, arguments):
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
     lines = [json.loads(line) for line in log.read_text().splitlines()]
-    return statistics.median([line["seconds"] for line in lines if "loss" in line and "seconds" in line][1:])
+    return statistics.median([line["step_seconds"] for line in lines if "step_seconds" in line][1:])
 
 
 def processor():

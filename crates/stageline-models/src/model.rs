@@ -136,6 +136,13 @@ impl LanguageModel {
         }
     }
 
+    /// Returns the fields of the configuration that ask for dropout, with their shares. Dropout is not applied.
+    pub fn dropout(&self) -> Vec<(&'static str, f64)> {
+        const FIELDS: [&str; 4] = ["resid_pdrop", "embd_pdrop", "attn_pdrop", "attention_dropout"];
+        let share = |field| self.0.config.get(field).and_then(Value::as_f64).filter(|share| *share > 0.0);
+        FIELDS.into_iter().filter_map(|field| Some((field, share(field)?))).collect()
+    }
+
     /// Returns the names of the tensors of all parameters on the hub, with whether they are frozen.
     pub fn tensors(&self) -> Vec<(String, bool)> {
         let device = Device::default();

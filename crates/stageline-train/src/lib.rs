@@ -74,5 +74,5 @@ pub use model::{HandCut, Model};
 pub use outputs::record::step as record_of_step;
 pub use program::{NoFlags, Program};
 pub use settings::flags::TrainingFlags;
-pub use tokens::{TokenRows, TokenWindows};
+pub use tokens::{TokenData, TokenRows, TokenSettings, TokenWindows, open_tokens};
 pub use training::{Run, Trained};

@@ -29,12 +29,14 @@ pub struct NoFlags {}
 /// them.
 pub struct Program<F> {
     defaults: Vec<(&'static str, &'static str)>,
+    /// The names of flags that a resumed run does not take from its checkpoint.
+    not_inherited: Vec<&'static str>,
     flags: PhantomData<F>,
 }
 
 impl<F: Parser> Default for Program<F> {
     fn default() -> Self {
-        Self { defaults: Vec::new(), flags: PhantomData }
+        Self { defaults: Vec::new(), not_inherited: Vec::new(), flags: PhantomData }
     }
 }
 
@@ -48,6 +50,14 @@ impl<F: Parser> Program<F> {
     #[must_use]
     pub fn default_value(mut self, flag: &'static str, value: &'static str) -> Self {
         self.defaults.push((flag, value));
+        self
+    }
+
+    /// Names flags that a resumed run does not take from its checkpoint, such as those for output files: a checkpoint
+    /// from elsewhere must not choose which files are written.
+    #[must_use]
+    pub fn not_inherited(mut self, flags: &[&'static str]) -> Self {
+        self.not_inherited.extend(flags);
         self
     }
 
@@ -76,7 +86,7 @@ impl<F: Parser> Program<F> {
         for (flag, value) in self.defaults {
             command = command.mut_arg(flag, |argument| argument.default_value(value));
         }
-        let line = command_line(&command, &std::env::args_os().collect::<Vec<_>>())?;
+        let line = command_line(&command, &std::env::args_os().collect::<Vec<_>>(), &self.not_inherited)?;
         if line.flags.print_config {
             print!("{}", line.settings.to_toml()?);
             return Ok(());

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use sha2::{Digest, Sha256};
 use stageline::Batch;
-use stageline_data::{Sampler, TokenFile};
+use stageline_data::{Encode, Sampler, TokenFile, TokenOptions, prepare};
 
 use crate::data::Data;
 
@@ -17,6 +17,56 @@ type Tokens = Tensor<2, Int>;
 
 /// The most windows of held-out text in an evaluation.
 const VALIDATION_WINDOWS: usize = 64;
+
+/// The settings with which [`open_tokens`] turns a text into samples.
+pub struct TokenSettings<'a> {
+    /// The encoding of the text.
+    pub encoding: &'a dyn Encode,
+    /// The token that is added to the end of every document, if there is one.
+    pub end_of_document: Option<u32>,
+    /// The number of tokens that the model knows.
+    pub vocabulary: usize,
+    /// The longest sample that the model takes, in tokens.
+    pub positions: usize,
+    /// The length of the samples of a text, in tokens.
+    pub context: usize,
+    /// The share of the text that is evaluated and not trained on.
+    pub held_out: f64,
+    /// The seed of the order of samples.
+    pub seed: u64,
+}
+
+/// The batches of a language model.
+pub type TokenData = Box<dyn Data<Input = Tokens, Target = Tokens>>;
+
+/// Opens the samples of a language model: a text file, a folder of them, or JSON lines with the field `text`, which are
+/// turned into tokens once; or a `.json` file with rows of tokens, which are taken in their order ([`TokenRows`]).
+///
+/// # Errors
+/// Returns an error if the source cannot be read or is too short, or has tokens or lengths that the model does not take.
+pub fn open_tokens(path: &Path, settings: &TokenSettings) -> Result<TokenData> {
+    let TokenSettings { vocabulary, positions, context, .. } = *settings;
+    if path.extension().is_some_and(|extension| extension == "json") {
+        let rows = TokenRows::read(path)?;
+        rows.check(vocabulary, positions + 1)?;
+        return Ok(Box::new(rows));
+    }
+    ensure!(
+        context <= positions,
+        "samples of {context} tokens: the model is made for {positions}; give a shorter context"
+    );
+    let encoded = settings.encoding.vocabulary();
+    let end_of_document = settings.end_of_document.filter(|end| *end as usize <= encoded);
+    let options = TokenOptions { end_of_document, ..TokenOptions::default() };
+    let tokens = prepare(path, settings.encoding, &options)?;
+    ensure!(
+        tokens.vocabulary() <= vocabulary,
+        "the encoding has {} tokens, and the model's vocabulary has {vocabulary}; is it the model's tokenizer?",
+        tokens.vocabulary()
+    );
+    println!("{}: {} tokens in {} documents", path.display(), tokens.len(), tokens.documents());
+    Ok(Box::new(TokenWindows::new(tokens, context, settings.held_out, settings.seed)?))
+}
 
 /// Windows of a text that has been turned into tokens, in an order that a seed fixes. Every token of a window is the
 /// target of the tokens before it.
@@ -38,10 +88,16 @@ impl TokenWindows {
     /// Returns an error if the text is too short for a window of training text and one of held-out text.
     pub fn new(tokens: TokenFile, context: usize, held_out: f64, seed: u64) -> Result<Self> {
         let (training, rest) = tokens.split(held_out)?;
-        let window = context + 1;
-        let too_short = || format!("windows of {context} tokens and a target: give a shorter context or more text");
-        let sampler = Sampler::new(training.end - training.start, window, seed).with_context(too_short)?;
-        let held_out = Sampler::new(rest.end - rest.start, window, seed).with_context(too_short)?;
+        let (window, lengths) = (context + 1, [&training, &rest].map(|range| range.end - range.start));
+        ensure!(
+            lengths.iter().all(|length| *length >= window as u64),
+            "{} tokens to train on and {} held out are too few for windows of {window} tokens; give a shorter context or \
+             more text",
+            lengths[0],
+            lengths[1]
+        );
+        let sampler = Sampler::new(lengths[0], window, seed)?;
+        let held_out = Sampler::new(lengths[1], window, seed)?;
         let windows = ((rest.end - rest.start) as usize / window).clamp(1, VALIDATION_WINDOWS);
         let validation = held_out.evenly(windows).into_iter().map(|offset| rest.start + offset).collect();
         Ok(Self { tokens, training, sampler, validation, context })
@@ -109,9 +165,16 @@ impl TokenRows {
         Ok(Self { rows })
     }
 
-    /// Returns the largest token.
-    pub fn largest(&self) -> u32 {
-        self.rows.iter().flatten().copied().max().unwrap_or_default()
+    /// Checks that a model with a vocabulary of this size, and sequences of at most `longest` tokens, takes the rows.
+    ///
+    /// # Errors
+    /// Returns an error with the length or the token that the model does not take.
+    pub fn check(&self, vocabulary: usize, longest: usize) -> Result<()> {
+        let largest = self.rows.iter().flatten().copied().max().unwrap_or_default() as usize;
+        ensure!(largest < vocabulary, "the rows have the token {largest}, and the model's vocabulary has {vocabulary}");
+        let length = self.rows[0].len();
+        ensure!(length <= longest, "the rows have {length} tokens, and the model takes at most {longest}");
+        Ok(())
     }
 
     /// Returns all rows as the input of a model, `[rows, length]`.
@@ -173,7 +236,7 @@ fn shown(loss: f64) -> String {
 #[cfg(test)]
 #[cfg(feature = "flex")]
 mod tests {
-    use stageline_data::{Bytes, TokenOptions, prepare};
+    use stageline_data::Bytes;
 
     use super::*;
 
@@ -199,6 +262,10 @@ mod tests {
                 }
             }
         }
+        let long = TokenWindows::new(TokenFile::open(windows.tokens.path()).unwrap(), 500, 0.1, 3).map(drop);
+        let message = "3600 tokens to train on and 400 held out are too few for windows of 501 tokens; give a shorter \
+                       context or more text";
+        assert_eq!(long.unwrap_err().to_string(), message);
         // The first 3,600 tokens are for training, so no window begins behind the 3,590th.
         let last = (0..200).flat_map(|step| windows.sampler.offsets(step, 8)).max().unwrap();
         assert!((3000..3590).contains(&last), "{last}");
@@ -217,7 +284,11 @@ mod tests {
         let mut pieces = rows.batch(1, 2).unwrap().into_micro_batches(1).unwrap();
         let (input, target) = pieces.pop().unwrap();
         assert_eq!((numbers(input), numbers(target)), (vec![7, 8, 1, 2], vec![8, 9, 2, 3]));
-        assert_eq!((rows.largest(), rows.input().dims()), (9, [3, 3]));
+        assert_eq!(rows.input().dims(), [3, 3]);
+        assert!(rows.check(10, 3).is_ok());
+        let unknown = "the rows have the token 9, and the model's vocabulary has 9";
+        assert_eq!(rows.check(9, 3).unwrap_err().to_string(), unknown);
+        assert_eq!(rows.check(10, 2).unwrap_err().to_string(), "the rows have 3 tokens, and the model takes at most 2");
         for (text, message) in [
             ("[[1, 2], [3]]", "row 1 has 1 tokens, and row 0 has 2; give rows of one length"),
             ("[]", "there is no token"),

@@ -14,10 +14,12 @@
 //! - `write`: writes a token file under a temporary name. `format`: the header and the layout of a token file.
 //! - `prepare`: [`prepare`], the only caller of all of the above. `options`: [`TokenOptions`].
 //! - `file`: [`TokenFile`], the reader. `split`: its tokens for training, and those that are held out.
+//! - `continued`: [`Continued`], text from tokens that come one by one.
 //! - `error`: [`TokenError`]. `printable`: text from files, made safe to print.
 
 mod bytes;
 mod cache_key;
+mod continued;
 mod documents;
 mod encode;
 mod error;
@@ -35,6 +37,7 @@ mod tokenizer;
 mod write;
 
 pub use self::bytes::Bytes;
+pub use self::continued::Continued;
 pub use self::encode::Encode;
 pub use self::error::TokenError;
 pub use self::file::TokenFile;

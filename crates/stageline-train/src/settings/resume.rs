@@ -21,11 +21,12 @@ pub struct CommandLine {
 }
 
 /// Resolves the command line of a program whose flags are `command`. Prints how the settings differ from those of the
-/// resumed checkpoint, and which files only the checkpoint names.
+/// resumed checkpoint, and which files only the checkpoint names. The flags `not_inherited` do not come from the
+/// checkpoint.
 ///
 /// # Errors
 /// Returns an error if a setting is wrong, there is no such checkpoint, or its settings are not valid.
-pub fn command_line(command: &Command, arguments: &[OsString]) -> Result<CommandLine> {
+pub fn command_line(command: &Command, arguments: &[OsString], not_inherited: &[&str]) -> Result<CommandLine> {
     let resolved = |command: &Command, resumed| {
         let Merged { matches, mut settings } = resolve(command.clone(), arguments, resumed)?;
         let flags = TrainingFlags::from_arg_matches(&matches)?;
@@ -45,7 +46,8 @@ pub fn command_line(command: &Command, arguments: &[OsString]) -> Result<Command
         false => requested,
     };
     let saved = Saved::open(place).context("--resume")?;
-    let before = settings_of(saved.manifest().run.get("settings"));
+    let mut before = settings_of(saved.manifest().run.get("settings"));
+    before.0.retain(|name, _| !not_inherited.contains(&name.as_str()));
     let (matches, mut now, settings) = resolved(command, Some(&before))
         .with_context(|| format!("--resume, with the settings in {}", saved.path().display()))?;
     // New checkpoints go to the folder in which this one was found, because the folder may have been moved.
