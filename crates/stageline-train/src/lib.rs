@@ -37,6 +37,7 @@
 //! - `program`: the program around a training: reads the settings, shows warnings, sets the exit status (`Program`).
 //! - `settings`: the settings, from the command line, a TOML file and a checkpoint to a validated `Job`.
 //! - `training`: one training, from a job, a model and its data to the trained pipeline (`Run`, `Trained`).
+//! - `adamw`: AdamW with exact bias corrections, as PyTorch has them.
 //! - `model`, `data`: the two traits that a program implements or gets from a [`Row`](stageline::Row).
 //! - `plan`: chooses the plan (a schedule, a file, or a search), the cut and the devices of the stages (`Planned`).
 //! - `recipe`: builds the pipelines of a training from its job and plan, and describes the run (`Recipe`).
@@ -52,6 +53,7 @@
 //!
 //! The crate trains by the public interface of `stageline`: it must not run stages or compute on their tensors itself.
 
+mod adamw;
 mod checkpoints;
 mod data;
 mod evaluation;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use burn::module::ParamGroup;
-use burn::optim::{AdafactorConfig, AdamWConfig, LionConfig, ModuleOptimizer, SgdConfig, decay::WeightDecayConfig};
+use burn::optim::{AdafactorConfig, LionConfig, ModuleOptimizer, SgdConfig, decay::WeightDecayConfig};
 use burn::tensor::Device;
 use stageline::remote::Token;
 use stageline::{Clip, DeviceName, LossScale, OnNonFinite, Precision, WarmupCosine, Watchdog};
@@ -14,6 +14,7 @@ use stageline::{Clip, DeviceName, LossScale, OnNonFinite, Precision, WarmupCosin
 use super::flags::TrainingFlags;
 use super::merge::Settings;
 use super::values::{CutBy, FlushName, NonFiniteName, OptimizerName, RecomputeBy, ScheduleBy, WarmUp};
+use crate::adamw::AdamW;
 use crate::outputs::log::Outputs;
 
 /// The largest allowed value of flags that count something, such as stages and micro-batches.
@@ -167,10 +168,7 @@ impl Training {
         let group = ParamGroup::from_any_predicates(vec!["norm", "bias"]);
         let decay = self.weight_decay;
         match self.optimizer {
-            OptimizerName::Adamw => {
-                let adam = |decay| AdamWConfig::new().with_weight_decay(decay).with_epsilon(1e-8);
-                adam(decay).init().with_group(group, adam(0.0).build(), None)
-            }
+            OptimizerName::Adamw => ModuleOptimizer::from(AdamW::new(decay)).with_group(group, AdamW::new(0.0), None),
             OptimizerName::Adafactor => {
                 // Adafactor's relative step and parameter scaling would change the configured learning rate.
                 let plain = AdafactorConfig::new().with_relative_step(false).with_scale_parameter(false);
