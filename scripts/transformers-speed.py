@@ -83,8 +83,8 @@ def processor():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name, default in {
-        "rounds": 3, "steps": 6, "layers": 8, "width": 512, "context": 256, "vocabulary": 4096, "micro-batches": 4,
-        "micro-batch-size": 2,
+        "rounds": 3, "steps": 6, "layers": 8, "width": 512, "context": 256, "vocabulary": 4096, "micro-batches": 8,
+        "micro-batch-size": 1,
     }.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--cut", default="counted", help="the cut of two stages, as --cut of the program takes it")
